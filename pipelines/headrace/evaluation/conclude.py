@@ -32,7 +32,7 @@ from headrace.evaluation.plan import (
 )
 from headrace.evaluation.predictor import make_model
 from headrace.evaluation.provenance import changes_tables, evaluated_step, provenance_table
-from headrace.evaluation.report import Card, Column, Report, Table, render
+from headrace.evaluation.report import Card, Report, Table, columns, render
 from headrace.files.atomic import write_json, write_text
 from headrace.files.layout import StepFolder
 from headrace.files.manifest import Manifest
@@ -112,9 +112,9 @@ def _others(context: StepContext) -> tuple[Table, ...]:
         made = [str(told["num_samples"]), *shown] if told else [""] * (1 + len(names))
         place = f"{each.label}/{REPORT}" if told else "none: the checkpoint is not there"
         rows.append((each.split, str(each.checkpoint), *made, place))
-    numbers = (Column(name=name, kind="number") for name in ("Samples", *names))
-    columns = (Column(name="Split"), Column(name="Checkpoint"), *numbers, Column(name="Report"))
-    return (Table(title="Other checkpoints and splits", columns=columns, rows=rows),)
+    numbers = columns("Samples", *names, kind="number")
+    heads = (*columns("Split", "Checkpoint"), *numbers, *columns("Report"))
+    return (Table(title="Other checkpoints and splits", columns=heads, rows=rows),)
 
 
 def _opened(

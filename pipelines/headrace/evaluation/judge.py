@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -28,7 +28,7 @@ from headrace.evaluation.metrics import (
     regression_metrics,
 )
 from headrace.evaluation.pictures import picture
-from headrace.evaluation.report import Column, Table
+from headrace.evaluation.report import Table, columns
 from headrace.recipe.evaluate import EvaluateSpec
 from headrace.shards.dataset import ShardedDataset
 
@@ -114,7 +114,7 @@ def _classes_table(title: str, classes: Sequence[ClassMetrics]) -> Table:
     hardest = sorted(classes, key=lambda each: each.f1) if many else classes
     return Table(
         title=f"{title}, the hardest first" if many else title,
-        columns=(Column(name="Class"), *(Column(name=name, kind="number") for name in numbers)),
+        columns=(*columns("Class"), *columns(*numbers, kind="number")),
         shown=_MAX_CLASSES,
         rows=[
             (
@@ -134,10 +134,8 @@ def _pairs_table(result: ClassificationResult) -> Table:
     return Table(
         title="Classes confused most",
         columns=(
-            Column(name="True"),
-            Column(name="Taken for"),
-            Column(name="Samples", kind="number"),
-            Column(name="Share of the class", kind="number"),
+            *columns("True", "Taken for"),
+            *columns("Samples", "Share of the class", kind="number"),
         ),
         rows=[
             (pair.true, pair.predicted, str(pair.num_samples), f"{pair.share:.1%}")
@@ -167,15 +165,13 @@ def _mistakes_table(
         )
         for mistake, place in zip(mistakes, places, strict=True)
     ]
-    columns = (
-        Column(name="", kind="image"),
-        Column(name="Source", kind="path"),
-        Column(name="True"),
-        Column(name="Predicted"),
-        Column(name=weight, kind="number"),
-        Column(name="Sample id", kind="number"),
+    heads = (
+        *columns("", kind="image"),
+        *columns("Source", kind="path"),
+        *columns("True", "Predicted"),
+        *columns(weight, "Sample id", kind="number"),
     )
-    return Table(title=title, columns=columns, rows=rows, empty="The model made no mistake.")
+    return Table(title=title, columns=heads, rows=rows, empty="The model made no mistake.")
 
 
 class ConfusedPair(NamedTuple):
@@ -218,31 +214,25 @@ def classification_mistakes(
     predictions: Predictions, result: ClassificationResult
 ) -> tuple[Mistake, ...]:
     """The twenty wrong samples of which the model was most sure."""
-    confidence = result.probabilities.max(1)
-    wrong = np.flatnonzero(result.predicted != predictions.label)
     names = [each.name for each in result.classes]
-    return tuple(
-        Mistake(
-            sample_id=int(predictions.sample_id[row]),
-            true=names[int(predictions.label[row])],
-            predicted=names[int(result.predicted[row])],
-            weight=float(confidence[row]),
-        )
-        for row in _largest(wrong, confidence)
+    label, found = predictions.label, result.predicted
+    return _mistakes(
+        predictions,
+        wrong=found != label,
+        weight=result.probabilities.max(1),
+        told=lambda row: (names[int(label[row])], names[int(found[row])]),
     )
 
 
 def regression_mistakes(predictions: Predictions) -> tuple[Mistake, ...]:
     """The twenty samples with the largest errors."""
-    errors = np.abs(predictions.scores - predictions.label)
-    return tuple(
-        Mistake(
-            sample_id=int(predictions.sample_id[row]),
-            true=f"{float(predictions.label[row]):.6g}",
-            predicted=f"{float(predictions.scores[row]):.6g}",
-            weight=float(errors[row]),
-        )
-        for row in _largest(np.flatnonzero(errors > 0), errors)
+    label, found = predictions.label, predictions.scores
+    errors = np.abs(found - label)
+    return _mistakes(
+        predictions,
+        wrong=errors > 0,
+        weight=errors,
+        told=lambda row: (f"{float(label[row]):.6g}", f"{float(found[row]):.6g}"),
     )
 
 
@@ -250,17 +240,23 @@ def multilabel_mistakes(predictions: Predictions, result: MultilabelResult) -> t
     """The twenty samples with a wrong label whose probability is farthest from the truth."""
     names = np.array([each.name for each in result.labels], object)
     truth, found = predictions.label.astype(bool), result.probabilities > 0.5
-    errors = np.abs(result.probabilities - truth).max(1)
-    return tuple(
-        Mistake(
-            sample_id=int(predictions.sample_id[row]),
-            true=", ".join(names[truth[row]]),
-            predicted=", ".join(names[found[row]]),
-            weight=float(errors[row]),
-        )
-        for row in _largest(np.flatnonzero((truth != found).any(1)), errors)
+    return _mistakes(
+        predictions,
+        wrong=(truth != found).any(1),
+        weight=np.abs(result.probabilities - truth).max(1),
+        told=lambda row: (", ".join(names[truth[row]]), ", ".join(names[found[row]])),
     )
 
 
-def _largest(rows: NDArray[Any], weight: NDArray[Any]) -> NDArray[Any]:
-    return rows[np.argsort(-weight[rows], kind="stable")][:_MAX_MISTAKES]
+def _mistakes(
+    predictions: Predictions,
+    wrong: NDArray[np.bool_],
+    weight: NDArray[Any],
+    told: Callable[[int], tuple[str, str]],
+) -> tuple[Mistake, ...]:
+    """Those of most weight; `told` gives the truth of a row, and what the model said."""
+    rows = np.flatnonzero(wrong)
+    worst = rows[np.argsort(-weight[rows], kind="stable")][:_MAX_MISTAKES].tolist()
+    return tuple(
+        Mistake(int(predictions.sample_id[row]), *told(row), float(weight[row])) for row in worst
+    )

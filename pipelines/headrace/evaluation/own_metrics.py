@@ -11,7 +11,7 @@ from torchmetrics import Metric
 
 from headrace.data.targets import Allowed, instantiate
 from headrace.errors import blaming_user_code
-from headrace.evaluation.report import Column, Table
+from headrace.evaluation.report import Table, columns
 from headrace.evaluation.states import State, check_mergeable, merged
 from headrace.recipe.evaluate import EvaluateSpec
 
@@ -115,7 +115,7 @@ def _table(path: str, value: object, classes: Sequence[str]) -> Table:
     titles = ["Value"] if len(shape) == 1 else _names(shape[1], classes)[:_MOST_COLUMNS]
     return Table(
         title=path,
-        columns=(Column(name=""), *(Column(name=title, kind="number") for title in titles)),
+        columns=(*columns(""), *columns(*titles, kind="number")),
         rows=[
             (name, *(f"{number:.6g}" for number in row))
             for name, row in zip(_names(len(cells), classes), cells, strict=True)

@@ -15,7 +15,7 @@ from pydantic import JsonValue, TypeAdapter
 
 from headrace.errors import without_secrets
 from headrace.evaluation.plan import Inputs
-from headrace.evaluation.report import Column, Table
+from headrace.evaluation.report import Table, columns
 from headrace.files.atomic import read_bytes, read_record
 from headrace.recipe.difference import Change, Resumption, differences
 from headrace.recipe.recipe import Recipe
@@ -24,7 +24,7 @@ from headrace.steps.history import History
 
 _PACKAGES = ("headrace", "torch", "lightning", "torchmetrics", "numpy")
 _STEP = re.compile(r"(?:step|best|kept)-(\d+)\.ckpt")
-_COLUMNS = (Column(name="What"), Column(name="Value", kind="path"))
+_COLUMNS = (*columns("What"), *columns("Value", kind="path"))
 _Content = TypeAdapter(dict[str, JsonValue])
 
 
@@ -115,11 +115,7 @@ def _parent(recipe: Recipe) -> tuple[str, Recipe] | None:
 def _changes(title: str, before: str, told: Sequence[Change]) -> Table:
     return Table(
         title=title,
-        columns=(
-            Column(name="Key", kind="path"),
-            Column(name=before, kind="path"),
-            Column(name="In this run", kind="path"),
-        ),
+        columns=columns("Key", before, "In this run", kind="path"),
         rows=[
             tuple(without_secrets(text) for text in (each.key, each.before, each.after))
             for each in told

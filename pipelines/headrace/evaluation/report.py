@@ -11,6 +11,7 @@ from typing import Literal
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 Cell = str | bytes | None
+Kind = Literal["text", "number", "path", "image"]
 
 _POLICY = "default-src 'none'; img-src data:; font-src data:; style-src 'unsafe-inline'"
 """What HTML of the user's own may load: nothing from elsewhere."""
@@ -32,8 +33,13 @@ class Column:
     """One column of a table."""
 
     name: str
-    kind: Literal["text", "number", "path", "image"] = "text"
+    kind: Kind = "text"
     """How its cells are shown; images are PNG bytes."""
+
+
+def columns(*names: str, kind: Kind = "text") -> tuple[Column, ...]:
+    """Columns of one kind."""
+    return tuple(Column(name=name, kind=kind) for name in names)
 
 
 @dataclass(frozen=True, kw_only=True)

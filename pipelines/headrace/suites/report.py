@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from headrace.evaluation.report import Card, Column, Report, Table
+from headrace.evaluation.report import Card, Report, Table, columns
 from headrace.ledger.trial_records import TrialRecord
 from headrace.recipe.suite import Objective
 from headrace.suites.analysis import (
@@ -97,14 +97,11 @@ def _tables(rows: Sequence[TrialRecord], found: Results, why_not: str) -> list[T
         tables.append(
             Table(
                 title="Why trials failed",
-                columns=(Column(name="Trials", kind="number"), Column(name="Class"), _WHY),
+                columns=(*columns("Trials", kind="number"), *columns("Class", "Why")),
                 rows=[(str(count), *cause) for cause, count in failed.most_common(_SHOWN)],
             )
         )
     return tables
-
-
-_WHY = Column(name="Why")
 
 
 def _ranked(rows: Sequence[TrialRecord], found: Results) -> list[TrialRecord]:
@@ -133,15 +130,13 @@ def _trials(title: str, rows: Sequence[TrialRecord], found: Results) -> Table:
         )
         for row in rows
     ]
-    columns = (
-        Column(name="#", kind="number"),
-        Column(name="State"),
-        *(Column(name=names[key]) for key in keys),
-        *(Column(name=metric, kind="number") for metric in metrics),
-        Column(name="Cost", kind="number"),
-        Column(name="Node"),
+    heads = (
+        *columns("#", kind="number"),
+        *columns("State", *(names[key] for key in keys)),
+        *columns(*metrics, "Cost", kind="number"),
+        *columns("Node"),
     )
-    return Table(title=title, columns=columns, rows=cells, empty="None.", shown=_SHOWN)
+    return Table(title=title, columns=heads, rows=cells, empty="None.", shown=_SHOWN)
 
 
 def _points(found: Results) -> Table:
@@ -157,14 +152,13 @@ def _points(found: Results) -> Table:
         )
         for point in found.points[:_MOST_ROWS]
     ]
-    columns = (
-        Column(name="Point"),
-        Column(name="Trials", kind="number"),
-        Column(name=f"{metric}, mean ± standard deviation", kind="number"),
-        Column(name="95 % interval of the mean"),
+    heads = (
+        *columns("Point"),
+        *columns("Trials", f"{metric}, mean ± standard deviation", kind="number"),
+        *columns("95 % interval of the mean"),
     )
     title = "Points: folds and seeds together"
-    return Table(title=title, columns=columns, rows=rows, shown=_SHOWN)
+    return Table(title=title, columns=heads, rows=rows, shown=_SHOWN)
 
 
 def _marginals(found: Results, why_not: str) -> Table:
@@ -173,17 +167,16 @@ def _marginals(found: Results, why_not: str) -> Table:
         for key, told in found.marginals.items()
         for each in told
     ]
-    columns = (
-        Column(name="Key", kind="path"),
-        Column(name="Value"),
-        Column(name="Trials", kind="number"),
-        Column(name="Mean ± standard deviation", kind="number"),
-        Column(name="95 % interval of the mean"),
+    heads = (
+        *columns("Key", kind="path"),
+        *columns("Value"),
+        *columns("Trials", "Mean ± standard deviation", kind="number"),
+        *columns("95 % interval of the mean"),
     )
     title = "Means by the value of each key"
     if why_not:
         title += f" (how much each key matters is not told: {why_not})"
-    return Table(title=title, columns=columns, rows=rows, empty="Nothing varies.", shown=_SHOWN)
+    return Table(title=title, columns=heads, rows=rows, empty="Nothing varies.", shown=_SHOWN)
 
 
 def _value(told: Marginal) -> str:
