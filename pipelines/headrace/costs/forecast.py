@@ -34,11 +34,8 @@ EXPONENTS = {
 LEVEL = 0.8
 """Probability with which an interval holds what will be."""
 
-MOST_KNOWN = 60
-"""So many of the newest durations count."""
-
-AGEING = 0.95
-"""How much less a duration counts than the next newer one: machines and programs change."""
+MOST_KNOWN, AGEING = 60, 0.95
+"""So many of the newest durations count, and each so much of what the next newer one does."""
 
 _NOISES = (0.02, 0.05, 0.1, 0.2, 0.4, 0.8)
 _SLOPES = (0.05, 0.2, 0.8)
@@ -51,10 +48,9 @@ _FLAT = 1e4
 _DRAWS = 200
 _WRONG, _WRONG_BY = 0.02, 0.7
 """How often a forecast is wrong by more than it tells, and the spread then."""
-_FARTHEST = 30.0
-"""Standard deviations beyond which the tail of a normal distribution is no number any more."""
-_RAREST = 1e-9
-"""Part of such a tail that is left out: the quantile of 0 is no number."""
+_FARTHEST, _RAREST = 30.0, 1e-9
+"""Standard deviations beyond which the tail of a normal distribution is no number any more, and the
+part of such a tail that is left out: the quantile of 0 is none."""
 _SMALLEST_S = _SURE = 1e-3
 
 
@@ -162,12 +158,11 @@ def eta(
 ) -> Eta:
     """When work will be done that begins in this order, each as soon as one of the slots is free.
 
-    Durations are drawn many times; those of work under way are longer than what has elapsed, so
-    that what takes longer than was thought is never taken to end at once. The same seed gives the
-    same answer.
+    Durations are drawn many times, the same for each seed; those of work under way are longer than
+    what has elapsed, so that what takes longer than was thought is never taken to end at once.
 
     Args:
-        remaining: Work that has not begun, in the order in which it will.
+        remaining: Work that has not begun, in order.
         slots: Pieces of work at once; at least as many as run count.
         running: Work under way.
         seed: Of the draws.
@@ -190,8 +185,16 @@ def possible(random: np.random.Generator, forecasts: Sequence[Forecast], draws: 
         np.array([getattr(each, name) for each in forecasts]).reshape(-1, 1)
         for name in ("seconds", "spread", "shared")
     )
-    own = random.standard_normal((len(forecasts), draws))
-    return np.asarray(medians * np.exp(spreads * own + shared * random.standard_normal(draws)))
+    own, same = _normals(random, len(forecasts), draws), _normals(random, 1, draws)
+    return np.asarray(medians * np.exp(spreads * own + shared * same))
+
+
+def _normals(random: np.random.Generator, rows: int, draws: int) -> Floats:
+    """Normal numbers; many of a row lie evenly, so that their middle is where it ought to be."""
+    if draws == 1:
+        return random.standard_normal((rows, 1))
+    evenly = [_NORMAL.inv_cdf((place + 0.5) / draws) for place in range(draws)]
+    return random.permuted(np.tile(evenly, (rows, 1)), axis=1)
 
 
 def _left(random: np.random.Generator, running: Running) -> Floats:

@@ -105,6 +105,13 @@ def test_eta_is_that_of_list_scheduling_where_all_is_certain():
     assert late.seconds == pytest.approx(12.0, rel=0.02)  # 6 s are left of what runs
 
 
+@pytest.mark.parametrize("kind", ["spread", "shared"])
+def test_the_middle_of_one_uncertain_duration_is_its_median(kind):
+    found = eta([Forecast(seconds=100.0, **{kind: 0.5})], 1)
+    assert found.seconds == pytest.approx(100.0, rel=0.01)
+    assert found.half_s == pytest.approx(100 * math.sinh(1.28 * 0.5), rel=0.02)
+
+
 def test_the_interval_of_a_suite_grows_with_what_all_its_trials_may_be_wrong_by():
     own = eta([Forecast(seconds=10.0, spread=0.2)] * 400, 4, seed=1)
     together = eta([Forecast(seconds=10.0, shared=0.2)] * 400, 4, seed=1)
