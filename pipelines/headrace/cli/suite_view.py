@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from headrace.cli.console import duration, keep_whole
-from headrace.cli.words import cost_words
+from headrace.cli.words import cost_words, money
 from headrace.ledger.trial_records import TrialRecord
 from headrace.recipe.suite import Objective
 from headrace.runs.suites import SuiteView
@@ -46,7 +46,7 @@ def suites_table(views: Sequence[SuiteView]) -> Table:
             Text(best_words(view, named=False)),
             duration(view.elapsed_s),
             *([_left(view)] if goes_on else []),
-            *([f"${view.cost.usd:,.2f}" if view.cost else ""] if is_counted else []),
+            *([money(view.cost)] if is_counted else []),
         )
     return table
 

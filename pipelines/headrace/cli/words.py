@@ -120,6 +120,13 @@ def cost_words(cost: Cost) -> str:
     return "\n".join((_sum(cost), *(_line(each) for each in cost.lines)))
 
 
+def money(cost: Cost | None) -> str:
+    """US dollars for a table: `?` and `+?` are of machines whose price is not known."""
+    if cost is None or (cost.unpriced and not cost.usd):
+        return "?"
+    return f"${cost.usd:,.2f}{'+?' if cost.unpriced else ''}"
+
+
 def most_words(most: MostCost | None) -> str:
     """What a lease costs at most, or why nobody knows; empty where it costs nothing."""
     if most is None:

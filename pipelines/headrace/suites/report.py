@@ -125,7 +125,7 @@ def _trials(title: str, rows: Sequence[TrialRecord], found: Results) -> Table:
             "pruned" if row.pruned else row.state.value,
             *(_cell(row.values[key]) if key in row.values else "" for key in keys),
             *([f"{value:.5g}" for value in row.objectives] or [""] * len(metrics)),
-            "" if row.usd is None else f"${row.usd:,.2f}",
+            ("?" if row.attempts else "") if row.usd is None else f"${row.usd:,.2f}",
             row.node,
         )
         for row in rows

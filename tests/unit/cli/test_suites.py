@@ -17,7 +17,8 @@ from headrace.runs.trials import note_trials
 from headrace.states import FailureClass, StepState
 from headrace.suites.records import Control, Heeded, RunningTrial, SuiteSummary
 from support.command_line import headrace
-from support.runs import ended_owner, make_run
+from support.ledger_rows import machine_row
+from support.runs import ended_owner, lease_on_disk, make_run
 from support.suite_journal import added, ended, failed, journal, make_suite, started
 
 pytestmark = pytest.mark.usefixtures("headrace_home")
@@ -66,6 +67,9 @@ def test_list_tells_trials_by_state_the_best_and_the_time_left(suite: Run):
     assert "val_loss 0.5 (#1" in told
     assert "2 to come" in told
     assert "1:30 ± 10.0 s" in told
+    machine = machine_row(lease_id=lease_on_disk(suite))  # an instance whose price nobody knows
+    open_ledger().put_machines([machine])
+    assert shown("list").rstrip().endswith(" ?")
 
 
 def test_show_tells_what_differs_and_why_a_trial_failed_within_80_columns(suite: Run):
