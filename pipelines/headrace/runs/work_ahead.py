@@ -30,7 +30,7 @@ from headrace.runs.runs import Run, open_run
 from headrace.runs.site_machines import site_offers
 from headrace.suites import points
 from headrace.suites.board import Board
-from headrace.suites.foresight import forecasts_of, known_of
+from headrace.suites.foresight import around_s, forecasts_of, known_of
 from headrace.suites.records import ENTRY, Point
 
 _DRIFT = 0.15
@@ -80,11 +80,11 @@ def suite_ahead(recipe: Recipe, site: Site) -> tuple[Eta | None, int]:
 
 def _around_s(recipe: Recipe, site: Site) -> float:
     """Seconds of a suite before its first trial and after its last: the mean of those that were."""
-    spent = []
-    for one in _suites(earlier(recipe, site, recipe.train.role), recipe):
-        began, ended = board_of(open_run(one.run_id)).span
-        if one.succeeded and one.attempts == 1 and ended > began:
-            spent.append(max(one.seconds - (ended - began), 0.0))
+    spent = [
+        around_s(board_of(open_run(one.run_id)), one.seconds)
+        for one in _suites(earlier(recipe, site, recipe.train.role), recipe)
+        if one.succeeded and one.attempts == 1
+    ]
     return statistics.fmean(spent) if spent else 0.0
 
 

@@ -34,6 +34,8 @@ class Row:
     """Since when it waits, if it does: seconds since the epoch."""
     took_s: float = 0.0
     """Seconds of its attempts that have ended."""
+    start_s: float = 0.0
+    """Those of them before the first batches: the first trials wait for processes to be ready."""
     objectives: tuple[float, ...] = ()
     why: str = ""
     """Why it has failed, in a line."""
@@ -134,6 +136,7 @@ class Board:
         self.running.pop(entry.number, None)
         took_s = max(entry.finished_at - entry.started_at, 0.0)  # clocks may be set back
         row.took_s += took_s
+        row.start_s += min(entry.usage.start_s or 0.0, took_s)
         if entry.attempt:
             began, ended = self.span
             self.span = min(began, entry.started_at), max(ended, entry.finished_at)

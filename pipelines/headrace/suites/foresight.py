@@ -98,7 +98,26 @@ def known_of(rows: Iterable[Row]) -> list[tuple[Features, float]]:
     """Features and seconds of trials that have succeeded, at once if there are such."""
     ended = [row for row in rows if row.state is StepState.SUCCEEDED and not row.pruned]
     told = [row for row in ended if row.attempts == 1] or ended
-    return [(_features(row), row.took_s) for row in _some_of(told, _MOST_KNOWN)]
+    usual_s = _usual_start_s(told)
+    return [
+        (_features(row), row.took_s - max(row.start_s - usual_s, 0.0))
+        for row in _some_of(told, _MOST_KNOWN)
+    ]
+
+
+def around_s(board: Board, took_s: float) -> float:
+    """Seconds of a suite that are no trial's, with what its first trials waited at their start."""
+    began, ended = board.span
+    told = [row for row in board.rows.values() if row.state is StepState.SUCCEEDED]
+    if not told:
+        return 0.0
+    waited_s = max(row.start_s for row in told) - _usual_start_s(told)
+    return max(took_s - (ended - began), 0.0) + waited_s
+
+
+def _usual_start_s(rows: Sequence[Row]) -> float:
+    """Their lower quartile: most trials of a short suite are first ones."""
+    return sorted(row.start_s for row in rows)[len(rows) // 4] if rows else 0.0
 
 
 def forecasts_of(board: Board) -> tuple[list[Forecast], list[Forecast]]:

@@ -16,6 +16,7 @@ from headrace.runs.history import earlier, known_of
 from headrace.runs.runs import Run
 from headrace.runs.work_ahead import place_of, places_of, suite_ahead, work_of
 from headrace.states import LeaseState, StepState
+from headrace.steps.usage import AttemptUsage
 from headrace.suites.records import Added, Ended, Trial
 from support.command_line import headrace
 from support.runs import attempt_row_of, lease_on_disk, make_run
@@ -35,16 +36,21 @@ def past_run(epochs: int, seconds: float) -> Run:
     return run
 
 
-def journal(run: Run, *seconds: float, more: int = 0) -> None:
-    """A suite's journal: trials of 1, 2, … epochs that took so long, and some without an end."""
+def journal(run: Run, *seconds: float, more: int = 0, waited_s: float = 0.0) -> None:
+    """A suite's journal: trials of 1, 2, … epochs that took so long, and some without an end.
+
+    The first two waited so much longer for their first batches than the others.
+    """
     lines = []
     for number in range(1, len(seconds) + more + 1):
         values: dict[str, Any] = {"trainer.max_epochs": number}
         trial = Trial(number=number, name=str(number), values=values, group=number)
         lines.append(Added(trial=trial).model_dump_json())
     for number, each in enumerate(seconds, 1):
+        wait_s = waited_s if number <= 2 else 0.0
         end = Ended(number=number, attempt=1, state=StepState.SUCCEEDED, is_final=True,
-                    started_at=5.0, finished_at=5.0 + each)  # fmt: skip
+                    started_at=5.0, finished_at=5.0 + each + wait_s,
+                    usage=AttemptUsage(start_s=0.1 + wait_s))  # fmt: skip
         lines.append(end.model_dump_json())
     run.folder.journal.write_text("\n".join(lines) + '\n{"event": "ended", "numb')
 
@@ -109,7 +115,7 @@ def test_suites_that_have_succeeded_tell_best_with_what_they_take_around_their_t
     past_run(2, 500.0)  # a process of its own starts, and nobody shares the node
     for seconds, state in (([90.0] * 4, StepState.FAILED), ([10.0] * 4, StepState.SUCCEEDED)):
         run = make_run()
-        journal(run, *seconds)
+        journal(run, *seconds, waited_s=2.0)
         attempt_row_of(run, "suite", lease_on_disk(run, "gpu"), state=state,
                        started_at=1.0, finished_at=22.0)  # fmt: skip
     suite = "suite={grid: {seed: [1, 2]}, max_running: 1}"
@@ -118,7 +124,7 @@ def test_suites_that_have_succeeded_tell_best_with_what_they_take_around_their_t
     )
     assert num_known == 4
     assert whole is not None
-    assert whole.seconds == pytest.approx(2 * 10 + 21 - 10, rel=0.1)
+    assert whole.seconds == pytest.approx(2 * 10 + 2 + 21 - 12, rel=0.03)
 
 
 def test_another_day_may_be_slower_for_all_trials_together(headrace_home: Path):
