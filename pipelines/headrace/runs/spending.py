@@ -54,19 +54,26 @@ def _bring_up_to_date(run: RunRecord) -> None:
 def price_again(run_id: str | None = None) -> int:
     """Ask again for prices of machines that have none, of a run or all; how many leases got some.
 
-    Prices are those of the site as it is now, and what AWS tells where the site allows it. What
-    attempts took is entered anew then, with the same time and more money.
+    Prices are those of the site as it is now, and what AWS tells. What attempts took is entered
+    anew then, with the same time and more money; a run that cannot be read is left out.
     """
     ledger, changed = open_ledger(), 0
     runs = ledger.runs(limit=_MOST_RUNS) if run_id is None else (ledger.run(run_id),)
     for run in runs:
-        leases = ledger.leases(run_id=run.run_id)
-        roles = _roles_now(run) if any(_lacks_price(each) for each in leases) else {}
-        new = sum(counting.price_again(each, roles.get(each.role)) for each in leases)
-        if new:
-            ledger.read_journal_again(run.run_id)
-            _bring_up_to_date(run)
-        changed += new
+        try:
+            changed += _price_again(run)
+        except HeadraceError as error:
+            logger.warning("Prices of run %s are not asked for now: %s", run.run_id, error.what)
+    return changed
+
+
+def _price_again(run: RunRecord) -> int:
+    leases = open_ledger().leases(run_id=run.run_id)
+    roles = _roles_now(run) if any(_lacks_price(each) for each in leases) else {}
+    changed = sum(counting.price_again(each, roles.get(each.role)) for each in leases)
+    if changed:
+        open_ledger().read_journal_again(run.run_id)
+        _bring_up_to_date(run)
     return changed
 
 

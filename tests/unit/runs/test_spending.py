@@ -144,7 +144,19 @@ def test_what_a_site_says_later_counts_for_machines_without_a_price(headrace_hom
         headrace("cost", run.run_id, "--refresh")
     assert open_ledger().usage_sums(run_id=run.run_id)[0].usd == 4.0
     (headrace_home / "sites" / "mine.yaml").unlink()
-    assert "of 1 leases" not in headrace("cost", run.run_id, "--refresh").output
+    assert "of 0 leases" in headrace("cost", run.run_id, "--refresh").output
+
+
+def test_a_run_that_is_damaged_keeps_no_other_from_its_prices(headrace_home: Path):
+    site = site_file(headrace_home)
+    whole, damaged = suite_on(site, "node-1"), suite_on(site, "node-2")
+    spec = damaged.lease_folder(f"{damaged.run_id}-gpu-1").spec
+    spec.write_text("{")
+    roles = yaml.safe_load((headrace_home / "sites" / "mine.yaml").read_text())["roles"]
+    roles["gpu"]["price"] = {"usd_per_node_hour": 2.0}
+    site_file(headrace_home, roles=roles)
+    assert "of 1 leases" in headrace("cost", "--refresh").output
+    assert open_ledger().usage_sums(run_id=whole.run_id)[0].usd == 4.0
 
 
 def test_storage_transfer_and_people_are_told_beside_the_machines(headrace_home: Path):
