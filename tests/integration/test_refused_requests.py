@@ -6,7 +6,9 @@ import json
 
 import pytest
 
+from headrace.states import FailureClass
 from support.bad_input import USAGE, Place, make_place, words
+from support.command_line import refusal
 from support.training import CODE
 
 pytestmark = pytest.mark.slow
@@ -66,20 +68,24 @@ FORBIDDEN = ("os.system", "subprocess.Popen", "headrace.processes.spawn_detached
         ),
     ],
 )
-def test_a_request_that_cannot_be_used_is_refused(place, arguments, expected):
+def test_a_request_that_cannot_be_used_is_refused(place, arguments, expected, monkeypatch):
+    """What is raised for the user is what the terminal shows after `error:`."""
+    monkeypatch.setenv("HEADRACE_HOME", str(place.home))
+    monkeypatch.chdir(place.home)
     site = [] if "--site" in arguments else ["--site", "here"]
-    done = place.headrace("run", *arguments, *site)
-    assert done.returncode == USAGE, done.stderr
-    assert done.stdout == ""
-    assert done.stderr.startswith("error: ")
-    assert "Traceback" not in done.stderr
-    words(done.stderr, *expected)
-    assert len(done.stderr.splitlines()) <= 4
+    told = refusal("run", *arguments, *site)
+    assert told.failure_class is FailureClass.USER_ERROR
+    words(str(told), *expected)
+    assert len(str(told).splitlines()) <= 4
 
 
 def test_refused_requests_leave_nothing(tmp_path):
     place = make_place(tmp_path)
-    place.run("blobs", "train.role=tpu")
+    done = place.run("blobs", "train.role=tpu")
+    assert done.returncode == USAGE, done.stderr
+    assert done.stdout == ""
+    assert done.stderr.startswith("error: ")
+    assert "Traceback" not in done.stderr
     assert not (tmp_path / "runs").exists()
     assert not (tmp_path / "leases").exists()
     assert json.loads(place.headrace("runs", "--json").stdout) == []

@@ -10,9 +10,11 @@ from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from unittest import mock
 
+import pytest
 from typer.main import get_command
 
 from headrace.cli.commands import build
+from headrace.errors import HeadraceError
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,15 @@ class Ended:
 @functools.cache
 def _command() -> Callable[..., object]:
     return get_command(build())
+
+
+def refusal(*arguments: str) -> HeadraceError:
+    """Run a command that cannot be done; what it raises for its user. It prints nothing before."""
+    stdout = io.StringIO()
+    with redirect_stdout(stdout), pytest.raises(HeadraceError) as raised:
+        _command()(args=list(arguments), prog_name="headrace")
+    assert stdout.getvalue() == ""
+    return raised.value
 
 
 def headrace(*arguments: str, columns: int = 400) -> Ended:
