@@ -10,7 +10,7 @@ import pytest
 from pyarrow import parquet
 
 from headrace.shards.dataset import ShardedDataset
-from support.bad_input import Place, status_of
+from support.bad_input import Place
 from support.images import write_class_folders
 
 pytestmark = pytest.mark.slow
@@ -28,7 +28,6 @@ def place(tmp_path: Path) -> Place:
     source = write_class_folders(place.home / "raw", classes=classes, per_class=12)
     place.write_recipe(
         "folded",
-        pack_role="cpu",
         dataset={
             "name": "folded",
             "source": str(source),
@@ -53,7 +52,7 @@ def test_a_run_is_judged_on_its_fold_alone(place: Place) -> None:
     assert place.headrace("run", "folded", "--pack-only").returncode == 0
     done = place.headrace("run", "folded", "data.fold=2")
     assert done.returncode == 0, done.stdout + done.stderr
-    outputs = {name: step["outputs"] for name, step in status_of(place)["steps"].items()}
+    outputs = place.newest()[0].outputs
     assert outputs["pack"]["reused"]
     assert outputs["train"]["steps"] == (FOLDS - 1) * FOLD_SAMPLES // 8
     assert "val/accuracy" in outputs["train"]["metrics"]
