@@ -30,6 +30,7 @@ from headrace.runs.runs import Run, open_run
 from headrace.states import StepState
 from headrace.steps import mailbox
 from headrace.steps.mailbox import StepStatus
+from support.command_line import headrace
 from support.last_will import last_will
 from support.leftovers import describe, started_by
 from support.s3_servers import aws_settings
@@ -156,19 +157,24 @@ class AirflowService:
         self.come_up()
 
     def come_up(self) -> None:
-        """Start all components of Airflow, and wait until they are healthy."""
+        """`headrace up`: start all components of Airflow, and wait until they are healthy."""
         with self.settings():
-            self.server = airflow_server.up()
+            self.told = headrace("up").stdout
+            server = airflow_server.running()
+            assert server is not None, self.told
+            self.server = server
             self.login = airflow_server.login()
         self.url = self.server.url
         """Address of the web UI."""
         self.api = TaskApi(self.url, self.login)
 
     def go_down(self) -> None:
-        """Stop all components of Airflow; leases go on."""
+        """`headrace down`: stop all components of Airflow; leases go on."""
         with self.settings():
-            airflow_server.down()
+            assert headrace("down").stdout == "Airflow is down\n"
             assert not airflow_server.processes(), describe(airflow_server.processes())
+            assert not airflow_server.record_file().exists()
+            assert headrace("down").stdout == "Airflow was not up\n"
 
     @contextmanager
     def settings(self) -> Iterator[None]:

@@ -1,0 +1,72 @@
+"""What `headrace up` tells and opens, and to whom."""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.request
+from contextlib import suppress
+from urllib.parse import urlsplit
+
+import psutil
+import pytest
+
+from headrace.cli import airflow_server
+from support.airflow_service import AirflowService
+from support.command_line import headrace
+from support.doors import Door, doors
+
+pytestmark = [pytest.mark.airflow, pytest.mark.slow, pytest.mark.timeout(900)]
+
+_DIRECTLY = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+
+def test_up_tells_how_to_log_in_and_keeps_strangers_outside(airflow_service: AirflowService):
+    """That `headrace down` leaves nothing is asserted whenever the service goes down."""
+    home, server = airflow_service.home, airflow_service.server
+    assert server.url in airflow_service.told
+    assert "SQLite" in airflow_service.told
+    assert f"the password is in {home}/airflow/passwords.json" in airflow_service.told
+    with airflow_service.settings():
+        assert f"up already: {server.url}" in headrace("up").stdout
+        exported = headrace("env").stdout
+        assert f"export AIRFLOW_HOME={home}/airflow" in exported
+        assert airflow_server.MARK not in exported
+        assert (airflow_server.record_file().stat().st_mode & 0o077) == 0
+        _assert_strangers_stay_outside(server, home / "airflow")
+
+
+def _assert_strangers_stay_outside(server, folder):
+    """What other accounts of the machine find: one port that asks for a login, and no secret."""
+    port = urlsplit(server.url).port
+    assert doors(airflow_server.processes()) == {Door("127.0.0.1", port)}
+    for path in ("/auth/token", "/auth/token/login"):
+        assert _status(server, path) == 403
+    wrong = {"username": "admin", "password": "wrong"}
+    assert _status(server, "/auth/token", wrong) == 401
+    assert _status(server, "/api/v2/dags") == 401
+    assert _status(server, "/api/v2/dags/headrace_train/dagRuns", {"conf": {}}) == 401
+    assert _mode(folder) == 0o700
+    for name in ("passwords.json", "jwt_secret", "airflow.db", "up.json"):
+        assert _mode(folder / name) == 0o600, name
+    secrets = (airflow_server.login().password, (folder / "jwt_secret").read_text())
+    for process in airflow_server.processes():
+        with suppress(psutil.NoSuchProcess):  # a task that has ended meanwhile
+            shown = " ".join([*process.cmdline(), *process.environ().values()])
+            assert not any(secret in shown for secret in secrets), process
+
+
+def _mode(path):
+    return path.stat().st_mode & 0o777
+
+
+def _status(server, path, body=None):
+    """Status of the answer to a request without a login."""
+    data = None if body is None else json.dumps(body).encode()
+    headers = {"Content-Type": "application/json"}
+    request = urllib.request.Request(server.url + path, data=data, headers=headers)
+    try:
+        with _DIRECTLY.open(request, timeout=30) as answer:
+            return answer.status
+    except urllib.error.HTTPError as error:
+        return error.code
