@@ -168,7 +168,7 @@ def _command(process: psutil.Process) -> list[str]:
 
 
 def home_for_paced_runs(home: Path, digits: Path, code: Path) -> None:
-    """Write recipe `paced`, and the sites `workstation` and `quick` of the same world size."""
+    """Write recipe `paced`, and site `quick` of two ranks on two nodes."""
     (home / "pace").mkdir(parents=True)
     recipe = yaml.safe_load((BUILT_IN / "recipes" / "digits.yaml").read_text())
     recipe["dataset"]["source"] = str(digits)
@@ -176,9 +176,6 @@ def home_for_paced_runs(home: Path, digits: Path, code: Path) -> None:
     model = {"_target_": "paced_digits.PacedDigits", "folder": str(home / "pace")}
     changes = {"name": "paced", "code": [str(code)], "model": model, "evaluate": None}
     _write(home / "recipes" / "paced.yaml", recipe | changes | {"pack_role": "gpu"})
-    site = yaml.safe_load((BUILT_IN / "sites" / "laptop.yaml").read_text())
-    site["roles"]["gpu"] |= {"ranks_per_node": 2}
-    _write(home / "sites" / "workstation.yaml", _named(site, "workstation", home, code))
     site = yaml.safe_load((BUILT_IN / "sites" / "slurm-dev.yaml").read_text())
     for role in site["roles"].values():
         role["batch"] |= {"poll": 0.5, "memory_per_node": "4GiB"}

@@ -6,6 +6,7 @@ is left in the queue, and the ledger says what ended each attempt.
 
 from __future__ import annotations
 
+import functools
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -15,14 +16,15 @@ import pytest
 import yaml
 
 from headrace.clusters.records import LeaseSpec, Walltime
+from headrace.recipe.load import load_recipe
 from headrace.runs import leases
 from headrace.runs.runs import Run
 from headrace.states import FailureClass, StepState
 from headrace.training import checkpoints
-from support.disturbed import LONG_S, Records, headrace, newest_run
+from support.disturbed import LONG_S
 from support.paced_run import PacedRun, Waiting, home_for_paced_runs, until
 from support.slurm_dev import LEAVING_S, DevSlurm
-from support.training import CODE
+from support.training import CODE, weights_here
 from support.waiting import wait_until
 
 pytestmark = [pytest.mark.chaos, pytest.mark.slow, pytest.mark.timeout(900)]
@@ -38,36 +40,30 @@ def shared_home(tmp_path_factory: pytest.TempPathFactory, digits_folder: Path) -
     return home
 
 
-@pytest.fixture(scope="module")
-def weights(shared_home: Path) -> str:
-    """Hash of the weights of the run that nobody disturbs, on one machine."""
-    log = shared_home / "undisturbed.log"
-    process = headrace(shared_home, ["run", "paced", "--site", "workstation"], log)
-    assert process.wait(LONG_S) == 0, log.read_text()
-    records = Records(shared_home)
-    outputs = records.ledger.run(newest_run(records, log, process)).outputs
-    return str(outputs["train"]["weights_xxh3"])
-
-
 @pytest.fixture
-def home(
-    shared_home: Path, weights: str, slurm: DevSlurm, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Path]:
+def home(shared_home: Path, slurm: DevSlurm, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The home, named by `HEADRACE_HOME`; nodes and daemons of Slurm are whole again afterwards."""
     monkeypatch.setenv("HEADRACE_HOME", str(shared_home))
     yield shared_home
     slurm.heal()
 
 
-def assert_like(paced: PacedRun, weights: str, slurm: DevSlurm) -> None:
+@functools.cache
+def undisturbed_weights(home: Path, dataset: str) -> str:
+    """Hash of the weights of a training that nobody disturbs, on one machine."""
+    return weights_here(home / "whole", load_recipe("paced"), dataset, ranks=2)
+
+
+def assert_like_undisturbed(paced: PacedRun, home: Path, slurm: DevSlurm) -> None:
     """What holds after every disturbance."""
     wait_until(lambda: not slurm.queue(), LEAVING_S, "an empty queue", poll_s=0.5)
     paced.records.assert_settled(paced.run.run_id)
-    assert paced.weights() == weights
+    (packed,) = paced.records.attempts(paced.run.run_id, "pack")
+    assert paced.weights() == undisturbed_weights(home, packed.outputs["dataset"])
 
 
 def test_kill_9_of_a_rank_a_worker_the_driver_and_the_host(
-    home: Path, slurm: DevSlurm, weights: str, no_leftover_processes: None
+    home: Path, slurm: DevSlurm, no_leftover_processes: None
 ):
     """pains 32, 34: the rank and the worker are made good in the same attempt."""
     paced = PacedRun(home, "quick")
@@ -88,7 +84,7 @@ def test_kill_9_of_a_rank_a_worker_the_driver_and_the_host(
         paced.tell("hold", None)
 
     paced.go(disturb())
-    assert_like(paced, weights, slurm)
+    assert_like_undisturbed(paced, home, slurm)
     driver, host, whole = paced.attempts()
     assert (driver.state, host.state) == (StepState.LOST, StepState.LOST)
     assert len(paced.records.events(driver, "restart")) >= 2
@@ -101,7 +97,7 @@ _STOPPED_S = 8.0
 
 
 def test_a_gang_that_queued_for_long_and_whose_host_is_stopped_early_keeps_its_lease(
-    home: Path, slurm: DevSlurm, weights: str, no_leftover_processes: None
+    home: Path, slurm: DevSlurm, no_leftover_processes: None
 ):
     """pains 34: silence counts from the host's beginning; the wait in the queue is none."""
     site = yaml.safe_load((home / "sites" / "quick.yaml").read_text())
@@ -122,7 +118,7 @@ def test_a_gang_that_queued_for_long_and_whose_host_is_stopped_early_keeps_its_l
         paced.host().resume()
 
     paced.go(disturb())
-    assert_like(paced, weights, slurm)
+    assert_like_undisturbed(paced, home, slurm)
     (row,) = paced.records.ledger.leases(run_id=paced.run.run_id)
     assert row.ended_at is not None
     assert row.ended_at - row.created_at > _LOST_AFTER_S + _STOPPED_S
@@ -140,9 +136,7 @@ def _pass(seconds: float) -> Waiting:
     yield from until(lambda: time.monotonic() - since > seconds)
 
 
-def test_slurms_daemons_and_nodes_go_away(
-    home: Path, slurm: DevSlurm, weights: str, no_leftover_processes: None
-):
+def test_slurms_daemons_and_nodes_go_away(home: Path, slurm: DevSlurm, no_leftover_processes: None):
     """pains 31: a controller that is down is no end; a node that is down ends the job."""
     paced = PacedRun(home, "quick")
     failed: list[str] = []
@@ -168,7 +162,7 @@ def test_slurms_daemons_and_nodes_go_away(
         paced.tell("hold", None)
 
     paced.go(disturb())
-    assert_like(paced, weights, slurm)
+    assert_like_undisturbed(paced, home, slurm)
     first, second, third = paced.attempts()
     for attempt in (first, second):
         assert attempt.failure_class is FailureClass.INFRASTRUCTURE, attempt
@@ -179,7 +173,6 @@ def test_slurms_daemons_and_nodes_go_away(
 def test_preempted_out_of_memory_and_out_of_time(
     home: Path,
     slurm: DevSlurm,
-    weights: str,
     no_leftover_processes: None,
     monkeypatch: pytest.MonkeyPatch,
 ):
@@ -201,7 +194,7 @@ def test_preempted_out_of_memory_and_out_of_time(
         paced.tell("pause", None)
 
     paced.go(disturb())
-    assert_like(paced, weights, slurm)
+    assert_like_undisturbed(paced, home, slurm)
     preempted, out_of_memory, out_of_time, whole = paced.attempts()
     assert preempted.failure_class is FailureClass.PREEMPTED
     assert out_of_memory.failure_class is FailureClass.OUT_OF_MEMORY
