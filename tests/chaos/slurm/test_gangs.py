@@ -188,7 +188,7 @@ def test_preempted_out_of_memory_and_out_of_time(
         yield from paced.held_at(22)
         paced.tell("eat", 5000)
         yield from paced.begun_anew()
-        paced.tell("pause", 0.6)
+        paced.tell("pause", 1.5)  # the 54 steps that are left would take longer than the minute
         paced.tell("hold", None)
         yield from until(lambda: len(paced.attempts()) > 3)
         paced.tell("pause", None)
