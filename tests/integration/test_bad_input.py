@@ -136,14 +136,14 @@ def test_an_empty_source_is_told_by_every_command(place):
     place.write_raw("hollow", source)
     shown = fails_in(place, "pack", "hollow")
     assert shown.count(f"{source} is empty") == 1
-    shown += place.headrace("status").stdout
-    shown += place.headrace("logs").stdout
-    shown += place.headrace("runs").stdout
+    shown += place.shown("status").stdout
+    shown += place.shown("logs").stdout
+    shown += place.shown("runs").stdout
     assert shown.count(f"{source} is empty") >= 4
     assert "Traceback" not in shown
     step = status_of(place)["steps"]["pack"]
     assert (step["failure_class"], step["trace"], step["attempt"]) == ("user_error", "", 1)
-    newest = json.loads(place.headrace("runs", "--json", "--limit", "1").stdout)[0]
+    newest = json.loads(place.shown("runs", "--json", "--limit", "1").stdout)[0]
     assert newest["failure"]["failure_class"] == "user_error"
     assert newest["failure"]["step"] == "pack"
 
@@ -158,7 +158,7 @@ def test_a_corrupt_image_is_set_aside_and_listed(place):
     assert done.returncode == 0, done.stdout + done.stderr
     _, (packed,) = place.newest()
     assert packed.outputs["num_quarantined"] == 1
-    seen = place.headrace("inspect", str(packed.outputs["dataset"])).stdout
+    seen = place.shown("inspect", str(packed.outputs["dataset"])).stdout
     words(seen, "Quarantined (1)", "dark/dark-003.png")
 
 
@@ -214,7 +214,7 @@ def test_a_damaged_shard_is_named_before_anything_is_trained(place):
     assert [(row.step, row.attempt) for row in attempts] == [("pack", 1), ("stage", 1)]
     assert attempts[-1].failure_class is FailureClass.DATA_ERROR
     words(done.stdout, f"Shard {shard} is damaged", "headrace verify")
-    assert "Traceback" not in done.stdout + place.headrace("logs", record.run_id).stdout
+    assert "Traceback" not in done.stdout + place.shown("logs", record.run_id).stdout
     assert not list((place.home / "new").rglob("*.h5.*"))
     verified = place.headrace("verify", str(damaged))
     assert verified.returncode == 1
