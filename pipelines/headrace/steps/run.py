@@ -120,7 +120,7 @@ def _outcome(context: StepContext, function: StepFunction | None) -> StepResult:
         failure=failure,
         outputs=outputs,
         started_at=context.started_at,
-        finished_at=time.time(),
+        finished_at=context.started_at + context.elapsed_s,  # the clock may have been set
         usage=context.usage,
     )
 

@@ -47,6 +47,17 @@ def run_as(monkeypatch):
     return install
 
 
+def test_a_step_takes_what_it_took_when_the_clock_is_set_back_meanwhile(step, run_as, monkeypatch):
+    def work(_context):
+        real = time.time
+        monkeypatch.setattr(time, "time", lambda: real() - 3600)
+        return {}
+
+    run_as(work)
+    result = run_step(step)
+    assert 0 <= result.finished_at - result.started_at < 600
+
+
 def test_success_writes_result_status_and_events(step, run_as):
     def work(context):
         context.progress(2, 3, "things")  # a step that succeeds is all done
