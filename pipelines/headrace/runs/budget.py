@@ -37,8 +37,8 @@ _GRACE_S = 60.0
 
 _EVERY_S = 30.0
 _WARN_SHARE = 0.8
-_told: set[tuple[str, str]] = set()
-"""Runs and budgets of which this process has warned."""
+_told: set[tuple[str, str, str]] = set()
+"""Runs, budgets, and what of them this process has warned of."""
 
 
 def check(run: Run, role_name: str) -> None:
@@ -53,6 +53,9 @@ def check(run: Run, role_name: str) -> None:
     budgets = budgets_of(run)
     most = most_cost(role) if budgets else None
     if most is None:
+        for budget in budgets:
+            words = f"Role {role_name} has no price, and is not limited by `{budget.key}`"
+            _tell_once(run, budget, role_name, words)
         return
     cost = run_cost(run.run_id)
     for budget in budgets:
@@ -64,11 +67,12 @@ def check(run: Run, role_name: str) -> None:
             )
         spent = budget.spent(0.0)
         first_s = min(AHEAD_S, role.lifetime_s)
-        if spent + most.usd * first_s / role.lifetime_s >= budget.usd:
+        first_usd = most.usd * first_s / role.lifetime_s
+        if spent + first_usd >= budget.usd:
             raise BudgetError(
                 f"{budget.whose} has cost ${spent:.2f}, and `{budget.key}` of {budget.place} "
-                f"is ${budget.usd:.2f}: no further lease of role {role_name} is started "
-                f"({most.why})",
+                f"is ${budget.usd:.2f}: no further lease of role {role_name} is started, as its "
+                f"first {first_s:.0f} s may cost ${first_usd:.2f} ({most.why})",
                 budget.next_step(run.run_id),
             )
         _tell_ahead(run, role_name, most.usd, budget.usd - spent, budget)
@@ -125,12 +129,15 @@ def _goes_on(run: Run) -> bool:
 
 def _warn(run: Run, budget: Budget, spent: float) -> None:
     """Tell once that most of a budget has been spent."""
-    told = (run.run_id, budget.key)
-    if spent >= _WARN_SHARE * budget.usd and told not in _told:
+    if spent >= _WARN_SHARE * budget.usd:
+        words = f"{budget.whose} has cost ${spent:.2f} of the ${budget.usd:.2f} of `{budget.key}`"
+        _tell_once(run, budget, "spent", words)
+
+
+def _tell_once(run: Run, budget: Budget, what: str, words: str) -> None:
+    if (told := (run.run_id, budget.key, what)) not in _told:
         _told.add(told)
-        logger.warning(
-            "%s has cost $%.2f of the $%.2f of `%s`", budget.whose, spent, budget.usd, budget.key
-        )
+        logger.warning("%s", words)
 
 
 def watched(run: Run, tick: Callable[[], None]) -> Callable[[], None]:

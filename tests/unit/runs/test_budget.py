@@ -103,7 +103,8 @@ def test_a_run_that_has_cost_its_budget_gets_no_lease(
         acquire(run, "cpu")
     assert caught.value.what == (
         f"Run {run.run_id} has cost $850.00, and `limits.budget` of site aws is $1000.00: "
-        "no further lease of role cpu is started "
+        "no further lease of role cpu is started, "
+        "as its first 90 s may cost $180.00 "
         "(2 x 1:00:00 x $3600 an hour of g5.xlarge (on-demand), site file of 2026-06-17)"
     )
     assert caught.value.hint == f"Raise it in the site file, then: headrace resume {run.run_id}"
@@ -122,6 +123,26 @@ def test_a_budget_that_cannot_be_kept_is_told_before_anything_starts(
     assert open_ledger().leases(run_id=run.run_id) == ()
     site(None)
     assert acquire(run, "gpu")
+
+
+def test_a_budget_below_one_trial_is_refused_before_anything_starts(
+    site: Callable[..., None], machines: list[Machine]
+):
+    site(None)
+    run = make_run(site="aws", overrides=("suite.seeds=2", "suite.budget=150"), kind="suite")
+    with pytest.raises(BudgetError, match=r"`suite\.budget` .* its first 90 s may cost \$180\.00"):
+        acquire(run, "gpu")
+    assert open_ledger().leases(run_id=run.run_id) == ()
+
+
+def test_a_budget_of_machines_without_a_price_is_told_once_to_limit_nothing(
+    headrace_home: Path, caplog: pytest.LogCaptureFixture
+):
+    overrides = (f"dataset.source={headrace_home}", "suite.seeds=2", "suite.budget=150")
+    run = make_run(overrides=overrides, kind="suite")
+    budget.check(run, "gpu")
+    budget.check(run, "gpu")
+    assert caplog.text.count("Role gpu has no price, and is not limited by `suite.budget`") == 1
 
 
 def test_a_gang_stops_with_a_checkpoint_and_the_run_ends_with_the_reason(
