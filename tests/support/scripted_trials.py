@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import time
@@ -79,7 +80,9 @@ def run_trial(job: TrialJob, fleet: Fleet | None = None) -> StepResult:
     """Do what the trial's values say, with a line in `executions` of the run for each attempt.
 
     `s`: run so many seconds; `until`: run until that file is there; `die`: kill the worker, so
-    many times; `fail`: end with that failure class, the first `times` attempts.
+    many times; `fail`: end with that failure class, the first `times` attempts;
+    `gives`: metrics of `GARBAGE`; `scribbles`: write nonsense over the files of the attempt;
+    `back`: seconds by which the clock is set back meanwhile.
     """
     run, values = RunFolder(Path(job.run_folder)), job.trial.values
     folder = run.trial(job.trial.number).attempt(job.attempt)
@@ -87,6 +90,10 @@ def run_trial(job: TrialJob, fleet: Fleet | None = None) -> StepResult:
     _line(run, f"{job.trial.number} {job.attempt} began")
     for node in fleet.nodes(2, 10) if fleet else ():
         _line(run, f"{job.trial.number} {job.attempt} {node.name}")
+    if values.get("scribbles"):
+        for file in (folder.result, folder.status):
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(b"\x00{")
     if job.attempt <= int(str(values.get("die", 0))):
         os.kill(os.getpid(), signal.SIGKILL)
     failure = _failure(folder, values, job.attempt)
@@ -96,13 +103,28 @@ def run_trial(job: TrialJob, fleet: Fleet | None = None) -> StepResult:
         if failure
         else StepState.SUCCEEDED,
         failure=failure,
-        outputs={} if failure else {"metrics": {"loss": values.get("loss", 1.0)}},
+        outputs={} if failure else {"metrics": _metrics(values)},
         started_at=began,
-        finished_at=time.time(),
+        finished_at=time.time() - float(str(values.get("back", 0))),
         usage=AttemptUsage(gpu_memory_bytes=values.get("gpu_bytes")),  # type: ignore[arg-type]
     )
     write_record(folder.result, result)
     return result
+
+
+GARBAGE: dict[str, Any] = {
+    "nan": {"loss": math.nan},
+    "text": {"loss": "high"},
+    "huge": {"loss": 10**400},
+    "other": {"accuracy": 1.0},
+    "list": ["loss"],
+    "nothing": None,
+}
+"""What trials may give as their metrics, though it is no use."""
+
+
+def _metrics(values: Point) -> Any:
+    return GARBAGE[str(values["gives"])] if "gives" in values else {"loss": values.get("loss", 1.0)}
 
 
 _STATES = {

@@ -11,7 +11,7 @@ from typing import Any
 from filelock import FileLock
 from pydantic import Field, JsonValue
 
-from headrace.errors import LeaseLostError
+from headrace.errors import LeaseLostError, StepError
 from headrace.files.atomic import (
     is_there,
     leave_word,
@@ -208,7 +208,10 @@ def lost(folder: StepFolder, why: str, at: float | None = None) -> StepResult:
     if is_there(folder.cancel):
         state, failure_class = StepState.CANCELLED, FailureClass.CANCELLED
         why = folder.cancel.read_text(errors="replace")
-    seen = read_record(folder.status, StepStatus)
+    try:
+        seen = read_record(folder.status, StepStatus)
+    except StepError:  # it only tells when the step began
+        seen = None
     return StepResult(
         state=state,
         failure=Failure(failure_class=failure_class, error="", message=why),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -133,7 +134,9 @@ def values_of(
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    if isinstance(value, int) and not isinstance(value, bool):
+        return abs(value) <= sys.float_info.max  # larger ones are no figure that can be compared
+    return isinstance(value, float)
 
 
 def _is_over(row: Row, result: StepResult, limit_s: float | None) -> bool:

@@ -24,6 +24,7 @@ from headrace.suites.records import Control, Ended, Entry, Started, SuiteSummary
 from headrace.suites.step import run_suite
 from support.leases import opened
 from support.scripted_trials import (
+    GARBAGE,
     NUM_CPUS,
     Listed,
     executions,
@@ -185,6 +186,22 @@ def test_a_trial_whose_worker_dies_is_tried_again(lease: LeaseFolder) -> None:
         if isinstance(each, Ended) and each.number == 1
     )
     assert (lost.state, lost.is_final, bool(lost.usage.node)) == ("lost", False, True)
+
+
+def test_nonsense_of_a_trial_costs_that_trial_alone(lease: LeaseFolder) -> None:
+    objectives = (Objective(metric="loss"),)
+    context = suite_context(lease, "nonsense", objectives=objectives, trials_per_node=1)
+    bad = [{"gives": name} for name in GARBAGE]
+    strange = [{"scribbles": True, "die": 1, "loss": 3.0}, {"back": 3600, "loss": 2.0}]
+    outputs = run_suite(context, Listed(*bad, *strange), work())
+    total = len(bad) + len(strange)
+    assert outputs["counts"] == {"succeeded": total}
+    assert (outputs["best"], outputs["best_value"]) == (total, 2.0)
+    ends = {each.number: each for each in _entries(context.run_folder) if isinstance(each, Ended)}
+    assert all("objective" in ends[number].message for number in range(1, len(bad) + 1))
+    assert all(not ends[number].objectives for number in range(1, len(bad) + 1))
+    assert _attempts(context.run_folder, total - 1) == 2
+    assert _board(context.run_folder).rows[total].took_s == 0.0
 
 
 def test_a_suite_gives_up_when_so_many_trials_have_failed(lease: LeaseFolder) -> None:
