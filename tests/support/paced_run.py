@@ -20,7 +20,7 @@ from headrace.ledger.records import AttemptRecord
 from headrace.recipe.load import BUILT_IN
 from headrace.runs.execute import execute
 from headrace.runs.provenance import process_owner
-from headrace.runs.runs import RunRequest, create_run
+from headrace.runs.runs import Run, RunRequest, create_run
 from support.disturbed import Records, kill
 from support.rank_processes import SERVER, is_rank, worker_of
 
@@ -58,15 +58,7 @@ class PacedRun:
         Args:
             disturb: Disturbs; it must be through before the run is.
         """
-        left = [disturb]
-
-        def tick() -> None:
-            if left and next(disturb, self) is self:
-                left.clear()
-
-        failed = execute(self.run, tick)
-        assert failed is None, failed
-        assert not left, "the run ended before all disturbances were done"
+        run_disturbed(self.run, disturb)
 
     def tell(self, name: str, value: float | None) -> None:
         """Tell the model a number; None takes it back."""
@@ -144,6 +136,19 @@ class PacedRun:
     def weights(self) -> str:
         """Hash of the weights in the end."""
         return str(self.attempts()[-1].outputs["weights_xxh3"])
+
+
+def run_disturbed(run: Run, disturb: Waiting) -> None:
+    """Run to the end, and disturb meanwhile; that must be through before the run is."""
+    left = [disturb]
+
+    def tick() -> None:
+        if left and next(disturb, run) is run:
+            left.clear()
+
+    failed = execute(run, tick)
+    assert failed is None, failed
+    assert not left, "the run ended before all disturbances were done"
 
 
 def until(condition: Callable[[], object]) -> Waiting:

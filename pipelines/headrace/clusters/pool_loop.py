@@ -19,7 +19,7 @@ from headrace.clusters.lease_jobs import NodeRequest, last_words, record_file, w
 from headrace.clusters.lifetime import TIMED_OUT
 from headrace.clusters.records import LeaseSpec, PoolRecord
 from headrace.clusters.scaling import ScalingPlan, Stage, plan, staying_nodes
-from headrace.clusters.scheduler import WAITS, demand
+from headrace.clusters.scheduler import LEAVING, WAITS, demand
 from headrace.errors import BatchError, HeadraceError, JobRefusedError, QueueFullError
 from headrace.files.layout import LeaseFolder
 
@@ -116,9 +116,8 @@ class PoolLoop:
         if job.leaving_s is None or job.job_status.state is JobState.PREEMPTED:
             self._tracker.record_failure(job, why, last_words(self._folder, job.request.serial))
         if worker is not None:  # its node has gone without a word; its name is needed again
-            await self._pool.scheduler.remove_worker(
-                worker.address, stimulus_id="headrace-job-ended"
-            )
+            remove = self._pool.scheduler.remove_worker
+            await remove(worker.address, stimulus_id="headrace-job-ended")
         record_file(self._folder, job.request.serial).unlink(missing_ok=True)
         await self._pool.drop(job)
 
@@ -255,8 +254,9 @@ class PoolLoop:
 
     async def _publish(self) -> None:
         """Tell the scheduler's clients, the user and the control side how the jobs stand."""
-        record, before = self._record(), self._published
-        self._pool.scheduler.task_metadata[WAITS] = record.waits_for
+        record, before, now_s = self._record(), self._published, time.monotonic()
+        leaving = [job.name for job in self._jobs.values() if job.node(now_s).is_old]
+        self._pool.scheduler.task_metadata |= {WAITS: record.waits_for, LEAVING: leaving}
         if record != before:
             self._published = record
             await asyncio.to_thread(write_pool, self._folder, record, before.avoids)

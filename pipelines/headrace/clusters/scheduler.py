@@ -45,6 +45,10 @@ DEMAND = "headrace-demand"
 WAITS = "headrace-waits"
 """Key of the scheduler's metadata: what a pool's nodes wait for in a queue; empty or missing."""
 
+LEAVING = "headrace-leaving"
+"""Key of the scheduler's metadata: names of a pool's nodes whose time is over, or machine taken
+away; what runs there goes on as long as they last."""
+
 _CONFIG: dict[str, Any] = {
     # training starts processes of its own below a worker
     "distributed.worker.daemon": False,

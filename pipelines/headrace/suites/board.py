@@ -11,6 +11,9 @@ from headrace.recipe.suite import Objective
 from headrace.states import StepState
 from headrace.suites.records import FAILED, PRUNED, Added, Ended, Entry, Heeded, Started, Trial
 
+_GONE = (StepState.LOST, StepState.PREEMPTED)
+"""Ends of attempts whose machine went away: one that comes back is sound again."""
+
 
 @dataclass(slots=True)
 class Row:
@@ -26,7 +29,7 @@ class Row:
     started: Started | None = None
     """Its attempt that has no end yet."""
     avoids: frozenset[str] = frozenset()
-    """Nodes where it has failed."""
+    """Machines where it has failed."""
     priority: float = 0.0
     unwanted: bool = False
     """Whether somebody has cancelled it."""
@@ -143,8 +146,8 @@ class Board:
         if not entry.is_final:
             row.state, row.since = StepState.QUEUED, entry.at
             row.failures += entry.is_counted
-            if entry.is_counted and entry.usage.node:
-                row.avoids |= {entry.usage.node}
+            if entry.is_counted and entry.state not in _GONE:
+                row.avoids |= set(entry.machines)
             return
         row.state, row.pruned, row.objectives = entry.state, entry.pruned, entry.objectives
         row.why = entry.message.partition("\n")[0]

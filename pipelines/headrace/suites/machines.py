@@ -52,7 +52,6 @@ class Machines:
         self._calls, self._recipe, self._capacity = calls, recipe, capacity
         self._nodes: dict[str, Node] = {}
         self._rooms: dict[str, Room] = {}
-        self._called: dict[str, str] = {}
         self._held: dict[int, list[tuple[Room, Seat]]] = {}
         self._gpu_bytes: int | None = None
         self._per_gpu = 1
@@ -69,8 +68,9 @@ class Machines:
 
     @property
     def rooms(self) -> list[Room]:
-        """Nodes that have told what they have."""
-        return list(self._rooms.values())
+        """Nodes that have told what they have, but for those that are to leave."""
+        nodes = self._nodes
+        return [room for name, room in self._rooms.items() if not nodes[name].is_leaving]
 
     @property
     def per_gpu(self) -> int:
@@ -110,8 +110,8 @@ class Machines:
         self._has_gpus = bool(capacity.gpus) or before == (True, True)
         self._has_told = True
         most = _most(self._recipe.suite)
-        self._called[node.name] = capacity.machine
-        self._rooms[node.name] = Room(node.name, len(capacity.gpus), capacity.cpus, most)
+        room = Room(node.name, len(capacity.gpus), capacity.cpus, most, capacity.machine)
+        self._rooms[node.name] = room
         sizes = [gpu.memory_bytes for gpu in capacity.gpus if gpu.memory_bytes]
         self._gpu_bytes = min(
             [*sizes, *([self._gpu_bytes] if self._gpu_bytes else [])], default=None
@@ -124,7 +124,7 @@ class Machines:
 
     def machine(self, name: str) -> str:
         """What the machine of a node is called where it comes from."""
-        return self._called[name]
+        return self._rooms[name].machine
 
     def hold(self, placement: Placement) -> None:
         """A trial has begun in its seats."""

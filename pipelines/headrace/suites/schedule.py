@@ -57,12 +57,18 @@ class Room:
         num_gpus: GPUs that it has.
         cpus: Its CPUs.
         most: Most trials that compute on CPUs at once; None: as its CPUs allow.
+        machine: What its machine is called; empty: as the node.
     """
 
     def __init__(
-        self, name: str, num_gpus: int, cpus: Sequence[int], most: int | None = None
+        self,
+        name: str,
+        num_gpus: int,
+        cpus: Sequence[int],
+        most: int | None = None,
+        machine: str = "",
     ) -> None:
-        self.name = name
+        self.name, self.machine = name, machine or name
         self.num_gpus, self.num_cpus = num_gpus, len(cpus)
         self.running = 0
         self._gpus = [1.0] * num_gpus
@@ -146,7 +152,7 @@ _Line = tuple[Needs, frozenset[str]]
 
 @dataclass
 class Queue:
-    """Trials that wait, in lines of those that need the same and avoid the same nodes."""
+    """Trials that wait, in lines of those that need the same and avoid the same machines."""
 
     _lines: dict[_Line, list[_Place]] = field(default_factory=dict)
     _where: dict[int, tuple[_Line, _Place]] = field(default_factory=dict)
@@ -174,7 +180,7 @@ class Queue:
             expected_s: How long it is expected to take: of equally urgent trials the longest begins
                 first; 0 for all: first come, first served.
             priority: How urgent it is, the greatest first.
-            avoids: Nodes where it does not go while there are others.
+            avoids: Machines where it does not go while there are others.
         """
         line, place = (needs, frozenset(avoids)), _Place(-priority, -expected_s, number)
         self._where[number] = (line, place)
@@ -251,7 +257,7 @@ def place(queue: Queue, rooms: Sequence[Room], most: int | None = None) -> list[
 def _usable(rooms: Sequence[Room], needs: Needs, avoids: frozenset[str]) -> list[Room]:
     """Rooms where such a trial could ever run, those with most room first."""
     able = [room for room in rooms if room.could(needs)]
-    others = [room for room in able if room.name not in avoids]
+    others = [room for room in able if room.machine not in avoids]
     chosen = others if len(others) >= needs.nodes else able
     return sorted(chosen, key=lambda room: room.free, reverse=True)
 

@@ -4,6 +4,7 @@ import os
 import signal
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 
@@ -62,3 +63,11 @@ FATES = {
     "nan": lambda x: {"value": float("nan"), "other": 1},
     "memory": lambda x: {"value": np.ones(2**30).sum()},
 }
+
+
+def held(x, notes):
+    """Waits for a file `go` in the folder of notes, or `go-x`."""
+    files = [Path(notes, "go"), Path(notes, f"go-{x:g}")]
+    while not any(file.exists() for file in files):
+        time.sleep(0.05)
+    return {"value": x**2}

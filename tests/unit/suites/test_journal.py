@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from headrace.files.layout import RunFolder
 from headrace.recipe.suite import Objective
 from headrace.states import StepState
-from headrace.steps.usage import AttemptUsage
 from headrace.suites.board import Board
 from headrace.suites.journal import Journal, TakenOverError
 from headrace.suites.records import Added, Ended, Entry, Heeded, Started
@@ -115,7 +114,7 @@ def test_the_board_counts_and_finds_the_best() -> None:
             _started(4, 1),
             _ended(4, 1, "succeeded", objectives=(1.0,), pruned=True),
             _started(5, 1),
-            _ended(5, 1, "failed", is_final=False, usage=AttemptUsage(node="node-0")),
+            _ended(5, 1, "failed", is_final=False, machines=("m-0",)),
             _started(5, 2),
             _started(6, 1),
             _ended(6, 1, "lost", is_final=False, is_counted=False),
@@ -127,9 +126,16 @@ def test_the_board_counts_and_finds_the_best() -> None:
     assert told == {"succeeded": 3, "pruned": 1, "running": 1, "queued": 1, "cancelled": 1}
     assert (board.best, board.num_ended) == (board.rows[2], 5)
     five, six = board.rows[5], board.rows[6]
-    assert (five.failures, five.attempts, five.avoids) == (1, 2, {"node-0"})
+    assert (five.failures, five.attempts, five.avoids) == (1, 2, {"m-0"})
     assert (six.failures, six.avoids) == (0, frozenset())
     assert [row.trial.number for row in board.waiting()] == [6]
+
+
+@pytest.mark.parametrize("state", ["preempted", "lost"])
+def test_a_machine_that_went_away_is_not_avoided_when_it_is_back(state: str) -> None:
+    gone = _ended(1, 1, state, is_final=False, machines=("m-0",))
+    row = _board([Added(trial=trial(1)), _started(1, 1), gone]).rows[1]
+    assert (row.failures, row.avoids) == (1, frozenset())
 
 
 def test_an_end_that_is_told_twice_counts_once() -> None:

@@ -23,11 +23,12 @@ class _Calls:
 
     def __init__(self) -> None:
         self.names: tuple[str, ...] = ()
+        self.leaving = ""
         self.asked: list[Node] = []
 
     def there(self) -> tuple[Node, ...]:
         return tuple(
-            Node(name=name, address=f"tls://{name}", host="", index=index)
+            Node(name, f"tls://{name}", "", index, is_leaving=name == self.leaving)
             for index, name in enumerate(sorted(self.names))
         )
 
@@ -57,5 +58,10 @@ def test_what_runs_on_a_node_is_known_when_another_one_comes_before_it() -> None
     assert [each.running for each in machines.rooms] == [1]
     assert machines.node("node-1").index == 1
     assert not machines.joined(calls.asked[1], told)
+    calls.leaving = "node-1"
+    machines.look()
+    assert [each.name for each in machines.rooms] == ["node-0"]  # nothing more begins there
+    calls.leaving = ""
+    machines.look()
     machines.release(1)
     assert [(each.name, each.running) for each in machines.rooms] == [("node-1", 0), ("node-0", 0)]

@@ -97,6 +97,9 @@ def test_a_trial_avoids_nodes_where_it_failed_while_there_are_others() -> None:
     ]
     queue.push(1, ONE_GPU, avoids=["node-0"])
     assert _where(place(queue, _boxes(1))) == [(1, [("node-0", (0,))])]
+    queue.push(1, ONE_GPU, avoids=["m-0"])
+    again = [Room("node-0", 1, range(2), machine="m-9"), Room("node-1", 2, (), machine="m-0")]
+    assert _where(place(queue, again)) == [(1, [("node-0", (0,))])]  # another machine by now
 
 
 def test_a_large_trial_is_not_overtaken_for_ever() -> None:
