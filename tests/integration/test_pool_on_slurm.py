@@ -19,9 +19,11 @@ from headrace.files.atomic import read_record
 from headrace.files.layout import LeaseFolder, SiteFolder
 from headrace.recipe.site import Role
 from headrace.states import FailureClass, LeaseState
+from headrace.suites.step import run_suite
 from support import fleet_functions
 from support.leases import START_TIMEOUT_S, lease_spec, opened, submit_probe, wait_for_state
 from support.paced_run import Waiting, until
+from support.scripted_trials import Listed, executions, suite_context, work
 from support.slurm_dev import DevSlurm
 from support.waiting import wait_until
 
@@ -77,7 +79,13 @@ def test_a_node_is_replaced_before_its_time_limit_and_no_work_is_lost(site: Path
     with Fleet.open(folder) as fleet:
         done = dict(fleet.map(fleet_functions.node_of_slot, [0.3] * 20, retries=0))
     assert len(done) == 20
-    assert len(list(folder.jobs.glob("*.log"))) > 1
+    num_jobs = len(list(folder.jobs.glob("*.log")))
+    assert num_jobs > 1
+    context = suite_context(folder, "suite", trials_per_node=1)
+    run_suite(context, Listed(*[{"s": 0.5}] * 12), work())
+    assert len(executions(context.run_folder, "ended")) == 12
+    assert {attempt for _, attempt in executions(context.run_folder)} == {1}
+    assert len(list(folder.jobs.glob("*.log"))) > num_jobs
 
 
 @pytest.mark.parametrize("host", ["control", "job"])

@@ -16,6 +16,7 @@ from headrace.clusters import cancellable_call
 from headrace.clusters.fleet import Fleet
 from headrace.clusters.nodes import Node, loss, present, results_of, waits_for
 from headrace.clusters.records import LeaseSpec
+from headrace.clusters.scheduler import LEFT
 from headrace.errors import LeaseError
 
 _FINISHED, _RAISED = "finished", "error"
@@ -72,6 +73,10 @@ class Calls(Fleet):
     def are_queued(self) -> bool:
         """Whether nodes of a pool wait in a queue."""
         return bool(waits_for(self.client))
+
+    def left_s(self) -> dict[str, float]:
+        """Seconds after which nodes are replaced by others, by name; none that stay to the end."""
+        return dict(self.client.get_metadata([LEFT], default={}))
 
     def ask_for(self, count: int) -> None:
         """Nodes that there is work for; a pool grows to that number, and shrinks."""

@@ -15,7 +15,7 @@ from distributed.comm import CommClosedError
 
 from headrace.clusters.lifetime import TIMED_OUT
 from headrace.clusters.records import LeaseSpec
-from headrace.clusters.scheduler import LEAVING, WAITS
+from headrace.clusters.scheduler import WAITS
 from headrace.errors import LeaseError
 
 _CHECK_EVERY_S = 0.5
@@ -35,8 +35,6 @@ class Node:
     """Address that other nodes reach it by, for rendezvous."""
     index: int
     """Place in the order of names, from 0."""
-    is_leaving: bool = False
-    """Whether its time is over, or its machine about to be taken away."""
 
 
 def present(client: Client) -> tuple[Node, ...]:
@@ -44,19 +42,15 @@ def present(client: Client) -> tuple[Node, ...]:
     workers = client.run_on_scheduler(_workers)
     ordered = sorted(workers, key=lambda worker: (len(worker[0]), worker[0]))
     return tuple(
-        Node(name, address, urlsplit(address).hostname or "", index, is_leaving)
-        for index, (name, address, is_leaving) in enumerate(ordered)
+        Node(name=name, address=address, host=urlsplit(address).hostname or "", index=index)
+        for index, (name, address) in enumerate(ordered)
     )
 
 
-def _workers(dask_scheduler: Any) -> list[tuple[str, str, bool]]:
-    """Runs in the scheduler: name and address of every worker, and whether it is to leave."""
-    leaving = dask_scheduler.task_metadata.get(LEAVING, ())
-    return [
-        (str(state.name), state.address, str(state.name) in leaving)
-        for state in dask_scheduler.workers.values()
-        if state.status.name == "running"
-    ]
+def _workers(dask_scheduler: Any) -> list[tuple[str, str]]:
+    """Runs in the scheduler: name and address of every worker."""
+    states = dask_scheduler.workers.values()
+    return [(str(state.name), state.address) for state in states if state.status.name == "running"]
 
 
 def arrived(

@@ -17,7 +17,7 @@ import dask
 from distributed.deploy.cluster import Cluster
 from distributed.deploy.spec import ProcessInterface
 
-from headrace.batch.jobs import JobSpec, JobState, JobStatus, view_of
+from headrace.batch.jobs import JobSpec, JobState, JobStatus
 from headrace.batch.queue_state import JobRecord
 from headrace.batch.submission_gate import SubmissionGate
 from headrace.clusters.failure_tracker import is_nodes_fault
@@ -25,7 +25,7 @@ from headrace.clusters.lease_jobs import NodeRequest
 from headrace.clusters.lifetime import leaving_s
 from headrace.clusters.node_times import NodeTimes
 from headrace.clusters.pool_loop import PoolLoop
-from headrace.clusters.records import LeaseSpec, PoolJobView
+from headrace.clusters.records import LeaseSpec
 from headrace.clusters.scaling import PoolNode, Stage
 from headrace.clusters.scheduler import LeaseScheduler, address, configure, make_keys
 from headrace.files.atomic import write_json
@@ -164,25 +164,26 @@ class PoolJob(Job):  # type: ignore[misc]
             return f"started no worker within {role.start_timeout:g} s" if late else ""
         return f"lost its worker for {waited_s:.0f} s" if waited_s > _REJOIN_S else ""
 
+    @property
+    def is_taken(self) -> bool:
+        """Whether its machine is about to be taken away."""
+        return self.stage.is_here and self.job_status.is_taken
+
+    def left_s(self, now_s: float) -> float:
+        """Seconds after which it is sent away."""
+        if self.is_taken:
+            return 0.0
+        return self.retire_s - (0.0 if self.joined_s is None else now_s - self.joined_s)
+
     def node(self, now_s: float) -> PoolNode:
         """What decisions need to know."""
-        is_over = self.joined_s is not None and now_s - self.joined_s > self.retire_s
         return PoolNode(
             number=self.request.number,
             stage=self.stage,
             since_s=self.since_s,
             is_leaving=self.leaving_s is not None,
-            is_old=is_over or (self.stage.is_here and self.job_status.is_taken),
+            is_old=self.left_s(now_s) <= 0,
             is_bound=self.is_bound,
-        )
-
-    def view(self, system: str) -> PoolJobView:
-        """What users need to know."""
-        return PoolJobView(
-            node=str(self.name),
-            job_id=self.job_id,
-            stage="leaving" if self.leaving_s is not None else self.stage.value,
-            why=view_of(self.job_status, system).why,
         )
 
 

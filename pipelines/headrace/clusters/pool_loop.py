@@ -11,15 +11,16 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from headrace.batch.jobs import JobState, view_of, waits_for
+from headrace.batch.jobs import JobState, view_of
 from headrace.batch.queue_state import job_statuses
 from headrace.batch.submission_gate import SubmissionGate
 from headrace.clusters.failure_tracker import FailureTracker
 from headrace.clusters.lease_jobs import NodeRequest, last_words, record_file, write_pool
 from headrace.clusters.lifetime import TIMED_OUT
+from headrace.clusters.pool_words import lack, view
 from headrace.clusters.records import LeaseSpec, PoolRecord
 from headrace.clusters.scaling import ScalingPlan, Stage, plan, staying_nodes
-from headrace.clusters.scheduler import LEAVING, WAITS, demand
+from headrace.clusters.scheduler import LEFT, WAITS, demand
 from headrace.errors import BatchError, HeadraceError, JobRefusedError, QueueFullError
 from headrace.files.layout import LeaseFolder
 
@@ -254,39 +255,35 @@ class PoolLoop:
 
     async def _publish(self) -> None:
         """Tell the scheduler's clients, the user and the control side how the jobs stand."""
-        record, before, now_s = self._record(), self._published, time.monotonic()
-        leaving = [job.name for job in self._jobs.values() if job.node(now_s).is_old]
-        self._pool.scheduler.task_metadata |= {WAITS: record.waits_for, LEAVING: leaving}
+        record, before = self._record(), self._published
+        self._pool.scheduler.task_metadata |= {WAITS: record.waits_for, LEFT: self._left_s()}
         if record != before:
             self._published = record
             await asyncio.to_thread(write_pool, self._folder, record, before.avoids)
 
+    def _left_s(self) -> dict[str, float]:
+        """Seconds after which nodes go whose time is over before the lease's, by name."""
+        jobs, life_s, now_s = self._jobs.values(), self._role.node_lifetime, time.monotonic()
+        short = [job for job in jobs if job.is_taken or job.request.time_limit_s == life_s]
+        return {str(job.name): job.left_s(now_s) for job in short}
+
     def _record(self) -> PoolRecord:
         avoidance = self._tracker.avoidance
         return PoolRecord(
-            jobs=tuple(job.view(self._gate.system.name) for job in self._jobs.values()),
-            waits_for=self._lack(),
+            jobs=tuple(view(job, self._gate.system.name) for job in self._jobs.values()),
+            waits_for=lack(
+                list(self._jobs.values()),
+                self._wanted,
+                trouble=self._trouble(),
+                avoided=avoidance.nodes,
+                system=self._gate.system.name,
+            ),
             first_node_at=self._first_node_at,
             ended=self._tracker.ended,
             avoids=avoidance.avoided,
             takes_all=avoidance.lifted if avoidance.blamed else "",
             failure=self._tracker.view,
         )
-
-    def _lack(self) -> str:
-        """Why there are fewer nodes than work, as in `2 of 4 nodes; 2 pending: Resources`."""
-        jobs, trouble = list(self._jobs.values()), self._trouble()
-        num_here = sum(1 for job in jobs if job.stage.is_here)
-        queued = [job for job in jobs if job.stage is Stage.QUEUED]
-        if num_here >= self._wanted or not (queued or trouble):
-            return ""
-        what = trouble
-        if queued:
-            details = waits_for(queued[0].job_status, self._gate.system.name)
-            what = f"{len(queued)} pending{f': {details}' if details else ''}"
-        avoided = self._tracker.avoidance.nodes
-        without = f" (without {', '.join(avoided)}, where jobs failed)" if avoided else ""
-        return f"{num_here} of {self._wanted} nodes; {what}{without}"
 
     def _trouble(self) -> str:
         """Why no job waits in the queue; empty when nothing is wrong."""

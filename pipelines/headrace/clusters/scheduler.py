@@ -45,9 +45,9 @@ DEMAND = "headrace-demand"
 WAITS = "headrace-waits"
 """Key of the scheduler's metadata: what a pool's nodes wait for in a queue; empty or missing."""
 
-LEAVING = "headrace-leaving"
-"""Key of the scheduler's metadata: names of a pool's nodes whose time is over, or machine taken
-away; what runs there goes on as long as they last."""
+LEFT = "headrace-left"
+"""Key of the scheduler's metadata: seconds after which nodes of a pool are replaced, by name; 0 of
+those whose machine is about to be taken away. What runs there goes on as long as they last."""
 
 _CONFIG: dict[str, Any] = {
     # training starts processes of its own below a worker

@@ -251,9 +251,11 @@ class Driver:
                 if self._machines.joined(call.tag.node, call.result, call.error):
                     self._register.enqueue()
             elif isinstance(call.tag, int):
-                self._machines.release(call.tag, is_lost=bool(call.lost))
                 row = self.board.rows[call.tag]
-                entries.append(self._ended(row, result_of(folder_of(self._run, row), call)))
+                result = result_of(folder_of(self._run, row), call)
+                staged = result.usage is not None and result.usage.staging_s is not None
+                self._machines.release(call.tag, has_staged=staged, is_lost=bool(call.lost))
+                entries.append(self._ended(row, result))
         self._register.note(*entries)
 
     def _ended(self, row: Row, result: StepResult, *, is_orphan: bool = False) -> Ended:

@@ -68,9 +68,8 @@ class Machines:
 
     @property
     def rooms(self) -> list[Room]:
-        """Nodes that have told what they have, but for those that are to leave."""
-        nodes = self._nodes
-        return [room for name, room in self._rooms.items() if not nodes[name].is_leaving]
+        """Nodes that have told what they have."""
+        return list(self._rooms.values())
 
     @property
     def per_gpu(self) -> int:
@@ -90,6 +89,9 @@ class Machines:
                 self._asked_s = time.monotonic()
                 self._calls.begin(AskedNode(node), node, self._capacity)
         self._nodes = there
+        left_s = self._calls.left_s()
+        for name, room in self._rooms.items():
+            room.left_s = left_s.get(name, math.inf)
         return self._calls.drop_lost(tuple(there.values()))
 
     def joined(
@@ -131,10 +133,14 @@ class Machines:
         seats = [(self._rooms[seat.node], seat) for seat in placement.seats]
         self._held[placement.number] = seats
 
-    def release(self, number: int, *, is_lost: bool = False) -> None:
-        """A trial has left its seats; nodes that were lost under it are not there until seen."""
+    def release(self, number: int, *, has_staged: bool = False, is_lost: bool = False) -> None:
+        """A trial has left its seats.
+
+        Where it has staged, its data lies; nodes that were lost under it are not there until seen.
+        """
         for room, seat in self._held.pop(number, []):
             room.give_back(seat)
+            room.is_staged = room.is_staged or has_staged
             if is_lost and self._rooms.get(room.name) is room:
                 del self._rooms[room.name], self._nodes[room.name]
 

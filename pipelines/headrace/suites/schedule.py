@@ -7,10 +7,12 @@ it from trials behind it.
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 _ROUNDING = 1e-9
+_LEAST_LEFT_S = 2.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +60,10 @@ class Room:
         cpus: Its CPUs.
         most: Most trials that compute on CPUs at once; None: as its CPUs allow.
         machine: What its machine is called; empty: as the node.
+
+    Attributes:
+        is_staged: Whether the dataset is known to lie there.
+        left_s: Seconds after which it is replaced by another one.
     """
 
     def __init__(
@@ -71,6 +77,8 @@ class Room:
         self.name, self.machine = name, machine or name
         self.num_gpus, self.num_cpus = num_gpus, len(cpus)
         self.running = 0
+        self.is_staged = False
+        self.left_s = math.inf
         self._gpus = [1.0] * num_gpus
         self._cpus = sorted(cpus)
         self._most = most
@@ -198,8 +206,10 @@ class Queue:
             urgency = {"expected_s": expected_s(number), "priority": -place.urgency}
             self.push(number, line[0], avoids=line[1], **urgency)
 
-    def heads(self) -> Iterator[tuple[int, Needs, frozenset[str]]]:
+    def heads(self) -> Iterator[tuple[int, float, Needs, frozenset[str]]]:
         """The first of each line, the most urgent of them first; those taken out are seen to.
+
+        Of each its number, the seconds that it is expected to take, its needs and what it avoids.
 
         Whoever iterates may `drop` what it is given: then the next of that line comes. What is not
         dropped blocks its line: others there need the same.
@@ -208,7 +218,7 @@ class Queue:
         heap.sort(key=lambda each: each[0], reverse=True)
         while heap:
             place, line = heap.pop()
-            yield place.number, line[0], line[1]
+            yield place.number, -place.length, *line
             if place.number not in self._where and (following := self._first(line)):
                 heap.append((following, line))
                 heap.sort(key=lambda each: each[0], reverse=True)
@@ -240,11 +250,12 @@ def place(queue: Queue, rooms: Sequence[Room], most: int | None = None) -> list[
     """
     placements: list[Placement] = []
     kept: set[str] = set()
-    for number, needs, avoids in queue.heads():
+    for number, expected_s, needs, avoids in queue.heads():
         if most is not None and len(placements) >= most:
             break
         usable = _usable(rooms, needs, avoids)
-        seats = _seats([room for room in usable if room.name not in kept], needs)
+        best = _by_preference(usable, expected_s)
+        seats = _seats([room for room in best if room.name not in kept], needs)
         if seats:
             _take(rooms, seats)
             queue.drop(number)
@@ -255,11 +266,16 @@ def place(queue: Queue, rooms: Sequence[Room], most: int | None = None) -> list[
 
 
 def _usable(rooms: Sequence[Room], needs: Needs, avoids: frozenset[str]) -> list[Room]:
-    """Rooms where such a trial could ever run, those with most room first."""
-    able = [room for room in rooms if room.could(needs)]
+    """Rooms where such a trial could ever run and that stay, those with most room first."""
+    able = [room for room in rooms if room.could(needs) and room.left_s > _LEAST_LEFT_S]
     others = [room for room in able if room.machine not in avoids]
     chosen = others if len(others) >= needs.nodes else able
     return sorted(chosen, key=lambda room: room.free, reverse=True)
+
+
+def _by_preference(rooms: Sequence[Room], expected_s: float) -> list[Room]:
+    """Those first that stay for as long as a trial takes, and of these where its data lies."""
+    return sorted(rooms, key=lambda room: (room.left_s >= expected_s, room.is_staged), reverse=True)
 
 
 def _seats(rooms: Sequence[Room], needs: Needs) -> tuple[Seat, ...]:

@@ -14,6 +14,8 @@ from headrace.files.layout import RunFolder
 from headrace.states import FailureClass, StepState
 from headrace.steps import mailbox
 from headrace.steps.mailbox import StepResult
+from headrace.suites import trial
+from headrace.suites.node_slots import capacity
 from headrace.suites.records import Trial, TrialJob
 from headrace.suites.trial import run_trial
 from support.training import CODE, make_recipe, make_site, write_blobs
@@ -56,12 +58,15 @@ def job(run: RunFolder, number: int, name: str, **values: Any) -> TrialJob:
         trial=Trial(number=number, name=name, values=values, group=number),
         attempt=1,
         dataset=str(run.path.parent.parent / "dataset"),
-        memory_bytes=4 * GIB,
         time_limit_s=1.5 if name == "hold" else None,
     )
 
 
-def test_a_function_is_called_in_a_process_of_its_own(tmp_path: Path) -> None:
+def test_a_function_is_called_in_a_process_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = capacity().model_copy(update={"memory_bytes": 4 * GIB})
+    monkeypatch.setattr(trial, "capacity", lambda: small)
     run = suite_in(tmp_path)
     write_blobs(tmp_path / "dataset")
     names = ["well", "learn", "nan", *FAILURES]

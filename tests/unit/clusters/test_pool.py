@@ -20,6 +20,7 @@ def test_a_node_is_old_when_it_has_been_there_for_its_time(
     job = pool_job()
     job.retire_s, job.joined_s = 60.0, joined_s
     assert job.node(now_s).is_old is is_old
+    assert (job.left_s(now_s) <= 0) is is_old
 
 
 def test_the_stages_of_a_node_and_since_when_it_is_there() -> None:

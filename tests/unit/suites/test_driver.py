@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from headrace.recipe.site import Role
 from headrace.recipe.suite import Objective
 from headrace.steps.context import StepContext
 from headrace.suites.board import Board
-from headrace.suites.journal import Journal
+from headrace.suites.journal import Journal, TakenOverError
 from headrace.suites.records import Control, Ended, Entry, Started, SuiteSummary, Trial
 from headrace.suites.step import run_suite
 from support.leases import opened
@@ -306,6 +307,25 @@ def test_a_driver_that_was_replaced_stops_and_writes_nothing(
         (tmp_path / "go").touch()
         thread.join()
         assert run.journal.stat().st_size == size
+
+
+def test_of_two_drivers_on_one_lease_the_later_one_goes_on(
+    lease: LeaseFolder, tmp_path: Path
+) -> None:
+    go, points = tmp_path / "go", [{"until": str(tmp_path / "go")}, {}, {}]
+    earlier, later = (suite_context(lease, "twice", max_running=1) for _ in range(2))
+    run = earlier.run_folder
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(run_suite, earlier, Listed(*points), work())
+        wait_until(lambda: len(executions(run)) == 1, 60, "one trial to run")
+        second = pool.submit(run_suite, later, Listed(*points), work())
+        with pytest.raises(TakenOverError, match=later.spec.key):
+            first.result(60)
+        go.touch()
+        assert second.result(60)["counts"] == {"succeeded": 3}
+    assert sorted(executions(run)) == [(1, 1), (1, 2), (2, 1), (3, 1)]
+    ends = [each.number for each in _entries(run) if isinstance(each, Ended) and each.is_final]
+    assert sorted(ends) == [1, 2, 3]
 
 
 def test_nothing_more_begins_when_a_trial_tells_that_its_lease_ends(lease: LeaseFolder) -> None:

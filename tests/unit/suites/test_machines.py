@@ -23,14 +23,15 @@ class _Calls:
 
     def __init__(self) -> None:
         self.names: tuple[str, ...] = ()
-        self.leaving = ""
         self.asked: list[Node] = []
 
     def there(self) -> tuple[Node, ...]:
         return tuple(
-            Node(name, f"tls://{name}", "", index, is_leaving=name == self.leaving)
-            for index, name in enumerate(sorted(self.names))
+            Node(name, f"tls://{name}", "", index) for index, name in enumerate(sorted(self.names))
         )
+
+    def left_s(self) -> dict[str, float]:
+        return {"node-1": 60.0} if "node-0" in self.names else {}
 
     def begin(self, tag: AskedNode, node: Node, function: Callable[..., Any]) -> None:
         self.asked.append(node)
@@ -55,13 +56,10 @@ def test_what_runs_on_a_node_is_known_when_another_one_comes_before_it() -> None
     calls.names = ("node-0", "node-1")
     machines.look()
     assert [each.name for each in calls.asked] == ["node-1", "node-0"]
-    assert [each.running for each in machines.rooms] == [1]
+    assert [(each.running, each.left_s) for each in machines.rooms] == [(1, 60.0)]
     assert machines.node("node-1").index == 1
     assert not machines.joined(calls.asked[1], told)
-    calls.leaving = "node-1"
-    machines.look()
-    assert [each.name for each in machines.rooms] == ["node-0"]  # nothing more begins there
-    calls.leaving = ""
-    machines.look()
-    machines.release(1)
+    assert not room.is_staged
+    machines.release(1, has_staged=True)
+    assert room.is_staged
     assert [(each.name, each.running) for each in machines.rooms] == [("node-1", 0), ("node-0", 0)]

@@ -102,6 +102,23 @@ def test_a_trial_avoids_nodes_where_it_failed_while_there_are_others() -> None:
     assert _where(place(queue, again)) == [(1, [("node-0", (0,))])]  # another machine by now
 
 
+def test_a_trial_goes_where_its_data_lies_and_there_is_time_for_it() -> None:
+    rooms = _boxes(2, 3, 2, 3)
+    rooms[0].is_staged = rooms[1].is_staged = True
+    rooms[1].left_s, rooms[3].left_s = 100.0, 1.0
+    queue = Queue()
+    for number, seconds in ((1, 300.0), (2, 200.0), (3, 150.0), (4, 120.0), (5, 90.0), (6, 9.0)):
+        queue.push(number, ONE_GPU, expected_s=seconds)
+    queue.push(7, Needs(nodes=3, gpus=3))  # node-3 is about to go, and its place is not kept
+    assert _where(place(queue, rooms)) == [
+        (1, [("node-0", (0,))]), (2, [("node-0", (1,))]),  # data and time
+        (3, [("node-2", (0,))]), (4, [("node-2", (1,))]),  # time, but no data
+        (5, [("node-1", (0,))]), (6, [("node-1", (1,))]),
+    ]  # fmt: skip
+    queue.push(8, ONE_GPU, expected_s=1000.0)
+    assert _where(place(queue, rooms)) == [(8, [("node-1", (2,))])]  # better than not at all
+
+
 def test_a_large_trial_is_not_overtaken_for_ever() -> None:
     rooms = _boxes(2)
     queue = _queue(ONE_GPU, Needs(gpus=2), *[ONE_GPU] * 6)
