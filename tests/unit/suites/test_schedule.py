@@ -117,6 +117,8 @@ def test_a_trial_goes_where_its_data_lies_and_there_is_time_for_it() -> None:
     ]  # fmt: skip
     queue.push(8, ONE_GPU, expected_s=1000.0)
     assert _where(place(queue, rooms)) == [(8, [("node-1", (2,))])]  # better than not at all
+    queue.push(9, ONE_GPU)
+    assert place(queue, rooms) == []  # there is room on node-3 only
 
 
 def test_a_large_trial_is_not_overtaken_for_ever() -> None:
