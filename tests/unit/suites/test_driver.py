@@ -321,6 +321,7 @@ def test_of_two_drivers_on_one_lease_the_later_one_goes_on(
         second = pool.submit(run_suite, later, Listed(*points), work())
         with pytest.raises(TakenOverError, match=later.spec.key):
             first.result(60)
+        wait_until(lambda: len(executions(run)) == 2, 60, "the later one to begin it anew")
         go.touch()
         assert second.result(60)["counts"] == {"succeeded": 3}
     assert sorted(executions(run)) == [(1, 1), (1, 2), (2, 1), (3, 1)]
