@@ -58,6 +58,7 @@ def _assert_nothing_was_done_twice(service: AirflowService, dag_run: str, run_id
     assert status is not None
     assert status.progress.done == status.progress.total
     (train,) = [step for step in view.steps if step.name == "train"]
+    assert train.restarts == ()
     events = (Path(train.folder) / "events.jsonl").read_text()
     assert events.count('"event": "launch"') == 1
 
