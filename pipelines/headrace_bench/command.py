@@ -42,7 +42,7 @@ Peers = Annotated[
 def register(app: typer.Typer) -> None:
     """Add the benchmarks."""
     bench = typer.Typer(
-        help="Measure reading, packing, staging, training, S3, suites, ledger, predictions here.",
+        help="Measure how fast headrace is here, against the limit.",
         no_args_is_help=True,
         invoke_without_command=True,
     )
@@ -50,7 +50,7 @@ def register(app: typer.Typer) -> None:
     others = (scale.scale, suite.suite, ledger.ledger, foresight.foresight)
     for command in (read, pack, stage, train, s3, *others):
         bench.command()(command)
-    app.add_typer(bench, name="bench")
+    app.add_typer(bench, name="bench", rich_help_panel="Admin")
 
 
 def scaling(

@@ -24,7 +24,7 @@ _COLUMNS = ("trials", "well", "resumed", "wrong", "hung", "left over", "median")
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    app.command()(chaos)
+    app.command(rich_help_panel="Admin")(chaos)
 
 
 def chaos(
@@ -39,12 +39,12 @@ def chaos(
         Path | None, typer.Option(help="Folder to work in; default is a temporary one.")
     ] = None,
 ) -> None:
-    """Kill -9 or halt random processes of real runs on this machine; the results must not change.
+    """Kill processes of real runs here: results must not change.
 
-    Each run trains on the digits, is disturbed once, and is resumed if need be. Its dataset,
-    weights and figures are compared with those of a run that nobody disturbs, and nothing may be
-    left of it. The exit code is 1 when anything differs; what such runs left stays in the folder,
-    with `outcomes.jsonl`, which tells of all of them.
+    Each run trains on the digits, a random process of it is killed (-9) or halted once, and it is
+    resumed if need be. Its dataset, weights and figures are compared with those of a run that
+    nobody disturbs, and nothing may be left of it. The exit code is 1 when anything differs; what
+    such runs left stays in the folder, with `outcomes.jsonl`, which tells of all of them.
 
     Examples:
         headrace chaos --runs 20 --seed 7 --jobs 2

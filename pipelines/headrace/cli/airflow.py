@@ -46,10 +46,11 @@ def up(
         bool, typer.Option("--foreground", help="Stay until Ctrl-C, then stop Airflow.")
     ] = False,
 ) -> None:
-    """Start Airflow with headrace's DAGs on this machine, for trying out and for one person.
+    """Start Airflow with headrace's DAGs on this machine.
 
-    It keeps its database in SQLite, listens on 127.0.0.1 only and asks for a password, which the
-    first start makes and shows. A team installs Airflow in its own way and adds headrace.
+    This is for trying out and for one person. It keeps its database in SQLite, listens on 127.0.0.1
+    only and asks for a password, which the first start makes and shows. A team installs Airflow in
+    its own way and adds headrace.
 
     Examples:
         headrace up
@@ -73,15 +74,16 @@ def up(
 
 
 def down() -> None:
-    """Stop the Airflow that `headrace up` started; no process of it is left.
+    """Stop the Airflow that `headrace up` started.
 
-    Leases live on until their work is done or their idle time is over: `headrace lease list`.
+    No process of it is left. Leases live on until their work is done or their idle time is over:
+    `headrace lease list`.
     """
     typer.echo("Airflow is down" if airflow_server.down() else "Airflow was not up")
 
 
 def env() -> None:
-    """Print the settings with which `airflow` in a shell talks to this Airflow.
+    """Print the settings with which `airflow` talks to this Airflow.
 
     Examples:
         eval "$(headrace env)"
@@ -120,7 +122,7 @@ def demo(
         list[str] | None, typer.Argument(help="Changes to the recipe, as in trainer.max_epochs=3.")
     ] = None,
 ) -> None:
-    """Train and evaluate the digits recipe under Airflow on this machine, and show how it goes.
+    """Train and evaluate the digits under Airflow on this machine.
 
     Examples:
         headrace demo

@@ -20,7 +20,9 @@ from headrace.recipe.site import Tier
 from headrace.staging import cache
 from headrace.staging.cache import CachedCopy
 
-app = typer.Typer(help="Staged datasets on this machine's tiers.", no_args_is_help=True)
+app = typer.Typer(
+    name="cache", help="Staged datasets on this machine's tiers.", no_args_is_help=True
+)
 
 _EXIT_DAMAGED = 1
 _EXIT_IN_USE = 1

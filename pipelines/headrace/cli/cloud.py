@@ -25,7 +25,9 @@ from headrace.runs.ec2_places import Places, known_places
 if TYPE_CHECKING:
     from headrace.runs.strays import Found
 
-app = typer.Typer(help="Instances of EC2 that headrace has started.", no_args_is_help=True)
+app = typer.Typer(
+    name="cloud", help="Instances of EC2 that headrace has started.", no_args_is_help=True
+)
 
 _EXIT_LEFT = 1
 _LEASE_STYLES = {"alive": "green", "ended": "red", "unknown": "yellow"}

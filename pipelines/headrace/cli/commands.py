@@ -39,8 +39,20 @@ from headrace.processes import end_quickly, tell_children
 COMMANDS = "headrace.commands"
 """Entry points: functions that add commands of other packages, as of the benchmarks."""
 
-_OF_RUNS = (runs.run, runs.resume, runs.status, runs.logs, runs.cancel, plan.plan)
-_OF_AIRFLOW = (airflow.demo, airflow.up, airflow.down, airflow.env)
+_PANELS = {
+    "Run": (
+        *(runs.run, sweep.sweep, runs.evaluate, runs.resume, origins.rerun, runs.cancel),
+        *(plan.plan, what_if.what_if),
+    ),
+    "Look": (
+        *(runs.status, runs.logs, run_list.app, suites.app, results.results),
+        *(origins.diff, cost.cost, profile.profile, shell.shell),
+    ),
+    "Data": (datasets.inspect, datasets.verify, export.export, cache.app, datasets.examples),
+    "Airflow": (airflow.demo, airflow.up, airflow.down, airflow.env),
+    "Admin": (leases.app, site.app, cloud.app, ledger.app, site.schema, cost.ownership),
+}
+"""Commands and groups of commands, by the parts of the help."""
 
 _EXIT_ERROR = 1
 _EXIT_USAGE = 2
@@ -66,32 +78,14 @@ def build() -> typer.Typer:
             typer.echo(__version__)
             raise typer.Exit
 
-    for function in (*_OF_RUNS, *_OF_AIRFLOW):
-        app.command()(function)
-    app.add_typer(run_list.app, name="runs")
-    app.add_typer(suites.app, name="suite")
-    app.command()(results.results)
-    app.add_typer(leases.app, name="lease")
-    app.add_typer(site.app, name="site")
-    app.add_typer(cloud.app, name="cloud")
-    app.command()(cost.cost)
-    app.command()(cost.ownership)
-    app.command()(what_if.what_if)
-    app.command()(profile.profile)
-    app.command()(shell.shell)
-    app.command()(sweep.sweep)
-    app.command()(runs.evaluate)
-    app.command()(export.export)
-    app.command()(origins.diff)
-    app.command()(origins.rerun)
-    app.command()(datasets.inspect)
-    app.command()(datasets.verify)
-    app.add_typer(datasets.examples, name="example")
-    app.add_typer(cache.app, name="cache")
+    for panel, parts in _PANELS.items():
+        for part in parts:
+            if isinstance(part, typer.Typer):
+                app.add_typer(part, rich_help_panel=panel)
+            else:
+                app.command(rich_help_panel=panel)(part)
     for command in sorted(entry_points(group=COMMANDS)):
         command.load()(app)
-    app.add_typer(ledger.app, name="ledger")
-    app.command()(site.schema)
     return app
 
 

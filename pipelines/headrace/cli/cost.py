@@ -48,7 +48,7 @@ def cost(  # noqa: PLR0913  options of a command
     as_json: JsonOption = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV for spreadsheets.")] = False,
 ) -> None:
-    """Show what machines took: hours, money, and which share of it was wasted.
+    """Show what machines took: hours, money, what was wasted.
 
     Every attempt counts, the failed ones too, and the time in which machines were idle; the wait in
     a queue is told beside it and costs nothing. Without a run it is told by month, else by the kind
@@ -170,10 +170,10 @@ def ownership(
     file: Annotated[Path, typer.Argument(help="YAML file: cluster, and project if there is one.")],
     as_json: JsonOption = False,
 ) -> None:
-    """Tell what an hour of an owned cluster costs: purchase, power, room, people, utilisation.
+    """Tell what an hour of an owned cluster costs.
 
-    The result goes into the site as `price: {usd_per_gpu_hour: …}`. With `project` in the file its
-    whole cost is told, too.
+    Purchase, power, room, people and utilisation make it. The result goes into the site as
+    `price: {usd_per_gpu_hour: …}`. With `project` in the file its whole cost is told, too.
 
     Example: headrace ownership cluster.yaml
     """

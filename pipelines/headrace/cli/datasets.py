@@ -31,7 +31,9 @@ _UNSEALED = (
     "classes and provenance are not computed anew: they may have been changed"
 )
 
-examples = typer.Typer(help="Write example data to try headrace with.", no_args_is_help=True)
+examples = typer.Typer(
+    name="example", help="Write example data to try headrace with.", no_args_is_help=True
+)
 
 S3SiteOption = Annotated[
     str | None, typer.Option(help="Site, by name or YAML file, that says how S3 is reached.")
@@ -70,9 +72,10 @@ def verify(
     site: S3SiteOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Check a dataset: its manifest; size, checksum, structure, sample ids of every shard.
+    """Check a dataset: its manifest, and every shard.
 
-    Shards in S3 are brought one by one to the folder for temporary files. The exit code is 1 when
+    Of shards size, checksum, structure and sample ids are checked; those in S3 are brought one by
+    one to the folder for temporary files. The exit code is 1 when
     something is wrong.
 
     Examples:

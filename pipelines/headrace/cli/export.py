@@ -40,7 +40,7 @@ def export(
     force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Write the trained weights of a run, or its model, for other programs.
+    """Write trained weights, or the model, for other programs.
 
     The file is written whole or not at all. The formats: **weights**, a `state_dict` that
     `torch.load(…, weights_only=True)` reads; **safetensors**, without any pickle;

@@ -41,7 +41,7 @@ from headrace.states import EndedJob, LeaseState
 from headrace.steps import mailbox
 from headrace.steps.mailbox import StepSpec
 
-app = typer.Typer(help="Leases: the machines that runs hold.", no_args_is_help=True)
+app = typer.Typer(name="lease", help="Leases: the machines that runs hold.", no_args_is_help=True)
 
 LeaseArgument = Annotated[str, typer.Argument(help="Id of the lease, from `headrace lease list`.")]
 

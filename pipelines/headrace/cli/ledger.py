@@ -12,7 +12,9 @@ from headrace.ledger.ledger import Ledger, open_ledger
 from headrace.ledger.usage_file import write_usage
 from headrace.runs.spending import bring_up_to_date, first_day
 
-app = typer.Typer(help="The database of runs, leases and attempts.", no_args_is_help=True)
+app = typer.Typer(
+    name="ledger", help="The database of runs, leases and attempts.", no_args_is_help=True
+)
 
 
 @app.command()

@@ -26,9 +26,10 @@ def diff(
     second: Annotated[str, typer.Argument(metavar="RUN", help="The one to compare it with.")],
     as_json: JsonOption = False,
 ) -> None:
-    """Show in what two runs or trials differ: recipe, code, images, packages, data, metrics.
+    """Show in what two runs or trials differ.
 
-    A trial of a suite is named by its number, as in SUITE:7.
+    Recipe, code, images, packages, data and metrics are compared. A trial of a suite is named by
+    its number, as in SUITE:7.
 
     Examples:
         headrace diff digits-20260102-030405-0a1b2c3d digits-20260103-030405-4e5f6a7b
@@ -55,7 +56,7 @@ def rerun(
     site: Annotated[str, typer.Option(help="Name or file of a site; as it was then.")] = "",
     as_json: JsonOption = False,
 ) -> None:
-    """Run a run, or a trial of a suite, once more from its record alone.
+    """Run a run or a trial once more, from its record alone.
 
     The recipe is the resolved one, its seed included, a trial's with as many ranks as have trained
     it, and the site as it was. What is different

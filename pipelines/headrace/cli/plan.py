@@ -33,12 +33,12 @@ def plan(
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Show what a run would ask of a site, and take: leases, time limits, time, cost.
+    """Show what a run would ask of a site, take and cost.
 
-    Time and cost are told from earlier runs of the recipe there, within 80 % intervals. Nothing is
-    submitted or written but by --calibrate; `RUN` stands for the id of the run. Where a role has
-    `lifetime: auto`, the chosen time and the reason are told, and the queue is asked for its
-    longest job.
+    Leases, their time limits, time and money are told. Time and cost are known from earlier runs of
+    the recipe there, within 80 % intervals. Nothing is submitted or written but by --calibrate;
+    `RUN` stands for the id of the run. Where a role has `lifetime: auto`, the chosen time and the
+    reason are told, and the queue is asked for its longest job.
 
     Examples:
         headrace plan digits --site slurm-dev

@@ -37,7 +37,7 @@ def profile(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Record some steps of a training that is under way, and show what they spend their time on.
+    """Show what steps of a training under way spend their time on.
 
     The ranks begin within some seconds, between two steps, and go on afterwards as if nothing had
     been; they are slower while they record and write. The trace opens in <https://ui.perfetto.dev>.

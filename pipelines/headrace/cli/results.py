@@ -51,7 +51,7 @@ def results(  # noqa: PLR0913  options of a command
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Tell what the trials of a suite gave: the best, means, what matters.
+    """Tell what a suite gave: the best, means, what matters.
 
     Of several objectives the front is told: trials that no other one beats in all of them. Folds
     and seeds of a point are one result, with its mean. How much each key matters is told by

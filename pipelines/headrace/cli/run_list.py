@@ -31,7 +31,7 @@ from headrace.runs.provenance import owner_is_gone
 from headrace.states import StepState
 from headrace.suites.records import PRUNED, SuiteSummary
 
-app = typer.Typer(invoke_without_command=True)
+app = typer.Typer(name="runs", invoke_without_command=True)
 
 _TOLD = ("step", "attempt", "state", "failure_class", "message")
 
@@ -43,7 +43,7 @@ def runs(
     state: Annotated[StepState | None, typer.Option(help="Only runs in this state.")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List runs, the newest first, each with its main metric; `runs show` tells of one.
+    """List runs, the newest first; `runs show` tells of one.
 
     The main metric is what training monitors (`trainer.monitor`), else the first of evaluation by
     name, else the loss. A suite has its trials there, and the best value.

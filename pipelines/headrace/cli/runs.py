@@ -13,8 +13,8 @@ from rich.console import Console
 from rich.live import Live
 
 from headrace.cli.console import JsonOption, SiteOption, open_console, output_is_gone
-from headrace.cli.view import closing, live, print_failures
-from headrace.cli.watching import REFRESH_S, Watching
+from headrace.cli.view import closing, print_failures
+from headrace.cli.watching import REFRESH_S, Watching, look
 from headrace.errors import StepError, UnknownNameError, nearest
 from headrace.files.layout import RunFolder
 from headrace.ledger.ledger import open_ledger
@@ -113,12 +113,12 @@ def evaluate(
     site: Annotated[str, typer.Option(help="Name or file of a site; that of the run.")] = "",
     as_json: JsonOption = False,
 ) -> None:
-    """Evaluate the checkpoints of a run that has ended or is training, on a lease of their own.
+    """Evaluate checkpoints of a run, also while it trains.
 
-    This is a run of its own, with the recipe of the other one: other splits, metrics and figures
-    are overrides of it, and `headrace resume` goes on with it. `train.role=cpu` takes the machines
-    of another role of the site. With **--watch**, the values are also among the curves of the
-    report of the run that trains.
+    They have a lease of their own. This is a run of its own, with the recipe of the other one:
+    other splits, metrics and figures are overrides of it, and `headrace resume` goes on with it.
+    `train.role=cpu` takes the machines of another role of the site. With **--watch**, the values
+    are also among the curves of the report of the run that trains.
 
     Examples:
         headrace evaluate digits-20260102-030405-0a1b2c3d --checkpoint best
@@ -154,11 +154,12 @@ def resume(
     ] = "",
     as_json: JsonOption = False,
 ) -> None:
-    """Go on with a run that was interrupted: steps that have succeeded are not run again.
+    """Go on with a run that was interrupted.
 
-    Training goes on from its last checkpoint: with the nodes and ranks that it had, or with those
-    that are asked for here. Batches and the order of samples stay. A run keeps its site as it was;
-    with **--site** it goes on with another one, or with what its site file says now.
+    Steps that have succeeded are not run again. Training goes on from its last checkpoint: with the
+    nodes and ranks that it had, or with those that are asked for here. Batches and the order of
+    samples stay. A run keeps its site as it was; with **--site** it goes on with another one, or
+    with what its site file says now.
 
     Examples:
         headrace resume
@@ -207,10 +208,10 @@ def status(
     if watch and console.is_terminal:
         with Live(console=console, auto_refresh=False) as screen:
             while _goes_on(view := overview(known)):
-                screen.update(live(view), refresh=True)
+                screen.update(look(view), refresh=True)
                 time.sleep(REFRESH_S)
     view = overview(known)
-    console.print(closing(view) if view.state.is_final else live(view))
+    console.print(closing(view) if view.state.is_final else look(view))
     print_failures(view, console)
 
 
@@ -232,7 +233,7 @@ def logs(
     step: Annotated[str | None, typer.Argument(help="Only this step.")] = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as lines come.")] = False,
 ) -> None:
-    """Print the logs of a run's steps: driver and ranks of every attempt.
+    """Print the logs of a run: driver and ranks of every attempt.
 
     Examples:
         headrace logs

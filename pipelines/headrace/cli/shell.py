@@ -35,7 +35,7 @@ def shell(
         float, typer.Option(min=60, help="Seconds that the lease lasts at most.")
     ] = _HOUR_S,
 ) -> None:
-    """Open a shell on a node: of a run that holds some, or of a lease opened for it.
+    """Open a shell on a node of a run, or of a lease for it.
 
     It has the run's dataset and checkpoints in `HEADRACE_DATASET` and `HEADRACE_CHECKPOINTS`. A
     lease of its own is closed when the shell ends. Works on this machine and on Slurm, where the

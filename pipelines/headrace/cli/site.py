@@ -21,7 +21,7 @@ from headrace.runs.site_check import Section, check
 
 _STYLES = {Grade.OK: "green", Grade.WARN: "yellow", Grade.FAIL: "bold red"}
 
-app = typer.Typer(help="Sites: where work runs.", no_args_is_help=True)
+app = typer.Typer(name="site", help="Sites: where work runs.", no_args_is_help=True)
 
 
 @app.command("list")
@@ -102,7 +102,7 @@ def schema(
         Path | None, typer.Option("--out", "-o", help="Write to this file instead.")
     ] = None,
 ) -> None:
-    """Print the JSON schema of a recipe or site file, with which editors check and complete.
+    """Print the JSON schema of recipe or site files, for editors.
 
     In the first line of the YAML file: `# yaml-language-server: $schema=recipe.schema.json`
 

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from pydantic import JsonValue
 from rich.console import Group, RenderableType
-from rich.panel import Panel
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
@@ -128,7 +127,7 @@ def live(view: SuiteView) -> RenderableType:
         others = f", and {len(waiting) - 1} others wait" if len(waiting) > 1 else ""
         told.append(Text(f"#{waiting[0].number} {waiting[0].waits}{others}"))
     table = [running] if view.running else []
-    return Panel(Group(bar, *table, *told, *_foot(view)), title=_heading(view), title_align="left")
+    return Group(_heading(view), bar, *table, *told, *_foot(view))
 
 
 def closing(view: SuiteView) -> RenderableType:

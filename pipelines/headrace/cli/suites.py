@@ -38,7 +38,7 @@ from headrace.states import StepState
 from headrace.suites.analysis import points
 from headrace.suites.records import PRUNED
 
-app = typer.Typer(help="Suites: how their trials stand, and what is asked of them.")
+app = typer.Typer(name="suite", help="Suites: see their trials; pause, cancel, add some.")
 
 AnySuite = Annotated[
     str | None,

@@ -28,7 +28,7 @@ def sweep(
     site: SiteOption = "laptop",
     as_json: JsonOption = False,
 ) -> None:
-    """Run many trials of a recipe: those of its `suite`, and those that the words name.
+    """Run many trials of a recipe, as its suite and the words say.
 
     The dataset is packed once; then the trials share one lease. The command stays until they have
     ended; Ctrl-C cancels those that run, and `headrace resume` goes on: nothing that has finished

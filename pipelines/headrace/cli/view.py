@@ -8,19 +8,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from rich.console import Console, Group, RenderableType
-from rich.panel import Panel
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
 from headrace.cli.console import amount, duration
+from headrace.cli.curves import metrics_table
 from headrace.cli.words import busy, cost_words, ends, predicted, restarted_words, result_line
 from headrace.runs.overview import RunView, StepView
 from headrace.runs.provenance import owner_process
 from headrace.states import FailureClass, StepState
-
-_OF_THE_STEP = ("samples_per_s", "data_wait", "skipped_shards", "skipped_samples")
-"""Figures of a train step that the model has not logged."""
+from headrace.steps.history import History
 
 _STYLES = {
     StepState.SUCCEEDED: "green",
@@ -30,8 +28,8 @@ _STYLES = {
 }
 
 
-def live(view: RunView) -> RenderableType:
-    """The table shown while a run goes on."""
+def live(view: RunView, history: History | None = None) -> RenderableType:
+    """What is shown while a run goes on; `history` is of a training that runs just now."""
     table = Table(expand=True, box=None, pad_edge=False)
     for title in ("step", "state"):
         table.add_column(title, no_wrap=True)
@@ -41,27 +39,33 @@ def live(view: RunView) -> RenderableType:
         table.add_column(title, justify="right", no_wrap=True)
     for step in view.steps:
         table.add_row(*_row(step))
-    heading = Text.assemble(
-        (view.run_id, "bold"), f" · {view.recipe} on {view.site} · ", _state(view)
-    )
-    foot = Text(f"{duration(view.elapsed_s)}{ends(view.ahead)}", style="dim")
+    foot = Text(f"{duration(view.elapsed_s)}{ends(view.ahead)}", style="dim", overflow="fold")
     if view.dashboard_url:
         foot.append(f" · Dask dashboard {view.dashboard_url}")
     if view.cost is not None:
         foot.append(f" · {cost_words(view.cost)}")
-    told = [Text(remark, style="yellow") for remark in remarks(view)]
-    figures = [Text(learned(step), overflow="fold") for step in view.steps if learned(step)]
+    told = [Text(remark, style="yellow", overflow="fold") for remark in remarks(view)]
+    figures: list[RenderableType] = [*_learned(view, history or History(()))]
     figures += [Text(line, overflow="fold") for line in busy(view.use)]
-    return Panel(Group(table, *figures, *told, foot), title=heading, title_align="left")
+    return Group(_heading(view), table, *figures, *told, foot)
 
 
-def learned(step: StepView) -> str:
-    """What a model that is trained just now has logged last, and its best; empty without that."""
-    if step.name != "train" or step.state is not StepState.RUNNING or step.status is None:
-        return ""
-    metrics = step.status.metrics
-    told = [f"{name} {metrics[name]:.4g}" for name in sorted(metrics) if name not in _OF_THE_STEP]
-    return f"train: {', '.join(told)}" if told else ""
+def trains(view: RunView) -> StepView | None:
+    """The train step of a run that trains just now."""
+    running = (step for step in view.steps if step.state is StepState.RUNNING)
+    return next((step for step in running if step.name == "train"), None)
+
+
+def _learned(view: RunView, history: History) -> Iterator[Table]:
+    step = trains(view)
+    if step is not None and step.status is not None:
+        table = metrics_table(step.status.metrics, history)
+        yield from () if table is None else (table,)
+
+
+def _heading(view: RunView, *more: str) -> Text:
+    where = f" · {view.recipe} on {view.site} · "
+    return Text.assemble((view.run_id, "bold"), where, _state(view), *more, overflow="fold")
 
 
 def _state(view: RunView) -> tuple[str, str]:
@@ -128,12 +132,6 @@ def _row(step: StepView) -> Iterator[RenderableType]:
 
 def closing(view: RunView) -> RenderableType:
     """What is shown when a run has ended: its name, steps, metrics, where things lie."""
-    heading = Text.assemble(
-        (view.run_id, "bold"),
-        f" · {view.recipe} on {view.site} · ",
-        _state(view),
-        f" · {duration(view.elapsed_s)}",
-    )
     steps = Table("step", "state", "attempts", "time", "result", expand=False)
     for step in view.steps:
         state = step.state.value if step.state else "not begun"
@@ -147,7 +145,7 @@ def closing(view: RunView) -> RenderableType:
     places.add_column(overflow="fold")
     for name, value in _places(view):
         places.add_row(Text(name, style="bold"), Text(value))
-    return Group(heading, steps, places)
+    return Group(_heading(view, f" · {duration(view.elapsed_s)}"), steps, places)
 
 
 def print_failures(view: RunView, console: Console) -> None:

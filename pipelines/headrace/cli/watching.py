@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -12,7 +13,9 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
 from headrace.cli import suite_view as of_suites
-from headrace.cli.view import live, remarks
+from headrace.cli.curves import history_of
+from headrace.cli.view import live, remarks, trains
+from headrace.files.layout import RunFolder
 from headrace.ledger.ledger import open_ledger
 from headrace.runs.overview import RunView, StepView, overview
 from headrace.runs.suites import SuiteView, suite_view
@@ -61,9 +64,8 @@ class Watching:
             self._show(overview(self._run_id))
 
     def _show(self, view: RunView) -> None:
-        suite = _begun_suite(view)
         if self._live is not None:
-            self._live.update(_table(view, suite), refresh=True)
+            self._live.update(look(view), refresh=True)
             return
         if view.dashboard_url and self._dashboard_url != view.dashboard_url:
             self._dashboard_url = view.dashboard_url
@@ -72,7 +74,7 @@ class Watching:
             self._remarks = told
             for remark in told:
                 self._console.print(remark, highlight=False, soft_wrap=True)
-        if suite is not None:
+        if (suite := _begun_suite(view)) is not None:
             self._counts.tell(suite)
         for step in view.steps:
             state = f"{step.state.value if step.state else ''} {step.attempt}"
@@ -117,9 +119,11 @@ def _begun_suite(view: RunView) -> SuiteView | None:
     return None
 
 
-def _table(view: RunView, suite: SuiteView | None) -> RenderableType:
+def look(view: RunView) -> RenderableType:
+    """What is shown of a run that goes on; of a suite whose trials have begun, how these stand."""
+    suite = _begun_suite(view)
     if suite is None:
-        return live(view)
+        return live(view, history_of(RunFolder(Path(view.folder))) if trains(view) else None)
     told = [Text(remark, style="yellow") for remark in remarks(view)]
     return Group(of_suites.live(suite), *told)
 

@@ -42,7 +42,7 @@ def what_if(  # noqa: PLR0913  options of a command
     seed: words.Seed = 0,
     as_json: JsonOption = False,
 ) -> None:
-    """Compare what trials take on other sites, numbers of nodes, spot instances, time limits.
+    """Compare what trials take on other sites, nodes, time limits.
 
     Each combination of the options with several values is simulated, event by event: queue, boot,
     interruptions, restarts from checkpoints, trials that share a GPU. Where durations or mishaps

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import errno
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from typer.main import get_command
 
 from headrace.cli import app, commands
+from headrace.cli.commands import build
 from headrace.examples import digits
+from support.command_line import headrace
 
 
 def test_a_full_disk_is_told_without_a_trace(
@@ -29,6 +33,17 @@ def test_a_full_disk_is_told_without_a_trace(
     told = capsys.readouterr().err
     assert "the disk or quota is full" in told
     assert "Free some space" in told
+
+
+def test_the_help_is_short_and_in_parts() -> None:
+    """At 80 columns a line for each command."""
+    told = headrace("--help", columns=80).stdout
+    parts = re.findall(r"╭─ (\w+) ─", told)
+    assert parts == ["Options", "Run", "Look", "Data", "Airflow", "Admin"]
+    rows = [line for line in told[told.index("╭─ Run") :].splitlines() if line.startswith("│")]
+    assert [row for row in rows if not re.match(r"│ [a-z-]+ +[A-Z].+\. +│$", row)] == []
+    commands = get_command(build()).commands  # type: ignore[attr-defined]
+    assert {row.split()[1] for row in rows} == set(commands)
 
 
 _INTERRUPTED_BY = """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 
 import pytest
 from rich.console import Console
@@ -162,7 +163,8 @@ def test_a_running_training_shows_the_newest_and_the_best_metric():
     status = StepStatus(state=StepState.RUNNING, metrics=metrics)
     running = StepView(name="train", state=StepState.RUNNING, status=status)
     text = printed(lambda console: console.print(live(view(running, state=StepState.RUNNING))))
-    assert "train: best val/acc 0.95, loss 0.1, val/acc 0.9123 " in text
+    assert re.search(r"loss +0.1 *\n", text)
+    assert re.search(r"val/acc +0.9123 +0.95 *\n", text)
     ended = running.model_copy(update={"state": StepState.FAILED})
     assert "val/acc" not in printed(lambda console: console.print(live(view(ended))))
 
@@ -176,7 +178,7 @@ def test_how_busy_nodes_and_ranks_are_is_told_while_they_train():
     use = Use(nodes=(node,) * 5, ranks=ranks)
     run = view(state=StepState.RUNNING).model_copy(update={"use": use})
     text = printed(lambda console: console.print(live(run)))
-    assert text.count("n0: CPU 75%, GPUs 25%, memory 50%, network in 2MB/s ") == 4
+    assert text.count("n0: CPU 75%, GPUs 25%, memory 50%, network in 2MB/s\n") == 4
     assert "… and 1 more nodes: headrace status --json" in text
     assert "ranks: 2 cores each, the most memory has rank 3: 3GB" in text
 
@@ -199,6 +201,24 @@ def test_the_live_table_shows_progress_rate_and_time_left():
     for part in ("running (2)", "30/120 steps epoch 1/4 [x]", "2.5 steps/s", "12.0 s", "36.0 s"):
         assert part in text
     assert "waiting" in text
+
+
+def test_nothing_of_a_run_is_cut_at_80_columns():
+    name, metric = "resnet-50-imagenet-20260102-030405-0a1b2c3d", "val/" + "balanced_" * 4
+    progress = Progress(done=30, total=12_000, unit="steps", phase="epoch 1/4, validation")
+    metrics = {metric: 0.5, f"best {metric}": 0.25}
+    status = StepStatus(
+        state=StepState.RUNNING, progress=progress, rate=1234.5, eta_s=360_000.0, metrics=metrics
+    )
+    steps = StepView(name="train", state=StepState.RUNNING, attempt=12, status=status)
+    known = {"run_id": name, "recipe": name, "dashboard_url": f"http://{name}:8787/status"}
+    run = view(steps, StepView(name="evaluate", state=None), state=StepState.RUNNING)
+    text = printed(lambda console: console.print(live(run.model_copy(update=known))), width=80)
+    shown = re.sub(r"\s", "", text)
+    assert "…" not in text
+    for whole in (name, f"{name}onlaptop", metric, "1234steps/s", "100:00:00", "running(12)"):
+        assert whole in shown, whole
+    assert f"Daskdashboardhttp://{name}:8787/status" in shown
 
 
 def test_a_stage_tells_how_much_came_how_fast_and_from_where_the_rest_is_read():

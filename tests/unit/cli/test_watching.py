@@ -70,5 +70,5 @@ def test_of_a_suite_its_own_table_is_shown_once_its_trials_begin(
     assert "accuracy" not in before
     assert "2: 1 queued, 1 succeeded" in later
     assert "accuracy 0.5 (#1" in later
-    assert is_terminal == ("│ best: accuracy 0.5 (#1" in later)
+    assert is_terminal == ("\nbest: accuracy 0.5 (#1" in later)
     assert is_terminal or later.count("2: 1 queued") == 1
