@@ -13,6 +13,7 @@ from typing import Annotated, Literal, get_args
 import typer
 from rich.table import Table
 
+from headrace.cli import arguments
 from headrace.cli.console import JsonOption, SiteOption, amount, open_console, tidy_end
 from headrace.cli.watching import telling
 from headrace.errors import StepError, UserError
@@ -88,7 +89,9 @@ class ScaleReport(Record):
 
 
 def scale(  # noqa: PLR0913  options of a command
-    recipe: Annotated[str, typer.Argument(help="Recipe that is trained.")] = "digits",
+    recipe: Annotated[
+        str, typer.Argument(help="Recipe that is trained.", autocompletion=arguments.recipes)
+    ] = "digits",
     overrides: Annotated[
         list[str] | None, typer.Argument(metavar="[KEY=VALUE]…", help="Changes to it.")
     ] = None,

@@ -5,9 +5,10 @@ from __future__ import annotations
 import functools
 import io
 import os
-from collections.abc import Callable
+from collections.abc import Iterator
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -32,8 +33,21 @@ class Ended:
 
 
 @functools.cache
-def _command() -> Callable[..., object]:
+def _command() -> Any:
     return get_command(build())
+
+
+def every_command() -> Iterator[tuple[str, Any]]:
+    """All commands, and groups that do something by themselves, by their words."""
+    return _below(_command(), ())
+
+
+def _below(command: Any, path: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
+    inner = getattr(command, "commands", {})
+    if not inner or command.params:
+        yield " ".join(path), command
+    for name, each in inner.items():
+        yield from _below(each, (*path, name))
 
 
 def refusal(*arguments: str) -> HeadraceError:

@@ -11,6 +11,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
+from headrace.cli import arguments
 from headrace.cli.console import (
     JsonOption,
     duration,
@@ -33,7 +34,12 @@ _EXIT_LEFT = 1
 _LEASE_STYLES = {"alive": "green", "ended": "red", "unknown": "yellow"}
 
 PlaceOption = Annotated[
-    str | None, typer.Option("--site", help="Only the regions of this site; else of all sites.")
+    str | None,
+    typer.Option(
+        "--site",
+        help="Only the regions of this site; else of all sites.",
+        autocompletion=arguments.sites,
+    ),
 ]
 
 

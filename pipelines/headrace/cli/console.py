@@ -17,7 +17,11 @@ from pydantic import BaseModel
 from rich.console import Console
 from rich.table import Column, Table
 
-SiteOption = Annotated[str, typer.Option(help="Name of a site, or a YAML file.")]
+from headrace.cli import arguments
+
+SiteOption = Annotated[
+    str, typer.Option(help="Name of a site, or a YAML file.", autocompletion=arguments.sites)
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 
 _PIPE_WIDTH = 200

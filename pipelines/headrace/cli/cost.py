@@ -13,6 +13,7 @@ import yaml
 from pydantic import ValidationError
 from rich.table import Table
 
+from headrace.cli import arguments
 from headrace.cli.console import JsonOption, keep_whole, open_console, plain_table, tell_json
 from headrace.costs.ownership import Ownership, costs_of_project, costs_per_year, usd_per_hour
 from headrace.errors import UserError, nearest
@@ -35,11 +36,18 @@ _MONEY = ("usd", "usd_staging", "usd_idle", "usd_failed")
 
 
 def cost(  # noqa: PLR0913  options of a command
-    run: Annotated[str, typer.Argument(help="Id of a run or suite; all runs without.")] = "",
+    run: Annotated[
+        str,
+        typer.Argument(
+            help="Id of a run or suite; all runs without.", autocompletion=arguments.runs
+        ),
+    ] = "",
     by: Annotated[str, typer.Option(help=f"What is told apart: {', '.join(get_args(By))}.")] = "",
     since: Annotated[str, typer.Option(help="First day: 2026-11-01, 2026-11, or 30d.")] = "",
     user: Annotated[str, typer.Option(help="Only what this user asked for.")] = "",
-    site: Annotated[str, typer.Option(help="Only what ran on this site.")] = "",
+    site: Annotated[
+        str, typer.Option(help="Only what ran on this site.", autocompletion=arguments.sites)
+    ] = "",
     staff_hours: Annotated[float, typer.Option(min=0, help="Hours of people, to be added.")] = 0,
     refresh: Annotated[
         bool, typer.Option("--refresh", help="Ask again for prices that are not known.")

@@ -13,6 +13,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, Trans
 from rich.table import Table
 from rich.text import Text
 
+from headrace.cli import arguments
 from headrace.cli.console import JsonOption, open_console
 from headrace.errors import UnknownNameError
 from headrace.files.manifest import FieldInfo, Manifest
@@ -36,7 +37,11 @@ examples = typer.Typer(
 )
 
 S3SiteOption = Annotated[
-    str | None, typer.Option(help="Site, by name or YAML file, that says how S3 is reached.")
+    str | None,
+    typer.Option(
+        help="Site, by name or YAML file, that says how S3 is reached.",
+        autocompletion=arguments.sites,
+    ),
 ]
 
 

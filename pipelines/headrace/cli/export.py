@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.filesize import decimal
 
+from headrace.cli import arguments
 from headrace.cli.console import JsonOption, open_console
 from headrace.errors import UnknownNameError, UserError
 from headrace.files.layout import RunFolder
@@ -31,7 +32,12 @@ class Format(str, Enum):
 
 
 def export(
-    what: Annotated[str, typer.Argument(metavar="RUN|CHECKPOINT", help="Id of a run, or a file.")],
+    what: Annotated[
+        str,
+        typer.Argument(
+            metavar="RUN|CHECKPOINT", help="Id of a run, or a file.", autocompletion=arguments.runs
+        ),
+    ],
     output: Annotated[Path, typer.Option("--output", "-o", help="File to write.")],
     form: Annotated[Format, typer.Option("--format", help="What to write.")] = Format.WEIGHTS,
     checkpoint: Annotated[

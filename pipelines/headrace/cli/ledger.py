@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from headrace.cli import arguments
 from headrace.ledger.database import default_url, masked
 from headrace.ledger.ledger import Ledger, open_ledger
 from headrace.ledger.usage_file import write_usage
@@ -49,7 +50,10 @@ def migrate() -> None:
 @app.command()
 def export(
     file: Annotated[Path, typer.Argument(help="File to write, .parquet or .csv.", dir_okay=False)],
-    run: Annotated[str, typer.Option(help="Id of a run or suite; all runs without.")] = "",
+    run: Annotated[
+        str,
+        typer.Option(help="Id of a run or suite; all runs without.", autocompletion=arguments.runs),
+    ] = "",
     since: Annotated[str, typer.Option(help="First day: 2026-11-01, 2026-11, or 30d.")] = "",
 ) -> None:
     """Write what each attempt took, a row for each, for other programs.

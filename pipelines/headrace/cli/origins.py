@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from headrace.cli import arguments
 from headrace.cli.console import JsonOption, open_console, plain_table, tell_json
 from headrace.cli.runs import carry_out, request_of
 from headrace.files.layout import RunFolder
@@ -18,12 +19,22 @@ from headrace.runs.origin import Differing, Origin, compare, origin, today
 from headrace.runs.runs import RunRequest, create_run, run_of_folder
 from headrace.suites.sweep_words import as_overrides
 
-Which = Annotated[str, typer.Argument(metavar="RUN", help="Id of a run, or SUITE:NUMBER.")]
+Which = Annotated[
+    str,
+    typer.Argument(
+        metavar="RUN", help="Id of a run, or SUITE:NUMBER.", autocompletion=arguments.runs
+    ),
+]
 
 
 def diff(
     first: Which,
-    second: Annotated[str, typer.Argument(metavar="RUN", help="The one to compare it with.")],
+    second: Annotated[
+        str,
+        typer.Argument(
+            metavar="RUN", help="The one to compare it with.", autocompletion=arguments.runs
+        ),
+    ],
     as_json: JsonOption = False,
 ) -> None:
     """Show in what two runs or trials differ.
@@ -53,7 +64,12 @@ def rerun(
     check: Annotated[
         bool, typer.Option("--check", help="Only tell what is different today.")
     ] = False,
-    site: Annotated[str, typer.Option(help="Name or file of a site; as it was then.")] = "",
+    site: Annotated[
+        str,
+        typer.Option(
+            help="Name or file of a site; as it was then.", autocompletion=arguments.sites
+        ),
+    ] = "",
     as_json: JsonOption = False,
 ) -> None:
     """Run a run or a trial once more, from its record alone.

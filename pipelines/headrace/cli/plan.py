@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 
+from headrace.cli.arguments import Recipe
 from headrace.cli.console import JsonOption, SiteOption, amount, duration, open_console, tell_json
-from headrace.cli.runs import Overrides, Recipe, request_of
+from headrace.cli.runs import Overrides, request_of
 from headrace.cli.watching import Watching
 from headrace.cli.words import most_words
 from headrace.errors import RecipeError, StepError

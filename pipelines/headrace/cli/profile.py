@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from headrace.cli.arguments import RunArgument
 from headrace.cli.console import JsonOption, amount, open_console, plain_table, tell_json
 from headrace.cli.runs import known_run
 from headrace.errors import UserError
@@ -21,9 +22,7 @@ _MOST_RANK = 99_999
 
 
 def profile(
-    run_id: Annotated[
-        str | None, typer.Argument(metavar="RUN", help="Id of the run; the newest when left out.")
-    ] = None,
+    run_id: RunArgument = None,
     steps: Annotated[
         int, typer.Option(min=1, max=MOST_STEPS, help="Optimizer steps to record.")
     ] = 5,

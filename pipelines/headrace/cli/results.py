@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from headrace.cli.arguments import AnySuite
 from headrace.cli.console import JsonOption, as_json_text, open_console, plain_table
 from headrace.cli.suite_view import interval_words, points_table, spread_words, trials_table
 from headrace.errors import UserError
@@ -35,10 +36,7 @@ _SHOWN = 10
 
 
 def results(  # noqa: PLR0913  options of a command
-    suite: Annotated[
-        str | None,
-        typer.Argument(metavar="[SUITE]", help="Id of the suite; the newest one when left out."),
-    ] = None,
+    suite: AnySuite = None,
     csv: Annotated[bool, typer.Option("--csv", help="A row for each trial, as CSV.")] = False,
     parquet: Annotated[bool, typer.Option("--parquet", help="The same as Parquet.")] = False,
     report: Annotated[bool, typer.Option("--report", help="One HTML file of all.")] = False,

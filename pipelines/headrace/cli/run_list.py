@@ -11,6 +11,7 @@ from typing import Annotated, Any, NamedTuple
 import typer
 from rich.text import Text
 
+from headrace.cli.arguments import NamedRun
 from headrace.cli.console import (
     JsonOption,
     amount,
@@ -71,7 +72,7 @@ def runs(
 
 @app.command()
 def show(
-    run_id: Annotated[str, typer.Argument(metavar="RUN", help="Id of the run.")],
+    run_id: NamedRun,
     as_json: JsonOption = False,
 ) -> None:
     """Show all attempts at the steps of a run: when, how long, where, and why one failed.

@@ -12,6 +12,8 @@ import typer
 from rich.console import Console
 from rich.live import Live
 
+from headrace.cli import arguments
+from headrace.cli.arguments import NamedRun, Recipe, RunArgument
 from headrace.cli.console import JsonOption, SiteOption, open_console, output_is_gone
 from headrace.cli.view import closing, print_failures
 from headrace.cli.watching import REFRESH_S, Watching, look
@@ -35,16 +37,12 @@ from headrace.runs.steps import cancel_step
 from headrace.runs.suites import has_more_to_do
 from headrace.states import StepState
 
-Recipe = Annotated[str, typer.Argument(help="Name of a recipe, or a YAML file.")]
 Overrides = Annotated[
     list[str] | None,
     typer.Argument(
         help="Changes to the recipe, as in trainer.max_epochs=3; +key=value adds a key that is "
         "not there, ~key takes one out."
     ),
-]
-RunArgument = Annotated[
-    str | None, typer.Argument(help="Id of the run; the newest one when left out.")
 ]
 
 
@@ -99,7 +97,7 @@ def tell_end(view: RunView, console: Console, *, as_json: bool) -> None:
 
 
 def evaluate(
-    run_id: Annotated[str, typer.Argument(metavar="RUN", help="Id of the run.")],
+    run_id: NamedRun,
     overrides: Annotated[
         list[str] | None,
         typer.Argument(help="Changes to the run's recipe, as in evaluate.split=val."),
@@ -110,7 +108,12 @@ def evaluate(
     watch: Annotated[
         bool, typer.Option("--watch", help="Each checkpoint as it comes, until training is over.")
     ] = False,
-    site: Annotated[str, typer.Option(help="Name or file of a site; that of the run.")] = "",
+    site: Annotated[
+        str,
+        typer.Option(
+            help="Name or file of a site; that of the run.", autocompletion=arguments.sites
+        ),
+    ] = "",
     as_json: JsonOption = False,
 ) -> None:
     """Evaluate checkpoints of a run, also while it trains.
@@ -142,15 +145,17 @@ def evaluate(
 
 
 def resume(
-    run_id: Annotated[
-        str | None, typer.Argument(help="Id of the run; the newest one when left out.")
-    ] = None,
+    run_id: RunArgument = None,
     overrides: Annotated[
         list[str] | None,
         typer.Argument(help="Changes to where and how wide it is run, as in train.nodes=1."),
     ] = None,
     site: Annotated[
-        str, typer.Option(help="Name or file of a site with the same folder; it is read anew.")
+        str,
+        typer.Option(
+            help="Name or file of a site with the same folder; it is read anew.",
+            autocompletion=arguments.sites,
+        ),
     ] = "",
     as_json: JsonOption = False,
 ) -> None:

@@ -12,6 +12,7 @@ from typing import Annotated
 
 import typer
 
+from headrace.cli import arguments
 from headrace.cli.console import open_console, tidy_end
 from headrace.cli.watching import telling
 from headrace.errors import UserError
@@ -25,10 +26,18 @@ _HOUR_S = 3600.0
 def shell(
     words: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[RUN] [-- COMMAND]", help="Id of a run; a command and its words."),
+        typer.Argument(
+            metavar="[RUN] [-- COMMAND]",
+            help="Id of a run; a command and its words.",
+            autocompletion=arguments.runs,
+        ),
     ] = None,
     site: Annotated[
-        str | None, typer.Option(help="Open a lease of one node on this site, in place of a run's.")
+        str | None,
+        typer.Option(
+            help="Open a lease of one node on this site, in place of a run's.",
+            autocompletion=arguments.sites,
+        ),
     ] = None,
     role: Annotated[str | None, typer.Option(help="Role of the site; its first gang.")] = None,
     lifetime: Annotated[

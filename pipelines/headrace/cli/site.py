@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from headrace.batch.findings import Grade
+from headrace.cli import arguments
 from headrace.cli.console import JsonOption, SiteOption, open_console, plain_table, tell_json
 from headrace.files.atomic import write_text
 from headrace.recipe.load import available, load_site
@@ -43,7 +44,9 @@ def list_sites(as_json: JsonOption = False) -> None:
 
 @app.command()
 def show(
-    name: Annotated[str, typer.Argument(help="Name of a site, or a YAML file.")],
+    name: Annotated[
+        str, typer.Argument(help="Name of a site, or a YAML file.", autocompletion=arguments.sites)
+    ],
     as_json: JsonOption = False,
 ) -> None:
     """Show a site with all its defaults.

@@ -6,10 +6,10 @@ from typing import Annotated
 
 import typer
 
+from headrace.cli.arguments import Suite
 from headrace.ledger.records import RunRecord
 from headrace.runs.suites import ask, ask_for_more, find_suite
 
-Suite = Annotated[str, typer.Argument(metavar="SUITE", help="Id of the suite.")]
 Numbers = Annotated[list[int] | None, typer.Argument(metavar="[NUMBER]...", help="Trials.")]
 
 _SOON = "its driver heeds it within seconds"

@@ -12,8 +12,9 @@ from typing import Annotated, Any
 import typer
 from rich.live import Live
 
+from headrace.cli.arguments import AnySuite, Suite
 from headrace.cli.console import JsonOption, open_console, output_is_gone, tell_json
-from headrace.cli.suite_controls import CONTROLS, Suite
+from headrace.cli.suite_controls import CONTROLS
 from headrace.cli.suite_view import (
     closing,
     live,
@@ -39,11 +40,6 @@ from headrace.suites.analysis import points
 from headrace.suites.records import PRUNED
 
 app = typer.Typer(name="suite", help="Suites: see their trials; pause, cancel, add some.")
-
-AnySuite = Annotated[
-    str | None,
-    typer.Argument(metavar="[SUITE]", help="Id of the suite; the newest one when left out."),
-]
 
 TrialState = Enum(  # type: ignore[misc]
     "TrialState", {name: name for name in (*(state.value for state in StepState), PRUNED)}

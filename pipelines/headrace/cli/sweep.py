@@ -6,8 +6,9 @@ from typing import Annotated
 
 import typer
 
+from headrace.cli.arguments import Recipe
 from headrace.cli.console import JsonOption, SiteOption
-from headrace.cli.runs import Recipe, carry_out, request_of
+from headrace.cli.runs import carry_out, request_of
 from headrace.runs.runs import create_run
 from headrace.suites import sweep_words
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
+from headrace.cli import arguments
 from headrace.errors import UserError
 
 if TYPE_CHECKING:
@@ -22,7 +23,11 @@ _ANY_ORDER = 0
 """Seed of the order of durations of which only bounds are given."""
 
 Work = Annotated[
-    str | None, typer.Argument(help="Id of a run or suite, a recipe, or a CSV file of durations.")
+    str | None,
+    typer.Argument(
+        help="Id of a run or suite, a recipe, or a CSV file of durations.",
+        autocompletion=arguments.runs,
+    ),
 ]
 Changes = Annotated[
     list[str] | None, typer.Argument(help="Changes to the recipe, as in trainer.max_epochs=3.")
@@ -34,7 +39,10 @@ Lasting = Annotated[
 Trials = Annotated[int, typer.Option(min=0, help="How many; 0: as many as WORK has.")]
 Total = Annotated[str, typer.Option(help="With bounds: what all of them take together.")]
 Sites = Annotated[
-    list[str] | None, typer.Option(help="Site whose nodes count; several are compared.")
+    list[str] | None,
+    typer.Option(
+        help="Site whose nodes count; several are compared.", autocompletion=arguments.sites
+    ),
 ]
 NumNodes = Annotated[str, typer.Option(help="Numbers of nodes, as 10,20,60; else the site's.")]
 Gpus = Annotated[int | None, typer.Option(min=1, help="GPUs of a node; else the site's.")]
