@@ -1,4 +1,4 @@
-"""The plugin that Airflow loads: links of headrace's operators, and one middleware.
+"""The plugin that Airflow loads: headrace's pages, links of its operators, one middleware.
 
 Loading it also imports the operators: the scheduler's workers are forked from a process that has
 loaded its plugins, and each task then starts a second sooner.
@@ -42,10 +42,33 @@ class OneWriter:
             await self._app(scope, receive, send)
 
 
+class _WhenAsked:
+    """The app of the pages; only the API server asks for it, the others need not load FastAPI."""
+
+    def __get__(self, plugin: object, kind: type) -> list[dict[str, Any]]:
+        from headrace_airflow.web.app import app
+
+        return [{"app": app, "url_prefix": "/headrace", "name": "headrace"}]
+
+
+_RUN = "headrace/run/?dag_id={DAG_ID}&dag_run_id={RUN_ID}"
+_VIEWS = (
+    ("nav", "headrace", "headrace/"),
+    ("dag_run", "headrace-run", _RUN),
+    ("task_instance", "headrace-task", f"{_RUN}&task_id={{TASK_ID}}"),
+)
+"""Where in Airflow a page is shown, under which route, and its address below Airflow's own."""
+
+
 class HeadracePlugin(AirflowPlugin):  # type: ignore[misc]
-    """Registers the links, so that the UI can show them, and the middleware for SQLite."""
+    """Registers pages and links, so that the UI can show them, and the middleware for SQLite."""
 
     name = "headrace"
+    fastapi_apps = _WhenAsked()
+    external_views = [  # a list, as Airflow takes out what is there twice
+        {"name": "headrace", "href": href, "destination": place, "url_route": route}
+        for place, route, href in _VIEWS
+    ]
     operator_extra_links = (DaskDashboardLink(),)
     fastapi_root_middlewares = (
         {"middleware": OneWriter, "name": "headrace: one writer on SQLite"},

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import time
 from dataclasses import asdict
-from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import typer
 from rich.text import Text
@@ -21,16 +19,13 @@ from headrace.cli.console import (
     plain_table,
     tell_json,
 )
-from headrace.errors import StepError
-from headrace.files.atomic import read_bytes, read_record
-from headrace.files.layout import RunFolder
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.records import AttemptRecord, RunRecord
-from headrace.runs.origin import run_metrics
-from headrace.runs.overview import why_failed, why_no_lease
+from headrace.runs.causes import why_failed, why_no_lease
 from headrace.runs.provenance import owner_is_gone
 from headrace.states import StepState
-from headrace.suites.records import PRUNED, SuiteSummary
+from headrace.views.headline import headline, suite_words
+from headrace.views.runs import Books
 
 app = typer.Typer(name="runs", invoke_without_command=True)
 
@@ -57,8 +52,9 @@ def runs(
     if context.invoked_subcommand is not None:
         return
     records = open_ledger().runs(limit=limit, state=state)
+    books = Books.of(records)
     if as_json:
-        tell_json([_for_programs(row) for row in records])
+        tell_json([_for_programs(row, books) for row in records])
         return
     table = plain_table("run", "site", "state", "time")
     table.add_column("result", overflow="fold")
@@ -66,7 +62,7 @@ def runs(
     for row in records:
         end = row.finished_at or time.time()
         took = duration(end - row.created_at)
-        table.add_row(row.run_id, row.site_name, row.state.value, took, Text(_result(row)))
+        table.add_row(row.run_id, row.site_name, row.state.value, took, Text(_result(row, books)))
     open_console().print(table)
 
 
@@ -83,13 +79,15 @@ def show(
         headrace runs show digits-20260102-030405-0a1b2c3d --json
     """
     record = open_ledger().run(run_id)
-    attempts = open_ledger().attempts(run_id)
+    attempts, books = open_ledger().attempts(run_id), Books.of([record])
     if as_json:
-        told = {**_for_programs(record), "attempts": [asdict(row) for row in attempts]}
+        told = {**_for_programs(record, books), "attempts": [asdict(row) for row in attempts]}
         tell_json(told)
         return
     console = open_console()
-    console.print(f"{run_id}: {record.state.value}, {_result(record) or 'no result'}", style="bold")
+    console.print(
+        f"{run_id}: {record.state.value}, {_result(record, books) or 'no result'}", style="bold"
+    )
     table = plain_table("step", "attempt", "state", "asked", "time", "lease")
     table.add_column("why", overflow="fold")
     for row in attempts:
@@ -116,76 +114,22 @@ def _cause(row: AttemptRecord) -> str:
     return f"{why}{row.message}"
 
 
-def _for_programs(row: RunRecord) -> dict[str, Any]:
-    failed, main = why_failed(row), headline(row)
+def _for_programs(row: RunRecord, books: Books) -> dict[str, Any]:
+    failed, main = why_failed(row, books.attempts.get(row.run_id, ())), headline(row)
     told = {name: getattr(failed, name) for name in _TOLD} if failed else None
     metric = {"name": main.name, "value": main.value} if main else None
     return {**asdict(row), "failure": told, "metric": metric}
 
 
-def _result(row: RunRecord) -> str:
+def _result(row: RunRecord, books: Books) -> str:
     if not row.state.is_final and owner_is_gone(row.owner):
         return f"its process has ended: headrace resume {row.run_id}"
-    failed = why_failed(row)
+    attempts = books.attempts.get(row.run_id, ())
+    failed = why_failed(row, attempts)
     if failed is not None:
         first_line = (failed.message or failed.state.value).splitlines()[0]
         return f"{failed.step}: {first_line}"
-    if why := why_no_lease(row):
+    if why := why_no_lease(row, attempts, books.leases.get(row.run_id, ())):
         return why.splitlines()[0]
     main = headline(row)
     return suite_words(row) or (f"{main.name} {amount(main.value)}" if main else "")
-
-
-_OPEN = (StepState.QUEUED.value, StepState.RUNNING.value)
-
-
-class Headline(NamedTuple):
-    """A figure by its name."""
-
-    name: str
-    value: float
-
-
-def headline(record: RunRecord) -> Headline | None:
-    """What training monitors, else evaluation's first metric by name, else the loss.
-
-    None for a run that gave none of these, as one that only packs.
-    """
-    outputs = {
-        step: each if isinstance(each, dict) else {} for step, each in record.outputs.items()
-    }
-    known = run_metrics(outputs)
-    evaluated = run_metrics({"evaluate": outputs.get("evaluate", {})})
-    for name in (_monitored(record), next(iter(evaluated), None), "val_loss", "loss"):
-        if name is not None and name in known:
-            return Headline(name, known[name])
-    return None
-
-
-def suite_words(record: RunRecord) -> str:
-    """How a suite stands, in a few words; empty for other runs."""
-    file = RunFolder(Path(record.folder)).summary
-    try:
-        summary = read_record(file, SuiteSummary)
-    except StepError:  # `headrace suite watch` tells what is wrong
-        return f"its {file.name} is damaged"
-    if summary is None:
-        return ""
-    ended = sum(count for state, count in summary.counts.items() if state not in _OPEN)
-    useless = ended - sum(summary.counts.get(state, 0) for state in ("succeeded", PRUNED))
-    words = [f"{ended:,} of {summary.total:,} trials"]
-    words += [f"{useless:,} without success"] if useless else []
-    if summary.best is not None and summary.best_value is not None:
-        words.append(f"best {summary.best_value:.4g} (#{summary.best})")
-    return ", ".join(words)
-
-
-def _monitored(record: RunRecord) -> str | None:
-    """`trainer.monitor` of its recipe; None also where the recipe is gone or damaged."""
-    try:
-        content = json.loads(read_bytes(RunFolder(Path(record.folder)).recipe) or b"{}")
-    except ValueError:  # the list shows the run nonetheless
-        return None
-    trainer = content.get("trainer") if isinstance(content, dict) else None
-    name = trainer.get("monitor") if isinstance(trainer, dict) else None
-    return name if isinstance(name, str) else None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections import defaultdict
 from collections.abc import Mapping, Sequence, Sized
 from types import MappingProxyType
 
@@ -15,6 +14,7 @@ from numpy.typing import NDArray
 
 from headrace.evaluation.drawing import ACCENT, figure, png
 from headrace.steps.history import PARTS, History, HistoryRow, RankRow, UsageRow
+from headrace.steps.series import Series, series_of
 
 _SIZE = (5.2, 3.4)
 _MAX_FIGURES = 12
@@ -53,11 +53,13 @@ def training_figures(
     """
     if not history.rows:
         return {}
+    series = series_of(history)
     figures = {
         _title(name): _by_step(curves, history, evaluated)
-        for name, curves in list(_grouped(history).items())[:_MAX_FIGURES]
+        for name, curves in list(_grouped(series).items())[:_MAX_FIGURES]
     }
-    figures["Learning rate"] = _by_step(_learning_rates(history), history, evaluated)
+    rates = {each.name: _curve(each.points) for each in series if each.kind == "lr"}
+    figures["Learning rate"] = _by_step(rates, history, evaluated)
     figures["Throughput"] = _throughput(history)
     figures["Waiting for data, and use of the nodes"] = _utilisation(history, usage)
     return figures | _use_figures(history, usage, ranks)
@@ -79,35 +81,19 @@ def _use_figures(
     return found
 
 
-def _grouped(history: History) -> dict[str, dict[str, Curve]]:
+def _grouped(series: Sequence[Series]) -> dict[str, dict[str, Curve]]:
     """The curves of each figure by name, the losses first; the others as they were logged."""
     found: dict[str, dict[str, Curve]] = {"loss": {}}
-    losses = [(row.step, row.loss) for row in history.rows if row.loss is not None]
-    if losses:
-        found["loss"]["loss of training"] = _curve(losses)
-    points: dict[str, list[tuple[float, float]]] = defaultdict(list)
-    for row in history.metrics:
-        for name, value in row.metrics.items():
-            points[name].append((row.step, value))
-    for evaluated in sorted(history.evaluated, key=lambda row: row.step):
-        for name, value in evaluated.metrics.items():
-            points[f"{evaluated.split}/{name}"].append((evaluated.step, value))
-    for name, each in points.items():
-        found.setdefault(_PART.sub("", name), {})[name] = _curve(each)
+    for each in series:
+        if each.kind != "lr":
+            title = "loss" if each.kind == "loss" else _PART.sub("", each.name)
+            found.setdefault(title, {})[each.name] = _curve(each.points)
     return {name: curves for name, curves in found.items() if curves}
 
 
 def _curve(points: Sequence[tuple[float, float]]) -> Curve:
     steps, values = zip(*points, strict=True)
     return steps, values
-
-
-def _learning_rates(history: History) -> dict[str, Curve]:
-    points: dict[str, list[tuple[float, float]]] = defaultdict(list)
-    for row in history.rows:
-        for index, rate in enumerate(row.learning_rates):
-            points[f"optimizer {index + 1}"].append((row.step, rate))
-    return {name: _curve(each) for name, each in points.items()}
 
 
 def _title(name: str) -> str:

@@ -17,6 +17,7 @@ from headrace.errors import CapacityError, LedgerError, UnknownNameError, neares
 from headrace.ledger.columns import Row
 from headrace.ledger.database import Database, default_url
 from headrace.ledger.machine_rows import MachineRows
+from headrace.ledger.many_runs import ManyRuns
 from headrace.ledger.records import (
     AttemptChanges,
     AttemptRecord,
@@ -35,7 +36,7 @@ _OPEN = tuple(state for state in StepState if not state.is_final)
 AnyRow = TypeVar("AnyRow", bound=Row)
 
 
-class Ledger(MachineRows, TrialRows, UsageRows):
+class Ledger(MachineRows, ManyRuns, TrialRows, UsageRows):
     """Enter, find and change rows; safe to share between threads and to keep over a fork.
 
     Asking for a row that is not there raises `UnknownNameError`.
@@ -88,12 +89,6 @@ class Ledger(MachineRows, TrialRows, UsageRows):
     def run_by_key(self, key: str) -> RunRecord | None:
         """The run with this key; None when there is none."""
         return self._first(select(RunRecord).filter_by(key=key))
-
-    def runs(self, limit: int = 50, state: StepState | None = None) -> tuple[RunRecord, ...]:
-        """At most `limit` runs, newest first; only those in one state where it is given."""
-        query = select(RunRecord).filter_by(**_given(state=state))
-        newest_first = query.order_by(RunRecord.created_at.desc(), RunRecord.run_id.desc())
-        return self._all(newest_first.limit(limit))
 
     def finish_run(
         self,

@@ -16,6 +16,7 @@ from headrace.files.layout import LeaseFolder, StepFolder
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.records import AttemptRecord, LeaseRecord, RunRecord
 from headrace.record import Record
+from headrace.runs.causes import why_no_lease
 from headrace.runs.costs import Cost, run_cost
 from headrace.runs.flow import PlannedStep, steps_of
 from headrace.runs.foresight import Ahead, ahead_of
@@ -154,7 +155,7 @@ def overview(run_id: str) -> RunView:
     """
     record = open_ledger().run(run_id)
     leases = open_ledger().leases(run_id=run_id)
-    attempts = {row.step: row for row in open_ledger().attempts(run_id)}
+    attempts = open_ledger().attempts(run_id)
     known = _by_ledger(record, leases, attempts)
     try:
         run = open_run(run_id)
@@ -179,8 +180,9 @@ def overview(run_id: str) -> RunView:
 
 
 def _by_ledger(
-    record: RunRecord, leases: Sequence[LeaseRecord], attempts: dict[str, AttemptRecord]
+    record: RunRecord, leases: Sequence[LeaseRecord], attempts: Sequence[AttemptRecord]
 ) -> RunView:
+    newest = {row.step: row for row in attempts}.values()
     open_leases = [row for row in leases if row.state.is_active]
     folders = {row.lease_id: LeaseFolder(Path(row.folder)) for row in leases}
     return RunView(
@@ -194,9 +196,9 @@ def _by_ledger(
         dashboard_url=next((row.dashboard_url for row in open_leases if row.dashboard_url), ""),
         owner_is_gone=not record.state.is_final and owner_is_gone(record.owner),
         has_lease=bool(open_leases),
-        why=why_no_lease(record),
+        why=why_no_lease(record, attempts, leases),
         cost=run_cost(record.run_id),
-        steps=tuple(_step_view(row, folders[row.lease_id]) for row in attempts.values()),
+        steps=tuple(step_view(row, folders[row.lease_id]) for row in newest),
     )
 
 
@@ -229,7 +231,8 @@ def _no_room(
     return why_no_room(run)
 
 
-def _step_view(attempt: AttemptRecord, lease: LeaseFolder) -> StepView:
+def step_view(attempt: AttemptRecord, lease: LeaseFolder) -> StepView:
+    """How the step of an attempt stands, by its row and its files."""
     folder = None if attempt.number is None else lease.step(attempt.number)
     status, result, damage = None, None, ""
     try:
@@ -273,22 +276,6 @@ def _elapsed_s(
     if attempt.started_at is not None and attempt.finished_at is not None:
         return attempt.finished_at - attempt.started_at
     return status.elapsed_s if status else None
-
-
-def why_failed(record: RunRecord) -> AttemptRecord | None:
-    """The attempt by which a run ended without success; None when there is none."""
-    if not record.state.is_final or record.state is StepState.SUCCEEDED:
-        return None
-    last = next(reversed(open_ledger().attempts(record.run_id)), None)
-    return None if last is None or last.state is StepState.SUCCEEDED else last
-
-
-def why_no_lease(record: RunRecord) -> str:
-    """Why a run failed that got no lease for its next step; empty when a step tells why."""
-    if not record.state.is_final or record.state is StepState.SUCCEEDED or why_failed(record):
-        return ""
-    newest = open_ledger().leases(run_id=record.run_id, limit=1)
-    return newest[0].why_ended if newest and newest[0].state is LeaseState.FAILED else ""
 
 
 def step_folders(run: Run, step: str | None = None) -> list[tuple[AttemptRecord, Path]]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from headrace.ledger.ledger import open_ledger
-from headrace.runs.overview import why_failed
+from headrace.runs.causes import why_failed
 from headrace.states import StepState
 from support.runs import attempt_row_of, lease_on_disk, make_run
 
@@ -25,4 +25,4 @@ def test_why_a_run_failed(state: StepState, last: StepState, is_told: bool) -> N
     run = make_run()
     row = attempt_row_of(run, "pack", lease_on_disk(run), state=last)
     record = replace(open_ledger().run(run.run_id), state=state)
-    assert why_failed(record) == (row if is_told else None)
+    assert why_failed(record, [row]) == (row if is_told else None)

@@ -1,0 +1,78 @@
+"""Rows of any number of runs, by one query for each table."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import TypeVar
+
+from sqlalchemy import func, or_, select
+
+from headrace.ledger.database import LedgerPart
+from headrace.ledger.records import AttemptRecord, LeaseRecord, MachineRecord, RunRecord
+from headrace.ledger.trial_records import TrialRecord
+from headrace.states import StepState
+
+_Row = TypeVar("_Row")
+
+
+class ManyRuns(LedgerPart):
+    """The part of the ledger that lists runs, and tells of many at once."""
+
+    def runs(
+        self, limit: int = 50, state: StepState | None = None, text: str = ""
+    ) -> tuple[RunRecord, ...]:
+        """At most `limit` runs, newest first.
+
+        Args:
+            limit: Most runs.
+            state: State that they are in; None for all.
+            text: What their id, recipe or site contains, in whatever case.
+        """
+        query = select(RunRecord).order_by(RunRecord.created_at.desc(), RunRecord.run_id.desc())
+        if state is not None:
+            query = query.filter_by(state=state)
+        if text:
+            named = (RunRecord.run_id, RunRecord.recipe_name, RunRecord.site_name)
+            query = query.where(or_(*(each.icontains(text, autoescape=True) for each in named)))
+        with self._database.read() as session:
+            return tuple(session.scalars(query.limit(limit)))
+
+    def attempts_of(self, run_ids: Collection[str]) -> Mapping[str, Sequence[AttemptRecord]]:
+        """All attempts by run, in the order they were asked for."""
+        query = select(AttemptRecord).where(AttemptRecord.run_id.in_(run_ids))
+        order = (AttemptRecord.created_at, AttemptRecord.step, AttemptRecord.attempt)
+        with self._database.read() as session:
+            return _grouped((row.run_id, row) for row in session.scalars(query.order_by(*order)))
+
+    def leases_of(self, run_ids: Collection[str]) -> Mapping[str, Sequence[LeaseRecord]]:
+        """All leases by run, the newest first."""
+        query = select(LeaseRecord).where(LeaseRecord.run_id.in_(run_ids))
+        order = (LeaseRecord.created_at.desc(), LeaseRecord.lease_id.desc())
+        with self._database.read() as session:
+            return _grouped((row.run_id, row) for row in session.scalars(query.order_by(*order)))
+
+    def machines_of(self, run_ids: Collection[str]) -> Mapping[str, Sequence[MachineRecord]]:
+        """All machines by run."""
+        query = select(LeaseRecord.run_id, MachineRecord).join(
+            LeaseRecord, LeaseRecord.lease_id == MachineRecord.lease_id
+        )
+        with self._database.read() as session:
+            rows = session.execute(query.where(LeaseRecord.run_id.in_(run_ids)))
+            return _grouped((run_id, row) for run_id, row in rows)
+
+    def trials_counted(self, run_ids: Collection[str]) -> Mapping[str, Mapping[StepState, int]]:
+        """Trials by suite and state, as far as they are entered; states without any are absent."""
+        query = select(TrialRecord.run_id, TrialRecord.state, func.count())
+        query = query.where(TrialRecord.run_id.in_(run_ids))
+        with self._database.read() as session:
+            rows = session.execute(query.group_by(TrialRecord.run_id, TrialRecord.state))
+            found = _grouped((run_id, (state, count)) for run_id, state, count in rows)
+        return {run_id: dict(counts) for run_id, counts in found.items()}
+
+
+def _grouped(pairs: Iterable[tuple[str, _Row]]) -> dict[str, list[_Row]]:
+    found: defaultdict[str, list[_Row]] = defaultdict(list)
+    for name, row in pairs:
+        found[name].append(row)
+    return dict(found)

@@ -1,0 +1,215 @@
+"""The list of runs: what each is, how far, how good, what it cost; one query for each table."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from headrace.errors import StepError
+from headrace.files.atomic import read_record
+from headrace.files.layout import LeaseFolder, RunFolder
+from headrace.ledger.ledger import open_ledger
+from headrace.ledger.records import AttemptRecord, LeaseRecord, MachineRecord, RunRecord
+from headrace.record import Record
+from headrace.runs.causes import why_failed, why_no_lease
+from headrace.runs.costs import cost_of, has_price
+from headrace.runs.foresight import BETWEEN, Prediction, ahead_of
+from headrace.runs.overview import StepView, step_view
+from headrace.runs.provenance import owner_is_gone
+from headrace.states import StepState
+from headrace.suites.records import SuiteSummary
+from headrace.views.facts import Facts, Kind, facts_of
+from headrace.views.headline import Headline, headline, main_of
+from headrace.views.steps import share_of
+
+
+class Trials(Record):
+    """How the trials of a suite stand."""
+
+    total: int
+    """Trials so far; with a sampler also those that it will propose."""
+    counts: dict[str, int]
+    """Trials by state; `pruned` is one."""
+
+
+class RunRow(Record):
+    """A run in a list; null is what is not known."""
+
+    run_id: str
+    kind: Kind
+    recipe: str
+    site: str
+    user: str
+    state: StepState
+    step: str
+    """The step under way, or the last one; empty before the first."""
+    progress: float | None
+    """Share of that step that is done, of a suite of its trials, 0 to 1."""
+    created_at: float
+    """When it was asked for, seconds since the epoch."""
+    elapsed_s: float
+    eta_s: float | None
+    """Seconds until its end."""
+    metric: Headline | None
+    usd: float | None
+    """What its machines have cost, as far as prices are known."""
+    why: str
+    """Why it failed; empty when it did not."""
+    is_orphan: bool
+    """Whether nobody goes on with it, though it has not ended."""
+    trials: Trials | None
+
+
+class RunsPage(Record):
+    """Runs, the newest first."""
+
+    now: float
+    rows: tuple[RunRow, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Books:
+    """What the ledger knows of some runs, by their ids."""
+
+    attempts: Mapping[str, Sequence[AttemptRecord]]
+    leases: Mapping[str, Sequence[LeaseRecord]]
+    machines: Mapping[str, Sequence[MachineRecord]]
+    trials: Mapping[str, Mapping[StepState, int]]
+
+    @classmethod
+    def of(cls, records: Sequence[RunRecord]) -> Books:
+        """Ask the ledger, once for each table."""
+        ledger, run_ids = open_ledger(), [record.run_id for record in records]
+        return cls(
+            attempts=ledger.attempts_of(run_ids),
+            leases=ledger.leases_of(run_ids),
+            machines=ledger.machines_of(run_ids),
+            trials=ledger.trials_counted(run_ids),
+        )
+
+
+def runs_page(limit: int = 200, state: StepState | None = None, text: str = "") -> RunsPage:
+    """The newest runs, those in a state or with a text in their id, recipe or site."""
+    records = open_ledger().runs(limit, state, text)
+    return RunsPage(now=time.time(), rows=run_rows(records))
+
+
+def run_rows(records: Sequence[RunRecord]) -> tuple[RunRow, ...]:
+    """Rows of runs; files are read of those that go on."""
+    books, now = Books.of(records), time.time()
+    return tuple(_row(record, books, now) for record in records)
+
+
+def _row(record: RunRecord, books: Books, now: float) -> RunRow:
+    facts, run_id = facts_of(record), record.run_id
+    attempts, leases = books.attempts.get(run_id, ()), books.leases.get(run_id, ())
+    is_orphan = not record.state.is_final and owner_is_gone(record.owner)
+    summary = _summary(record) if facts.kind == "suite" else None
+    machines = [row for row in books.machines.get(run_id, ()) if has_price(row)]
+    failed = why_failed(record, attempts)
+    row = RunRow(
+        run_id=run_id,
+        kind=facts.kind,
+        recipe=record.recipe_name,
+        site=record.site_name,
+        user=facts.user,
+        state=record.state,
+        step=attempts[-1].step if attempts else "",
+        progress=None,
+        created_at=record.created_at,
+        elapsed_s=(record.finished_at or now) - record.created_at,
+        eta_s=None,
+        metric=_best(facts, summary) if summary else headline(record),
+        usd=cost_of(machines, now).usd if machines else None,
+        why=failed.message if failed else why_no_lease(record, attempts, leases),
+        is_orphan=is_orphan,
+        trials=_trials(summary, books.trials.get(run_id, {})) if facts.kind == "suite" else None,
+    )
+    return row if record.state.is_final else _under_way(row, record, attempts, leases)
+
+
+def _under_way(
+    row: RunRow,
+    record: RunRecord,
+    attempts: Sequence[AttemptRecord],
+    leases: Sequence[LeaseRecord],
+) -> RunRow:
+    """The row of a run that goes on, with what the files of its steps tell."""
+    folders = {lease.lease_id: LeaseFolder(Path(lease.folder)) for lease in leases}
+    newest = {each.step: each for each in attempts}.values()
+    begun = [
+        _ended(each) if each.state.is_final else step_view(each, folders[each.lease_id])
+        for each in newest
+    ]
+    if not begun:
+        return row
+    now = begun[-1]
+    told: dict[str, object] = {"progress": share_of(now), "eta_s": _eta_s(record, begun, row)}
+    if row.trials is not None and row.trials.total:
+        ended = sum(n for name, n in row.trials.counts.items() if name not in _OPEN)
+        told["progress"] = ended / row.trials.total if now.name == "suite" else share_of(now)
+    elif now.name == "train" and now.status is not None:
+        told["metric"] = main_of(now.status.metrics, facts_of(record).monitor)
+    return row.model_copy(update=told)
+
+
+_OPEN = (StepState.QUEUED.value, StepState.RUNNING.value)
+
+
+def _ended(row: AttemptRecord) -> StepView:
+    took_s = row.finished_at - row.started_at if row.started_at and row.finished_at else None
+    return StepView(name=row.step, state=row.state, attempt=row.attempt, elapsed_s=took_s)
+
+
+def _eta_s(record: RunRecord, begun: Sequence[StepView], row: RunRow) -> float | None:
+    """When a run ends, by what was foretold of its steps; None where nobody said."""
+    if row.is_orphan:
+        return None
+    folder = RunFolder(Path(record.folder))
+    try:
+        prediction = read_record(folder.prediction, Prediction)
+        if prediction is None:
+            return None
+        names = (*(part.name for part in prediction.parts), *prediction.unknown)
+        known = {step.name for step in begun} | {BETWEEN}
+        waiting = [StepView(name=name, state=None) for name in names if name not in known]
+        ahead = ahead_of(folder, [*begun, *waiting], goes_on=True)
+    except StepError:  # the page of the run tells what cannot be read
+        return None
+    return None if ahead is None else ahead.eta_s
+
+
+def _summary(record: RunRecord) -> SuiteSummary | None:
+    """How a suite stands by its file; of one that has ended it is read once."""
+    if record.finished_at is not None:
+        return _last_summary(record.folder, record.finished_at)
+    return _read_summary(record.folder)
+
+
+@lru_cache(maxsize=1000)
+def _last_summary(folder: str, _finished_at: float) -> SuiteSummary | None:
+    return _read_summary(folder)
+
+
+def _read_summary(folder: str) -> SuiteSummary | None:
+    try:
+        return read_record(RunFolder(Path(folder)).summary, SuiteSummary)
+    except StepError:  # the page of the suite tells what cannot be read
+        return None
+
+
+def _trials(summary: SuiteSummary | None, entered: Mapping[StepState, int]) -> Trials:
+    counts = {state.value: count for state, count in entered.items()}
+    if summary is not None:
+        counts = summary.counts
+    total = max(summary.total if summary else 0, sum(counts.values()))
+    return Trials(total=total, counts={name: count for name, count in counts.items() if count})
+
+
+def _best(facts: Facts, summary: SuiteSummary) -> Headline | None:
+    if summary.best_value is None or not facts.objectives:
+        return None
+    return Headline(name=facts.objectives[0].metric, value=summary.best_value)

@@ -1,0 +1,1 @@
+"""headrace's pages inside Airflow: a FastAPI app, and static files without a build."""

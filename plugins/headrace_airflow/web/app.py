@@ -1,0 +1,142 @@
+"""The FastAPI app of headrace's pages: the shell, its files, the data that the pages ask for."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+from fastapi import APIRouter, FastAPI, Query, Request, Response
+from fastapi.responses import FileResponse, HTMLResponse, JSONResponse
+from fastapi.staticfiles import StaticFiles
+from starlette.types import Scope
+
+from headrace.errors import HeadraceError, StepError, UnknownNameError, UserError
+from headrace.ledger.ledger import open_ledger
+from headrace.states import StepState
+from headrace.views.curves import curves_page
+from headrace.views.logs import MOST_LINES, log_page, report_file
+from headrace.views.run import RunPage, run_page
+from headrace.views.runs import runs_page
+from headrace_airflow.airflow_api import DagRunAddress
+from headrace_airflow.web.access import MayAct, reads
+from headrace_airflow.web.answers import Answers
+
+STATIC = Path(__file__).parent / "static"
+PAGES = ("run", "suite", "leases", "cost")
+"""Pages besides the list of runs, by their addresses."""
+
+_LIVELY = {"Cache-Control": "no-cache", "Content-Security-Policy": "frame-ancestors 'self'"}
+
+_HARMLESS = {
+    "Content-Security-Policy": "sandbox; default-src 'none'; img-src data:; font-src data:; "
+    "style-src 'unsafe-inline'; frame-ancestors 'self'",
+    "Cache-Control": "private, no-cache",
+}
+_MOST_OVERLAID = 20
+
+Id = Annotated[str, Query(alias="id", max_length=500)]
+
+app = FastAPI(title="headrace", openapi_url=None)
+data = APIRouter(prefix="/data", dependencies=[reads])
+answers = Answers()
+
+
+class _Files(StaticFiles):
+    """Static files that browsers ask for anew, as a release may have changed them."""
+
+    async def get_response(self, path: str, scope: Scope) -> Response:
+        """The file, or 304."""
+        response = await super().get_response(path, scope)
+        response.headers["Cache-Control"] = "no-cache"
+        return response
+
+
+@app.get("/")
+def runs_shell() -> HTMLResponse:
+    """The page of all runs; it holds no data."""
+    return HTMLResponse((STATIC / "index.html").read_text(), headers=_LIVELY)
+
+
+@app.get("/{page}/")
+def shell(page: str) -> Response:
+    """The other pages: the same file, one folder further down."""
+    if page not in PAGES:
+        return JSONResponse({"detail": {"what": "There is no such page", "hint": ""}}, 404)
+    content = (STATIC / "index.html").read_text().replace('="static/', '="../static/')
+    return HTMLResponse(content, headers=_LIVELY)
+
+
+@data.get("/runs")
+async def runs(
+    request: Request,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 200,
+    state: StepState | None = None,
+    text: Annotated[str, Query(max_length=200)] = "",
+) -> Response:
+    """The newest runs."""
+    return await answers.send(request, partial(runs_page, limit, state, text))
+
+
+@data.get("/run")
+async def run(
+    request: Request,
+    can_act: MayAct,
+    run_id: Annotated[str, Query(alias="id")] = "",
+    dag_id: str = "",
+    dag_run_id: str = "",
+) -> Response:
+    """One run, by its id or by its DAG run."""
+    if dag_id:
+        question = partial(_run_of, DagRunAddress(dag_id=dag_id, run_id=dag_run_id), can_act)
+    else:
+        question = partial(run_page, run_id, can_act=can_act)
+    return await answers.send(request, question)
+
+
+def _run_of(dag_run: DagRunAddress, can_act: bool) -> RunPage:
+    record = open_ledger().run_by_key(str(dag_run))
+    if record is None:
+        what = f"DAG run {dag_run.run_id} of {dag_run.dag_id} has no run of headrace yet"
+        raise UnknownNameError(what, "The first task of headrace's DAGs, `prepare`, makes it.")
+    return run_page(record.run_id, can_act=can_act)
+
+
+@data.get("/run/log")
+async def log(
+    request: Request,
+    run_id: Id,
+    step: str,
+    attempt: int,
+    name: str,
+    lines: Annotated[int, Query(ge=1, le=MOST_LINES)] = 200,
+) -> Response:
+    """The end of a log."""
+    return await answers.send(request, partial(log_page, run_id, step, attempt, name, lines))
+
+
+@data.get("/run/report")
+def report(run_id: Id) -> Response:
+    """The report; it may hold HTML of the user's own, and runs nothing."""
+    return FileResponse(report_file(run_id), media_type="text/html", headers=_HARMLESS)
+
+
+@data.get("/curves")
+async def curves(request: Request, run_ids: Annotated[list[str], Query(alias="id")]) -> Response:
+    """The curves of up to twenty runs."""
+    return await answers.send(request, partial(curves_page, tuple(run_ids[:_MOST_OVERLAID])))
+
+
+@app.exception_handler(HeadraceError)
+async def _told(_request: Request, error: HeadraceError) -> JSONResponse:
+    """What headrace refuses, in its words."""
+    status = 503
+    if isinstance(error, UnknownNameError):
+        status = 404
+    elif isinstance(error, (UserError, StepError)):
+        status = 409
+    return JSONResponse({"detail": {"what": error.what, "hint": error.hint}}, status)
+
+
+app.include_router(data)
+app.mount("/static", _Files(directory=STATIC))
