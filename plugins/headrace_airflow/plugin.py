@@ -66,7 +66,13 @@ class HeadracePlugin(AirflowPlugin):  # type: ignore[misc]
     name = "headrace"
     fastapi_apps = _WhenAsked()
     external_views = [  # a list, as Airflow takes out what is there twice
-        {"name": "headrace", "href": href, "destination": place, "url_route": route}
+        {
+            "name": "headrace",
+            "href": href,
+            "destination": place,
+            "url_route": route,
+            "nav_top_level": True,
+        }
         for place, route, href in _VIEWS
     ]
     operator_extra_links = (DaskDashboardLink(),)
