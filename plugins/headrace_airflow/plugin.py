@@ -16,6 +16,8 @@ import headrace_airflow.operators  # noqa: F401, for the tasks, see above
 from headrace_airflow.run_operators import DaskDashboardLink
 
 _READING = frozenset({"GET", "HEAD", "OPTIONS"})
+_OWN_ACTS = "/headrace/act/"
+"""These write nothing of Airflow's, and may take a while."""
 
 
 class OneWriter:
@@ -35,7 +37,7 @@ class OneWriter:
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Serve a request; a writing one waits for those before it."""
         is_writing = scope["type"] == "http" and scope["method"] not in _READING
-        if self._needed and is_writing:
+        if self._needed and is_writing and _OWN_ACTS not in scope["path"]:
             async with self._lock:
                 await self._app(scope, receive, send)
         else:

@@ -17,7 +17,7 @@ from headrace.cli.arguments import NamedRun, Recipe, RunArgument
 from headrace.cli.console import JsonOption, SiteOption, open_console, output_is_gone
 from headrace.cli.view import closing, print_failures
 from headrace.cli.watching import REFRESH_S, Watching, look
-from headrace.errors import StepError, UnknownNameError, nearest
+from headrace.errors import UnknownNameError, nearest
 from headrace.files.layout import RunFolder
 from headrace.ledger.ledger import open_ledger
 from headrace.runs.execute import execute
@@ -33,7 +33,7 @@ from headrace.runs.runs import (
     run_of_folder,
     take_over_run,
 )
-from headrace.runs.steps import cancel_step
+from headrace.runs.stopping import ask_to_stop
 from headrace.runs.suites import has_more_to_do
 from headrace.states import StepState
 
@@ -277,12 +277,5 @@ def cancel(
         headrace cancel digits-20260102-030405-0a1b2c3d
     """
     job = open_run(known_run(run_id))
-    names = [planned.name for planned in steps_of(job.recipe, job.request.kind)]
-    asked = [
-        name
-        for name in ([step] if step else names)
-        if cancel_step(job, name, "asked by `headrace cancel`")
-    ]
-    if not asked:
-        raise StepError(f"No step of run {job.run_id} is running")
+    asked = ask_to_stop(job, "asked by `headrace cancel`", step)
     typer.echo(f"asked to stop: {', '.join(asked)}")

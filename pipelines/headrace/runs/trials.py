@@ -5,12 +5,14 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 
 from pydantic import ValidationError
 
 from headrace.files.layout import RunFolder
 from headrace.files.lines import whole_lines
 from headrace.ledger.ledger import open_ledger
+from headrace.ledger.records import RunRecord
 from headrace.ledger.trial_records import JournalPart, TrialRecord
 from headrace.runs.usage import costs_of_trials, usage_of_trials
 from headrace.states import StepState
@@ -42,6 +44,21 @@ def note_trials(run: RunFolder) -> None:
             if number in rows:
                 rows[number].usd = usd
         ledger.put_trials(rows.values(), usage, JournalPart(run_id, begin, end))
+
+
+def changed_since(record: RunRecord, begin: int, end: int) -> set[int] | None:
+    """Numbers of the trials that whole lines of a suite's journal tell of, between two bytes.
+
+    None when that is more than is read at once.
+    """
+    if end - begin > _PART_BYTES:
+        return None
+    entries, _ = _read(RunFolder(Path(record.folder)), begin)
+    return {
+        number
+        for each in entries
+        for number in ([each.trial.number] if isinstance(each, Added) else _numbers([each]))
+    }
 
 
 def folded(

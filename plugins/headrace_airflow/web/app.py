@@ -14,11 +14,15 @@ from starlette.types import Scope
 from headrace.errors import HeadraceError, StepError, UnknownNameError, UserError
 from headrace.ledger.ledger import open_ledger
 from headrace.states import StepState
+from headrace.views.cost import By, cost_page
 from headrace.views.curves import curves_page
+from headrace.views.leases import leases_page
 from headrace.views.logs import MOST_LINES, log_page, report_file
 from headrace.views.run import RunPage, run_page
 from headrace.views.runs import runs_page
+from headrace.views.suite import suite_page, trials_page
 from headrace_airflow.airflow_api import DagRunAddress
+from headrace_airflow.web import acts
 from headrace_airflow.web.access import MayAct, reads
 from headrace_airflow.web.answers import Answers
 
@@ -127,6 +131,30 @@ async def curves(request: Request, run_ids: Annotated[list[str], Query(alias="id
     return await answers.send(request, partial(curves_page, tuple(run_ids[:_MOST_OVERLAID])))
 
 
+@data.get("/suite")
+async def suite(request: Request, run_id: Id, can_act: MayAct) -> Response:
+    """One suite."""
+    return await answers.send(request, partial(suite_page, run_id, can_act=can_act))
+
+
+@data.get("/trials")
+async def trials(request: Request, run_id: Id, since: int = 0) -> Response:
+    """The trials of a suite, or those that have changed."""
+    return await answers.send(request, partial(trials_page, run_id, since))
+
+
+@data.get("/leases")
+async def leases(request: Request, can_act: MayAct) -> Response:
+    """Open leases, and those that have ended last."""
+    return await answers.send(request, partial(leases_page, can_act=can_act))
+
+
+@data.get("/cost")
+async def cost(request: Request, by: By = "month") -> Response:
+    """What runs took, told apart."""
+    return await answers.send(request, partial(cost_page, by))
+
+
 @app.exception_handler(HeadraceError)
 async def _told(_request: Request, error: HeadraceError) -> JSONResponse:
     """What headrace refuses, in its words."""
@@ -139,4 +167,5 @@ async def _told(_request: Request, error: HeadraceError) -> JSONResponse:
 
 
 app.include_router(data)
+app.include_router(acts.router)
 app.mount("/static", _Files(directory=STATIC))

@@ -8,17 +8,23 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
 import pytest
 
+from headrace.files.atomic import is_there
+from headrace.files.lines import read_lines
+from headrace.processes import ProcessIdentity
 from headrace.runs.reaper import end_run
 from headrace.runs.runs import Run
 from headrace.states import StepState
+from headrace.suites.records import Control
 from support.airflow_service import AirflowService
-from support.runs import make_run
+from support.runs import lease_on_disk
+from support.suite_journal import make_suite
+from support.waiting import wait_until
 
 pytestmark = [pytest.mark.airflow, pytest.mark.slow]
 
@@ -46,10 +52,18 @@ DATA: dict[str, dict[str, object]] = {
     "/data/curves": {"id": "RUN"},
     "/data/run/log": {"id": "RUN", "step": "pack", "attempt": 1, "name": "driver"},
     "/data/run/report": {"id": "RUN"},
+    "/data/suite": {"id": "RUN"},
+    "/data/trials": {"id": "RUN", "since": 0},
+    "/data/leases": {},
+    "/data/cost": {"by": "month"},
 }
 MISSING = {"/data/run/log", "/data/run/report"}
 """Of a run that has not begun."""
-ACTS: dict[str, dict[str, object]] = {}
+ACTS: dict[str, dict[str, object]] = {
+    "/act/cancel": {"id": "digits-2"},
+    "/act/suite": {"id": "digits-2", "what": "pause"},
+    "/act/lease": {"id": "digits-2"},
+}
 
 
 class Answer(NamedTuple):
@@ -84,12 +98,12 @@ def doors(airflow_service: AirflowService) -> Doors:
 
 
 @pytest.fixture(scope="module")
-def run(airflow_service: AirflowService) -> Run:
-    """A run without any step, that has ended."""
+def run(airflow_service: AirflowService) -> Iterator[Run]:
+    """A suite of which nothing has begun."""
     with airflow_service.settings():
-        made = make_run(overrides=("trainer.max_epochs=1",))
+        made = make_suite(overrides=("trainer.max_epochs=1",))
+        yield made
         end_run(made, StepState.CANCELLED, "a test")
-    return made
 
 
 def ask(
@@ -142,6 +156,37 @@ def test_an_unchanged_answer_is_not_sent_again(
     assert ask(airflow_service, path, doors.tokens["viewer"], headers=again)[::2] == (304, b"")
     other = ask(airflow_service, path, doors.tokens["user"], headers=again)
     assert (other.status, other.json["can_act"]) == (200, True)
+
+
+def test_acts_are_done_in_the_name_of_who_asks(
+    airflow_service: AirflowService, doors: Doors, run: Run
+):
+    def act(path: str, **body: object) -> Answer:
+        return ask(airflow_service, f"/act/{path}", doors.tokens["op"], body)
+
+    told = act("suite", id=run.run_id, what="pause")
+    assert told.json == {"done": "Asked for: pause"}
+    (control,) = read_lines(run.folder.controls, Control)
+    assert (control.what, control.by) == ("pause", "op in Airflow")
+    answer = act("suite", id=run.run_id, what="retry", trials=[7])
+    assert (answer.status, answer.json["detail"]["hint"]) == (
+        404,
+        f"List its trials: headrace suite show {run.run_id}.",
+    )
+    assert act("suite", id=run.run_id, what="limit").status == 422
+    answer = act("cancel", id=run.run_id)
+    assert answer.status == 409
+    assert answer.json["detail"]["what"] == f"No step of run {run.run_id} is running"
+    lease_id = lease_on_disk(run, host=ProcessIdentity.of())
+    run.lease_folder(lease_id).host.unlink()  # it waits for one
+
+    def may_be_closed() -> bool:
+        rows = ask(airflow_service, "/data/leases", doors.tokens["op"]).json["rows"]
+        return any(row["can_close"] for row in rows if row["lease_id"] == lease_id)
+
+    wait_until(may_be_closed, 60.0, "the lease to be listed")  # an answer is kept for a moment
+    assert act("lease", id=lease_id).status == 200
+    assert is_there(run.lease_folder(lease_id).closed)
 
 
 def test_what_is_not_there_is_told_and_paths_are_no_names(

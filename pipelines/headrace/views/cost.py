@@ -1,0 +1,102 @@
+"""The page of costs: what machines took, told apart, and how budgets stand."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import Literal
+
+from headrace.errors import HeadraceError
+from headrace.ledger.ledger import open_ledger
+from headrace.ledger.usage_records import UsageSum
+from headrace.recipe.load import available, load_site
+from headrace.record import Record
+from headrace.runs.spending import bring_up_to_date, wasted
+
+By = Literal["month", "user", "site", "cause", "suite"]
+
+_MOST_ROWS = 500
+_EVERY_S = 30.0
+_HOUR_S = 3600.0
+
+
+class CostRow(Record):
+    """What some attempts took together."""
+
+    name: str
+    usd: float
+    """US dollars, of what has a known price."""
+    hours: float
+    """Hours of machines."""
+    gpu_hours: float
+    attempts: int
+    wasted_share: float | None
+    """Share of the hours that were idle, or of attempts that did not succeed; null: no hours."""
+    unknown: bool
+    """Whether the price of something is not known."""
+
+
+class BudgetRow(Record):
+    """A budget of a month."""
+
+    key: str
+    """As in the site file: `limits.budget_month`, `limits.budget_user`."""
+    site: str
+    user: str
+    """Whose; empty for that of the whole site."""
+    usd: float
+    spent: float
+
+
+class CostPage(Record):
+    """Costs, the dearest first; months the newest first."""
+
+    by: By
+    rows: tuple[CostRow, ...]
+    budgets: tuple[BudgetRow, ...]
+
+
+def cost_page(by: By = "month") -> CostPage:
+    """What all runs took so far; of those that go on, as it was within the last half minute."""
+    _bring_up_to_date(int(time.monotonic() / _EVERY_S))
+    rows = [_row(each) for each in open_ledger().usage_sums(by, limit=_MOST_ROWS)]
+    if by == "month":
+        rows.sort(key=lambda row: row.name, reverse=True)
+    return CostPage(by=by, rows=tuple(rows), budgets=tuple(_budgets()))
+
+
+@lru_cache(maxsize=1)
+def _bring_up_to_date(_half_minute: int) -> None:
+    bring_up_to_date()
+
+
+def _row(each: UsageSum) -> CostRow:
+    return CostRow(
+        name=each.name,
+        usd=each.usd,
+        hours=each.node_s / _HOUR_S,
+        gpu_hours=each.gpu_s / _HOUR_S,
+        attempts=each.attempts,
+        wasted_share=wasted(each),
+        unknown=each.unpriced > 0,
+    )
+
+
+def _budgets() -> Iterator[BudgetRow]:
+    """Those of the sites that are known here, this month."""
+    ledger, since = open_ledger(), time.strftime("%Y-%m-01", time.gmtime())
+    for each_site in available("sites"):
+        try:
+            site = load_site(each_site)
+        except HeadraceError:  # `headrace site show` tells what is wrong with it
+            continue
+        limits, name = site.limits, site.name
+        if limits.budget_month is not None:
+            total = ledger.usage_sums(None, since=since, site_name=name)
+            spent, key = sum(each.usd for each in total), "limits.budget_month"
+            yield BudgetRow(key=key, site=name, user="", usd=limits.budget_month, spent=spent)
+        if limits.budget_user is not None:
+            usd, key = limits.budget_user, "limits.budget_user"
+            for each in ledger.usage_sums("user", since=since, site_name=name):
+                yield BudgetRow(key=key, site=name, user=each.name, usd=usd, spent=each.usd)

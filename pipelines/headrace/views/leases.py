@@ -1,0 +1,128 @@
+"""The page of leases: machines that are held, what they wait for and cost an hour."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from headrace.clusters import overview
+from headrace.clusters.node_marks import spans_of
+from headrace.clusters.overview import LeaseView
+from headrace.errors import HeadraceError
+from headrace.files.layout import LeaseFolder
+from headrace.ledger.ledger import open_ledger
+from headrace.ledger.records import LeaseRecord, MachineRecord
+from headrace.record import Record
+from headrace.states import LeaseState
+
+logger = logging.getLogger(__name__)
+
+_ENDED = 50
+
+
+class LeaseRow(Record):
+    """A lease; null is what is not known."""
+
+    lease_id: str
+    run_id: str
+    role: str
+    kind: str | None
+    """`pool` or `gang`."""
+    site: str
+    backend: str
+    state: LeaseState
+    nodes_here: int
+    nodes_wanted: int | None
+    """Nodes of a gang, most nodes of a pool."""
+    steps: int | None
+    """Steps submitted to it."""
+    running: int | None
+    """Steps that have not ended."""
+    waits_for: str
+    created_at: float
+    ready_at: float | None
+    idle_s: float | None
+    """Seconds since the last step ended; null while one runs and when it is not ready."""
+    dashboard_url: str
+    usd_per_hour: float | None
+    """Of its machines that are there and whose prices are known."""
+    why_ended: str
+    can_close: bool
+    """Whether who asks may close it."""
+
+
+class LeasesPage(Record):
+    """Open leases, the newest first, then those that have ended last."""
+
+    now: float
+    rows: tuple[LeaseRow, ...]
+
+
+def leases_page(*, can_act: bool) -> LeasesPage:
+    """The leases of all sites."""
+    ledger = open_ledger()
+    active = reversed(ledger.active_leases())
+    ended = [row for row in ledger.leases() if not row.state.is_active][:_ENDED]
+    machines: dict[str, list[MachineRecord]] = {}
+    for machine in ledger.machines(only_open=True):
+        machines.setdefault(machine.lease_id, []).append(machine)
+    rows = [_open(row, machines.get(row.lease_id, ()), can_act=can_act) for row in active]
+    return LeasesPage(now=time.time(), rows=(*rows, *(_row(row) for row in ended)))
+
+
+def _open(row: LeaseRecord, machines: Sequence[MachineRecord], *, can_act: bool) -> LeaseRow:
+    folder = LeaseFolder(Path(row.folder))
+    known = _row(row).model_copy(update={"can_close": can_act})
+    try:
+        view = overview.view(folder)
+    except (HeadraceError, OSError) as error:  # its folder is gone or damaged
+        return known.model_copy(update={"waits_for": f"It cannot be looked at: {error}"})
+    prices = [each.usd_per_hour for each in machines if each.usd_per_hour is not None]
+    told = {
+        "kind": view.kind,
+        "state": view.state,
+        "nodes_here": _nodes_here(folder, view, len(machines)),
+        "nodes_wanted": view.nodes,
+        "steps": view.num_steps,
+        "running": view.num_running,
+        "waits_for": view.waits_for,
+        "idle_s": view.idle_s,
+        "dashboard_url": view.dashboard_url,
+        "usd_per_hour": sum(prices) if prices else None,
+        "why_ended": view.why_ended,
+    }
+    return known.model_copy(update=told)
+
+
+def _nodes_here(folder: LeaseFolder, view: LeaseView, num_machines: int) -> int:
+    """By the list of the lease's host; of instances, which it does not list, by the ledger."""
+    if view.state is not LeaseState.READY:
+        return 0
+    joined = sum(span.joined_at is not None for span in spans_of(folder) if span.ended_at is None)
+    return joined or num_machines
+
+
+def _row(row: LeaseRecord) -> LeaseRow:
+    return LeaseRow(
+        lease_id=row.lease_id,
+        run_id=row.run_id,
+        role=row.role,
+        kind=None,
+        site=row.site_name,
+        backend=row.backend,
+        state=row.state,
+        nodes_here=0,
+        nodes_wanted=None,
+        steps=None,
+        running=None,
+        waits_for="",
+        created_at=row.created_at,
+        ready_at=row.ready_at,
+        idle_s=None,
+        dashboard_url="",
+        usd_per_hour=None,
+        why_ended=row.why_ended,
+        can_close=False,
+    )
