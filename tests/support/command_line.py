@@ -59,6 +59,15 @@ def refusal(*arguments: str) -> HeadraceError:
     return raised.value
 
 
+def on_a_terminal(*arguments: str) -> str:
+    """What a command shows on a terminal of 80 columns without colours and cursor."""
+    plain = mock.patch.dict(os.environ, FORCE_COLOR="1", TERM="dumb")
+    with plain:
+        done = headrace(*arguments, columns=80)
+    assert done.exit_code == 0, done.output
+    return done.stdout
+
+
 def headrace(*arguments: str, columns: int = 400) -> Ended:
     """Run a command; what it raises for its user comes out as it is.
 

@@ -68,9 +68,13 @@ RunArgument = Annotated[
     ),
 ]
 NamedRun = Annotated[str, typer.Argument(metavar="RUN", help="Id of the run.", autocompletion=runs)]
-Suite = Annotated[
-    str,
-    typer.Argument(metavar="SUITE", help="Id of the suite.", autocompletion=suites),
+OneSuite = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="SUITE",
+        help="Id of the suite; may be left out when only one is there, or goes on.",
+        autocompletion=suites,
+    ),
 ]
 AnySuite = Annotated[
     str | None,

@@ -9,10 +9,9 @@ from typing import Annotated
 import typer
 from rich.console import Console
 from rich.filesize import decimal
-from rich.table import Table
-from rich.text import Text
 
 from headrace.cli.console import JsonOption, SiteOption, duration, open_console, tell_json
+from headrace.cli.listing import Listing
 from headrace.errors import UnknownNameError, UserError, nearest
 from headrace.files.tiers import TierRoom, folder_of, measure
 from headrace.recipe.load import load_site
@@ -53,7 +52,7 @@ def list_copies(site: SiteOption = "laptop", as_json: JsonOption = False) -> Non
         return
     console = open_console()
     if copies:
-        console.print(_table(copies))
+        console.print(_listed(copies))
     else:
         typer.echo("No staged datasets on this machine.")
     for room in rooms:
@@ -145,24 +144,22 @@ def _chosen(tiers: Sequence[Tier], names: Sequence[str], every: bool) -> list[Ca
     return chosen
 
 
-def _table(copies: Sequence[CachedCopy]) -> Table:
-    table = Table("dataset", "tier", "state", "splits")
-    for title in ("shards", "size", "last used"):
-        table.add_column(title, justify="right")
-    table.add_column("fingerprint")
+def _listed(copies: Sequence[CachedCopy]) -> Listing:
+    titles = ("dataset", "tier", "state", "splits", "shards", "size", "last used", "fingerprint")
+    listed = Listing(*titles, figures=("shards", "size", "last used"), labels=("fingerprint",))
     for copy in copies:
         left_out = f" of {copy.num_shards + copy.num_left_out}" if copy.num_left_out else ""
-        table.add_row(
+        listed.add(
             copy.name or "-",
             copy.tier,
             copy.state,
-            Text(", ".join(copy.splits)),
+            ", ".join(copy.splits),
             f"{copy.num_shards}{left_out}",
             decimal(copy.num_bytes),
             _ago(copy.last_used_at),
             copy.fingerprint,
         )
-    return table
+    return listed
 
 
 def _ago(moment: float) -> str:

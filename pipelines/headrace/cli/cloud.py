@@ -8,18 +8,16 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.table import Table
 from rich.text import Text
 
 from headrace.cli import arguments
 from headrace.cli.console import (
     JsonOption,
     duration,
-    keep_whole,
     open_console,
-    plain_table,
     tell_json,
 )
+from headrace.cli.listing import Listing
 from headrace.errors import UnknownNameError, UserError, nearest
 from headrace.runs.ec2_places import Places, known_places
 
@@ -61,7 +59,7 @@ def list_found(site: PlaceOption = None, as_json: JsonOption = False) -> None:
     if as_json:
         tell_json({"found": found, "unreached": unreached})
     elif found:
-        open_console().print(_table(found))
+        open_console().print(_listed(found))
     elif not unreached:
         where = ", ".join(places.roles) or "EC2 that is known here: no site has a role there"
         typer.echo(f"Nothing of headrace's in {where}.")
@@ -150,7 +148,7 @@ def _why_kept(each: Found) -> str:
 def _end(places: Places, ended: Sequence[Found], *, asks: bool) -> bool:
     console = open_console()
     if asks:
-        console.print(_table(ended))
+        console.print(_listed(ended))
         if not typer.confirm(f"End {'this' if len(ended) == 1 else f'these {len(ended)}'}?"):
             typer.echo("Nothing was ended.")
             return False
@@ -159,14 +157,14 @@ def _end(places: Places, ended: Sequence[Found], *, asks: bool) -> bool:
     return is_done
 
 
-def _table(found: Sequence[Found]) -> Table:
+def _listed(found: Sequence[Found]) -> Listing:
     titles = ("id", "type", "where", "state", "lease", "lease is", "owner", "age", "ends in")
-    table = plain_table(*titles, "stray")
-    keep_whole(table.columns[0], [each.id for each in found])
+    labels = ("lease", "lease is", "owner", "stray")
+    listed = Listing(*titles, "stray", figures=("age", "ends in"), labels=labels)
     now = time.time()
     for each in found:
         left_s = None if each.ends_at is None else each.ends_at - now
-        table.add_row(
+        listed.add(
             each.id,
             f"{each.type} (spot)" if each.market == "spot" else each.type,
             each.zone,
@@ -178,4 +176,4 @@ def _table(found: Sequence[Found]) -> Table:
             duration(left_s) if left_s is None or left_s >= 0 else "over",
             Text(each.stray, style="red"),
         )
-    return table
+    return listed

@@ -28,6 +28,7 @@ from headrace.cli import (
     site,
     suites,
     sweep,
+    top,
     what_if,
 )
 from headrace.cli.app import EXIT_INTERRUPTED
@@ -45,7 +46,7 @@ _PANELS = {
         *(plan.plan, what_if.what_if),
     ),
     "Look": (
-        *(runs.status, runs.logs, run_list.app, suites.app, results.results),
+        *(runs.status, top.top, runs.logs, run_list.app, suites.app, results.results),
         *(origins.diff, cost.cost, profile.profile, shell.shell),
     ),
     "Data": (datasets.inspect, datasets.verify, export.export, cache.app, datasets.examples),

@@ -7,7 +7,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Annotated, Any
@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import typer
 from pydantic import BaseModel
 from rich.console import Console
-from rich.table import Column, Table
+from rich.table import Table
 
 from headrace.cli import arguments
 
@@ -36,6 +36,12 @@ def open_console(*, stderr: bool = False, quiet: bool = False) -> Console:
     if not console.is_terminal:
         console.width = _PIPE_WIDTH
     return console
+
+
+def tell(line: str) -> None:
+    """Print a line for people: on a terminal broken between words, elsewhere as it is."""
+    console = open_console()
+    console.print(line, highlight=False, soft_wrap=not console.is_terminal)
 
 
 def tell_json(content: object) -> None:
@@ -75,10 +81,9 @@ def duration(seconds: float | None) -> str:
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
 
 
-def keep_whole(column: Column, words: Iterable[str]) -> None:
-    """Never cut or break what a column holds, however narrow the terminal: it is to be copied."""
-    column.no_wrap = True
-    column.min_width = max((len(word) for word in words), default=0)
+def hundredths(value: float) -> str:
+    """Hours or money for people: `1,234.50`; of what is small but not nothing, more: `0.0042`."""
+    return f"{value:,.4f}" if 0 < value < 0.1 else f"{value:,.2f}"
 
 
 def amount(value: float | None) -> str:

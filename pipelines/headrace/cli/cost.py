@@ -11,10 +11,10 @@ from typing import Annotated, Any, cast, get_args
 import typer
 import yaml
 from pydantic import ValidationError
-from rich.table import Table
 
 from headrace.cli import arguments
-from headrace.cli.console import JsonOption, keep_whole, open_console, plain_table, tell_json
+from headrace.cli.console import JsonOption, hundredths, open_console, tell, tell_json
+from headrace.cli.listing import Listing
 from headrace.costs.ownership import Ownership, costs_of_project, costs_per_year, usd_per_hour
 from headrace.errors import UserError, nearest
 from headrace.ledger.ledger import open_ledger
@@ -33,6 +33,10 @@ _HOUR_S, _GB = 3600.0, 1e9
 _NONE = {("suite", ""): "(no suite)", ("trial", "0"): "(no trial)"}
 _HOURS = ("node_s", "gpu_s", "queue_s")
 _MONEY = ("usd", "usd_staging", "usd_idle", "usd_failed")
+_TITLES = (
+    *("attempts", "hours", "GPU h", "queue h", "USD", "staging", "idle", "failed"),
+    "wasted",
+)
 
 
 def cost(  # noqa: PLR0913  options of a command
@@ -90,31 +94,29 @@ def cost(  # noqa: PLR0913  options of a command
         typer.echo("Nothing has been counted.")
         return
     (total,) = open_ledger().usage_sums(None, **chosen)
-    open_console().print(_table(by, sums[:limit], total, is_whole=len(sums) <= limit))
+    open_console().print(_listed(by, sums[:limit], total, is_whole=len(sums) <= limit))
     roles = list(unpriced(**chosen)) if total.unpriced else []
     for line in (*_notes(total, roles), *_besides(total, staff_hours, rate)):
-        typer.echo(line)
+        tell(line)
 
 
-def _table(by: str, sums: Sequence[UsageSum], total: UsageSum, *, is_whole: bool) -> Table:
-    titles = ("attempts", "hours", "GPU h", "queue h", *("USD", "staging", "idle", "failed"))
-    table = plain_table(by, figures=(*titles, "wasted"))
+def _listed(by: str, sums: Sequence[UsageSum], total: UsageSum, *, is_whole: bool) -> Listing:
+    listed = Listing(by, *_TITLES, figures=_TITLES)
     for each in sums:
-        table.add_row(_NONE.get((by, each.name), each.name), *_cells(each))
+        listed.add(_NONE.get((by, each.name), each.name), *_cells(each))
     if not is_whole:
-        table.add_row("… and more: --limit, --csv")
-    table.add_row("all", *_cells(total))
-    keep_whole(table.columns[0], [each.name for each in sums])
-    return table
+        listed.add("… and more: --limit, --csv", *("" for _ in _TITLES))
+    listed.add("all", *_cells(total))
+    return listed
 
 
 def _cells(each: UsageSum) -> list[str]:
     share = wasted(each)
     is_known = each.usd > 0 or not each.unpriced
-    money = [f"{getattr(each, name):,.2f}" if is_known else "?" for name in _MONEY]
+    money = [hundredths(getattr(each, name)) if is_known else "?" for name in _MONEY]
     if is_known and each.unpriced:
         money[0] += "+?"
-    hours = [f"{getattr(each, name) / _HOUR_S:,.2f}" for name in _HOURS]
+    hours = [hundredths(getattr(each, name) / _HOUR_S) for name in _HOURS]
     return [str(each.attempts), *hours, *money, "" if share is None else f"{share:.0%}"]
 
 

@@ -19,12 +19,11 @@ from headrace.cli.console import (
     JsonOption,
     SiteOption,
     duration,
-    keep_whole,
     open_console,
-    plain_table,
     tell_json,
 )
-from headrace.cli.words import cost_words
+from headrace.cli.listing import Listing
+from headrace.cli.words import cost_words, nodes_words
 from headrace.clusters import client, overview
 from headrace.clusters.overview import LeaseView
 from headrace.clusters.overview import reap as reap_site
@@ -179,19 +178,19 @@ def _lease_folder(site: str, lease_id: str) -> LeaseFolder:
 
 
 def _summary(views: Sequence[LeaseView]) -> RenderableType:
-    table = plain_table("lease", "state", "nodes", "age", "idle", "dashboard or reason")
-    keep_whole(table.columns[0], [view.lease_id for view in views])
+    titles = ("lease", "state", "nodes", "age", "use", "dashboard or reason")
+    listed = Listing(*titles, figures=("age",), labels=("nodes",))
     for view in views:
-        busy = f"{view.num_running} running" if view.num_running else ""
-        table.add_row(
+        idle = "" if view.idle_s is None else f"idle {duration(view.idle_s)}"
+        listed.add(
             view.lease_id,
             _state(view),
-            f"{view.nodes} ({view.kind})",
+            nodes_words(view),
             duration(view.age_s),
-            duration(view.idle_s) if view.idle_s is not None else busy,
+            f"{view.num_running} running" if view.num_running else idle,
             view.dashboard_url or _first_line(view.waits_for or view.why_ended),
         )
-    return table
+    return listed
 
 
 def _details(
@@ -256,36 +255,36 @@ def _node_facts(view: LeaseView, role: Role) -> Iterator[tuple[str, RenderableTy
         yield "takes all", Text(f"nodes, also bad ones: {view.takes_all}")
 
 
-def _jobs(jobs: Sequence[PoolJobView]) -> Table:
-    table = plain_table("node", "job", "state", "why")
+def _jobs(jobs: Sequence[PoolJobView]) -> Listing:
+    listed = Listing("node", "job", "state", "why", labels=("job",))
     for job in jobs:
-        table.add_row(job.node, job.job_id, job.stage, Text(job.why))
-    return table
+        listed.add(job.node, job.job_id, job.stage, job.why)
+    return listed
 
 
-def _ended(jobs: Sequence[EndedJob]) -> Table:
-    table = plain_table("node", "job", "ran on", "ended", "why")
+def _ended(jobs: Sequence[EndedJob]) -> Listing:
+    listed = Listing("node", "job", "ran on", "ended", "why", labels=("job", "ran on", "ended"))
     for job in jobs:
         ago = f"{duration(max(time.time() - job.at, 0.0))} ago"
-        table.add_row(job.node, job.job_id, job.host, ago, Text(_first_line(job.why)))
-    return table
+        listed.add(job.node, job.job_id, job.host, ago, _first_line(job.why))
+    return listed
 
 
-def _steps(steps: Sequence[StepFolder]) -> Table:
-    table = plain_table("step", "kind", "state", "time", "message")
+def _steps(steps: Sequence[StepFolder]) -> Listing:
+    listed = Listing("step", "kind", "state", "time", "message", figures=("time",))
     for folder in steps:
         spec, result = read_record(folder.spec, StepSpec), mailbox.outcome(folder)
         status = mailbox.status(folder)
         state = result.state if result else status.state
         message = result.failure.message if result and result.failure else status.progress.phase
-        table.add_row(
+        listed.add(
             spec.key if spec else str(folder.number),
             spec.kind if spec else "",
             state.value,
             duration(status.elapsed_s),
-            Text(_first_line(message)),
+            _first_line(message),
         )
-    return table
+    return listed
 
 
 def _state(view: LeaseView) -> Text:

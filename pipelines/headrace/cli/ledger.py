@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from headrace.cli import arguments
+from headrace.cli.console import JsonOption, tell_json
 from headrace.ledger.database import default_url, masked
 from headrace.ledger.ledger import Ledger, open_ledger
 from headrace.ledger.usage_file import write_usage
@@ -19,12 +20,15 @@ app = typer.Typer(
 
 
 @app.command()
-def show() -> None:
+def show(as_json: JsonOption = False) -> None:
     """Show how much the ledger holds, its schema revision and where it is.
 
     Example: headrace ledger show
     """
     summary = Ledger.open().summary()
+    if as_json:
+        tell_json(summary)
+        return
     for name, value in (
         ("ledger", summary.url),
         ("schema", summary.revision),

@@ -8,10 +8,10 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.text import Text
 
 from headrace.cli import arguments
-from headrace.cli.console import JsonOption, open_console, plain_table, tell_json
+from headrace.cli.console import JsonOption, open_console, tell_json
+from headrace.cli.listing import Listing
 from headrace.cli.runs import carry_out, request_of
 from headrace.files.layout import RunFolder
 from headrace.ledger.ledger import open_ledger
@@ -56,7 +56,8 @@ def diff(
     if not found:
         console.print("They do not differ in anything that is recorded.")
         return
-    _print(found, (before.name, after.name), console)
+    console.print(f"first:  {before.name}\nsecond: {after.name}\n", highlight=False)
+    _print(found, ("first", "second"), console)
 
 
 def rerun(
@@ -132,13 +133,7 @@ def _ways_back(before: Origin, found: Sequence[Differing]) -> Iterator[str]:
 
 
 def _print(found: Sequence[Differing], titles: tuple[str, str], console: Console) -> None:
-    table = plain_table()
-    table.add_column("", no_wrap=True)
-    for title in ("", *titles):
-        table.add_column(title, overflow="fold")
-    part = ""
+    listed = Listing("what", *titles, labels=titles)
     for each in found:
-        shown = "" if each.part == part else each.part
-        part = each.part
-        table.add_row(shown, Text(each.key), Text(each.before or "-"), Text(each.after or "-"))
-    console.print(table)
+        listed.add(f"{each.part} {each.key}", each.before or "-", each.after or "-")
+    console.print(listed)

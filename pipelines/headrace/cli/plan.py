@@ -8,7 +8,16 @@ from typing import Annotated
 import typer
 
 from headrace.cli.arguments import Recipe
-from headrace.cli.console import JsonOption, SiteOption, amount, duration, open_console, tell_json
+from headrace.cli.console import (
+    JsonOption,
+    SiteOption,
+    amount,
+    duration,
+    hundredths,
+    open_console,
+    tell,
+    tell_json,
+)
 from headrace.cli.runs import Overrides, request_of
 from headrace.cli.watching import Watching
 from headrace.cli.words import most_words
@@ -57,11 +66,11 @@ def plan(
     for each in found:
         typer.echo(f"{each.role}: {each.machines}, for {', '.join(each.steps)}")
         for line in filter(None, (each.time, each.loss, most_words(each.cost))):
-            typer.echo(f"  {line}")
+            tell(f"  {line}")
         if dry_run and each.script:
             typer.echo(f"\n{each.script}")
     for line in plan_words(prediction, found):
-        typer.echo(line)
+        tell(line)
 
 
 def calibrate(request: RunRequest) -> None:
@@ -113,8 +122,9 @@ def plan_words(found: Prediction, leases: Sequence[LeasePreview]) -> Iterator[st
         rate = None if lease.cost is None else lease.cost.usd_per_hour
         if rate is not None and all(step in seconds for step in lease.steps):
             hours = sum(seconds[step] for step in lease.steps) / 3600.0
-            yield f"{lease.role}: {hours:.2f} h of it, which cost ${rate * hours:,.2f}"
+            usd = hundredths(rate * hours)
+            yield f"{lease.role}: {hundredths(hours)} h of it, which cost ${usd}"
     if found.gpu_hours:
-        yield f"{found.gpu_hours:.2f} GPU-hours"
+        yield f"{hundredths(found.gpu_hours)} GPU-hours"
     if found.num_bytes is not None:
         yield f"the packed dataset has {amount(found.num_bytes)}B"

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from headrace.cli.arguments import AnySuite
 from headrace.cli.console import JsonOption, as_json_text, open_console, plain_table
-from headrace.cli.suite_view import interval_words, points_table, spread_words, trials_table
+from headrace.cli.suite_view import interval_words, points_table, spread_words, trials_list
 from headrace.errors import UserError
 from headrace.files.atomic import write_text
 from headrace.files.layout import RunFolder
@@ -121,7 +121,7 @@ def _print(rows: Sequence[TrialRecord], found: Results, console: Console) -> Non
         console.print("No trial has ended with a value yet.")
     else:
         console.print(title)
-        console.print(trials_table(chosen, found.objectives))
+        console.print(trials_list(chosen, found.objectives))
     if any(len(point.numbers) > 1 for point in found.points):
         console.print(f"\nPoints, folds and seeds together, the best {_SHOWN}:")
         console.print(points_table(found.points[:_SHOWN], found.objectives))

@@ -7,18 +7,16 @@ from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
-from rich.text import Text
 
 from headrace.cli.arguments import NamedRun
 from headrace.cli.console import (
     JsonOption,
     amount,
     duration,
-    keep_whole,
     open_console,
-    plain_table,
     tell_json,
 )
+from headrace.cli.listing import Listing
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.records import AttemptRecord, RunRecord
 from headrace.runs.causes import why_failed, why_no_lease
@@ -56,14 +54,11 @@ def runs(
     if as_json:
         tell_json([_for_programs(row, books) for row in records])
         return
-    table = plain_table("run", "site", "state", "time")
-    table.add_column("result", overflow="fold")
-    keep_whole(table.columns[0], [row.run_id for row in records])
+    listed = Listing("run", "site", "state", "time", "result", figures=("time",))
     for row in records:
-        end = row.finished_at or time.time()
-        took = duration(end - row.created_at)
-        table.add_row(row.run_id, row.site_name, row.state.value, took, Text(_result(row, books)))
-    open_console().print(table)
+        took = duration((row.finished_at or time.time()) - row.created_at)
+        listed.add(row.run_id, row.site_name, row.state.value, took, _result(row, books))
+    open_console().print(listed)
 
 
 @app.command()
@@ -85,22 +80,21 @@ def show(
         tell_json(told)
         return
     console = open_console()
-    console.print(
-        f"{run_id}: {record.state.value}, {_result(record, books) or 'no result'}", style="bold"
-    )
-    table = plain_table("step", "attempt", "state", "asked", "time", "lease")
-    table.add_column("why", overflow="fold")
+    result = _result(record, books) or "no result"
+    console.print(f"{run_id}: {record.state.value}, {result}", style="bold")
+    titles = ("step", "attempt", "state", "asked", "time", "lease", "why")
+    listed = Listing(*titles, figures=("attempt", "time"), labels=("asked",))
     for row in attempts:
-        table.add_row(
+        listed.add(
             row.step,
             str(row.attempt),
             row.state.value,
             time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(row.created_at)),
             duration(_took_s(row)),
             row.lease_id.removeprefix(f"{run_id}-"),
-            Text(_cause(row)),
+            _cause(row),
         )
-    console.print(table)
+    console.print(listed)
 
 
 def _took_s(row: AttemptRecord) -> float | None:

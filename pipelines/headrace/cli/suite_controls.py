@@ -2,31 +2,41 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
 
-from headrace.cli.arguments import Suite
+from headrace.cli.arguments import OneSuite, suites
+from headrace.errors import UserError
 from headrace.ledger.records import RunRecord
-from headrace.runs.suites import ask, ask_for_more, find_suite
+from headrace.runs.suites import ask, ask_for_more, find_suite, only_suite
 
-Numbers = Annotated[list[int] | None, typer.Argument(metavar="[NUMBER]...", help="Trials.")]
+Numbered = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="SUITE|NUMBER",
+        help="Id of the suite, when there are several; numbers of trials.",
+        autocompletion=suites,
+    ),
+]
 
 _SOON = "its driver heeds it within seconds"
 
 
-def pause(suite: Suite) -> None:
+def pause(suite: OneSuite = None) -> None:
     """Begin no more trials; those that run go on.
 
     Examples:
         headrace suite pause digits-20260102-030405-0a1b2c3d
     """
-    ask(find_suite(suite), "pause")
-    typer.echo(f"asked to begin no more trials; {_SOON}")
+    record = _suite(suite)
+    ask(record, "pause")
+    typer.echo(f"{record.run_id}: asked to begin no more trials; {_SOON}")
 
 
 def resume(
-    suite: Suite,
+    suite: OneSuite = None,
     limit: Annotated[
         int | None, typer.Option(min=1, help="From now on so many trials at once at most.")
     ] = None,
@@ -38,43 +48,43 @@ def resume(
 
         headrace suite resume digits-20260102-030405-0a1b2c3d --limit 4
     """
-    record = find_suite(suite)
+    record = _suite(suite)
     if limit is not None:
         ask(record, "limit", limit=limit)
     ask(record, "resume")
-    typer.echo(f"asked to begin trials; {_SOON}")
+    typer.echo(f"{record.run_id}: asked to begin trials; {_SOON}")
 
 
-def cancel(suite: Suite, numbers: Numbers = None) -> None:
+def cancel(words: Numbered = None) -> None:
     """Cancel trials that wait or run, by number, or all: what has ended stays.
 
     Examples:
         headrace suite cancel digits-20260102-030405-0a1b2c3d 7 12
 
-        headrace suite cancel digits-20260102-030405-0a1b2c3d
+        headrace suite cancel 7
     """
-    ask(find_suite(suite), "cancel", numbers or ())
-    typer.echo(f"asked to cancel {_named(numbers)}; {_SOON}")
+    record, numbers = suite_and_numbers(words)
+    ask(record, "cancel", numbers)
+    typer.echo(f"{record.run_id}: asked to cancel {_named(numbers)}; {_SOON}")
 
 
-def retry(suite: Suite, numbers: Numbers = None) -> None:
+def retry(words: Numbered = None) -> None:
     """Run trials that have failed or were cancelled again, by number, or all.
 
     Of a suite that has ended they run with `headrace resume`; those that succeeded do not again.
 
     Examples:
-        headrace suite retry digits-20260102-030405-0a1b2c3d
+        headrace suite retry
 
         headrace suite retry digits-20260102-030405-0a1b2c3d 7
     """
-    record = find_suite(suite)
-    ask(record, "retry", numbers or ())
-    typer.echo(f"asked to run {_named(numbers)} again; {_when(record)}")
+    record, numbers = suite_and_numbers(words)
+    ask(record, "retry", numbers)
+    typer.echo(f"{record.run_id}: asked to run {_named(numbers)} again; {_when(record)}")
 
 
 def prioritize(
-    suite: Suite,
-    numbers: Annotated[list[int], typer.Argument(metavar="NUMBER...", help="Trials.")],
+    words: Numbered,
     priority: Annotated[int, typer.Option(help="The greatest begins first.")] = 1,
 ) -> None:
     """Have trials that wait begin before others; those that run go on.
@@ -87,13 +97,22 @@ def prioritize(
 
         headrace suite prioritize digits-20260102-030405-0a1b2c3d 7 --priority -1
     """
-    ask(find_suite(suite), "prioritize", numbers, priority=priority)
-    typer.echo(f"asked to give {_named(numbers)} priority {priority}; {_SOON}")
+    record, numbers = suite_and_numbers(words)
+    if not numbers:
+        raise UserError("No trial is named", "Say which: headrace suite prioritize 7 12.")
+    ask(record, "prioritize", numbers, priority=priority)
+    typer.echo(f"{record.run_id}: asked to give {_named(numbers)} priority {priority}; {_SOON}")
 
 
 def add(
-    suite: Suite,
-    words: Annotated[list[str], typer.Argument(help="Values of the new trials, as for sweep.")],
+    words: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="SUITE|KEY=VALUES",
+            help="Id of the suite, when there are several; values of new trials, as for sweep.",
+            autocompletion=suites,
+        ),
+    ],
     priority: Annotated[
         int | None, typer.Option(help="Greater ones begin first; as suite.priority says.")
     ] = None,
@@ -103,11 +122,30 @@ def add(
     Examples:
         headrace suite add digits-20260102-030405-0a1b2c3d trainer.max_epochs=5 seed=1,2,3
 
-        headrace suite add digits-20260102-030405-0a1b2c3d seed=4 --priority 1
+        headrace suite add seed=4 --priority 1
     """
-    record = find_suite(suite)
-    count = ask_for_more(record, words, priority)
-    typer.echo(f"asked to add {count} {'trial' if count == 1 else 'trials'}; {_when(record)}")
+    is_named = "=" not in words[0]
+    record = _suite(words[0] if is_named else None)
+    count = ask_for_more(record, words[1:] if is_named else words, priority)
+    more = f"{count} {'trial' if count == 1 else 'trials'}"
+    typer.echo(f"{record.run_id}: asked to add {more}; {_when(record)}")
+
+
+def suite_and_numbers(words: Sequence[str] | None) -> tuple[RunRecord, list[int]]:
+    """A suite, the only one when the first word is a number or missing, and numbers of trials.
+
+    Raises:
+        UserError: A word is no number; several suites may be meant.
+    """
+    given = list(words or ())
+    named = given.pop(0) if given and not given[0].isdecimal() else None
+    if wrong := [word for word in given if not word.isdecimal()]:
+        raise UserError(f"'{wrong[0]}' is no number of a trial", "List them: headrace suite show.")
+    return _suite(named), [int(word) for word in given]
+
+
+def _suite(run_id: str | None) -> RunRecord:
+    return only_suite() if run_id is None else find_suite(run_id)
 
 
 def _when(record: RunRecord) -> str:
@@ -115,7 +153,7 @@ def _when(record: RunRecord) -> str:
     return f"it has ended, so go on with it: headrace resume {record.run_id}" if is_over else _SOON
 
 
-def _named(numbers: list[int] | None) -> str:
+def _named(numbers: Sequence[int]) -> str:
     if not numbers:
         return "all trials that can be"
     word = "trial" if len(numbers) == 1 else "trials"

@@ -11,7 +11,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from headrace.cli.console import duration, keep_whole
+from headrace.cli.console import duration
+from headrace.cli.listing import Listing
 from headrace.cli.words import cost_words, money
 from headrace.ledger.trial_records import TrialRecord
 from headrace.recipe.suite import Objective
@@ -30,51 +31,44 @@ _STYLES = {
 _MOST_RUNNING = 10
 
 
-def suites_table(views: Sequence[SuiteView]) -> Table:
+def suites_list(views: Sequence[SuiteView]) -> Listing:
     """A row for each suite."""
     goes_on, is_counted = any(view.eta_s for view in views), any(view.cost for view in views)
     more = [*(["left"] if goes_on else []), *(["cost"] if is_counted else [])]
-    table = Table("suite", "state", "trials", "best", "time", *more, box=None, pad_edge=False)
-    keep_whole(table.columns[0], [view.run_id for view in views])
-    keep_whole(table.columns[1], [view.state.value for view in views])
+    titles = ("suite", "state", "trials", "best", "time", *more)
+    listed = Listing(*titles, figures=("time", *more), labels=("trials", "best"))
     for view in views:
-        table.add_row(
+        listed.add(
             view.run_id,
             _state_words(view),
-            Text(_counts(view)),
-            Text(best_words(view, named=False)),
+            _counts(view),
+            best_words(view, named=False),
             duration(view.elapsed_s),
             *([_left(view)] if goes_on else []),
             *([money(view.cost)] if is_counted else []),
         )
-    return table
+    return listed
 
 
-def trials_table(rows: Sequence[TrialRecord], objectives: Sequence[Objective]) -> Table:
+def trials_list(rows: Sequence[TrialRecord], objectives: Sequence[Objective]) -> Listing:
     """A row for each trial."""
-    table = Table(box=None, pad_edge=False)
-    table.add_column("#", justify="right", no_wrap=True)
-    table.add_column("state", no_wrap=True)
-    table.add_column("differs in", overflow="fold", ratio=3)
-    for each in objectives:
-        table.add_column(each.metric, justify="right", no_wrap=True)
-    table.add_column("time", justify="right", no_wrap=True)
-    table.add_column("node", overflow="ellipsis", no_wrap=True)
-    table.add_column("why it failed", overflow="ellipsis", no_wrap=True, ratio=2)
+    metrics = [each.metric for each in objectives]
+    titles = ("#", "state", "differs in", *metrics, "time", "node", "why it failed")
+    listed = Listing(*titles, figures=("#", *metrics, "time"))
     keys = varying(rows) or tuple(dict.fromkeys(key for row in rows for key in row.values))
     names = short_keys(keys)
     for row in rows:
         told = {names[key]: row.values[key] for key in keys if key in row.values}
-        table.add_row(
+        listed.add(
             str(row.number),
             _state_of(row),
-            Text(values_words(told) or row.name),
+            values_words(told) or row.name,
             *_objectives(row, len(objectives)),
             duration(_took_s(row)),
             row.node,
-            Text(_cause(row)),
+            _cause(row),
         )
-    return table
+    return listed
 
 
 def points_table(found: Sequence[PointResult], objectives: Sequence[Objective]) -> Table:

@@ -12,18 +12,18 @@ from typing import Annotated, Any
 import typer
 from rich.live import Live
 
-from headrace.cli.arguments import AnySuite, Suite
+from headrace.cli.arguments import AnySuite
 from headrace.cli.console import JsonOption, open_console, output_is_gone, tell_json
-from headrace.cli.suite_controls import CONTROLS
+from headrace.cli.suite_controls import CONTROLS, Numbered, suite_and_numbers
 from headrace.cli.suite_view import (
     closing,
     live,
     points_table,
-    suites_table,
-    trials_table,
+    suites_list,
+    trials_list,
 )
 from headrace.cli.watching import REFRESH_S, Counts
-from headrace.errors import UnknownNameError, nearest
+from headrace.errors import UnknownNameError, UserError, nearest
 from headrace.files.layout import RunFolder
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.trial_records import TrialRecord
@@ -65,7 +65,7 @@ def list_(
     if as_json:
         tell_json(views)
         return
-    open_console().print(suites_table(views))
+    open_console().print(suites_list(views))
 
 
 @app.command()
@@ -108,7 +108,7 @@ def show(
     if as_json:
         tell_json([_for_programs(row) for row in rows])
         return
-    console.print(trials_table(rows, objectives))
+    console.print(trials_list(rows, objectives))
     total = sum(open_ledger().count_trials(record.run_id).values())
     if len(rows) == limit < total:
         console.print(f"{limit} of {total} trials; --limit shows more")
@@ -138,17 +138,19 @@ def watch(suite: AnySuite = None) -> None:
 
 
 @app.command()
-def logs(
-    suite: Suite, number: Annotated[int, typer.Argument(metavar="NUMBER", help="The trial.")]
-) -> None:
+def logs(words: Numbered) -> None:
     """Print the logs of a trial's attempts.
 
     Examples:
         headrace suite logs digits-20260102-030405-0a1b2c3d 7
+
+        headrace suite logs 7
     """
-    record = find_suite(suite)
-    row = open_ledger().trial(record.run_id, number)
-    folder = RunFolder(Path(record.folder)).trial(number)
+    record, numbers = suite_and_numbers(words)
+    if len(numbers) != 1:
+        raise UserError("Name one trial", "By its number: headrace suite logs 7.")
+    row = open_ledger().trial(record.run_id, *numbers)
+    folder = RunFolder(Path(record.folder)).trial(*numbers)
     for attempt in range(1, row.attempts + 1):
         for file in sorted(folder.attempt(attempt).logs.glob("*.log")):
             for line in file.read_text(errors="replace").splitlines():

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from headrace.cli.console import amount, duration
+from headrace.cli.console import amount, duration, hundredths
+from headrace.clusters.overview import LeaseView
 from headrace.runs.costs import Cost, CostLine, MostCost
 from headrace.runs.foresight import Ahead
 from headrace.runs.overview import StepView
@@ -124,7 +125,7 @@ def money(cost: Cost | None) -> str:
     """US dollars for a table: `?` and `+?` are of machines whose price is not known."""
     if cost is None or (cost.unpriced and not cost.usd):
         return "?"
-    return f"${cost.usd:,.2f}{'+?' if cost.unpriced else ''}"
+    return f"${hundredths(cost.usd)}{'+?' if cost.unpriced else ''}"
 
 
 def most_words(most: MostCost | None) -> str:
@@ -137,7 +138,9 @@ def most_words(most: MostCost | None) -> str:
 
 
 def _sum(cost: Cost) -> str:
-    return ", ".join((f"${cost.usd:,.2f} for {cost.hours:,.2f} hours", *_doubts(cost)))
+    return ", ".join(
+        (f"${hundredths(cost.usd)} for {hundredths(cost.hours)} hours", *_doubts(cost))
+    )
 
 
 def _doubts(cost: Cost) -> Iterator[str]:
@@ -148,10 +151,16 @@ def _doubts(cost: Cost) -> Iterator[str]:
 
 
 def _line(line: CostLine) -> str:
-    usd = "?" if line.usd is None else f"${line.usd:,.2f}"
+    usd = "?" if line.usd is None else f"${hundredths(line.usd)}"
     what = f"{line.kind} ({line.market})" if line.market else line.kind
     role = f"{line.role}: " if line.role else ""
-    return f"{role}{usd}: {line.machines} x {what}, {line.hours:,.2f} h, {line.price}"
+    return f"{role}{usd}: {line.machines} x {what}, {hundredths(line.hours)} h, {line.price}"
+
+
+def nodes_words(view: LeaseView) -> str:
+    """Nodes that are there, of those that a gang has or a pool may have: `2/4 (pool)`."""
+    here = f"{view.nodes_here}/" if view.state.is_active else ""
+    return f"{here}{view.nodes} ({view.kind})"
 
 
 def busy(use: Use) -> Iterator[str]:

@@ -201,7 +201,7 @@ def waiting_for(folder: LeaseFolder, *, for_more: bool = False) -> str:
     """What a lease without any node waits for in a queue, or one that has work `for_more` nodes."""
     pool = None if is_there(folder.closed) else read_record(folder.pool, PoolRecord)
     if pool is not None:
-        return pool.waits_for if for_more or not pool.has_nodes else ""
+        return pool.waits_for if for_more or not pool.num_here else ""
     if is_there(folder.info) or is_there(folder.host):
         return ""
     if not is_there(folder.job) and not is_there(folder.waiting):

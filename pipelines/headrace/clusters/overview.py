@@ -40,6 +40,8 @@ class LeaseView(Record):
     """State of the lease."""
     nodes: int
     """Nodes of a gang, most nodes of a pool."""
+    nodes_here: int
+    """Those that are there now."""
     age_s: float
     """Seconds since it was asked for."""
     idle_s: float | None
@@ -103,7 +105,8 @@ def views(site: SiteFolder, *, ended: bool = False) -> tuple[LeaseView, ...]:
 def view(folder: LeaseFolder) -> LeaseView:
     """One lease."""
     spec, info = client.spec(folder), client.info(folder)
-    pool = read_record(folder.pool, PoolRecord) or PoolRecord()
+    jobs = read_record(folder.pool, PoolRecord)  # none for a gang, and without a queue
+    pool = jobs or PoolRecord()
     bad = client.bad_nodes(folder)
     now = time.time()
     steps = steps_of(folder)
@@ -117,6 +120,7 @@ def view(folder: LeaseFolder) -> LeaseView:
         kind=spec.role.kind,
         state=state,
         nodes=spec.role.nodes,
+        nodes_here=_nodes_here(state, spec, jobs),
         age_s=now - folder.spec.stat().st_mtime,
         idle_s=now - _busy_until(steps, info) if is_idle else None,
         num_steps=len(steps),
@@ -132,6 +136,12 @@ def view(folder: LeaseFolder) -> LeaseView:
         takes_all=pool.takes_all,
         why_ended=client.why_ended(folder),
     )
+
+
+def _nodes_here(state: LeaseState, spec: LeaseSpec, pool: PoolRecord | None) -> int:
+    if state is not LeaseState.READY:
+        return 0
+    return spec.role.nodes if pool is None else pool.num_here
 
 
 def _readable(

@@ -170,9 +170,9 @@ class PoolRecord(Record):
     """Why it can have no nodes at all; null as long as it can."""
 
     @property
-    def has_nodes(self) -> bool:
-        """Whether any node is there."""
-        return any(job.stage in ("idle", "busy") for job in self.jobs)
+    def num_here(self) -> int:
+        """Nodes that are there, to work and not to leave."""
+        return sum(job.stage in ("idle", "busy") for job in self.jobs)
 
 
 class Ending(Record):

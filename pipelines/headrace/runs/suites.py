@@ -42,6 +42,7 @@ _LATER = ("retry", "add")
 _LATER_LINES = tuple(f'{{"what":"{what}"'.encode() for what in _LATER)
 _HEEDED = b'{"event":"heeded"'
 _MOST_RUNS = 10_000
+_MOST_NAMED = 10
 
 
 class SuiteView(Figures):
@@ -101,6 +102,21 @@ def find_suite(run_id: str | None) -> RunRecord:
         raise UserError(f"Run {record.run_id} is no suite", "List suites: headrace suite list.")
     note_trials(RunFolder(Path(record.folder)))
     return record
+
+
+def only_suite() -> RunRecord:
+    """The suite that is meant where none is named: the only one that goes on, or that there is.
+
+    Raises:
+        UnknownNameError: There is none.
+        UserError: There are several.
+    """
+    found = tuple(suites(_MOST_NAMED))
+    meant = [row for row in found if not row.state.is_final] or found
+    if len(meant) > 1:
+        named = ", ".join(row.run_id for row in meant)
+        raise UserError(f"Several suites may be meant: {named}", "Name one of them.")
+    return find_suite(meant[0].run_id if meant else None)
 
 
 def suite_view(record: RunRecord) -> SuiteView:

@@ -14,7 +14,7 @@ from typer.main import get_command
 from headrace.cli import app, commands
 from headrace.cli.commands import build
 from headrace.examples import digits
-from support.command_line import headrace
+from support.command_line import every_command, headrace
 
 
 def test_a_full_disk_is_told_without_a_trace(
@@ -44,6 +44,27 @@ def test_the_help_is_short_and_in_parts() -> None:
     assert [row for row in rows if not re.match(r"│ [a-z-]+ +[A-Z].+\. +│$", row)] == []
     commands = get_command(build()).commands  # type: ignore[attr-defined]
     assert {row.split()[1] for row in rows} == set(commands)
+
+
+WITHOUT_JSON = """
+demo up down env cancel logs shell schema chaos
+suite watch, suite logs, suite pause, suite resume, suite cancel, suite retry, suite prioritize
+suite add, lease close, lease reap, lease adopt, lease shell, cloud destroy, example digits
+ledger migrate, ledger export, ledger url, bench read, bench pack, bench stage, bench train
+bench s3, bench suite, bench ledger, bench foresight, bench
+"""
+
+
+def test_every_command_that_lists_or_tells_has_json() -> None:
+    """What has none does something, or prints lines of files."""
+    without = {
+        words
+        for words, command in every_command()
+        if words and "--json" not in {name for each in command.params for name in each.opts}
+    }
+    listed = WITHOUT_JSON.strip().splitlines()
+    known = {*listed[0].split(), *(each.strip() for row in listed[1:] for each in row.split(","))}
+    assert without - known == set()
 
 
 _INTERRUPTED_BY = """

@@ -58,6 +58,7 @@ def _view(**changes: Any) -> LeaseView:
         kind="gang",
         state=LeaseState.STARTING,
         nodes=2,
+        nodes_here=0,
         age_s=60.0,
         idle_s=None,
         num_steps=0,

@@ -12,7 +12,14 @@ import pytest
 from headrace.clusters import client
 from headrace.clusters.lease_status import write_heartbeat
 from headrace.clusters.overview import leftovers, reap, view, views
-from headrace.clusters.records import Ending, HostRecord, LeaseInfo, LeaseSpec
+from headrace.clusters.records import (
+    Ending,
+    HostRecord,
+    LeaseInfo,
+    LeaseSpec,
+    PoolJobView,
+    PoolRecord,
+)
 from headrace.errors import SilentError
 from headrace.files.atomic import write_record, write_text
 from headrace.files.layout import LeaseFolder, SiteFolder
@@ -28,6 +35,7 @@ def test_a_ready_lease_tells_its_dashboard_and_since_when_it_has_nothing_to_do(
     folder = SiteFolder(tmp_path).lease("demo-1")
     write_record(folder.spec, lease_spec(folder, Role()))
     assert (view(folder).state, view(folder).dashboard_url) == (LeaseState.STARTING, "")
+    assert view(folder).nodes_here == 0
     host, url = ProcessIdentity.of(), "http://127.0.0.1:2"
     write_record(folder.host, HostRecord(process=host))
     write_heartbeat(folder)
@@ -38,11 +46,18 @@ def test_a_ready_lease_tells_its_dashboard_and_since_when_it_has_nothing_to_do(
     write_record(folder.info, info)
     seen = view(folder)
     assert (seen.state, seen.dashboard_url, seen.num_running) == (LeaseState.READY, url, 0)
+    assert (seen.nodes_here, seen.nodes) == (1, 1)
     assert seen.idle_s is not None
     assert 60 <= seen.idle_s < 3600
     write_text(folder.step(1).spec, "{}")
     seen = view(folder)
     assert (seen.num_steps, seen.num_running, seen.idle_s) == (1, 1, None)
+    jobs = [
+        PoolJobView(node=f"node-{number}", job_id=str(number), stage=stage, why="")
+        for number, stage in enumerate(("busy", "idle", "starting", "queued", "leaving"))
+    ]
+    write_record(folder.pool, PoolRecord(jobs=tuple(jobs)))
+    assert view(folder).nodes_here == 2
 
 
 _DONE = Ending(state=LeaseState.CLOSED, reason="done")

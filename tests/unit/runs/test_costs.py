@@ -92,7 +92,7 @@ def test_what_has_not_ended_costs_until_now_and_what_is_unknown_is_told():
         "$1.00 for 0.52 hours, and what 1 machines cost whose price is not known, "
         "the end of 1 machines is an estimate",
         "$1.00: 1 x g4dn.2xlarge (on-demand), 0.50 h, $2 an hour (site file)",
-        "?: 1 x g4dn.2xlarge (spot), 0.02 h, price not known",
+        "?: 1 x g4dn.2xlarge (spot), 0.0167 h, price not known",
     ]
 
 

@@ -1,0 +1,85 @@
+"""Lists that nothing is cut from, however narrow the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.measure import Measurement
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+_LEAST_ROOM = 40
+_SHORT = 10
+
+
+class Listing:
+    """A table where it fits; else each row as a text, below its first cell unless that is short.
+
+    The last cell may be a long text: in a table it is folded when there is room for 40 characters.
+
+    Args:
+        titles: Of the columns.
+        figures: Those of numbers.
+        labels: Others whose cells say nothing without their title, either.
+    """
+
+    def __init__(
+        self, *titles: str, figures: Sequence[str] = (), labels: Sequence[str] = ()
+    ) -> None:
+        self._titles = titles
+        self._figures = figures
+        self._labels = {*figures, *labels}
+        self._rows: list[tuple[Text, ...]] = []
+
+    def add(self, *cells: str | Text) -> None:
+        """Add a row."""
+        self._rows.append(tuple(c if isinstance(c, Text) else Text(c) for c in cells))
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        for is_tight in (False, True):
+            whole, without_last = self._table(is_tight), self._table(is_tight, -1)
+            least = _width(console, options, without_last) + 2 + _LEAST_ROOM
+            if min(_width(console, options, whole), least) <= options.max_width:
+                yield whole
+                return
+        yield from self._blocks()
+
+    def _table(self, is_tight: bool, end: int | None = None) -> Table:
+        table = Table(box=None, pad_edge=False, collapse_padding=is_tight)
+        for title in self._titles[:end]:
+            is_last = title == self._titles[-1]
+            table.add_column(
+                title,
+                justify="right" if title in self._figures else "left",
+                no_wrap=not is_last,
+                overflow="fold",
+            )
+        for row in self._rows:
+            table.add_row(*row[:end])
+        return table
+
+    def _blocks(self) -> Iterator[RenderableType]:
+        is_short = all(row[0].cell_len <= _SHORT for row in self._rows)
+        grid = Table.grid(padding=(0, 2, 0, 0))
+        for row in self._rows:
+            told = [
+                Text.assemble(f"{title} ", cell) if title in self._labels else cell
+                for title, cell in zip(self._titles[1:], row[1:], strict=True)
+                if cell.plain
+            ]
+            rest = Text(" · ").join(told)
+            rest.overflow = "fold"
+            if is_short:
+                grid.add_row(row[0], rest)
+            else:
+                yield Text.assemble(row[0], overflow="fold")
+                yield Padding(rest, (0, 0, 0, 2), expand=False)
+        if is_short:
+            yield grid
+
+
+def _width(console: Console, options: ConsoleOptions, table: Table) -> int:
+    """Columns of the terminal that a table would take without folding anything."""
+    return Measurement.get(console, options.update(max_width=10_000), table).maximum
