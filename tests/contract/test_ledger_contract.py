@@ -148,7 +148,7 @@ class LedgerContract:
             state = StepState.RUNNING if number % 2 else StepState.FAILED
             ledger.add_run(run_row(f"run-{number}", created_at=float(number), state=state))
         assert [run.run_id for run in ledger.runs(limit=3)] == ["run-4", "run-3", "run-2"]
-        running = ledger.runs(state=StepState.RUNNING)
+        running = ledger.runs(states=(StepState.RUNNING,))
         assert [run.run_id for run in running] == ["run-3", "run-1"]
 
     def test_the_first_end_of_a_run_counts(self, ledger: Ledger):

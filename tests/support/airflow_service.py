@@ -307,7 +307,8 @@ class AirflowService:
         """End Airflow, and fail when a process of it or of its leases is left a minute later."""
         self.go_down()
         with self.settings():
-            for record in self.ledger.runs(state=StepState.RUNNING):  # of tests that have failed
+            running = self.ledger.runs(states=(StepState.RUNNING,))
+            for record in running:  # of tests that have failed
                 end_run(open_run(record.run_id), StepState.CANCELLED)
         try:
             wait_until(lambda: not started_by("", self.home), 60.0, "all processes to end")

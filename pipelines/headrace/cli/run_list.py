@@ -49,7 +49,7 @@ def runs(
     """
     if context.invoked_subcommand is not None:
         return
-    records = open_ledger().runs(limit=limit, state=state)
+    records = open_ledger().runs(limit, () if state is None else (state,))
     books = Books.of(records)
     if as_json:
         tell_json([_for_programs(row, books) for row in records])

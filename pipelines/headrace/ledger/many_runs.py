@@ -20,18 +20,18 @@ class ManyRuns(LedgerPart):
     """The part of the ledger that lists runs, and tells of many at once."""
 
     def runs(
-        self, limit: int = 50, state: StepState | None = None, text: str = ""
+        self, limit: int = 50, states: Collection[StepState] = (), text: str = ""
     ) -> tuple[RunRecord, ...]:
         """At most `limit` runs, newest first.
 
         Args:
             limit: Most runs.
-            state: State that they are in; None for all.
+            states: States of which they are in one; none for all.
             text: What their id, recipe or site contains, in whatever case.
         """
         query = select(RunRecord).order_by(RunRecord.created_at.desc(), RunRecord.run_id.desc())
-        if state is not None:
-            query = query.filter_by(state=state)
+        if states:
+            query = query.where(RunRecord.state.in_(states))
         if text:
             named = (RunRecord.run_id, RunRecord.recipe_name, RunRecord.site_name)
             query = query.where(or_(*(each.icontains(text, autoescape=True) for each in named)))

@@ -55,7 +55,7 @@ def reap(
     `step_is_abandoned` for running steps of runs whose owner lives.
     """
     done: list[str] = []
-    for record in open_ledger().runs(limit=_MOST_RUNS, state=StepState.RUNNING):
+    for record in open_ledger().runs(limit=_MOST_RUNS, states=(StepState.RUNNING,)):
         try:
             run = open_run(record.run_id)
         except HeadraceError as error:

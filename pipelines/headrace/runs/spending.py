@@ -32,7 +32,7 @@ def bring_up_to_date(run_id: str | None = None) -> None:
     """Enter what a run has taken by now, or all that go on; one that cannot be read is left out."""
     ledger = open_ledger()
     runs = (
-        ledger.runs(limit=_MOST_RUNS, state=StepState.RUNNING)
+        ledger.runs(limit=_MOST_RUNS, states=(StepState.RUNNING,))
         if run_id is None
         else (ledger.run(run_id),)
     )

@@ -91,9 +91,9 @@ class Books:
         )
 
 
-def runs_page(limit: int = 200, state: StepState | None = None, text: str = "") -> RunsPage:
-    """The newest runs, those in a state or with a text in their id, recipe or site."""
-    records = open_ledger().runs(limit, state, text)
+def runs_page(limit: int = 200, states: Sequence[StepState] = (), text: str = "") -> RunsPage:
+    """The newest runs, those in some states or with a text in their id, recipe or site."""
+    records = open_ledger().runs(limit, states, text)
     return RunsPage(now=time.time(), rows=run_rows(records))
 
 

@@ -75,11 +75,11 @@ def shell(page: str) -> Response:
 async def runs(
     request: Request,
     limit: Annotated[int, Query(ge=1, le=1000)] = 200,
-    state: StepState | None = None,
+    states: Annotated[tuple[StepState, ...], Query(alias="state")] = (),
     text: Annotated[str, Query(max_length=200)] = "",
 ) -> Response:
     """The newest runs."""
-    return await answers.send(request, partial(runs_page, limit, state, text))
+    return await answers.send(request, partial(runs_page, limit, states, text))
 
 
 @data.get("/run")

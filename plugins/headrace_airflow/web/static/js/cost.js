@@ -1,0 +1,70 @@
+// The page of costs: what machines took, by what one asks for, and how far budgets are spent.
+
+import { dollars, known, number, percent } from "./format.js";
+import { link, useLive, usePlace } from "./live.js";
+import { Table, useSorted } from "./table.js";
+import { Choice, html, Meter, Missing, Section, Stat, Trouble } from "./ui.js";
+
+const WAYS = [
+  ["month", "Month"],
+  ["user", "User"],
+  ["site", "Site"],
+  ["cause", "Cause"],
+  ["suite", "Suite"],
+];
+
+const sum = (rows, name) => rows.reduce((total, row) => total + (row[name] ?? 0), 0);
+
+function columnsOf(title, rows) {
+  const most = Math.max(0, ...rows.map((row) => row.usd ?? 0));
+  const hours = (id, shown) => ({ id, title: shown, numeric: true, value: (row) => row[id], cell: (row) => number(row[id]) });
+  return [
+    { id: "name", title, lead: true, value: (row) => row.name, cell: (row) => html`<span class="strong">${row.name || "none"}</span>` },
+    {
+      id: "usd",
+      title: "Cost",
+      numeric: true,
+      wide: true,
+      width: "34%",
+      value: (row) => row.usd,
+      cell: (row) => (row.unknown && !known(row.usd) ? html`<span class="muted">no price known</span>`
+        : html`<${Meter} value=${most ? row.usd / most : 0} text=${`${row.unknown ? "at least " : ""}${dollars(row.usd)}`} />`),
+    },
+    hours("hours", "Node hours"),
+    hours("gpu_hours", "GPU hours"),
+    { id: "wasted_share", title: "Wasted", numeric: true, value: (row) => row.wasted_share, cell: (row) => percent(row.wasted_share) },
+  ];
+}
+
+const Totals = ({ rows }) => html`<dl class="panel stats">
+  <${Stat} name="Cost" value=${dollars(sum(rows, "usd"))}>${rows.some((row) => row.unknown) ? "and what has no known price" : ""}<//>
+  <${Stat} name="Node hours" value=${number(sum(rows, "hours"))} />
+  <${Stat} name="GPU hours" value=${number(sum(rows, "gpu_hours"))} />
+</dl>`;
+
+const Budget = ({ budget }) => {
+  const share = budget.usd ? budget.spent / budget.usd : 0;
+  const tone = share > 1 ? "tone-bad" : share > 0.8 ? "tone-warn" : "tone-good";
+  return html`<li class=${tone}><span class="row"><span class="strong">${budget.key}</span>
+      <span class="number">${dollars(budget.spent)} of ${dollars(budget.usd)}</span></span>
+    <${Meter} value=${share} />
+    <span class="small muted">${share > 1 ? "overspent" : `${dollars(budget.usd - budget.spent)} left`}</span></li>`;
+};
+
+/** The page. */
+export function Cost() {
+  const [by, setBy] = usePlace("by", "month");
+  const seen = useLive(link("data/cost", { by }));
+  const rows = seen.data?.rows ?? [];
+  const title = WAYS.find(([each]) => each === seen.data?.by)?.[1] ?? "";
+  const columns = columnsOf(title, rows);
+  const sort = useSorted(rows, columns);
+  document.title = "Cost · headrace";
+  return html`<div class="title"><h1>Cost</h1><div class="filters"><${Choice} label="Cost by" options=${WAYS} value=${by} onChange=${setBy} /></div></div>
+    <${Trouble} seen=${seen} />
+    ${seen.data
+      ? html`<${Totals} rows=${rows} />
+        ${seen.data.budgets.length > 0 && html`<${Section} title="Budgets" flush><ul class="running">${seen.data.budgets.map((budget) => html`<${Budget} key=${budget.key} budget=${budget} />`)}</ul><//>`}
+        <${Section} title=${`By ${title.toLowerCase()}`} flush><${Table} caption=${`Cost by ${title.toLowerCase()}`} columns=${columns} rows=${sort.rows} sort=${sort} rowKey=${(row) => row.name} cards empty="Nothing was counted yet." /><//>`
+      : html`<${Missing} seen=${seen} />`}`;
+}

@@ -1,0 +1,143 @@
+// The page of a suite: how its trials stand, what they found, and what can be done about them.
+
+import { useMemo, useState } from "../vendor/hooks.mjs";
+import { Chart } from "./charts.js";
+import { count, dollars, duration, known, number, words } from "./format.js";
+import { asked, link, useLive } from "./live.js";
+import { Head } from "./run.js";
+import { shortNames, Trials, useTrials } from "./trials.js";
+import { Act, html, isActive, Missing, Notice, Progress, Section, Stat, tone, Trouble } from "./ui.js";
+
+const ORDER = ["succeeded", "pruned", "failed", "lost", "timed_out", "preempted", "cancelled", "running", "queued"];
+const FIRST_KEYS = 5;
+const WIDE_SPAN = 50; // an axis is logarithmic when the largest is this many times the smallest,
+const LOW_MIDDLE = 0.1; // and the median below this share of the largest
+const MOST_RUNNING = 12;
+
+function Counts({ trials }) {
+  const shown = ORDER.filter((state) => trials.counts[state]);
+  return html`<div class="panel counts">
+    <div class="stacked" aria-hidden="true">${shown.map((state) => html`<span key=${state} class=${`tone-${tone(state)} is-${state}`} style=${{ flexGrow: trials.counts[state] }}></span>`)}</div>
+    <ul>${shown.map((state) => html`<li key=${state}><span class=${`state tone-${tone(state)}`} data-state=${state}>${words(state)}</span> <span class="number strong">${count(trials.counts[state])}</span></li>`)}</ul>
+  </div>`;
+}
+
+function Figures({ suite }) {
+  const { run, best, objectives } = suite;
+  const { total, counts } = run.trials ?? { total: null, counts: {} };
+  const over = Object.entries(counts).reduce((sum, [state, many]) => sum + (isActive(state) ? 0 : many), 0);
+  const goal = objectives[0] && `${objectives[0].metric}, ${objectives[0].mode === "max" ? "higher" : "lower"} is better`;
+  return html`<dl class="panel stats">
+    <${Stat} name="Trials that have ended" value=${count(over)}>of ${count(total)}<//>
+    <${Stat} name="Running" value=${count(counts.running ?? 0)}>${suite.paused ? "paused: no more begin" : ""}<//>
+    <${Stat} name="Best value" value=${number(best?.value)}>${goal}<//>
+    <${Stat} name="Best trial" value=${best ? best.number : undefined}>${best?.name}<//>
+    ${isActive(run.state)
+      ? html`<${Stat} name="Left" value=${duration(suite.eta_s)}>${known(suite.eta_error_s) ? `± ${duration(suite.eta_error_s)}` : ""}<//>`
+      : html`<${Stat} name="Took" value=${duration(run.elapsed_s)} />`}
+    <${Stat} name="Cost" value=${dollars(suite.usd)} />
+  </dl>`;
+}
+
+function Actions({ suite, refresh }) {
+  const { run, paused } = suite;
+  if (!suite.can_act) return null;
+  const failed = (run.trials?.counts.failed ?? 0) + (run.trials?.counts.lost ?? 0);
+  const given = (what) => ({ address: "act/suite", body: { id: run.run_id, what, trials: [] }, onDone: refresh });
+  return html`
+    ${isActive(run.state) && (paused
+      ? html`<${Act} key="resume" ...${given("resume")} label="Resume" question="Let trials begin again?" detail="The suite goes on where it stands." />`
+      : html`<${Act} key="pause" ...${given("pause")} label="Pause" question="Pause this suite?" detail="Trials that run go on; no more begin until it is resumed." />`)}
+    ${failed > 0 && html`<${Act} key="retry" ...${given("retry")} label="Retry failed" question=${`Run ${count(failed)} failed trials again?`} detail="Each goes on from its last checkpoint where it has one." />`}
+    ${isActive(run.state) && html`<${Act} key="cancel" ...${given("cancel")} label="Cancel suite" kind="danger" question="Cancel this suite?" detail="Trials that run are stopped, and the others never begin. Results so far are kept." />`}`;
+}
+
+/** Metrics as words. */
+const measured = (metrics) => Object.entries(metrics).map(([name, value]) => `${name} ${number(value)}`).join(", ");
+
+function Running({ suite }) {
+  if (!suite.running.length) return null;
+  const more = suite.running.length - MOST_RUNNING;
+  return html`<${Section} title="Running now" flush>
+    <ul class="running">${suite.running.slice(0, MOST_RUNNING).map((trial) => html`<li key=${trial.number}>
+      <span class="row"><span class="ellipsis" title=${trial.name}><span class="strong">${trial.number}</span> ${trial.name}</span><span class="muted small">${trial.node}</span></span>
+      <${Progress} value=${trial.progress} label=${`Progress of trial ${trial.number}`} />
+      <span class="small muted number ellipsis">${trial.waits || measured(trial.metrics)}</span>
+    </li>`)}</ul>${more > 0 && html`<p class="muted empty">and ${count(more)} more</p>`}
+  <//>`;
+}
+
+/** Whether values, upwards, were spread over orders of magnitude. */
+function isLogarithmic(values) {
+  const [low, middle, high] = [values[0], values[Math.floor(values.length / 2)], values[values.length - 1]];
+  return low > 0 && high / low >= WIDE_SPAN && middle < LOW_MIDDLE * high;
+}
+
+const sortedBy = (points) => [...points].sort((one, other) => one.x - other.x);
+
+/** Objective over trials, with the best so far. */
+function progressLines(rows, mode) {
+  const better = mode === "max" ? Math.max : Math.min;
+  let best = null;
+  const bests = rows.map((row) => (best = best === null ? row.objective : better(best, row.objective)));
+  const x = rows.map((row) => row.number);
+  return [
+    { label: "trial", x, y: rows.map((row) => row.objective), only: "points" },
+    { label: "best so far", x, y: bests, only: "steps" },
+  ];
+}
+
+/** Where in its category a point is drawn, so that those of one value do not hide each other. */
+const spread = (trial) => ((trial * 0.618034) % 1) * 0.5 - 0.25;
+
+/** Objective by one key; null where all trials that have ended have the same value of it. */
+function marginal(rows, key, name) {
+  const values = [...new Set(rows.map((row) => row.values[key]))].filter(known);
+  if (values.length < 2) return null;
+  const isNumber = values.every((value) => typeof value === "number");
+  const names = isNumber ? null : values.map(String).sort();
+  const place = (row) => (isNumber ? row.values[key] : names.indexOf(String(row.values[key])) + spread(row.number));
+  const points = sortedBy(rows.filter((row) => known(row.values[key])).map((row) => ({ x: place(row), y: row.objective, trial: row.number })));
+  const line = { label: "trial", x: points.map((it) => it.x), y: points.map((it) => it.y), only: "points", note: (at) => `, trial ${points[at].trial}` };
+  return { title: name, xTitle: name, xNames: names, isLogX: isNumber && isLogarithmic(points.map((it) => it.x)), lines: [line] };
+}
+
+function Found({ data, objective }) {
+  const [all, setAll] = useState(false);
+  const charts = useMemo(() => {
+    const rows = data.rows.filter((row) => known(row.objective));
+    if (!rows.length) return [];
+    const names = shortNames(data.keys);
+    const first = { title: "over trials", xTitle: "trial", lines: progressLines(rows, objective?.mode) };
+    return [first, ...data.keys.map((key) => marginal(rows, key, names[key])).filter(Boolean)];
+  }, [data, objective?.mode]);
+  if (!charts.length) return null;
+  const shown = all ? charts : charts.slice(0, FIRST_KEYS + 1);
+  const aside = charts.length > shown.length && html`<button type="button" class="plain" onClick=${() => setAll(true)}>Show all ${charts.length - 1} keys</button>`;
+  return html`<${Section} title=${`${objective?.metric ?? "Objective"} by what was tried`} aside=${aside}>
+    <div class="charts">${shown.map((chart) => html`<${Chart} key=${chart.title} ...${chart} />`)}</div><//>`;
+}
+
+/** How one suite stands. */
+export function Suite({ id }) {
+  const seen = useLive(link("data/suite", { id }), { isFinal: (suite) => !isActive(suite.run.state) });
+  const suite = seen.data;
+  const trials = useTrials(id, suite !== null && !isActive(suite.run.state));
+  if (!suite) return html`<h1 class="sr-only">Suite</h1><${Missing} seen=${seen} />`;
+  const refresh = () => { seen.refresh(); trials.refresh(); };
+  const objective = suite.objectives[0];
+  document.title = `${suite.run.recipe} · ${words(suite.run.state)} · headrace`;
+  return html`<p class="sr-only" role="status">${suite.run.recipe} ${words(suite.run.state)}</p>
+    <${Trouble} seen=${seen} />
+    <${Head} run=${suite.run} now=${suite.now}><${Actions} suite=${suite} refresh=${refresh} /><//>
+    ${suite.damage && html`<${Notice} kind="warn" what=${suite.damage} />`}
+    ${suite.run.why && html`<${Notice} kind=${isActive(suite.run.state) ? "warn" : "bad"} what=${suite.run.why} />`}
+    <${Figures} suite=${suite} />
+    ${suite.run.trials && html`<${Counts} trials=${suite.run.trials} />`}
+    <${Running} suite=${suite} />
+    ${trials.data && html`<${Found} data=${trials.data} objective=${objective} />`}
+    <${Trials} id=${id} seen=${trials} objective=${objective} now=${suite.now} canAct=${suite.can_act} />`;
+}
+
+/** The page. */
+export const SuitePage = () => html`<${Suite} id=${asked().get("id") ?? ""} />`;

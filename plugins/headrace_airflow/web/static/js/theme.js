@@ -1,0 +1,28 @@
+// Light or dark, as the Airflow around this page shows itself; alone, as the system wishes.
+(() => {
+  const root = document.documentElement;
+  const system = window.matchMedia("(prefers-color-scheme: dark)");
+
+  function outside() {
+    try {
+      return window.parent === window ? null : window.parent.document.documentElement;
+    } catch {
+      return null; // a page of another origin
+    }
+  }
+
+  const around = outside();
+
+  function apply() {
+    const told = ["dark", "light"].find((theme) => around?.classList.contains(theme));
+    const theme = told ?? (system.matches ? "dark" : "light");
+    if (root.dataset.theme !== theme) {
+      root.dataset.theme = theme;
+      window.dispatchEvent(new Event("themechange"));
+    }
+  }
+
+  apply();
+  system.addEventListener("change", apply);
+  if (around) new MutationObserver(apply).observe(around, { attributeFilter: ["class"] });
+})();

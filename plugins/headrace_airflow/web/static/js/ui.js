@@ -1,0 +1,145 @@
+// Small parts that all pages are made of. Text of users reaches the page as text nodes only.
+
+import htm from "../vendor/htm.mjs";
+import { useEffect, useRef, useState } from "../vendor/hooks.mjs";
+import { h } from "../vendor/preact.mjs";
+import { moment, percent, known, UNKNOWN, when, words } from "./format.js";
+import { act, Refused } from "./live.js";
+
+export const html = htm.bind(h);
+
+const TONES = {
+  running: "active",
+  starting: "active",
+  succeeded: "good",
+  ready: "good",
+  failed: "bad",
+  lost: "bad",
+  preempted: "warn",
+  timed_out: "warn",
+};
+
+/** Whether work in this state may still change. */
+export const isActive = (state) => state === "queued" || state === "running";
+
+/** Tone of a state: names its colour. */
+export const tone = (state) => TONES[state] ?? "quiet";
+
+/** A state as dot and word. */
+export const State = ({ of, big }) =>
+  html`<span class=${`state tone-${tone(of)} ${big ? "big" : ""}`} data-state=${of}>${words(of) || "not begun"}</span>`;
+
+/** How far something is, as bar and number. `value` is a share of 1, null where it is not known. */
+export function Progress({ value, label, state = "running" }) {
+  const now = known(value) ? Math.min(1, Math.max(0, value)) : null;
+  const percentNow = now === null ? undefined : Math.round(now * 100);
+  return html`<span class="progress">
+    <span class=${`bar tone-${tone(state)} ${now === null ? "unknown" : ""}`} role="progressbar"
+      aria-label=${label} aria-valuemin="0" aria-valuemax="100" aria-valuenow=${percentNow}>
+      <span style=${{ width: `${percentNow ?? 0}%` }}></span>
+    </span>
+    <span class="number">${now === null ? "" : percent(now)}</span>
+  </span>`;
+}
+
+/** A share of 1 as a small bar behind its number. */
+export const Meter = ({ value, text }) => html`<span class="meter">
+  <span class="bar" aria-hidden="true"><span style=${{ width: `${Math.min(1, value ?? 0) * 100}%` }}></span></span>
+  <span class="number">${text ?? percent(value)}</span>
+</span>`;
+
+/** One figure with its name, and what else is known about it. */
+export const Stat = ({ name, value, children }) => html`<div class="stat">
+  <dt>${name}</dt>
+  <dd><span class="value">${value ?? UNKNOWN}</span>${children && html`<span class="note">${children}</span>`}</dd>
+</div>`;
+
+/** A moment, short; the whole of it in the title. */
+export const Time = ({ at, now }) =>
+  known(at)
+    ? html`<time datetime=${new Date(at * 1000).toISOString()} title=${moment(at)}>${when(at, now)}</time>`
+    : UNKNOWN;
+
+/** Something to know: `kind` is `bad`, `warn` or `note`. */
+export const Notice = ({ kind = "note", what, hint }) =>
+  html`<div class=${`notice ${kind}`} role=${kind === "bad" ? "alert" : "status"}>
+    <p>${what}</p>${hint && html`<p class="muted">${hint}</p>`}
+  </div>`;
+
+/** A part of a page with a heading. */
+export const Section = ({ title, aside, children, flush }) => html`<section class="section">
+  <header><h2>${title}</h2><div class="aside">${aside}</div></header>
+  <div class=${`panel ${flush ? "flush" : ""}`}>${children}</div>
+</section>`;
+
+/** A choice of one of few: buttons side by side. `options` are pairs of value and words. */
+export const Choice = ({ label, options, value, onChange }) => html`<div class="choice" role="group" aria-label=${label}>
+  ${options.map(([each, shown]) => html`<button type="button" key=${each} aria-pressed=${each === value}
+    onClick=${() => onChange(each)}>${shown}</button>`)}
+</div>`;
+
+function copyText(text) {
+  if (navigator.clipboard) return navigator.clipboard.writeText(text);
+  const field = document.createElement("textarea"); // plain http has no clipboard
+  field.value = text;
+  document.body.append(field);
+  field.select();
+  document.execCommand("copy");
+  field.remove();
+  return Promise.resolve();
+}
+
+/** A button that copies a text. */
+export function Copy({ text, label = "Copy", what, kind = "plain" }) {
+  const [done, setDone] = useState(false);
+  useEffect(() => {
+    const timer = setTimeout(() => setDone(false), 1500);
+    return () => clearTimeout(timer);
+  }, [done]);
+  const name = what ? `${label} ${what}` : undefined;
+  return html`<button type="button" class=${kind} aria-label=${name} title=${text}
+    onClick=${() => copyText(text).then(() => setDone(true))}>${done ? "Copied" : label}</button>`;
+}
+
+/** A button that asks once more, then has the server do something, and says why it did not. */
+export function Act({ label, what, question, detail, address, body, kind = "", onDone }) {
+  const dialog = useRef(null);
+  const [state, setState] = useState({ busy: false, error: null, done: "" });
+
+  async function go() {
+    setState({ busy: true, error: null, done: "" });
+    try {
+      const { done } = await act(address, body);
+      dialog.current?.close();
+      setState({ busy: false, error: null, done });
+      onDone?.();
+    } catch (wrong) {
+      if (!(wrong instanceof Refused)) throw wrong;
+      setState({ busy: false, error: wrong, done: "" });
+    }
+  }
+
+  return html`<button type="button" class=${kind} aria-label=${what && `${label} ${what}`} onClick=${() => { setState({ busy: false, error: null, done: "" }); dialog.current.showModal(); }}>${label}</button>
+    <span class="muted small done" role="status">${state.done}</span>
+    <dialog ref=${dialog} aria-label=${question}>
+      <h2>${question}</h2>
+      <p class="muted">${detail}</p>
+      ${state.error && html`<${Notice} kind="bad" what=${state.error.what} hint=${state.error.hint} />`}
+      <div class="buttons">
+        <button type="button" onClick=${() => dialog.current.close()}>Keep as it is</button>
+        <button type="button" class=${kind || "primary"} disabled=${state.busy} onClick=${go}>${label}</button>
+      </div>
+    </dialog>`;
+}
+
+/** What to show in place of data that is not there (yet); null when it is. */
+export function Missing({ seen }) {
+  if (seen.error && !seen.data) {
+    return html`<${Notice} kind=${seen.error.status === 404 ? "warn" : "bad"} what=${seen.error.what} hint=${seen.error.hint} />`;
+  }
+  return html`<p class="muted loading" role="status">Loading…</p>`;
+}
+
+/** A line on top while data is shown that can no longer be asked for. */
+export const Trouble = ({ seen }) =>
+  seen.error && seen.data ? html`<${Notice} kind="warn" what=${seen.error.what} hint=${seen.error.hint} />` : null;
