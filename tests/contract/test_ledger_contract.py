@@ -32,6 +32,7 @@ from support.ledger_rows import (
     write_rows,
 )
 from support.postgres import PostgresServer, postgres_server
+from support.waiting import wait_until
 
 
 class LedgerContract:
@@ -497,6 +498,18 @@ class TestPostgresLedger(LedgerContract):
             Ledger.open(gone)
         assert "secret" not in str(caught.value)
         assert "HEADRACE_LEDGER" in str(caught.value)
+
+    def test_a_server_that_is_started_again_is_waited_for(
+        self, url: str, server: PostgresServer, caplog: pytest.LogCaptureFixture
+    ):
+        ledger = Ledger.open(url)
+        with ThreadPoolExecutor(1) as pool:
+            server.stop()
+            asked = pool.submit(ledger.runs)
+            wait_until(lambda: "is waited for" in caplog.text, 30, "the ledger to be missed")
+            server.start()
+            assert asked.result(30) == ()
+        assert "secret" not in caplog.text
 
 
 def set_revision(url: str, revision: str) -> None:

@@ -23,12 +23,31 @@ _DEBIAN_FOLDERS = "usr/lib/postgresql/*/bin"
 _START_S = 60.0
 
 
-@dataclass(frozen=True)
+@dataclass
 class PostgresServer:
-    """A running server."""
+    """A server."""
 
     folder: Path
     """Folder of its socket and data."""
+    _process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start it, and wait until it takes connections."""
+        folder, user = self.folder, _user()
+        with (folder / "server.log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [_programs() / "postgres", "-D", folder / "data", "-k", folder, "-c",
+                 "listen_addresses=", "-c", "fsync=off"],
+                cwd=folder, stdout=log, stderr=log, user=user, group=user, extra_groups=_none(user),
+                preexec_fn=lambda: die_with_parent(signal.SIGQUIT),
+            )  # fmt: skip
+        wait_until(self.is_ready, _START_S, "PostgreSQL to take connections")
+
+    def stop(self) -> None:
+        """End it at once, as a crash would."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGQUIT)
+            self._process.wait(timeout=90)
 
     def new_database(self) -> str:
         """Make an empty database and give its URL; the password in it is not needed."""
@@ -59,25 +78,14 @@ def postgres_server() -> Iterator[PostgresServer]:
     folder = Path(tempfile.mkdtemp(prefix="headrace-postgres-", dir="/tmp"))  # short: socket path
     if user:
         shutil.chown(folder, user, user)
+    running = PostgresServer(folder)
     try:
-        data = folder / "data"
-        _run([programs / "initdb", "-D", data, "-U", "postgres", "-A", "trust", "-E", "UTF8",
-              "--locale=C.UTF-8", "--no-sync"], folder, user)  # fmt: skip
-        with (folder / "server.log").open("wb") as log:
-            server = subprocess.Popen(
-                [programs / "postgres", "-D", data, "-k", folder, "-c", "listen_addresses=",
-                 "-c", "fsync=off"],
-                cwd=folder, stdout=log, stderr=log, user=user, group=user, extra_groups=_none(user),
-                preexec_fn=lambda: die_with_parent(signal.SIGQUIT),
-            )  # fmt: skip
-        try:
-            running = PostgresServer(folder)
-            wait_until(running.is_ready, _START_S, "PostgreSQL to take connections")
-            yield running
-        finally:
-            server.send_signal(signal.SIGQUIT)
-            server.wait(timeout=90)
+        _run([programs / "initdb", "-D", folder / "data", "-U", "postgres", "-A", "trust", "-E",
+              "UTF8", "--locale=C.UTF-8", "--no-sync"], folder, user)  # fmt: skip
+        running.start()
+        yield running
     finally:
+        running.stop()
         shutil.rmtree(folder)
 
 

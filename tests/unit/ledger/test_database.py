@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from headrace.errors import LedgerError
-from headrace.ledger import database
+from headrace.ledger import engines
 from headrace.ledger.database import Database, default_url, masked
 from headrace.ledger.ledger import Ledger
 from support.ledger_rows import run_row
@@ -62,7 +62,7 @@ def test_sqlite_on_a_network_file_system_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     """pains 36: never SQLite on NFS."""
-    monkeypatch.setattr(database, "current_mounts", lambda: f"server:/x {tmp_path} nfs4 rw 0 0")
+    monkeypatch.setattr(engines, "current_mounts", lambda: f"server:/x {tmp_path} nfs4 rw 0 0")
     with pytest.raises(LedgerError, match=r"network file system \(nfs4\)") as caught:
         Ledger.open(f"sqlite:///{tmp_path}/sub/ledger.db")
     assert "postgresql://" in str(caught.value)
@@ -87,7 +87,7 @@ def test_a_link_into_a_network_file_system_is_refused(
     far, near = tmp_path / "far", tmp_path / "near"
     far.mkdir()
     near.symlink_to(far)
-    monkeypatch.setattr(database, "current_mounts", lambda: f"server:/x {far} lustre rw 0 0")
+    monkeypatch.setattr(engines, "current_mounts", lambda: f"server:/x {far} lustre rw 0 0")
     with pytest.raises(LedgerError, match="lustre"):
         Ledger.open(f"sqlite:///{near}/ledger.db")
 

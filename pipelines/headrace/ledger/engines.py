@@ -1,0 +1,162 @@
+"""The databases that a ledger can be in: how each is opened, locked, and found full."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock
+from sqlalchemy import Connection, create_engine, event, text
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.engine import URL
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.orm import Session
+from sqlalchemy.pool import NullPool
+
+from headrace.errors import LedgerError
+from headrace.files.machine import current_mounts, free_bytes, network_file_system
+from headrace.files.private import make_private_file, tighten
+
+logger = logging.getLogger(__name__)
+
+_BUSY_TIMEOUT_S = 60
+_PATIENCE_S = 60.0
+"""How long a server that was there, and does not answer now, is waited for: it may start again."""
+_LEAST_FREE_BYTES = 2**20
+"""With less than this SQLite's log may not grow, which it calls an I/O error."""
+
+
+class Sqlite:
+    """A file on a local disk: WAL, one writer at a time, writers wait for each other."""
+
+    insert = staticmethod(sqlite.insert)
+
+    def __init__(self, url: URL) -> None:
+        self._path = _sqlite_path(url)
+        self.engine = create_engine(
+            url.set(drivername="sqlite+pysqlite", database=str(self._path)),
+            poolclass=NullPool,
+            hide_parameters=True,
+            connect_args={"timeout": _BUSY_TIMEOUT_S, "isolation_level": None},
+        )
+        event.listen(self.engine, "connect", _prepare_sqlite)
+        event.listen(self.engine, "begin", _begin_sqlite)
+
+    def hold(self, session: Session, name: str) -> None:
+        """Nothing to do: a write transaction holds the whole file."""
+
+    @contextmanager
+    def opening(self) -> Iterator[None]:
+        """Hold a lock file, as switching a new file to WAL does not wait for others by itself."""
+        path = self._path
+        make_private_file(path)
+        for part in ("wal", "shm"):
+            with suppress(FileNotFoundError):  # SQLite gives new ones the mode of the file itself
+                tighten(path.with_name(f"{path.name}-{part}"))
+        lock = path.with_name(f".{path.name}.lock")
+        with FileLock(lock, timeout=_BUSY_TIMEOUT_S, mode=0o600):
+            with closing(self.engine.raw_connection()) as connection:
+                connection.cursor().execute("PRAGMA journal_mode = WAL")
+            yield
+
+    def is_full(self, error: Exception) -> bool:
+        """Whether SQLite says so, or could not even write its log."""
+        cause, folder = cause_of(error), self._path.parent
+        lacks_room = folder.is_dir() and free_bytes(folder) < _LEAST_FREE_BYTES
+        return "disk is full" in cause or ("disk I/O error" in cause and lacks_room)
+
+
+class Postgres:
+    """A PostgreSQL server, by psycopg."""
+
+    insert = staticmethod(postgresql.insert)
+
+    def __init__(self, url: URL) -> None:
+        try:
+            self.engine = create_engine(
+                url.set(drivername="postgresql+psycopg"), poolclass=NullPool, hide_parameters=True
+            )
+        except ModuleNotFoundError as error:
+            raise LedgerError(
+                f"A PostgreSQL ledger needs the package '{error.name}', which is not installed",
+                "Run pip install 'headrace[postgres]'.",
+            ) from error
+        self._was_there = False
+        event.listen(self.engine, "do_connect", self._connect)
+
+    def _connect(self, dialect: Any, _record: Any, arguments: Any, options: Any) -> Any:
+        """Open a connection; work that has begun outlives a server that is started again."""
+        deadline, has_warned = time.monotonic() + _PATIENCE_S, False
+        while True:
+            try:
+                connection = dialect.connect(*arguments, **options)
+            except dialect.dbapi.OperationalError as error:
+                if not self._was_there or time.monotonic() >= deadline:
+                    raise
+                if not has_warned:
+                    words = "The ledger's server does not answer, it is waited for up to %g s: %s"
+                    logger.warning(words, _PATIENCE_S, str(error).strip())
+                has_warned = True
+                time.sleep(0.5)
+            else:
+                self._was_there = True
+                return connection
+
+    def hold(self, session: Session, name: str) -> None:
+        """Let one transaction at a time go past this point, for each name."""
+        number = int.from_bytes(hashlib.sha256(f"headrace {name}".encode()).digest()[:8], "big")
+        key = number - 2**63  # PostgreSQL's bigint is signed
+        session.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": key})
+
+    def opening(self) -> AbstractContextManager[None]:
+        """Nothing to do."""
+        return nullcontext()
+
+    def is_full(self, error: Exception) -> bool:
+        """Whether this is class 53100 of its errors."""
+        return getattr(getattr(error, "orig", None), "sqlstate", None) == "53100"
+
+
+BACKENDS: dict[str, type[Sqlite] | type[Postgres]] = {
+    "sqlite": Sqlite,
+    "postgresql": Postgres,
+    "postgres": Postgres,
+}
+
+
+def _sqlite_path(url: URL) -> Path:
+    if not url.database or url.database == ":memory:":
+        raise LedgerError(
+            "The ledger's URL names no file",
+            "Write four slashes for an absolute path: sqlite:////absolute/path/ledger.db.",
+        )
+    path = Path(url.database).expanduser().resolve()
+    kind = network_file_system(path, current_mounts())
+    if kind is not None:
+        raise LedgerError(
+            f"The ledger {path} is on a network file system ({kind}), where SQLite loses data",
+            "Use PostgreSQL (HEADRACE_LEDGER=postgresql://user:password@host/name), "
+            "or a file on a local disk.",
+        )
+    return path
+
+
+def _prepare_sqlite(connection: sqlite3.Connection, _record: Any) -> None:
+    connection.execute("PRAGMA foreign_keys = ON")
+    connection.execute("PRAGMA synchronous = FULL")
+
+
+def _begin_sqlite(connection: Connection) -> None:
+    connection.exec_driver_sql(connection.get_execution_options().get("headrace_begin", "BEGIN"))
+
+
+def cause_of(error: Exception) -> str:
+    """What a database said, in one line."""
+    cause = error.orig if isinstance(error, DBAPIError) else error
+    return " ".join(str(cause).split())
