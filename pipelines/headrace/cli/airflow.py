@@ -20,7 +20,6 @@ from headrace.cli.view import closing, print_failures
 from headrace.cli.watching import Watching
 from headrace.errors import HeadraceError, StepError, UnknownNameError, UserError
 from headrace.ledger.ledger import open_ledger
-from headrace.recipe.load import home
 from headrace.runs.overview import overview
 from headrace.runs.reaper import end_run
 from headrace.runs.runs import open_run
@@ -147,11 +146,11 @@ def demo(
 
 
 def _prepare_digits(console: Console) -> None:
-    folder = Path(os.environ.get("HEADRACE_DIGITS") or home() / "examples" / "digits")
-    from headrace.examples.digits import export_digits  # NumPy and Pillow, for this command only
+    from headrace.examples import digits  # NumPy and Pillow, for this command only
 
+    folder = digits.default_folder()
     with console.status("Writing the digits as PNG files"):
-        export_digits(folder)
+        digits.export_digits(folder)
     console.print(f"samples: {folder}", highlight=False)
 
 

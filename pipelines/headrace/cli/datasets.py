@@ -116,18 +116,26 @@ def verify(
 
 @examples.command()
 def digits(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder to create or complete.")],
+    folder: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="[DIR]",
+            help="Folder to create or complete; by default where the recipe digits looks for them.",
+        ),
+    ] = None,
 ) -> None:
     """Write scikit-learn's 1,797 handwritten digits as PNG files in class folders.
 
     A second call writes only what is missing.
 
     Examples:
+        headrace example digits
+
         headrace example digits ~/digits
     """
-    from headrace.examples.digits import export_digits
+    from headrace.examples.digits import default_folder, export_digits
 
-    folder = folder.expanduser().absolute()
+    folder = (folder or default_folder()).expanduser().absolute()
     num_files = export_digits(folder)
     typer.echo(f"{num_files:,} images in {folder}")
 

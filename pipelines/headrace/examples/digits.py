@@ -7,12 +7,19 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from headrace.recipe.load import home
+
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
 _NUM_FILES = 1797
 _MAXIMUM = 16  # the data set's pixels are 0..16
+
+
+def default_folder() -> Path:
+    """Where the recipe `digits` looks for the samples."""
+    return Path(os.environ.get("HEADRACE_DIGITS") or home() / "examples" / "digits")
 
 
 def export_digits(folder: Path) -> int:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.clusters import client
-from headrace.errors import BudgetError, HeadraceError, LedgerError
+from headrace.errors import BudgetError, HeadraceError
 from headrace.files.atomic import is_there, leave_word, read_record
 from headrace.files.layout import LeaseFolder
 from headrace.ledger.ledger import open_ledger
@@ -142,14 +142,7 @@ def _tell_once(run: Run, budget: Budget, what: str, words: str) -> None:
 
 def watched(run: Run, tick: Callable[[], None]) -> Callable[[], None]:
     """A tick that also keeps the budget, now and then."""
-
-    def look() -> None:
-        try:
-            keep(run)
-        except LedgerError as error:  # its end is entered all the same, or fails loudly
-            logger.warning("What the run costs is not entered now: %s", error.what)
-
-    return now_and_then(tick, _EVERY_S, look)
+    return now_and_then(tick, _EVERY_S, lambda: keep(run))
 
 
 def _end_in_order(run: Run, lease: LeaseRecord, why: str) -> None:

@@ -31,7 +31,7 @@ from headrace.runs.costs import MostCost, most_cost
 from headrace.runs.flow import PlannedStep, fitted, steps_of
 from headrace.runs.foresight import noting
 from headrace.runs.interruptions import loss_in_words
-from headrace.runs.minding import minded
+from headrace.runs.minding import forgiving, minded
 from headrace.runs.overview import look
 from headrace.runs.reaper import end_run
 from headrace.runs.retrying import MAX_FAILURES
@@ -92,7 +92,7 @@ def _no_room(run: Run, error: OSError) -> StorageFullError:
 def _steps(run: Run, tick: Tick) -> StepResult | None:
     steps = steps_of(run.recipe, run.request.kind)
     ending: dict[str, tuple[str, float]] = {}
-    tick = _releasing(run, ending, tick)
+    tick = forgiving(_releasing(run, ending, tick))
     for index, step in enumerate(steps):
         later = {each.role for each in steps[index + 1 :]}
         result = _until_decided(run, step, tick, sorted(later - {step.role}))

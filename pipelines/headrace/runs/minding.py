@@ -1,15 +1,19 @@
-"""Ticks that also do some work now and then, as to tell whether a watched run still trains."""
+"""Ticks that do some work now and then, and go without a ledger that cannot be asked."""
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 
+from headrace.errors import LedgerError
 from headrace.files.atomic import write_text
 from headrace.ledger.ledger import open_ledger
 from headrace.runs.provenance import owner_is_gone
 from headrace.runs.runs import Run
 from headrace.states import StepState
+
+logger = logging.getLogger(__name__)
 
 _LOOK_S = 2.0
 
@@ -38,6 +42,24 @@ def now_and_then(
             due_s = time.monotonic() + every_s
 
     return both
+
+
+def forgiving(tick: Callable[[], None]) -> Callable[[], None]:
+    """A tick that does without a ledger that cannot be asked; what must be entered fails loudly."""
+    lost = False
+
+    def one() -> None:
+        nonlocal lost
+        try:
+            tick()
+        except LedgerError as error:
+            if not lost:
+                logger.warning("The run goes on, but nothing is counted now: %s", error.what)
+            lost = True
+        else:
+            lost = False
+
+    return one
 
 
 def tell(run: Run) -> None:

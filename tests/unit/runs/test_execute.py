@@ -8,7 +8,7 @@ import time
 import pytest
 
 from headrace.clusters.lease_status import write_heartbeat
-from headrace.errors import LeaseError, LeaseLostError, StorageFullError
+from headrace.errors import LeaseError, LeaseLostError, LedgerError, StorageFullError
 from headrace.files.atomic import write_record, write_text
 from headrace.ledger.ledger import open_ledger
 from headrace.processes import ProcessIdentity
@@ -71,6 +71,25 @@ def test_a_full_disk_ends_the_run_with_the_file_and_the_way_on(monkeypatch):
         execute(run, nothing)
     assert caught.value.hint.endswith(f"headrace resume {run.run_id}")
     assert open_ledger().run(run.run_id).state is StepState.FAILED
+
+
+def test_a_run_goes_on_while_nobody_can_ask_the_ledger_how_it_stands(caplog):
+    run = make_run()
+    others = [make_run() for _ in range(run.site.limits.max_leases)]
+    for other in others:
+        lease_on_disk(other, host=ProcessIdentity.of())
+    left = ["gone", "gone", "", "gone again"]
+
+    def watching() -> None:
+        if not left:
+            raise KeyboardInterrupt
+        if why := left.pop(0):
+            raise LedgerError(f"The server is {why}")
+
+    with pytest.raises(KeyboardInterrupt):
+        execute(run, watching)
+    told = [each for each in caplog.messages if "nothing is counted" in each]
+    assert [each.rpartition(" is ")[2] for each in told] == ["gone", "gone again"]
 
 
 class Starting:
