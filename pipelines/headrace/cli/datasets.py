@@ -118,10 +118,7 @@ def verify(
 def digits(
     folder: Annotated[
         Path | None,
-        typer.Argument(
-            metavar="[DIR]",
-            help="Folder to create or complete; by default where the recipe digits looks for them.",
-        ),
+        typer.Argument(metavar="[DIR]", help="Where; by default where the recipe digits looks."),
     ] = None,
 ) -> None:
     """Write scikit-learn's 1,797 handwritten digits as PNG files in class folders.
