@@ -1,10 +1,11 @@
 """Pack raw samples into a dataset of HDF5 shards.
 
 **Parameters:** a *recipe* (which samples, how they are labelled and split), a *site* (which
-machines) and *overrides* (`key=value`, one a line, such as `dataset.split_seed=3`).
+machines) and, if wanted, *overrides* (`key=value`, one a line, such as `dataset.split_seed=3`).
 
 The packed dataset is published as an Airflow asset, `headrace://dataset/<name>`, with its
-folder and fingerprint. Packing what is packed already takes seconds and publishes nothing.
+folder, fingerprint and counts. Packing what is packed already takes seconds, and publishes it only
+if no event of the asset tells of that version yet: it may have been packed from a terminal.
 
 A task that fails is tried again and goes on where it was; a mistake in the recipe or in the
 samples fails at once and says what to do. Marking a task failed stops its work; clearing it
@@ -13,7 +14,7 @@ starts it again.
 
 from airflow.sdk import DAG
 
-from headrace_airflow.dag_parts import TAGS, params, task_defaults
+from headrace_airflow.dag_parts import TAGS, machines, params, task_defaults
 from headrace_airflow.operators import (
     AcquireLeaseOperator,
     PackOperator,
@@ -32,9 +33,12 @@ with DAG(
     catchup=False,
 ):
     prepare = PrepareRunOperator(task_id="prepare", kind="pack").as_setup()
-    acquire = AcquireLeaseOperator(task_id="acquire_pool", step="pack").as_setup()
+    with machines("get_machines"):
+        acquire = AcquireLeaseOperator(task_id="acquire_pool", step="pack").as_setup()
     pack = PackOperator(task_id="pack")
-    release = ReleaseLeaseOperator(task_id="release_pool", step="pack").as_teardown(setups=acquire)
+    with machines("return_machines"):
+        release = ReleaseLeaseOperator(task_id="release_pool", step="pack")
+    release.as_teardown(setups=acquire)
     finish = FinishRunOperator(task_id="finish")
     finish.as_teardown(setups=prepare, on_failure_fail_dagrun=True)
 

@@ -1,10 +1,12 @@
 """Run a suite: many trials of one recipe, packed once, on one lease.
 
-**Parameters:** a *recipe* with its `suite`, a *site*, *overrides* (`key=value`, one a line; several
-values as in `model.learning_rate=0.001,0.01` or `seed=range(0,5)` make trials), and *trials*: how
-many points a sampler proposes, where intervals are given or the recipe has a `suite.search`.
+**Parameters:** a *recipe* with its `suite`, a *site*; if wanted, *main keys* of the recipe in
+fields of their own, *overrides* (`key=value`, one a line; several values as in
+`model.learning_rate=0.001,0.01` or `seed=range(0,5)` make trials), and *trials*: how many points a
+sampler proposes, where intervals are given or the recipe has a `suite.search`.
 
-1. `prepare` makes the run, and refuses a suite with a mistake in its keys or values.
+1. `prepare` makes the run, refuses a suite with a mistake in its keys or values, and shows the
+   resolved recipe and the plan in its log and on its tab Rendered Templates.
 2. `pack` turns raw samples into HDF5 shards, once for all trials.
 3. `suite` runs all trials on one lease. It is one task, however many trials there are; its log
    tells how many have ended, and the best.
@@ -17,7 +19,7 @@ what runs; clearing it goes on: trials that have ended are not run again.
 
 from airflow.sdk import DAG
 
-from headrace_airflow.dag_parts import TAGS, suite_params, task_defaults
+from headrace_airflow.dag_parts import TAGS, machines, suite_params, task_defaults
 from headrace_airflow.operators import (
     AcquireLeaseOperator,
     PackOperator,
@@ -37,13 +39,16 @@ with DAG(
     catchup=False,
 ):
     prepare = PrepareRunOperator(task_id="prepare", kind="suite").as_setup()
-    acquire_pool = AcquireLeaseOperator(task_id="acquire_pool", step="pack").as_setup()
+    with machines("get_machines"):
+        acquire_pool = AcquireLeaseOperator(task_id="acquire_pool", step="pack").as_setup()
     pack = PackOperator(task_id="pack")
-    release_pool = ReleaseLeaseOperator(task_id="release_pool", step="pack")
-    release_pool.as_teardown(setups=acquire_pool)
-    acquire_nodes = AcquireLeaseOperator(task_id="acquire_nodes", step="suite").as_setup()
+    with machines("change_machines"):
+        release_pool = ReleaseLeaseOperator(task_id="release_pool", step="pack")
+        acquire_nodes = AcquireLeaseOperator(task_id="acquire_nodes", step="suite").as_setup()
     suite = StepOperator(task_id="suite", step="suite")
-    release_nodes = ReleaseLeaseOperator(task_id="release_nodes", step="suite")
+    with machines("return_machines"):
+        release_nodes = ReleaseLeaseOperator(task_id="release_nodes", step="suite")
+    release_pool.as_teardown(setups=acquire_pool)
     release_nodes.as_teardown(setups=acquire_nodes)
     finish = FinishRunOperator(task_id="finish")
     finish.as_teardown(setups=prepare, on_failure_fail_dagrun=True)

@@ -7,15 +7,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from airflow.sdk import BaseXCom
+from airflow.sdk import Asset, BaseXCom
 from airflow.sdk.exceptions import AirflowRuntimeError
+from airflow.sdk.execution_time.context import InletEventsAccessor
 from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 
 from headrace.ledger.records import RunRecord
 
 logger = logging.getLogger(__name__)
 
+STOPPED = "in Airflow, ending"
+"""Part of the reason for which work is stopped whose task a user has ended."""
+
 _KIND = "airflow"
+_MOST_EVENTS = 1000
 _ACTIVE_DAG_RUN = ["queued", "running"]
 _ENDED_TASK = frozenset({"success", "failed", "skipped", "upstream_failed", "removed"})
 
@@ -44,6 +49,17 @@ def show(dag_id: str, run_id: str, task_id: str, key: str, text: str) -> None:
         BaseXCom.set(key, text, dag_id=dag_id, run_id=run_id, task_id=task_id)
     except AirflowRuntimeError as error:
         logger.warning("XCom %s of task %s cannot be written: %s", key, task_id, error)
+
+
+def stopped(task: str, user: str = "a user") -> str:
+    """Why work is stopped whose task a user has marked or cleared."""
+    return f"by {user} {STOPPED} {task}"
+
+
+def published_extras(asset: Asset) -> list[dict[str, Any]]:
+    """What came with the newest events of an asset, the newest first. Works in tasks."""
+    events = InletEventsAccessor(asset_name=asset.name, asset_uri=asset.uri)
+    return [dict(event.extra) for event in events.ascending(False).limit(_MOST_EVENTS)]
 
 
 @dataclass(frozen=True, kw_only=True)

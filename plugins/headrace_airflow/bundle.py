@@ -2,15 +2,45 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from airflow.dag_processing.bundles.local import LocalDagBundle
 
+from headrace.recipe.load import available
 from headrace_airflow.service import dags_folder
+
+LOOKS_EVERY_S = 5
+"""Airflow itself looks no more often, see `[dag_processor] bundle_refresh_check_interval`."""
 
 
 class HeadraceDagBundle(LocalDagBundle):  # type: ignore[misc]
-    """Bundle for Airflow's `dag_bundle_config_list`; takes no arguments of its own."""
+    """Bundle for Airflow's `dag_bundle_config_list`; needs no arguments of its own.
 
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__(path=str(dags_folder()), **kwargs)
+    The form of its DAGs offers the recipes and sites that there are: when these change, the DAG
+    processor is asked to read the DAGs anew at once, and not only when it would do so anyway.
+    """
+
+    def __init__(self, *, refresh_interval: int = LOOKS_EVERY_S, **kwargs: Any) -> None:
+        super().__init__(path=str(dags_folder()), refresh_interval=refresh_interval, **kwargs)
+        self._offered = _offered()
+
+    def refresh(self) -> None:
+        """Called by the DAG processor every `refresh_interval` seconds."""
+        offered = _offered()
+        if offered == self._offered:
+            return
+        self._offered = offered
+        # only the DAG processor may use Airflow's database, and tasks load bundles, too
+        from airflow.models.dagbag import DagPriorityParsingRequest
+        from airflow.utils.session import create_session
+
+        with create_session() as session:
+            for file in self.path.glob("headrace_*.py"):
+                session.add(DagPriorityParsingRequest(self.name, file.name))
+
+
+def _offered() -> dict[Path, int]:
+    """Files of all recipes and sites, with the times at which they were changed, in ns."""
+    files = [file for kind in ("recipes", "sites") for file in available(kind).values()]
+    return {file: file.stat().st_mtime_ns for file in files if file.exists()}

@@ -1,4 +1,4 @@
-"""What the DAG files are made of: parameters and their checks, defaults of tasks, assets.
+"""What the DAG files are made of: parameters and their checks, defaults of tasks, groups.
 
 Whoever may trigger a DAG must not be able to read files or the environment of the host: recipes and
 sites are named, never given by path, and overrides are plain values without interpolation.
@@ -6,18 +6,21 @@ sites are named, never given by path, and overrides are plain values without int
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
-from airflow.sdk import Asset, AssetAlias, Param
+from airflow.sdk import Param, TaskGroup
+from yaml import YAMLError
 
 from headrace.errors import RecipeError, SiteError, UserError, nearest
 from headrace.recipe.load import available
 from headrace.recipe.overrides import check_from_outside
 from headrace.recipe.suite import MAX_TRIALS
+from headrace.recipe.yaml_text import parsed
 from headrace.suites import sweep_words
 
 TAGS = ["headrace"]
@@ -26,11 +29,37 @@ POOL_VARIABLE = "HEADRACE_POOL"
 """Environment variable: Airflow pool of the tasks. The pool must exist; give it `include_deferred`
 to cap the tasks that wait. By default the site's `limits.max_leases` is the only cap."""
 
-SCHEDULE_VARIABLE = "HEADRACE_TRAIN_SCHEDULE"
-"""Environment variable: name of the dataset whose publication starts `headrace_train`."""
+_MAIN_KEYS: dict[str, dict[str, Any]] = {
+    "trainer.max_epochs": {
+        "title": "Epochs",
+        "description": "passes over the training split",
+        "type": ["null", "integer"],
+        "minimum": 1,
+    },
+    "data.global_batch_size": {
+        "title": "Batch size",
+        "description": "samples an optimizer step, over all ranks",
+        "type": ["null", "integer"],
+        "minimum": 1,
+    },
+    "model.learning_rate": {
+        "title": "Learning rate",
+        "description": "for models that have an argument of this name",
+        "type": ["null", "number"],
+        "exclusiveMinimum": 0,
+    },
+    "seed": {
+        "title": "Seed",
+        "description": "of weights and the order of samples",
+        "type": ["null", "integer"],
+        "minimum": 0,
+        "maximum": 2**32 - 1,
+    },
+}
+"""Keys of recipes with a field of their own in the form, as JSON schemas."""
 
-DATASETS = AssetAlias("headrace-datasets")
-"""Outlet of packing tasks; the dataset's own asset is known only when the recipe is."""
+_OWN_PARAMS = frozenset({"recipe", "site", "overrides", "trials"})
+_MOST_SHOWN = 5
 
 _KEY = r"[A-Za-z_][A-Za-z0-9_-]*(\.[A-Za-z0-9_-]+)*"
 
@@ -48,19 +77,42 @@ def task_defaults() -> dict[str, Any]:
     }
 
 
+def machines(group_id: str) -> TaskGroup:
+    """A group for tasks that get machines or give them back: folded, the steps stand out.
+
+    The ids of its tasks are not changed by it.
+    """
+    return TaskGroup(group_id, prefix_group_id=False, tooltip="Gets machines, or gives them back")
+
+
 def params() -> dict[str, Param]:
     """Parameters of the DAGs, with the JSON schema that the form and the REST API check."""
     return {
         "recipe": _choice("recipes", "Recipe", "What is done to which data."),
         "site": _choice("sites", "Site", "Where: the machines and the storage."),
         "overrides": Param(
-            [],
-            type="array",
+            None,
+            type=["null", "array"],
             items={"type": "string", "pattern": OVERRIDE_PATTERN},
             title="Overrides",
-            description="Changes to the recipe, one `key=value` a line: `trainer.max_epochs=3`.",
+            description="Optional: changes to the recipe, one key=value a line, as in "
+            "trainer.max_epochs=3.",
         ),
     }
+
+
+def train_params() -> dict[str, Param]:
+    """Parameters of DAGs that train: those above, and the main keys of recipes."""
+    contents = _contents()
+    keys = {
+        key: Param(
+            None,
+            section="Main keys of the recipe",
+            **{**schema, "description": _description(key, schema["description"], contents)},
+        )
+        for key, schema in _MAIN_KEYS.items()
+    }
+    return {**params(), **keys}
 
 
 def suite_params() -> dict[str, Param]:
@@ -73,7 +125,29 @@ def suite_params() -> dict[str, Param]:
         title="Trials",
         description="Points that a sampler proposes; empty: all combinations, or as the recipe.",
     )
-    return {**params(), "trials": trials}
+    return {**train_params(), "trials": trials}
+
+
+def overrides_of(params: Mapping[str, Any]) -> tuple[str, ...]:
+    """What a DAG run asks for besides recipe and site, as `key=value`, unchecked.
+
+    Each parameter that is none of the DAGs' own is a key of the recipe; empty ones count for
+    nothing.
+
+    Raises:
+        RecipeError: A key has a parameter of its own and stands among the overrides, too.
+    """
+    lines = tuple(params.get("overrides") or ())
+    keys = {
+        key: value for key, value in params.items() if key not in _OWN_PARAMS and value is not None
+    }
+    twice = sorted(keys.keys() & {line.partition("=")[0] for line in lines})
+    if twice:
+        raise RecipeError(
+            f"{', '.join(twice)} is given twice: by its own field and in the overrides",
+            "Empty one of the two.",
+        )
+    return (*(f"{key}={json.dumps(value)}" for key, value in keys.items()), *lines)
 
 
 def check_choice(kind: str, name: str) -> str:
@@ -113,21 +187,28 @@ def _choice(kind: str, title: str, description: str) -> Param:
     return Param(default, type="string", enum=names, title=title, description=description)
 
 
-def dataset_asset(name: str) -> Asset:
-    """The asset of a packed dataset, by `dataset.name` of the recipe."""
-    return Asset(name=f"headrace-dataset-{name}", uri=f"headrace://dataset/{name}")
+def _contents() -> dict[str, Mapping[str, Any]]:
+    """Recipes as they are written; those that cannot be read tell why when they are chosen."""
+    found = {}
+    for name, file in available("recipes").items():
+        try:
+            content = parsed(file.read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError, YAMLError):
+            continue
+        if isinstance(content, Mapping):
+            found[name] = content
+    return found
 
 
-def publish(context: Mapping[str, Any], name: str, outputs: Mapping[str, Any]) -> None:
-    """Tell Airflow what a packing task, with the outlet `DATASETS`, gave; not what was there."""
-    if outputs.get("reused"):
-        return
-    kept = ("dataset", "fingerprint", "num_samples", "num_shards", "num_bytes")
-    extra = {key: outputs[key] for key in kept if key in outputs}
-    context["outlet_events"][DATASETS].add(dataset_asset(name), extra=extra)
+def _description(key: str, meaning: str, contents: Mapping[str, Mapping[str, Any]]) -> str:
+    said = {name: _at(key, content) for name, content in contents.items()}
+    shown = [f"{name} {value}" for name, value in said.items() if isinstance(value, int | float)]
+    more = ["…"] if len(shown) > _MOST_SHOWN else []
+    told = f" ({', '.join([*shown[:_MOST_SHOWN], *more])})" if shown else ""
+    return f"{key}: {meaning}. Empty: as the recipe says{told}."
 
 
-def train_schedule() -> list[Asset] | None:
-    """Schedule of `headrace_train`: the dataset named by the environment, or none."""
-    name = os.environ.get(SCHEDULE_VARIABLE)
-    return [dataset_asset(name)] if name else None
+def _at(key: str, content: Any) -> object:
+    for part in key.split("."):
+        content = content.get(part) if isinstance(content, Mapping) else None
+    return content

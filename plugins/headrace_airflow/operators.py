@@ -34,7 +34,8 @@ from headrace.runs.runs import Run, open_run
 from headrace.runs.steps import Ticket, cancel_step, collect, conclude, start_step
 from headrace.states import LeaseState, StepState
 from headrace.steps.mailbox import StepResult
-from headrace_airflow.dag_parts import DATASETS, publish
+from headrace_airflow.airflow_api import stopped
+from headrace_airflow.assets import DATASETS, publish_dataset
 from headrace_airflow.run_operators import (
     DASHBOARD_KEY,
     Context,
@@ -48,11 +49,11 @@ from headrace_airflow.run_operators import (
 )
 from headrace_airflow.triggers import (
     MACHINES_KEY,
-    STOPPED,
     LeaseTrigger,
     RoomTrigger,
     StepTrigger,
     WaitingTask,
+    figures,
 )
 
 
@@ -197,7 +198,7 @@ class StepOperator(_StepTask):
         first_try_since_cleared = ti.max_tries - self.retries + 1
         if ti.try_number > 1 and ti.try_number == first_try_since_cleared:
             with told_to_airflow():
-                reason = f"{STOPPED} try {ti.try_number - 1} of task {ti.task_id} by clearing it"
+                reason = stopped(f"try {ti.try_number - 1} of task {ti.task_id} by clearing it")
                 cancel_step(open_run(self.run_id), self.step, reason)
 
     def _follow(self, context: Context, run: Run, *, may_resubmit: bool) -> dict[str, Any]:
@@ -252,6 +253,8 @@ class StepOperator(_StepTask):
             if result.failure is not None and result.failure.trace:
                 self.log.error("%s", result.failure.trace)
             raise failure_of(self.step, result, is_hopeless=bool(decision.why_not))
+        told = figures(result.outputs.get("metrics", {}))
+        self.log.info("%s", " · ".join([f"{self.step} succeeded", *told]))
         report = result.outputs.get("report")
         if report:
             self.log.info("Report: %s", report)
@@ -269,7 +272,7 @@ class PackOperator(StepOperator):
         super().__init__(step=step, outlets=[DATASETS], **kwargs)
 
     def _succeeded(self, context: Context, run: Run, outputs: Mapping[str, Any]) -> None:
-        publish(context, run.recipe.dataset.name, outputs)
+        publish_dataset(context, run.run_id, run.recipe.dataset.name, outputs)
 
 
 class ReleaseLeaseOperator(_StepTask):

@@ -13,6 +13,7 @@ from airflow.configuration import conf
 from airflow.plugins_manager import AirflowPlugin
 
 import headrace_airflow.operators  # noqa: F401, for the tasks, see above
+from headrace_airflow import listener
 from headrace_airflow.run_operators import DaskDashboardLink
 
 _READING = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -63,7 +64,7 @@ _VIEWS = (
 
 
 class HeadracePlugin(AirflowPlugin):  # type: ignore[misc]
-    """Registers pages and links, so that the UI can show them, and the middleware for SQLite."""
+    """Registers pages, links, the listener, and the middleware for SQLite."""
 
     name = "headrace"
     fastapi_apps = _WhenAsked()
@@ -78,6 +79,7 @@ class HeadracePlugin(AirflowPlugin):  # type: ignore[misc]
         for place, route, href in _VIEWS
     ]
     operator_extra_links = (DaskDashboardLink(),)
+    listeners = (listener,)
     fastapi_root_middlewares = (
         {"middleware": OneWriter, "name": "headrace: one writer on SQLite"},
     )

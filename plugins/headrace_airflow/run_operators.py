@@ -5,6 +5,7 @@ What all tasks share is here, too.
 
 from __future__ import annotations
 
+import importlib
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -15,21 +16,23 @@ from airflow.sdk import BaseOperator, BaseOperatorLink, BaseXCom
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from headrace.errors import HeadraceError
+from headrace.ledger.ledger import open_ledger
 from headrace.runs.flow import steps_of
 from headrace.runs.foresight import note_prediction
 from headrace.runs.leases import RELEASED
 from headrace.runs.reaper import ABANDONED, end_run, reap
-from headrace.runs.runs import Run, RunRequest, create_run, finish_run, open_run
+from headrace.runs.runs import Run, RunRequest, create_run, finish_run, open_run, outputs_of
 from headrace.states import StepState
 from headrace.steps.mailbox import StepResult
 from headrace_airflow.airflow_api import (
+    STOPPED,
     DagRunAddress,
     owner_is_done,
     step_is_abandoned,
     task_states,
 )
-from headrace_airflow.dag_parts import check_choice, check_overrides, check_sweep
-from headrace_airflow.triggers import STOPPED
+from headrace_airflow.assets import MODELS, publish_model
+from headrace_airflow.dag_parts import check_choice, check_overrides, check_sweep, overrides_of
 
 Context = Mapping[str, Any]
 Seen = TypeVar("Seen")
@@ -119,11 +122,22 @@ class DaskDashboardLink(BaseOperatorLink):  # type: ignore[misc]
 
 
 class PrepareRunOperator(BaseOperator):  # type: ignore[misc]
-    """Makes the run that the DAG run asks for, or finds the one it made before."""
+    """Makes the run that the DAG run asks for, or finds the one it made before.
+
+    Everything that can be told of a mistake is checked here, before any machine is asked for. What
+    the run will be, the resolved recipe and the plan, is in the log and on the tab Rendered
+    Templates.
+    """
+
+    template_fields = ("plan", "resolved_recipe")
+    template_fields_renderers = {"resolved_recipe": "yaml"}
+    overwrite_rtif_after_execution = True
 
     def __init__(self, *, kind: Literal["train", "pack", "suite"], **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.kind = kind
+        self.plan = ""
+        self.resolved_recipe = ""
 
     def execute(self, context: Context) -> str:
         """Returns the run's id."""
@@ -141,13 +155,18 @@ class PrepareRunOperator(BaseOperator):  # type: ignore[misc]
             )
             run = create_run(request)
             note_prediction(run)
+            preview = importlib.import_module("headrace_airflow.preview")
+            self.resolved_recipe, self.plan = preview.recipe_text(run), preview.plan_text(run)
         self.log.info("Run %s in %s", run.run_id, run.folder.path)
+        self.log.info("The plan:\n%s", self.plan)
+        self.log.info("The recipe, resolved:\n%s", self.resolved_recipe)
         return run.run_id
 
     def _overrides(self, params: Mapping[str, Any]) -> tuple[str, ...]:
+        overrides = overrides_of(params)
         if self.kind == "suite":
-            return check_sweep(params["overrides"], params["trials"])
-        return check_overrides(params["overrides"])
+            return check_sweep(overrides, params["trials"])
+        return check_overrides(overrides)
 
 
 class RunOperator(BaseOperator):  # type: ignore[misc]
@@ -174,9 +193,13 @@ class FinishRunOperator(RunOperator):
             undone = self._undone(context, run)
             if undone:
                 end_run(run, StepState.FAILED)
-                states = ", ".join(f"{step} is {state}" for step, state in undone.items())
+                states = ", ".join(
+                    f"{step} is {state}{_why(run, step)}" for step, state in undone.items()
+                )
                 raise AirflowFailException(f"Run {run.run_id} failed: {states}")
             finish_run(run, StepState.SUCCEEDED)
+        if MODELS in self.outlets:
+            publish_model(context, run.run_id, run.recipe.name, outputs_of(run.run_id))
         self.log.info("Run %s in %s has succeeded", run.run_id, run.folder.path)
         return StepState.SUCCEEDED.value
 
@@ -185,6 +208,13 @@ class FinishRunOperator(RunOperator):
         states = task_states(address.dag_id, address.run_id)
         steps = [step.name for step in steps_of(run.recipe, run.request.kind)]
         return {step: str(states.get(step)) for step in steps if states.get(step) != "success"}
+
+
+def _why(run: Run, step: str) -> str:
+    """Why the newest attempt of a step has failed, in its first line; empty where it has not."""
+    latest = open_ledger().latest_attempt(run.run_id, step)
+    message = "" if latest is None or not latest.message else latest.message.splitlines()[0]
+    return f" ({message})" if message else ""
 
 
 class ReapOperator(BaseOperator):  # type: ignore[misc]

@@ -69,6 +69,8 @@ def airflow_settings(folder: Path, port: int, jwt_secret: Path) -> dict[str, str
             "simple_auth_manager_passwords_file": str(passwords_file(folder)),
             "execution_api_server_url": f"{url}/execution/",
             "hostname_callable": "socket.gethostname",
+            # the form shows a new recipe when the DAG has been stored anew
+            "min_serialized_dag_update_interval": "1",
         },
         "database": {
             "sql_alchemy_conn": f"sqlite:///{folder / 'airflow.db'}?timeout={_LOCK_TIMEOUT_S}"
@@ -79,8 +81,6 @@ def airflow_settings(folder: Path, port: int, jwt_secret: Path) -> dict[str, str
             "dag_bundle_config_list": json.dumps(
                 [{"name": "headrace", "classpath": _BUNDLE, "kwargs": {}}]
             ),
-            "refresh_interval": "30",
-            "min_file_process_interval": "15",
             "parsing_processes": "1",
         },
         "logging": {

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -23,16 +23,16 @@ from headrace.runs.overview import LeaseLook, look, look_lease
 from headrace.states import LeaseState
 from headrace.steps import mailbox
 from headrace.steps.mailbox import StepStatus
-from headrace_airflow.airflow_api import show, task_states
-
-STOPPED = "A user stopped"
-"""How the reason begins that a trigger gives for ending work."""
+from headrace_airflow.airflow_api import show, stopped, task_states
 
 MACHINES_KEY = "machines"
 """XCom key of how the machines stand that a task waits for."""
 
-_EVERY_S = 10.0
-"""A line on a step at least this often."""
+_AT_MOST_EVERY_S = 10.0
+"""A line on a step not sooner than this after the last one: epochs may take less than a second."""
+
+_AT_LEAST_EVERY_S = 30.0
+"""A line on a step at least this often, also in an epoch that takes hours."""
 
 _WAITING_EVERY_S = 60.0
 """A line on an unchanged wait for machines at least this often: it may last for days."""
@@ -41,44 +41,73 @@ _IN_QUEUE = 5
 """A wait in a queue is looked at so much less often than work that goes on."""
 
 
+_RATE, _DATA_WAIT = "samples_per_s", "data_wait"
+_MOST_METRICS = 4
+_MUCH_WAIT = 0.1
+
+
 def describe(status: StepStatus) -> str:
-    """How a step stands: `running, fit: 312/900 steps (35 %), 41.3 steps/s, 14 s left`."""
-    progress = status.progress
-    words = [status.state.value + (f", {progress.phase}" if progress.phase else "")]
-    if progress.total:
-        share = progress.done / progress.total
-        words[0] += f": {progress.done:g}/{progress.total:g} {progress.unit} ({share:.0%})"
-    elif progress.done:
-        words[0] += f": {progress.done:g} {progress.unit}"
-    if status.rate:
-        words.append(f"{status.rate:.3g} {progress.unit}/s")
-    if status.eta_s is not None:
-        words.append(f"{status.eta_s:.0f} s left")
-    words += [f"{name} {value:.4g}" for name, value in sorted(status.metrics.items())]
-    return ", ".join(words)
+    """How a step stands: `epoch 3/15 · val_loss 0.123 · 12,345 samples/s · 41 % · 2 min left`."""
+    progress, metrics = status.progress, dict(status.metrics)
+    rate, wait = metrics.pop(_RATE, None), metrics.pop(_DATA_WAIT, 0.0)
+    words = [progress.phase or status.state.value]
+    words += figures(metrics)
+    if rate is not None:
+        words.append(f"{rate:,.0f} samples/s")
+    elif status.rate:
+        words.append(f"{status.rate:,.3g} {progress.unit}/s")
+    words += [f"waits for data {_percent(wait)}"] if wait > _MUCH_WAIT else []
+    if progress.done and "/" not in progress.phase:
+        total = "" if progress.total is None else f"/{progress.total:,.0f}"
+        words.append(f"{progress.done:,.0f}{total} {progress.unit}")
+    words += [_percent(progress.done / progress.total)] if progress.total else []
+    words += [] if status.eta_s is None else [_left(status.eta_s)]
+    return " · ".join(words)
+
+
+def figures(metrics: Mapping[str, Any]) -> list[str]:
+    """The first few of those metrics that are single numbers: `val_loss 0.123`."""
+    told = [(name, value) for name, value in metrics.items() if isinstance(value, int | float)]
+    return [f"{name} {value:.4g}" for name, value in told[:_MOST_METRICS]]
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %"
+
+
+def _left(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s left"
+    minutes = seconds / 60
+    return f"{minutes:.0f} min left" if minutes < 90 else f"{minutes / 60:.1f} h left"
 
 
 class ProgressLines:
-    """Lines on a step or a wait, when there is something new or the last one is `every_s` old."""
+    """When to tell how a step or a wait stands; a line on an unchanged wait each `every_s`."""
 
-    def __init__(self, every_s: float = _EVERY_S) -> None:
+    def __init__(self, every_s: float = _AT_LEAST_EVERY_S) -> None:
         self._every_s = every_s
         self._told: object = None
+        self._phase = ""
         self._told_at = 0.0
 
     def line(self, status: StepStatus, now: float, waits_for: str = "") -> str | None:
         """The line on a step, or on the queue it waits in, to write now; None before its time."""
         if waits_for:
             return self.waiting(waits_for, now)
-        subject = (status.state.value, status.progress.phase)
-        return describe(status) if self._is_due(subject, now) else None
+        phase = status.progress.phase
+        every_s = self._every_s if phase == self._phase else _AT_MOST_EVERY_S
+        if not self._is_due(status.state.value, now, every_s):
+            return None
+        self._phase = phase
+        return describe(status)
 
     def waiting(self, waits_for: str, now: float) -> str | None:
         """The line on a wait to write now; None before its time."""
-        return f"Waiting: {waits_for}" if self._is_due(waits_for, now) else None
+        return f"Waiting: {waits_for}" if self._is_due(waits_for, now, self._every_s) else None
 
-    def _is_due(self, subject: object, now: float) -> bool:
-        if subject == self._told and now - self._told_at < self._every_s:
+    def _is_due(self, subject: object, now: float, every_s: float) -> bool:
+        if subject == self._told and now - self._told_at < every_s:
             return False
         self._told, self._told_at = subject, now
         return True
@@ -179,8 +208,9 @@ class StepTrigger(_Watcher):
     async def on_kill(self) -> None:
         """Stop this attempt after a user has ended its task; a later attempt is never hit."""
         if await self._was_ended():
-            reason = f"{STOPPED} {self.waiting} in Airflow"
-            await asyncio.to_thread(mailbox.request_cancel, self.step_folder, reason)
+            await asyncio.to_thread(
+                mailbox.request_cancel, self.step_folder, stopped(str(self.waiting))
+            )
 
 
 class LeaseTrigger(_Watcher):
@@ -209,8 +239,9 @@ class LeaseTrigger(_Watcher):
     async def on_kill(self) -> None:
         """Close the lease after a user has ended the task that acquires it."""
         if await self._was_ended():
-            reason = f"{STOPPED} {self.waiting} in Airflow"
-            await asyncio.to_thread(client.request_close, self.lease_folder, reason)
+            await asyncio.to_thread(
+                client.request_close, self.lease_folder, stopped(str(self.waiting))
+            )
 
 
 class RoomTrigger(_Watcher):

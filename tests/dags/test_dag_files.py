@@ -21,7 +21,7 @@ def test_each_tells_what_it_is_for(dag_bag, dag_id):
     dag = dag_bag.dags[dag_id]
     assert dag.doc_md
     assert dag.description
-    assert "headrace" in dag.tags
+    assert dag.tags == {"housekeeping" if dag_id == "headrace_reaper" else "headrace"}
     assert not dag.catchup
     assert len(dag.topological_sort()) == len(dag.tasks)  # raises when there is a cycle
 
@@ -52,6 +52,36 @@ def test_what_is_acquired_is_released(dag_bag, dag_id, teardown, setup):
     assert dag.get_task(setup).is_setup
     assert dag.get_task(teardown).is_teardown
     assert setup in dag.get_task(teardown).upstream_task_ids
+
+
+@pytest.mark.parametrize(
+    ("dag_id", "rows"),
+    [
+        ("headrace_pack", ["get_machines", "pack", "return_machines"]),
+        (
+            "headrace_train",
+            [
+                *("get_machines", "pack", "change_machines"),
+                *("stage", "train", "evaluate", "return_machines"),
+            ],
+        ),
+        (
+            "headrace_suite",
+            [
+                *("get_machines", "pack", "change_machines"),
+                *("suite", "return_machines"),
+            ],
+        ),
+    ],
+)
+def test_the_grid_shows_the_steps_in_order_between_folded_machines(dag_bag, dag_id, rows):
+    """Groups that depended on one another would be drawn as a knot."""
+    dag = dag_bag.dags[dag_id]
+    shown = [node.node_id for node in dag.task_group.topological_sort()]
+    assert shown == ["prepare", *rows, "finish"]
+    groups = dag.task_group.get_task_group_dict()
+    ids = {task for name, group in groups.items() if name for task in group.children}
+    assert ids == {task for task in dag.task_ids if task.startswith(("acquire_", "release_"))}
 
 
 @pytest.mark.parametrize("dag_id", ["headrace_pack", "headrace_suite", "headrace_train"])
@@ -103,6 +133,26 @@ def test_the_reaper_is_on_and_leaves_time_to_end_things_within_a_minute(dag_bag)
 def test_the_form_takes_plain_overrides(dag_bag, dag_id, override):
     params = dag_bag.dags[dag_id].params
     assert params.get_param("overrides").resolve([override]) == [override]
+
+
+@pytest.mark.parametrize("dag_id", ["headrace_pack", "headrace_suite", "headrace_train"])
+def test_nothing_in_the_form_has_to_be_filled_in(dag_bag, dag_id):
+    params = dag_bag.dags[dag_id].params
+    params.validate()
+    needed = {name for name, param in params.items() if "null" not in param.schema["type"]}
+    assert needed == {"recipe", "site"}
+    assert all(params.get_param(name).has_value for name in needed)
+
+
+def test_the_main_keys_of_recipes_have_fields_that_tell_what_recipes_say(dag_bag):
+    params = dag_bag.dags["headrace_train"].params
+    keys = [name for name, param in params.items() if "section" in param.schema]
+    assert keys == ["trainer.max_epochs", "data.global_batch_size", "model.learning_rate", "seed"]
+    for key, value in zip(keys, (15, 64, 0.003, 7), strict=True):
+        assert f"(digits {value})" in params.get_param(key).description
+        assert params.get_param(key).resolve(value) == value
+    with pytest.raises(ParamValidationError):
+        params.get_param("trainer.max_epochs").resolve(0)
 
 
 @pytest.mark.parametrize(

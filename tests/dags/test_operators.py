@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from dataclasses import asdict, replace
 from functools import partial
@@ -19,6 +20,7 @@ from headrace.clusters.records import LeaseSpec, Walltime
 from headrace.errors import CapacityError, JobRefusedError, LeaseError, QueueFullError, SilentError
 from headrace.files.atomic import read_record, write_record
 from headrace.ledger.ledger import open_ledger
+from headrace.recipe.base import Target
 from headrace.runs.leases import RELEASED
 from headrace.runs.overview import LeaseLook, Look
 from headrace.runs.provenance import user_of
@@ -29,8 +31,9 @@ from headrace.runs.steps import Ticket
 from headrace.states import FailureClass, LeaseState, StepState
 from headrace.steps.mailbox import Failure, StepResult, StepStatus
 from headrace_airflow import airflow_api as owners
-from headrace_airflow import operators, run_operators
-from headrace_airflow.dag_parts import DATASETS, dataset_asset
+from headrace_airflow import assets, operators, preview, run_operators
+from headrace_airflow.airflow_api import stopped
+from headrace_airflow.assets import DATASETS, MODELS, dataset_asset, model_asset
 from headrace_airflow.operators import (
     AcquireLeaseOperator,
     PackOperator,
@@ -43,7 +46,7 @@ from headrace_airflow.run_operators import (
     ReapOperator,
     briefly,
 )
-from headrace_airflow.triggers import STOPPED, LeaseTrigger, RoomTrigger, StepTrigger
+from headrace_airflow.triggers import LeaseTrigger, RoomTrigger, StepTrigger
 from support.runs import attempt_row_of, lease_on_disk
 
 
@@ -149,9 +152,50 @@ def test_prepare_takes_overrides(context):
     assert run.recipe.trainer.max_epochs == 3
 
 
+def test_prepare_takes_keys_of_the_recipe_besides_overrides(context):
+    keys = {"trainer.max_epochs": 3, "model.learning_rate": 1e-5, "seed": None}
+    run = open_run(prepare(context, overrides=["data.global_batch_size=8"], **keys))
+    assert run.request.overrides[:2] == ("trainer.max_epochs=3", "model.learning_rate=1e-05")
+    assert run.recipe.trainer.max_epochs == 3
+    assert run.recipe.model.as_config()["learning_rate"] == 1e-5
+    assert run.recipe.data.global_batch_size == 8
+    assert run.recipe.seed == 7
+
+
+def test_prepare_shows_the_plan_and_the_resolved_recipe(context, headrace_home):
+    operator = PrepareRunOperator(task_id="prepare", kind="train")
+    context["params"]["trainer.max_epochs"] = 3
+    run = open_run(operator.execute(context))
+    source = f"source: {headrace_home}/examples/digits"
+    for line in ("max_epochs: 3", "learning_rate: 0.003", source):
+        assert line in operator.resolved_recipe
+    assert "gpu: gang of 1 node" in operator.plan
+    assert "stage, train, evaluate" in operator.plan
+    assert "no earlier run tells" in operator.plan
+    assert max(map(len, operator.plan.splitlines())) <= 50  # Airflow's pages cut longer ones
+    model = Target.model_validate({"_target_": "a.B", "api_key": "hush"})
+    secretive = replace(run, recipe=run.recipe.model_copy(update={"model": model}))
+    assert "api_key: '***'" in preview.recipe_text(secretive)
+
+
+def test_a_silent_queue_leaves_the_plan_out(context, monkeypatch):
+    def silent(*_):
+        raise SilentError("Slurm is silent")
+
+    monkeypatch.setattr(preview, "previews", silent)
+    operator = PrepareRunOperator(task_id="prepare", kind="train")
+    operator.execute(context)
+    assert "Slurm is silent" in operator.plan
+
+
 @pytest.mark.parametrize(
     ("params", "words"),
     [
+        ({"trainer.max_epoch": 3}, "max_epochs"),
+        ({"recipes": "digits"}, "recipe"),
+        ({"code": ["/tmp"]}, "sets 'code'"),
+        ({"dataset.name": "${oc.env:HOME}"}, "interpolation"),
+        ({"seed": 1, "overrides": ["seed=2"]}, "seed is given twice"),
         ({"recipe": "digitz"}, "Did you mean 'digits'"),
         ({"recipe": "/etc/hosts.yaml"}, "no recipe"),
         ({"site": "mars"}, "Valid: laptop"),
@@ -416,7 +460,7 @@ def test_a_lease_that_was_too_short_is_followed_by_a_longer_one(run, context, sc
 
 
 @pytest.mark.usefixtures("running")
-@pytest.mark.parametrize("reason", ["A user stopped task train (try 1)", ABANDONED, RELEASED])
+@pytest.mark.parametrize("reason", [stopped("task train (try 1)"), ABANDONED, RELEASED])
 def test_an_attempt_cancelled_for_an_earlier_try_is_replaced_once(
     run, context, script, ticket, reason
 ):
@@ -446,14 +490,14 @@ def test_only_the_first_try_since_a_clear_stops_the_attempt_it_finds(
 ):
     """Airflow counts the tries that are left from the last clear on (pains 9)."""
     context["ti"].try_number, context["ti"].max_tries = try_number, max_tries
-    stopped = []
-    script("cancel_step", True, stopped)
+    asked = []
+    script("cancel_step", True, asked)
     script("start_step", ticket)
     operator = StepOperator(task_id="train", step="train", run_id=run.run_id, retries=4)
     with pytest.raises(TaskDeferred):
         operator.execute(context)
-    reasons = [f"{STOPPED} try {try_number - 1} of task train by clearing it"]
-    assert [arguments[1:] for arguments in stopped] == ([("train", *reasons)] if is_cleared else [])
+    reasons = [stopped(f"try {try_number - 1} of task train by clearing it")]
+    assert [arguments[1:] for arguments in asked] == ([("train", *reasons)] if is_cleared else [])
 
 
 def test_a_step_cancelled_by_hand_stays_cancelled(run, context, script, ticket):
@@ -476,18 +520,32 @@ def test_a_step_that_the_recipe_leaves_out_is_skipped(context):
         step(run, "evaluate").execute(context)
 
 
-@pytest.mark.parametrize(("reused", "num_events"), [(False, 1), (True, 0)])
-def test_packing_publishes_what_is_new(run, context, script, reused, num_events):
+@pytest.mark.parametrize(
+    ("reused", "known", "num_events"),
+    [
+        (False, ["f"], 1),
+        (True, [], 1),  # packed from a terminal: the first task that finds it tells of it
+        (True, ["f"], 0),
+        (True, ["g", "f"], 0),  # not the newest version, but one that was told of
+        (True, ["g"], 1),
+    ],
+)
+def test_packing_publishes_each_version_once(
+    run, context, script, monkeypatch, reused, known, num_events
+):
     """Else a DAG that packs and is scheduled on the dataset would start itself for ever."""
     outputs = {"dataset": "/d", "fingerprint": "f", "num_samples": 3, "reused": reused}
     script("start_step", SUCCEEDED.model_copy(update={"outputs": outputs}))
+    told = [{"fingerprint": fingerprint} for fingerprint in known]
+    monkeypatch.setattr(assets, "published_extras", lambda _: told)
     PackOperator(task_id="pack", run_id=run.run_id).execute(context)
     added = context["outlet_events"][DATASETS].added
     assert len(added) == num_events
     for asset, extra in added:
         assert asset == dataset_asset("digits")
         assert asset.uri == "headrace://dataset/digits"
-        assert extra == {"dataset": "/d", "fingerprint": "f", "num_samples": 3}
+        figures = {"dataset": "/d", "fingerprint": "f", "num_samples": 3}
+        assert extra == {"run": run.run_id, **figures}
 
 
 # finish
@@ -500,6 +558,46 @@ def test_finish_records_a_run_that_succeeded(run, context, monkeypatch):
     monkeypatch.setattr(run_operators, "task_states", lambda *_: dict.fromkeys(STEPS, "success"))
     assert FinishRunOperator(task_id="finish", run_id=run.run_id).execute(context) == "succeeded"
     assert open_ledger().run(run.run_id).state is StepState.SUCCEEDED
+
+
+def test_finish_publishes_the_model_with_its_metrics(run, context, monkeypatch):
+    outputs = {
+        "pack": {"fingerprint": "f"},
+        "train": {
+            "checkpoint": "/c/100",
+            "best_checkpoint": None,
+            "steps": 100,
+            "metrics": {"loss": 0.5, "accuracy": 0.9, "broken": math.nan},
+        },
+        "evaluate": {"metrics": {"accuracy": 0.8, "per_class": [0.7, 0.9]}},
+    }
+    monkeypatch.setattr(run_operators, "task_states", lambda *_: dict.fromkeys(STEPS, "success"))
+    monkeypatch.setattr(run_operators, "outputs_of", lambda _: outputs)
+    finish = FinishRunOperator(task_id="finish", run_id=run.run_id, outlets=[MODELS])
+    finish.execute(context)
+    ((asset, extra),) = context["outlet_events"][MODELS].added
+    assert asset == model_asset("digits")
+    assert extra == {
+        "run": run.run_id,
+        "dataset": "f",
+        "checkpoint": "/c/100",
+        "steps": 100,
+        "metrics": {"loss": 0.5, "accuracy": 0.8},
+    }
+
+
+def test_finish_tells_why_a_step_has_failed(run, context, monkeypatch):
+    message = f"Cancelled: {stopped('task train', 'ann')}\n  more"
+    attempt_row_of(
+        run, "train", lease_on_disk(run, "gpu"), state=StepState.CANCELLED, message=message,
+        started_at=0.0, finished_at=1.0,
+    )  # fmt: skip
+    states = {**dict.fromkeys(STEPS, "success"), "train": "failed"}
+    monkeypatch.setattr(run_operators, "task_states", lambda *_: states)
+    with pytest.raises(
+        AirflowFailException, match=r"train is failed \(Cancelled: by ann in [^\n]*\)"
+    ):
+        FinishRunOperator(task_id="finish", run_id=run.run_id).execute(context)
 
 
 @pytest.mark.parametrize(

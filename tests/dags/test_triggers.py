@@ -244,21 +244,28 @@ def test_a_user_who_ends_the_acquiring_task_closes_the_lease(lease, monkeypatch)
     assert lease.close.exists()
 
 
-def status(done, phase="fit", **more):
+def status(done, phase, **more):
     progress = Progress(done=done, total=900, unit="steps", phase=phase)
     return StepStatus(state=StepState.RUNNING, progress=progress, **more)
 
 
-def test_progress_is_one_readable_line():
-    line = describe(status(312, rate=41.3, eta_s=14.2, metrics={"loss": 0.2314}))
-    assert line == "running, fit: 312/900 steps (35%), 41.3 steps/s, 14 s left, loss 0.2314"
+def test_progress_is_one_readable_line_with_the_metric_first():
+    figures = {"val_loss": 0.12304, "loss": 0.2, "samples_per_s": 12345.4, "data_wait": 0.02}
+    line = describe(status(369, "epoch 3/15", rate=41.3, eta_s=130.0, metrics=figures))
+    assert line == ("epoch 3/15 · val_loss 0.123 · loss 0.2 · 12,345 samples/s · 41 % · 2 min left")
+    starved = describe(status(1, "epoch 1/2", metrics={"data_wait": 0.31}, eta_s=7200.0))
+    assert starved == "epoch 1/2 · waits for data 31 % · 0 % · 2.0 h left"
+    plain = StepStatus(state=StepState.RUNNING, progress=Progress(done=3, unit="shards"), rate=2)
+    assert describe(plain) == "running · 2 shards/s · 3 shards"
     assert describe(StepStatus(state=StepState.QUEUED)) == "queued"
 
 
-def test_progress_is_told_every_ten_seconds_and_at_each_new_phase():
+def test_short_epochs_are_told_every_ten_seconds_and_long_ones_every_thirty():
     lines = ProgressLines()
-    assert lines.line(status(1), 100.0)
-    assert lines.line(status(2), 109.0) is None
-    assert lines.line(status(3), 110.0)
-    assert lines.line(status(0, phase="validate"), 111.0)
-    assert lines.line(status(1, phase="validate"), 112.0) is None
+    told = [at for at in range(100) if lines.line(status(at, f"epoch {at}/99"), 1000.0 + at)]
+    assert told == list(range(0, 100, 10))
+    lines = ProgressLines()
+    told = [at for at in range(100) if lines.line(status(at, f"epoch {at // 45}/2"), 1000.0 + at)]
+    assert told == [0, 30, 45, 75, 90]
+    ended = StepStatus(state=StepState.SUCCEEDED)
+    assert lines.line(ended, 1100.0)

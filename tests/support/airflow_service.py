@@ -97,6 +97,10 @@ class TaskApi(AirflowApi):
         path = f"{_run_path(dag_id, dag_run)}/taskInstances/{task_id}/xcomEntries/{key}"
         return self._call("GET", path)["value"]
 
+    def params(self, dag_id: str) -> dict[str, Any]:
+        """Parameters of a DAG, as its form has them."""
+        return dict(self._call("GET", f"/api/v2/dags/{dag_id}/details")["params"])
+
     def runs(self, dag_id: str) -> list[dict[str, Any]]:
         """The newest DAG runs."""
         path = f"/api/v2/dags/{dag_id}/dagRuns?limit=100&order_by=-run_after"

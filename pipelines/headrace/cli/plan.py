@@ -64,9 +64,8 @@ def plan(
         tell_json({"leases": found, "prediction": prediction})
         return
     for each in found:
-        typer.echo(f"{each.role}: {each.machines}, for {', '.join(each.steps)}")
-        for line in filter(None, (each.time, each.loss, most_words(each.cost))):
-            tell(f"  {line}")
+        for line in lease_words(each):
+            tell(line)
         if dry_run and each.script:
             typer.echo(f"\n{each.script}")
     for line in plan_words(prediction, found):
@@ -99,6 +98,13 @@ def calibrate(request: RunRequest) -> None:
         )
 
 
+def lease_words(lease: LeasePreview) -> Iterator[str]:
+    """What a run would ask for on a lease: machines, steps, time, the most that it costs."""
+    yield f"{lease.role}: {lease.machines}, for {', '.join(lease.steps)}"
+    for line in filter(None, (lease.time, lease.loss, most_words(lease.cost))):
+        yield f"  {line}"
+
+
 def plan_words(found: Prediction, leases: Sequence[LeasePreview]) -> Iterator[str]:
     """What a run will take, by its parts, or of what nothing is known and what to do about it."""
     if found.parts:
@@ -115,7 +121,7 @@ def plan_words(found: Prediction, leases: Sequence[LeasePreview]) -> Iterator[st
     if found.unknown:
         yield (
             f"no earlier run tells how long {', '.join(found.unknown)} will take here; "
-            f"--calibrate runs {CALIBRATION_STEPS} steps to tell"
+            f"`headrace plan --calibrate` runs {CALIBRATION_STEPS} steps to tell"
         )
     seconds = {part.name: part.seconds for part in found.parts}
     for lease in leases:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from headrace.states import StepState
-from headrace_airflow.dag_parts import dataset_asset
+from headrace_airflow.assets import dataset_asset, model_asset
 from support.airflow_service import ARRIVALS, DAG_ID, PACK_DAG_ID, SITE, AirflowService
 from support.waiting import wait_until
 
@@ -39,6 +39,15 @@ def test_packing_a_new_version_starts_one_training_on_it(airflow_service: Airflo
     (event,) = airflow_service.api.triggering_events(DAG_ID, dag_run)
     assert event["uri"] == dataset_asset(ARRIVALS).uri
     assert event["extra"]["fingerprint"] == packed["fingerprint"]
+    trained = _outputs(airflow_service, dag_run, DAG_ID, "train")
+    (model,) = [
+        event["extra"]
+        for event in airflow_service.api.asset_events(model_asset(ARRIVALS).uri)
+        if event["extra"]["run"] == run_id
+    ]
+    assert model["dataset"] == packed["fingerprint"]
+    assert model["checkpoint"] == trained["checkpoint"]
+    assert model["metrics"].keys() >= trained["metrics"].keys()
 
     again = airflow_service.trigger(ARRIVALS, dag_id=PACK_DAG_ID)
     assert airflow_service.wait_end(again, dag_id=PACK_DAG_ID) == "success"

@@ -17,6 +17,7 @@ from headrace.states import StepState
 from support.airflow_service import DAG_ID, PACK_DAG_ID, AirflowService
 from support.browser import log_in, page
 from support.held_training import HeldTraining
+from support.waiting import wait_until
 
 __all__ = ["page"]
 
@@ -39,7 +40,9 @@ def test_the_form_offers_choices_checks_overrides_and_starts_the_run_and_dags_ha
 ):
     """The run waits in training, so that its links can be followed while its lease lives."""
     log_in(page, airflow_service.url, airflow_service.login)
+    page.set_viewport_size({"width": 900, "height": 1000})
     form = _open_form(airflow_service, page)
+    assert form.evaluate("it => it.scrollWidth <= it.clientWidth")  # nothing is cut
     with airflow_service.settings():
         names = {kind: sorted(available(kind)) for kind in ("recipes", "sites")}
     assert _choices(page, form, 0) == names["recipes"]
@@ -49,9 +52,13 @@ def test_the_form_offers_choices_checks_overrides_and_starts_the_run_and_dags_ha
     assert _submit(page, form, ["nonsense"]).status == 400
     told = "Invalid input for param overrides: 'nonsense'"
     expect(form).to_contain_text(told, timeout=_GENEROUS_MS)
+    form.get_by_text("Main keys of the recipe").click()
+    form.locator("[name=element_seed]").fill("11")
+    assert form.evaluate("it => it.scrollWidth <= it.clientWidth")
+    form.get_by_text("Run Parameters").click()
 
     def by_form(overrides: list[str]) -> str:
-        answer = _submit(page, form, ["seed=11", *overrides])
+        answer = _submit(page, form, overrides)
         assert answer.ok, answer.text()
         return str(answer.json()["dag_run_id"])
 
@@ -64,6 +71,8 @@ def test_the_form_offers_choices_checks_overrides_and_starts_the_run_and_dags_ha
         page.goto(f"{airflow_service.url}/dags/{dag_id}")
         page.get_by_role("button", name="Dag Docs").click()
         expect(page.get_by_role("dialog")).to_contain_text(words, timeout=_GENEROUS_MS)
+    _assert_prepare_shows_recipe_and_plan(airflow_service, page, training.dag_run)
+    page.set_viewport_size({"width": 1400, "height": 1400})
     training.wait_held()
     _follow_dashboard_link(airflow_service, page, training.dag_run)
     training.release()
@@ -85,7 +94,8 @@ def test_the_form_offers_choices_checks_overrides_and_starts_the_run_and_dags_ha
         ({"overrides": ["nonsense"]}, "'nonsense' does not match"),
         ({"overrides": ["code=[/tmp]"]}, "'code=[/tmp]' does not match"),
         ({"overrides": ["seed=${oc.env:HOME}"]}, "does not match"),
-        ({"overrides": "trainer.max_epochs=1"}, "is not of type 'array'"),
+        ({"overrides": "trainer.max_epochs=1"}, "is not of type 'null', 'array'"),
+        ({"trainer.max_epochs": 0}, "0 is less than the minimum of 1"),
     ],
 )
 def test_the_rest_api_refuses_with_the_valid_choices(
@@ -97,6 +107,16 @@ def test_the_rest_api_refuses_with_the_valid_choices(
         airflow_service.api.trigger(DAG_ID, conf)
     assert "Airflow answered 400" in str(refused.value)
     assert words in str(refused.value)
+
+
+def test_a_recipe_that_is_added_is_offered_at_once(airflow_service: AirflowService):
+    """By what the DAG processor is asked to do, see `HeadraceDagBundle`; else within a minute."""
+    recipe = airflow_service.home / "recipes" / "newcomer.yaml"
+    recipe.parent.mkdir(exist_ok=True)
+    recipe.write_text("name: newcomer\ndataset: {source: /nowhere}\n")
+    wait_until(lambda: _is_offered(airflow_service, "newcomer"), 60.0, "the recipe in the form")
+    recipe.unlink()
+    wait_until(lambda: not _is_offered(airflow_service, "newcomer"), 60.0, "it to be gone")
 
 
 def test_an_interpolation_in_disguise_fails_the_first_task_with_its_reason(
@@ -138,6 +158,12 @@ def test_airflow_in_a_shell_triggers_a_run(airflow_service: AirflowService):
     airflow_service.assert_books_closed(run_id)
 
 
+def _is_offered(service: AirflowService, recipe: str) -> bool:
+    """Whether the form of a DAG has a recipe among its choices."""
+    params = service.asked(lambda: service.api.params(DAG_ID))
+    return recipe in params["recipe"]["schema"]["enum"]
+
+
 def _open_form(service: AirflowService, page: Page) -> Locator:
     page.goto(f"{service.url}/dags/{DAG_ID}")
     page.get_by_test_id("trigger-dag-button").click()
@@ -160,6 +186,18 @@ def _submit(page: Page, form: Locator, overrides: list[str]) -> Response:
     ) as it:
         form.get_by_role("button", name="Trigger").click()
     return it.value
+
+
+def _assert_prepare_shows_recipe_and_plan(
+    service: AirflowService, page: Page, dag_run: str
+) -> None:
+    page.goto(f"{service.api.run_url(DAG_ID, dag_run)}/tasks/prepare/rendered_templates")
+    shown = page.get_by_role("table")
+    expect(shown).to_contain_text("gpu: gang of 1 node", timeout=_GENEROUS_MS)
+    expect(shown).to_contain_text("seed: 11")
+    log = service.task_log(DAG_ID, dag_run, "prepare")
+    assert "gpu: gang of 1 node" in log
+    assert "seed: 11" in log
 
 
 def _follow_dashboard_link(service: AirflowService, page: Page, dag_run: str) -> None:

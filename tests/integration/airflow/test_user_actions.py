@@ -14,11 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from headrace.runs.leases import RELEASED
-from headrace.runs.reaper import ABANDONED
 from headrace.states import StepState
 from headrace.steps import mailbox
-from headrace_airflow.triggers import STOPPED
+from headrace_airflow.airflow_api import STOPPED
 from support import job_processes
 from support.airflow_service import DAG_ID, AirflowService
 from support.held_training import (
@@ -74,11 +72,13 @@ def test_a_task_is_cleared_while_it_runs_then_marked_failed_and_cleared_again(
     assert result is not None
     assert result.state is StepState.CANCELLED
     assert result.failure is not None
-    message = result.failure.message
-    assert any(said in message for said in (STOPPED, RELEASED, ABANDONED))  # who came first
+    user = airflow_service.login.user
+    assert result.failure.message.startswith(f"Cancelled: by {user} {STOPPED} task train")
     assert training.states() == [StepState.CANCELLED] * 2
     assert airflow_service.wait_end(training.dag_run) == "failed"
     assert airflow_service.task_states(training.dag_run)["train"] == "failed"
+    log = airflow_service.task_log(DAG_ID, training.dag_run, "finish")
+    assert f"train is failed (Cancelled: by {user} {STOPPED}" in log
 
     training.release()
     airflow_service.api.clear(DAG_ID, training.dag_run, ["train"], downstream=True)
@@ -114,6 +114,8 @@ def test_a_run_marked_failed_stops_all_of_it_and_a_second_start_before_that_atta
     training.wait_run(StepState.FAILED)
     assert training.states() == [StepState.CANCELLED]
     assert airflow_service.wait_end(training.dag_run) == "failed"
+    (attempt,) = airflow_service.ledger.attempts(training.run_id, "train")
+    assert f"by {airflow_service.login.user} {STOPPED} task train" in (attempt.message or "")
 
 
 def test_what_no_triggerer_hears_stops_all_the_same(airflow_service: AirflowService, start: Start):

@@ -119,7 +119,7 @@ def test_more_runs_make_the_interval_narrower(headrace_home: Path):
 def test_a_run_that_nothing_tells_of_is_told_so(headrace_home: Path):
     shown = headrace("plan", "digits").output
     assert "no earlier run tells how long pack, stage, train, evaluate will take here" in shown
-    assert "--calibrate runs 50 steps" in shown
+    assert "`headrace plan --calibrate` runs 50 steps" in shown
     assert not list(headrace_home.glob("ledger*"))
     past_run(4)
     shown = headrace("plan", "digits", "train.args=[--fast]").output
