@@ -145,7 +145,7 @@ def _most_at_once(method):
 
     async def five_requests():
         guarded = OneWriter(server)
-        scope = {"type": "http", "method": method}
+        scope = {"type": "http", "method": method, "path": "/api/v2/dags"}
         await asyncio.gather(*(guarded(scope, None, None) for _ in range(5)))
 
     asyncio.run(five_requests())
