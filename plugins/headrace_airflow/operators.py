@@ -41,6 +41,7 @@ from headrace_airflow.run_operators import (
     Context,
     DaskDashboardLink,
     RunOperator,
+    RunPageLink,
     briefly,
     failure_of,
     told_to_airflow,
@@ -166,7 +167,7 @@ class StepOperator(_StepTask):
     anew.
     """
 
-    operator_extra_links = (DaskDashboardLink(),)
+    operator_extra_links = (DaskDashboardLink(), RunPageLink())
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Returns the step's outputs."""

@@ -14,7 +14,7 @@ from airflow.plugins_manager import AirflowPlugin
 
 import headrace_airflow.operators  # noqa: F401, for the tasks, see above
 from headrace_airflow import listener
-from headrace_airflow.run_operators import DaskDashboardLink
+from headrace_airflow.run_operators import RUN_TAB, DaskDashboardLink, RunPageLink
 
 _READING = frozenset({"GET", "HEAD", "OPTIONS"})
 _OWN_ACTS = "/headrace/act/"
@@ -57,7 +57,7 @@ class _WhenAsked:
 _RUN = "headrace/run/?dag_id={DAG_ID}&dag_run_id={RUN_ID}"
 _VIEWS = (
     ("nav", "headrace", "headrace/"),
-    ("dag_run", "headrace-run", _RUN),
+    ("dag_run", RUN_TAB, _RUN),
     ("task_instance", "headrace-task", f"{_RUN}&task_id={{TASK_ID}}"),
 )
 """Where in Airflow a page is shown, under which route, and its address below Airflow's own."""
@@ -78,7 +78,7 @@ class HeadracePlugin(AirflowPlugin):  # type: ignore[misc]
         }
         for place, route, href in _VIEWS
     ]
-    operator_extra_links = (DaskDashboardLink(),)
+    operator_extra_links = (DaskDashboardLink(), RunPageLink())
     listeners = (listener,)
     fastapi_root_middlewares = (
         {"middleware": OneWriter, "name": "headrace: one writer on SQLite"},

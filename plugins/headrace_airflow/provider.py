@@ -14,5 +14,6 @@ def get_provider_info() -> dict[str, Any]:
         "versions": ["0.1.0"],
         "extra-links": [
             "headrace_airflow.run_operators.DaskDashboardLink",
+            "headrace_airflow.run_operators.RunPageLink",
         ],
     }

@@ -11,8 +11,10 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Literal, TypeVar
+from urllib.parse import quote
 
 from airflow.sdk import BaseOperator, BaseOperatorLink, BaseXCom
+from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from headrace.errors import HeadraceError
@@ -39,6 +41,9 @@ Seen = TypeVar("Seen")
 
 DASHBOARD_KEY = "dashboard_url"
 """XCom key of the Dask dashboard's address."""
+
+RUN_TAB = "headrace-run"
+"""Route of the tab on a DAG run that shows the page of its run."""
 
 PATIENCE_S = 4.0
 """Longest wait in the task itself: deferring and resuming takes that on a busy machine."""
@@ -121,6 +126,18 @@ class DaskDashboardLink(BaseOperatorLink):  # type: ignore[misc]
         return str(value) if value else ""
 
 
+class RunPageLink(BaseOperatorLink):  # type: ignore[misc]
+    """The page of the run, as a tab of its DAG run."""
+
+    name = "Run in headrace"
+
+    def get_link(self, operator: object, *, ti_key: Any) -> str:
+        """Address of the page; empty where Airflow does not know its own address."""
+        airflow = conf.get("api", "base_url", fallback="").rstrip("/")
+        dag_run = f"dags/{quote(ti_key.dag_id)}/runs/{quote(ti_key.run_id)}"
+        return f"{airflow}/{dag_run}/plugin/{RUN_TAB}" if airflow else ""
+
+
 class PrepareRunOperator(BaseOperator):  # type: ignore[misc]
     """Makes the run that the DAG run asks for, or finds the one it made before.
 
@@ -185,6 +202,8 @@ class FinishRunOperator(RunOperator):
     It fails when the run has: Airflow counts the steps that it skips in a DAG run that a user has
     marked failed as done well.
     """
+
+    operator_extra_links = (RunPageLink(),)
 
     def execute(self, context: Context) -> str:
         """Returns the final state of the run, which is `succeeded`."""

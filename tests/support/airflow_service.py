@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 import pytest
 import yaml
@@ -100,6 +100,15 @@ class TaskApi(AirflowApi):
     def params(self, dag_id: str) -> dict[str, Any]:
         """Parameters of a DAG, as its form has them."""
         return dict(self._call("GET", f"/api/v2/dags/{dag_id}/details")["params"])
+
+    def links(self, dag_id: str, dag_run: str, task_id: str) -> dict[str, str]:
+        """Addresses of the links of a task, by their names."""
+        path = f"{_run_path(dag_id, dag_run)}/taskInstances/{task_id}/links"
+        return dict(self._call("GET", path)["extra_links"])
+
+    def page(self, name: str, **query: object) -> dict[str, Any]:
+        """What one of headrace's pages shows."""
+        return self._call("GET", f"/headrace/data/{name}?{urlencode(query)}")
 
     def runs(self, dag_id: str) -> list[dict[str, Any]]:
         """The newest DAG runs."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from urllib.parse import quote
+
 import pytest
 
 from headrace.states import StepState
@@ -29,6 +31,13 @@ def test_a_suite_is_eight_tasks_and_cleared_it_runs_no_trial_again(airflow_servi
     assert len(trials) == 6
     assert {trial.state for trial in trials} == {StepState.SUCCEEDED}
     journal = airflow_service.run(run_id).folder.journal.read_bytes()
+    link = airflow_service.api.links(_DAG_ID, dag_run, "finish")["Run in headrace"]
+    tab = f"/dags/{_DAG_ID}/runs/{quote(dag_run)}/plugin/headrace-run"
+    assert link == f"{airflow_service.url}{tab}"
+    told = airflow_service.api.page("run", dag_id=_DAG_ID, dag_run_id=dag_run)
+    assert (told["run_id"], told["suite"], told["state"]) == (run_id, True, "succeeded")
+    assert told["trials"] == {"total": 6, "counts": {"succeeded": 6}}
+    assert len(airflow_service.api.page("trials", id=run_id)["columns"]["number"]) == 6
 
     airflow_service.api.clear(_DAG_ID, dag_run, ["suite"], downstream=True)
     assert airflow_service.wait_end(dag_run, dag_id=_DAG_ID) == "success"
