@@ -152,6 +152,26 @@ class LedgerContract:
         running = ledger.runs(states=(StepState.RUNNING,))
         assert [run.run_id for run in running] == ["run-3", "run-1"]
 
+    def test_rows_of_several_runs_come_by_run(self, with_lease: Ledger):
+        ledger, of_2 = with_lease, {"run_id": "run-2", "lease_id": "lease-2"}
+        ledger.add_run(run_row("run-2", created_at=2.0, recipe_name="50%_Net"))
+        ledger.add_lease(lease_row("lease-2", run_id="run-2"), max_active=4)
+        ledger.put_machines([machine_row(lease_id="lease-2")])
+        for step, run in (("train", {}), ("pack", of_2), ("train", {**of_2, "created_at": 0.5})):
+            ledger.add_attempt(attempt_row(step, **run))
+        ledger.put_trials([trial_row(1, run_id="run-2"), trial_row(2, run_id="run-2")])
+        both = ("run-1", "run-2", "run-3")
+        attempts = ledger.attempts_of(both)
+        assert [row.step for row in attempts["run-2"]] == ["train", "pack"]
+        assert attempts.keys() == {"run-1", "run-2"}
+        assert [row.lease_id for row in ledger.leases_of(both)["run-2"]] == ["lease-2"]
+        assert ledger.machines_of(both) == {"run-2": [machine_row(lease_id="lease-2")]}
+        assert ledger.trials_counted(both) == {"run-2": {StepState.QUEUED: 2}}
+        assert ledger.attempts_of(()) == ledger.machines_of(()) == ledger.trials_counted(()) == {}
+        for words in ("50%_net", "N-2", "%"):
+            assert [run.run_id for run in ledger.runs(text=words)] == ["run-2"]
+        assert ledger.runs(text="5__") == ()
+
     def test_the_first_end_of_a_run_counts(self, ledger: Ledger):
         ledger.add_run(run_row())
         ledger.finish_run("run-1", StepState.SUCCEEDED, 5.0, {"accuracy": 0.9})

@@ -82,6 +82,11 @@ Answer = TypeVar("Answer")
 class TaskApi(AirflowApi):
     """Airflow's REST API with the calls behind the buttons of its web UI."""
 
+    @property
+    def token(self) -> str:
+        """What logs in once more; empty before the first question."""
+        return self._token
+
     def trigger_as(self, dag_id: str, dag_run: str, conf: Mapping[str, object]) -> str:
         """As `trigger`, with an id for the DAG run that the caller chooses."""
         body = {"dag_run_id": dag_run, "logical_date": None, "conf": dict(conf)}

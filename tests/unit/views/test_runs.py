@@ -110,14 +110,6 @@ def test_a_suite_tells_its_trials_and_best_value():
     assert only_row().trials == row.trials
 
 
-def test_text_is_sought_in_ids_and_recipes_whatever_it_holds():
-    run = make_run()
-    for text in ("DIGITS", run.run_id[-8:], "laptop"):
-        assert only_row(text=text).run_id == run.run_id
-    for text in ("%", "_", "'; --", "imagenet"):
-        assert runs_page(text=text.replace("_", "__")).rows == (), text
-
-
 def test_a_folder_that_is_gone_or_damaged_leaves_the_row():
     run = make_run()
     run.folder.request.write_text("[]")
