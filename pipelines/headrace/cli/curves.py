@@ -14,6 +14,7 @@ from rich.text import Text
 from headrace.cli.console import plain_table
 from headrace.files.layout import RunFolder
 from headrace.steps.history import History, read_history, training_file
+from headrace.steps.series import series_of
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _WIDTH = 24
@@ -44,8 +45,12 @@ def metrics_table(newest: Mapping[str, float], history: History) -> Table | None
     Returns:
         None where nothing is told yet.
     """
-    curves = _curves(history)
-    found = {name: values[-1] for name, values in curves.items() if values}
+    curves = {
+        "loss" if each.kind == "loss" else each.name: [value for _, value in each.points]
+        for each in series_of(history)
+        if each.kind != "lr"
+    }
+    found = {name: values[-1] for name, values in curves.items()}
     found |= {name: value for name, value in newest.items() if name not in _OF_THE_STEP}
     names = sorted(
         (name for name in found if not name.startswith(_BEST)),
@@ -79,12 +84,3 @@ def curve(values: Sequence[float], width: int = _WIDTH) -> str:
     least, most = min(means), max(means)
     scale = (len(_BLOCKS) - 1) / (most - least) if most > least else 0.0
     return "".join(_BLOCKS[round((mean - least) * scale)] for mean in means)
-
-
-def _curves(history: History) -> dict[str, list[float]]:
-    found: dict[str, list[float]] = {}
-    for row in history.rows:
-        told = row.metrics if row.loss is None else {"loss": row.loss, **row.metrics}
-        for name, value in told.items():
-            found.setdefault(name, []).append(value)
-    return found

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
+from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -69,21 +69,29 @@ def results(  # noqa: PLR0913  options of a command
         )
     if parquet and output is None:
         raise UserError("Parquet is no text", "Name a file: -o trials.parquet.")
-    record = find_suite(suite)
-    objectives = tuple(_objective(each) for each in by or ())
-    if report:
-        typer.echo(write_report(record, output, objectives))
-        return
-    rows = judged_by(trials_of(record), objectives) if objectives else trials_of(record)
-    objectives = objectives or objectives_of(RunFolder(Path(record.folder)))
-    if parquet and output is not None:
-        write_parquet(table_of(rows, objectives), output)
-    elif csv:
-        _give(as_csv(table_of(rows, objectives)), output)
-    elif as_json:
-        _give(_for_programs(rows, results_of(rows, objectives)), output)
-    else:
-        _print(rows, results_of(rows, objectives), open_console())
+    sought = tuple(_objective(each) for each in by or ())
+    shown: list[RenderableType] = []
+    text = ""
+    with open_console(stderr=True).status("Reading the trials …") as told:
+        record = find_suite(suite)
+        if report:
+            text, output = f"{write_report(record, output, sought)}\n", None
+        else:
+            rows = judged_by(trials_of(record), sought) if sought else trials_of(record)
+            objectives = sought or objectives_of(RunFolder(Path(record.folder)))
+            told.update(f"Comparing {len(rows):,} trials …")
+            if parquet and output is not None:
+                write_parquet(table_of(rows, objectives), output)
+            elif csv:
+                text = as_csv(table_of(rows, objectives))
+            elif as_json:
+                text = _for_programs(rows, results_of(rows, objectives))
+            else:
+                shown += _for_people(rows, results_of(rows, objectives))
+    if text:
+        _give(text, output)
+    for part in shown:
+        open_console().print(part)
 
 
 def _objective(word: str) -> Objective:
@@ -110,51 +118,45 @@ def _for_programs(rows: Sequence[TrialRecord], found: Results) -> str:
     return as_json_text({**dict(found), "importance": shares, "no_importance": why_not})
 
 
-def _print(rows: Sequence[TrialRecord], found: Results, console: Console) -> None:
+def _for_people(rows: Sequence[TrialRecord], found: Results) -> Iterator[RenderableType]:
     numbers = found.front or ([] if found.best is None else [found.best])
     chosen = [row for row in rows if row.number in numbers]
     title = "Trials that no other one beats in all objectives:" if found.front else "Best trial:"
     if not found.objectives:
         names = ", ".join(sorted({name for row in rows for name in row.metrics}))
-        console.print(f"It seeks nothing: say by what to judge, as in --by NAME:max, of {names}.")
+        yield f"It seeks nothing: say by what to judge, as in --by NAME:max, of {names}."
     elif not chosen:
-        console.print("No trial has ended with a value yet.")
+        yield "No trial has ended with a value yet."
     else:
-        console.print(title)
-        console.print(trials_list(chosen, found.objectives))
+        yield title
+        yield trials_list(chosen, found.objectives)
     if any(len(point.numbers) > 1 for point in found.points):
-        console.print(f"\nPoints, folds and seeds together, the best {_SHOWN}:")
-        console.print(points_table(found.points[:_SHOWN], found.objectives))
-    for part in _of_keys(rows, found):
-        console.print(part)
+        yield f"\nPoints, folds and seeds together, the best {_SHOWN}:"
+        yield points_table(found.points[:_SHOWN], found.objectives)
+    yield from _of_keys(rows, found)
 
 
 def _of_keys(rows: Sequence[TrialRecord], found: Results) -> Iterator[Table | str]:
     if not found.marginals:
         return
     shares, why_not = _importance(rows, found)
-    table = plain_table()
-    for title in ("key", "value"):
-        table.add_column(title, overflow="fold")
-    for title in ("trials", "mean"):
-        table.add_column(title, justify="right", no_wrap=True)
-    table.add_column("95 % of the mean", no_wrap=True)
-    table.add_column("importance", justify="right")
+    table = plain_table("key and value", figures=("trials", "mean", "95 % of the mean"))
+    table.columns[0].overflow = "fold"
+    for column in table.columns[1:]:
+        column.no_wrap = True
     names = short_keys(found.marginals)
     for key, told in found.marginals.items():
-        share = f"{shares[key]:.0%}" if key in shares else ""
-        for index, each in enumerate(told[:_SHOWN]):
-            first = index == 0
+        share = f", importance {shares[key]:.0%}" if key in shares else ""
+        table.add_row(Text(f"{names[key]}{share}"))
+        for each in told[:_SHOWN]:
             table.add_row(
-                Text(names[key] if first else ""),
-                Text(_value(each)),
+                Text(f"  {_value(each)}"),
                 str(each.spread.count),
                 spread_words(each.spread),
                 interval_words(each.spread),
-                share if first else "",
             )
         if len(told) > _SHOWN:
-            table.add_row("", f"and {len(told) - _SHOWN} more", "", "", "", "")
+            table.add_row(f"  and {len(told) - _SHOWN} more")
     yield "\nBy the value of each key, whatever else differs:"
     yield table
     if why_not:

@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+from rich.console import Console
 
+from headrace.cli import results
 from headrace.errors import UnknownNameError, UserError
 from headrace.files.atomic import write_record
 from headrace.files.lines import append_line
@@ -69,10 +71,19 @@ def test_people_are_told_the_best_means_and_what_matters(suite: Run):
     shown = told()
     assert re.search(r"Best trial:\n.*\n *4 +succeeded", shown)
     assert re.search(r"act=relu lr=0.001 +2 +0.05 ± 0.071", shown)
-    assert re.search(r"lr +1e-05 +4 +4.05 ± 0.058", shown)
-    share = re.search(r"\nlr .* (\d+)%", shown)
+    assert re.search(r"  1e-05 +4 +4.05 ± 0.058", shown)
+    share = re.search(r"\nlr, importance (\d+)%", shown)
     assert share is not None
     assert int(share[1]) > 80
+
+
+def test_that_it_works_is_told_on_standard_error(suite: Run, monkeypatch: pytest.MonkeyPatch):
+    console = Console(file=io.StringIO(), force_terminal=True, width=80)
+    own = results.open_console
+    monkeypatch.setattr(results, "open_console", lambda **where: console if where else own())
+    assert "Best trial" in told()
+    assert "trials …" in console.file.getvalue()
+    assert "Best trial" not in console.file.getvalue()
 
 
 def test_programs_get_the_same(suite: Run, tmp_path: Path):
