@@ -131,7 +131,7 @@ def test_patience_ends_when_it_is_over_or_has_lasted_long_enough():
     assert briefly(lambda: "still", lambda _: False, patience_s=0) == "still"
 
 
-def _most_at_once(method):
+def _most_at_once(method, path="/api/v2/dags"):
     """Requests that a server behind `OneWriter` sees at once, of five that come together."""
     inside, most = 0, 0
 
@@ -145,7 +145,7 @@ def _most_at_once(method):
 
     async def five_requests():
         guarded = OneWriter(server)
-        scope = {"type": "http", "method": method, "path": "/api/v2/dags"}
+        scope = {"type": "http", "method": method, "path": path}
         await asyncio.gather(*(guarded(scope, None, None) for _ in range(5)))
 
     asyncio.run(five_requests())
@@ -156,6 +156,11 @@ def _most_at_once(method):
 def test_requests_that_write_to_sqlite_come_one_by_one(method, most):
     """Else two of them wait for each other, and one fails: "database is locked" (pains 12)."""
     assert _most_at_once(method) == most
+
+
+def test_what_is_asked_of_runs_and_leases_keeps_no_request_of_airflow_waiting():
+    """It writes nothing of Airflow's, and closing a lease may take a while."""
+    assert _most_at_once("POST", "/base/headrace/act/lease") == 5
 
 
 def test_on_other_databases_requests_come_as_they_like(monkeypatch):

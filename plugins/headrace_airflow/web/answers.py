@@ -18,6 +18,9 @@ from headrace.record import Record
 KEPT_S = 2.0
 """Seconds that an answer is given to everybody who asks the same."""
 
+PRIVATE = {"Cache-Control": "private, no-cache", "X-Content-Type-Options": "nosniff"}
+"""Headers of what not everybody may see."""
+
 _AT_ONCE = 4
 """Answers that are made at once: Airflow's own threads stay free for Airflow."""
 
@@ -45,7 +48,7 @@ class Answers:
     async def send(self, request: Request, question: partial[Any]) -> Response:
         """Answer a request by what a call gives; 304 when the one who asks has that already."""
         answer = await self.of(question)
-        headers = {"ETag": answer.etag, "Cache-Control": "private, no-cache"}
+        headers = {"ETag": answer.etag, **PRIVATE}
         known = request.headers.get("if-none-match", "").replace("W/", "").split(", ")
         if answer.etag.removeprefix("W/") in known:
             return Response(status_code=304, headers=headers)

@@ -24,7 +24,7 @@ from headrace.views.suite import suite_page, trials_page
 from headrace_airflow.airflow_api import DagRunAddress
 from headrace_airflow.web import acts
 from headrace_airflow.web.access import MayAct, reads
-from headrace_airflow.web.answers import Answers
+from headrace_airflow.web.answers import PRIVATE, Answers
 
 STATIC = Path(__file__).parent / "static"
 PAGES = ("run", "suite", "leases", "cost")
@@ -35,7 +35,7 @@ _LIVELY = {"Cache-Control": "no-cache", "Content-Security-Policy": "frame-ancest
 _HARMLESS = {
     "Content-Security-Policy": "sandbox; default-src 'none'; img-src data:; font-src data:; "
     "style-src 'unsafe-inline'; frame-ancestors 'self'",
-    "Cache-Control": "private, no-cache",
+    **PRIVATE,
 }
 _MOST_OVERLAID = 20
 

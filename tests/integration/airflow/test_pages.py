@@ -22,7 +22,7 @@ from headrace.runs.runs import Run
 from headrace.states import StepState
 from headrace.suites.records import Control
 from support.airflow_service import AirflowService
-from support.runs import lease_on_disk
+from support.runs import attempt_row_of, lease_on_disk, make_run
 from support.suite_journal import make_suite
 from support.waiting import wait_until
 
@@ -208,3 +208,24 @@ def test_what_is_not_there_is_told_and_paths_are_no_names(
         assert ask(airflow_service, path).status == 404, path
     assert refused("/data/runs", limit=0).status == 422
     assert refused("/data/run", dag_id="headrace_train", dag_run_id="x").status == 404
+
+
+def test_a_report_has_no_rights(airflow_service: AirflowService, doors: Doors):
+    with airflow_service.settings():
+        made = make_run()
+        lease_id = lease_on_disk(made, "gpu", ProcessIdentity.of())
+        attempt_row_of(made, "evaluate", lease_id)
+        made.folder.report.mkdir()
+        report = made.folder.report / "report.html"
+        report.write_text("<script>alert(1)</script>")
+        outputs = {"report": str(report)}
+        airflow_service.ledger.set_attempt(
+            made.run_id, "evaluate", 1, state=StepState.SUCCEEDED, outputs=outputs
+        )
+        end_run(made, StepState.SUCCEEDED, "a test")
+    told = ask(airflow_service, f"/data/run/report?id={made.run_id}", doors.tokens["viewer"])
+    assert (told.status, told.body) == (200, report.read_bytes())
+    assert told.headers["Content-Type"].startswith("text/html")
+    assert told.headers["X-Content-Type-Options"] == "nosniff"
+    policy = told.headers["Content-Security-Policy"].split("; ")
+    assert {"sandbox", "default-src 'none'", "frame-ancestors 'self'"} <= set(policy)

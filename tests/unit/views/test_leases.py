@@ -52,7 +52,7 @@ def test_one_that_has_ended_comes_last_and_cannot_be_closed():
     first = lease_on_disk(run, "gpu")
     open_ledger().set_lease_state(first, LeaseState.CLOSED, ended_at=2.0, why_ended="done")
     second = ready(run)
-    assert [*rows()] == [second, first]
+    assert [row.lease_id for row in leases_page(can_act=True).rows] == [second, first]
     ended = rows()[first]
     assert (ended.state, ended.why_ended, ended.can_close) == (LeaseState.CLOSED, "done", False)
 
