@@ -69,6 +69,9 @@ def test_checkpoints_are_evaluated_while_training_goes_on(place: Place) -> None:
     watching = begun(place, "evaluate", record.run_id, "--watch", "evaluate.split=val")
     wait_until(lambda: len(evaluated()) == 2, _LONG_S, "two checkpoints to be evaluated")
     assert training.poll() is None
+    seen = [lease["running"] for lease in json.loads(place.shown("top", "--json").stdout)]
+    assert sorted(seen) == [["evaluate"], ["train"]]
+    assert "\nloss " in place.shown("status", record.run_id).stdout
     watching.kill()
     watching.wait()
     training.kill()

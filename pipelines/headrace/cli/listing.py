@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
-from rich.measure import Measurement
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
@@ -38,17 +38,23 @@ class Listing:
         self._rows.append(tuple(c if isinstance(c, Text) else Text(c) for c in cells))
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        for is_tight in (False, True):
-            whole, without_last = self._table(is_tight), self._table(is_tight, -1)
-            least = _width(console, options, without_last) + 2 + _LEAST_ROOM
-            if min(_width(console, options, whole), least) <= options.max_width:
-                yield whole
+        *others, last = self._widths()
+        least = sum(others) + min(last, _LEAST_ROOM)
+        for gap in (2, 1):
+            if least + gap * len(others) <= options.max_width:
+                yield self._table(is_tight=gap == 1)
                 return
         yield from self._blocks()
 
-    def _table(self, is_tight: bool, end: int | None = None) -> Table:
+    def _widths(self) -> Iterator[int]:
+        """Columns of the terminal that each column of the table takes without folding anything."""
+        for title, *cells in zip(self._titles, *self._rows, strict=True):
+            lines = (line for cell in cells for line in cell.plain.splitlines())
+            yield max(map(cell_len, (title, *lines)))
+
+    def _table(self, *, is_tight: bool) -> Table:
         table = Table(box=None, pad_edge=False, collapse_padding=is_tight)
-        for title in self._titles[:end]:
+        for title in self._titles:
             is_last = title == self._titles[-1]
             table.add_column(
                 title,
@@ -57,7 +63,7 @@ class Listing:
                 overflow="fold",
             )
         for row in self._rows:
-            table.add_row(*row[:end])
+            table.add_row(*row)
         return table
 
     def _blocks(self) -> Iterator[RenderableType]:
@@ -78,8 +84,3 @@ class Listing:
                 yield Padding(rest, (0, 0, 0, 2), expand=False)
         if is_short:
             yield grid
-
-
-def _width(console: Console, options: ConsoleOptions, table: Table) -> int:
-    """Columns of the terminal that a table would take without folding anything."""
-    return Measurement.get(console, options.update(max_width=10_000), table).maximum
