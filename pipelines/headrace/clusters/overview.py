@@ -11,6 +11,7 @@ from typing import TypeVar
 from headrace.clusters import client
 from headrace.clusters.lease_status import lease_status, sure_states
 from headrace.clusters.local import marked
+from headrace.clusters.node_marks import spans_of
 from headrace.clusters.records import AvoidedNode, LeaseInfo, LeaseSpec, PoolJobView, PoolRecord
 from headrace.errors import SilentError, StepError, UnknownNameError, nearest
 from headrace.files.atomic import is_there, read_record
@@ -120,7 +121,7 @@ def view(folder: LeaseFolder) -> LeaseView:
         kind=spec.role.kind,
         state=state,
         nodes=spec.role.nodes,
-        nodes_here=_nodes_here(state, spec, jobs),
+        nodes_here=_nodes_here(folder, jobs, spec.role.nodes) if state is LeaseState.READY else 0,
         age_s=now - folder.spec.stat().st_mtime,
         idle_s=now - _busy_until(steps, info) if is_idle else None,
         num_steps=len(steps),
@@ -138,10 +139,12 @@ def view(folder: LeaseFolder) -> LeaseView:
     )
 
 
-def _nodes_here(state: LeaseState, spec: LeaseSpec, pool: PoolRecord | None) -> int:
-    if state is not LeaseState.READY:
-        return 0
-    return spec.role.nodes if pool is None else pool.num_here
+def _nodes_here(folder: LeaseFolder, pool: PoolRecord | None, nodes: int) -> int:
+    """Of a ready lease; of instances of a gang its host keeps no list: they are all there."""
+    if pool is not None:
+        return pool.num_here
+    joined = [each for each in spans_of(folder) if each.joined_at is not None]
+    return sum(each.ended_at is None for each in joined) if joined else nodes
 
 
 def _readable(

@@ -8,8 +8,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from headrace.clusters import overview
-from headrace.clusters.node_marks import spans_of
-from headrace.clusters.overview import LeaseView
 from headrace.errors import HeadraceError
 from headrace.files.layout import LeaseFolder
 from headrace.ledger.ledger import open_ledger
@@ -73,17 +71,16 @@ def leases_page(*, can_act: bool) -> LeasesPage:
 
 
 def _open(row: LeaseRecord, machines: Sequence[MachineRecord], *, can_act: bool) -> LeaseRow:
-    folder = LeaseFolder(Path(row.folder))
     known = _row(row).model_copy(update={"can_close": can_act})
     try:
-        view = overview.view(folder)
+        view = overview.view(LeaseFolder(Path(row.folder)))
     except (HeadraceError, OSError) as error:  # its folder is gone or damaged
         return known.model_copy(update={"waits_for": f"It cannot be looked at: {error}"})
     prices = [each.usd_per_hour for each in machines if each.usd_per_hour is not None]
     told = {
         "kind": view.kind,
         "state": view.state,
-        "nodes_here": _nodes_here(folder, view, len(machines)),
+        "nodes_here": view.nodes_here,
         "nodes_wanted": view.nodes,
         "steps": view.num_steps,
         "running": view.num_running,
@@ -94,14 +91,6 @@ def _open(row: LeaseRecord, machines: Sequence[MachineRecord], *, can_act: bool)
         "why_ended": view.why_ended,
     }
     return known.model_copy(update=told)
-
-
-def _nodes_here(folder: LeaseFolder, view: LeaseView, num_machines: int) -> int:
-    """By the list of the lease's host; of instances, which it does not list, by the ledger."""
-    if view.state is not LeaseState.READY:
-        return 0
-    joined = sum(span.joined_at is not None for span in spans_of(folder) if span.ended_at is None)
-    return joined or num_machines
 
 
 def _row(row: LeaseRecord) -> LeaseRow:
