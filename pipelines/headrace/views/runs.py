@@ -128,7 +128,12 @@ def _row(record: RunRecord, books: Books, now: float) -> RunRow:
         is_orphan=is_orphan,
         trials=_trials(summary, books.trials.get(run_id, {})) if facts.kind == "suite" else None,
     )
-    return row if record.state.is_final else _under_way(row, record, attempts, leases)
+    if record.state.is_final:
+        return row
+    try:
+        return _under_way(row, record, attempts, leases)
+    except OSError as error:  # of another user's run, on the page of a team
+        return row.model_copy(update={"why": f"Its files cannot be read: {error.strerror}"})
 
 
 def _under_way(
@@ -197,7 +202,7 @@ def _last_summary(folder: str, _finished_at: float) -> SuiteSummary | None:
 def _read_summary(folder: str) -> SuiteSummary | None:
     try:
         return read_record(RunFolder(Path(folder)).summary, SuiteSummary)
-    except StepError:  # the page of the suite tells what cannot be read
+    except (StepError, OSError):  # the page of the suite tells what cannot be read
         return None
 
 

@@ -166,6 +166,13 @@ async def _told(_request: Request, error: HeadraceError) -> JSONResponse:
     return JSONResponse({"detail": {"what": error.what, "hint": error.hint}}, status)
 
 
+@app.exception_handler(OSError)
+async def _unreadable(_request: Request, error: OSError) -> JSONResponse:
+    """A file that the account of Airflow's API server may not read, or a disk that fails."""
+    what, hint = f"{error.filename} cannot be read: {error.strerror}", "Ask who owns the run."
+    return JSONResponse({"detail": {"what": what, "hint": hint}}, 503)
+
+
 app.include_router(data)
 app.include_router(acts.router)
 app.mount("/static", _Files(directory=STATIC))

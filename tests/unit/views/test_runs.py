@@ -118,6 +118,20 @@ def test_a_folder_that_is_gone_or_damaged_leaves_the_row():
     assert only_row().user == run.request.owner
 
 
+def test_files_that_cannot_be_read_cost_a_row_its_details_not_the_page():
+    """As those of another user's run; a folder is in their place, as root may read all files."""
+    bad = running("train", StepStatus(state=StepState.RUNNING))
+    status = bad.lease_folder(f"{bad.run_id}-cpu-1").step(1).status
+    status.unlink()
+    status.mkdir()
+    suite = make_suite()
+    suite.folder.summary.mkdir()
+    rows = {row.run_id: row for row in runs_page().rows}
+    assert rows[bad.run_id].why == "Its files cannot be read: Is a directory"
+    assert rows[bad.run_id].step == "train"
+    assert rows[suite.run_id].kind == "suite"
+
+
 def test_values_that_are_no_numbers_are_null_for_a_browser():
     running("train", StepStatus(state=StepState.RUNNING, metrics={"loss": float("nan")}))
     told = json.loads(runs_page().model_dump_json())
