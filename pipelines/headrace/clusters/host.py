@@ -23,6 +23,7 @@ from headrace.clusters.drivers import Drivers
 from headrace.clusters.lease_status import write_heartbeat
 from headrace.clusters.lifetime import TIMED_OUT, LeaseClock, ends_at, why_close
 from headrace.clusters.local import Guard
+from headrace.clusters.prometheus import publish_steps
 from headrace.clusters.records import Ending, HostRecord, LeaseInfo, LeaseSpec
 from headrace.errors import HeadraceError, SilentError
 from headrace.files.atomic import is_there, read_record, read_text, write_if_room, write_record
@@ -102,6 +103,7 @@ class Host:
             ready_at=time.time(),
         )
         write_record(self._folder.info, info)
+        publish_steps(self._folder)
         logger.info("Ready at %s", info.scheduler_address)
 
     def _check(self, cluster: OpenCluster) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import urllib.request
@@ -209,5 +210,11 @@ def _follow_dashboard_link(service: AirflowService, page: Page, dag_run: str) ->
     direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     with direct.open(address, timeout=30) as answer:
         assert answer.status == 200
+    with direct.open(address.replace("/status", "/metrics"), timeout=30) as answer:
+        figures = answer.read().decode()
+    assert re.search(
+        r'headrace_step_done\{run="held-[^"]*",step="train",unit="steps"\} \d', figures
+    )
+    assert "dask_scheduler_workers" in figures
     page.goto(address)
     expect(page).to_have_title("Dask: Status", timeout=_GENEROUS_MS)

@@ -1,0 +1,46 @@
+"""Figures of a lease's steps for Prometheus."""
+
+from __future__ import annotations
+
+import math
+
+from prometheus_client import CollectorRegistry, generate_latest
+
+from headrace.clusters.prometheus import StepFigures
+from headrace.files.atomic import write_record
+from headrace.files.layout import LeaseFolder
+from headrace.states import StepState
+from headrace.steps import mailbox
+from headrace.steps.mailbox import Progress, StepResult, StepSpec, StepStatus
+
+
+def test_running_steps_are_told_with_their_metrics(tmp_path):
+    lease = LeaseFolder(tmp_path / "lease")
+    lease.steps.mkdir(parents=True)
+    progress = Progress(done=3, total=9, unit="steps", phase="epoch 1/3")
+    metrics = {"val_loss": 0.25, 'a"b\n': math.inf}
+    running = StepStatus(state=StepState.RUNNING, progress=progress, eta_s=4.5, metrics=metrics)
+    write_record(_submitted(lease, "train").status, running)
+    ended = StepResult(state=StepState.SUCCEEDED, started_at=0, finished_at=1)
+    write_record(_submitted(lease, "pack").result, ended)
+    _submitted(lease, "evaluate")  # waits
+
+    registry = CollectorRegistry()
+    registry.register(StepFigures(lease))
+    told = [
+        line for line in generate_latest(registry).decode().splitlines() if not line.startswith("#")
+    ]
+    assert told == [
+        'headrace_step_done{run="r",step="train",unit="steps"} 3.0',
+        'headrace_step_total{run="r",step="train",unit="steps"} 9.0',
+        'headrace_step_eta_seconds{run="r",step="train"} 4.5',
+        'headrace_step_metric{metric="val_loss",run="r",step="train"} 0.25',
+        'headrace_step_metric{metric="a\\"b\\n",run="r",step="train"} +Inf',
+    ]
+
+
+def _submitted(lease, name):
+    spec = StepSpec(
+        key=f"r/{name}/1", kind=name, run_id="r", name=name, attempt=1, run_folder="/nowhere"
+    )
+    return mailbox.submit(lease, spec)
