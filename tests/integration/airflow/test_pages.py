@@ -213,15 +213,11 @@ def test_what_is_not_there_is_told_and_paths_are_no_names(
 def test_a_report_has_no_rights(airflow_service: AirflowService, doors: Doors):
     with airflow_service.settings():
         made = make_run()
-        lease_id = lease_on_disk(made, "gpu", ProcessIdentity.of())
-        attempt_row_of(made, "evaluate", lease_id)
         made.folder.report.mkdir()
         report = made.folder.report / "report.html"
         report.write_text("<script>alert(1)</script>")
-        outputs = {"report": str(report)}
-        airflow_service.ledger.set_attempt(
-            made.run_id, "evaluate", 1, state=StepState.SUCCEEDED, outputs=outputs
-        )
+        given = {"state": StepState.SUCCEEDED, "outputs": {"report": str(report)}}
+        attempt_row_of(made, "evaluate", lease_on_disk(made, "gpu"), **given)
         end_run(made, StepState.SUCCEEDED, "a test")
     told = ask(airflow_service, f"/data/run/report?id={made.run_id}", doors.tokens["viewer"])
     assert (told.status, told.body) == (200, report.read_bytes())
