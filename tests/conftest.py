@@ -59,6 +59,11 @@ _GRACE_S = 60.0
 """No process of headrace may live longer than this after its work has ended."""
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Where the pictures of the docs go."""
+    parser.addoption("--pictures", metavar="FOLDER", help="make the docs' pictures in this folder")
+
+
 def pytest_configure() -> None:
     """The first test that starts a fork server starts it for all, so this is said before."""
     multiprocessing.set_forkserver_preload(_FORK_SERVER_IMPORTS)

@@ -92,6 +92,11 @@ class TaskApi(AirflowApi):
         body = {"dag_run_id": dag_run, "logical_date": None, "conf": dict(conf)}
         return str(self._call("POST", f"/api/v2/dags/{dag_id}/dagRuns", body)["dag_run_id"])
 
+    def cookie(self) -> str:
+        """Of a browser that has logged in."""
+        self.health()
+        return self._token
+
     def tasks(self, dag_id: str, dag_run: str) -> list[dict[str, Any]]:
         """Task instances of a DAG run, as the API gives them."""
         answer = self._call("GET", f"{_run_path(dag_id, dag_run)}/taskInstances?limit=100")

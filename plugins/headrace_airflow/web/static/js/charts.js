@@ -8,12 +8,16 @@ const HEIGHT_PX = 200;
 const COLOURS = 8;
 const FEW = 40; // points of a line are drawn as dots, too, up to this number
 const MANY = 1500; // from this number of points on, they are small and let others shine through
+const LETTERS = 12; // of a name below an axis
 const MARGIN = 0.03; // of the width of x, left and right of points
 
 const styleOf = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 const colour = (index) => styleOf(`--series-${index % COLOURS}`);
 const dash = (index) => (index < COLOURS ? [] : [6, 3]);
 const short = (value) => (known(value) ? number(value) : "");
+
+/** A name as short as an axis has room for; the legend has the whole of it. */
+const clipped = (name) => (name.length > LETTERS ? `${name.slice(0, LETTERS)}…` : name);
 
 /** What an axis of the page's colours has besides `extra`. */
 function axis(extra) {
@@ -53,8 +57,8 @@ function rangeOf(low, high, { isLogX, xNames }) {
   return isLogX ? [low / by, high * by] : [low - by, high + by];
 }
 
-function options({ lines, isLog, isLogX, xNames, width, sync, onIndex }) {
-  const names = (_u, splits) => splits.map((split) => xNames[split] ?? "");
+function options({ lines, isLog, isLogX, xNames, width, sync, onIndex, onZoom }) {
+  const names = (_u, splits) => splits.map((split) => clipped(xNames[split] ?? ""));
   return {
     width,
     height: HEIGHT_PX,
@@ -74,7 +78,10 @@ function options({ lines, isLog, isLogX, xNames, width, sync, onIndex }) {
       axis({ size: 56, space: 34, values: (_u, it) => it.map(short) }),
     ],
     series: [{}, ...lines.map(series)],
-    hooks: { setCursor: [(plot) => onIndex(plot.cursor.idx ?? null)] },
+    hooks: {
+      setCursor: [(plot) => onIndex(plot.cursor.idx ?? null)],
+      setSelect: [(plot) => onZoom(plot.select.width > 0)],
+    },
   };
 }
 
@@ -121,15 +128,19 @@ function Legend({ lines, data, index, xTitle, xNames }) {
 export function Chart({ title, lines, xTitle = "step", xNames = null, isLogX = false, sync = "" }) {
   const place = useRef(null);
   const plot = useRef(null);
+  const isZoomed = useRef(false);
   const [isLog, setLog] = useState(false);
   const [index, setIndex] = useState(null);
   const data = useMemo(() => joined(lines), [lines]);
   const canLog = lines.every((line) => line.y.every((value) => !known(value) || value > 0));
   const shape = JSON.stringify([lines.map((line) => [line.label, line.only, line.x.length <= FEW]), xNames, isLog && canLog, isLogX]);
 
+  const onZoom = (isOn) => { isZoomed.current = isOn; };
+
   useEffect(() => {
     const node = place.current;
-    const given = { lines, isLog: isLog && canLog, isLogX, xNames, width: node.clientWidth, sync, onIndex: setIndex };
+    isZoomed.current = false;
+    const given = { lines, isLog: isLog && canLog, isLogX, xNames, width: node.clientWidth, sync, onIndex: setIndex, onZoom };
     plot.current = new uPlot(options(given), data, node);
     const watcher = new ResizeObserver(() => plot.current.setSize({ width: node.clientWidth, height: HEIGHT_PX }));
     const redraw = () => plot.current.redraw();
@@ -141,13 +152,16 @@ export function Chart({ title, lines, xTitle = "step", xNames = null, isLogX = f
       plot.current.destroy();
     };
   }, [shape]);
-  useEffect(() => plot.current.setData(data), [data]);
+  useEffect(() => {
+    plot.current.setData(data, !isZoomed.current);
+    if (isZoomed.current) plot.current.redraw();
+  }, [data]);
 
   return html`<figure class="chart">
     <figcaption><h3>${title}</h3>
       ${canLog && html`<button type="button" class="plain" aria-pressed=${isLog} aria-label=${`log scale of ${title}`} onClick=${() => setLog(!isLog)}>log</button>`}
     </figcaption>
-    <div class="plot" ref=${place} role="img" aria-label=${`${title}. ${told(lines, xTitle)}`}></div>
+    <div class="plot" ref=${place} onDblClick=${() => onZoom(false)} role="img" aria-label=${`${title}. ${told(lines, xTitle)}`}></div>
     <${Legend} lines=${lines} data=${data} index=${index} xTitle=${xTitle} xNames=${xNames} />
   </figure>`;
 }

@@ -1,6 +1,6 @@
 // The page of costs: what machines took, by what one asks for, and how far budgets are spent.
 
-import { dollars, known, number, percent } from "./format.js";
+import { dollars, number, percent } from "./format.js";
 import { link, useLive, usePlace } from "./live.js";
 import { Table, useSorted } from "./table.js";
 import { Choice, html, Meter, Missing, Section, Stat, Trouble } from "./ui.js";
@@ -27,7 +27,7 @@ function columnsOf(title, rows) {
       wide: true,
       width: "34%",
       value: (row) => row.usd,
-      cell: (row) => (row.unknown && !known(row.usd) ? html`<span class="muted">no price known</span>`
+      cell: (row) => (row.unknown && !row.usd ? html`<span class="muted">no price known</span>`
         : html`<${Meter} value=${most ? row.usd / most : 0} text=${`${row.unknown ? "at least " : ""}${dollars(row.usd)}`} />`),
     },
     hours("hours", "Node hours"),
@@ -36,8 +36,8 @@ function columnsOf(title, rows) {
   ];
 }
 
-const Totals = ({ rows }) => html`<dl class="panel stats">
-  <${Stat} name="Cost" value=${dollars(sum(rows, "usd"))}>${rows.some((row) => row.unknown) ? "and what has no known price" : ""}<//>
+const Totals = ({ rows, usd = sum(rows, "usd"), isPart = rows.some((row) => row.unknown) }) => html`<dl class="panel stats">
+  <${Stat} name="Cost" value=${isPart && !usd ? undefined : dollars(usd)}>${isPart ? (usd ? "and what has no known price" : "no price is known") : ""}<//>
   <${Stat} name="Node hours" value=${number(sum(rows, "hours"))} />
   <${Stat} name="GPU hours" value=${number(sum(rows, "gpu_hours"))} />
 </dl>`;
@@ -45,10 +45,10 @@ const Totals = ({ rows }) => html`<dl class="panel stats">
 const Budget = ({ budget }) => {
   const share = budget.usd ? budget.spent / budget.usd : 0;
   const tone = share > 1 ? "tone-bad" : share > 0.8 ? "tone-warn" : "tone-good";
-  return html`<li class=${tone}><span class="row"><span class="strong">${budget.key}</span>
+  return html`<li class=${tone}><span class="row"><span class="strong">${budget.site}${budget.user && `, ${budget.user}`}</span>
       <span class="number">${dollars(budget.spent)} of ${dollars(budget.usd)}</span></span>
     <${Meter} value=${share} />
-    <span class="small muted">${share > 1 ? "overspent" : `${dollars(budget.usd - budget.spent)} left`}</span></li>`;
+    <span class="small muted">${share > 1 ? "overspent" : `${dollars(budget.usd - budget.spent)} left`}, this month</span></li>`;
 };
 
 /** The page. */

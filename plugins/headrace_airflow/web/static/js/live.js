@@ -76,7 +76,7 @@ export function useLive(address, { follow, merge = (_old, fresh) => fresh, isFin
         error = wrong;
       }
       if (isOver) return;
-      setSeen({ data, error, address });
+      setSeen((old) => (old.data === data && old.error === error && old.address === address ? old : { data, error, address }));
       clearTimeout(timer);
       timer = setTimeout(look, data && isFinal(data) ? PATIENCE_MS : EVERY_MS);
     }

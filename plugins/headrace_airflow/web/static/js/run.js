@@ -45,7 +45,7 @@ function Figures({ run }) {
   const metric = run.metric ?? newest(run);
   const { best } = run;
   const ends = isActive(run.state)
-    ? html`<${Stat} name="Left" value=${duration(run.eta_s)}>${plusMinus(run.eta_error_s)}<//>
+    ? html`<${Stat} name="Left" value=${duration(run.eta_s ?? step?.eta_s)}>${known(run.eta_s) ? plusMinus(run.eta_error_s) : "of this step"}<//>
       <${Stat} name="Elapsed" value=${duration(run.elapsed_s)} />`
     : html`<${Stat} name="Took" value=${duration(run.elapsed_s)}>${known(run.predicted_s) && `expected ${duration(run.predicted_s)}`}<//>`;
   return html`<dl class="panel stats">

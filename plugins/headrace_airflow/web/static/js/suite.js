@@ -11,7 +11,7 @@ import { Act, html, isActive, Missing, Notice, Progress, Section, Stat, tone, Tr
 const ORDER = ["succeeded", "pruned", "failed", "lost", "timed_out", "preempted", "cancelled", "running", "queued"];
 const FIRST_KEYS = 5;
 const WIDE_SPAN = 50; // an axis is logarithmic when the largest is this many times the smallest,
-const LOW_MIDDLE = 0.1; // and the median below this share of the largest
+const LOW_MIDDLE = 0.25; // and the median below this share of the largest
 const MOST_RUNNING = 12;
 
 function Counts({ trials }) {
@@ -35,7 +35,7 @@ function Figures({ suite }) {
     ${isActive(run.state)
       ? html`<${Stat} name="Left" value=${duration(suite.eta_s)}>${known(suite.eta_error_s) ? `± ${duration(suite.eta_error_s)}` : ""}<//>`
       : html`<${Stat} name="Took" value=${duration(run.elapsed_s)} />`}
-    <${Stat} name="Cost" value=${dollars(suite.usd)} />
+    ${known(suite.usd) && html`<${Stat} name="Cost" value=${dollars(suite.usd)} />`}
   </dl>`;
 }
 
@@ -88,7 +88,7 @@ function progressLines(rows, mode) {
 }
 
 /** Where in its category a point is drawn, so that those of one value do not hide each other. */
-const spread = (trial) => ((trial * 0.618034) % 1) * 0.5 - 0.25;
+const spread = (trial) => ((Math.abs(Math.sin(trial) * 1e4) % 1) - 0.5) / 2;
 
 /** Objective by one key; null where all trials that have ended have the same value of it. */
 function marginal(rows, key, name) {

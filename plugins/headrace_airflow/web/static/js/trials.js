@@ -25,9 +25,11 @@ function rowsOf({ keys, metrics, columns }) {
 function merge(old, fresh) {
   const rows = rowsOf(fresh);
   if (!old || !fresh.is_part) return { ...fresh, rows };
-  if (!rows.length) return old;
+  if (!rows.length) return { ...old, version: fresh.version };
   const found = new Map([...old.rows, ...rows].map((row) => [row.number, row]));
-  return { ...fresh, rows: [...found.values()].sort((one, other) => one.number - other.number) };
+  const all = (name) => [...new Set([...old[name], ...fresh[name]])];
+  const sorted = [...found.values()].sort((one, other) => one.number - other.number);
+  return { version: fresh.version, keys: all("keys"), metrics: all("metrics"), rows: sorted };
 }
 
 /** All trials of a suite, live: `data` has `keys`, `metrics` and `rows`. */

@@ -1,0 +1,291 @@
+"""headrace's pages as people see them: a real run in a real Airflow, in Chromium.
+
+`pytest --pictures docs/images` on this file also makes the pictures of the docs.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import FrameLocator, Locator, Page, expect
+
+from headrace.files.layout import RunFolder
+from headrace.ledger.ledger import open_ledger
+from headrace.runs.reaper import end_run
+from headrace.runs.runs import Run
+from headrace.states import FailureClass, StepState
+from headrace.steps.history import HistoryRow, training_file
+from support.airflow_service import DAG_ID, LONG_S, AirflowService
+from support.browser import page
+from support.runs import attempt_row_of, lease_on_disk, make_run
+from support.suite_journal import added, ended, failed, journal, make_suite, started
+
+__all__ = ["page"]
+
+pytestmark = [
+    pytest.mark.airflow,
+    pytest.mark.browser,
+    pytest.mark.slow,
+    pytest.mark.timeout(600),
+]
+
+_GENEROUS_MS = 60_000
+_AXE = Path(__file__).parents[2] / "support" / "vendor" / "axe.min.js"
+_SIZES = ((1440, 900), (390, 844))
+_EVIL = "<img src=x onerror=\"document.title='hacked'\">"
+_TRIALS = 10_000
+_PICTURES = {("suite", "dark", 1440): "suite-page", ("run", "dark", 390): "run-page-narrow"}
+"""Pictures of the docs, besides that of a run under way."""
+
+Visit = Callable[[str], None]
+Picture = Callable[[str], None]
+
+
+@pytest.fixture
+def told(page: Page, airflow_service: AirflowService) -> Iterator[list[str]]:
+    """Errors in the console of a browser that is logged in; a test ends without any."""
+    token = airflow_service.asked(airflow_service.api.cookie)
+    page.context.add_cookies([{"name": "_token", "value": token, "url": airflow_service.url}])
+    said: list[str] = []
+    page.on("console", lambda it: said.append(it.text) if it.type == "error" else None)
+    page.on("pageerror", lambda it: said.append(str(it)))
+    yield said
+    assert said == []
+
+
+@pytest.fixture
+def visit(page: Page, airflow_service: AirflowService, told: list[str]) -> Visit:
+    """Opens a page of headrace, by its address below `/headrace/`, without Airflow around it."""
+
+    def open_page(address: str) -> None:
+        page.goto(f"{airflow_service.url}/headrace/{address}")
+        expect(page.get_by_role("heading", level=1)).not_to_be_empty(timeout=_GENEROUS_MS)
+        expect(page.locator(".loading")).to_have_count(0, timeout=_GENEROUS_MS)
+
+    return open_page
+
+
+@pytest.fixture
+def picture(page: Page, request: pytest.FixtureRequest) -> Picture:
+    """Takes a picture for the docs, where pictures are asked for."""
+    folder = request.config.getoption("--pictures")
+
+    def take(name: str) -> None:
+        if folder and name:
+            page.screenshot(path=Path(folder) / f"{name}.png")
+
+    return take
+
+
+@pytest.fixture(scope="module")
+def dag_run(airflow_service: AirflowService, request: pytest.FixtureRequest) -> str:
+    """A run of the digits that has just been triggered; a longer one for pictures."""
+    epochs = 100 if request.config.getoption("--pictures") else 8
+    monitored = ["trainer.monitor=val/accuracy", "trainer.monitor_mode=max"]
+    return airflow_service.trigger(overrides=[f"trainer.max_epochs={epochs}", *monitored])
+
+
+@pytest.fixture(scope="module")
+def trained(airflow_service: AirflowService, dag_run: str) -> str:
+    """The id of that run, once it has ended."""
+    assert airflow_service.wait_end(dag_run) == "success"
+    return airflow_service.wait_for_run(dag_run)
+
+
+@pytest.fixture(scope="module")
+def suite(airflow_service: AirflowService) -> RunFolder:
+    """A suite of ten thousand trials, most of them over."""
+    with airflow_service.settings():
+        run = make_suite(overrides=("trainer.monitor=val_loss",)).folder
+        journal(run, *(entry for number in range(1, _TRIALS + 1) for entry in _trial(number)))
+    return run
+
+
+def _trial(number: int) -> Iterator[Any]:
+    rate = 10 ** (-5 + 4 * (number * 0.618034 % 1))
+    name = {"model__optimizer": _EVIL if number == _TRIALS else "adamw" if number % 2 else "sgd"}
+    yield added(number, model__lr=rate, **name)
+    if number % 50 == 3:
+        yield from (started(number), failed(number, message=_EVIL))
+    elif number <= 0.8 * _TRIALS:
+        value = 0.2 + 0.1 * abs(math.log10(rate) + 3) + (math.sin(1e4 * number) + 1) / 40
+        yield from (started(number, node=f"node-{number % 8}"), ended(number, value))
+
+
+@pytest.fixture(scope="module")
+def hostile(airflow_service: AirflowService) -> Run:
+    """A run that failed, in which everything that users choose is HTML."""
+    with airflow_service.settings():
+        run = make_run(owner=_EVIL)
+        lease_id = lease_on_disk(run)
+        attempt_row_of(run, "train", lease_id, number=1)
+        logs = run.lease_folder(lease_id).step(1).logs
+        logs.mkdir(parents=True)
+        (logs / "rank-0.log").write_text(f"{_EVIL}\n")
+        training_file(run.folder).parent.mkdir(parents=True)
+        row = HistoryRow(at=1.0, launch=1, epoch=0, step=5, loss=1.0, metrics={_EVIL: 1.0})
+        training_file(run.folder).write_text(f"{row.model_dump_json()}\n")
+        run.folder.checkpoints.mkdir(parents=True)
+        (run.folder.checkpoints / "<b onclick=x>-5.ckpt").touch()
+        open_ledger().set_attempt(
+            run.run_id, "train", 1, state=StepState.FAILED, message=_EVIL,
+            failure_class=FailureClass.USER_ERROR,
+        )  # fmt: skip
+        end_run(run, StepState.FAILED, "a test")
+    return run
+
+
+def _within(page: Page) -> FrameLocator:
+    """What Airflow shows of headrace."""
+    return page.frame_locator("iframe[src*='headrace']")
+
+
+def test_a_run_is_watched_live_in_airflow(
+    airflow_service: AirflowService,
+    page: Page,
+    told: list[str],
+    dag_run: str,
+    picture: Picture,
+    request: pytest.FixtureRequest,
+):
+    """From the list in Airflow's navigation to the end of the run, without a reload."""
+    run_id = airflow_service.wait_for_run(dag_run)
+    page.set_viewport_size({"width": 1440, "height": 900})
+    page.goto(airflow_service.url)
+    page.get_by_role("link", name="headrace").click()
+    row = _within(page).get_by_role("row").filter(has_text=run_id)
+    expect(row).to_contain_text("running", timeout=_GENEROUS_MS)
+    row.get_by_role("link").click()
+    run = _within(page)
+    expect(run.locator(".chart canvas").first).to_be_visible(timeout=LONG_S * 1000)
+    if request.config.getoption("--pictures"):
+        epoch = run.locator(".stat:has(dt:text-is('Epoch')) .value")
+        expect(epoch).to_have_text(re.compile("[4-9][0-9]|1[0-9][0-9]"), timeout=LONG_S * 1000)
+    picture("run-page")
+    page.goto(f"{airflow_service.api.run_url(DAG_ID, dag_run)}/plugin/headrace-run")
+    expect(run.get_by_role("heading", level=1, name="digits")).to_be_visible(timeout=_GENEROUS_MS)
+    expect(run.locator(".state.big")).to_have_text("succeeded", timeout=LONG_S * 1000)
+    expect(run.get_by_role("list", name="Steps").locator("[data-state=succeeded]")).to_have_count(4)
+    expect(run.get_by_role("button", name="Cancel run")).to_have_count(0)
+    for theme in ("dark", "light"):
+        page.evaluate("theme => localStorage.setItem('theme', theme)", theme)
+        page.reload()
+        expect(run.locator(f"html[data-theme={theme}]")).to_be_attached(timeout=_GENEROUS_MS)
+        expect(run.locator(".chart canvas").first).to_be_visible(timeout=_GENEROUS_MS)
+
+
+def test_every_page_is_legible_for_everybody(
+    page: Page, visit: Visit, trained: str, suite: RunFolder, hostile: Run, picture: Picture
+):
+    """Light and dark, wide and narrow: nothing beyond the edge, and nothing that axe finds."""
+    pages = {
+        "runs": f"?compare={trained}",
+        "run": f"run/?id={trained}",
+        "failed-run": f"run/?id={hostile.run_id}",
+        "suite": f"suite/?id={suite.run_id}",
+        "leases": "leases/",
+        "cost": "cost/?by=site",
+    }
+    axe = _AXE.read_text()
+    for name, address in pages.items():
+        page.emulate_media(color_scheme="light")
+        visit(address)
+        page.evaluate(axe)
+        for theme in ("light", "dark"):
+            page.emulate_media(color_scheme=theme)  # type: ignore[arg-type]
+            expect(page.locator(f"html[data-theme={theme}]")).to_be_attached()
+            for width, height in _SIZES:
+                page.set_viewport_size({"width": width, "height": height})
+                beyond = page.evaluate("document.documentElement.scrollWidth - innerWidth")
+                assert beyond <= 0, (name, width)
+                if (theme == "light") == (width > 1000):  # once in each theme, once in each width
+                    assert _problems(page) == [], (name, theme, width)
+                picture(_PICTURES.get((name, theme, width), ""))
+
+
+def _problems(page: Page) -> list[tuple[str, str]]:
+    """What axe finds, and the first place of each."""
+    found = page.evaluate("axe.run(document, {iframes: false})")["violations"]
+    return [(each["id"], each["nodes"][0]["html"]) for each in found]
+
+
+def test_a_run_is_found_and_compared_without_a_mouse(
+    page: Page, visit: Visit, trained: str, hostile: Run
+):
+    visit("")
+    page.keyboard.press("Tab")
+    expect(page.get_by_role("link", name="Skip to the content")).to_be_focused()
+    page.keyboard.press("Enter")
+    _tab_to(page, page.get_by_role("button", name="Failed"))
+    page.keyboard.press("Enter")
+    rows = page.get_by_role("table", name="Runs").locator("tbody").get_by_role("row")
+    expect(rows.filter(has_text=trained)).to_have_count(0, timeout=_GENEROUS_MS)
+    expect(rows.filter(has_text=hostile.run_id)).to_have_count(1)
+    _tab_to(page, page.get_by_role("searchbox"), back=True)
+    page.keyboard.type(trained)
+    expect(page.get_by_text("No run is like that.")).to_be_visible(timeout=_GENEROUS_MS)
+    _tab_to(page, page.get_by_role("button", name="All", exact=True), back=True)
+    page.keyboard.press("Enter")
+    expect(rows).to_have_count(1, timeout=_GENEROUS_MS)
+    _tab_to(page, page.get_by_role("checkbox", name=f"Compare {trained}"))
+    page.keyboard.press("Space")
+    expect(page.locator(".chart canvas").first).to_be_visible(timeout=_GENEROUS_MS)
+    _tab_to(page, rows.get_by_role("link"))
+    page.keyboard.press("Enter")
+    page.wait_for_url(f"**/headrace/run/?id={trained}")
+    expect(page.get_by_role("log")).to_be_visible(timeout=_GENEROUS_MS)
+    expect(page.frame_locator("iframe[title=Report]").locator("h1")).not_to_be_empty()
+
+
+def _tab_to(page: Page, place: Locator, *, back: bool = False) -> None:
+    """Press Tab, or Shift and Tab, until a place has the focus."""
+    place.wait_for()
+    for _ in range(60):
+        if place.evaluate("node => node === document.activeElement"):
+            return
+        page.keyboard.press("Shift+Tab" if back else "Tab")
+    pytest.fail(f"Tab does not reach {place}")
+
+
+def test_html_of_users_is_text(page: Page, visit: Visit, hostile: Run, suite: RunFolder):
+    """In the cause, the log, names of metrics, checkpoints, and values of trials."""
+    visit(f"run/?id={hostile.run_id}")
+    expect(page.locator(".notice.bad")).to_have_text(_EVIL)
+    expect(page.get_by_role("log")).to_contain_text(_EVIL, timeout=_GENEROUS_MS)
+    expect(page.locator(".legend").filter(has_text=_EVIL)).to_have_count(1)
+    expect(page.get_by_role("table", name="Checkpoints")).to_contain_text("<b onclick=x>-5.ckpt")
+    visit(f"suite/?id={suite.run_id}&text=<img")
+    expect(page.get_by_role("cell", name=_EVIL).first).to_be_visible(timeout=_GENEROUS_MS)
+    visit(f"?text={hostile.run_id}")
+    expect(page.get_by_role("cell").filter(has_text=_EVIL).first).to_be_visible()
+    assert page.locator("img").count() == 0
+    assert "hacked" not in page.title()
+
+
+def test_ten_thousand_trials_are_sorted_and_asked_for_more(
+    page: Page, visit: Visit, suite: RunFolder
+):
+    """Only rows in sight are in the page; what is asked for reaches the suite."""
+    visit(f"suite/?id={suite.run_id}")
+    table = page.get_by_role("table", name="Trials")
+    expect(table).to_have_attribute("aria-rowcount", str(_TRIALS + 1))
+    assert table.get_by_role("row").count() < 100
+    table.get_by_role("button", name="Trial", exact=True).click()
+    first = table.locator("tbody tr:not(.spacer)").first
+    expect(first).to_contain_text("10000")
+    expect(table.get_by_role("columnheader", name="Trial")).to_have_attribute(
+        "aria-sort", "descending"
+    )
+    page.locator(".table-box.windowed").evaluate("box => box.scrollTo(0, box.scrollHeight)")
+    expect(table.locator("tbody tr:not(.spacer)").last).to_have_attribute(
+        "aria-rowindex", str(_TRIALS + 1)
+    )
+    page.get_by_role("button", name="Pause", exact=True).click()
+    page.get_by_role("dialog").get_by_role("button", name="Pause").click()
+    expect(page.get_by_text("Asked for: pause")).to_be_visible(timeout=_GENEROUS_MS)
+    assert '"what":"pause"' in suite.controls.read_text()
