@@ -219,7 +219,7 @@ class FinishRunOperator(RunOperator):
             finish_run(run, StepState.SUCCEEDED)
         if MODELS in self.outlets:
             publish_model(context, run.run_id, run.recipe.name, outputs_of(run.run_id))
-        self.log.info("Run %s in %s has succeeded", run.run_id, run.folder.path)
+        self.log.info("Succeeded: run %s in %s", run.run_id, run.folder.path)
         return StepState.SUCCEEDED.value
 
     def _undone(self, context: Context, run: Run) -> dict[str, str]:

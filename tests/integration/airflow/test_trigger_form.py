@@ -80,7 +80,7 @@ def test_the_form_offers_choices_checks_overrides_and_starts_the_run_and_dags_ha
     assert airflow_service.wait_end(training.dag_run) == "success"
     training.wait_run(StepState.SUCCEEDED)
     log = airflow_service.task_log(DAG_ID, training.dag_run, "finish")
-    assert f"Run {run.run_id} in {run.folder.path} has succeeded" in log
+    assert f"Succeeded: run {run.run_id} in {run.folder.path}" in log
 
 
 @pytest.mark.parametrize(
