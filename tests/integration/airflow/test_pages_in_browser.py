@@ -172,6 +172,8 @@ def test_a_run_is_watched_live_in_airflow(
     expect(run.locator(".state.big")).to_have_text("succeeded", timeout=LONG_S * 1000)
     expect(run.get_by_role("list", name="Steps").locator("[data-state=succeeded]")).to_have_count(4)
     expect(run.get_by_role("button", name="Cancel run")).to_have_count(0)
+    run.get_by_role("button", name="Copy the id").click()
+    expect(run.get_by_role("button", name="Copied the id")).to_be_visible()
     for theme in ("dark", "light"):
         page.evaluate("theme => localStorage.setItem('theme', theme)", theme)
         page.reload()

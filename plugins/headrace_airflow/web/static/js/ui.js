@@ -78,15 +78,17 @@ export const Choice = ({ label, options, value, onChange }) => html`<div class="
     onClick=${() => onChange(each)}>${shown}</button>`)}
 </div>`;
 
-function copyText(text) {
-  if (navigator.clipboard) return navigator.clipboard.writeText(text);
-  const field = document.createElement("textarea"); // plain http has no clipboard
-  field.value = text;
-  document.body.append(field);
-  field.select();
-  document.execCommand("copy");
-  field.remove();
-  return Promise.resolve();
+async function copyText(text) {
+  try {
+    await navigator.clipboard.writeText(text);
+  } catch { // none on plain http, or not allowed in a frame
+    const field = document.createElement("textarea");
+    field.value = text;
+    document.body.append(field);
+    field.select();
+    document.execCommand("copy");
+    field.remove();
+  }
 }
 
 /** A button that copies a text. */
@@ -96,9 +98,9 @@ export function Copy({ text, label = "Copy", what, kind = "plain" }) {
     const timer = setTimeout(() => setDone(false), 1500);
     return () => clearTimeout(timer);
   }, [done]);
-  const name = what ? `${label} ${what}` : undefined;
-  return html`<button type="button" class=${kind} aria-label=${name} title=${text}
-    onClick=${() => copyText(text).then(() => setDone(true))}>${done ? "Copied" : label}</button>`;
+  const shown = done ? "Copied" : label;
+  return html`<button type="button" class=${kind} aria-label=${what && `${shown} ${what}`} title=${text}
+    onClick=${() => copyText(text).then(() => setDone(true))}>${shown}</button>`;
 }
 
 /** A button that asks once more, then has the server do something, and says why it did not. */
