@@ -49,8 +49,8 @@ def meet(strategy: Strategy, launch: NodeLaunch, rank: int) -> None:
         timeout=_TIMEOUT,
         device_id=device if on_gpu else None,
     )
-    if on_gpu:
-        atexit.register(dist.destroy_process_group)  # NCCL complains of a group that is left
+    # NCCL complains of a group that is left; threads of gloo may meet the interpreter's end
+    atexit.register(dist.destroy_process_group)
 
 
 def _store(launch: NodeLaunch, rank: int) -> Store:
