@@ -71,7 +71,6 @@ def test_checkpoints_are_evaluated_while_training_goes_on(place: Place) -> None:
     assert training.poll() is None
     seen = [lease["running"] for lease in json.loads(place.shown("top", "--json").stdout)]
     assert sorted(seen) == [["evaluate"], ["train"]]
-
     assert "· running\n" in place.shown("status", record.run_id).stdout
     watching.kill()
     watching.wait()

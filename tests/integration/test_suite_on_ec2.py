@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -69,6 +70,8 @@ def test_trials_go_on_elsewhere_after_a_spot_notice_and_pay_for_their_own_instan
         ec2_sim.notices[dear.id] = '{"action": "terminate"}'
         pool = suite.run.lease_folder(f"{suite.run.run_id}-gpu-1")
         yield from until(lambda: [job for job in view(pool).jobs if "is taken away" in job.why])
+        known_s = time.monotonic() + 3.0  # the driver looks each second how long nodes stay
+        yield from until(lambda: time.monotonic() > known_s)
         (notes / f"go-{ran[dear.id]}").touch()
         yield from suite.attempts_are({3: 1})
         yield from until(lambda: dear not in ec2_sim.alive())
