@@ -172,6 +172,27 @@ class LedgerContract:
             assert [run.run_id for run in ledger.runs(text=words)] == ["run-2"]
         assert ledger.runs(text="5__") == ()
 
+    def test_packings_come_with_their_runs_and_are_found_by_what_they_gave(
+        self, with_lease: Ledger
+    ):
+        ledger, of_2 = with_lease, {"run_id": "run-2", "created_at": 9.0}
+        ledger.add_run(run_row("run-2"))
+        given = {"dataset": "/d/50%", "fingerprint": "f_1"}
+        for more in ({}, of_2):
+            row = attempt_row("pack", state=StepState.SUCCEEDED, outputs=given, **more)
+            ledger.add_attempt(row)
+        for step, state in (("train", StepState.QUEUED), ("stage", StepState.SUCCEEDED)):
+            ledger.add_attempt(attempt_row(step, state=state, outputs=given))
+        ledger.add_attempt(attempt_row("pack", 2, state=StepState.FAILED, outputs=given))
+        both = ledger.packings(9, "f_1")
+        assert [(each.run.run_id, each.is_trained_on) for each in both] == [
+            ("run-2", False), ("run-1", True),
+        ]  # fmt: skip
+        assert both[0].attempt.outputs == given
+        assert [each.run.run_id for each in ledger.packings(1)] == ["run-2"]
+        assert len(ledger.packings(9, "50%")) == 2
+        assert ledger.packings(9, "f%1") == ledger.packings(9, "5__") == ()
+
     def test_the_first_end_of_a_run_counts(self, ledger: Ledger):
         ledger.add_run(run_row())
         ledger.finish_run("run-1", StepState.SUCCEEDED, 5.0, {"accuracy": 0.9})

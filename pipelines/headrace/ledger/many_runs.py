@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TypeVar
 
-from sqlalchemy import func, or_, select
+from sqlalchemy import Text, exists, func, or_, select, type_coerce
+from sqlalchemy.orm import aliased
 
 from headrace.ledger.database import LedgerPart
 from headrace.ledger.records import AttemptRecord, LeaseRecord, MachineRecord, RunRecord
@@ -14,6 +16,17 @@ from headrace.ledger.trial_records import TrialRecord
 from headrace.states import StepState
 
 _Row = TypeVar("_Row")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Packing:
+    """A dataset that a run has packed, or has found packed."""
+
+    run: RunRecord
+    attempt: AttemptRecord
+    """What packing gave, in its outputs."""
+    is_trained_on: bool
+    """Whether the run went on to train, or to the trials of a suite."""
 
 
 class ManyRuns(LedgerPart):
@@ -60,6 +73,34 @@ class ManyRuns(LedgerPart):
         with self._database.read() as session:
             rows = session.execute(query.where(LeaseRecord.run_id.in_(run_ids)))
             return _grouped((run_id, row) for run_id, row in rows)
+
+    def packings(self, limit: int, text: str = "") -> tuple[Packing, ...]:
+        """At most `limit` datasets as runs have got them, the newest first.
+
+        Args:
+            limit: Most packings.
+            text: What their outputs contain, such as a fingerprint.
+        """
+        later = aliased(AttemptRecord)
+        trains = exists().where(
+            later.run_id == RunRecord.run_id, later.kind.in_(("train", "suite"))
+        )
+        packed = select(RunRecord, AttemptRecord, trains).join(
+            AttemptRecord, AttemptRecord.run_id == RunRecord.run_id
+        )
+        packed = packed.filter(
+            AttemptRecord.kind == "pack", AttemptRecord.state == StepState.SUCCEEDED
+        )
+        if text:
+            outputs = type_coerce(AttemptRecord.outputs, Text)
+            packed = packed.where(outputs.contains(text, autoescape=True))
+        newest = (AttemptRecord.created_at.desc(), AttemptRecord.key.desc())
+        with self._database.read() as session:
+            rows = session.execute(packed.order_by(*newest).limit(limit))
+            return tuple(
+                Packing(run=run, attempt=attempt, is_trained_on=trained)
+                for run, attempt, trained in rows
+            )
 
     def trials_counted(self, run_ids: Collection[str]) -> Mapping[str, Mapping[StepState, int]]:
         """Trials by suite and state, as far as they are entered; states without any are absent."""

@@ -16,6 +16,8 @@ from headrace.ledger.ledger import open_ledger
 from headrace.states import StepState
 from headrace.views.cost import By, cost_page
 from headrace.views.curves import curves_page
+from headrace.views.dataset import dataset_page
+from headrace.views.datasets import datasets_page
 from headrace.views.leases import leases_page
 from headrace.views.logs import MOST_LINES, log_page, report_file
 from headrace.views.run import RunPage, run_page
@@ -27,7 +29,7 @@ from headrace_airflow.web.access import MayAct, reads
 from headrace_airflow.web.answers import PRIVATE, Answers
 
 STATIC = Path(__file__).parent / "static"
-PAGES = ("run", "suite", "leases", "cost")
+PAGES = ("run", "suite", "leases", "datasets", "cost")
 """Pages besides the list of runs, by their addresses."""
 
 _LIVELY = {"Cache-Control": "no-cache", "Content-Security-Policy": "frame-ancestors 'self'"}
@@ -44,6 +46,8 @@ Id = Annotated[str, Query(alias="id", max_length=500)]
 app = FastAPI(title="headrace", openapi_url=None)
 data = APIRouter(prefix="/data", dependencies=[reads])
 answers = Answers()
+from_storage = Answers()
+"""Of what storage may be slow to give: the other pages do not wait for it."""
 
 
 class _Files(StaticFiles):
@@ -147,6 +151,18 @@ async def trials(request: Request, run_id: Id, since: int = 0) -> Response:
 async def leases(request: Request, can_act: MayAct) -> Response:
     """Open leases, and those that have ended last."""
     return await answers.send(request, partial(leases_page, can_act=can_act))
+
+
+@data.get("/datasets")
+async def datasets(request: Request) -> Response:
+    """What was packed."""
+    return await from_storage.send(request, partial(datasets_page))
+
+
+@data.get("/dataset")
+async def dataset(request: Request, name: Id) -> Response:
+    """One dataset, by its fingerprint or name."""
+    return await from_storage.send(request, partial(dataset_page, name))
 
 
 @data.get("/cost")

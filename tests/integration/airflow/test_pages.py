@@ -45,7 +45,9 @@ for name in {(*ROLES, NOBODY)!r}:
 print(json.dumps([tokens, [route.path for route in app.routes]]))
 """
 
-SHELLS = ("/", "/run/", "/suite/", "/leases/", "/cost/", "/static/index.html")
+SHELLS = (
+    "/", "/run/", "/suite/", "/leases/", "/datasets/", "/cost/", "/static/index.html",
+)  # fmt: skip
 DATA: dict[str, dict[str, object]] = {
     "/data/runs": {"limit": 5},
     "/data/run": {"id": "RUN"},
@@ -55,9 +57,11 @@ DATA: dict[str, dict[str, object]] = {
     "/data/suite": {"id": "RUN"},
     "/data/trials": {"id": "RUN", "since": 0},
     "/data/leases": {},
+    "/data/datasets": {},
+    "/data/dataset": {"id": "RUN"},
     "/data/cost": {"by": "month"},
 }
-MISSING = {"/data/run/log", "/data/run/report"}
+MISSING = {"/data/run/log", "/data/run/report", "/data/dataset"}
 """Of a run that has not begun."""
 ACTS: dict[str, dict[str, object]] = {
     "/act/cancel": {"id": "digits-2"},
@@ -204,6 +208,10 @@ def test_what_is_not_there_is_told_and_paths_are_no_names(
         answer = refused("/data/run/log", id=run.run_id, step="pack", attempt=1, name=name)
         assert answer.status == 404, name
         assert "has no log" in answer.json["detail"]["what"]
+    for name in ("../../etc", "/etc/passwd", "..", "digits/../digits"):
+        answer = refused("/data/dataset", id=name)
+        assert answer.status == 404, name
+        assert "No run of the ledger has a dataset" in answer.json["detail"]["what"]
     for path in ("/static/../app.py", "/static/%2e%2e/app.py", "/static/..%2fapp.py"):
         assert ask(airflow_service, path).status == 404, path
     assert refused("/data/runs", limit=0).status == 422

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from headrace.runs.runs import Run
 from headrace.states import FailureClass, LeaseState, StepState
 from headrace.steps.mailbox import Progress, StepStatus
 from headrace.suites.records import SuiteSummary
+from headrace.views.datasets import datasets_page
 from headrace.views.runs import RunRow, runs_page
 from support.ledger_rows import machine_row
 from support.runs import attempt_row_of, ended_owner, lease_on_disk, make_run
@@ -142,9 +144,11 @@ def test_the_number_of_queries_does_not_grow_with_the_runs():
     def add(count: int) -> None:
         for _ in range(count):
             run = make_run()
-            attempt_row_of(run, "pack", lease_on_disk(run))
+            given = {"dataset": "/data/x", "fingerprint": "f", "reused": True}
+            packed = {"state": StepState.SUCCEEDED, "outputs": given}
+            attempt_row_of(run, "pack", lease_on_disk(run), **packed)
 
-    def queries() -> int:
+    def queries(page: Callable[[], object]) -> int:
         asked: list[str] = []
 
         def note(*details: Any) -> None:
@@ -152,13 +156,14 @@ def test_the_number_of_queries_does_not_grow_with_the_runs():
 
         event.listen(Engine, "before_cursor_execute", note)
         try:
-            runs_page()
+            page()
         finally:
             event.remove(Engine, "before_cursor_execute", note)
         return len([each for each in asked if each.startswith("SELECT")])
 
     add(1)
-    few = queries()
+    assert (queries(runs_page), queries(datasets_page)) == (5, 3)
     add(9)
     assert len(runs_page().rows) == 10
-    assert queries() == few == 5
+    assert len(datasets_page().rows) == 1
+    assert (queries(runs_page), queries(datasets_page)) == (5, 3)

@@ -2,6 +2,7 @@
 
 import { render } from "../vendor/preact.mjs";
 import { Cost } from "./cost.js";
+import { Datasets } from "./datasets.js";
 import { Leases } from "./leases.js";
 import { asked, link } from "./live.js";
 import { Run } from "./run.js";
@@ -9,10 +10,11 @@ import { Runs } from "./runs.js";
 import { SuitePage } from "./suite.js";
 import { html } from "./ui.js";
 
-const PAGES = { headrace: Runs, run: Run, suite: SuitePage, leases: Leases, cost: Cost };
+const PAGES = { headrace: Runs, run: Run, suite: SuitePage, leases: Leases, datasets: Datasets, cost: Cost };
 const TABS = [
   ["headrace", "Runs"],
   ["leases", "Leases"],
+  ["datasets", "Datasets"],
   ["cost", "Cost"],
 ];
 

@@ -1,0 +1,177 @@
+"""The page of datasets: what was packed, where it lies, on which nodes, what was trained on it."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from headrace.errors import UnknownNameError, nearest
+from headrace.ledger.ledger import open_ledger
+from headrace.ledger.many_runs import Packing
+from headrace.objects.store import is_remote
+from headrace.record import Record
+from headrace.states import StepState
+
+MOST_PACKINGS = 10_000
+"""Packings that the list is made of, the newest ones."""
+
+_PACK_KEY = re.compile("-[0-9a-f]{12}$")
+
+
+class StagedOn(Record):
+    """A copy on a node of an open lease."""
+
+    node: str
+    tier: str
+    num_bytes: int
+    lease_id: str
+
+
+class DatasetRow(Record):
+    """A dataset by its content; null is what is not known."""
+
+    fingerprint: str
+    name: str
+    location: str
+    """Folder or URL that it was last found at."""
+    is_remote: bool
+    """Whether that is in an object store."""
+    is_there: bool | None
+    """Whether the folder is there, as this machine sees it; null in an object store."""
+    num_samples: int | None
+    num_bytes: int | None
+    num_shards: int | None
+    num_quarantined: int | None
+    made_at: float | None
+    """When it was packed; null when no run of the ledger has packed it."""
+    made_by: str
+    """The run that packed it; empty when none of the ledger has."""
+    num_runs: int
+    """Runs that trained on it, suites as one."""
+    staged: tuple[StagedOn, ...]
+    """Copies on nodes of open leases, as far as steps have told of them."""
+
+
+class DatasetsPage(Record):
+    """Datasets, the ones that were used last first."""
+
+    now: float
+    rows: tuple[DatasetRow, ...]
+    is_whole: bool
+    """Whether the whole ledger was looked at, not only its newest packings."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Known:
+    """What the ledger knows of a dataset."""
+
+    fingerprint: str
+    packings: Sequence[Packing]
+    """All runs that have packed it or found it packed, the newest first; at least one."""
+
+    @property
+    def outputs(self) -> Mapping[str, Any]:
+        """What the newest packing gave."""
+        return self.packings[0].attempt.outputs
+
+    @property
+    def location(self) -> str:
+        """Folder or URL that it was last found at."""
+        return str(self.outputs["dataset"])
+
+    @property
+    def name(self) -> str:
+        """The dataset's name, by the folder that packing makes for it."""
+        return _PACK_KEY.sub("", self.location.rstrip("/").rpartition("/")[2])
+
+    @property
+    def made(self) -> Packing | None:
+        """The first one that did not find it there; None when there is none."""
+        made = (each for each in self.packings if not each.attempt.outputs["reused"])
+        return next(reversed([*made]), None)
+
+
+def datasets_page() -> DatasetsPage:
+    """The datasets that runs of the ledger have packed, or were given."""
+    packings, staged = _packings_of(""), _staged()
+    rows = (_row(known, staged.get(known.fingerprint, ())) for known in _by_content(packings))
+    is_whole = len(packings) < MOST_PACKINGS
+    return DatasetsPage(now=time.time(), rows=tuple(rows), is_whole=is_whole)
+
+
+def row_of(known: Known) -> DatasetRow:
+    """The row of one dataset."""
+    return _row(known, _staged().get(known.fingerprint, ()))
+
+
+def find_dataset(name: str) -> Known:
+    """A dataset of the ledger by its fingerprint, or the newest one of a name.
+
+    Raises:
+        UnknownNameError: No run has packed it or was given it; a path is no name.
+    """
+    for known in _by_content(_packings_of(name)):
+        if name in (known.fingerprint, known.name):
+            return known
+    names = {known.name for known in _by_content(_packings_of(""))}
+    raise UnknownNameError(f"No run of the ledger has a dataset '{name}'", nearest(name, names))
+
+
+def others_at(known: Known) -> Iterator[Known]:
+    """Datasets with another content that lay at the same place, the newest first."""
+    for other in _by_content(_packings_of(known.location)):
+        if other.location == known.location and other.fingerprint != known.fingerprint:
+            yield other
+
+
+def _packings_of(text: str) -> tuple[Packing, ...]:
+    return open_ledger().packings(MOST_PACKINGS, json.dumps(text)[1:-1])
+
+
+def _by_content(packings: Sequence[Packing]) -> Iterator[Known]:
+    found: defaultdict[str, list[Packing]] = defaultdict(list)
+    for packing in packings:
+        outputs = packing.attempt.outputs
+        if {"dataset", "fingerprint", "reused"} <= outputs.keys():
+            found[str(outputs["fingerprint"])].append(packing)
+    for fingerprint, of_it in found.items():
+        yield Known(fingerprint=fingerprint, packings=of_it)
+
+
+def _staged() -> Mapping[str, Sequence[StagedOn]]:
+    """Copies on nodes of open leases, by fingerprint."""
+    ledger, found = open_ledger(), defaultdict(list)
+    leases = {lease.lease_id: lease.run_id for lease in ledger.active_leases()}
+    attempts = ledger.attempts_of({*leases.values()}) if leases else {}
+    for row in (each for rows in attempts.values() for each in rows):
+        if row.kind == "stage" and row.state is StepState.SUCCEEDED and row.lease_id in leases:
+            for node in row.outputs.get("nodes", ()):
+                copy = {name: node[name] for name in ("node", "tier", "num_bytes")}
+                found[row.outputs["fingerprint"]].append(StagedOn(**copy, lease_id=row.lease_id))
+    return found
+
+
+def _row(known: Known, staged: Sequence[StagedOn]) -> DatasetRow:
+    made, location, told = known.made, known.location, known.outputs
+    far = is_remote(location)
+    return DatasetRow(
+        fingerprint=known.fingerprint,
+        name=known.name,
+        location=location,
+        is_remote=far,
+        is_there=None if far else Path(location).is_dir(),
+        num_samples=told.get("num_samples"),
+        num_bytes=told.get("num_bytes"),
+        num_shards=told.get("num_shards"),
+        num_quarantined=told.get("num_quarantined"),
+        made_at=made.attempt.finished_at or made.attempt.created_at if made else None,
+        made_by=made.run.run_id if made else "",
+        num_runs=sum(packing.is_trained_on for packing in known.packings),
+        staged=tuple(staged),
+    )
