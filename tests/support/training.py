@@ -137,6 +137,7 @@ def make_context(folder: Path, recipe: Recipe, site: Site, *, run: str = "run") 
         attempt=1,
         run_folder=str(run_folder.path),
     )
+    write_record(step.spec, spec)
     return StepContext(folder=step, spec=spec, recipe=recipe, site=site)
 
 

@@ -6,6 +6,8 @@ import json
 import time
 from collections.abc import Iterator
 
+from pydantic import JsonValue
+
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.train import TrainSpec
 from headrace.record import Record
@@ -65,13 +67,20 @@ def essence(recipe: Recipe) -> str:
     return recipe.model_copy(update=changes).model_dump_json(by_alias=True, exclude={"suite"})
 
 
+def written(recipe: Recipe) -> dict[str, JsonValue]:
+    """What a recipe says other than the defaults, by key; without its suite."""
+    content = recipe.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+    return dict(_flat("", {key: each for key, each in content.items() if key != "suite"}))
+
+
 def _values(recipe: Recipe) -> Iterator[tuple[str, str]]:
-    yield from _flat("", recipe.model_dump(mode="json", by_alias=True))
+    for key, value in _flat("", recipe.model_dump(mode="json", by_alias=True)):
+        yield key, json.dumps(value)
 
 
-def _flat(key: str, value: object) -> Iterator[tuple[str, str]]:
+def _flat(key: str, value: JsonValue) -> Iterator[tuple[str, JsonValue]]:
     if isinstance(value, dict) and value:
         for name, each in value.items():
             yield from _flat(f"{key}.{name}" if key else str(name), each)
     else:
-        yield key, json.dumps(value)
+        yield key, value

@@ -43,6 +43,8 @@ _LOGGERS = {
         "_target_": "lightning.pytorch.loggers.TensorBoardLogger",
         "name": "tensorboard",
     },
+    "mlflow": {"_target_": "lightning.pytorch.loggers.MLFlowLogger"},
+    "wandb": {"_target_": "lightning.pytorch.loggers.WandbLogger"},
 }
 
 
@@ -124,7 +126,8 @@ class TrainerSpec(Record):
     callbacks: tuple[Target, ...] = ()
     """Further Lightning callbacks."""
     loggers: tuple[LoggerTarget, ...] = ()
-    """`csv`, `tensorboard`, or loggers of Lightning; `save_dir` defaults to the run's `loggers`."""
+    """`csv`, `tensorboard`, `mlflow`, `wandb`, or loggers of Lightning; `save_dir` defaults to the
+    run's `loggers`."""
     extra: dict[str, object] = {}
     """Further arguments of the Trainer, passed as they are. Those of Lightning's may as well be
     written beside the keys above: `limit_train_batches`, `val_check_interval`, `profiler`, …"""

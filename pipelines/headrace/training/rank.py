@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.loggers import Logger
 from lightning.pytorch.utilities import rank_zero_only
 from lightning.pytorch.utilities.model_helpers import is_overridden
 
@@ -37,6 +38,7 @@ from headrace.training.data_watch import spared_steps
 from headrace.training.failures import describe
 from headrace.training.history import KeepHistory, mean_over_ranks
 from headrace.training.init_weights import load_weights, telling_misfit
+from headrace.training.loggers import build_loggers, identity_of
 from headrace.training.meeting import meet
 from headrace.training.model_form import form
 from headrace.training.profiling import Profiling
@@ -50,7 +52,6 @@ from headrace.training.trainer import (
     SignsOfLife,
     StepSeed,
     StopAtStep,
-    build_loggers,
     build_trainer,
 )
 from headrace.training.watch import Beat
@@ -166,10 +167,14 @@ class _RankTraining:
             launch.num_nodes,
             launch.ranks_per_node,
             callbacks=[beat, seed, *scaling, *named, *last],
-            logger=build_loggers(recipe.loggers, self._allowed, self._run.tensorboard) or False,
+            logger=self._loggers() or False,
             default_root_dir=str(self._run.path),
             limit_val_batches=None if data.has_validation else 0,
         )
+
+    def _loggers(self) -> list[Logger]:
+        identity = None if self._rank else identity_of(self._node, self._recipe, self._site)
+        return build_loggers(self._recipe, self._allowed, self._run.tensorboard, identity)
 
     def _finish(self, trainer: Trainer, saving: StepCheckpoints, data_wait: float) -> None:
         logged = {name: float(value) for name, value in trainer.callback_metrics.items()}

@@ -5,26 +5,22 @@ And the callbacks of every rank: random numbers, signs of life, progress, NaN, s
 
 from __future__ import annotations
 
-import inspect
 import math
 import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
-from lightning.pytorch.loggers import Logger
 from torch import Tensor
 
 from headrace.data.loader import BatchLoader
 from headrace.data.sampling import seed_at
-from headrace.data.targets import Allowed, instantiate, resolve
+from headrace.data.targets import Allowed, instantiate
 from headrace.errors import NotFiniteLossError
 from headrace.files.atomic import write_if_room
-from headrace.recipe.base import Target
-from headrace.recipe.targets import uses
 from headrace.recipe.train import TrainerSpec
 from headrace.training.profiling import Profiling
 from headrace.training.records import TrainingProgress
@@ -58,18 +54,6 @@ def build_trainer(
     make = instantiate({"_target_": spec.target}, allowed, "trainer", partial=True)
     trainer: Trainer = make(**(arguments | others | spec.extra))
     return trainer
-
-
-def build_loggers(targets: Sequence[Target], allowed: Allowed, folder: Path) -> list[Logger]:
-    """Make the recipe's loggers; what takes a `save_dir` gets the run's unless it names one."""
-    loggers = []
-    for index, target in enumerate(targets):
-        key, config = f"trainer.loggers[{index}]", target.as_config()
-        (use,) = (use for use in uses(key, config) if use.key == key)
-        if "save_dir" in inspect.signature(resolve(use, allowed)).parameters:
-            config = {"save_dir": str(folder), **config}
-        loggers.append(instantiate(config, allowed, key))
-    return loggers
 
 
 class StepSeed(Callback):  # type: ignore[misc]

@@ -100,7 +100,10 @@ def start(
             "evaluate": {"split": "val", "checkpoint": 40, "also_checkpoints": [20, 16]},
         }
     )
-    site = make_site(folder, nodes=nodes, ranks=ranks, allowed_code=[str(CODE)])
+    allowed = [f"lightning.pytorch.loggers.{name}" for name in ("MLFlowLogger", "WandbLogger")]
+    site = make_site(
+        folder, nodes=nodes, ranks=ranks, allowed_code=[str(CODE)], allowed_targets=allowed
+    )
     return make_context(folder, recipe, site)
 
 
@@ -215,14 +218,17 @@ def test_training_begins_with_the_weights_of_another(undisturbed, dataset, tmp_p
         assert 0 < (after[name] - value).abs().max() < 0.05, name
 
 
+@pytest.mark.filterwarnings("ignore::sqlalchemy.exc.SADeprecationWarning")  # by MLflow
 def test_killed_ranks_are_restarted_and_leave_no_trace_in_the_weights(
-    undisturbed, dataset, tmp_path, no_leftover_processes
+    undisturbed, dataset, tmp_path, no_leftover_processes, monkeypatch
 ):
     """Pains 30, 34: deaths in mid-epoch and just after a checkpoint at the end of an epoch.
 
-    Here each rank has a node of its own; the ranks of the other node are stopped, too.
+    Here each rank has a node of its own; the ranks of the other node are stopped, too. All launches
+    log to one run of MLflow and one of Weights & Biases.
     """
-    loggers = ("csv", "tensorboard")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    loggers = ("csv", "tensorboard", "mlflow", "wandb")
     context = start(tmp_path, nodes=2, ranks=1, dies=[[1, 17], [0, 31]], loggers=loggers)
     asked = ProfileRequest(first_step=3, num_steps=4, ranks=(0, 1), memory=True)
     write_record(context.folder.profile, asked)
@@ -245,6 +251,7 @@ def test_killed_ranks_are_restarted_and_leave_no_trace_in_the_weights(
     for logger, file in (("csv", "metrics.csv"), ("tensorboard", "events.out.*")):
         left = sorted(context.run_folder.tensorboard.glob(f"{logger}/version_*/{file}"))
         assert len(left) >= 3, left  # what dead launches wrote is there, too
+    assert_one_external_run(context.run_folder.tensorboard)
     assert_profiled(context.run_folder, asked)
     assert_one_history(context.run_folder, RunFolder(Path(undisturbed["checkpoint"]).parents[1]))
     kept = sorted(path.name for path in context.run_folder.checkpoints.iterdir())
@@ -259,6 +266,22 @@ def test_killed_ranks_are_restarted_and_leave_no_trace_in_the_weights(
         assert "optimizer_states" not in again
     last = read_checkpoint(best.with_name("kept-000000040.ckpt"))["state_dict"]
     assert weights_hash(last) == undisturbed["weights_xxh3"]
+
+
+def assert_one_external_run(folder: Path) -> None:
+    """In MLflow with the metrics of all launches; in Weights & Biases each adds to the same id."""
+    from mlflow.tracking import MlflowClient
+
+    client = MlflowClient(f"sqlite:///{folder / 'mlflow' / 'mlflow.db'}")
+    experiment = client.get_experiment_by_name("small")
+    (found,) = client.search_runs([experiment.experiment_id])
+    assert (found.info.run_name, found.info.status) == ("run", "FINISHED")
+    assert found.data.params["trainer.max_epochs"] == str(EPOCHS)
+    logged = client.get_metric_history(found.info.run_id, "val/accuracy")
+    assert {each.step for each in logged} == {9, 19, 29, 39}
+    parts = sorted(folder.glob("wandb/offline-run-*-run/run-run.wandb"))
+    assert len(parts) >= 3, parts
+    assert b"headrace.dataset" in parts[-1].read_bytes()  # of killed ones some may be missing
 
 
 def test_orders_and_random_samples_are_repeated_by_a_resume(

@@ -169,7 +169,7 @@ def test_a_fold_may_be_evaluated(recipe_file):
         (["trainer.max_steps=9", "evaluate.also_checkpoints=[5,10]"], ["is 10", "max_steps: 9"]),
         (["evaluate.also_splits=[vla]"], ["evaluate.split is 'vla'", "train, val, test"]),
         (["trainer.callbacks=[{target: a.B}]"], ["callbacks.0._target_' is missing"]),
-        (["trainer.loggers=[wandb]"], ["loggers.0", "valid: csv, tensorboard", "'wandb'"]),
+        (["trainer.loggers=[wandbb]"], ["loggers.0", "valid: csv, tensorboard, mlflow, wandb"]),
         (["model=null"], ["give one of 'model', 'train.script' and 'train.function'"]),
         (["train.function._target_=m.f"], ["give one of 'model', 'train.script' and"]),
         (
