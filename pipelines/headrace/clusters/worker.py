@@ -6,7 +6,6 @@ import asyncio
 import json
 import logging
 import os
-import shutil
 import signal
 import sys
 import tempfile
@@ -46,9 +45,7 @@ class _NodeWorker:
     ) -> None:
         self._folder = folder
         self._scheduler_address = scheduler_address
-        # sockets and spilled data belong on the node's own disk
-        self._scratch = Path(tempfile.mkdtemp(prefix=f"headrace-{folder.lease_id}-"))
-        self._options = _options(folder, spec, index, self._scratch)
+        self._options = _options(folder, spec, index)
         self._nanny: Nanny | None = None
 
     async def start(self) -> None:
@@ -76,12 +73,9 @@ class _NodeWorker:
             await self._nanny.finished()
 
     async def close(self) -> None:
-        try:
-            if self._nanny is not None:
-                closing = self._nanny.close(timeout=_CLOSE_TIMEOUT_S)
-                await asyncio.wait_for(closing, 2 * _CLOSE_TIMEOUT_S)
-        finally:
-            shutil.rmtree(self._scratch, ignore_errors=True)
+        if self._nanny is not None:
+            closing = self._nanny.close(timeout=_CLOSE_TIMEOUT_S)
+            await asyncio.wait_for(closing, 2 * _CLOSE_TIMEOUT_S)
 
     async def _start(self) -> None:
         self._nanny = Nanny(self._scheduler_address, **self._options)
@@ -179,11 +173,12 @@ def name_of(index: int) -> str:
     return f"node-{index}"
 
 
-def _options(folder: LeaseFolder, spec: LeaseSpec, index: int, scratch: Path) -> dict[str, Any]:
+def _options(folder: LeaseFolder, spec: LeaseSpec, index: int) -> dict[str, Any]:
     return worker_options(spec.role, "nthreads", spec.preload) | {
         "name": name_of(index),
         "host": address(spec.role.batch.interface),
-        "local_directory": str(scratch),
+        # on the node's own disk; there Dask removes what workers that were killed have left
+        "local_directory": tempfile.gettempdir(),
         "dashboard": False,
         "security": security(folder),
         "protocol": "tls",

@@ -7,6 +7,7 @@ is left in the queue, and the ledger says what ended each attempt.
 from __future__ import annotations
 
 import functools
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -90,6 +91,8 @@ def test_kill_9_of_a_rank_a_worker_the_driver_and_the_host(
     assert len(paced.records.events(driver, "restart")) >= 2
     assert "signal 9" in driver.message
     assert driver.lease_id == host.lease_id != whole.lease_id
+    left = [path.name for path in Path(tempfile.gettempdir()).iterdir()]
+    assert not [name for name in left if paced.run.run_id in name]
 
 
 _LOST_AFTER_S = 12.0
