@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 import uuid
 from pathlib import Path
 from typing import Any
@@ -191,7 +192,7 @@ def test_a_lease_waits_in_the_queue_and_leaves_it(home: Path, slurm: DevSlurm):
     """pains 22: what waits is not lost, and whoever gives up leaves no job behind."""
     run = _run("quick")
     role = run.site.roles["gpu"].model_copy(update={"nodes": 4, "lifetime": 600.0})
-    hold = ("--exclusive", "--output=/dev/null", "--wrap=sleep 60")
+    hold = ("--exclusive", "--time=5", "--output=/dev/null", "--wrap=sleep 300")
     blocker = slurm.run("sbatch", "--parsable", *hold).strip()
     folder = SiteFolder(home).lease("waits-1")
     spec = lease_spec(folder, role)
@@ -203,6 +204,9 @@ def test_a_lease_waits_in_the_queue_and_leaves_it(home: Path, slurm: DevSlurm):
         assert client.state(folder, lost_after_s=0) is LeaseState.STARTING
         assert "is pending" in client.waiting_for(folder)
         assert "is pending" in view(folder).waits_for
+        now = time.time()
+        wait_until(lambda: view(folder).expected_start, 120, "Slurm to tell the start", poll_s=1)
+        assert now < view(folder).expected_start < now + 600
         client.end(folder, reason="changed our minds")
         assert slurm.queue() == [blocker]
         assert client.state(folder, 0) is LeaseState.CLOSED

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Iterable
 from enum import Enum
 from pathlib import Path
 
@@ -87,6 +88,8 @@ class JobView(Record):
     """What its end means for the work on it."""
     bad_nodes: tuple[str, ...] = ()
     """Nodes that are at fault, as far as they are known."""
+    starts_at: float | None = None
+    """When it is expected to start, seconds since the epoch; null when that is not known."""
 
 
 class JobStatus(Record):
@@ -185,7 +188,9 @@ def view_of(status: JobStatus, system: str) -> JobView:
     if not status.state.is_final:
         words = waits_for(status, system)
         return JobView(
-            is_ended=False, why=f"{name} is {status.state.value}{words and f': {words}'}"
+            is_ended=False,
+            why=f"{name} is {status.state.value}{words and f': {words}'}",
+            starts_at=expected_start([status]),
         )
     on = f" (on {', '.join(status.failed_nodes)})" if status.failed_nodes else ""
     return JobView(
@@ -194,6 +199,12 @@ def view_of(status: JobStatus, system: str) -> JobView:
         failure_class=failure_class(status),
         bad_nodes=status.failed_nodes,
     )
+
+
+def expected_start(jobs: Iterable[JobStatus]) -> float | None:
+    """When the first of those jobs that wait is expected to start; None when nobody tells."""
+    waiting = (job.starts_at for job in jobs if job.state is JobState.PENDING)
+    return min((at for at in waiting if at is not None), default=None)
 
 
 def waits_for(status: JobStatus, system: str) -> str:

@@ -7,6 +7,7 @@ import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 from filelock import FileLock
 
@@ -197,17 +198,32 @@ def is_refused(folder: LeaseFolder) -> bool:
     return job is not None and job.is_ended and not job.failure_class.is_retried
 
 
+class Wait(NamedTuple):
+    """What a lease waits for in a queue."""
+
+    why: str = ""
+    """Empty when it does not wait."""
+    starts_at: float | None = None
+    """When it is expected to get nodes, seconds since the epoch; None when that is not known."""
+
+
 def waiting_for(folder: LeaseFolder, *, for_more: bool = False) -> str:
+    """Why a lease waits; see `wait_of`."""
+    return wait_of(folder, for_more=for_more).why
+
+
+def wait_of(folder: LeaseFolder, *, for_more: bool = False) -> Wait:
     """What a lease without any node waits for in a queue, or one that has work `for_more` nodes."""
     pool = None if is_there(folder.closed) else read_record(folder.pool, PoolRecord)
     if pool is not None:
-        return pool.waits_for if for_more or not pool.num_here else ""
+        is_waiting = pool.waits_for and (for_more or not pool.num_here)
+        return Wait(pool.waits_for, pool.starts_at) if is_waiting else Wait()
     if is_there(folder.info) or is_there(folder.host):
-        return ""
+        return Wait()
     if not is_there(folder.job) and not is_there(folder.waiting):
-        return ""
+        return Wait()
     job = lease_status(folder).job
-    return "" if job is None or job.is_ended else job.why
+    return Wait() if job is None or job.is_ended else Wait(job.why, job.starts_at)
 
 
 def _remove_unfinished(folder: LeaseFolder) -> None:

@@ -57,6 +57,9 @@ class LeaseView(Record):
     """The lease's folder."""
     waits_for: str
     """What it waits for in a queue; empty when it does not wait, or there is no queue."""
+    expected_start: float | None = None
+    """When it is expected to get the nodes it waits for, seconds since the epoch; null when the
+    batch system does not tell."""
     excludes: tuple[str, ...] = ()
     """Nodes that it was not to get, since earlier leases of its run failed on them."""
     bad_nodes: tuple[str, ...] = ()
@@ -114,6 +117,7 @@ def view(folder: LeaseFolder) -> LeaseView:
     num_running = sum(1 for step in steps if not (is_there(step.exit) or is_there(step.result)))
     state = client.state(folder, spec.lost_after_s)
     is_idle = state is LeaseState.READY and num_running == 0
+    wait = client.wait_of(folder, for_more=True) if state.is_active else client.Wait()
     return LeaseView(
         lease_id=spec.lease_id,
         run_id=spec.run_id,
@@ -130,7 +134,8 @@ def view(folder: LeaseFolder) -> LeaseView:
         folder=str(folder.path),
         excludes=spec.exclude,
         bad_nodes=() if bad is None else bad.nodes,
-        waits_for=client.waiting_for(folder, for_more=True) if state.is_active else "",
+        waits_for=wait.why,
+        expected_start=wait.starts_at,
         jobs=pool.jobs if state.is_active else (),
         ended=pool.ended,
         avoids=pool.avoids,

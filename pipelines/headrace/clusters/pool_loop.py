@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from headrace.batch.jobs import JobState, view_of
+from headrace.batch.jobs import JobState, expected_start, view_of
 from headrace.batch.queue_state import job_statuses
 from headrace.batch.submission_gate import SubmissionGate
 from headrace.clusters.failure_tracker import FailureTracker
@@ -278,6 +278,7 @@ class PoolLoop:
                 avoided=avoidance.nodes,
                 system=self._gate.system.name,
             ),
+            starts_at=expected_start(job.job_status for job in self._jobs.values()),
             first_node_at=self._first_node_at,
             ended=self._tracker.ended,
             avoids=avoidance.avoided,

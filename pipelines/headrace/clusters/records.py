@@ -158,6 +158,8 @@ class PoolRecord(Record):
     """Jobs that have not ended, in order of their nodes."""
     waits_for: str = ""
     """Why the pool has fewer nodes than it has work for; empty when it has not."""
+    starts_at: float | None = None
+    """When the next node is expected, seconds since the epoch; null when that is not known."""
     first_node_at: float | None = None
     """When its first node was there, seconds since the epoch; null until then."""
     ended: tuple[EndedJob, ...] = ()

@@ -126,6 +126,8 @@ class RunView(Record):
     waits_for: str = ""
     """Why its next step does not begin: who has the leases of a site that has no more to give, or
     what nodes of its lease wait for in a queue, also where others are there."""
+    expected_start: float | None = None
+    """When those nodes are expected, seconds since the epoch; null when nobody tells."""
     has_lease: bool = False
     """Whether there is a lease for that step, so that what it waits for is nodes."""
     without: tuple[str, ...] = ()
@@ -209,11 +211,13 @@ def _waits(
     open_leases = [row for row in leases if row.state.is_active]
     no_room = _no_room(run, planned, known, open_leases)
     folders = (run.lease_folder(row.lease_id) for row in open_leases)
-    queued = (client.waiting_for(folder, for_more=True) for folder in folders)
+    queued = (client.wait_of(folder, for_more=True) for folder in folders)
+    wait = next((each for each in queued if each.why), client.Wait())
     bad = bad_nodes(run, leases)
     leaves_out = any(run.site.roles[step.role].leaves_nodes_out for step in planned)
     return {
-        "waits_for": no_room or next((each for each in queued if each), ""),
+        "waits_for": no_room or wait.why,
+        "expected_start": None if no_room else wait.starts_at,
         "has_lease": bool(open_leases) and not no_room,
         "without": bad if leaves_out else (),
         "suspects": () if leaves_out else bad,

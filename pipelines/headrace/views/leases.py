@@ -39,6 +39,8 @@ class LeaseRow(Record):
     running: int | None
     """Steps that have not ended."""
     waits_for: str
+    expected_start: float | None = None
+    """When it is expected to get the nodes it waits for, seconds since the epoch."""
     created_at: float
     ready_at: float | None
     idle_s: float | None
@@ -85,6 +87,7 @@ def _open(row: LeaseRecord, machines: Sequence[MachineRecord], *, can_act: bool)
         "steps": view.num_steps,
         "running": view.num_running,
         "waits_for": view.waits_for,
+        "expected_start": view.expected_start,
         "idle_s": view.idle_s,
         "dashboard_url": view.dashboard_url,
         "usd_per_hour": sum(prices) if prices else None,

@@ -197,7 +197,9 @@ def test_the_expected_start_is_told_in_the_readers_time_zone(
         seen_at=1767261600.0,  # 1 January 2026, 10:00 UTC
     )
     try:
-        assert view_of(status, "Slurm").why == f"Slurm job 7 is pending: Resources, {told}"
+        view = view_of(status, "Slurm")
+        assert view.why == f"Slurm job 7 is pending: Resources, {told}"
+        assert view.starts_at == at
     finally:
         monkeypatch.undo()
         time.tzset()

@@ -150,13 +150,13 @@ def test_a_lease_without_a_job_waits_as_long_as_somebody_asks_for_it(tmp_path: P
     assert client.waiting_for(lease) == "site limit of 2 jobs"
     write_record(lease.waiting, Waiting(reason="site limit of 2 jobs", at=time.time() - 3600))
     assert client.waiting_for(lease) == ""
-    pool = PoolRecord(waits_for="Slurm job 7 is pending")
+    pool = PoolRecord(waits_for="Slurm job 7 is pending", starts_at=99.0)
     write_record(lease.pool, pool)
     assert client.waiting_for(lease) == pool.waits_for
     node = PoolJobView(node="node-0", job_id="6", stage="busy", why="")
     write_record(lease.pool, pool.model_copy(update={"jobs": (node,)}))
     assert client.waiting_for(lease) == ""
-    assert client.waiting_for(lease, for_more=True) == pool.waits_for
+    assert client.wait_of(lease, for_more=True) == (pool.waits_for, 99.0)
 
 
 def test_an_old_heartbeat_is_a_loss(folder: LeaseFolder) -> None:
