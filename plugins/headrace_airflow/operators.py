@@ -48,6 +48,7 @@ from headrace_airflow.run_operators import (
     was_cancelled_for_another_try,
     without_airflow_environment,
 )
+from headrace_airflow.telemetry import tell_lease, tell_step
 from headrace_airflow.triggers import (
     MACHINES_KEY,
     LeaseTrigger,
@@ -152,6 +153,7 @@ class AcquireLeaseOperator(_StepTask):
             raise error(f"Lease {lease_id} is {seen.state.value}: {seen.why}")
         with told_to_airflow():
             leases.note_ready(run, lease_id)
+            tell_lease(run, lease_id)
         context["ti"].xcom_push(DASHBOARD_KEY, seen.dashboard_url)
         self.log.info("Lease %s is ready; its dashboard: the link on the tab Details", lease_id)
         return lease_id
@@ -240,6 +242,7 @@ class StepOperator(_StepTask):
             return self._follow(context, run, may_resubmit=may_resubmit)
         except SilentError as error:
             self._wait_for_room(context, run, error)
+        tell_step(run, self.step, result)
         if was_cancelled_for_another_try(result) and may_resubmit:
             self.log.info("Attempt %s was cancelled; trying once more", ticket.attempt)
             return self._follow(context, run, may_resubmit=False)

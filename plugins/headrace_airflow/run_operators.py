@@ -35,6 +35,7 @@ from headrace_airflow.airflow_api import (
 )
 from headrace_airflow.assets import MODELS, publish_model
 from headrace_airflow.dag_parts import check_choice, check_overrides, check_sweep, overrides_of
+from headrace_airflow.telemetry import tell_run
 
 Context = Mapping[str, Any]
 Seen = TypeVar("Seen")
@@ -212,11 +213,13 @@ class FinishRunOperator(RunOperator):
             undone = self._undone(context, run)
             if undone:
                 end_run(run, StepState.FAILED)
+                tell_run(run)
                 states = ", ".join(
                     f"{step} is {state}{_why(run, step)}" for step, state in undone.items()
                 )
                 raise AirflowFailException(f"Run {run.run_id} failed: {states}")
             finish_run(run, StepState.SUCCEEDED)
+            tell_run(run)
         if MODELS in self.outlets:
             publish_model(context, run.run_id, run.recipe.name, outputs_of(run.run_id))
         self.log.info("Succeeded: run %s in %s", run.run_id, run.folder.path)
