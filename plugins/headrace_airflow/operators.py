@@ -7,6 +7,7 @@ waiting task is heard by the trigger; what no trigger hears, the teardown tasks 
 
 from __future__ import annotations
 
+import importlib
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict, replace
@@ -264,6 +265,11 @@ class StepOperator(_StepTask):
             self.log.info("Report: %s", report)
         self._succeeded(context, run, result.outputs)
         return result.outputs
+
+    def get_openlineage_facets_on_complete(self, task_instance: object) -> Any:
+        """What the step read and gave: the provider of OpenLineage, where installed, asks."""
+        lineage = importlib.import_module("headrace_airflow.lineage")
+        return lineage.lineage_of(open_run(self.run_id), self.step)
 
     def _succeeded(self, context: Context, run: Run, outputs: Mapping[str, Any]) -> None:
         """What to do with the outputs, for kinds of step that have something to publish."""
