@@ -1,13 +1,10 @@
-"""Encoded samples to arrays: images by Pillow, sound by soundfile, in threads."""
+"""Batches of encoded samples to arrays, in threads."""
 
 from __future__ import annotations
 
-import io
 import math
 import os
-import struct
 import threading
-import zlib
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from functools import partial
@@ -16,15 +13,15 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 from torch.utils.data import get_worker_info
 
 from headrace.data.sampling import Indices
 from headrace.data.transforms import varies
-from headrace.errors import DataError, ShardError, UserError
+from headrace.errors import DataError, ShardError
 from headrace.files.manifest import FieldInfo
 from headrace.shards.dataset import ShardedDataset
+from headrace.shards.decode import decode_one
 from headrace.shards.format import MEND
 
 Lend = Callable[[int], Tensor]
@@ -35,43 +32,6 @@ Name = Callable[[], str]
 
 _MAX_THREADS = 8
 _SLICES = 4  # a thread's share of a batch, so that none waits long for the others
-
-_AUDIO = ("wav", "flac", "audio")
-_AS_COLOURS = ("P", "PA", "CMYK")
-
-# what Pillow's decoders raise on damaged bytes; the bytes are in memory, so none of it is I/O
-_DAMAGED = (
-    UnidentifiedImageError, Image.DecompressionBombError, OSError, ValueError, SyntaxError,
-    EOFError, LookupError, TypeError, OverflowError, struct.error, zlib.error, RuntimeError,
-)  # fmt: skip
-
-
-def decode_one(content: bytes, encoding: str) -> NDArray[Any]:
-    """Decode one sample of the encoding `npy`, or a format of images or sound.
-
-    Returns:
-        Images as `(height, width[, channels]) uint8`, read-only, palettes as colours; sound as
-        `(frames[, channels]) float32` from -1 to 1; arrays as they are.
-    """
-    try:
-        if encoding == "npy":
-            return np.asarray(np.load(io.BytesIO(content), allow_pickle=False))
-        if encoding in _AUDIO:
-            return _sound(content)
-        with Image.open(io.BytesIO(content)) as image:
-            return np.asarray(image.convert("RGB") if image.mode in _AS_COLOURS else image)
-    except _DAMAGED as error:
-        raise DataError(f"{len(content)} bytes of {encoding} cannot be decoded: {error}") from error
-
-
-def _sound(content: bytes) -> NDArray[np.float32]:
-    try:
-        import soundfile
-    except ImportError as error:
-        raise UserError(
-            f"Sound cannot be decoded: {error}", "Install headrace with the extra `audio`."
-        ) from error
-    return np.asarray(soundfile.read(io.BytesIO(content), dtype="float32")[0])
 
 
 class _Side:

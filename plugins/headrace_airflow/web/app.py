@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated
 
-from fastapi import APIRouter, FastAPI, Query, Request, Response
+from fastapi import APIRouter, Depends, FastAPI, Query, Request, Response
 from fastapi.responses import FileResponse, HTMLResponse, JSONResponse
 from fastapi.staticfiles import StaticFiles
 from starlette.types import Scope
@@ -22,6 +22,8 @@ from headrace.views.leases import leases_page
 from headrace.views.logs import MOST_LINES, log_page, report_file
 from headrace.views.run import RunPage, run_page
 from headrace.views.runs import runs_page
+from headrace.views.sample_page import sample_page
+from headrace.views.samples import SampleQuestion
 from headrace.views.suite import suite_page, trials_page
 from headrace_airflow.airflow_api import DagRunAddress
 from headrace_airflow.web import acts
@@ -153,6 +155,16 @@ async def leases(request: Request, can_act: MayAct) -> Response:
     return await answers.send(request, partial(leases_page, can_act=can_act))
 
 
+def _sample_question(
+    split: Annotated[str, Query(max_length=200)],
+    index: int = 0,
+    label: int | None = None,
+    back: bool = False,
+    frame: Annotated[int, Query(ge=0)] = 0,
+) -> SampleQuestion:
+    return SampleQuestion(split=split, index=index, label=label, is_back=back, frame=frame)
+
+
 @data.get("/datasets")
 async def datasets(request: Request) -> Response:
     """What was packed."""
@@ -163,6 +175,14 @@ async def datasets(request: Request) -> Response:
 async def dataset(request: Request, name: Id) -> Response:
     """One dataset, by its fingerprint or name."""
     return await from_storage.send(request, partial(dataset_page, name))
+
+
+@data.get("/sample")
+async def sample(
+    request: Request, name: Id, question: Annotated[SampleQuestion, Depends(_sample_question)]
+) -> Response:
+    """One sample of a dataset."""
+    return await from_storage.send(request, partial(sample_page, name, question))
 
 
 @data.get("/cost")

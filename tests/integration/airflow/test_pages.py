@@ -59,9 +59,10 @@ DATA: dict[str, dict[str, object]] = {
     "/data/leases": {},
     "/data/datasets": {},
     "/data/dataset": {"id": "RUN"},
+    "/data/sample": {"id": "RUN", "split": "train", "index": 0},
     "/data/cost": {"by": "month"},
 }
-MISSING = {"/data/run/log", "/data/run/report", "/data/dataset"}
+MISSING = {"/data/run/log", "/data/run/report", "/data/dataset", "/data/sample"}
 """Of a run that has not begun."""
 ACTS: dict[str, dict[str, object]] = {
     "/act/cancel": {"id": "digits-2"},
@@ -209,9 +210,10 @@ def test_what_is_not_there_is_told_and_paths_are_no_names(
         assert answer.status == 404, name
         assert "has no log" in answer.json["detail"]["what"]
     for name in ("../../etc", "/etc/passwd", "..", "digits/../digits"):
-        answer = refused("/data/dataset", id=name)
-        assert answer.status == 404, name
-        assert "No run of the ledger has a dataset" in answer.json["detail"]["what"]
+        for path, more in (("/data/dataset", {}), ("/data/sample", {"split": "../.."})):
+            answer = refused(path, id=name, **more)
+            assert answer.status == 404, name
+            assert "No run of the ledger has a dataset" in answer.json["detail"]["what"]
     for path in ("/static/../app.py", "/static/%2e%2e/app.py", "/static/..%2fapp.py"):
         assert ask(airflow_service, path).status == 404, path
     assert refused("/data/runs", limit=0).status == 422

@@ -11,10 +11,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from playwright.sync_api import FrameLocator, Locator, Page, expect
 
 from headrace.files.layout import RunFolder
+from headrace.files.manifest import Quarantined
+from headrace.files.manifest_file import write_manifest
 from headrace.ledger.ledger import open_ledger
 from headrace.runs.reaper import end_run
 from headrace.runs.runs import Run
@@ -23,6 +26,7 @@ from headrace.steps.history import HistoryRow, training_file
 from support.airflow_service import DAG_ID, LONG_S, AirflowService
 from support.browser import page
 from support.runs import attempt_row_of, lease_on_disk, make_run
+from support.shards import write_dataset
 from support.suite_journal import added, ended, failed, journal, make_suite, started
 
 __all__ = ["page"]
@@ -39,7 +43,11 @@ _AXE = Path(__file__).parents[2] / "support" / "vendor" / "axe.min.js"
 _SIZES = ((1440, 900), (390, 844))
 _EVIL = "<img src=x onerror=\"document.title='hacked'\">"
 _TRIALS = 10_000
-_PICTURES = {("suite", "dark", 1440): "suite-page", ("run", "dark", 390): "run-page-narrow"}
+_PICTURES = {
+    ("suite", "dark", 1440): "suite-page",
+    ("run", "dark", 390): "run-page-narrow",
+    ("dataset", "light", 1440): "dataset-page",
+}
 """Pictures of the docs, besides that of a run under way."""
 
 Visit = Callable[[str], None]
@@ -140,6 +148,31 @@ def hostile(airflow_service: AirflowService) -> Run:
     return run
 
 
+@pytest.fixture(scope="module")
+def odd_dataset(airflow_service: AirflowService) -> str:
+    """The name of a packed dataset with waves and films, in which all names are HTML."""
+    count, folder = 40, airflow_service.home / "odd" / "odd"
+    fields = {
+        "film": np.arange(count * 5 * 64, dtype=np.float32).reshape(count, 5, 8, 8),
+        "wave": np.sin(np.arange(count * 500.0)).reshape(count, 500),
+        "label": np.arange(count) % 2,
+    }
+    known = write_dataset(folder, fields, splits={"train": count}, classes=(_EVIL, "b"))
+    more = {
+        "class_counts": {"train": {_EVIL: 20, "b": 20}},
+        "quarantined": (Quarantined(path=_EVIL, reason=_EVIL),),
+        "provenance": {"source": _EVIL, "recipe": _EVIL, "versions": {_EVIL: _EVIL}},
+    }
+    write_manifest(folder, known.model_copy(update=more))
+    with airflow_service.settings():
+        run = make_run(recipe=str(airflow_service.home / "recipes" / "held.yaml"), site="chaos")
+        given = {"dataset": str(folder), "fingerprint": known.fingerprint, "reused": True}
+        row = {"state": StepState.SUCCEEDED, "outputs": given}
+        attempt_row_of(run, "pack", lease_on_disk(run), **row)
+        end_run(run, StepState.SUCCEEDED, "a test")
+    return "odd"
+
+
 def _within(page: Page) -> FrameLocator:
     """What Airflow shows of headrace."""
     return page.frame_locator("iframe[src*='headrace']")
@@ -182,7 +215,13 @@ def test_a_run_is_watched_live_in_airflow(
 
 
 def test_every_page_is_legible_for_everybody(
-    page: Page, visit: Visit, trained: str, suite: RunFolder, hostile: Run, picture: Picture
+    page: Page,
+    visit: Visit,
+    trained: str,
+    suite: RunFolder,
+    hostile: Run,
+    odd_dataset: str,
+    picture: Picture,
 ):
     """Light and dark, wide and narrow: nothing beyond the edge, and nothing that axe finds."""
     pages = {
@@ -191,6 +230,9 @@ def test_every_page_is_legible_for_everybody(
         "failed-run": f"run/?id={hostile.run_id}",
         "suite": f"suite/?id={suite.run_id}",
         "leases": "leases/",
+        "datasets": "datasets/",
+        "dataset": "datasets/?id=digits",
+        "odd-dataset": f"datasets/?id={odd_dataset}",
         "cost": "cost/?by=site",
     }
     axe = _AXE.read_text()
@@ -254,8 +296,40 @@ def _tab_to(page: Page, place: Locator, *, back: bool = False) -> None:
     pytest.fail(f"Tab does not reach {place}")
 
 
-def test_html_of_users_is_text(page: Page, visit: Visit, hostile: Run, suite: RunFolder):
-    """In the cause, the log, names of metrics, checkpoints, and values of trials."""
+def test_samples_are_looked_through_without_a_mouse(
+    page: Page, visit: Visit, trained: str, odd_dataset: str
+):
+    visit("datasets/")
+    _tab_to(page, page.get_by_role("link", name="digits", exact=True))
+    page.keyboard.press("Enter")
+    seen = page.get_by_role("img", name=re.compile("^image of sample 0 of train"))
+    expect(seen).to_be_visible(timeout=_GENEROUS_MS)
+    assert seen.evaluate("image => [image.naturalWidth, image.naturalHeight]") == [8, 8]
+    used = page.get_by_role("table", name="Runs that trained on it")
+    expect(used.get_by_role("link", name=trained)).to_be_visible()
+    _tab_to(page, page.get_by_role("button", name="Next"))
+    page.keyboard.press("Enter")
+    place = page.locator(".place")
+    expect(place).to_contain_text("sample 1 of train", timeout=_GENEROUS_MS)
+    page.get_by_role("combobox", name="Class").select_option("7")
+    expect(page.locator(".shown").filter(has_text="label")).to_contain_text("7 (7)")
+    page.get_by_role("combobox", name="Split").select_option("val")
+    page.get_by_role("spinbutton", name="Number of the sample").fill("12")
+    page.keyboard.press("Enter")
+    expect(place).to_contain_text("of val, 180 in all", timeout=_GENEROUS_MS)
+    assert "split=val" in page.url
+    visit(f"datasets/?id={odd_dataset}&at=39")
+    expect(page.locator(".chart canvas")).to_be_visible(timeout=_GENEROUS_MS)
+    page.get_by_role("slider", name="Picture of film").press("End")
+    expect(page.get_by_text("Picture 5 of 5")).to_be_visible(timeout=_GENEROUS_MS)
+    page.get_by_role("button", name="Previous").press("Enter")
+    expect(place).to_contain_text("sample 38 of train", timeout=_GENEROUS_MS)
+
+
+def test_html_of_users_is_text(
+    page: Page, visit: Visit, hostile: Run, suite: RunFolder, odd_dataset: str
+):
+    """In the cause, the log, names of metrics, checkpoints, classes, and values of trials."""
     visit(f"run/?id={hostile.run_id}")
     expect(page.locator(".notice.bad")).to_have_text(_EVIL)
     expect(page.get_by_role("log")).to_contain_text(_EVIL, timeout=_GENEROUS_MS)
@@ -263,6 +337,13 @@ def test_html_of_users_is_text(page: Page, visit: Visit, hostile: Run, suite: Ru
     expect(page.get_by_role("table", name="Checkpoints")).to_contain_text("<b onclick=x>-5.ckpt")
     visit(f"suite/?id={suite.run_id}&text=<img")
     expect(page.get_by_role("cell", name=_EVIL).first).to_be_visible(timeout=_GENEROUS_MS)
+    visit(f"datasets/?id={odd_dataset}")
+    for name in ("Samples of each class", "Samples that could not be packed"):
+        cell = page.get_by_role("table", name=name).get_by_role("cell", name=_EVIL)
+        expect(cell.first).to_be_visible()
+    expect(page.locator(".shown").filter(has_text="label")).to_contain_text(_EVIL)
+    expect(page.locator(".lineage")).to_contain_text(_EVIL)
+    assert page.locator("img[src=x]").count() == 0
     visit(f"?text={hostile.run_id}")
     expect(page.get_by_role("cell").filter(has_text=_EVIL).first).to_be_visible()
     assert page.locator("img").count() == 0

@@ -19,12 +19,12 @@ from torch.utils.data import DataLoader
 
 from headrace.data import decode
 from headrace.data.dataset import SampleDataset, SampleReader
-from headrace.data.decode import decode_one
 from headrace.data.loader import BatchLoader
 from headrace.data.order import TrainOrder
 from headrace.errors import DataError, ManifestError, StepError
 from headrace.files.manifest import FieldInfo, Manifest, ShardInfo
 from headrace.shards.dataset import ShardedDataset
+from headrace.shards.decode import decode_one
 from headrace_bench.shards import ShardWriter
 from support.shards import write_dataset, write_identified
 

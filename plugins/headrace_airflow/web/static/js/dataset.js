@@ -2,6 +2,7 @@
 
 import { bytes, count, known, number, percent } from "./format.js";
 import { link, useLive } from "./live.js";
+import { Samples } from "./samples.js";
 import { Table } from "./table.js";
 import { Copy, html, Meter, Missing, Notice, Section, Stat, State, Time, Trouble } from "./ui.js";
 
@@ -92,7 +93,7 @@ const runColumns = (now) => [
 
 const Figures = ({ data, manifest }) => html`<dl class="panel stats">
   <${Stat} name="Samples" value=${count(data.num_samples)} />
-  <${Stat} name="Size" value=${bytes(data.num_bytes)}>${count(data.num_shards)} shards<//>
+  <${Stat} name="Size" value=${bytes(data.num_bytes)}>${count(data.num_shards)} ${data.num_shards === 1 ? "shard" : "shards"}<//>
   ${manifest?.classes.length > 0 && html`<${Stat} name="Classes" value=${count(manifest.classes.length)} />`}
   <${Stat} name="Left out" value=${count(data.num_quarantined)}>could not be packed<//>
   <${Stat} name="Trained on by" value=${count(data.num_runs)}>${data.num_runs === 1 ? "run" : "runs"}<//>
@@ -125,6 +126,7 @@ function Whole({ data }) {
   return html`<${Figures} data=${data} manifest=${manifest} />
     ${data.damage && html`<${Notice} kind="warn" what=${data.damage} />`}
     ${data.num_missing > 0 && html`<${Missed} data=${data} />`}
+    ${manifest && html`<${Samples} dataset=${data} />`}
     ${manifest && html`<${Section} title="Fields" flush><${Table} caption="Fields of a sample" columns=${fieldColumns(manifest)} rows=${manifest.fields} rowKey=${(row) => row.name} cards /><//>
       <${Section} title="Splits" flush><${Table} caption="Splits" columns=${splitColumns(data.num_samples)} rows=${data.splits} rowKey=${(row) => row.name} cards /><//>
       <${Classes} manifest=${manifest} />
