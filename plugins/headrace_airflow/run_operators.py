@@ -5,10 +5,11 @@ What all tasks share is here, too.
 
 from __future__ import annotations
 
+import copy
 import importlib
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal, TypeVar
 from urllib.parse import quote
@@ -19,6 +20,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from headrace.errors import HeadraceError
 from headrace.ledger.ledger import open_ledger
+from headrace.runs.eta_changes import eta_changes
 from headrace.runs.flow import steps_of
 from headrace.runs.foresight import note_prediction
 from headrace.runs.leases import RELEASED
@@ -38,6 +40,7 @@ from headrace_airflow.dag_parts import check_choice, check_overrides, check_swee
 from headrace_airflow.telemetry import tell_run
 
 Context = Mapping[str, Any]
+Notifier = Callable[[Context], object]
 Seen = TypeVar("Seen")
 
 DASHBOARD_KEY = "dashboard_url"
@@ -240,7 +243,16 @@ def _why(run: Run, step: str) -> str:
 
 
 class ReapOperator(BaseOperator):  # type: ignore[misc]
-    """Ends steps, leases and runs whose DAG run or task has ended without doing so."""
+    """Ends steps, leases and runs whose DAG run or task has ended without doing so.
+
+    Args:
+        on_eta_change: Notifiers of Airflow that are called for each run whose expected end has
+            moved far; their templates know it as `change`.
+    """
+
+    def __init__(self, *, on_eta_change: Sequence[Notifier] = (), **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.on_eta_change = on_eta_change
 
     def execute(self, context: Context) -> list[str]:
         """Returns a line for each thing that was ended."""
@@ -248,4 +260,7 @@ class ReapOperator(BaseOperator):  # type: ignore[misc]
             lines = reap(owner_is_done, step_is_abandoned)
         for line in lines:
             self.log.info("%s", line)
+        for change in eta_changes() if self.on_eta_change else ():
+            for notifier in self.on_eta_change:
+                copy.copy(notifier)({**context, "change": change})  # it keeps what it rendered
         return list(lines)

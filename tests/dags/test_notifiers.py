@@ -11,6 +11,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from headrace.runs.eta_changes import EtaChange
+from headrace_airflow import run_operators
+
 _PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "run-under-airflow.md"
 _DAG_IDS = ("headrace_pack", "headrace_suite", "headrace_train")
 
@@ -58,6 +61,7 @@ def test_the_example_hangs_notifiers_on_the_tasks_that_tell_of_ends(dag_bag, tas
     for dag_id in (*_DAG_IDS, "headrace_reaper"):
         for task in map(copy.copy, dag_bag.dags[dag_id].tasks):
             task_policy(task)
+            assert hasattr(task, "on_eta_change") == (dag_id == "headrace_reaper")
             is_told = dag_id != "headrace_reaper" and task.task_id in ("prepare", "finish")
             assert bool(task.on_failure_callback) == is_told
             assert bool(task.on_success_callback) == (is_told and task.task_id == "finish")
@@ -82,3 +86,19 @@ def test_the_example_hangs_notifiers_on_the_tasks_that_tell_of_ends(dag_bag, tas
 def _text(mail: str) -> str:
     body = mail.partition("base64\r\n\r\n")[2].partition("\r\n\r\n")[0]
     return base64.b64decode(body).decode()
+
+
+def test_the_reaper_tells_of_each_end_that_has_moved(dag_bag, task_policy, mails, monkeypatch):
+    changes = [
+        EtaChange(run_id="one", recipe="digits", site="laptop", before=0.0, now=5400.0),
+        EtaChange(run_id="two", recipe="scans", site="cluster", before=7200.0, now=3600.0),
+    ]
+    monkeypatch.setattr(run_operators, "reap", lambda *_: ())
+    monkeypatch.setattr(run_operators, "eta_changes", lambda: iter(changes))
+    reap = copy.copy(dag_bag.dags["headrace_reaper"].get_task("reap"))
+    task_policy(reap)
+    reap.execute({"dag": reap.dag})
+    first, second = mails
+    assert "Subject: digits ends at another time" in first
+    assert "digits on laptop ends 90 min later than expected" in _text(first)
+    assert "scans on cluster ends 60 min earlier than expected" in _text(second)

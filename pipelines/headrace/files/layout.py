@@ -132,6 +132,8 @@ class RunFolder(Folder):
     """Who asked for what."""
     prediction = Named("prediction.json")
     """What the run was expected to take when it began."""
+    eta = Named("eta.json")
+    """The end that was told last; absent until it has moved far from the one foreseen."""
     provenance = Named("provenance.json")
     """Git commit, versions, command, host."""
     diff = Named("working-tree.diff")
