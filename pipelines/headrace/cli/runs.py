@@ -14,6 +14,7 @@ from rich.live import Live
 
 from headrace.cli import arguments
 from headrace.cli.arguments import NamedRun, Recipe, RunArgument
+from headrace.cli.bell import Bell
 from headrace.cli.console import JsonOption, SiteOption, open_console, output_is_gone
 from headrace.cli.view import closing, print_failures
 from headrace.cli.watching import REFRESH_S, Watching, look
@@ -78,10 +79,11 @@ def request_of(recipe: str, overrides: Sequence[str] | None, site: str, **more: 
 
 def carry_out(job: Run, *, as_json: bool) -> None:
     """Do a run in this process, show how it goes, and leave with the exit code of its end."""
-    console = open_console(stderr=as_json)
+    console, bell = open_console(stderr=as_json), Bell()
     with Watching(job.run_id, console) as tick:
         execute(job, tick)
     view = overview(job.run_id)
+    bell.ring(f"{job.run_id} {view.state.value}", console)
     tell_end(view, console, as_json=as_json)
 
 
