@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from headrace.processes import end_processes
@@ -18,7 +19,7 @@ from support.leftovers import MARK, describe, started_by
 from support.login_node import login_node
 from support.net_hosts import net_hosts
 from support.ports import find_free_port
-from support.rank_processes import end_idle_servers
+from support.rank_processes import DRIVERS, FUNCTIONS, SERVER, idle_servers, share_servers
 from support.s3_servers import (
     moto_bucket,
     moto_server,
@@ -55,6 +56,9 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 _FORK_SERVER_IMPORTS = ["pytest", "headrace.ledger.ledger", "headrace.ledger.migrations"]
 """What the twenty processes of a ledger test need."""
 
+_MARK = uuid.uuid4().hex
+"""Of the tests of this process that may leave nothing: what one has left is not the next one's."""
+
 _GRACE_S = 60.0
 """No process of headrace may live longer than this after its work has ended."""
 
@@ -67,6 +71,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure() -> None:
     """The first test that starts a fork server starts it for all, so this is said before."""
     multiprocessing.set_forkserver_preload(_FORK_SERVER_IMPORTS)
+    share_servers()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -94,16 +99,19 @@ def free_port() -> int:
 @pytest.fixture
 def no_leftover_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Fail the test when a process it started, directly or not, outlives it; then end those."""
-    test_id = uuid.uuid4().hex
-    monkeypatch.setenv(MARK, test_id)
+    monkeypatch.setenv(MARK, _MARK)
     yield
-    end_idle_servers()
+    for server in idle_servers(DRIVERS, FUNCTIONS):
+        server.kill()
+
+    def left_over() -> list[psutil.Process]:
+        shared = idle_servers(SERVER)
+        return [each for each in started_by(_MARK, tmp_path) if each not in shared]
+
     try:
-        wait_until(
-            lambda: not started_by(test_id, tmp_path), _GRACE_S, "the test's processes to end"
-        )
+        wait_until(lambda: not left_over(), _GRACE_S, "the test's processes to end")
     except AssertionError:
-        left = started_by(test_id, tmp_path)
+        left = left_over()
         listed = describe(left)
         end_processes(left)
         pytest.fail(f"{len(left)} processes outlived the test by {_GRACE_S:g} s:\n{listed}")

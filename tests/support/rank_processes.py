@@ -6,6 +6,8 @@ import psutil
 
 from headrace.clusters.local import marked
 from headrace.files.layout import LeaseFolder, StepFolder
+from headrace.fork_server import ForkServers
+from headrace.steps import model_process
 
 SERVER = "headrace.steps.model_process"
 """In the command line of what the ranks of a node are forked from, and so in theirs."""
@@ -41,14 +43,25 @@ def worker_of(rank: psutil.Process) -> psutil.Process | None:
         return None
 
 
-def end_idle_servers() -> None:
-    """End what this process has ranks or drivers forked from, as the end of a node or host does.
+def share_servers() -> None:
+    """Fork the ranks of all tests of this process from one server, which imports PyTorch once.
+
+    A server is for one environment, in which pytest names each test.
+    """
+    varying = model_process.VARYING | {"PYTEST_CURRENT_TEST"}
+    model_process._SERVERS = ForkServers(SERVER, varying)
+
+
+def idle_servers(*kinds: str) -> list[psutil.Process]:
+    """What this process forks ranks, drivers or functions from, and has forked none of now.
 
     They end by themselves a while after the last of these.
     """
-    for child in psutil.Process().children():
-        try:
-            if {SERVER, DRIVERS, FUNCTIONS} & set(child.cmdline()) and not child.children():
-                child.kill()
-        except psutil.NoSuchProcess:
-            continue
+    return [each for each in psutil.Process().children() if _is_idle(each, set(kinds))]
+
+
+def _is_idle(process: psutil.Process, kinds: set[str]) -> bool:
+    try:
+        return bool(kinds & set(process.cmdline())) and not process.children()
+    except psutil.NoSuchProcess:
+        return False
