@@ -185,11 +185,12 @@ class LedgerContract:
             ledger.add_attempt(attempt_row(step, state=state, outputs=given))
         ledger.add_attempt(attempt_row("pack", 2, state=StepState.FAILED, outputs=given))
         both = ledger.packings(9, "f_1")
-        assert [(each.run.run_id, each.is_trained_on) for each in both] == [
+        assert [(each.run_id, each.is_trained_on) for each in both] == [
             ("run-2", False), ("run-1", True),
         ]  # fmt: skip
-        assert both[0].attempt.outputs == given
-        assert [each.run.run_id for each in ledger.packings(1)] == ["run-2"]
+        assert (both[0].outputs, both[0].ended_at, both[0].folder) == (given, 9.0, "/runs/run-2")
+        assert [run.run_id for run in ledger.runs(run_ids=("run-2", "x"))] == ["run-2"]
+        assert [each.run_id for each in ledger.packings(1)] == ["run-2"]
         assert len(ledger.packings(9, "50%")) == 2
         assert ledger.packings(9, "f%1") == ledger.packings(9, "5__") == ()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from sqlalchemy import Text, exists, func, or_, select, type_coerce
 from sqlalchemy.orm import aliased
@@ -22,9 +22,13 @@ _Row = TypeVar("_Row")
 class Packing:
     """A dataset that a run has packed, or has found packed."""
 
-    run: RunRecord
-    attempt: AttemptRecord
-    """What packing gave, in its outputs."""
+    run_id: str
+    folder: str
+    """Of the run."""
+    outputs: Mapping[str, Any]
+    """What packing gave."""
+    ended_at: float
+    """When it had done so."""
     is_trained_on: bool
     """Whether the run went on to train, or to the trials of a suite."""
 
@@ -33,7 +37,11 @@ class ManyRuns(LedgerPart):
     """The part of the ledger that lists runs, and tells of many at once."""
 
     def runs(
-        self, limit: int = 50, states: Collection[StepState] = (), text: str = ""
+        self,
+        limit: int = 50,
+        states: Collection[StepState] = (),
+        text: str = "",
+        run_ids: Collection[str] = (),
     ) -> tuple[RunRecord, ...]:
         """At most `limit` runs, newest first.
 
@@ -41,10 +49,13 @@ class ManyRuns(LedgerPart):
             limit: Most runs.
             states: States of which they are in one; none for all.
             text: What their id, recipe or site contains, in whatever case.
+            run_ids: Their ids; none for all.
         """
         query = select(RunRecord).order_by(RunRecord.created_at.desc(), RunRecord.run_id.desc())
         if states:
             query = query.where(RunRecord.state.in_(states))
+        if run_ids:
+            query = query.where(RunRecord.run_id.in_(run_ids))
         if text:
             named = (RunRecord.run_id, RunRecord.recipe_name, RunRecord.site_name)
             query = query.where(or_(*(each.icontains(text, autoescape=True) for each in named)))
@@ -85,22 +96,20 @@ class ManyRuns(LedgerPart):
         trains = exists().where(
             later.run_id == RunRecord.run_id, later.kind.in_(("train", "suite"))
         )
-        packed = select(RunRecord, AttemptRecord, trains).join(
-            AttemptRecord, AttemptRecord.run_id == RunRecord.run_id
-        )
-        packed = packed.filter(
-            AttemptRecord.kind == "pack", AttemptRecord.state == StepState.SUCCEEDED
+        ended_at = func.coalesce(AttemptRecord.finished_at, AttemptRecord.created_at)
+        told = (RunRecord.run_id, RunRecord.folder, AttemptRecord.outputs)
+        packed = (
+            select(*told, ended_at.label("ended_at"), trains.label("is_trained_on"))
+            .join(AttemptRecord, AttemptRecord.run_id == RunRecord.run_id)
+            .where(AttemptRecord.kind == "pack", AttemptRecord.state == StepState.SUCCEEDED)
+            .order_by(AttemptRecord.created_at.desc(), AttemptRecord.key.desc())
         )
         if text:
             outputs = type_coerce(AttemptRecord.outputs, Text)
             packed = packed.where(outputs.contains(text, autoescape=True))
-        newest = (AttemptRecord.created_at.desc(), AttemptRecord.key.desc())
         with self._database.read() as session:
-            rows = session.execute(packed.order_by(*newest).limit(limit))
-            return tuple(
-                Packing(run=run, attempt=attempt, is_trained_on=trained)
-                for run, attempt, trained in rows
-            )
+            rows = session.execute(packed.limit(limit)).mappings()
+            return tuple(Packing(**row) for row in rows)
 
     def trials_counted(self, run_ids: Collection[str]) -> Mapping[str, Mapping[StepState, int]]:
         """Trials by suite and state, as far as they are entered; states without any are absent."""

@@ -9,6 +9,7 @@ from headrace.errors import HeadraceError, ManifestError
 from headrace.files.atomic import read_record
 from headrace.files.layout import RunFolder
 from headrace.files.manifest import Manifest
+from headrace.ledger.ledger import open_ledger
 from headrace.recipe.site import Site, StoreOptions
 from headrace.record import Record
 from headrace.shards.inspection import DatasetSummary, summarise
@@ -67,7 +68,7 @@ def dataset_page(name: str) -> DatasetPage:
         summary = summary_of(known)
     except (HeadraceError, OSError) as error:
         damage = str(error)
-    trained = [packing.run for packing in known.packings if packing.is_trained_on]
+    trained = [packing.run_id for packing in known.packings if packing.is_trained_on][:MOST_RUNS]
     missing = summary.missing if summary else ()
     return DatasetPage(
         **dict(row_of(known)),
@@ -83,7 +84,7 @@ def dataset_page(name: str) -> DatasetPage:
             )
             for other in others_at(known)
         ),
-        runs=run_rows(trained[:MOST_RUNS]),
+        runs=run_rows(open_ledger().runs(MOST_RUNS, run_ids=trained) if trained else ()),
     )
 
 
@@ -106,7 +107,7 @@ def summary_of(known: Known) -> DatasetSummary:
 
 
 def _store_options(known: Known) -> StoreOptions | None:
-    site = read_record(RunFolder(Path(known.packings[0].run.folder)).site, Site)
+    site = read_record(RunFolder(Path(known.packings[0].folder)).site, Site)
     return site.s3 if site else None
 
 

@@ -78,7 +78,7 @@ class Known:
     @property
     def outputs(self) -> Mapping[str, Any]:
         """What the newest packing gave."""
-        return self.packings[0].attempt.outputs
+        return self.packings[0].outputs
 
     @property
     def location(self) -> str:
@@ -93,7 +93,7 @@ class Known:
     @property
     def made(self) -> Packing | None:
         """The first one that did not find it there; None when there is none."""
-        made = (each for each in self.packings if not each.attempt.outputs["reused"])
+        made = (each for each in self.packings if not each.outputs["reused"])
         return next(reversed([*made]), None)
 
 
@@ -137,9 +137,8 @@ def _packings_of(text: str) -> tuple[Packing, ...]:
 def _by_content(packings: Sequence[Packing]) -> Iterator[Known]:
     found: defaultdict[str, list[Packing]] = defaultdict(list)
     for packing in packings:
-        outputs = packing.attempt.outputs
-        if {"dataset", "fingerprint", "reused"} <= outputs.keys():
-            found[str(outputs["fingerprint"])].append(packing)
+        if {"dataset", "fingerprint", "reused"} <= packing.outputs.keys():
+            found[str(packing.outputs["fingerprint"])].append(packing)
     for fingerprint, of_it in found.items():
         yield Known(fingerprint=fingerprint, packings=of_it)
 
@@ -170,8 +169,8 @@ def _row(known: Known, staged: Sequence[StagedOn]) -> DatasetRow:
         num_bytes=told.get("num_bytes"),
         num_shards=told.get("num_shards"),
         num_quarantined=told.get("num_quarantined"),
-        made_at=made.attempt.finished_at or made.attempt.created_at if made else None,
-        made_by=made.run.run_id if made else "",
+        made_at=made.ended_at if made else None,
+        made_by=made.run_id if made else "",
         num_runs=sum(packing.is_trained_on for packing in known.packings),
         staged=tuple(staged),
     )

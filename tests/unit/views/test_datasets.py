@@ -124,6 +124,7 @@ def test_one_to_which_samples_were_added_names_what_lies_there_now(tmp_path):
     packed(folder, old)
     new = write_identified(folder, read_manifest(folder).model_copy(update={"classes": ("x",)}))
     packed(folder, new, num_samples=31)
+    packed(tmp_path / "small2", images(tmp_path / "small2", first=1))
     assert new.fingerprint in dataset_page(old.fingerprint).damage
     page = dataset_page("small")
     assert page.fingerprint == new.fingerprint
