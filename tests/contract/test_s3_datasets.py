@@ -11,13 +11,17 @@ import pytest
 import yaml
 
 from headrace.errors import StorageFullError, StoreError, UnknownNameError
+from headrace.files.atomic import write_record
 from headrace.files.manifest_file import read_manifest
 from headrace.objects import s3_errors
 from headrace.objects.protocol import Store
 from headrace.objects.store import open_store
 from headrace.shards import places as copies
 from headrace.shards.inspection import summarise, verify_dataset
+from headrace.states import StepState
+from headrace.views.dataset import dataset_page
 from support.command_line import Ended, headrace
+from support.runs import attempt_row_of, lease_on_disk, make_run
 from support.s3_faults import Refuse, faulty
 from support.s3_servers import S3Server, new_bucket
 from support.shards import write_dataset
@@ -95,6 +99,25 @@ def test_an_intact_dataset(
     assert there == here.model_copy(update={"path": store.url})
     shown = json.loads(command("inspect", f"{store.url}/manifest.json", "--json").stdout)
     assert shown["num_samples"] == manifest.num_samples
+
+
+def test_its_page_is_read_with_the_site_of_the_run_that_packed_it(
+    store: Store, server: S3Server, folder: Path, headrace_home: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.delenv("HEADRACE_LEDGER", raising=False)
+    manifest, run = read_manifest(folder), make_run()
+    write_record(run.folder.site, run.site.model_copy(update={"s3": server.options}))
+    given = {"dataset": store.url, "fingerprint": manifest.fingerprint, "reused": False}
+    row = {"state": StepState.SUCCEEDED, "outputs": given}
+    attempt_row_of(run, "pack", lease_on_disk(run), **row)
+    page = dataset_page("tiny")
+    assert (page.damage, page.is_remote, page.num_missing) == ("", True, 0)
+    assert [split.num_samples for split in page.splits] == [24, 16]
+    store.delete(SHARD)
+    assert dataset_page("tiny").missing == (SHARD,)
+    store.delete("manifest.json")
+    assert "is no dataset" in dataset_page("tiny").damage
 
 
 def test_a_damaged_shard_is_named_with_its_samples(
