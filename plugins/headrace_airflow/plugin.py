@@ -17,8 +17,8 @@ from headrace_airflow import listener
 from headrace_airflow.run_operators import RUN_TAB, DaskDashboardLink, RunPageLink
 
 _READING = frozenset({"GET", "HEAD", "OPTIONS"})
-_OWN_ACTS = "/headrace/act/"
-"""These write nothing of Airflow's, and may take a while."""
+_OWN = "/headrace/"
+"""Requests to the pages write nothing of Airflow's, and may take a while."""
 
 
 class OneWriter:
@@ -38,7 +38,7 @@ class OneWriter:
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Serve a request; a writing one waits for those before it."""
         is_writing = scope["type"] == "http" and scope["method"] not in _READING
-        if self._needed and is_writing and _OWN_ACTS not in scope["path"]:
+        if self._needed and is_writing and _OWN not in scope["path"]:
             async with self._lock:
                 await self._app(scope, receive, send)
         else:

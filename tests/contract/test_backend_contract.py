@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +21,7 @@ from headrace.clusters import client
 from headrace.clusters.fleet import Fleet
 from headrace.clusters.local import marked
 from headrace.clusters.overview import leftovers, reap, views
+from headrace.clusters.pages import pages_of
 from headrace.clusters.records import HostRecord
 from headrace.clusters.scheduler import make_keys
 from headrace.files.atomic import read_record, write_record
@@ -113,11 +115,19 @@ class BackendContract:
             fleet.nodes(1, START_TIMEOUT_S)
             ours = [each for each in processes_of(folder) if each.name() != "srun"]  # has munge
             found = doors(ours) - {dashboard_of(folder)}
-            assert len(found) == 3  # of scheduler, nanny and worker
+            assert len(found) == 4  # of scheduler, its pages, nanny and worker
+            pages = pages_of(folder)
             for door in found:
-                assert knock(door, key_of(folder)) == "open"
+                if door.port != urlsplit(pages.url).port:  # whose server waits for a question
+                    assert knock(door, key_of(folder)) == "open"
                 assert knock(door, no_key()) == "TLSV13_ALERT_CERTIFICATE_REQUIRED"
                 assert knock(door, key_of(other)) == "TLSV1_ALERT_UNKNOWN_CA"
+            for page in ("status", "metrics", "static/js/bokeh.min.js"):
+                with urllib.request.urlopen(pages.url + page, context=pages.key) as shown:
+                    assert shown.status == 200, page
+            beside = pages.url.replace(urlsplit(pages.url).path, "/status")
+            with pytest.raises(urllib.error.HTTPError, match="403"):
+                urllib.request.urlopen(beside, context=pages.key)
         assert folder.tls.stat().st_mode & 0o777 == 0o700
         assert {each.stat().st_mode & 0o777 for each in folder.tls.iterdir()} == {0o600}
         assert_only_who_knows_its_link_sees_the_dashboard(folder)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+import urllib.request
 import uuid
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from headrace.batch.slurm_queues import parse_limit
 from headrace.clusters import client
 from headrace.clusters.fleet import Fleet
 from headrace.clusters.overview import view
+from headrace.clusters.pages import pages_of
 from headrace.errors import JobRefusedError
 from headrace.files.layout import SiteFolder
 from headrace.ledger.ledger import open_ledger
@@ -93,6 +95,9 @@ def test_same_weights_as_on_one_machine_though_slurms_job_was_cancelled_in_mid_e
 
     def cancel_when_held() -> None:
         if not cancelled and list((home / "held").glob("held-*")):
+            pages = pages_of(run.lease_folder(f"{run.run_id}-gpu-1"))  # on the gang's first node
+            with urllib.request.urlopen(f"{pages.url}status", context=pages.key) as shown:
+                assert shown.status == 200
             cancelled.extend(slurm.queue())
             slurm.run("scancel", *cancelled)
             wait_until(lambda: slurm.queue() == [], 90, "the job to end", poll_s=0.5)

@@ -21,7 +21,9 @@ import psutil
 from distributed import Scheduler
 from distributed.security import Security
 from distributed.utils import get_ip, get_ip_interface
+from tornado.httpserver import HTTPServer
 from tornado.httputil import HTTPServerRequest
+from tornado.netutil import bind_sockets
 from tornado.routing import Router
 from tornado.web import Application, RequestHandler
 
@@ -45,6 +47,9 @@ DEMAND = "headrace-demand"
 WAITS = "headrace-waits"
 """Key of the scheduler's metadata: what a pool's nodes wait for in a queue; empty or missing."""
 
+PAGES = "pages"
+"""Service of the scheduler that shows its pages to who has the key of the lease."""
+
 LEFT = "headrace-left"
 """Key of the scheduler's metadata: seconds after which nodes of a pool are replaced, by name; 0 of
 those whose machine is about to be taken away. What runs there goes on as long as they last."""
@@ -62,6 +67,11 @@ _CONFIG: dict[str, Any] = {
     "distributed.comm.timeouts.connect": "30s",
     # a worker has no pages: nobody looks at them, and every account of its machine could
     "distributed.worker.http.routes": [],
+    # all that Dask has by default but `proxy`, which would ask other machines for who looks
+    "distributed.scheduler.http.routes": [
+        *(f"distributed.http.scheduler.{name}" for name in ("prometheus", "info", "json")),
+        *(f"distributed.http.{name}" for name in ("health", "statics")),
+    ],
     # Dask's profiler looks at all threads a hundred times a second, which on Python 3.11 halts a
     # worker for ever now and then: https://github.com/dask/distributed/issues/8616
     "distributed.worker.profile.enabled": False,
@@ -70,8 +80,6 @@ _CONFIG: dict[str, Any] = {
     "distributed.nanny.pre-spawn-environ": {},
 }
 _REFUSED = 403
-_KEY = "key.pem"
-_CERTIFICATE = "certificate.pem"
 _CLOCKS_DIFFER = datetime.timedelta(days=1)
 _OUTLIVES_ANY_LEASE = datetime.timedelta(days=3650)
 
@@ -153,13 +161,14 @@ class LeaseScheduler(Scheduler):  # type: ignore[misc]
     """A Dask scheduler whose pages all lie below a random folder, which is in its link.
 
     Other accounts of the machine reach its port, and a browser can show no key of a lease. The
-    link is in files that the lease's owner alone may read.
+    link is in files that the lease's owner alone may read. Programs that have the key find the same
+    pages by TLS at the scheduler's own address: service `pages` of its identity.
     """
 
     def __init__(self, **options: Any) -> None:
         self._secret = secrets.token_hex(32)
         pages = {"dashboard": False, "dashboard_address": f"{LOOPBACK}:0"}
-        super().__init__(**{**options, **pages, "http_prefix": self._secret})
+        super().__init__(**{**options, **pages})
 
     @property
     def dashboard_url(self) -> str:
@@ -170,11 +179,25 @@ class LeaseScheduler(Scheduler):  # type: ignore[misc]
         """Have all requests pass the gate; called while the scheduler is made."""
         super().start_http_server(*arguments, **options)
         self.http_server.request_callback = _Gate(self.http_application, self._secret)
-        self.http_application.add_application(_Unopened(self, self._secret))
+        self.http_application.add_application(_Unopened(self))
+
+    async def start_unsafe(self) -> LeaseScheduler:
+        """Show the pages to who has the key, too, wherever workers can reach the scheduler."""
+        await super().start_unsafe()
+        context = self.security.get_listen_args("scheduler")["ssl_context"]
+        server: Any = HTTPServer(self.http_server.request_callback, ssl_options=context)
+        sockets = bind_sockets(0, self.ip)
+        server.add_sockets(sockets)
+        server.port = sockets[0].getsockname()[1]
+        self.services[PAGES] = server  # closed with the scheduler
+        return self
 
 
 class _Gate(Router):
-    """Lets a request pass whose path begins with the secret."""
+    """Lets a request pass whose path begins with the secret, less that: Dask's links are relative.
+
+    So they lead back here whatever else stands before them, as behind Airflow's pages.
+    """
 
     def __init__(self, pages: Application, secret: str) -> None:
         self._pages = pages
@@ -182,9 +205,11 @@ class _Gate(Router):
         self._refusal = Application([(".*", _Refusal)])
 
     def find_handler(self, request: HTTPServerRequest, **options: Any) -> Any:
-        shown = request.path.removeprefix("/").partition("/")[0].encode()
-        is_known = secrets.compare_digest(shown, self._secret)
-        return (self._pages if is_known else self._refusal).find_handler(request, **options)
+        shown, _, page = request.path.removeprefix("/").partition("/")
+        if not secrets.compare_digest(shown.encode(), self._secret):
+            return self._refusal.find_handler(request, **options)
+        request.path = f"/{page}"
+        return self._pages.find_handler(request, **options)
 
 
 class _Refusal(RequestHandler):
@@ -199,23 +224,22 @@ class _Refusal(RequestHandler):
 class _Unopened(Application):
     """Stands for Dask's dashboard until the first page that the scheduler itself does not have."""
 
-    def __init__(self, scheduler: Scheduler, prefix: str) -> None:
+    def __init__(self, scheduler: Scheduler) -> None:
         super().__init__()
         self._scheduler = scheduler
-        self._prefix = prefix
 
     def find_handler(self, request: HTTPServerRequest, **options: Any) -> Any:
         from distributed.dashboard.scheduler import connect
 
         pages = self._scheduler.http_application
         pages.applications.remove(self)
-        connect(pages, self._scheduler.http_server, self._scheduler, prefix=self._prefix)
+        connect(pages, self._scheduler.http_server, self._scheduler)
         return pages.find_handler(request, **options)
 
 
 def security(folder: LeaseFolder) -> Security:
     """How to talk to the lease's Dask cluster; nobody gets in without its key."""
-    key, certificate = str(folder.tls / _KEY), str(folder.tls / _CERTIFICATE)
+    key, certificate = str(folder.key), str(folder.certificate)
     roles = ("scheduler", "worker", "client")
     return Security(
         require_encryption=True,
@@ -252,6 +276,6 @@ def make_keys(folder: LeaseFolder) -> Security:
     )
     folder.tls.mkdir(mode=0o700, parents=True, exist_ok=True)
     secret = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-    write_bytes(folder.tls / _KEY, secret)
-    write_bytes(folder.tls / _CERTIFICATE, certificate.public_bytes(Encoding.PEM))
+    write_bytes(folder.key, secret)
+    write_bytes(folder.certificate, certificate.public_bytes(Encoding.PEM))
     return security(folder)

@@ -80,6 +80,10 @@ class LeaseFolder(Folder):
     """How those jobs stand, and why there can be no more; written by the host."""
     tls = Named("tls")
     """Folder of the key and certificate of the Dask cluster."""
+    key = Named("tls/key.pem")
+    """The key itself: whoever can read it may use the lease."""
+    certificate = Named("tls/certificate.pem")
+    """The certificate of that key, which the lease's processes trust alone."""
     start_lock = Named(".start.lock")
     """Locked by whoever is starting the host, or submitting its job."""
     lock = Named(".host.lock")

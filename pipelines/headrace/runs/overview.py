@@ -120,7 +120,9 @@ class RunView(Record):
     changed: tuple[str, ...] = ()
     """When it went on with changes, and with which."""
     dashboard_url: str = ""
-    """Of the newest lease that is open."""
+    """Of the newest lease that is open and ready."""
+    dashboard_lease: str = ""
+    """That lease."""
     owner_is_gone: bool = False
     """Whether nobody goes on with it: its process, on this machine, has ended before the run."""
     waits_for: str = ""
@@ -187,6 +189,7 @@ def _by_ledger(
     newest = {row.step: row for row in attempts}.values()
     open_leases = [row for row in leases if row.state.is_active]
     folders = {row.lease_id: LeaseFolder(Path(row.folder)) for row in leases}
+    shown = next((row for row in open_leases if row.dashboard_url), None)
     return RunView(
         run_id=record.run_id,
         recipe=record.recipe_name,
@@ -195,7 +198,8 @@ def _by_ledger(
         owner=record.owner,
         elapsed_s=(record.finished_at or time.time()) - record.created_at,
         folder=record.folder,
-        dashboard_url=next((row.dashboard_url for row in open_leases if row.dashboard_url), ""),
+        dashboard_url=shown.dashboard_url if shown else "",
+        dashboard_lease=shown.lease_id if shown else "",
         owner_is_gone=not record.state.is_final and owner_is_gone(record.owner),
         has_lease=bool(open_leases),
         why=why_no_lease(record, attempts, leases),

@@ -45,7 +45,8 @@ class LeaseRow(Record):
     ready_at: float | None
     idle_s: float | None
     """Seconds since the last step ended; null while one runs and when it is not ready."""
-    dashboard_url: str
+    has_dashboard: bool
+    """Whether its Dask dashboard is there."""
     usd_per_hour: float | None
     """Of its machines that are there and whose prices are known."""
     why_ended: str
@@ -89,7 +90,7 @@ def _open(row: LeaseRecord, machines: Sequence[MachineRecord], *, can_act: bool)
         "waits_for": view.waits_for,
         "expected_start": view.expected_start,
         "idle_s": view.idle_s,
-        "dashboard_url": view.dashboard_url,
+        "has_dashboard": bool(view.dashboard_url),
         "usd_per_hour": sum(prices) if prices else None,
         "why_ended": view.why_ended,
     }
@@ -113,7 +114,7 @@ def _row(row: LeaseRecord) -> LeaseRow:
         created_at=row.created_at,
         ready_at=row.ready_at,
         idle_s=None,
-        dashboard_url="",
+        has_dashboard=False,
         usd_per_hour=None,
         why_ended=row.why_ended,
         can_close=False,

@@ -14,6 +14,7 @@ from headrace.views.facts import facts_of
 from headrace.views.logs import LogName, log_names, reported
 from headrace.views.runs import RunRow, run_rows
 from headrace.views.steps import AttemptRow, StepRow, attempt_rows, step_rows
+from headrace.views.tensorboard import has_events
 from headrace.views.training import (
     BestValue,
     CheckpointRow,
@@ -33,7 +34,10 @@ class RunPage(RunRow):
     owner: str
     can_act: bool
     """Whether who asks may act on it."""
-    dashboard_url: str
+    dashboard: str
+    """The lease whose Dask dashboard is there; empty without one."""
+    tensorboard: bool
+    """Whether TensorBoard has anything to show."""
     eta_error_s: float | None
     """Half of the interval in which the end lies, with a probability of 0.8."""
     predicted_s: float | None
@@ -81,7 +85,8 @@ def run_page(run_id: str, *, can_act: bool) -> RunPage:
         folder=record.folder,
         owner=record.owner,
         can_act=can_act,
-        dashboard_url=view.dashboard_url,
+        dashboard=view.dashboard_lease,
+        tensorboard=has_events(folder),
         eta_error_s=ahead.eta_half_s if ahead else None,
         predicted_s=ahead.predicted_s if ahead else None,
         waits_for=view.waits_for,

@@ -1,6 +1,6 @@
 """Who may see headrace's pages and act on them: as Airflow's auth manager says of DAG runs.
 
-The one module that imports Airflow's own checks, which it does not declare public.
+The one module that imports Airflow, whose checks are not declared public.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from airflow.api_fastapi.app import get_auth_manager
 from airflow.api_fastapi.auth.managers.models.base_user import BaseUser
 from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity, DagDetails
 from airflow.api_fastapi.core_api.security import get_user, requires_access_dag
+from airflow.configuration import conf
 from airflow.models.dag import DagModel
 from fastapi import Depends, HTTPException
 
@@ -40,6 +41,11 @@ def check_acts_on(user: BaseUser, dag_id: str) -> None:
     """Refuse (403) who may not trigger runs of the DAG that a run belongs to."""
     if not _may_trigger(user, dag_id):
         raise HTTPException(403, f"You may not act on runs of DAG {dag_id}")
+
+
+def secret_key() -> str:
+    """What all processes of the API server share, and nobody else knows."""
+    return str(conf.get_mandatory_value("api", "secret_key"))
 
 
 def _may_trigger(user: BaseUser, dag_id: str) -> bool:

@@ -26,12 +26,12 @@ from headrace.views.sample_page import sample_page
 from headrace.views.samples import SampleQuestion
 from headrace.views.suite import suite_page, trials_page
 from headrace_airflow.airflow_api import DagRunAddress
-from headrace_airflow.web import acts
+from headrace_airflow.web import acts, proxy
 from headrace_airflow.web.access import MayAct, reads
 from headrace_airflow.web.answers import PRIVATE, Answers
 
 STATIC = Path(__file__).parent / "static"
-PAGES = ("run", "suite", "leases", "datasets", "cost")
+PAGES = ("run", "suite", "leases", "datasets", "cost", "dask", "tensorboard")
 """Pages besides the list of runs, by their addresses."""
 
 _LIVELY = {"Cache-Control": "no-cache", "Content-Security-Policy": "frame-ancestors 'self'"}
@@ -211,4 +211,5 @@ async def _unreadable(_request: Request, error: OSError) -> JSONResponse:
 
 app.include_router(data)
 app.include_router(acts.router)
+app.include_router(proxy.router)
 app.mount("/static", _Files(directory=STATIC))

@@ -4,24 +4,30 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
 import pytest
+from websockets.exceptions import InvalidStatus
+from websockets.sync.client import connect
 
-from headrace.files.atomic import is_there
+from headrace.clusters.records import Ending
+from headrace.files.atomic import is_there, write_record
 from headrace.files.lines import read_lines
 from headrace.processes import ProcessIdentity
 from headrace.runs.reaper import end_run
 from headrace.runs.runs import Run
-from headrace.states import StepState
+from headrace.states import LeaseState, StepState
 from headrace.suites.records import Control
 from support.airflow_service import AirflowService
+from support.echo_pages import SECRET, echoing_lease
 from support.runs import attempt_row_of, lease_on_disk, make_run
 from support.suite_journal import make_suite
 from support.waiting import wait_until
@@ -33,21 +39,24 @@ NOBODY = "nobody"
 """Logged in, without any role."""
 
 _ASKED = f"""
-import json
+import json, time
+from unittest.mock import patch
 from airflow.api_fastapi.auth.managers.simple.simple_auth_manager import SimpleAuthManager
 from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
 from headrace_airflow.web.app import app
+from headrace_airflow.web.tickets import LASTS_S, Ticket, sealed
 tokens = {{}}
 for name in {(*ROLES, NOBODY)!r}:
     role = None if name == {NOBODY!r} else name.upper()
     user = SimpleAuthManagerUser(username=name, role=role)
     tokens[name] = SimpleAuthManager().generate_jwt(user)
-print(json.dumps([tokens, [route.path for route in app.routes]]))
+with patch("itsdangerous.timed.time.time", return_value=time.time() - LASTS_S - 1):
+    old = sealed(Ticket(kind="dask", id="demo-1", user="viewer"))
+print(json.dumps([tokens, [route.path for route in app.routes], old]))
 """
 
-SHELLS = (
-    "/", "/run/", "/suite/", "/leases/", "/datasets/", "/cost/", "/static/index.html",
-)  # fmt: skip
+PAGES = ("run", "suite", "leases", "datasets", "cost", "dask", "tensorboard")
+SHELLS = ("/", *(f"/{page}/" for page in PAGES), "/static/index.html")
 DATA: dict[str, dict[str, object]] = {
     "/data/runs": {"limit": 5},
     "/data/run": {"id": "RUN"},
@@ -61,9 +70,19 @@ DATA: dict[str, dict[str, object]] = {
     "/data/dataset": {"id": "RUN"},
     "/data/sample": {"id": "RUN", "split": "train", "index": 0},
     "/data/cost": {"by": "month"},
+    "/data/open": {"kind": "tensorboard", "id": "RUN"},
 }
-MISSING = {"/data/run/log", "/data/run/report", "/data/dataset", "/data/sample"}
+MISSING = {
+    **dict.fromkeys(("/data/run/log", "/data/run/report", "/data/dataset", "/data/sample"), 404),
+    "/data/open": 409,
+}
 """Of a run that has not begun."""
+PROXY = "/proxy/{text}/{path:path}"
+"""What a ticket opens, whoever shows it."""
+NO_RIGHTS = (
+    "sandbox allow-scripts; form-action 'none'; base-uri 'none'; "
+    "default-src 'self' data: blob: 'unsafe-inline' 'unsafe-eval'; frame-ancestors 'self'"
+)
 ACTS: dict[str, dict[str, object]] = {
     "/act/cancel": {"id": "digits-2"},
     "/act/suite": {"id": "digits-2", "what": "pause"},
@@ -91,6 +110,8 @@ class Doors(NamedTuple):
     """A login for each role, signed as the server signs them."""
     paths: list[str]
     """Of all endpoints."""
+    old_ticket: str
+    """One that was good once."""
 
 
 @pytest.fixture(scope="module")
@@ -111,12 +132,19 @@ def run(airflow_service: AirflowService) -> Iterator[Run]:
         end_run(made, StepState.CANCELLED, "a test")
 
 
+class _Stay(urllib.request.HTTPRedirectHandler):
+    def redirect_request(self, *_: object) -> None:
+        """Follows nothing."""
+
+
 def ask(
     service: AirflowService,
     path: str,
     token: str = "",
     body: object = None,
     headers: Mapping[str, str] | None = None,
+    *,
+    follow: bool = True,
 ) -> Answer:
     """Ask the pages' app."""
     sent = {"Content-Type": "application/json", **(headers or {})}
@@ -125,7 +153,8 @@ def ask(
     content = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(f"{service.url}/headrace{path}", content, sent)
     try:
-        with urllib.request.urlopen(request) as answer:
+        handlers = () if follow else (_Stay,)
+        with urllib.request.build_opener(*handlers).open(request) as answer:
             return Answer(answer.status, answer.headers, answer.read())
     except urllib.error.HTTPError as error:
         return Answer(error.code, error.headers, error.read())
@@ -142,12 +171,14 @@ def test_who_may_see_and_act(airflow_service: AirflowService, doors: Doors, run:
         assert [status(path, who) for who in people] == [200] * 6, path
     for path, query in DATA.items():
         asked = f"{path}?{urlencode(query)}".replace("RUN", run.run_id)
-        seen = 404 if path in MISSING else 200
+        seen = MISSING.get(path, 200)
         assert [status(asked, who) for who in people] == [401, 403] + [seen] * 4, path
     for path, body in ACTS.items():
         told = [status(path, who, body=body) for who in people]
         assert told == [401, 403, 403, 404, 404, 404], path
-    assert set(doors.paths) == {"/", "/{page}/", "/static", *DATA, *ACTS}
+    assert set(doors.paths) == {"/", "/{page}/", "/static", PROXY, *DATA, *ACTS}
+    for ticket in ("x", doors.old_ticket, *doors.tokens.values()):
+        assert [status(f"/proxy/{ticket}/status", who) for who in people] == [403] * 6
 
 
 def test_an_unchanged_answer_is_not_sent_again(
@@ -218,6 +249,73 @@ def test_what_is_not_there_is_told_and_paths_are_no_names(
         assert ask(airflow_service, path).status == 404, path
     assert refused("/data/runs", limit=0).status == 422
     assert refused("/data/run", dag_id="headrace_train", dag_run_id="x").status == 404
+
+
+def test_a_ticket_opens_the_pages_of_its_lease_and_nothing_else(
+    airflow_service: AirflowService, doors: Doors
+):
+    """No cookie, login, policy or address passes; the target is what the lease's files say."""
+
+    def opened(lease_id: str, who: str = "viewer") -> str:
+        asked = urlencode({"kind": "dask", "id": lease_id})
+        answer = ask(airflow_service, f"/data/open?{asked}", doors.tokens[who])
+        assert (answer.status, answer.headers["Cache-Control"]) == (200, "no-store"), answer.body
+        address, first = answer.json["address"].rsplit("/", 1)
+        assert first == "status"
+        return f"/{address}/"
+
+    secrets = {"Cookie": f"_token={doors.tokens['admin']}", "Authorization": "Bearer mine"}
+    with airflow_service.settings(), ExitStack() as until_gone:
+        made = make_run()
+        until_gone.callback(end_run, made, StepState.CANCELLED, "a test")
+        with echoing_lease(made, "cpu") as other:
+            theirs = opened(other.lease_id)
+        lease = until_gone.enter_context(echoing_lease(made, "gpu"))
+        for each in (other, lease):
+            until_gone.callback(each.host.unlink)  # nobody waits for this process to end
+        pages = opened(lease.lease_id)
+        answer = ask(airflow_service, f"{pages}status?a=%2F&b", headers=secrets)
+        assert (answer.status, answer.json["path"]) == (200, f"/{SECRET}/status?a=%2F&b")
+        passed = {name.lower() for name in answer.json["headers"]}
+        assert passed <= {"host", "accept", "accept-encoding", "user-agent", "content-type"}
+        assert "Set-Cookie" not in answer.headers
+        assert answer.headers.get_all("Content-Security-Policy") == [NO_RIGHTS]
+        assert "Location" not in ask(airflow_service, f"{pages}away", follow=False).headers
+        refused = ask(airflow_service, f"{pages}status", body={})
+        assert (refused.status, refused.json["detail"]["what"]) == (
+            405,
+            "These pages are for reading only",
+        )
+        for path in ("//127.0.0.1:1/x", "@127.0.0.1:1/", "http://127.0.0.1:1/", "%3Fa", "%23"):
+            answer = ask(airflow_service, f"{pages}{path}")
+            assert answer.json["path"].startswith(f"/{SECRET}/"), path
+            assert answer.json["headers"]["Host"].startswith("127.0.0.1:")
+        for path in ("../status", "%2e%2e/status", "a%2F..%2F..%2Fb"):
+            assert ask(airflow_service, f"{pages}{path}").status == 404, path
+        (_, mine, _), (_, other_one, _) = pages[1:].split("/"), theirs[1:].split("/")
+        mixed = other_one.split(".", 1)[0] + "." + mine.split(".", 1)[1]
+        for ticket in (mixed, mine[:-9] + mine[-9:][::-1], mine[1:]):
+            assert ask(airflow_service, f"/proxy/{ticket}/status").status == 403, ticket
+        with pytest.raises(InvalidStatus, match="403"):
+            connect(f"{airflow_service.url}/headrace/proxy/{mixed}/x".replace("http", "ws"))
+        answer = ask(airflow_service, f"{theirs}status")  # its server has gone, it has not ended
+        assert (answer.status, "ssh -N -L" in answer.json["detail"]["hint"]) == (502, True)
+        shutil.copy(lease.scheduler_file, other.scheduler_file)  # another one has come to its port
+        answer = ask(airflow_service, f"{theirs}status")
+        assert (answer.status, "certificate" in answer.json["detail"]["what"]) == (502, True)
+        write_record(lease.closed, Ending(state=LeaseState.CLOSED, reason="done"))
+        answer = ask(airflow_service, f"{pages}status")
+        assert (answer.status, answer.json["detail"]["what"]) == (
+            409,
+            f"Lease {lease.lease_id} is closed: done",
+        )
+    for kind, given, status in (
+        ("dask", "../x", 404),
+        ("tensorboard", "x", 404),
+        ("http", "x", 422),
+    ):
+        asked = urlencode({"kind": kind, "id": given})
+        assert ask(airflow_service, f"/data/open?{asked}", doors.tokens["op"]).status == status
 
 
 def test_a_report_has_no_rights(airflow_service: AirflowService, doors: Doors):

@@ -13,18 +13,20 @@ from typing import Any
 
 import numpy as np
 import pytest
-from playwright.sync_api import FrameLocator, Locator, Page, expect
+from playwright.sync_api import FrameLocator, Locator, Page, Request, expect
 
 from headrace.files.layout import RunFolder
 from headrace.files.manifest import Quarantined
 from headrace.files.manifest_file import write_manifest
 from headrace.ledger.ledger import open_ledger
+from headrace.runs import leases
 from headrace.runs.reaper import end_run
 from headrace.runs.runs import Run
-from headrace.states import FailureClass, StepState
+from headrace.states import FailureClass, LeaseState, StepState
 from headrace.steps.history import HistoryRow, training_file
 from support.airflow_service import DAG_ID, LONG_S, AirflowService
 from support.browser import page
+from support.leases import START_TIMEOUT_S, wait_for_state
 from support.runs import attempt_row_of, lease_on_disk, make_run
 from support.shards import write_dataset
 from support.suite_journal import added, ended, failed, journal, make_suite, started
@@ -95,7 +97,8 @@ def dag_run(airflow_service: AirflowService, request: pytest.FixtureRequest) -> 
     """A run of the digits that has just been triggered; a longer one for pictures."""
     epochs = 100 if request.config.getoption("--pictures") else 8
     monitored = ["trainer.monitor=val/accuracy", "trainer.monitor_mode=max"]
-    return airflow_service.trigger(overrides=[f"trainer.max_epochs={epochs}", *monitored])
+    logged = "trainer.loggers=[csv,tensorboard]"
+    return airflow_service.trigger(overrides=[f"trainer.max_epochs={epochs}", logged, *monitored])
 
 
 @pytest.fixture(scope="module")
@@ -171,6 +174,19 @@ def odd_dataset(airflow_service: AirflowService) -> str:
         attempt_row_of(run, "pack", lease_on_disk(run), **row)
         end_run(run, StepState.SUCCEEDED, "a test")
     return "odd"
+
+
+@pytest.fixture(scope="module")
+def lease(airflow_service: AirflowService) -> Iterator[str]:
+    """A lease with a Dask cluster, which nobody uses."""
+    with airflow_service.settings():
+        run = make_run()
+        lease_id = leases.acquire(run, "gpu")
+        wait_for_state(run.lease_folder(lease_id), LeaseState.READY, START_TIMEOUT_S)
+        leases.note_ready(run, lease_id)
+        yield lease_id
+        leases.release(run, "gpu", "the test has seen enough")
+        end_run(run, StepState.CANCELLED, "a test")
 
 
 def _within(page: Page) -> FrameLocator:
@@ -256,6 +272,40 @@ def _problems(page: Page) -> list[tuple[str, str]]:
     """What axe finds, and the first place of each."""
     found = page.evaluate("axe.run(document, {iframes: false})")["violations"]
     return [(each["id"], each["nodes"][0]["html"]) for each in found]
+
+
+def test_dask_and_tensorboard_are_watched_through_airflow(
+    airflow_service: AirflowService, page: Page, told: list[str], lease: str, trained: str
+):
+    """Plots are drawn by messages of the lease's scheduler, curves from event files; no cookie."""
+    sent: list[str] = []
+    inside = "/headrace/proxy/"
+
+    def note(request: Request) -> None:
+        if inside in request.url and not request.is_navigation_request():
+            sent.append(request.all_headers().get("cookie", ""))
+
+    page.on("requestfinished", note)
+    page.goto(f"{airflow_service.url}/plugin/headrace")
+    _within(page).get_by_role("link", name="Leases").click()
+    _within(page).get_by_role("link", name=f"Dask dashboard of {lease}").click()
+    shown = _within(page).frame_locator("iframe[title='Dask dashboard']")
+    expect(shown.locator("canvas").first).to_be_visible(timeout=_GENEROUS_MS)
+    shown.get_by_role("link", name="Workers").click()
+    expect(shown.get_by_text("tls://127.0.0.1").first).to_be_visible(timeout=_GENEROUS_MS)
+    assert shown.locator("body").evaluate("() => origin") == "null"
+    _within(page).get_by_role("link", name="Back").click()
+    expect(_within(page).get_by_role("heading", level=1, name="Leases")).to_be_visible()
+
+    page.goto(f"{airflow_service.url}/headrace/run/?id={trained}")
+    page.get_by_role("link", name="TensorBoard").click()
+    shown = page.frame_locator("iframe[title=TensorBoard]")
+    card = shown.locator("card-view").first  # its table has what was asked for by POST
+    expect(card.get_by_text("tensorboard/version_0").first).to_be_visible(timeout=_GENEROUS_MS)
+    page.get_by_role("link", name="Back").click()
+    expect(page.get_by_role("heading", level=1, name="digits")).to_be_visible()
+    assert len(sent) > 10
+    assert set(sent) == {""}
 
 
 def test_a_run_is_found_and_compared_without_a_mouse(

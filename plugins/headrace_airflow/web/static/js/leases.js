@@ -3,13 +3,13 @@
 import { dollars, duration, known, words } from "./format.js";
 import { link, useLive } from "./live.js";
 import { Table, useSorted } from "./table.js";
-import { Act, Copy, html, Meter, Missing, State, Time, Trouble } from "./ui.js";
+import { Act, html, Meter, Missing, State, Time, Trouble } from "./ui.js";
 
 const isOpen = (row) => row.state === "ready" || row.state === "starting";
 
 const Name = ({ row }) => html`<span class="stack">
   ${row.run_id ? html`<a class="strong" href=${link("run/", { id: row.run_id })}>${row.lease_id}</a>` : html`<span class="strong">${row.lease_id}</span>`}
-  ${row.dashboard_url && html`<span class="muted small">Dask <span class="code">${row.dashboard_url}</span><${Copy} text=${row.dashboard_url} what="the dashboard's address" /></span>`}
+  ${row.has_dashboard && html`<a class="small" href=${link("dask/", { id: row.lease_id })} aria-label=${`Dask dashboard of ${row.lease_id}`}>Dask dashboard</a>`}
 </span>`;
 
 const Nodes = ({ row }) =>

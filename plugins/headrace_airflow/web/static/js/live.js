@@ -30,6 +30,13 @@ async function ask(address, options) {
   }
 }
 
+/** What is at an address. Throws `Refused`. */
+export async function look(address) {
+  const answer = await ask(address);
+  if (!answer.ok) throw await refusal(answer);
+  return answer.json();
+}
+
 /** Ask for something to be done, at a path below the root. Throws `Refused`. */
 export async function act(address, body) {
   const answer = await ask(link(address), {

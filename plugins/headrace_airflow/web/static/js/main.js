@@ -3,6 +3,7 @@
 import { render } from "../vendor/preact.mjs";
 import { Cost } from "./cost.js";
 import { Datasets } from "./datasets.js";
+import { Dask, TensorBoard } from "./framed.js";
 import { Leases } from "./leases.js";
 import { asked, link } from "./live.js";
 import { Run } from "./run.js";
@@ -10,7 +11,9 @@ import { Runs } from "./runs.js";
 import { SuitePage } from "./suite.js";
 import { html } from "./ui.js";
 
-const PAGES = { headrace: Runs, run: Run, suite: SuitePage, leases: Leases, datasets: Datasets, cost: Cost };
+const PAGES = {
+  headrace: Runs, run: Run, suite: SuitePage, leases: Leases, datasets: Datasets, cost: Cost, dask: Dask, tensorboard: TensorBoard,
+};
 const TABS = [
   ["headrace", "Runs"],
   ["leases", "Leases"],

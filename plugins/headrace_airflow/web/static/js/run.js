@@ -91,13 +91,14 @@ const checkpointColumns = (now) => [
 ];
 
 const Actions = ({ run, refresh }) => html`
+  ${run.dashboard && html`<a href=${link("dask/", { id: run.dashboard })}>Dask dashboard</a>`}
+  ${run.tensorboard && html`<a href=${link("tensorboard/", { id: run.run_id })}>TensorBoard</a>`}
   <${Copy} label="Copy rerun command" kind="" text=${run.rerun} />
   ${run.can_act && isActive(run.state) && html`<${Act} label="Cancel run" question="Cancel this run?" kind="danger" address="act/cancel"
     body=${{ id: run.run_id }} onDone=${refresh}
     detail="Its running step writes a checkpoint and stops; its machines are given back. It can go on later: headrace resume." />`}`;
 
 const Addresses = ({ run }) => html`<p class="facts">
-  ${run.dashboard_url && html`<span>Dask dashboard <span class="code">${run.dashboard_url}</span> <${Copy} text=${run.dashboard_url} what="the dashboard's address" /></span>`}
   <span>Folder <span class="code">${run.folder}</span> <${Copy} text=${run.folder} what="the folder" /></span>
 </p>`;
 

@@ -1,0 +1,66 @@
+"""Where a program that has the key of a lease finds the pages of its Dask scheduler. No Dask."""
+
+from __future__ import annotations
+
+import json
+import ssl
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from headrace.clusters import client
+from headrace.errors import UserError
+from headrace.files.atomic import read_bytes
+from headrace.files.layout import LeaseFolder
+from headrace.states import LeaseState
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pages:
+    """Pages of a Dask scheduler."""
+
+    url: str
+    """Address of their folder, with a slash at its end."""
+    key: ssl.SSLContext
+    """Shows the key of the lease, and takes no other server for it."""
+    by_hand: str
+    """What to do where no connection is let through, for the user."""
+
+
+def pages_of(folder: LeaseFolder) -> Pages:
+    """The pages of a lease, from its files.
+
+    Raises:
+        UnknownNameError: There is no such lease.
+        UserError: It is not ready, or has ended.
+    """
+    state = client.state(folder, client.spec(folder).lost_after_s)
+    info, told = client.info(folder), read_bytes(folder.scheduler_file)
+    if state is not LeaseState.READY or info is None or told is None:
+        why = client.why_ended(folder) or client.waiting_for(folder)
+        raise UserError(
+            f"Lease {folder.lease_id} is {state.value}{why and ': '}{why}",
+            "A Dask dashboard is there as long as its lease is ready.",
+        )
+    port = json.loads(told)["services"].get("pages")
+    if port is None:
+        raise UserError(
+            f"Lease {folder.lease_id} was opened by an older headrace, which shows no pages by TLS",
+            f"Open {info.dashboard_url} on its machine.",
+        )
+    host, link = urlsplit(info.scheduler_address).hostname, urlsplit(info.dashboard_url)
+    tunnel = f"ssh -N -L {link.port}:127.0.0.1:{link.port} {info.host.host}"
+    return Pages(
+        url=f"https://{host}:{port}/{link.path.split('/')[1]}/",
+        key=_key(folder),
+        by_hand="Let the machine of Airflow's API server reach the ports of this lease's nodes. Or "
+        f"run `{tunnel}` on yours, and open there what `headrace lease show {folder.lease_id}` "
+        "tells as its dashboard.",
+    )
+
+
+def _key(folder: LeaseFolder) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False  # the certificate is the lease's own, and names no machine
+    context.load_verify_locations(folder.certificate)
+    context.load_cert_chain(folder.certificate, folder.key)
+    return context
