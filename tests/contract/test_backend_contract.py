@@ -12,7 +12,7 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar, Literal
-from urllib.parse import urlsplit
+from urllib.parse import urljoin, urlsplit
 
 import psutil
 import pytest
@@ -247,6 +247,8 @@ class GangContract(BackendContract):
         assert folder.path.stat().st_mode & 0o077 == 0
         with urllib.request.urlopen(info.dashboard_url, timeout=30) as page:
             assert page.status == 200
+        with urllib.request.urlopen(urljoin(info.dashboard_url, "metrics"), timeout=30) as page:
+            assert b"headrace_step_done" in page.read()  # among Dask's own
         with Fleet.open(folder) as fleet:
             nodes = fleet.nodes(2, timeout_s=1)
             assert [(node.name, node.index) for node in nodes] == [("node-0", 0), ("node-1", 1)]

@@ -102,8 +102,8 @@ class Host:
             nodes=self._spec.role.nodes,
             ready_at=time.time(),
         )
-        write_record(self._folder.info, info)
         publish_steps(self._folder)
+        write_record(self._folder.info, info)
         logger.info("Ready at %s", info.scheduler_address)
 
     def _check(self, cluster: OpenCluster) -> None:
