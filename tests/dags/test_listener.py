@@ -1,0 +1,54 @@
+"""What a user ends by hand is stopped in the user's name; what ends by itself is left alone."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from headrace.ledger.ledger import open_ledger
+from headrace.runs.runs import Run
+from headrace.states import StepState
+from headrace.steps import mailbox
+from headrace.steps.mailbox import StepSpec
+from headrace_airflow import listener
+from headrace_airflow.airflow_api import DagRunAddress
+from support.runs import attempt_row_of, lease_on_disk, make_run
+
+ADDRESS = DagRunAddress(dag_id="headrace_train", run_id="manual")
+ENDS = (listener.on_task_instance_failed, listener.on_task_instance_success)
+
+
+@pytest.fixture
+def cancelled(headrace_home, monkeypatch):
+    """A step at work, whose file tells who has cancelled it."""
+    monkeypatch.setattr(listener, "_user", lambda _: "ann")
+    run: Run = make_run(key=str(ADDRESS), owner=str(ADDRESS))
+    lease_id = lease_on_disk(run, "gpu")
+    spec = StepSpec(
+        key=f"{run.run_id}/train/1", kind="train", run_id=run.run_id, name="train", attempt=1,
+        run_folder=str(run.folder.path),
+    )  # fmt: skip
+    folder = mailbox.submit(run.lease_folder(lease_id), spec)
+    attempt_row_of(run, "train", lease_id, number=1, state=StepState.RUNNING)
+    return folder.cancel
+
+
+def task(task_id: str = "train", run_id: str = ADDRESS.run_id) -> SimpleNamespace:
+    return SimpleNamespace(dag_id=ADDRESS.dag_id, run_id=run_id, task_id=task_id, try_number=2)
+
+
+@pytest.mark.parametrize("ends", ENDS)
+def test_a_task_that_is_marked_is_stopped(cancelled, ends):
+    ends(previous_state=None, task_instance=task())
+    told = "by ann in Airflow, ending task train (try 2) of headrace_train manual"
+    assert cancelled.read_text() == told
+
+
+@pytest.mark.parametrize("ends", ENDS)
+def test_a_task_that_ends_by_itself_and_others_are_left_alone(cancelled, ends):
+    ends(previous_state="running", task_instance=task())
+    ends(previous_state=None, task_instance=task("stage"))
+    ends(previous_state=None, task_instance=task(run_id="another"))
+    assert not cancelled.exists()
+    assert open_ledger().run_by_key(str(ADDRESS)) is not None
