@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import time
+import urllib.request
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from headrace.batch.machines import Machine, Price
 from headrace.clusters import client
 from headrace.clusters.fleet import Fleet
 from headrace.clusters.overview import view
+from headrace.clusters.pages import pages_of
 from headrace.clusters.records import HostRecord, Waiting
 from headrace.errors import BudgetError
 from headrace.files.atomic import read_record
@@ -127,6 +129,9 @@ def test_same_weights_as_here_though_ec2_was_silent_and_members_of_the_gang_were
         assert "EC2 says 503: " in client.waiting_for(LeaseFolder(waiting.parent))
         ec2_sim.is_silent = False
         yield from paced.held_at(TAKEN_AT)
+        pages = pages_of(paced.lease())  # as Airflow's pages ask for them
+        with urllib.request.urlopen(f"{pages.url}status", context=pages.key) as shown:
+            assert shown.status == 200
         ec2_sim.notices[second_of(1).id] = '{"action": "terminate", "time": "soon"}'
         yield from until(paced.lease().notice.exists)
         paced.tell("hold", LOST_AT)  # it goes on, sees the notice, and is held in the next gang
