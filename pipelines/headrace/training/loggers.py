@@ -132,7 +132,6 @@ def _begin_mlflow(config: _Config, recipe: Recipe, identity: Identity, make: _Ma
     from mlflow.exceptions import MlflowException
 
     local = Path(config["save_dir"]) / "mlflow"
-    # Lightning looks at the variable when it is imported, which a fork server did long ago
     uri = config.get("tracking_uri") or os.environ.get("MLFLOW_TRACKING_URI")
     if not uri:
         local.mkdir(parents=True, exist_ok=True)
