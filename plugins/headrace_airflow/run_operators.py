@@ -9,7 +9,7 @@ import copy
 import importlib
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal, TypeVar
 from urllib.parse import quote
@@ -112,7 +112,11 @@ def was_cancelled_for_another_try(result: StepResult) -> bool:
     """
     if result.state is not StepState.CANCELLED or result.failure is None:
         return False
-    message = result.failure.message
+    return _is_of_airflow(result.failure.message)
+
+
+def _is_of_airflow(message: str) -> bool:
+    """Whether a step was ended since Airflow's task was, not since somebody asked headrace."""
     return any(reason in message for reason in (STOPPED, ABANDONED, RELEASED))
 
 
@@ -215,12 +219,13 @@ class FinishRunOperator(RunOperator):
             run = open_run(self.run_id)
             undone = self._undone(context, run)
             if undone:
-                end_run(run, StepState.FAILED)
+                state = _state(run, undone)
+                end_run(run, state)
                 tell_run(run)
                 states = ", ".join(
                     f"{step} is {state}{_why(run, step)}" for step, state in undone.items()
                 )
-                raise AirflowFailException(f"Run {run.run_id} failed: {states}")
+                raise AirflowFailException(f"Run {run.run_id} {state.value}: {states}")
             finish_run(run, StepState.SUCCEEDED)
             tell_run(run)
         if MODELS in self.outlets:
@@ -233,6 +238,17 @@ class FinishRunOperator(RunOperator):
         states = task_states(address.dag_id, address.run_id)
         steps = [step.name for step in steps_of(run.recipe, run.request.kind)]
         return {step: str(states.get(step)) for step in steps if states.get(step) != "success"}
+
+
+def _state(run: Run, undone: Iterable[str]) -> StepState:
+    """Cancelled where somebody asked headrace to cancel one of the steps; else failed."""
+    latest = [open_ledger().latest_attempt(run.run_id, step) for step in undone]
+    is_cancelled = any(
+        row.state is StepState.CANCELLED and not _is_of_airflow(row.message)
+        for row in latest
+        if row is not None
+    )
+    return StepState.CANCELLED if is_cancelled else StepState.FAILED
 
 
 def _why(run: Run, step: str) -> str:

@@ -586,18 +586,25 @@ def test_finish_publishes_the_model_with_its_metrics(run, context, monkeypatch):
     }
 
 
-def test_finish_tells_why_a_step_has_failed(run, context, monkeypatch):
-    message = f"Cancelled: {stopped('task train', 'ann')}\n  more"
+@pytest.mark.parametrize(
+    ("reason", "state"),
+    [
+        (stopped("task train", "ann"), StepState.FAILED),
+        ("asked by ann in Airflow", StepState.CANCELLED),
+    ],
+)
+def test_finish_tells_why_a_step_has_ended(run, context, monkeypatch, reason, state):
+    """What a person asks of headrace cancels the run; a task marked as failed fails it."""
     attempt_row_of(
-        run, "train", lease_on_disk(run, "gpu"), state=StepState.CANCELLED, message=message,
-        started_at=0.0, finished_at=1.0,
+        run, "train", lease_on_disk(run, "gpu"), state=StepState.CANCELLED,
+        message=f"Cancelled: {reason}\n  more", started_at=0.0, finished_at=1.0,
     )  # fmt: skip
     states = {**dict.fromkeys(STEPS, "success"), "train": "failed"}
     monkeypatch.setattr(run_operators, "task_states", lambda *_: states)
-    with pytest.raises(
-        AirflowFailException, match=r"train is failed \(Cancelled: by ann in [^\n]*\)"
-    ):
+    told = rf"{state.value}: train is failed \(Cancelled: (asked )?by ann in [^\n]*\)"
+    with pytest.raises(AirflowFailException, match=told):
         FinishRunOperator(task_id="finish", run_id=run.run_id).execute(context)
+    assert open_ledger().run(run.run_id).state is state
 
 
 @pytest.mark.parametrize(
