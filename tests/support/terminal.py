@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pty
 import select
+import signal
 import subprocess
 import sys
 import time
@@ -24,10 +25,15 @@ class Ended:
     """All that the terminal showed, with what was typed."""
 
 
+INTERRUPT = "\x03"
+"""A line of its own: Ctrl-C."""
+
+
 def typed(command: Sequence[str], lines: Sequence[tuple[str, str]], timeout_s: float) -> Ended:
-    """Run a command on a terminal and type a line each time its output has the text before it."""
+    """Run a command on a terminal and type a line each time its output goes on with a text."""
     ours, its = pty.openpty()
     deadline, shown, left = time.monotonic() + timeout_s, "", list(lines)
+    seen = 0
     with subprocess.Popen(
         command, stdin=its, stdout=its, stderr=its, start_new_session=True
     ) as run:
@@ -35,8 +41,13 @@ def typed(command: Sequence[str], lines: Sequence[tuple[str, str]], timeout_s: f
         try:
             while (more := _read(ours, deadline)) is not None:
                 shown += more
-                if left and left[0][0] in shown:
-                    os.write(ours, f"{left.pop(0)[1]}\n".encode())
+                if left and left[0][0] in shown[seen:]:
+                    text, line = left.pop(0)
+                    seen = shown.index(text, seen) + len(text)
+                    if line == INTERRUPT:
+                        run.send_signal(signal.SIGINT)
+                    else:
+                        os.write(ours, f"{line}\n".encode())
             code = run.wait(max(deadline - time.monotonic(), 1.0))
         except BaseException:
             run.kill()

@@ -48,7 +48,7 @@ class Resumption(Record):
 
 def differences(before: Recipe, after: Recipe) -> tuple[Change, ...]:
     """The keys whose values differ, defaults filled in, in the order of the keys."""
-    old, new = dict(_values(before)), dict(_values(after))
+    old, new = flattened(before), flattened(after)
     return tuple(
         Change(key=key, before=old.get(key, ""), after=new.get(key, ""))
         for key in dict.fromkeys([*old, *new])
@@ -73,9 +73,10 @@ def written(recipe: Recipe) -> dict[str, JsonValue]:
     return dict(_flat("", {key: each for key, each in content.items() if key != "suite"}))
 
 
-def _values(recipe: Recipe) -> Iterator[tuple[str, str]]:
-    for key, value in _flat("", recipe.model_dump(mode="json", by_alias=True)):
-        yield key, json.dumps(value)
+def flattened(recipe: Recipe) -> dict[str, str]:
+    """All values of a recipe as JSON by dotted key, defaults filled in."""
+    values = _flat("", recipe.model_dump(mode="json", by_alias=True))
+    return {key: json.dumps(value) for key, value in values}
 
 
 def _flat(key: str, value: JsonValue) -> Iterator[tuple[str, JsonValue]]:

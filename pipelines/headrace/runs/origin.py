@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import platform
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 from pydantic import JsonValue, TypeAdapter
 
@@ -15,9 +15,9 @@ from headrace.files.atomic import read_bytes, read_record
 from headrace.files.layout import RunFolder, StepFolder
 from headrace.ledger.ledger import open_ledger
 from headrace.objects.store import is_remote
-from headrace.recipe.difference import Change, differences
+from headrace.recipe.difference import Change, flattened
 from headrace.recipe.recipe import Recipe
-from headrace.record import Figures
+from headrace.record import Figures, Record
 from headrace.runs.images import UNSEEN, digests
 from headrace.runs.provenance import code_folder
 from headrace.runs.runs import outputs_of, run_of_folder
@@ -27,6 +27,9 @@ from headrace.steps.mailbox import StepResult
 
 UNKNOWN = UNSEEN
 
+Part = Literal["recipe", "code", "images", "packages", "data", "metrics"]
+
+_PARTS: tuple[Part, ...] = get_args(Part)
 _Content = TypeAdapter(dict[str, JsonValue])
 _ENVIRONMENT = ("commit", "uncommitted", "python")
 
@@ -64,7 +67,16 @@ class Origin(Figures):
 class Differing(Change):
     """One thing in which two runs or trials differ."""
 
-    part: Literal["recipe", "code", "images", "packages", "data", "metrics"]
+    part: Part
+
+
+class Beside(Record):
+    """One thing in which several runs or trials differ."""
+
+    part: Part
+    key: str
+    values: tuple[str, ...]
+    """One of each, in their order; empty where it has no such key."""
 
 
 def origin(name: str) -> Origin:
@@ -115,23 +127,24 @@ def today(before: Origin) -> Origin:
 
 def compare(before: Origin, after: Origin) -> tuple[Differing, ...]:
     """All in which two differ; a version or commit that one does not know is none."""
-    return (
-        *(
-            Differing(part="recipe", **each.model_dump())
-            for each in differences(before.recipe, after.recipe)
-        ),
-        *_differing(
-            "code",
-            {name: getattr(before, name) for name in _ENVIRONMENT},
-            {name: getattr(after, name) for name in _ENVIRONMENT},
-        ),
-        *_differing("images", before.images, after.images),
-        *_packages(before.packages, after.packages),
-        *_differing(
-            "data", {"fingerprint": before.fingerprint}, {"fingerprint": after.fingerprint}
-        ),
-        *_differing("metrics", _told(before.metrics), _told(after.metrics)),
+    return tuple(
+        Differing(part=each.part, key=each.key, before=each.values[0], after=each.values[1])
+        for each in side_by_side((before, after))
     )
+
+
+def side_by_side(origins: Sequence[Origin]) -> tuple[Beside, ...]:
+    """All in which some differ; a version or commit that one does not know is none."""
+    facts = [_facts(each) for each in origins]
+    keys = dict.fromkeys(key for each in facts for key in each)
+    packages = _comparable([each.packages for each in origins])
+    found = []
+    for part, key in sorted(keys, key=lambda each: _PARTS.index(each[0])):
+        values = tuple(each.get((part, key), "") for each in facts)
+        is_meant = part != "packages" or key in packages
+        if is_meant and len({*values} - {UNKNOWN}) > 1:
+            found.append(Beside(part=part, key=key, values=values))
+    return tuple(found)
 
 
 def run_metrics(outputs: Mapping[str, Mapping[str, object]]) -> dict[str, float]:
@@ -209,29 +222,22 @@ def _hashed(diff: bytes) -> str:
     return f"{hashlib.blake2b(diff, digest_size=6).hexdigest()} ({len(diff):,} bytes)"
 
 
-def _packages(before: Mapping[str, str], after: Mapping[str, str]) -> Iterator[Differing]:
-    """Those in both; of two whole lists also those that only one has."""
-    names = before.keys() | after.keys()
-    if min(len(before), len(after)) < len(names) // 2:  # one of them names only the important ones
-        names = before.keys() & after.keys()
-    chosen = sorted(names)
-    yield from _differing(
-        "packages",
-        {name: before.get(name, "") for name in chosen},
-        {name: after.get(name, "") for name in chosen},
-    )
+def _facts(origin: Origin) -> dict[tuple[Part, str], str]:
+    """All that is compared, as text."""
+    parts: dict[Part, Mapping[str, str]] = {
+        "recipe": flattened(origin.recipe),
+        "code": {name: getattr(origin, name) for name in _ENVIRONMENT},
+        "images": origin.images,
+        "packages": dict(sorted(origin.packages.items())),
+        "data": {"fingerprint": origin.fingerprint},
+        "metrics": {name: f"{value:.6g}" for name, value in origin.metrics.items()},
+    }
+    return {(part, key): value for part, of in parts.items() for key, value in of.items()}
 
 
-def _differing(
-    part: Literal["code", "images", "packages", "data", "metrics"],
-    before: Mapping[str, str],
-    after: Mapping[str, str],
-) -> Iterator[Differing]:
-    for name in dict.fromkeys([*before, *after]):
-        old, new = before.get(name, ""), after.get(name, "")
-        if old != new and UNKNOWN not in (old, new):
-            yield Differing(part=part, key=name, before=old, after=new)
-
-
-def _told(metrics: Mapping[str, float]) -> dict[str, str]:
-    return {name: f"{value:.6g}" for name, value in metrics.items()}
+def _comparable(packages: Sequence[Mapping[str, str]]) -> set[str]:
+    """Packages of all; of whole lists also those that only some have."""
+    names = set[str]().union(*packages)
+    if min(map(len, packages)) < len(names) // 2:  # one of them names only the important ones
+        return names.intersection(*packages)
+    return names

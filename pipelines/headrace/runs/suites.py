@@ -32,6 +32,7 @@ from headrace.suites.records import (
     PRUNED,
     Control,
     Heeded,
+    Point,
     RunningTrial,
     SuiteSummary,
     Trial,
@@ -201,13 +202,22 @@ def ask(record: RunRecord, what: str, numbers: Sequence[int] = (), **more: Any) 
     append_line(RunFolder(Path(record.folder)).controls, control.model_dump_json())
 
 
-def ask_for_more(record: RunRecord, words: Sequence[str], priority: float | None = None) -> int:
+def ask_for_more(
+    record: RunRecord, words: Sequence[str], priority: float | None = None, **more: Any
+) -> int:
     """Ask a suite for further trials, in words as for `headrace sweep`; gives how many.
 
     Raises:
         UserError: They cannot be used, or it has such a trial.
         StepError: The suite's recipe is gone.
     """
+    points, num_trials = further_points(record, words)
+    ask(record, "add", points=points, priority=priority, **more)
+    return num_trials
+
+
+def further_points(record: RunRecord, words: Sequence[str]) -> tuple[tuple[Point, ...], int]:
+    """Points that words add to a suite, and how many trials they have; raises as `ask_for_more`."""
     folder = RunFolder(Path(record.folder))
     recipe, site = resolved(folder)
     rows = open_ledger().trials(record.run_id, limit=MAX_TRIALS)
@@ -215,9 +225,7 @@ def ask_for_more(record: RunRecord, words: Sequence[str], priority: float | None
         Trial(number=row.number, name=row.name, values=row.values, group=row.group) for row in rows
     )
     source = _Content.validate_json(folder.source.read_bytes())
-    points, num_trials = added_points(recipe, source, site, known, words)
-    ask(record, "add", points=points, priority=priority)
-    return num_trials
+    return added_points(recipe, source, site, known, words)
 
 
 def has_more_to_do(run: RunFolder, step_kind: str = "suite") -> bool:

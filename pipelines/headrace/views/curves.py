@@ -1,14 +1,15 @@
-"""Curves of trainings, of one run or of several over each other."""
+"""Curves of trainings, of one run or trial or of several over each other, and how these differ."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Literal
 
 from headrace.files.layout import RunFolder
 from headrace.ledger.ledger import open_ledger
 from headrace.record import Record
+from headrace.runs.origin import Beside, origin, side_by_side
 from headrace.steps.history import History, read_history
 from headrace.steps.series import series_of, thinned
 
@@ -27,9 +28,10 @@ class Curve(Record):
 
 
 class RunCurves(Record):
-    """The curves of a run."""
+    """The curves of a run or trial."""
 
     run_id: str
+    """`RUN`, or `SUITE:NUMBER` of a trial."""
     series: tuple[Curve, ...]
 
 
@@ -39,14 +41,37 @@ class CurvesPage(Record):
     runs: tuple[RunCurves, ...]
 
 
-def curves_page(run_ids: Iterable[str]) -> CurvesPage:
-    """The curves of runs.
+class ComparePage(Record):
+    """In what some runs or trials differ."""
+
+    names: tuple[str, ...]
+    rows: tuple[Beside, ...]
+    """A value of each, in the order of the names."""
+
+
+def curves_page(names: Iterable[str]) -> CurvesPage:
+    """The curves of runs, and of trials by `SUITE:NUMBER`.
 
     Raises:
         UnknownNameError: There is no such run.
     """
-    folders = [RunFolder(Path(open_ledger().run(run_id).folder)) for run_id in run_ids]
-    return CurvesPage(runs=tuple(curves_of(each.run_id, read_history(each)) for each in folders))
+    return CurvesPage(runs=tuple(curves_of(name, read_history(_folder(name))) for name in names))
+
+
+def compare_page(names: Sequence[str]) -> ComparePage:
+    """In what runs or trials differ: metrics, recipe, data, code, packages.
+
+    Raises:
+        UnknownNameError: There is no such run, or the trial has not begun.
+        StepError: A folder is gone or damaged.
+    """
+    return ComparePage(names=tuple(names), rows=side_by_side([origin(name) for name in names]))
+
+
+def _folder(name: str) -> RunFolder:
+    run_id, _, number = name.partition(":")
+    folder = RunFolder(Path(open_ledger().run(run_id).folder))
+    return folder.trial(int(number)) if number.isdecimal() else folder
 
 
 def curves_of(run_id: str, history: History) -> RunCurves:

@@ -67,16 +67,22 @@ def report_file(run_id: str) -> Path:
         UnknownNameError: There is no such run, or it has no report.
     """
     record = open_ledger().run(run_id)
-    file = reported(open_ledger().attempts(run_id))
+    file = _reported(run_id)
     if file is None or not file.resolve().is_relative_to(Path(record.folder).resolve()):
         raise UnknownNameError(f"Run {run_id} has no report", "Evaluation writes it, at its end.")
     return file
 
 
-def reported(attempts: tuple[AttemptRecord, ...]) -> Path | None:
+def report_address(run_id: str) -> str:
+    """Address of a run's report below that of the pages; empty without one."""
+    return f"data/run/report?id={run_id}" if _reported(run_id) else ""
+
+
+def _reported(run_id: str) -> Path | None:
     """The report that the newest attempt with one names, if it is there."""
-    named = (Path(str(row.outputs["report"])) for row in attempts if row.outputs.get("report"))
-    return next((file for file in reversed([*named]) if file.is_file()), None)
+    rows = open_ledger().attempts(run_id)
+    named = [Path(str(row.outputs["report"])) for row in rows if row.outputs.get("report")]
+    return next((file for file in reversed(named) if file.is_file()), None)
 
 
 def _folders(run_id: str) -> Iterator[tuple[AttemptRecord, StepFolder]]:

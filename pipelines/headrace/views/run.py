@@ -11,7 +11,7 @@ from headrace.runs.overview import overview
 from headrace.steps.history import read_history
 from headrace.views.curves import RunCurves, curves_of
 from headrace.views.facts import facts_of
-from headrace.views.logs import LogName, log_names, reported
+from headrace.views.logs import LogName, log_names, report_address
 from headrace.views.runs import RunRow, run_rows
 from headrace.views.steps import AttemptRow, StepRow, attempt_rows, step_rows
 from headrace.views.tensorboard import has_events
@@ -101,6 +101,6 @@ def run_page(run_id: str, *, can_act: bool) -> RunPage:
         nodes=tuple(node_rows(view.use)),
         checkpoints=tuple(checkpoint_rows(folder)),
         logs=tuple(log_names(run_id)),
-        report=f"data/run/report?id={run_id}" if reported(attempts) else "",
+        report=report_address(run_id),
         rerun=f"headrace rerun {run_id}",
     )

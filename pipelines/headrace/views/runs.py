@@ -53,6 +53,8 @@ class RunRow(Record):
     elapsed_s: float
     eta_s: float | None
     """Seconds until its end."""
+    step_eta_s: float | None = None
+    """Seconds until the end of the step under way, as fast as it goes."""
     metric: Headline | None
     usd: float | None
     """What its machines have cost, as far as prices are known."""
@@ -152,7 +154,11 @@ def _under_way(
     if not begun:
         return row
     now = begun[-1]
-    told: dict[str, object] = {"progress": share_of(now), "eta_s": _eta_s(record, begun, row)}
+    told: dict[str, object] = {
+        "progress": share_of(now),
+        "eta_s": _eta_s(record, begun, row),
+        "step_eta_s": now.status.eta_s if now.status and not row.is_orphan else None,
+    }
     if row.trials is not None and row.trials.total:
         ended = sum(n for name, n in row.trials.counts.items() if name not in _OPEN)
         told["progress"] = ended / row.trials.total if now.name == "suite" else share_of(now)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Literal
 
 from fastapi import APIRouter
+from pydantic import Field
 
 from headrace.clusters import client
 from headrace.errors import UserError
@@ -15,7 +17,7 @@ from headrace.ledger.records import RunRecord
 from headrace.record import Record
 from headrace.runs.runs import open_run
 from headrace.runs.stopping import ask_to_stop
-from headrace.runs.suites import ask, find_suite
+from headrace.runs.suites import ask, ask_for_more, find_suite, further_points
 from headrace_airflow.airflow_api import DagRunAddress
 from headrace_airflow.web.access import User, acts, check_acts_on
 
@@ -36,6 +38,17 @@ class SuiteAct(Named):
     what: Literal["pause", "resume", "cancel", "retry"]
     trials: tuple[int, ...] = ()
     """Their numbers; empty: all."""
+
+
+class MoreTrials(Named):
+    """Trials that are added to a suite."""
+
+    words: str = Field(max_length=20_000)
+    """What is different from its recipe, as in `model.lr=0.1,0.2 seed=3`; quoted as in a shell."""
+    priority: int | None = None
+    """Greater ones begin first; null: as the suite says."""
+    preview: bool = False
+    """Whether only to tell how many they would be."""
 
 
 class Done(Record):
@@ -60,7 +73,19 @@ def suite(act: SuiteAct, user: User) -> Done:
     _check(record, user)
     ask(record, act.what, act.trials, by=f"{user.get_name()} in Airflow")
     which = f" of trials {', '.join(map(str, act.trials))}" if act.trials else ""
-    return Done(done=f"Asked for: {act.what}{which}")
+    return Done(done=f"Asked for: {act.what}{which}{_when(record)}")
+
+
+@router.post("/suite/add")
+def add(act: MoreTrials, user: User) -> Done:
+    """Add trials to a suite, or tell how many they would be."""
+    record = find_suite(act.id)
+    _check(record, user)
+    words = _split(act.words)
+    if act.preview:
+        return Done(done=f"{_counted(further_points(record, words)[1])} would be added")
+    count = ask_for_more(record, words, act.priority, by=f"{user.get_name()} in Airflow")
+    return Done(done=f"Asked to add {_counted(count)}{_when(record)}")
 
 
 @router.post("/lease")
@@ -73,6 +98,26 @@ def lease(named: Named, user: User) -> Done:
         raise UserError(what, "There is nothing to close.")
     client.end(LeaseFolder(Path(row.folder)), _GRACE_S, f"closed by {user.get_name()} in Airflow")
     return Done(done=f"Lease {row.lease_id} is closed")
+
+
+def _split(words: str) -> list[str]:
+    try:
+        found = shlex.split(words)
+    except ValueError as error:
+        hint = "Each quotation mark needs a second one."
+        raise UserError(f"The values cannot be read: {error}", hint) from error
+    if not found:
+        raise UserError("No values are named", "Write KEY=VALUES, as in model.lr=0.1,0.2 seed=3.")
+    return found
+
+
+def _counted(count: int) -> str:
+    return f"{count:,} {'trial' if count == 1 else 'trials'}"
+
+
+def _when(record: RunRecord) -> str:
+    """What a suite that has ended needs besides."""
+    return f"; it has ended: headrace resume {record.run_id}" if record.state.is_final else ""
 
 
 def _check(record: RunRecord, user: User) -> None:

@@ -15,7 +15,7 @@ from headrace.errors import HeadraceError, StepError, UnknownNameError, UserErro
 from headrace.ledger.ledger import open_ledger
 from headrace.states import StepState
 from headrace.views.cost import By, cost_page
-from headrace.views.curves import curves_page
+from headrace.views.curves import compare_page, curves_page
 from headrace.views.dataset import dataset_page
 from headrace.views.datasets import datasets_page
 from headrace.views.leases import leases_page
@@ -44,6 +44,7 @@ _HARMLESS = {
 _MOST_OVERLAID = 20
 
 Id = Annotated[str, Query(alias="id", max_length=500)]
+Names = Annotated[list[str], Query(alias="id", min_length=1, max_length=_MOST_OVERLAID)]
 
 app = FastAPI(title="headrace", openapi_url=None)
 data = APIRouter(prefix="/data", dependencies=[reads])
@@ -132,9 +133,15 @@ def report(run_id: Id) -> Response:
 
 
 @data.get("/curves")
-async def curves(request: Request, run_ids: Annotated[list[str], Query(alias="id")]) -> Response:
-    """The curves of up to twenty runs."""
-    return await answers.send(request, partial(curves_page, tuple(run_ids[:_MOST_OVERLAID])))
+async def curves(request: Request, names: Names) -> Response:
+    """The curves of up to twenty runs or trials."""
+    return await answers.send(request, partial(curves_page, tuple(names)))
+
+
+@data.get("/compare")
+async def compare(request: Request, names: Names) -> Response:
+    """In what up to twenty runs or trials differ."""
+    return await answers.send(request, partial(compare_page, tuple(names)))
 
 
 @data.get("/suite")

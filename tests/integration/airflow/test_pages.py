@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
@@ -28,32 +25,14 @@ from headrace.states import LeaseState, StepState
 from headrace.suites.records import Control
 from support.airflow_service import AirflowService
 from support.echo_pages import SECRET, echoing_lease
+from support.page_logins import NOBODY, ROLES, Doors, doors
 from support.runs import attempt_row_of, lease_on_disk, make_run
 from support.suite_journal import make_suite
 from support.waiting import wait_until
 
+__all__ = ["doors"]
+
 pytestmark = [pytest.mark.airflow, pytest.mark.slow]
-
-ROLES = ("viewer", "user", "op", "admin")
-NOBODY = "nobody"
-"""Logged in, without any role."""
-
-_ASKED = f"""
-import json, time
-from unittest.mock import patch
-from airflow.api_fastapi.auth.managers.simple.simple_auth_manager import SimpleAuthManager
-from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
-from headrace_airflow.web.app import app
-from headrace_airflow.web.tickets import LASTS_S, Ticket, sealed
-tokens = {{}}
-for name in {(*ROLES, NOBODY)!r}:
-    role = None if name == {NOBODY!r} else name.upper()
-    user = SimpleAuthManagerUser(username=name, role=role)
-    tokens[name] = SimpleAuthManager().generate_jwt(user)
-with patch("itsdangerous.timed.time.time", return_value=time.time() - LASTS_S - 1):
-    old = sealed(Ticket(kind="dask", id="demo-1", user="viewer"))
-print(json.dumps([tokens, [route.path for route in app.routes], old]))
-"""
 
 PAGES = ("run", "suite", "leases", "datasets", "cost", "dask", "tensorboard")
 SHELLS = ("/", *(f"/{page}/" for page in PAGES), "/static/index.html")
@@ -61,6 +40,7 @@ DATA: dict[str, dict[str, object]] = {
     "/data/runs": {"limit": 5},
     "/data/run": {"id": "RUN"},
     "/data/curves": {"id": "RUN"},
+    "/data/compare": {"id": "RUN"},
     "/data/run/log": {"id": "RUN", "step": "pack", "attempt": 1, "name": "driver"},
     "/data/run/report": {"id": "RUN"},
     "/data/suite": {"id": "RUN"},
@@ -86,6 +66,7 @@ NO_RIGHTS = (
 ACTS: dict[str, dict[str, object]] = {
     "/act/cancel": {"id": "digits-2"},
     "/act/suite": {"id": "digits-2", "what": "pause"},
+    "/act/suite/add": {"id": "digits-2", "words": "seed=4"},
     "/act/lease": {"id": "digits-2"},
 }
 
@@ -101,26 +82,6 @@ class Answer(NamedTuple):
     def json(self) -> Any:
         """The body."""
         return json.loads(self.body)
-
-
-class Doors(NamedTuple):
-    """What the app has, and who may come."""
-
-    tokens: dict[str, str]
-    """A login for each role, signed as the server signs them."""
-    paths: list[str]
-    """Of all endpoints."""
-    old_ticket: str
-    """One that was good once."""
-
-
-@pytest.fixture(scope="module")
-def doors(airflow_service: AirflowService) -> Doors:
-    """Asked in a process with the server's settings."""
-    environment = {**os.environ, **airflow_service.server.environment}
-    command = [sys.executable, "-W", "ignore", "-c", _ASKED]
-    told = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    return Doors(*json.loads(told.stdout.splitlines()[-1]))
 
 
 @pytest.fixture(scope="module")
@@ -200,8 +161,8 @@ def test_acts_are_done_in_the_name_of_who_asks(
     def act(path: str, **body: object) -> Answer:
         return ask(airflow_service, f"/act/{path}", doors.tokens["op"], body)
 
-    told = act("suite", id=run.run_id, what="pause")
-    assert told.json == {"done": "Asked for: pause"}
+    asked = act("suite", id=run.run_id, what="pause")
+    assert asked.json == {"done": "Asked for: pause"}
     (control,) = read_lines(run.folder.controls, Control)
     assert (control.what, control.by) == ("pause", "op in Airflow")
     answer = act("suite", id=run.run_id, what="retry", trials=[7])
@@ -210,6 +171,9 @@ def test_acts_are_done_in_the_name_of_who_asks(
         f"List its trials: headrace suite show {run.run_id}.",
     )
     assert act("suite", id=run.run_id, what="limit").status == 422
+    for words, told in (("", "No values are named"), ("seed='1", "The values cannot be read")):
+        answer = act("suite/add", id=run.run_id, words=words)
+        assert (answer.status, answer.json["detail"]["what"].partition(":")[0]) == (409, told)
     answer = act("cancel", id=run.run_id)
     assert answer.status == 409
     assert answer.json["detail"]["what"] == f"No step of run {run.run_id} is running"

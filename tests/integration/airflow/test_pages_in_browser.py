@@ -6,19 +6,25 @@
 from __future__ import annotations
 
 import math
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 from playwright.sync_api import FrameLocator, Locator, Page, Request, expect
 
+from headrace.cli.airflow_server import MARK, AirflowApi
 from headrace.files.layout import RunFolder
 from headrace.files.manifest import Quarantined
 from headrace.files.manifest_file import write_manifest
 from headrace.ledger.ledger import open_ledger
+from headrace.processes import end_processes
 from headrace.runs import leases
 from headrace.runs.reaper import end_run
 from headrace.runs.runs import Run
@@ -27,6 +33,7 @@ from headrace.steps.history import HistoryRow, training_file
 from support.airflow_service import DAG_ID, LONG_S, AirflowService
 from support.browser import page
 from support.leases import START_TIMEOUT_S, wait_for_state
+from support.ports import find_free_port
 from support.runs import attempt_row_of, lease_on_disk, make_run
 from support.shards import write_dataset
 from support.suite_journal import added, ended, failed, journal, make_suite, started
@@ -45,6 +52,8 @@ _AXE = Path(__file__).parents[2] / "support" / "vendor" / "axe.min.js"
 _SIZES = ((1440, 900), (390, 844))
 _EVIL = "<img src=x onerror=\"document.title='hacked'\">"
 _TRIALS = 10_000
+_CURVED = 7
+"""A trial that has curves."""
 _PICTURES = {
     ("suite", "dark", 1440): "suite-page",
     ("run", "dark", 390): "run-page-narrow",
@@ -114,11 +123,23 @@ def suite(airflow_service: AirflowService) -> RunFolder:
     with airflow_service.settings():
         run = make_suite(overrides=("trainer.monitor=val_loss",)).folder
         journal(run, *(entry for number in range(1, _TRIALS + 1) for entry in _trial(number)))
+        _trained(run.trial(_CURVED), loss=0.5)
     return run
 
 
+def _trained(run: RunFolder, **row: Any) -> None:
+    """A history of one row."""
+    training_file(run).parent.mkdir(parents=True)
+    told = HistoryRow(at=1.0, launch=1, epoch=0, step=5, **row)
+    training_file(run).write_text(f"{told.model_dump_json()}\n")
+
+
+def _rate(number: int) -> float:
+    return float(10 ** (-5 + 4 * (number * 0.618034 % 1)))
+
+
 def _trial(number: int) -> Iterator[Any]:
-    rate = 10 ** (-5 + 4 * (number * 0.618034 % 1))
+    rate = _rate(number)
     name = {"model__optimizer": _EVIL if number == _TRIALS else "adamw" if number % 2 else "sgd"}
     yield added(number, model__lr=rate, **name)
     if number % 50 == 3:
@@ -138,9 +159,7 @@ def hostile(airflow_service: AirflowService) -> Run:
         logs = run.lease_folder(lease_id).step(1).logs
         logs.mkdir(parents=True)
         (logs / "rank-0.log").write_text(f"{_EVIL}\n")
-        training_file(run.folder).parent.mkdir(parents=True)
-        row = HistoryRow(at=1.0, launch=1, epoch=0, step=5, loss=1.0, metrics={_EVIL: 1.0})
-        training_file(run.folder).write_text(f"{row.model_dump_json()}\n")
+        _trained(run.folder, loss=1.0, metrics={_EVIL: 1.0})
         run.folder.checkpoints.mkdir(parents=True)
         (run.folder.checkpoints / "<b onclick=x>-5.ckpt").touch()
         open_ledger().set_attempt(
@@ -189,6 +208,11 @@ def lease(airflow_service: AirflowService) -> Iterator[str]:
         end_run(run, StepState.CANCELLED, "a test")
 
 
+def _open_runs(page: Page) -> None:
+    """From Airflow's start page."""
+    page.get_by_test_id("nav-sidebar").get_by_role("link", name="headrace").click()
+
+
 def _within(page: Page) -> FrameLocator:
     """What Airflow shows of headrace."""
     return page.frame_locator("iframe[src*='headrace']")
@@ -206,15 +230,16 @@ def test_a_run_is_watched_live_in_airflow(
     run_id = airflow_service.wait_for_run(dag_run)
     page.set_viewport_size({"width": 1440, "height": 900})
     page.goto(airflow_service.url)
-    page.get_by_role("link", name="headrace").click()
+    _open_runs(page)
     row = _within(page).get_by_role("row").filter(has_text=run_id)
     expect(row).to_contain_text("running", timeout=_GENEROUS_MS)
     row.get_by_role("link").click()
     run = _within(page)
     expect(run.locator(".chart canvas").first).to_be_visible(timeout=LONG_S * 1000)
     if request.config.getoption("--pictures"):
-        epoch = run.locator(".stat:has(dt:text-is('Epoch')) .value")
-        expect(epoch).to_have_text(re.compile("[4-9][0-9]|1[0-9][0-9]"), timeout=LONG_S * 1000)
+        step = run.locator(".stat:has(dt:text-is('Step')) .note")
+        late = re.compile("epoch ([4-9][0-9]|1[0-9]{2})/")
+        expect(step).to_have_text(late, timeout=LONG_S * 1000)
     picture("run-page")
     page.goto(f"{airflow_service.api.run_url(DAG_ID, dag_run)}/plugin/headrace-run")
     expect(run.get_by_role("heading", level=1, name="digits")).to_be_visible(timeout=_GENEROUS_MS)
@@ -225,9 +250,11 @@ def test_a_run_is_watched_live_in_airflow(
     expect(run.get_by_role("button", name="Copied the id")).to_be_visible()
     for theme in ("dark", "light"):
         page.evaluate("theme => localStorage.setItem('theme', theme)", theme)
+        page.evaluate("""localStorage.setItem('timezone', '"Asia/Tokyo"')""")
         page.reload()
         expect(run.locator(f"html[data-theme={theme}]")).to_be_attached(timeout=_GENEROUS_MS)
         expect(run.locator(".chart canvas").first).to_be_visible(timeout=_GENEROUS_MS)
+        expect(run.locator("time").first).to_have_attribute("title", re.compile(r"GMT\+9$"))
 
 
 def test_every_page_is_legible_for_everybody(
@@ -329,6 +356,13 @@ def test_a_run_is_found_and_compared_without_a_mouse(
     _tab_to(page, page.get_by_role("checkbox", name=f"Compare {trained}"))
     page.keyboard.press("Space")
     expect(page.locator(".chart canvas").first).to_be_visible(timeout=_GENEROUS_MS)
+    visit(f"?compare={trained}+{hostile.run_id}&text={trained}")
+    differ = page.get_by_role("table", name="What differs")
+    monitored = differ.get_by_role("row").filter(has_text="trainer.monitor_mode")
+    expect(monitored.get_by_role("cell")).to_have_text(
+        ["recipe trainer.monitor_mode", "max", "min"], timeout=_GENEROUS_MS
+    )
+    expect(page.locator(".legend .name").filter(has_text="digits ")).not_to_have_count(0)
     _tab_to(page, rows.get_by_role("link"))
     page.keyboard.press("Enter")
     page.wait_for_url(f"**/headrace/run/?id={trained}")
@@ -400,10 +434,8 @@ def test_html_of_users_is_text(
     assert "hacked" not in page.title()
 
 
-def test_ten_thousand_trials_are_sorted_and_asked_for_more(
-    page: Page, visit: Visit, suite: RunFolder
-):
-    """Only rows in sight are in the page; what is asked for reaches the suite."""
+def test_ten_thousand_trials_are_sorted(page: Page, visit: Visit, suite: RunFolder):
+    """Only rows in sight are in the page."""
     visit(f"suite/?id={suite.run_id}")
     table = page.get_by_role("table", name="Trials")
     expect(table).to_have_attribute("aria-rowcount", str(_TRIALS + 1))
@@ -418,6 +450,82 @@ def test_ten_thousand_trials_are_sorted_and_asked_for_more(
     expect(table.locator("tbody tr:not(.spacer)").last).to_have_attribute(
         "aria-rowindex", str(_TRIALS + 1)
     )
+
+
+def test_parts_of_axes_choose_trials_and_ticked_ones_show_their_curves(
+    page: Page, visit: Visit, suite: RunFolder
+):
+    visit(f"suite/?id={suite.run_id}")
+    table = page.get_by_role("table", name="Trials")
+    rate = page.get_by_role("slider", name="Part of lr")
+    rate.press("ArrowUp")
+    expect(rate).to_have_attribute("aria-valuetext", re.compile(r"^0\.00\d+ to 0\.0\d+$"))
+    expect(table).to_have_attribute("aria-rowcount", re.compile(r"^2[3-7]\d\d$"))
+    optimizer = page.get_by_role("slider", name="Part of optimizer")
+    box = optimizer.bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + 5, box["y"] + box["height"] - 5)  # sgd is on top
+    page.mouse.down()
+    page.mouse.move(box["x"] + 5, box["y"] + box["height"] * 0.6, steps=5)
+    page.mouse.up()
+    expect(table).to_have_attribute("aria-rowcount", re.compile(r"^1[12]\d\d$"))
+    expect(table.get_by_role("cell", name="sgd")).to_have_count(0)
+    optimizer.press("Escape")
+    page.get_by_role("button", name="Show all", exact=True).click()
+    expect(table).to_have_attribute("aria-rowcount", str(_TRIALS + 1))
+    page.get_by_role("searchbox").fill(f"lr{_rate(_CURVED)}")
+    page.get_by_role("checkbox", name=f"Trial {_CURVED}", exact=True).check()
+    curves = page.get_by_role("heading", name="Curves of one trial")
+    expect(curves).to_be_visible(timeout=_GENEROUS_MS)
+    expect(page.locator(".legend").filter(has_text=f"trial {_CURVED}")).not_to_have_count(0)
+    rerun = page.get_by_role("button", name="Copy rerun command").last
+    expect(rerun).to_have_attribute("title", f"headrace rerun {suite.run_id}:{_CURVED}")
+
+
+@pytest.fixture
+def behind_a_base_path(airflow_service: AirflowService) -> Iterator[str]:
+    """One more API server of the same Airflow, at an address with a path; gives the address."""
+    port = find_free_port()
+    url = f"http://127.0.0.1:{port}/some/base"
+    with airflow_service.settings():
+        environment = {**os.environ, **airflow_service.server.environment}
+    environment |= {"AIRFLOW__API__BASE_URL": url, "AIRFLOW__API__PORT": str(port)}
+    environment |= {MARK: str(airflow_service.home), "SPT_NOENV": "1"}
+    with subprocess.Popen(
+        [sys.executable, "-m", "airflow", "api-server", "--port", str(port)],
+        env=environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    ) as server:
+        api = AirflowApi(url, airflow_service.login)
+        airflow_service.asked(api.health)
+        yield url
+        end_processes([psutil.Process(server.pid), *psutil.Process(server.pid).children(True)])
+
+
+def test_pages_behind_a_base_path(
+    airflow_service: AirflowService,
+    behind_a_base_path: str,
+    page: Page,
+    told: list[str],
+    dag_run: str,
+    trained: str,
+    suite: RunFolder,
+):
+    """List, run, tab, and what is asked: whatever the address before Airflow's own."""
+    token = airflow_service.asked(airflow_service.api.cookie)
+    page.context.add_cookies([{"name": "_token", "value": token, "url": behind_a_base_path}])
+    page.goto(f"{behind_a_base_path}/")
+    _open_runs(page)
+    frame = _within(page)
+    frame.get_by_role("row").filter(has_text=trained).get_by_role("link").click()
+    expect(frame.get_by_role("log")).to_be_visible(timeout=_GENEROUS_MS)
+    expect(frame.frame_locator("iframe[title=Report]").locator("h1")).not_to_be_empty()
+    run_page = AirflowApi(behind_a_base_path, airflow_service.login).run_url(DAG_ID, dag_run)
+    page.goto(f"{run_page}/plugin/headrace-run")
+    expect(frame.get_by_role("heading", level=1)).to_have_text("digits", timeout=_GENEROUS_MS)
+    page.goto(f"{behind_a_base_path}/headrace/suite/?id={suite.run_id}")
     page.get_by_role("button", name="Pause", exact=True).click()
     page.get_by_role("dialog").get_by_role("button", name="Pause").click()
     expect(page.get_by_text("Asked for: pause")).to_be_visible(timeout=_GENEROUS_MS)

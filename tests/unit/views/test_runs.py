@@ -48,6 +48,7 @@ def test_a_run_under_way_tells_step_progress_metric_and_cost():
         progress=Progress(done=30, total=120, unit="steps"),
         metrics={"loss": 0.5, "val_loss": 0.25},
         elapsed_s=60,
+        eta_s=180,
     )
     run = running("train", status)
     machine = machine_row(lease_id=f"{run.run_id}-cpu-1", usd_per_hour=2.0, billed_s=1800.0)
@@ -59,7 +60,7 @@ def test_a_run_under_way_tells_step_progress_metric_and_cost():
     assert (row.metric.name, row.metric.value) == ("val_loss", 0.25)
     assert row.usd == pytest.approx(1.0)
     assert row.elapsed_s == pytest.approx(time.time() - row.created_at, abs=5)
-    assert row.eta_s is None
+    assert (row.eta_s, row.step_eta_s) == (None, 180.0)
     assert row.is_orphan is False
 
 

@@ -55,7 +55,7 @@ def test_how_a_suite_stands(suite: RunFolder):
     )
     write_record(suite.summary, summary)
     told = suite_page(suite.run_id, can_act=False)
-    assert (told.paused, told.eta_s, told.eta_error_s) == (True, 60.0, 5.0)
+    assert (told.paused, told.eta_s, told.eta_error_s, told.report) == (True, 60.0, 5.0, "")
     assert told.best is not None
     assert (told.best.number, told.best.value) == (1, 0.5)
     assert [(each.number, each.progress) for each in told.running] == [(3, 0.5)]

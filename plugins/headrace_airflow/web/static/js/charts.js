@@ -1,7 +1,7 @@
 // Curves and points, drawn by uPlot (a global of its script).
 
 import { useEffect, useMemo, useRef, useState } from "../vendor/hooks.mjs";
-import { known, number, UNKNOWN } from "./format.js";
+import { known, number } from "./format.js";
 import { html } from "./ui.js";
 
 const HEIGHT_PX = 200;
@@ -13,6 +13,12 @@ const MARGIN = 0.03; // of the width of x, left and right of points
 
 const styleOf = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 const colour = (index) => styleOf(`--series-${index % COLOURS}`);
+
+/** The colour of a line by its number, for CSS. */
+export const swatch = (index) => `var(--series-${index % COLOURS})`;
+
+/** Which colour a line has: that of its run, in whichever chart; else by its place. */
+const hueOf = (line, index) => line.hue ?? index;
 const dash = (index) => (index < COLOURS ? [] : [6, 3]);
 const short = (value) => (known(value) ? number(value) : "");
 
@@ -30,7 +36,8 @@ function axis(extra) {
   };
 }
 
-function series(line, index) {
+function series(line, nth) {
+  const index = hueOf(line, nth);
   const isPoints = line.only === "points";
   const isMany = isPoints && line.x.length >= MANY;
   const ink = () => colour(index) + (isMany ? "8c" : "");
@@ -109,11 +116,12 @@ function Legend({ lines, data, index, xTitle, xNames }) {
   const x = index === null ? null : data[0][index];
   const at = x === null || x === undefined ? "" : `${xTitle} ${xNames ? xNames[Math.round(x)] : number(x)}`;
   const shown = (line, nth) => (index === null ? line.y[last(line)] : data[nth + 1][index]);
+  const isNamed = (line) => index !== null || line.only !== "points"; // points are no course: none is the newest
   return html`<div class="legend">
     ${lines.map((line, nth) => html`<span class="entry" key=${line.label}>
-      <span class=${`swatch ${line.only === "points" ? "dots" : ""}`} style=${{ background: `var(--series-${nth % COLOURS})` }}></span>
+      <span class=${`swatch ${line.only === "points" ? "dots" : ""}`} style=${{ background: swatch(hueOf(line, nth)) }}></span>
       <span class="name" title=${line.label}>${line.label}</span>
-      <span class="number">${known(shown(line, nth)) ? number(shown(line, nth)) : UNKNOWN}</span>
+      <span class="number">${isNamed(line) ? number(shown(line, nth)) : ""}</span>
     </span>`)}
     <span class="at number">${at}${x !== null && lines[0].note ? lines[0].note(index) : ""}</span>
   </div>`;
@@ -133,7 +141,7 @@ export function Chart({ title, lines, xTitle = "step", xNames = null, isLogX = f
   const [index, setIndex] = useState(null);
   const data = useMemo(() => joined(lines), [lines]);
   const canLog = lines.every((line) => line.y.every((value) => !known(value) || value > 0));
-  const shape = JSON.stringify([lines.map((line) => [line.label, line.only, line.x.length <= FEW]), xNames, isLog && canLog, isLogX]);
+  const shape = JSON.stringify([lines.map((line) => [line.label, line.only, line.hue, line.x.length <= FEW]), xNames, isLog && canLog, isLogX]);
 
   const onZoom = (isOn) => { isZoomed.current = isOn; };
 
@@ -173,16 +181,17 @@ const TITLES = { loss: "loss", lr: "learning rate" };
 /** `val_loss`, `val/loss` and `train_loss` belong into the chart of `loss`. */
 const family = (name) => name.replace(/^(train|val|valid|validation|test)[/_.]/, "").replace(/_(epoch|step)$/, "");
 
-/** The charts of one run, or of several over each other: `{title, lines}`, those of the loss first. */
-export function chartsOf(runs, labels = {}) {
+/** The charts of one run, or of several over each other by their `labels`: `{title, lines}`, those of the loss first. */
+export function chartsOf(runs, labels = null) {
   const found = new Map();
-  for (const run of runs) {
+  for (const [nth, run] of runs.entries()) {
     for (const each of run.series) {
-      const title = runs.length > 1 ? each.name : (TITLES[each.kind] ?? family(each.name));
+      const own = each.kind === "lr" ? `${TITLES.lr} of ${each.name}` : each.name;
+      const title = labels ? own : (TITLES[each.kind] ?? family(each.name));
       const chart = found.get(title) ?? { title, kind: KINDS[each.kind] ?? 1, lines: [] };
       chart.kind = Math.min(chart.kind, KINDS[each.kind] ?? 1);
-      const label = runs.length > 1 ? labels[run.run_id] : each.name;
-      chart.lines.push({ label, x: each.x, y: each.y });
+      const label = labels ? labels[run.run_id] : each.name;
+      chart.lines.push({ label, x: each.x, y: each.y, hue: labels ? nth : undefined });
       found.set(title, chart);
     }
   }

@@ -56,21 +56,36 @@ export function bytes(value) {
   });
 }
 
-/** Seconds since the epoch as local time; with the day unless it is the day of `now`. */
-export function when(seconds, now) {
-  return text(seconds, (value) => {
-    const at = new Date(value * 1000);
-    const clock = `${two(at.getHours())}:${two(at.getMinutes())}`;
-    if (known(now) && at.toDateString() === new Date(now * 1000).toDateString()) return clock;
-    return `${at.toLocaleDateString("en-GB", { day: "numeric", month: "short" })} ${clock}`;
-  });
+/** The time zone that was chosen in Airflow's own pages; undefined for the browser's. */
+function chosenZone() {
+  try {
+    const timeZone = JSON.parse(window.localStorage.getItem("timezone")) ?? undefined;
+    return new Intl.DateTimeFormat("en-GB", { timeZone }).resolvedOptions().timeZone;
+  } catch {
+    return undefined; // no such zone, or a frame without storage
+  }
 }
 
-/** Seconds since the epoch as local date and time to the second, with the time zone. */
-export const moment = (seconds) =>
-  text(seconds, (value) =>
-    new Date(value * 1000).toLocaleString("en-GB", { dateStyle: "medium", timeStyle: "long" }),
-  );
+const timeZone = chosenZone();
+
+/** Seconds since the epoch by some parts of date and time, in that zone. */
+function shownBy(parts) {
+  const format = new Intl.DateTimeFormat("en-GB", { timeZone, ...parts });
+  return (seconds) => format.format(new Date(seconds * 1000));
+}
+
+const date = { day: "numeric", month: "short" };
+const [clock, day, dated] = [{ hour: "2-digit", minute: "2-digit" }, date, { ...date, year: "numeric" }].map(shownBy);
+
+/** Seconds since the epoch as time of the day; with the day unless it is the day of `now`. */
+export function when(seconds, now) {
+  return text(seconds, (value) => (known(now) && dated(value) === dated(now) ? clock(value) : `${day(value)} ${clock(value)}`));
+}
+
+const full = shownBy({ dateStyle: "medium", timeStyle: "long" });
+
+/** Seconds since the epoch as date and time to the second, with the time zone. */
+export const moment = (seconds) => text(seconds, full);
 
 /** A name of the ledger as words: `timed_out` → `timed out`. */
 export const words = (name) => (name ?? "").replaceAll("_", " ");

@@ -53,10 +53,11 @@ export function Timeline({ attempts, now }) {
       ${attempts.filter((each) => each.step === lane).map((each) => {
         const end = each.finished_at ?? (isActive(each.state) ? now : each.started_at ?? each.created_at);
         const begun = each.started_at ?? end;
-        const told = `${words(each.step)} ${each.attempt}, ${words(each.state)}, ${duration(end - begun)}${each.node ? ` on ${each.node}` : ""}`;
+        const cause = words(each.failure_class);
+        const told = `${words(each.step)} ${each.attempt}, ${words(each.state)}, ${duration(end - begun)}${each.node ? ` on ${each.node}` : ""}${each.message ? `: ${each.message}` : ""}`;
         return html`<span key=${`${each.attempt} ${each.lease_id}`} title=${told}>
           <span class="waited" style=${{ left: share(each.created_at), width: `${(100 * (begun - each.created_at)) / (to - from)}%` }}></span>
-          <span class=${`ran tone-${tone(each.state)}`} style=${{ left: share(begun), width: `${(100 * (end - begun)) / (to - from)}%` }}><span>${each.node || words(each.state)}</span></span>
+          <span class=${`ran tone-${tone(each.state)}`} style=${{ left: share(begun), width: `${(100 * (end - begun)) / (to - from)}%` }}><span>${[each.attempt > 1 && `${each.attempt}`, each.node, cause || (!each.node && words(each.state))].filter(Boolean).join(" · ")}</span></span>
         </span>`;
       })}
     </div></div>`)}

@@ -44,14 +44,15 @@ function Figures({ run }) {
   const step = run.steps.find((each) => each.state === "running") ?? run.steps.findLast((each) => each.state);
   const metric = run.metric ?? newest(run);
   const { best } = run;
+  const foretold = known(run.eta_s) ? plusMinus(run.eta_error_s) : known(step?.eta_s) ? `of ${words(step.name)}; no earlier run tells of the rest` : "no earlier run tells";
   const ends = isActive(run.state)
-    ? html`<${Stat} name="Left" value=${duration(run.eta_s ?? step?.eta_s)}>${known(run.eta_s) ? plusMinus(run.eta_error_s) : "of this step"}<//>
+    ? html`<${Stat} name="Left" value=${duration(run.eta_s ?? step?.eta_s)}>${foretold}<//>
       <${Stat} name="Elapsed" value=${duration(run.elapsed_s)} />`
     : html`<${Stat} name="Took" value=${duration(run.elapsed_s)}>${known(run.predicted_s) && `expected ${duration(run.predicted_s)}`}<//>`;
   return html`<dl class="panel stats">
-    <${Stat} name=${isActive(run.state) ? "Step" : "Last step"} value=${words(step?.name) || "none yet"}>${step?.message || words(step?.state)}<//>
+    <${Stat} name=${isActive(run.state) ? "Step" : "Last step"} value=${words(step?.name) || "none yet"}>${(isActive(run.state) && step?.message) || words(step?.state)}<//>
     ${ends}
-    ${known(run.epoch) && html`<${Stat} name="Epoch" value=${count(run.epoch + 1)} />`}
+    ${known(run.epoch) && !isActive(run.state) && html`<${Stat} name="Epochs" value=${count(run.epoch + 1)} />`}
     ${known(metric?.value) && html`<${Stat} name="Newest value" value=${number(metric.value)}>${metric.name}<//>`}
     ${best && html`<${Stat} name="Best value" value=${number(best.value)}>${best.name}${known(best.step) ? `, step ${count(best.step)}` : ""}<//>`}
     ${known(run.throughput) && html`<${Stat} name="Throughput" value=${`${number(run.throughput)}/s`}>samples<//>`}
@@ -102,6 +103,13 @@ const Addresses = ({ run }) => html`<p class="facts">
   <span>Folder <span class="code">${run.folder}</span> <${Copy} text=${run.folder} what="the folder" /></span>
 </p>`;
 
+/** The report at the end, where there is one. */
+export const Report = ({ of: { report } }) =>
+  report
+    ? html`<${Section} title="Report" flush aside=${html`<a href=${ROOT + report} download>Download</a>`}>
+        <iframe class="report" title="Report" src=${ROOT + report} sandbox="" loading="lazy"></iframe><//>`
+    : null;
+
 function Whole({ run, refresh }) {
   const attempts = [...run.attempts].reverse();
   return html`<${Head} run=${run} now=${run.now}><${Actions} run=${run} refresh=${refresh} /><//>
@@ -116,8 +124,7 @@ function Whole({ run, refresh }) {
       <${Section} title="Checkpoints" flush><${Table} caption="Checkpoints" columns=${checkpointColumns(run.now)} rows=${run.checkpoints} rowKey=${(row) => row.name} empty="None yet." /><//>
     </div>
     <${Logs} run=${run} />
-    ${run.report && html`<${Section} title="Report" flush aside=${html`<a href=${ROOT + run.report} download>Download</a>`}>
-      <iframe class="report" title="Report" src=${ROOT + run.report} sandbox="" loading="lazy"></iframe><//>`}
+    <${Report} of=${run} />
     <${Addresses} run=${run} />`;
 }
 

@@ -1,9 +1,9 @@
 // The page of all runs: what goes on, how far, how good, and curves of those that are ticked.
 
 import { useMemo, useState } from "../vendor/hooks.mjs";
-import { Curves } from "./charts.js";
 import { count, dollars, duration, known, number, words } from "./format.js";
 import { link, useLive, usePlace, useSettled } from "./live.js";
+import { Overlay } from "./overlay.js";
 import { Table, useSorted } from "./table.js";
 import { Choice, html, isActive, Missing, Progress, State, Time, Trouble } from "./ui.js";
 
@@ -35,6 +35,9 @@ function Doing({ row }) {
     <${Progress} value=${row.progress} label=${`Progress of ${row.run_id}`} /></span>`;
 }
 
+/** Until its end; where nothing foretells that, until that of its step. */
+const Left = ({ row }) => known(row.eta_s) || !known(row.step_eta_s) ? duration(row.eta_s) : html`<span class="stack"><span>${duration(row.step_eta_s)}</span><span class="muted small">of ${words(row.step)}</span></span>`;
+
 const Metric = ({ metric }) =>
   known(metric?.value)
     ? html`<span class="stack"><span>${number(metric.value)}</span><span class="muted small ellipsis" title=${metric.name}>${metric.name}</span></span>`
@@ -56,7 +59,7 @@ function columnsOf({ now, ticked, tick }) {
     { id: "step", title: "Step", width: "20%", wide: true, value: (row) => row.progress, cell: (row) => Doing({ row }) },
     { id: "metric", title: "Metric", numeric: true, width: "108px", value: (row) => row.metric?.value, cell: (row) => html`<${Metric} metric=${row.metric} />` },
     { id: "elapsed", title: "Elapsed", numeric: true, width: "106px", value: (row) => row.elapsed_s, cell: (row) => duration(row.elapsed_s) },
-    { id: "eta", title: "Left", numeric: true, width: "106px", value: (row) => row.eta_s, cell: (row) => (isActive(row.state) ? duration(row.eta_s) : null) },
+    { id: "eta", title: "Left", numeric: true, width: "106px", value: (row) => row.eta_s, cell: (row) => (isActive(row.state) ? Left({ row }) : null) },
     { id: "usd", title: "Cost", numeric: true, width: "84px", value: (row) => row.usd, cell: (row) => dollars(row.usd) },
     { id: "site", title: "Site", width: "104px", value: (row) => row.site, cell: (row) => html`<span class="stack"><span class="ellipsis" title=${row.site}>${row.site}</span><span class="muted small ellipsis">${row.user}</span></span>` },
     { id: "created", title: "Started", numeric: true, width: "116px", value: (row) => row.created_at, cell: (row) => html`<${Time} at=${row.created_at} now=${now} />` },
@@ -65,16 +68,6 @@ function columnsOf({ now, ticked, tick }) {
 
 /** `digits-20260102-030405-0a1b2c3d` → `digits 0a1b2c3d`. */
 const shortId = (id) => id.replace(/-\d{8}-\d{6}-/, " ");
-
-function Overlay({ ticked, onClear }) {
-  const seen = useLive(link("data/curves", { id: ticked }));
-  const labels = useMemo(() => Object.fromEntries(ticked.map((id) => [id, shortId(id)])), [ticked]);
-  return html`<section class="section overlay">
-    <header><h2>${ticked.length === 1 ? "Curves of one run" : `Curves of ${ticked.length} runs`}</h2>
-      <div class="aside"><button type="button" class="plain" onClick=${onClear}>Untick all</button></div></header>
-    <div class="panel">${seen.data ? html`<${Curves} runs=${seen.data.runs} labels=${labels} />` : html`<${Missing} seen=${seen} />`}</div>
-  </section>`;
-}
 
 function Filters({ state, setState, text, setText }) {
   return html`<div class="filters">
@@ -91,6 +84,7 @@ export function Runs() {
   const [kept, keep] = usePlace("compare", "");
   const [limit, setLimit] = useState(AT_ONCE);
   const ticked = useMemo(() => kept.split(" ").filter(Boolean), [kept]);
+  const labels = useMemo(() => Object.fromEntries(ticked.map((id) => [id, shortId(id)])), [ticked]);
   const tick = (id) => keep((ticked.includes(id) ? ticked.filter((each) => each !== id) : [...ticked, id]).join(" "));
   const seen = useLive(link("data/runs", { limit, state: state.split(","), text: useSettled(text) }));
   const rows = seen.data?.rows ?? [];
@@ -102,7 +96,7 @@ export function Runs() {
       <p class="muted" role="status">${seen.data ? `${rows.length === limit ? "the newest " : ""}${rows.length} shown, ${active} active` : ""}</p>
       <${Filters} state=${state} setState=${setState} text=${text} setText=${setText} /></div>
     <${Trouble} seen=${seen} />
-    ${ticked.length > 0 && html`<${Overlay} ticked=${ticked} onClear=${() => keep("")} />`}
+    ${ticked.length > 0 && html`<${Overlay} ids=${ticked} labels=${labels} what=${ticked.length === 1 ? "one run" : `${ticked.length} runs`} differ onClear=${() => keep("")} />`}
     ${seen.data
       ? html`<div class=${`panel flush ${seen.isStale ? "stale" : ""}`}><${Table} caption="Runs" columns=${columns} rows=${sort.rows} sort=${sort} rowKey=${(row) => row.run_id} cards fixed
           empty=${state || text ? "No run is like that." : "No runs yet. Trigger the DAG headrace_train, or call headrace run in a terminal."} /></div>`

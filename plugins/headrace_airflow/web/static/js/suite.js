@@ -1,17 +1,18 @@
 // The page of a suite: how its trials stand, what they found, and what can be done about them.
 
 import { useMemo, useState } from "../vendor/hooks.mjs";
+import { Add } from "./add.js";
+import { axisOf, spread } from "./axes.js";
 import { Chart } from "./charts.js";
 import { count, dollars, duration, known, number, words } from "./format.js";
 import { asked, link, useLive } from "./live.js";
-import { Head } from "./run.js";
+import { Parallel } from "./parallel.js";
+import { Head, Report } from "./run.js";
 import { shortNames, Trials, useTrials } from "./trials.js";
-import { Act, html, isActive, Missing, Notice, Progress, Section, Stat, tone, Trouble } from "./ui.js";
+import { Act, Copy, html, isActive, Missing, Notice, Progress, Section, Stat, tone, Trouble } from "./ui.js";
 
 const ORDER = ["succeeded", "pruned", "failed", "lost", "timed_out", "preempted", "cancelled", "running", "queued"];
 const FIRST_KEYS = 5;
-const WIDE_SPAN = 50; // an axis is logarithmic when the largest is this many times the smallest,
-const LOW_MIDDLE = 0.25; // and the median below this share of the largest
 const MOST_RUNNING = 12;
 
 function Counts({ trials }) {
@@ -39,17 +40,19 @@ function Figures({ suite }) {
   </dl>`;
 }
 
-function Actions({ suite, refresh }) {
+function Actions({ suite, keys, refresh }) {
   const { run, paused } = suite;
-  if (!suite.can_act) return null;
+  const rerun = html`<${Copy} label="Copy rerun command" kind="" text=${`headrace rerun ${run.run_id}`} />`;
+  if (!suite.can_act) return rerun;
   const failed = (run.trials?.counts.failed ?? 0) + (run.trials?.counts.lost ?? 0);
   const given = (what) => ({ address: "act/suite", body: { id: run.run_id, what, trials: [] }, onDone: refresh });
-  return html`
+  return html`${rerun}
+    <${Add} id=${run.run_id} keys=${keys} onDone=${refresh} />
     ${isActive(run.state) && (paused
       ? html`<${Act} key="resume" ...${given("resume")} label="Resume" question="Let trials begin again?" detail="The suite goes on where it stands." />`
       : html`<${Act} key="pause" ...${given("pause")} label="Pause" question="Pause this suite?" detail="Trials that run go on; no more begin until it is resumed." />`)}
     ${failed > 0 && html`<${Act} key="retry" ...${given("retry")} label="Retry failed" question=${`Run ${count(failed)} failed trials again?`} detail="Each goes on from its last checkpoint where it has one." />`}
-    ${isActive(run.state) && html`<${Act} key="cancel" ...${given("cancel")} label="Cancel suite" kind="danger" question="Cancel this suite?" detail="Trials that run are stopped, and the others never begin. Results so far are kept." />`}`;
+    ${isActive(run.state) && html`<${Act} key="cancel" ...${given("cancel")} label="Cancel trials" kind="danger" question="Cancel all trials that have not ended?" detail="Those that run are stopped, and the others never begin. The suite ends with the results so far." />`}`;
 }
 
 /** Metrics as words. */
@@ -67,12 +70,6 @@ function Running({ suite }) {
   <//>`;
 }
 
-/** Whether values, upwards, were spread over orders of magnitude. */
-function isLogarithmic(values) {
-  const [low, middle, high] = [values[0], values[Math.floor(values.length / 2)], values[values.length - 1]];
-  return low > 0 && high / low >= WIDE_SPAN && middle < LOW_MIDDLE * high;
-}
-
 const sortedBy = (points) => [...points].sort((one, other) => one.x - other.x);
 
 /** Objective over trials, with the best so far. */
@@ -87,19 +84,14 @@ function progressLines(rows, mode) {
   ];
 }
 
-/** Where in its category a point is drawn, so that those of one value do not hide each other. */
-const spread = (trial) => ((Math.abs(Math.sin(trial) * 1e4) % 1) - 0.5) / 2;
-
 /** Objective by one key; null where all trials that have ended have the same value of it. */
 function marginal(rows, key, name) {
-  const values = [...new Set(rows.map((row) => row.values[key]))].filter(known);
-  if (values.length < 2) return null;
-  const isNumber = values.every((value) => typeof value === "number");
-  const names = isNumber ? null : values.map(String).sort();
-  const place = (row) => (isNumber ? row.values[key] : names.indexOf(String(row.values[key])) + spread(row.number));
+  const axis = axisOf(rows, key, name, (row) => row.values[key]);
+  if (!axis) return null;
+  const place = (row) => (axis.names ? axis.names.indexOf(String(row.values[key])) + spread(row.number) : row.values[key]);
   const points = sortedBy(rows.filter((row) => known(row.values[key])).map((row) => ({ x: place(row), y: row.objective, trial: row.number })));
   const line = { label: "trial", x: points.map((it) => it.x), y: points.map((it) => it.y), only: "points", note: (at) => `, trial ${points[at].trial}` };
-  return { title: name, xTitle: name, xNames: names, isLogX: isNumber && isLogarithmic(points.map((it) => it.x)), lines: [line] };
+  return { title: name, xTitle: name, xNames: axis.names, isLogX: axis.isLog, lines: [line] };
 }
 
 function Found({ data, objective }) {
@@ -123,20 +115,23 @@ export function Suite({ id }) {
   const seen = useLive(link("data/suite", { id }), { isFinal: (suite) => !isActive(suite.run.state) });
   const suite = seen.data;
   const trials = useTrials(id, suite !== null && !isActive(suite.run.state));
+  const [within, choose] = useState({ isWithin: null }); // functions in a box: useState would call them
   if (!suite) return html`<h1 class="sr-only">Suite</h1><${Missing} seen=${seen} />`;
   const refresh = () => { seen.refresh(); trials.refresh(); };
   const objective = suite.objectives[0];
   document.title = `${suite.run.recipe} · ${words(suite.run.state)} · headrace`;
   return html`<p class="sr-only" role="status">${suite.run.recipe} ${words(suite.run.state)}</p>
     <${Trouble} seen=${seen} />
-    <${Head} run=${suite.run} now=${suite.now}><${Actions} suite=${suite} refresh=${refresh} /><//>
+    <${Head} run=${suite.run} now=${suite.now}><${Actions} suite=${suite} keys=${trials.data?.keys ?? []} refresh=${refresh} /><//>
     ${suite.damage && html`<${Notice} kind="warn" what=${suite.damage} />`}
     ${suite.run.why && html`<${Notice} kind=${isActive(suite.run.state) ? "warn" : "bad"} what=${suite.run.why} />`}
     <${Figures} suite=${suite} />
     ${suite.run.trials && html`<${Counts} trials=${suite.run.trials} />`}
     <${Running} suite=${suite} />
-    ${trials.data && html`<${Found} data=${trials.data} objective=${objective} />`}
-    <${Trials} id=${id} seen=${trials} objective=${objective} now=${suite.now} canAct=${suite.can_act} />`;
+    ${trials.data && html`<${Found} data=${trials.data} objective=${objective} />
+      <${Parallel} data=${trials.data} objective=${objective} onChoose=${(isWithin) => choose({ isWithin })} />`}
+    <${Trials} id=${id} seen=${trials} objective=${objective} now=${suite.now} canAct=${suite.can_act} within=${within} />
+    <${Report} of=${suite} />`;
 }
 
 /** The page. */

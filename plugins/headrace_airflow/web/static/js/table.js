@@ -49,7 +49,7 @@ function Heading({ column, sort }) {
     title=${column.title.length > 14 ? column.title : undefined}>
     ${sort && column.value
       ? html`<button type="button" class="sort" onClick=${() => sort.onSort(column)}>${column.title}<span aria-hidden="true">${arrow}</span></button>`
-      : html`<span class=${column.hidden ? "sr-only" : ""}>${column.title}</span>`}
+      : html`<span class=${column.hidden ? "sr-only" : ""}>${column.head ?? column.title}</span>`}
   </th>`;
 }
 
@@ -84,7 +84,7 @@ function useWindow(box, total, isWindowed) {
 /**
  * A table.
  *
- * `columns`: `{id, title, cell(row), value?(row) to sort by, numeric?, width?, wide?, lead?, hidden?}`;
+ * `columns`: `{id, title, cell(row), head? in place of the title, value?(row) to sort by, numeric?, width?, wide?, lead?, hidden?}`;
  * `hidden` hides the title from sight; on a card `lead` is its heading and `wide` has a line of its own.
  * `fixed`: columns are as wide as they say. `windowed`: rows of one height in a box that scrolls. `cards`: on a phone each row is a card.
  */

@@ -3,11 +3,14 @@
 import { useMemo, useState } from "../vendor/hooks.mjs";
 import { count, dollars, duration, known, number, words } from "./format.js";
 import { link, useLive, usePlace, useSettled } from "./live.js";
+import { Overlay } from "./overlay.js";
 import { Table, useSorted } from "./table.js";
-import { Act, Choice, html, isActive, Missing, Section, State, Trouble } from "./ui.js";
+import { Act, Choice, Copy, html, isActive, Missing, Section, State, Trouble } from "./ui.js";
 
 const ALL = "";
 const MOST_TICKED = 1000;
+const OVERLAID = 8;
+const AGAIN = new Set(["failed", "lost", "timed_out", "preempted", "cancelled"]); // what can be run again
 
 const shown = (value) => (typeof value === "number" ? number(value) : known(value) ? String(value) : null);
 
@@ -75,46 +78,59 @@ function tickColumn(ticked, tick) {
   return { id: "tick", title: "Tick", hidden: true, width: "40px", cell };
 }
 
-function useFound(rows, state, text) {
-  const looked = useSettled(text.toLowerCase());
+function useFound(rows, state, text, chosen) {
+  const [looked, { isWithin }] = [useSettled(text.toLowerCase()), useSettled(chosen, 100)];
   return useMemo(() => {
     const has = (row) => [row.number, row.name, row.node, row.why].some((value) => String(value).toLowerCase().includes(looked));
-    return rows.filter((row) => (state === ALL || row.state === state) && (!looked || has(row)));
-  }, [rows, state, looked]);
+    return rows.filter((row) => (state === ALL || row.state === state) && (!looked || has(row)) && (!isWithin || isWithin(row)));
+  }, [rows, state, looked, isWithin]);
 }
 
-function TickedActions({ id, rows, ticked, onDone }) {
-  const chosen = rows.filter((row) => ticked.has(row.number));
-  const [active, ended] = [chosen.filter((row) => isActive(row.state)), chosen.filter((row) => !isActive(row.state))];
+function TickedActions({ id, chosen, canAct, onDone }) {
+  const rerun = chosen.length === 1 && html`<${Copy} label="Copy rerun command" kind="" text=${`headrace rerun ${id}:${chosen[0].number}`} />`;
+  if (!canAct) return rerun;
+  const [active, ended] = [chosen.filter((row) => isActive(row.state)), chosen.filter((row) => AGAIN.has(row.state))];
   const body = (what, of) => ({ id, what, trials: of.map((row) => row.number) });
   const given = { address: "act/suite", onDone };
-  return html`${active.length > 0 && html`<${Act} ...${given} label=${`Cancel ${count(active.length)}`} kind="danger" body=${body("cancel", active)}
+  return html`${rerun} ${active.length > 0 && html`<${Act} ...${given} label=${`Cancel ${count(active.length)}`} kind="danger" body=${body("cancel", active)}
       question=${`Cancel ${count(active.length)} trials?`} detail="They stop, and are not begun again." />`}
     ${ended.length > 0 && html`<${Act} ...${given} label=${`Retry ${count(ended.length)}`} body=${body("retry", ended)}
       question=${`Run ${count(ended.length)} trials again?`} detail="Each goes on from its last checkpoint where it has one." />`}`;
 }
 
-function Whole({ id, data, objective, now, canAct, refresh }) {
+/** Curves of the trials that were ticked first. */
+function TrialCurves({ id, ticked, onClear }) {
+  const numbers = [...ticked].slice(0, OVERLAID);
+  const ids = useMemo(() => numbers.map((trial) => `${id}:${trial}`), [numbers.join()]);
+  const labels = useMemo(() => Object.fromEntries(ids.map((each, nth) => [each, `trial ${numbers[nth]}`])), [ids]);
+  if (!ids.length) return null;
+  const what = ticked.size > OVERLAID ? `the first ${OVERLAID} of ${count(ticked.size)} trials` : ticked.size === 1 ? "one trial" : `${ticked.size} trials`;
+  return html`<${Overlay} ids=${ids} labels=${labels} what=${what} onClear=${onClear} />`;
+}
+
+function Whole({ id, data, objective, now, canAct, within, refresh }) {
   const [state, setState] = usePlace("state", ALL);
   const [text, setText] = usePlace("text", "");
   const [ticked, setTicked] = useState(() => new Set());
   const tick = (trial) => setTicked((old) => new Set(old.has(trial) ? [...old].filter((each) => each !== trial) : [...old, trial]));
-  const found = useFound(data.rows, state, text);
+  const found = useFound(data.rows, state, text, within);
   const known_ = useMemo(() => columnsOf(data, objective, now), [data, objective?.metric]);
-  const columns = canAct ? [tickColumn(ticked, tick), ...known_] : known_;
+  const columns = [tickColumn(ticked, tick), ...known_];
   const sort = useSorted(found, columns, objective ? (objective.mode === "max" ? "-objective" : "objective") : "number");
   const states = useMemo(() => [...new Set(data.rows.map((row) => row.state))], [data]);
   const done = () => { setTicked(new Set()); refresh(); };
-  const aside = html`<${TickedActions} id=${id} rows=${data.rows} ticked=${ticked} onDone=${done} />
+  const chosen = data.rows.filter((row) => ticked.has(row.number));
+  const aside = html`<${TickedActions} id=${id} chosen=${chosen} canAct=${canAct} onDone=${done} />
     <${Choice} label="State" options=${[[ALL, "All"], ...states.map((each) => [each, words(each)])]} value=${state} onChange=${setState} />
     <input type="search" aria-label="Search in trials" placeholder="Search" value=${text} onInput=${(event) => setText(event.target.value)} />`;
-  return html`<${Section} title=${found.length === data.rows.length ? `${count(found.length)} trials` : `${count(found.length)} of ${count(data.rows.length)} trials`} flush aside=${aside}>
+  return html`<${TrialCurves} id=${id} ticked=${ticked} onClear=${() => setTicked(new Set())} />
+  <${Section} title=${found.length === data.rows.length ? `${count(found.length)} trials` : `${count(found.length)} of ${count(data.rows.length)} trials`} flush aside=${aside}>
     <${Table} caption="Trials" columns=${columns} rows=${sort.rows} rowKey=${(row) => row.number} sort=${sort} windowed empty="No trial is like that." />
   <//>`;
 }
 
-/** The table of all trials, with what can be done about those that are ticked. */
-export function Trials({ id, seen, objective, now, canAct }) {
+/** The table of all trials, or of those `within`, with what can be done about those that are ticked. */
+export function Trials({ id, seen, objective, now, canAct, within }) {
   if (!seen.data) return html`<${Missing} seen=${seen} />`;
-  return html`<${Trouble} seen=${seen} /><${Whole} id=${id} data=${seen.data} objective=${objective} now=${now} canAct=${canAct} refresh=${seen.refresh} />`;
+  return html`<${Trouble} seen=${seen} /><${Whole} id=${id} data=${seen.data} objective=${objective} now=${now} canAct=${canAct} within=${within} refresh=${seen.refresh} />`;
 }

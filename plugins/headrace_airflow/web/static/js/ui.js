@@ -144,4 +144,6 @@ export function Missing({ seen }) {
 
 /** A line on top while data is shown that can no longer be asked for. */
 export const Trouble = ({ seen }) =>
-  seen.error && seen.data ? html`<${Notice} kind="warn" what=${seen.error.what} hint=${seen.error.hint} />` : null;
+  seen.error && seen.data
+    ? html`<${Notice} kind="warn" what=${seen.error.what} hint=${`${seen.error.hint}${known(seen.data.now) ? ` What is shown is of ${moment(seen.data.now)}.` : ""}`} />`
+    : null;

@@ -1,0 +1,70 @@
+// Axes of what a suite has tried: how values of a key become places.
+
+import { known } from "./format.js";
+
+const WIDE_SPAN = 50; // an axis is logarithmic when the largest is this many times the smallest,
+const LOW_MIDDLE = 0.25; // and the median below this share of the largest
+const MOST_TICKS = 6;
+
+/** Whether values, upwards, were spread over orders of magnitude. */
+export function isLogarithmic(values) {
+  const [low, middle, high] = [values[0], values[Math.floor(values.length / 2)], values[values.length - 1]];
+  return low > 0 && high / low >= WIDE_SPAN && middle < LOW_MIDDLE * high;
+}
+
+/** Where in its category something is drawn, -0.25 to 0.25, so that trials of one value do not hide each other. */
+export const spread = (trial) => ((Math.abs(Math.sin(trial) * 1e4) % 1) - 0.5) / 2;
+
+/** Round numbers between two, some four of them. */
+function roundNumbers(low, high) {
+  const rough = (high - low) / 4;
+  const power = 10 ** Math.floor(Math.log10(rough));
+  const step = [1, 2, 5, 10].map((each) => each * power).find((each) => each >= rough);
+  const found = [];
+  for (let at = Math.ceil(low / step) * step; at <= high + step * 1e-9; at += step) found.push(Math.abs(at) < step * 1e-9 ? 0 : at);
+  return found;
+}
+
+/** Powers of ten between two; the two themselves where there is none. */
+function powers(low, high) {
+  const found = [];
+  for (let at = Math.ceil(Math.log10(low) - 1e-9); at <= Math.log10(high) + 1e-9; at += 1) found.push(10 ** at);
+  const every = Math.ceil(found.length / MOST_TICKS);
+  return found.length > 1 ? found.filter((_each, at) => at % every === 0) : [low, high];
+}
+
+/**
+ * An axis of `rows` by `value(row)`; null where all have the same value.
+ *
+ * `names` (of categories, else null), `isLog`, `ticks` as `[place, value]`, and
+ * `place(row)`: 0 to 1 from the bottom, NaN where the row has no value.
+ */
+export function axisOf(rows, id, title, value) {
+  const values = [...new Set(rows.map(value))].filter(known);
+  if (values.length < 2) return null;
+  if (!values.every((each) => typeof each === "number")) return ofNames(id, title, value, values.map(String).sort());
+  values.sort((one, other) => one - other);
+  const isLog = isLogarithmic(values);
+  const scaled = isLog ? Math.log : (number) => number;
+  const [low, high] = [scaled(values[0]), scaled(values[values.length - 1])];
+  const share = (number) => (scaled(number) - low) / (high - low);
+  const ticks = values.length <= MOST_TICKS ? values : (isLog ? powers : roundNumbers)(values[0], values[values.length - 1]);
+  return {
+    id, title, value, isLog, names: null,
+    place: (row) => (known(value(row)) ? share(value(row)) : NaN),
+    at: (where) => (isLog ? Math.exp(low + where * (high - low)) : low + where * (high - low)),
+    ticks: ticks.map((each) => [share(each), each]),
+  };
+}
+
+function ofNames(id, title, value, names) {
+  const index = new Map(names.map((name, at) => [name, at]));
+  const share = (at) => (at + 0.5) / names.length;
+  const every = Math.ceil(names.length / (2 * MOST_TICKS));
+  return {
+    id, title, value, isLog: false, names,
+    place: (row) => (known(value(row)) ? share(index.get(String(value(row))) + spread(row.number)) : NaN),
+    at: (where) => names[Math.min(names.length - 1, Math.max(0, Math.floor(where * names.length)))],
+    ticks: names.map((name, at) => [share(at), name]).filter((_each, at) => at % every === 0),
+  };
+}

@@ -1,0 +1,41 @@
+// Several runs or trials over each other: their curves, and in what they differ.
+
+import { useMemo } from "../vendor/hooks.mjs";
+import { Curves, swatch } from "./charts.js";
+import { words } from "./format.js";
+import { link, useLive } from "./live.js";
+import { Table } from "./table.js";
+import { html, Missing, Section, Trouble } from "./ui.js";
+
+/** A value of a recipe as JSON, without the quotes of a text. */
+const plain = (value) => (/^"[^"\\]*"$/.test(value) ? value.slice(1, -1) : value);
+
+const ORDER = ["metrics", "recipe", "data", "code", "images", "packages"];
+
+function Differences({ ids, labels }) {
+  const seen = useLive(link("data/compare", { id: ids }), { isFinal: () => true });
+  if (!seen.data || seen.isStale) return html`<${Missing} seen=${seen} />`;
+  const rows = [...seen.data.rows].sort((one, other) => ORDER.indexOf(one.part) - ORDER.indexOf(other.part));
+  const columns = [
+    { id: "key", title: "What", cell: (row) => html`<span class="muted">${words(row.part)}</span> <span class="strong">${row.key}</span>` },
+    ...ids.map((id, nth) => ({
+      id,
+      title: labels[id],
+      head: html`<span class="swatch" style=${{ background: swatch(nth) }}></span> ${labels[id]}`,
+      cell: (row) => html`<span class="ellipsis number" title=${row.values[nth]}>${row.values[nth] === "" ? "–" : plain(row.values[nth])}</span>`,
+    })),
+  ];
+  return html`<${Trouble} seen=${seen} /><${Table} caption="What differs" columns=${columns} rows=${rows}
+    rowKey=${(row) => `${row.part} ${row.key}`} empty="They do not differ in anything that is recorded." />`;
+}
+
+/** Curves of up to eight runs or trials by `ids`, as `labels` name them; `differ`: also a table of what is different. */
+export function Overlay({ ids, labels, what, differ = false, onClear }) {
+  const seen = useLive(link("data/curves", { id: ids }));
+  const runs = useMemo(() => seen.data?.runs.filter((run) => ids.includes(run.run_id)), [seen.data, ids]);
+  const untick = html`<button type="button" class="plain" onClick=${onClear}>Untick all</button>`;
+  return html`<${Section} title=${`Curves of ${what}`} aside=${untick}>
+      <${Trouble} seen=${seen} />
+      ${runs ? html`<${Curves} runs=${runs} labels=${labels} />` : html`<${Missing} seen=${seen} />`}<//>
+    ${differ && ids.length > 1 && html`<${Section} title="What differs" flush><${Differences} ids=${ids} labels=${labels} /><//>`}`;
+}
