@@ -24,12 +24,12 @@ from support.waiting import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
-NUM_JOBS = 200
+NUM_JOBS = 100
 MOST, MOST_QUEUED = 14, 8
-LOST = 25
+LOST = 13
 
 
-def test_two_hundred_jobs_asked_for_at_once(slurm: DevSlurm, tmp_path: Path):
+def test_a_hundred_jobs_asked_for_at_once(slurm: DevSlurm, tmp_path: Path):
     """pains 16, 17: within the limits at every moment, and no duplicate of a lost answer."""
     leases = tmp_path / "leases"
     batch = Batch(max_jobs=MOST, max_queued=MOST_QUEUED, poll=0.3, submits_per_minute=100_000)
