@@ -55,7 +55,7 @@ _SITE_FILE = """\
 name: {name}
 folder: {home}
 roles:
-  cpu: {{backend: local, kind: pool, nodes: 2, idle_stop: 60, lifetime: 1800}}
+  cpu: {{backend: local, kind: pool, nodes: 1, idle_stop: 60, lifetime: 1800}}
   gpu: {{backend: local, kind: gang, nodes: 1, ranks_per_node: 2, idle_stop: 60, lifetime: 1800}}
 tiers:
   - {{name: disk, folder: "{home}/cache", budget: 2GiB}}
