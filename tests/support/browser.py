@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import Page, sync_playwright
+from playwright.sync_api import Page, expect, sync_playwright
 
 from headrace.cli.airflow_server import Login
 
@@ -42,6 +42,7 @@ def page() -> Iterator[Page]:
         browser = playwright.chromium.launch(executable_path=chromium, args=_ARGUMENTS)
         page = browser.new_page(viewport={"width": 1400, "height": 1400})
         page.set_default_timeout(_TIMEOUT_MS)
+        expect.set_options(timeout=_TIMEOUT_MS)
         page.on("request", lambda request: note(request.url))
         yield page
         browser.close()

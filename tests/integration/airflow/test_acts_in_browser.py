@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -30,11 +29,9 @@ _SUITE = "headrace_suite"
 
 
 @pytest.fixture(autouse=True)
-def patience() -> Iterator[None]:
+def patience(page: Page) -> None:
     """What was asked is seen after the suite's driver, the server and the page have looked."""
     expect.set_options(timeout=_LONG_MS)
-    yield
-    expect.set_options(timeout=5000.0)
 
 
 def _log_in(page: Page, service: AirflowService, token: str) -> None:
