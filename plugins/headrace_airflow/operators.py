@@ -38,7 +38,7 @@ from headrace.steps.mailbox import StepResult
 from headrace_airflow.airflow_api import stopped
 from headrace_airflow.assets import DATASETS, publish_dataset
 from headrace_airflow.run_operators import (
-    DASHBOARD_KEY,
+    LEASE_KEY,
     Context,
     DaskDashboardLink,
     RunOperator,
@@ -155,7 +155,7 @@ class AcquireLeaseOperator(_StepTask):
         with told_to_airflow():
             leases.note_ready(run, lease_id)
             tell_lease(run, lease_id)
-        context["ti"].xcom_push(DASHBOARD_KEY, seen.dashboard_url)
+        context["ti"].xcom_push(LEASE_KEY, lease_id)
         self.log.info("Lease %s is ready; its dashboard: the link on the tab Details", lease_id)
         return lease_id
 
@@ -218,7 +218,7 @@ class StepOperator(_StepTask):
         seen = briefly(
             lambda: look(started.lease, started.folder, lost_after_s), lambda it: it.final
         )
-        context["ti"].xcom_push(DASHBOARD_KEY, seen.lease.dashboard_url)
+        context["ti"].xcom_push(LEASE_KEY, started.lease_id)
         if seen.final:
             return self._finish(context, run, started, may_resubmit=may_resubmit)
         trigger = StepTrigger(

@@ -43,8 +43,8 @@ Context = Mapping[str, Any]
 Notifier = Callable[[Context], object]
 Seen = TypeVar("Seen")
 
-DASHBOARD_KEY = "dashboard_url"
-"""XCom key of the Dask dashboard's address."""
+LEASE_KEY = "lease"
+"""XCom key of the lease that the task uses, as soon as it is ready."""
 
 RUN_TAB = "headrace-run"
 """Route of the tab on a DAG run that shows the page of its run."""
@@ -121,7 +121,7 @@ def _is_of_airflow(message: str) -> bool:
 
 
 class DaskDashboardLink(BaseOperatorLink):  # type: ignore[misc]
-    """The Dask dashboard of the lease that the task uses.
+    """The Dask dashboard of the lease that the task uses, in headrace's pages.
 
     The UI shows `http` addresses only beside a task: files are in the logs.
     """
@@ -130,8 +130,8 @@ class DaskDashboardLink(BaseOperatorLink):  # type: ignore[misc]
 
     def get_link(self, operator: object, *, ti_key: Any) -> str:
         """Address of the dashboard; empty until the lease is ready."""
-        value = BaseXCom.get_value(ti_key=ti_key, key=DASHBOARD_KEY)
-        return str(value) if value else ""
+        lease = BaseXCom.get_value(ti_key=ti_key, key=LEASE_KEY)
+        return _in_airflow(f"plugin/headrace/headrace/dask/?id={quote(lease)}") if lease else ""
 
 
 class RunPageLink(BaseOperatorLink):  # type: ignore[misc]
@@ -140,10 +140,15 @@ class RunPageLink(BaseOperatorLink):  # type: ignore[misc]
     name = "Run in headrace"
 
     def get_link(self, operator: object, *, ti_key: Any) -> str:
-        """Address of the page; empty where Airflow does not know its own address."""
-        airflow = conf.get("api", "base_url", fallback="").rstrip("/")
+        """Address of the page."""
         dag_run = f"dags/{quote(ti_key.dag_id)}/runs/{quote(ti_key.run_id)}"
-        return f"{airflow}/{dag_run}/plugin/{RUN_TAB}" if airflow else ""
+        return _in_airflow(f"{dag_run}/plugin/{RUN_TAB}")
+
+
+def _in_airflow(page: str) -> str:
+    """Address of a page; empty where Airflow does not know its own address."""
+    airflow = conf.get("api", "base_url", fallback="").rstrip("/")
+    return f"{airflow}/{page}" if airflow else ""
 
 
 class PrepareRunOperator(BaseOperator):  # type: ignore[misc]

@@ -238,7 +238,7 @@ def test_acquire_shows_the_dashboard_of_a_ready_lease(run, context, script):
     script("leases.note_ready", None)
     lease_looks(script, LeaseState.READY)
     assert acquire(run, context) == "lease-1"
-    assert context["ti"].pushed["dashboard_url"] == "http://127.0.0.1:8787"
+    assert context["ti"].pushed == {"lease": "lease-1"}
 
 
 def test_a_lease_that_did_not_start_is_tried_again(run, context, script):
@@ -364,7 +364,7 @@ def test_a_step_defers_without_a_time_limit(run, context, script, ticket):
     assert deferred.value.timeout is None
     assert str(trigger.step_folder.path) == ticket.step_folder
     assert deferred.value.kwargs == {"ticket": asdict(ticket), "may_resubmit": True}
-    assert set(context["ti"].pushed) == {"dashboard_url"}
+    assert context["ti"].pushed == {"lease": ticket.lease_id}
 
 
 def test_a_short_step_is_collected_without_deferring(run, context, script, ticket):
@@ -374,7 +374,7 @@ def test_a_short_step_is_collected_without_deferring(run, context, script, ticke
     status = StepStatus(state=StepState.SUCCEEDED)
     script("look", Look(final=True, status=status, lease=lease))
     assert step(run).execute(context) == SUCCEEDED.outputs
-    assert context["ti"].pushed["dashboard_url"] == "http://127.0.0.1:8787"
+    assert context["ti"].pushed == {"lease": ticket.lease_id}
 
 
 def test_a_step_that_had_succeeded_is_collected(run, context, script):

@@ -8,12 +8,15 @@ import subprocess
 import sys
 import urllib.request
 from pathlib import Path
+from urllib.parse import urljoin
 
 import pytest
 from playwright.sync_api import Locator, Page, Response, expect
 
+from headrace.clusters import client
 from headrace.errors import StepError
 from headrace.recipe.load import available
+from headrace.runs.runs import Run
 from headrace.states import StepState
 from support.airflow_service import DAG_ID, PACK_DAG_ID, AirflowService
 from support.browser import log_in, page
@@ -75,7 +78,7 @@ def test_the_form_offers_choices_checks_overrides_and_starts_the_run_and_dags_ha
     _assert_prepare_shows_recipe_and_plan(airflow_service, page, training.dag_run)
     page.set_viewport_size({"width": 1400, "height": 1400})
     training.wait_held()
-    _follow_dashboard_link(airflow_service, page, training.dag_run)
+    _follow_dashboard_link(airflow_service, page, training.dag_run, run)
     training.release()
     assert airflow_service.wait_end(training.dag_run) == "success"
     training.wait_run(StepState.SUCCEEDED)
@@ -201,20 +204,21 @@ def _assert_prepare_shows_recipe_and_plan(
     assert "seed: 11" in log
 
 
-def _follow_dashboard_link(service: AirflowService, page: Page, dag_run: str) -> None:
+def _follow_dashboard_link(service: AirflowService, page: Page, dag_run: str, run: Run) -> None:
+    """The link leads to the page that is in Airflow; Prometheus asks the dashboard itself."""
     page.goto(f"{service.api.run_url(DAG_ID, dag_run)}/tasks/train/details")
     link = page.get_by_role("link", name="Dask dashboard")
     link.wait_for()
-    address = link.get_attribute("href") or ""
-    assert address.startswith("http://127.0.0.1:")
+    page.goto(link.get_attribute("href") or "")
+    dashboard = page.frame_locator("iframe[src*='headrace']").frame_locator("iframe")
+    expect(dashboard.locator("canvas").first).to_be_visible(timeout=_GENEROUS_MS)
+    lease = service.xcom(dag_run, "train", "lease")
+    info = client.info(run.lease_folder(str(lease)))
+    assert info is not None
     direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    with direct.open(address, timeout=30) as answer:
-        assert answer.status == 200
-    with direct.open(address.replace("/status", "/metrics"), timeout=30) as answer:
+    with direct.open(urljoin(info.dashboard_url, "metrics"), timeout=30) as answer:
         figures = answer.read().decode()
     assert re.search(
         r'headrace_step_done\{run="held-[^"]*",step="train",unit="steps"\} \d', figures
     )
     assert "dask_scheduler_workers" in figures
-    page.goto(address)
-    expect(page).to_have_title("Dask: Status", timeout=_GENEROUS_MS)
