@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
-from playwright.sync_api import FrameLocator, Locator, Page, Request, expect
+from playwright.sync_api import FrameLocator, Locator, Page, Request, Route, expect
 
 from headrace.cli.airflow_server import MARK, AirflowApi
 from headrace.files.layout import RunFolder
@@ -408,6 +408,23 @@ def test_samples_are_looked_through_without_a_mouse(
     expect(page.get_by_text("Picture 5 of 5")).to_be_visible(timeout=_GENEROUS_MS)
     page.get_by_role("button", name="Previous").press("Enter")
     expect(place).to_contain_text("sample 38 of train", timeout=_GENEROUS_MS)
+
+
+def test_a_lease_in_the_queue_tells_when_it_is_expected_to_begin(
+    page: Page, visit: Visit, lease: str
+):
+    """The answer is that of the server, as if the batch system had told of a start."""
+
+    def as_if_queued(route: Route) -> None:
+        answer = route.fetch().json()
+        (row,) = (each for each in answer["rows"] if each["lease_id"] == lease)
+        row |= {"waits_for": "priority", "expected_start": answer["now"] + 750}
+        route.fulfill(json=answer)
+
+    page.route("**/data/leases", as_if_queued)
+    visit("leases/")
+    row = page.get_by_role("table", name="Leases").get_by_role("row").filter(has_text=lease)
+    expect(row).to_contain_text(re.compile("priority.*in about 12 min 30 s"))
 
 
 def test_html_of_users_is_text(

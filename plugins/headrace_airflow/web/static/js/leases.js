@@ -17,8 +17,13 @@ const Nodes = ({ row }) =>
     ? html`<${Meter} value=${row.nodes_here / row.nodes_wanted} text=${`${row.nodes_here} of ${row.nodes_wanted}`} />`
     : null;
 
-function Waits({ row }) {
-  if (row.waits_for) return row.waits_for;
+function Waits({ row, now }) {
+  if (row.waits_for) {
+    const left = row.expected_start - now;
+    return known(row.expected_start) && left > 0
+      ? html`<span class="stack"><span>${row.waits_for}</span><span class="muted">in about ${duration(left)}</span></span>`
+      : row.waits_for;
+  }
   if (row.why_ended) return html`<span class="muted">${row.why_ended}</span>`;
   if (known(row.idle_s)) return html`<span class="muted">idle for ${duration(row.idle_s)}</span>`;
   return null;
@@ -30,7 +35,7 @@ const columnsOf = (now, refresh) => [
   { id: "kind", title: "Kind", value: (row) => row.kind, cell: (row) => html`<span class="stack"><span>${words(row.kind)}</span><span class="muted small">${row.role}</span></span>` },
   { id: "site", title: "Site", value: (row) => row.site, cell: (row) => html`<span class="stack"><span>${row.site}</span><span class="muted small">${row.backend}</span></span>` },
   { id: "nodes", title: "Nodes", width: "120px", value: (row) => row.nodes_here, cell: (row) => html`<${Nodes} row=${row} />` },
-  { id: "waits", title: "What it waits for", wide: true, width: "24%", cell: (row) => Waits({ row }) },
+  { id: "waits", title: "What it waits for", wide: true, width: "24%", cell: (row) => Waits({ row, now }) },
   { id: "usd", title: "Each hour", numeric: true, value: (row) => row.usd_per_hour, cell: (row) => (isOpen(row) ? dollars(row.usd_per_hour) : null) },
   { id: "since", title: "Asked for", numeric: true, value: (row) => row.created_at, cell: (row) => html`<${Time} at=${row.created_at} now=${now} />` },
   {
