@@ -19,7 +19,7 @@ PARALLEL = -n $(PROCESSES) --dist loadfile
 PARTS = tests/architecture tests/unit tests/contract tests/dags
 
 .PHONY: help demo test check setup system-packages lint types imports unit contract dags integration \
-	chaos docs reference mutants slurm-up slurm-down format pins clean
+	chaos docs site reference mutants slurm-up slurm-down format pins clean
 
 help: ## This list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | \
@@ -59,7 +59,7 @@ contract: ## Tests that every backend passes
 dags: ## Tests of the DAG files
 integration: ## Tests with real leases, training and Airflow
 chaos: ## Tests that kill processes of a running job
-docs: ## Tests of the documentation: its examples are run, its links and generated pages checked
+docs: ## Build the site, and test the documentation: its examples are run, its links and generated pages checked
 
 mutants: setup ## Which random changes of the code no test notices (ARGS='--number 300 --seed 1'; hours)
 	@exec $(BIN)/python scripts/mutants.py $(ARGS)
@@ -73,6 +73,11 @@ slurm-down: ## End its jobs and daemons
 format: setup ## Format the Python files and correct what can be corrected
 	@$(BIN)/ruff check --quiet --fix-only .
 	@$(BIN)/ruff format --quiet .
+
+docs: site
+
+site: setup ## Build the documentation as a site, build/site/index.html; every warning is an error
+	@scripts/site.sh
 
 reference: setup ## Write the generated pages of docs/reference anew
 	@$(BIN)/python docs/generate.py
