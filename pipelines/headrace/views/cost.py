@@ -1,4 +1,4 @@
-"""The page of costs: what machines took, told apart, and how budgets stand."""
+"""The page of costs: what machines took, told apart, budgets, and what was foretold."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from headrace.ledger.usage_records import UsageSum
 from headrace.recipe.load import available, load_site
 from headrace.record import Record
 from headrace.runs.spending import bring_up_to_date, wasted
+from headrace.views.foretold import ForetoldRow, foretold_rows
 
 By = Literal["month", "user", "site", "cause", "suite"]
 
@@ -55,6 +56,7 @@ class CostPage(Record):
     by: By
     rows: tuple[CostRow, ...]
     budgets: tuple[BudgetRow, ...]
+    foretold: tuple[ForetoldRow, ...]
 
 
 def cost_page(by: By = "month") -> CostPage:
@@ -63,7 +65,8 @@ def cost_page(by: By = "month") -> CostPage:
     rows = [_row(each) for each in open_ledger().usage_sums(by, limit=_MOST_ROWS)]
     if by == "month":
         rows.sort(key=lambda row: row.name, reverse=True)
-    return CostPage(by=by, rows=tuple(rows), budgets=tuple(_budgets()))
+    budgets, foretold = tuple(_budgets()), tuple(foretold_rows())
+    return CostPage(by=by, rows=tuple(rows), budgets=budgets, foretold=foretold)
 
 
 @lru_cache(maxsize=1)

@@ -1,6 +1,6 @@
 // The page of costs: what machines took, by what one asks for, and how far budgets are spent.
 
-import { dollars, number, percent } from "./format.js";
+import { dollars, duration, known, number, percent } from "./format.js";
 import { link, useLive, usePlace } from "./live.js";
 import { Table, useSorted } from "./table.js";
 import { Choice, html, Meter, Missing, Section, Stat, Trouble } from "./ui.js";
@@ -51,6 +51,28 @@ const Budget = ({ budget }) => {
     <span class="small muted">${share > 1 ? "overspent" : `${dollars(budget.usd - budget.spent)} left`}, this month</span></li>`;
 };
 
+const median = (values) => values.sort((one, other) => one - other)[Math.floor((values.length - 1) / 2)];
+const off = (row) => row.took_s / row.expected_s - 1;
+const signed = (share) => `${share < 0 ? "−" : "+"}${percent(Math.abs(share))}`;
+
+const FORETOLD = [
+  { id: "run", title: "Run", lead: true, wide: true, value: (row) => row.run_id, cell: (row) => html`<span class="stack"><a class="strong" href=${link("run/", { id: row.run_id })}>${row.recipe}</a><span class="muted small code">${row.run_id}</span></span>` },
+  { id: "site", title: "Site", value: (row) => row.site, cell: (row) => row.site },
+  { id: "expected", title: "Expected", numeric: true, value: (row) => row.expected_s, cell: (row) => html`<span class="stack"><span>${duration(row.expected_s)}</span>${known(row.expected_half_s) && html`<span class="muted small">± ${duration(row.expected_half_s)}</span>`}</span>` },
+  { id: "took", title: "Took", numeric: true, value: (row) => row.took_s, cell: (row) => duration(row.took_s) },
+  { id: "off", title: "Difference", numeric: true, value: off, cell: (row) => signed(off(row)) },
+  { id: "expected_usd", title: "Expected cost", numeric: true, value: (row) => row.expected_usd, cell: (row) => dollars(row.expected_usd) },
+  { id: "usd", title: "Cost", numeric: true, value: (row) => row.usd, cell: (row) => dollars(row.usd) },
+];
+
+function Foretold({ rows }) {
+  const sort = useSorted(rows, FORETOLD);
+  const aside = rows.length > 0 && html`<span class="muted">half of them off by ${percent(median(rows.map((row) => Math.abs(off(row)))))} or less</span>`;
+  return html`<${Section} title="Expected and taken" aside=${aside} flush>
+    <${Table} caption="Expected and taken" columns=${FORETOLD} rows=${sort.rows} sort=${sort} rowKey=${(row) => row.run_id} cards empty="No run was foretold yet: a recipe's first run on a site never is." />
+  <//>`;
+}
+
 /** The page. */
 export function Cost() {
   const [by, setBy] = usePlace("by", "month");
@@ -65,6 +87,7 @@ export function Cost() {
     ${seen.data
       ? html`<${Totals} rows=${rows} />
         ${seen.data.budgets.length > 0 && html`<${Section} title="Budgets" flush><ul class="running">${seen.data.budgets.map((budget) => html`<${Budget} key=${budget.key} budget=${budget} />`)}</ul><//>`}
-        <${Section} title=${`By ${title.toLowerCase()}`} flush><${Table} caption=${`Cost by ${title.toLowerCase()}`} columns=${columns} rows=${sort.rows} sort=${sort} rowKey=${(row) => row.name} cards empty="Nothing was counted yet." /><//>`
+        <${Section} title=${`By ${title.toLowerCase()}`} flush><${Table} caption=${`Cost by ${title.toLowerCase()}`} columns=${columns} rows=${sort.rows} sort=${sort} rowKey=${(row) => row.name} cards empty="Nothing was counted yet." /><//>
+        <${Foretold} rows=${seen.data.foretold} />`
       : html`<${Missing} seen=${seen} />`}`;
 }
