@@ -207,6 +207,7 @@ def _places(view: RunView) -> Iterator[tuple[str, str]]:
         if isinstance(value, str) and value:
             yield title, value
     yield from (("changed", each) for each in view.changed)
+    yield from (("image", f"{image} ({digest})") for image, digest in view.images.items())
     if "suite" in outputs:
         yield "trials", f"headrace suite show {view.run_id}"
         yield "results", f"headrace results {view.run_id}"

@@ -21,7 +21,7 @@ from headrace.runs.costs import Cost, run_cost
 from headrace.runs.flow import PlannedStep, steps_of
 from headrace.runs.foresight import Ahead, ahead_of
 from headrace.runs.leases import bad_nodes, lost_nodes
-from headrace.runs.provenance import owner_is_gone, owner_process
+from headrace.runs.provenance import images_kept, owner_is_gone, owner_process
 from headrace.runs.runs import Run, open_run
 from headrace.runs.settling import why_no_room
 from headrace.states import EndedJob, FailureClass, LeaseState, StepState
@@ -119,6 +119,8 @@ class RunView(Record):
     """Words after `headrace` that ask for the same again; empty for a run of Airflow."""
     changed: tuple[str, ...] = ()
     """When it went on with changes, and with which."""
+    images: dict[str, str] = {}
+    """Digests of the images of its containers when it began, by path."""
     dashboard_url: str = ""
     """Of the newest lease that is open and ready."""
     dashboard_lease: str = ""
@@ -171,7 +173,8 @@ def overview(run_id: str) -> RunView:
     trains = any(each.name == "train" and each.state is StepState.RUNNING for each in steps)
     use = newest_use(run.folder) if trains else Use()
     asked = () if owner_process(run.request.owner) is None else run.request.words
-    told = {"asked": asked, "changed": tuple(each.words for each in run.request.resumed)}
+    changed = tuple(each.words for each in run.request.resumed)
+    told = {"asked": asked, "changed": changed, "images": images_kept(run.folder)}
     known = known.model_copy(update={**told, "steps": steps, "use": use})
     is_watched = not record.state.is_final and not known.owner_is_gone
     try:

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any
 
 from pydantic import JsonValue
 
@@ -93,10 +94,20 @@ def provenance(recipe: str, overrides: Sequence[str]) -> dict[str, JsonValue]:
 
 def user_of(run: RunFolder, owner: str) -> str:
     """Who asked for a run; the owner's text where its folder does not tell."""
-    with suppress(ValueError, OSError):  # a damaged file keeps no run from ending
-        user = json.loads(read_bytes(run.provenance) or "{}").get("user")
-        return user if isinstance(user, str) else owner
-    return owner
+    user = _kept(run, "user")
+    return user if isinstance(user, str) else owner
+
+
+def images_kept(run: RunFolder) -> dict[str, str]:
+    """Digests of the images of a run's containers when it began, by path."""
+    images = _kept(run, "images")
+    return images if isinstance(images, dict) else {}
+
+
+def _kept(run: RunFolder, key: str) -> Any:
+    with suppress(ValueError, OSError, AttributeError):  # a damaged file keeps no run from ending
+        return json.loads(read_bytes(run.provenance) or "{}").get(key)
+    return None
 
 
 def code_folder(recipe: Path) -> Path:

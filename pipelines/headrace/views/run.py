@@ -60,6 +60,8 @@ class RunPage(RunRow):
     logs: tuple[LogName, ...]
     report: str
     """Address of the report below that of the pages; empty without one."""
+    images: dict[str, str]
+    """Digests of the images of its containers when it began, by path."""
     rerun: str
     """Words that ask for the same once more."""
 
@@ -102,5 +104,6 @@ def run_page(run_id: str, *, can_act: bool) -> RunPage:
         checkpoints=tuple(checkpoint_rows(folder)),
         logs=tuple(log_names(run_id)),
         report=report_address(run_id),
+        images=view.images,
         rerun=f"headrace rerun {run_id}",
     )

@@ -17,6 +17,7 @@ from headrace.recipe.recipe import Recipe
 from headrace.runs.runs import Run
 from headrace.states import StepState
 from headrace.steps.mailbox import StepResult
+from headrace.views.run import run_page
 from support.command_line import headrace
 from support.runs import attempt_row_of, lease_on_disk, make_run
 from support.suite_journal import added, ended, journal, make_suite, started
@@ -221,10 +222,13 @@ def test_rerun_tells_when_an_image_is_another_one(headrace_home: Path, tmp_path:
     def changed() -> set[str]:
         return {key for part, key, *_ in told("rerun", run.run_id, "--check") if part == "images"}
 
-    assert json.loads(run.folder.provenance.read_text())["images"].keys() == {
-        str(file),
-        str(folder),
-    }
+    told_images = json.loads(run.folder.provenance.read_text())["images"]
+    assert told_images.keys() == {str(file), str(folder)}
+    assert run_page(run.run_id, can_act=False).images == told_images
+    open_ledger().finish_run(run.run_id, StepState.SUCCEEDED, finished_at=1.0)
+    shown = headrace("status", run.run_id, columns=400).stdout
+    for image, digest in told_images.items():
+        assert f"{image} ({digest})" in shown
     assert changed() == set()
     with file.open("r+b") as image:
         image.write(b"x")

@@ -101,6 +101,7 @@ const Actions = ({ run, refresh }) => html`
 
 const Addresses = ({ run }) => html`<p class="facts">
   <span>Folder <span class="code">${run.folder}</span> <${Copy} text=${run.folder} what="the folder" /></span>
+  ${Object.entries(run.images).map(([image, digest]) => html`<span>Image <span class="code">${image}</span> (${digest})</span>`)}
 </p>`;
 
 /** The report at the end, where there is one. */
