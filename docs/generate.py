@@ -14,6 +14,7 @@ from typing import Any
 from generators.commands import commands_page
 from generators.dags import dags_page
 from generators.models import model_page
+from generators.python_api import api_page
 
 from headrace.recipe.load import BUILT_IN
 from headrace.recipe.recipe import Recipe
@@ -34,6 +35,7 @@ def pages(folder: Path) -> dict[Path, str]:
         folder / "site.md": model_page(Site, BUILT_IN / "sites" / "laptop.yaml"),
         folder / "cli.md": commands_page(),
         folder / "dags.md": dags_page(ROOT / "dags"),
+        folder / "python.md": api_page(),
         **schemas,
     }
 

@@ -138,11 +138,11 @@ class ShardWriter:
         self._add(info, [_as_bytes(row) for row in values])
 
     def add_ragged(self, name: str, items: Sequence[bytes]) -> None:
-        """Add a field of varying length, one byte string a sample; errors as `add_fixed`."""
+        """Add a field `name` of varying length, `items` a sample each; errors as `add_fixed`."""
         self._add(FieldInfo(name=name, dtype="uint8", layout="ragged"), list(items))
 
     def add_arrays(self, name: str, items: Sequence[NDArray[Any]]) -> None:
-        """Add a field of arrays of one dtype and number of axes, of any shape; as `add_fixed`."""
+        """Add a field `name`: `items` of one dtype and number of axes; errors as `add_fixed`."""
         ndim = items[0].ndim if items else 0
         dtype = items[0].dtype.name if items else "uint8"
         info = FieldInfo(name=name, dtype=dtype, layout="ragged", ndim=ndim)

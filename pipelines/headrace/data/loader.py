@@ -31,7 +31,7 @@ ReadGroup = Callable[[range], deque[Batch]]
 
 
 class BatchLoader:
-    """Iterates over the batches of an order; what Lightning takes for a DataLoader.
+    """Batches of a `dataset` in an `order`; what Lightning takes for a DataLoader.
 
     While a batch is worked on, threads read the next ones; no process is started. The position is
     counted in batches handed out, so reading ahead does not change it.
@@ -40,6 +40,7 @@ class BatchLoader:
     keeps. One pass at a time: a pass that is given up ends with its iterator. Without `set_epoch`
     the next pass takes the same epoch again.
 
+    `fields` are names of those wanted, by default all; `reading` is how samples are made of them.
     `prefetch` batches are read ahead, by half as many threads; 0 reads one when it is asked for.
     Small ones are read several in one go (up to 8 MiB), and count as one. Copies out of memory are
     not made ahead as long as the caller does no work on them, see `Payoff`. `num_epochs` there will

@@ -213,7 +213,7 @@ class Normalize:
 
 
 class ChannelsFirst:
-    """Pictures `(batch, height, width[, channels])` become `(batch, channels, height, width)`."""
+    """Pictures `(batch, height, width[, channels])` in `field` get the channels as second axis."""
 
     def __init__(self, field: str = "image") -> None:
         self.field = field

@@ -57,7 +57,7 @@ class DigitsClassifier(LightningModule):  # type: ignore[misc]
         return loss
 
     def validation_step(self, batch: Batch, index: int) -> None:
-        """Count the correct answers."""
+        """Count the correct answers in a batch with `image` and `label`."""
         del index
         self.val_accuracy.update(self(batch["image"]), batch["label"])
         self.log("val/accuracy", self.val_accuracy, batch_size=len(batch["label"]))
