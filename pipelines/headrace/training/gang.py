@@ -29,11 +29,12 @@ from headrace.staging.gang_store import Brought
 from headrace.staging.peers import PeerGroup, groups_of
 from headrace.steps.context import StepContext, resolved
 from headrace.steps.model_process import start_forked
+from headrace.steps.networks import interface_of, interfaces
 from headrace.training import checkpoints
 from headrace.training.data import data_on_node
 from headrace.training.data_watch import DataWatch, Rounds
 from headrace.training.failures import PortTakenError, verdict
-from headrace.training.launch import free_port, interface_of, interfaces, rank_children
+from headrace.training.launch import free_port, rank_children
 from headrace.training.mpi import run_together
 from headrace.training.own_gpus import own_gpus
 from headrace.training.plan import check_memory, plan_training, training_fingerprint

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import ipaddress
 import socket
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
-
-import psutil
 
 from headrace.children import Child
 from headrace.errors import StepError
@@ -17,6 +14,7 @@ from headrace.files.layout import RunFolder, StepFolder
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Role
 from headrace.steps.model_process import model_environment, python_module
+from headrace.steps.networks import network_environment
 from headrace.training.records import NodeLaunch, NodeReady
 
 _NO_QUEUE = "^slurm,tm,lsf,gridengine"
@@ -36,7 +34,7 @@ def rank_children(node: NodeReady, recipe: Recipe, role: Role) -> tuple[Child, .
             name=rank_name(rank),
             command=_command(launch, recipe, rank),
             env={
-                **_networks(node.interface),
+                **network_environment(node.interface),
                 **model_environment(role),
                 **torchrun_environment(launch, rank, recipe.train.max_restarts),
                 **(script_environment(node, recipe) if recipe.train.script else {}),
@@ -72,24 +70,6 @@ def torchrun_environment(launch: NodeLaunch, rank: int, max_restarts: int) -> di
     }
 
 
-def interface_of(address: str, interfaces: Mapping[str, Sequence[str]]) -> str | None:
-    """Name of the network interface that has an IP address; None when there is none."""
-    try:
-        wanted = ipaddress.ip_address(address)
-    except ValueError:
-        return None
-    for name, found in interfaces.items():
-        if any(str(wanted) == each.partition("%")[0] for each in found):
-            return name
-    return None
-
-
-def interfaces() -> dict[str, list[str]]:
-    """Addresses of this machine by network interface."""
-    found = psutil.net_if_addrs().items()
-    return {name: [each.address for each in addresses] for name, addresses in found}
-
-
 def free_port(address: str) -> int:
     """A port of this machine that nobody listens on just now."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
@@ -105,12 +85,6 @@ def _command(launch: NodeLaunch, recipe: Recipe, rank: int) -> tuple[str, ...]:
         )
     script = (sys.executable, "-u", recipe.train.script, *recipe.train.args)
     return python_module("headrace.processes", "--", *script)
-
-
-def _networks(interface: str | None) -> dict[str, str]:
-    if interface is None:
-        return {}
-    return {"GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": interface}
 
 
 def script_environment(node: NodeReady, recipe: Recipe) -> dict[str, str]:

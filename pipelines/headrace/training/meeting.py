@@ -24,7 +24,7 @@ from torch.distributed import (  # type: ignore[attr-defined]
     TCPStore,
 )
 
-from headrace.training.launch import interface_of, interfaces
+from headrace.steps.networks import interface_of, interfaces
 from headrace.training.records import NodeLaunch
 
 _TRIAL_TIMEOUT = timedelta(seconds=60)

@@ -9,9 +9,9 @@ import pytest
 
 from headrace.recipe.site import Role
 from headrace.steps.model_process import VARYING
+from headrace.steps.networks import interface_of
 from headrace.training.launch import (
     free_port,
-    interface_of,
     rank_children,
     torchrun_environment,
 )
