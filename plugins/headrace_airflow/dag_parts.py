@@ -17,6 +17,7 @@ from airflow.sdk import Param, TaskGroup
 from yaml import YAMLError
 
 from headrace.errors import RecipeError, SiteError, UserError, nearest
+from headrace.probes.records import PARTS
 from headrace.recipe.load import available
 from headrace.recipe.overrides import check_from_outside
 from headrace.recipe.suite import MAX_TRIALS
@@ -126,6 +127,38 @@ def suite_params() -> dict[str, Param]:
         description="Points that a sampler proposes; empty: all combinations, or as the recipe.",
     )
     return {**train_params(), "trials": trials}
+
+
+def probe_params() -> dict[str, Param]:
+    """Parameters of the DAG of probes."""
+    return {
+        "site": _choice("sites", "Site", "Where: the machines that are measured."),
+        "role": Param(
+            None,
+            type=["null", "string"],
+            pattern=r"^[A-Za-z0-9_-]+$",
+            title="Role",
+            description="Of the site. Empty: gpu, else its first one.",
+        ),
+        "nodes": Param(
+            None,
+            type=["null", "integer"],
+            minimum=1,
+            title="Nodes",
+            description="Empty: all of a gang, up to 2 of a pool.",
+        ),
+        "parts": Param(
+            None,
+            type=["null", "array"],
+            items={"type": "string", "enum": list(PARTS)},
+            examples=list(PARTS),
+            title="Parts",
+            description="What is measured. Empty: all.",
+        ),
+        "quick": Param(
+            False, type="boolean", title="Quick", description="Small sizes: whether all works."
+        ),
+    }
 
 
 def overrides_of(params: Mapping[str, Any]) -> tuple[str, ...]:

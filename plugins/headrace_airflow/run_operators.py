@@ -163,7 +163,7 @@ class PrepareRunOperator(BaseOperator):  # type: ignore[misc]
     template_fields_renderers = {"resolved_recipe": "yaml"}
     overwrite_rtif_after_execution = True
 
-    def __init__(self, *, kind: Literal["train", "pack", "suite"], **kwargs: Any) -> None:
+    def __init__(self, *, kind: Literal["train", "pack", "suite", "probe"], **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.kind = kind
         self.plan = ""
@@ -175,13 +175,12 @@ class PrepareRunOperator(BaseOperator):  # type: ignore[misc]
         params = context["params"]
         with told_to_airflow():
             request = RunRequest(
-                recipe=check_choice("recipes", params["recipe"]),
                 site=check_choice("sites", params["site"]),
-                overrides=self._overrides(params),
                 key=owner,
                 owner=owner,
                 user=context["dag_run"].triggering_user_name or "",
                 kind=self.kind,
+                **self._asked(params),
             )
             run = create_run(request)
             note_prediction(run)
@@ -191,6 +190,11 @@ class PrepareRunOperator(BaseOperator):  # type: ignore[misc]
         self.log.info("The plan:\n%s", self.plan)
         self.log.info("The recipe, resolved:\n%s", self.resolved_recipe)
         return run.run_id
+
+    def _asked(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        """Fields of the request that its kind of run has."""
+        recipe = check_choice("recipes", params["recipe"])
+        return {"recipe": recipe, "overrides": self._overrides(params)}
 
     def _overrides(self, params: Mapping[str, Any]) -> tuple[str, ...]:
         overrides = overrides_of(params)

@@ -21,7 +21,8 @@ LIGHT = (
 )
 
 SENT = (
-    "headrace.probes",
+    "headrace.probes.on_node",
+    "headrace.probes.step",
     "headrace.packing.pack_shard",
     "headrace.staging.staged",
     "headrace.staging.step",

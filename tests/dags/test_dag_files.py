@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 from airflow.sdk.exceptions import ParamValidationError
 
-DAG_IDS = {"headrace_pack", "headrace_reaper", "headrace_suite", "headrace_train"}
+DAG_IDS = {"headrace_pack", "headrace_probe", "headrace_reaper", "headrace_suite", "headrace_train"}
 
 
 def test_all_parse(dag_bag):
@@ -27,7 +27,8 @@ def test_each_tells_what_it_is_for(dag_bag, dag_id):
 
 
 @pytest.mark.parametrize(
-    ("dag_id", "most"), [("headrace_pack", 5), ("headrace_suite", 8), ("headrace_train", 10)]
+    ("dag_id", "most"),
+    [("headrace_pack", 5), ("headrace_probe", 5), ("headrace_suite", 8), ("headrace_train", 10)],
 )
 def test_tasks_are_few(dag_bag, dag_id, most):
     """Work of any size is O(1) tasks, also the trials of a suite (pains 1, 2, 3)."""
@@ -39,6 +40,8 @@ def test_tasks_are_few(dag_bag, dag_id, most):
     [
         ("headrace_pack", "release_pool", "acquire_pool"),
         ("headrace_pack", "finish", "prepare"),
+        ("headrace_probe", "release_nodes", "acquire_nodes"),
+        ("headrace_probe", "finish", "prepare"),
         ("headrace_train", "release_pool", "acquire_pool"),
         ("headrace_train", "release_gang", "acquire_gang"),
         ("headrace_train", "finish", "prepare"),
@@ -58,6 +61,7 @@ def test_what_is_acquired_is_released(dag_bag, dag_id, teardown, setup):
     ("dag_id", "rows"),
     [
         ("headrace_pack", ["get_machines", "pack", "return_machines"]),
+        ("headrace_probe", ["get_machines", "probe", "return_machines"]),
         (
             "headrace_train",
             [
@@ -84,7 +88,7 @@ def test_the_grid_shows_the_steps_in_order_between_folded_machines(dag_bag, dag_
     assert ids == {task for task in dag.task_ids if task.startswith(("acquire_", "release_"))}
 
 
-@pytest.mark.parametrize("dag_id", ["headrace_pack", "headrace_suite", "headrace_train"])
+@pytest.mark.parametrize("dag_id", sorted(DAG_IDS - {"headrace_reaper"}))
 def test_a_run_that_failed_fails_its_dag_run(dag_bag, dag_id):
     assert dag_bag.dags[dag_id].get_task("finish").on_failure_fail_dagrun
 
@@ -97,7 +101,7 @@ def test_training_waits_for_the_packed_dataset_and_not_only_for_its_lease(dag_ba
         assert before in train.get_task(after).upstream_task_ids
 
 
-@pytest.mark.parametrize("dag_id", ["headrace_pack", "headrace_suite", "headrace_train"])
+@pytest.mark.parametrize("dag_id", sorted(DAG_IDS - {"headrace_reaper"}))
 def test_a_step_is_retried_soon_and_never_limited_by_airflow(dag_bag, dag_id):
     """An Airflow time limit would end the task and leave the work (pains 5, 9)."""
     for task in dag_bag.dags[dag_id].tasks:

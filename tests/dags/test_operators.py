@@ -20,6 +20,7 @@ from headrace.clusters.records import LeaseSpec, Walltime
 from headrace.errors import CapacityError, JobRefusedError, LeaseError, QueueFullError, SilentError
 from headrace.files.atomic import read_record, write_record
 from headrace.ledger.ledger import open_ledger
+from headrace.probes.records import ProbeOptions
 from headrace.recipe.base import Target
 from headrace.runs.leases import RELEASED
 from headrace.runs.overview import LeaseLook, Look
@@ -40,6 +41,7 @@ from headrace_airflow.operators import (
     ReleaseLeaseOperator,
     StepOperator,
 )
+from headrace_airflow.probe_operator import PrepareProbeOperator
 from headrace_airflow.run_operators import (
     FinishRunOperator,
     PrepareRunOperator,
@@ -176,6 +178,25 @@ def test_prepare_shows_the_plan_and_the_resolved_recipe(context, headrace_home):
     model = Target.model_validate({"_target_": "a.B", "api_key": "hush"})
     secretive = replace(run, recipe=run.recipe.model_copy(update={"model": model}))
     assert "api_key: '***'" in preview.recipe_text(secretive)
+
+
+def test_prepare_makes_a_probe_of_what_the_form_says(context):
+    context["params"] = {"site": "laptop", "role": None, "nodes": None, "parts": None}
+    context["params"]["quick"] = False
+    operator = PrepareProbeOperator(task_id="prepare")
+    run = open_run(operator.execute(context))
+    assert (run.recipe.train.role, run.recipe.train.nodes) == ("gpu", 1)
+    assert run.request.probe == ProbeOptions()
+    assert "gpu: gang of 1 node" in operator.plan
+    context["ti"].run_id = context["dag_run"].run_id = "another"
+    context["params"] |= {"role": "cpu", "nodes": 1, "parts": ["gemm"], "quick": True}
+    run = open_run(operator.execute(context))
+    assert (run.recipe.train.role, run.recipe.train.nodes) == ("cpu", 1)
+    assert run.request.probe == ProbeOptions(only=("gemm",), role="cpu", nodes=1, quick=True)
+    context["ti"].run_id = context["dag_run"].run_id = "a third"
+    context["params"]["role"] = "gpuu"
+    with pytest.raises(AirflowFailException, match="has no role 'gpuu'"):
+        operator.execute(context)
 
 
 def test_a_silent_queue_leaves_the_plan_out(context, monkeypatch):

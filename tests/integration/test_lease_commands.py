@@ -14,10 +14,15 @@ from headrace.clusters.local import marked
 from headrace.clusters.records import HostRecord
 from headrace.errors import SiteError, UnknownNameError
 from headrace.files.atomic import read_record
-from headrace.files.layout import LeaseFolder
+from headrace.files.layout import LeaseFolder, RunFolder
+from headrace.files.tiers import folder_of
+from headrace.ledger.ledger import open_ledger
+from headrace.recipe.load import load_site
 from headrace.recipe.site import Role
+from headrace.runs.runs import run_of_folder
 from headrace.states import LeaseState, StepState
 from headrace.steps import mailbox
+from headrace.views.facts import facts_of
 from support import command_line
 from support.leases import opened, submit_probe
 from support.waiting import wait_until
@@ -93,3 +98,56 @@ def test_without_leases(headrace: Headrace) -> None:
     assert headrace("list", "--all") == "No leases.\n"
     assert json.loads(headrace("list", "--json")) == []
     assert headrace("reap") == "Nothing to reap.\n"
+
+
+def test_a_probe_is_a_run_with_a_report_and_leaves_nothing(
+    headrace_home: Path, no_leftover_processes: None
+) -> None:
+    words = ("--quick", "--only", "gemm,memory,network,storage")
+    done = command_line.headrace("probe", *words, "--json")
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout)
+    run_id, rows = found["run_id"], found["rows"]
+    assert {row["part"] for row in rows} == set(words[2].split(","))
+    assert all(len(row["values"]) >= 5 and min(row["values"]) > 0 for row in rows)
+    assert found["usd"] is None
+    assert 0 < found["cpu_use"] <= 1
+    assert found["node_s"] > 0
+    notes = found["record"]["findings"]["notes"]
+    assert "network: one node, so its two ranks talk over that alone" in notes
+
+    record = open_ledger().run(run_id)
+    assert (record.state, facts_of(record).kind) == (StepState.SUCCEEDED, "probe")
+    (taken,) = (row for row in open_ledger().usage(run_id) if row.kind == "probe")
+    assert (taken.nodes, taken.state) == (1, StepState.SUCCEEDED)
+    asked = run_of_folder(run_id, RunFolder(Path(record.folder))).request
+    assert asked.words == ("probe", "--site", "laptop", *words[1:3], "--quick")
+    html = Path(found["report"]).read_text()
+    for shown in (run_id, "Spread", "fp32 on cpu", "data:image/png", "python"):
+        assert shown in html
+    places = [headrace_home, *(folder_of(tier) for tier in load_site("laptop").tiers)]
+    assert [left for place in places for left in place.glob("headrace-probe-*")] == []
+
+    shown = command_line.headrace("probe", run_id, columns=80).stdout
+    assert "fp32 on cpu" in shown
+    assert max(map(len, shown.split("figure ")[1].split("\n\n")[0].splitlines())) <= 80
+    both = json.loads(command_line.headrace("probe", run_id, "--compare", run_id, "--json").stdout)
+    assert len(both["differences"]) == len(rows)
+    assert {each["loss"] for each in both["differences"]} == {0.0}
+    assert "within the spread" in Path(both["report"]).read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("--only", "gem"), "--only names 'gem', which is no part\n  Did you mean 'gemm'"),
+        (("--role", "gpus"), "Site laptop has no role 'gpus'"),
+        (("--nodes", "9"), "9 nodes are asked of role 'gpu', which has 1"),
+        (("--compare", "laptopp"), "laptopp"),
+    ],
+)
+def test_a_probe_that_cannot_be_done_is_told_before_anything_is_asked_for(
+    headrace_home: Path, words: tuple[str, ...], told: str
+) -> None:
+    assert told in str(command_line.refusal("probe", *words))
+    assert open_ledger().runs() == ()

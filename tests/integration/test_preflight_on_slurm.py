@@ -14,11 +14,14 @@ from headrace.clusters.fleet import Fleet
 from headrace.clusters.records import BadNodes, LeaseSpec
 from headrace.files.atomic import read_record
 from headrace.files.layout import LeaseFolder, SiteFolder
+from headrace.probes.records import ProbeRecord
 from headrace.recipe.site import Role, Tier
-from headrace.states import LeaseState
+from headrace.states import LeaseState, StepState
+from headrace.steps import mailbox
 from support import container_image
-from support.leases import START_TIMEOUT_S, lease_spec, wait_for_state
+from support.leases import START_TIMEOUT_S, lease_spec, submit_probe, wait_for_state
 from support.slurm_dev import DevSlurm
+from support.waiting import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -59,8 +62,27 @@ def test_workers_run_in_the_container_and_the_host_outside(
     folder = _works_inside(tmp_path, role, timeout_s=1)
     looked = [each.name for report in preflight.reports(folder) for each in report.checks]
     assert looked == ["GPUs", "tiers", "locks", "container", "all-reduce"] * 2
+    _check_that_a_probe_measures_inside(folder)
     client.end(folder)
     assert client.state(folder, 0) is LeaseState.CLOSED
+
+
+def _check_that_a_probe_measures_inside(lease: LeaseFolder) -> None:
+    """On both nodes together, from inside the container; its start from outside."""
+    options = {"only": ["network", "container"], "quick": True}
+    step = submit_probe(lease, nodes=2, probe=options)
+    wait_until(lambda: mailbox.outcome(step), START_TIMEOUT_S, "the probe to end")
+    result = mailbox.outcome(step)
+    assert result is not None
+    assert result.state is StepState.SUCCEEDED, result.failure
+    record = read_record(Path(str(result.outputs["probe"])), ProbeRecord)
+    assert record is not None
+    assert record.container.startswith("charliecloud ")
+    assert [node["name"] for node in record.nodes] == ["node-0", "node-1"]
+    found = {each.name: each for each in record.findings.measurements}
+    assert found["all-reduce by gloo, 8 B"].settings == "2 ranks"
+    for name in ("python -c pass", "import torch"):
+        assert len(found[f"{name}, bare"].values) == len(found[f"{name}, charliecloud"].values) == 5
 
 
 @IN_CONTAINER

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from pydantic import JsonValue
+
 from headrace.clusters import client
 from headrace.clusters.records import LeaseSpec
 from headrace.files.atomic import write_record
@@ -68,8 +70,10 @@ def wait_for_state(folder: LeaseFolder, state: LeaseState, timeout_s: float) -> 
     wait_until(seen, timeout_s, f"the lease to be {state.value}")
 
 
-def submit_probe(lease: LeaseFolder, name: str = "look", nodes: int = 1) -> StepFolder:
-    """Put a probe step into the mailbox of a lease."""
+def submit_probe(
+    lease: LeaseFolder, name: str = "look", nodes: int = 1, **more: JsonValue
+) -> StepFolder:
+    """Put a probe step into the mailbox of a lease; `more` are further inputs."""
     run = SiteFolder(lease.path.parent.parent).run("demo")
     write_record(run.recipe, load_recipe("digits"))
     write_record(run.site, load_site("laptop"))
@@ -80,6 +84,6 @@ def submit_probe(lease: LeaseFolder, name: str = "look", nodes: int = 1) -> Step
         name=name,
         attempt=1,
         run_folder=str(run.path),
-        inputs={"nodes": nodes},
+        inputs={"nodes": nodes, **more},
     )
     return mailbox.submit(lease, spec)

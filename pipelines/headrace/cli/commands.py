@@ -20,6 +20,7 @@ from headrace.cli import (
     ledger,
     origins,
     plan,
+    probe,
     profile,
     results,
     run_list,
@@ -43,7 +44,7 @@ COMMANDS = "headrace.commands"
 _PANELS = {
     "Run": (
         *(runs.run, sweep.sweep, runs.evaluate, runs.resume, origins.rerun, runs.cancel),
-        *(plan.plan, what_if.what_if),
+        *(plan.plan, what_if.what_if, probe.probe),
     ),
     "Look": (
         *(runs.status, top.top, runs.logs, run_list.app, suites.app, results.results),

@@ -100,7 +100,8 @@ def _request(before: Origin, site: str) -> RunRequest:
     run_id, _, number = before.name.partition(":")
     run = RunFolder(Path(open_ledger().run(run_id).folder))
     asked = run_of_folder(run_id, run).request
-    more = {} if number else {"kind": asked.kind, "of": asked.of, "watch": asked.watch}
+    names = () if number else ("kind", "of", "watch", "probe")
+    more = {name: getattr(asked, name) for name in names}
     recipe, suite = Path(before.folder) / run.recipe.name, before.recipe.suite
     overrides = tuple(f"train.{key}={value}" for key, value in before.launch.items())
     if suite is not None:  # interpolations of its source follow the values of trials

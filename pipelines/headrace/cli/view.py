@@ -202,6 +202,7 @@ def _places(view: RunView) -> Iterator[tuple[str, str]]:
         ("checkpoint", "train", "checkpoint"),
         ("best", "train", "best_checkpoint"),
         ("report", "evaluate", "report"),
+        ("report", "probe", "report"),
     ):
         value = outputs.get(step, {}).get(key)
         if isinstance(value, str) and value:

@@ -152,6 +152,8 @@ class RunFolder(Folder):
     """Folder of what training told while it went on; see `headrace.steps.history`."""
     profile = Named("profile")
     """Folder of profiles of the training, one a time that somebody asked."""
+    probe = Named("probe.json")
+    """Of a probe: what it has found."""
     report = Named("report")
     """Folder of the evaluation report."""
     enough = Named("enough")

@@ -55,6 +55,16 @@ def check_packing(recipe: Recipe, site: Site) -> None:
     check_reader(recipe, role)
 
 
+def check_probing(recipe: Recipe, site: Site) -> None:
+    """Refuse to probe a role that the site does not have, or more nodes than it has.
+
+    Raises:
+        SiteError: The site lacks the role.
+        RecipeError: It has too few nodes.
+    """
+    check_nodes(recipe, _role(recipe, site, "train.role", recipe.train.role))
+
+
 def check_training(recipe: Recipe, site: Site) -> None:
     """Refuse a recipe that cannot be trained on the site.
 

@@ -12,7 +12,14 @@ from headrace.errors import DataError, RecipeError, UnknownNameError, UserError,
 from headrace.files.damage import archive_damage, is_sealed, sealed_damage
 from headrace.files.layout import RunFolder
 from headrace.recipe.arguments import is_as_here
-from headrace.recipe.fit import absolute, check_evaluation, check_packing, check_training, opened
+from headrace.recipe.fit import (
+    absolute,
+    check_evaluation,
+    check_packing,
+    check_probing,
+    check_training,
+    opened,
+)
 from headrace.recipe.gang import narrowed
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Role, Site
@@ -55,6 +62,8 @@ def steps_of(recipe: Recipe, kind: str) -> tuple[PlannedStep, ...]:
         return (pack,)
     if kind == "evaluate":
         return (PlannedStep(name="evaluate", kind="evaluate", role=role, needs=(dataset,)),)
+    if kind == "probe":
+        return (PlannedStep(name="probe", kind="probe", role=role),)
     if kind == "suite":
         return (pack, PlannedStep(name="suite", kind="suite", role=role, needs=(dataset,)))
     checkpoint = ("checkpoint", "train", "checkpoint")
@@ -93,6 +102,9 @@ def fitted(recipe: Recipe, site: Site, kind: str, *, is_from_terminal: bool) -> 
         check_evaluation(recipe, site)
         _check_weights(recipe, site)
         return recipe, site
+    if kind == "probe":
+        check_probing(recipe, site)
+        return recipe, narrowed(recipe, site)
     check_packing(recipe, site)
     if kind == "train":
         check_training(recipe, site)

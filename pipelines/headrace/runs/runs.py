@@ -17,6 +17,7 @@ from headrace.files.layout import LeaseFolder, RunFolder, SiteFolder
 from headrace.files.private import make_private
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.records import RunRecord
+from headrace.probes.records import ProbeOptions
 from headrace.recipe.difference import Resumption
 from headrace.recipe.load import load_recipe, load_site, settled, source_of
 from headrace.recipe.recipe import Recipe
@@ -24,6 +25,7 @@ from headrace.recipe.site import Site
 from headrace.record import Record
 from headrace.runs.flow import check_evaluated, fitted, of_run
 from headrace.runs.images import images_of
+from headrace.runs.probes import write_probe_report
 from headrace.runs.provenance import owner_process, write_provenance
 from headrace.runs.results import write_report
 from headrace.runs.suites import is_suite
@@ -47,18 +49,22 @@ class RunRequest(Record):
     """Who answers for the run: `airflow:<dag_id>:<dag_run_id>` or `cli:<host>:<pid>:<started>`."""
     user: str = ""
     """Who asked, where that is not the account that headrace runs as."""
-    kind: Literal["train", "pack", "evaluate", "suite"] = "train"
-    """The main job, only its packing, an evaluation of another run, or the trials of a suite."""
+    kind: Literal["train", "pack", "evaluate", "suite", "probe"] = "train"
+    """The main job, only its packing, an evaluation of a run, a suite, or a probe of the site."""
     of: str = ""
     """Id of the run that is evaluated; empty for the other kinds."""
     watch: bool = False
     """Whether that run's checkpoints are evaluated as they come, while it trains."""
+    probe: ProbeOptions | None = None
+    """Of a probe: what is measured."""
     resumed: tuple[Resumption, ...] = ()
     """What was changed when the run went on."""
 
     @property
     def words(self) -> tuple[str, ...]:
         """Words after `headrace` that ask for the same again."""
+        if self.probe is not None:
+            return ("probe", "--site", self.site, *self.probe.words)
         verb = "sweep" if self.kind == "suite" else "run"
         start = ("evaluate", self.of) if self.of else (verb, self.recipe)
         part = {"pack": ("--pack-only",), "evaluate": ("--watch",) if self.watch else ()}
@@ -171,6 +177,8 @@ def finish_run(run: Run, state: StepState) -> None:
     if is_suite(record):
         write_report(record)
     note_usage(run.run_id)
+    if run.request.kind == "probe" and state is StepState.SUCCEEDED:
+        write_probe_report(run.run_id)
 
 
 def _check_left(run: Run) -> None:

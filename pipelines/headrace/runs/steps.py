@@ -70,10 +70,8 @@ def start_step(run: Run, name: str, ahead: Collection[str] = ()) -> Ticket | Ste
     """
     planned = _planned(run, name)
     latest = open_ledger().latest_attempt(run.run_id, name)
-    if latest is not None:
-        attached = _resume(run, latest)
-        if attached is not None:
-            return attached
+    if latest is not None and (attached := _resume(run, latest)) is not None:
+        return attached
     return _submit(run, planned, 1 if latest is None else latest.attempt + 1, ahead)
 
 
@@ -270,6 +268,8 @@ def _put(run: Run, record: AttemptRecord) -> Ticket:
 def _inputs(run: Run, planned: PlannedStep) -> dict[str, JsonValue]:
     """What a step is given: by earlier ones of the run, or of the run that it evaluates."""
     request = run.request
+    if request.probe is not None:
+        return {"nodes": run.recipe.train.nodes, "probe": request.probe.model_dump(mode="json")}
     if not request.of:
         return planned.inputs(outputs_of(run.run_id))
     watched = {"watched": open_ledger().run(request.of).folder} if request.watch else {}

@@ -36,7 +36,7 @@ MODULES = {
     "stage": "headrace.staging.step",
     "train": "headrace.training.step",
     "evaluate": "headrace.evaluation.step",
-    "probe": "headrace.probes",
+    "probe": "headrace.probes.step",
     "suite": "headrace.suites.step",
 }
 """Which module runs which kind of step; the siblings above meet only here."""

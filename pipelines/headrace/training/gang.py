@@ -50,8 +50,7 @@ from headrace.training.records import (
 )
 from headrace.training.watch import run_watched, tell_failure
 
-_MAX_PORT_CLASHES, _SECRET_BYTES = 5, 32
-_STOPPING_S = 5.0
+_MAX_PORT_CLASHES, _SECRET_BYTES, _STOPPING_S = 5, 32, 5.0
 
 
 class Gang:

@@ -16,7 +16,7 @@ from headrace.record import Record
 from headrace.runs.provenance import user_of
 from headrace.runs.suites import is_suite, objectives_of
 
-Kind = Literal["train", "pack", "evaluate", "suite"]
+Kind = Literal["train", "pack", "evaluate", "suite", "probe"]
 
 _MOST = 10_000
 

@@ -1,4 +1,4 @@
-"""The probe step: tells what the nodes of a lease are, and that it works from end to end."""
+"""What a node of a lease is and has."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import platform
 import shutil
 import socket
+import subprocess
 import sys
 from collections.abc import Mapping
 from importlib import metadata
@@ -14,40 +15,12 @@ from typing import Any
 
 import psutil
 
-from headrace.clusters.fleet import Fleet
-from headrace.files.tiers import folder_of
-from headrace.steps.context import StepContext
-
 _PACKAGES = ("headrace", "dask", "distributed", "torch", "lightning", "h5py", "numpy")
+_MODELS = ("model name", "cpu\t")
 _VARIABLES = ("OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "SLURM_JOB_ID")
 
 
-def run(context: StepContext) -> dict[str, Any]:
-    """Look at nodes of the lease.
-
-    Args:
-        context: Input `nodes`: how many to look at; 1 when left out.
-
-    Returns:
-        `nodes`: for each node its `name`, `address`, and what `_node_facts` gives.
-
-    Raises:
-        LeaseError: The nodes are not there in time.
-    """
-    count = int(str(context.spec.inputs.get("nodes") or 1))
-    tiers = {tier.name: str(folder_of(tier)) for tier in context.site.tiers}
-    context.progress(0, count, "nodes", "waiting for nodes")
-    found: list[dict[str, Any]] = []
-    with Fleet.open(context.lease_folder) as fleet:
-        timeout_s = fleet.role.start_timeout
-        for node in fleet.nodes(count, timeout_s, check=context.check):
-            facts = fleet.call(node, _node_facts, tiers)
-            found.append({"name": node.name, "address": node.address, **facts})
-            context.progress(len(found), count, "nodes", "looking at nodes")
-    return {"nodes": found}
-
-
-def _node_facts(tiers: Mapping[str, str]) -> dict[str, Any]:
+def node_facts(tiers: Mapping[str, str]) -> dict[str, Any]:
     """What this node is and has; the folders of the staging tiers need not exist."""
     memory = psutil.virtual_memory()
     return {
@@ -59,9 +32,32 @@ def _node_facts(tiers: Mapping[str, str]) -> dict[str, Any]:
         "memory_bytes": memory.total,
         "available_bytes": memory.available,
         "packages": _versions(),
+        "cpu": _cpu(),
+        "gpus": _gpus(),
         "variables": {name: os.environ[name] for name in _VARIABLES if name in os.environ},
         "tiers": {name: _space(Path(folder)) for name, folder in tiers.items()},
     }
+
+
+def _cpu() -> str:
+    """Model of the processor; empty where the kernel does not tell."""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    named = (line.partition(":")[2].strip() for line in lines if line.startswith(_MODELS))
+    return next(named, "")
+
+
+def _gpus() -> list[str]:
+    """Names and driver of the GPUs of the node, as `nvidia-smi` tells; none without it."""
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        return []
+    command = [program, "--query-gpu=name,driver_version", "--format=csv,noheader"]
+    try:
+        told = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return []
+    return told.stdout.splitlines()
 
 
 def _versions() -> dict[str, str]:

@@ -1,0 +1,45 @@
+"""Measure what the machines of a site give: arithmetic, memory, network, storage, training.
+
+**Parameters:** a *site* and one of its *roles*; if wanted, how many *nodes*, which *parts*, and
+*quick*: small sizes, which show that all works and mean little.
+
+1. `prepare` makes the run and refuses a role or a number of nodes that the site does not have.
+2. `probe` measures on a lease of the role, each figure several times.
+3. `finish` records how the run ended and writes its report, which the page of the run shows.
+
+`headrace probe RUN --compare OTHER_RUN` puts two probes side by side: one that is slower than the
+ones before tells of a sick node.
+"""
+
+from airflow.sdk import DAG
+
+from headrace_airflow.dag_parts import TAGS, machines, probe_params, task_defaults
+from headrace_airflow.operators import (
+    AcquireLeaseOperator,
+    ReleaseLeaseOperator,
+    StepOperator,
+)
+from headrace_airflow.probe_operator import PrepareProbeOperator
+from headrace_airflow.run_operators import FinishRunOperator
+
+with DAG(
+    dag_id="headrace_probe",
+    description="Measure what the machines of a site give",
+    doc_md=__doc__,
+    tags=TAGS,
+    params=probe_params(),
+    default_args=task_defaults(),
+    schedule=None,
+    catchup=False,
+):
+    prepare = PrepareProbeOperator(task_id="prepare").as_setup()
+    with machines("get_machines"):
+        acquire = AcquireLeaseOperator(task_id="acquire_nodes", step="probe").as_setup()
+    probe = StepOperator(task_id="probe", step="probe")
+    with machines("return_machines"):
+        release = ReleaseLeaseOperator(task_id="release_nodes", step="probe")
+    release.as_teardown(setups=acquire)
+    finish = FinishRunOperator(task_id="finish")
+    finish.as_teardown(setups=prepare, on_failure_fail_dagrun=True)
+
+    prepare >> acquire >> probe >> release >> finish

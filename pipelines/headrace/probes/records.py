@@ -1,0 +1,106 @@
+"""What a probe is asked, and what it has found."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, get_args
+
+from pydantic import Field
+
+from headrace.record import Record
+
+SCHEMA_VERSION = 1
+REPORT = "report.html"
+"""Name of the report in its folder, which is written when the run ends."""
+
+Part = Literal["gemm", "memory", "network", "storage", "train", "container"]
+PARTS: tuple[Part, ...] = get_args(Part)
+
+
+class ProbeOptions(Record):
+    """What is measured, and how thoroughly."""
+
+    only: tuple[Part, ...] = Field(default=PARTS, min_length=1)
+    """Parts that are measured."""
+    role: str = ""
+    """Role of the site; empty: the usual one."""
+    nodes: int | None = Field(default=None, ge=1)
+    """Nodes of it; null: as many as is usual."""
+    quick: bool = False
+    """Small sizes and few repeats: shows that all works, in seconds; its figures mean little."""
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """Options of the command that ask for the same."""
+        given = {
+            "--role": self.role,
+            "--nodes": str(self.nodes or ""),
+            "--only": "" if self.only == PARTS else ",".join(self.only),
+        }
+        words = (word for option, value in given.items() if value for word in (option, value))
+        return (*words, *(("--quick",) if self.quick else ()))
+
+    @property
+    def repeats(self) -> int:
+        """How often each figure is measured, after a warm-up."""
+        return 5 if self.quick else 10
+
+    @property
+    def clients(self) -> tuple[int, ...]:
+        """Numbers of processes of a node that use storage at once."""
+        return (1,) if self.quick else (1, 4)
+
+
+class Measurement(Record):
+    """One figure of one node, or of all nodes together, measured several times."""
+
+    part: Part
+    name: str
+    """What is measured, such as `fp32 on cpu`."""
+    settings: str
+    """Sizes, threads, program: figures of other settings are not compared."""
+    unit: str
+    """`GFLOP/s`, `GB/s` and `MB/s` (of 1e9 and 1e6 bytes), `IOPS`, `1/s`, `images/s`, `us`, `s`."""
+    values: tuple[float, ...] = Field(min_length=1)
+    """One value a repeat."""
+    lower_is_better: bool = False
+    limit: float | None = None
+    """The most that the hardware can give, in the same unit; null: not known."""
+    limit_source: str = ""
+    """Where that comes from, and whether it is an estimate."""
+    node: str = ""
+    """Node it was measured on; empty: several together."""
+    ranks: int = 1
+    """Processes that did it together, of a training."""
+    message_bytes: int | None = None
+    """Size of each message, of the network."""
+
+    @property
+    def key(self) -> tuple[str, str, str, str]:
+        """What measurements of two probes are compared by."""
+        return self.part, self.name, self.settings, self.unit
+
+
+class Findings(Record):
+    """What one process, one node or a whole probe has measured."""
+
+    measurements: tuple[Measurement, ...] = ()
+    notes: tuple[str, ...] = ()
+    """What was left out, and why."""
+
+
+class ProbeRecord(Record):
+    """`probe.json` of a run: all that a probe has found."""
+
+    schema_version: int = SCHEMA_VERSION
+    site: str
+    role: str
+    backend: str
+    options: ProbeOptions
+    container: str
+    """Runtime and image that the measurements ran in; empty: none."""
+    started_at: float
+    """Seconds since the epoch."""
+    finished_at: float
+    nodes: tuple[dict[str, Any], ...]
+    """What each node is, as `headrace.probes.facts` tells it."""
+    findings: Findings
