@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
+import sqlite3
+import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import event, text
+from sqlalchemy import column, event, inspect, table, text
 
 from headrace.errors import CapacityError, LedgerError, UnknownNameError
+from headrace.ledger import migrations
 from headrace.ledger.database import Database
 from headrace.ledger.ledger import Ledger
 from headrace.ledger.trial_records import JournalPart
@@ -56,6 +59,30 @@ class LedgerContract:
         again = Ledger.open(url)
         assert again.run("run-1") == run_row()
         assert again.summary().revision == "0005"
+
+    @pytest.mark.parametrize("revision", ["0001", "0002", "0003", "0004"])
+    def test_the_ledger_of_an_earlier_headrace_opens_with_all_its_rows(
+        self, url: str, revision: str, tmp_path: Path
+    ):
+        (tmp_path / "new").mkdir()
+        with Database(url).write() as session:
+            migrations.upgrade(session.connection(), revision)
+            for row in (run_row(), lease_row(), attempt_row()):
+                now = inspect(type(row)).local_table
+                there = inspect(session.connection()).get_columns(now.name)
+                then = table(now.name, *(column(c["name"], now.c[c["name"]].type) for c in there))
+                values = {each.name: getattr(row, each.name) for each in then.c}
+                session.execute(then.insert().values(values))
+        ledger = Ledger.open(url)
+        assert (ledger.runs(), ledger.leases()) == ((run_row(),), (lease_row(),))
+        assert ledger.attempts("run-1") == (attempt_row(),)
+
+    def test_a_backup_opens_elsewhere(self, url: str, with_lease: Ledger):
+        """As docs/how-to/deploy-control-side.md tells: nobody stops for it."""
+        restored = Ledger.open(self.backed_up(url))
+        assert (restored.runs(), restored.leases()) == (with_lease.runs(), with_lease.leases())
+        restored.add_attempt(attempt_row())
+        assert with_lease.attempts("run-1") == ()
 
     def test_a_newer_schema_is_refused_and_left_alone(self, url: str, ledger: Ledger):
         set_revision(url, "9999")
@@ -493,6 +520,14 @@ class TestSqliteLedger(LedgerContract):
     def url(self, tmp_path: Path) -> str:
         return f"sqlite:///{tmp_path}/new/ledger.db"
 
+    @staticmethod
+    def backed_up(url: str) -> str:
+        """URL of a copy, made in the way that the docs tell."""
+        copy = f"{url}-copy"
+        with sqlite3.connect(url.removeprefix("sqlite:///")) as database:
+            database.execute("VACUUM INTO ?", (copy.removeprefix("sqlite:///"),))
+        return copy
+
     def test_the_file_is_in_wal_mode(self, url: str, ledger: Ledger):
         with Database(url).read() as connection:
             assert connection.scalar(text("PRAGMA journal_mode")) == "wal"
@@ -533,6 +568,20 @@ class TestPostgresLedger(LedgerContract):
     @pytest.fixture
     def url(self, server: PostgresServer) -> str:
         return server.new_database()
+
+    @pytest.fixture(autouse=True)
+    def _server(self, server: PostgresServer) -> None:
+        self.server = server
+
+    def backed_up(self, url: str) -> str:
+        """URL of a copy, made in the way that the docs tell."""
+        copy = self.server.new_database()
+        dump = subprocess.run(
+            ["pg_dump", "--format=custom", url], check=True, capture_output=True
+        ).stdout
+        restore = ["pg_restore", "--no-owner", f"--dbname={copy}"]
+        subprocess.run(restore, input=dump, check=True, capture_output=True)
+        return copy
 
     def test_a_missing_database_is_named_without_the_password(self, url: str):
         gone = url.replace("/test_", "/gone_")
