@@ -6,19 +6,20 @@ from pathlib import Path
 
 import pytest
 
-from support.documents import Reader, blocks
+from support.documents import NEEDS_SLURM, Reader, blocks
 
 ROOT = Path(__file__).parents[2]
 
 PAGES = sorted(
     str(page.relative_to(ROOT))
     for page in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
-    if blocks(page)
+    if blocks(page) and NEEDS_SLURM not in page.read_text()
 )
 
 
 def test_the_pages_that_a_newcomer_follows_are_among_those_tested():
-    assert {"README.md", "docs/tutorials/your-own-data.md"} <= set(PAGES)
+    tutorials = {f"docs/tutorials/{name}.md" for name in ("your-own-data", "first-suite")}
+    assert {"README.md", *tutorials} <= set(PAGES)
 
 
 @pytest.mark.slow

@@ -32,6 +32,7 @@ from headrace.runs.provenance import process_owner
 from headrace.runs.runs import Run, RunRequest, create_run
 from headrace.runs.walltime import DEFAULT_S
 from headrace.states import FailureClass, LeaseState, StepState
+from support.documents import NEEDS_SLURM, Reader, blocks
 from support.leases import START_TIMEOUT_S, lease_spec, opened, wait_for_state
 from support.slurm_dev import DevSlurm
 from support.training import CODE, weights_here
@@ -138,6 +139,18 @@ def test_same_weights_as_on_one_machine_though_slurms_job_was_cancelled_in_mid_e
     assert took["gpu"].usd > took["gpu"].usd_failed + took["gpu"].usd_idle
     assert took["cpu"].unpriced == took["cpu"].attempts + 1
     _check_that_the_next_lease_is_shorter(run, slurm)
+
+
+def test_the_tutorial_can_be_followed(
+    tmp_path: Path, slurm: DevSlurm, monkeypatch: pytest.MonkeyPatch, no_leftover_processes: None
+):
+    page = Path(__file__).parents[2] / "docs" / "tutorials" / "first-run-on-slurm.md"
+    assert NEEDS_SLURM in page.read_text()
+    monkeypatch.setenv("SLURM_CONF", str(slurm.config))
+    reader = Reader(home=tmp_path)
+    for block in blocks(page):
+        reader.follow(block)
+    wait_until(lambda: slurm.queue() == [], 60, "the jobs to end", poll_s=0.5)
 
 
 def _check_that_the_next_lease_is_shorter(earlier: Run, slurm: DevSlurm) -> None:

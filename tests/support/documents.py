@@ -17,6 +17,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+NEEDS_SLURM = "<!-- needs: slurm -->"
+"""On pages that are followed beside the small Slurm, by the tests that have one."""
+
 _BLOCK = re.compile(
     r"^<!-- (?P<do>test|file)(?:: (?P<how>[^\n]*?))? -->\n+```\w*\n(?P<text>.*?)^```$", re.M | re.S
 )
