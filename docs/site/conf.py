@@ -48,7 +48,7 @@ html_copy_source = False
 
 _CONTENTS = {
     "docs/index": {
-        "Tutorials": ("tutorials/*.md", "../examples/README.md"),
+        "Tutorials": ("tutorials/*.md", "how-to/ec2-from-nothing.md", "../examples/README.md"),
         "How-to": ("how-to/*.md",),
         "Explanations": ("explanations/*.md", "explanations/decisions/README.md"),
         "Reference": ("reference/*.md",),
@@ -64,15 +64,14 @@ def add_contents(app: Any, docname: str, source: list[str]) -> None:
     here = Path(app.srcdir, docname).parent
     linked = re.findall(r"\]\(([^():#]+\.md)", source[0])
     first = {(here / each).resolve(): number for number, each in enumerate(reversed(linked))}
+    shown = {Path(app.srcdir, docname).with_suffix(".md")}
     for caption, patterns in _CONTENTS.get(docname, {}).items():
-        found = sorted(
-            each.resolve()
-            for one in patterns
-            for each in (here / one).parent.resolve().glob(Path(one).name)
-        )
+        there = ((here / one).parent.resolve().glob(Path(one).name) for one in patterns)
+        found = sorted({each for parts in there for each in parts} - shown)
+        shown.update(found)
         found.sort(key=lambda page: -first.get(page, -1))
         names = [page.with_suffix("").relative_to(app.srcdir) for page in found]
-        entries = "\n".join(f"/{name.as_posix()}" for name in names if str(name) != docname)
+        entries = "\n".join(f"/{name.as_posix()}" for name in names)
         source[0] += f"\n```{{toctree}}\n:hidden:\n:caption: {caption}\n\n{entries}\n```\n"
 
 
