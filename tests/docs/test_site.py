@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from functools import partial
@@ -20,7 +21,10 @@ ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 _AXE = (ROOT / "tests" / "support" / "vendor" / "axe.min.js").read_text()
 
-pytestmark = pytest.mark.slow
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(sys.version_info < (3, 11), reason="Sphinx 9 needs Python 3.11"),
+]
 
 
 @pytest.fixture(scope="module")
