@@ -138,7 +138,8 @@ def _tell_both(found: Comparison, console: Console, *, as_json: bool) -> None:
     console.print(f"before: {lead_of(found.before)}", highlight=False, soft_wrap=True)
     console.print(f"after:  {lead_of(found.after)}\n", highlight=False, soft_wrap=True)
     listed = Listing(
-        *("figure", "before", "after", "unit", "loss", ""), figures=("before", "after", "loss")
+        *("figure", "before", "after", "unit", "loss", "spread"),
+        figures=("before", "after", "loss"),
     )
     for each in found.differences:
         values = (f"{each.before:.4g}", f"{each.after:.4g}", each.unit, f"{each.loss:+.1%}")

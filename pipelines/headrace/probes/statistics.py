@@ -67,8 +67,8 @@ class Difference(Record):
     """Probability of such a difference or a larger one between repeats of one place."""
 
     @property
-    def is_real(self) -> bool:
-        """Whether it is more than the spread of the repeats."""
+    def is_beyond(self) -> bool:
+        """Whether it is more than the spread of the repeats; the load of the hour may be why."""
         return self.p < CERTAIN
 
 

@@ -30,8 +30,8 @@ def report_of(found: Probed) -> str:
 
 def report_of_comparison(found: Comparison) -> str:
     """The report of two probes side by side as HTML."""
-    real = [each for each in found.differences if each.is_real]
-    worst = max((each.loss for each in real), default=0.0)
+    beyond = [each for each in found.differences if each.is_beyond]
+    worst = max((each.loss for each in beyond), default=0.0)
     figures = {}
     if found.differences:
         figures["Loss; grey: within the spread of the repeats"] = _losses(found.differences)
@@ -40,7 +40,7 @@ def report_of_comparison(found: Comparison) -> str:
             title=f"{found.after.run_id} compared with {found.before.run_id}",
             lead=f"{lead_of(found.after)}. Before: {lead_of(found.before)}",
             cards=(
-                Card(name="figures that differ", value=f"{len(real)}",
+                Card(name="beyond the spread", value=f"{len(beyond)}",
                      note=f"of {len(found.differences)} in both"),
                 Card(name="largest loss", value=f"{worst:.1%}"),
             ),
@@ -124,7 +124,7 @@ def _differences(found: Sequence[Difference]) -> Table:
         columns=(
             *columns("Part", "Figure", "Settings", "Unit"),
             *columns("Before", "After", "Loss", kind="number"),
-            *columns("Difference"),
+            *columns("Spread"),
         ),
         rows=[
             (
@@ -144,8 +144,8 @@ def _differences(found: Sequence[Difference]) -> Table:
 
 
 def difference_words(found: Difference) -> str:
-    """Whether a difference is one."""
-    return f"real, p {found.p:.2g}" if found.is_real else "within the spread"
+    """Whether a difference is more than the spread of the repeats."""
+    return f"beyond it, p {found.p:.1g}" if found.is_beyond else "within the spread"
 
 
 def _took(found: Comparison) -> Table:
@@ -209,7 +209,9 @@ def _figures(rows: Sequence[Summary]) -> Iterator[tuple[str, bytes]]:
 def _losses(found: Sequence[Difference]) -> bytes:
     shares = {f"{each.part}: {each.name}": each.loss for each in found}
     colours = {
-        f"{each.part}: {each.name}": (_BAD if each.loss > 0 else ACCENT) if each.is_real else _SOFT
+        f"{each.part}: {each.name}": (_BAD if each.loss > 0 else ACCENT)
+        if each.is_beyond
+        else _SOFT
         for each in found
     }
     return _bars(shares, colours)

@@ -49,23 +49,23 @@ def test_a_loss_is_one_for_rates_and_for_times():
         after = measured(tuple(factor * each for each in FIVE), lower_is_better=lower_is_better)
         ((found,), _) = compared(summaries([before]), summaries([after]))
         assert found.loss == pytest.approx(0.5)
-        assert found.is_real
+        assert found.is_beyond
 
 
 def test_repeats_that_lie_among_each_other_do_not_differ():
     after = measured((9.0, 11.5, 12.5, 13.5, 13.8))
     ((found,), _) = compared(summaries([measured()]), summaries([after]))
-    assert not found.is_real
+    assert not found.is_beyond
     almost = measured((13.9, 15.0, 16.0, 17.0, 18.0))  # one of them is below the best before
     ((found,), _) = compared(summaries([measured()]), summaries([almost]))
-    assert not found.is_real
+    assert not found.is_beyond
 
 
 @given(st.lists(st.floats(min_value=1.0, max_value=1e6), min_size=5, max_size=12))
 def test_a_place_never_differs_from_itself(values: list[float]):
     rows = summaries([measured(tuple(values))])
     ((found,), alone) = compared(rows, rows)
-    assert (found.loss, found.is_real, alone) == (0.0, False, ())
+    assert (found.loss, found.is_beyond, alone) == (0.0, False, ())
 
 
 def test_scaling_efficiency_needs_one_rank_and_several():
