@@ -36,7 +36,7 @@ _LATENCY_BYTES = 1024
 def measure(request: Request) -> Findings:
     """Latency and bandwidth between rank 0 and 1, and of all ranks together; rank 0 tells."""
     found: list[Measurement] = []
-    for backend in ("gloo", *(("nccl",) if _has_gpus(request) else ())):
+    for backend in ("gloo", *(("nccl",) if has_gpus(request) else ())):
         with_gpu = backend == "nccl"
         device = torch.device("cuda", request.local_rank) if with_gpu else torch.device("cpu")
         join(request, backend)
@@ -74,9 +74,9 @@ def link_gb_per_s(interface: str | None, classes: Path = Path("/sys/class/net"))
     return megabits / 8e3 if megabits > 0 else None
 
 
-def _has_gpus(request: Request) -> bool:
-    """Whether each rank of this node has a GPU of its own."""
-    return torch.cuda.device_count() > request.local_rank and dist.is_nccl_available()
+def has_gpus(request: Request) -> bool:
+    """Whether each rank of this node has a GPU of its own: all of them find the same."""
+    return torch.cuda.device_count() >= request.ranks_per_node and dist.is_nccl_available()
 
 
 def _of_backend(request: Request, backend: str, device: torch.device) -> Iterator[Measurement]:

@@ -28,6 +28,7 @@ class Request(Record):
     """Threads that compute."""
     rank: int = 0
     local_rank: int = 0
+    ranks_per_node: int = 1
     world_size: int = 1
     meeting: str = ""
     """File by which ranks find each other."""

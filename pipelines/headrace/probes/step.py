@@ -163,6 +163,7 @@ class _Probe:
                     update={
                         "rank": place * per_node + local,
                         "local_rank": local,
+                        "ranks_per_node": per_node,
                         "world_size": len(nodes) * per_node,
                         "meeting": str(meeting),
                         "host": node.host,

@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from headrace.probes.network import join
+from headrace.probes.network import has_gpus, join
 from headrace.probes.records import Findings, Measurement
 from headrace.probes.requests import Request
 from headrace.probes.resnet import loss_of, make_optimizer, resnet50
@@ -18,7 +18,7 @@ _WARM_UP = 2
 
 def measure(request: Request) -> Findings:
     """Images a second of all ranks together, one value a step; rank 0 tells."""
-    on_gpu = torch.cuda.device_count() > request.local_rank
+    on_gpu = has_gpus(request)
     device = torch.device("cuda", request.local_rank) if on_gpu else torch.device("cpu")
     torch.set_num_threads(request.cores)
     if request.options.quick:

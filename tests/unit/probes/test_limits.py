@@ -8,7 +8,7 @@ import pytest
 
 from headrace.probes.limits import Cpu, cpu_of, cpu_peak, gpu_peak
 from headrace.probes.memory import _LOOPS, _num_words
-from headrace.probes.network import link_gb_per_s
+from headrace.probes.network import has_gpus, link_gb_per_s
 from headrace.probes.records import ProbeOptions
 from headrace.probes.requests import Request
 
@@ -109,6 +109,20 @@ def test_the_link_of_an_interface_tells_its_speed(tmp_path: Path):
     assert link_gb_per_s("down", tmp_path) is None
     assert link_gb_per_s("lo", tmp_path) is None
     assert link_gb_per_s(None, tmp_path) is None
+
+
+@pytest.mark.parametrize(("gpus", "on_gpus"), [(0, False), (1, False), (2, True), (8, True)])
+def test_ranks_use_gpus_all_or_none_of_them(
+    monkeypatch: pytest.MonkeyPatch, gpus: int, on_gpus: bool
+):
+    """Else some would wait for others by NCCL, which wait for them by gloo."""
+    monkeypatch.setattr("torch.cuda.device_count", lambda: gpus)
+    monkeypatch.setattr("torch.distributed.is_nccl_available", lambda: True)
+    ranks = [
+        Request(part="train", options=ProbeOptions(), local_rank=rank, ranks_per_node=2)
+        for rank in range(2)
+    ]
+    assert [has_gpus(each) for each in ranks] == [on_gpus, on_gpus]
 
 
 def test_the_loops_of_stream_compute_what_they_are_named_for():
