@@ -8,6 +8,7 @@ MAKEFLAGS += --no-print-directory
 unexport PYTHONDONTWRITEBYTECODE
 BIN := .venv/bin
 ARGS ?=
+BUILDER ?= podman
 PYTEST = $(BIN)/pytest --durations=15 --durations-min=1
 # the small Slurm of deploy/slurm-dev and the folder of all its files
 SLURM_DEV ?= $(HOME)/.headrace/slurm-dev
@@ -19,7 +20,7 @@ PARALLEL = -n $(PROCESSES) --dist loadfile
 PARTS = tests/architecture tests/unit tests/contract tests/dags
 
 .PHONY: help demo test check setup system-packages lint types imports unit contract dags integration \
-	chaos docs site reference mutants slurm-up slurm-down format pins clean
+	chaos docs site reference images mutants slurm-up slurm-down format pins clean
 
 help: ## This list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | \
@@ -81,6 +82,9 @@ site: setup ## Build the documentation as a site, build/site/index.html; every w
 
 reference: setup ## Write the generated pages of docs/reference anew
 	@$(BIN)/python docs/generate.py
+
+images: setup ## Images of headrace and Airflow (BUILDER=docker|podman|buildah|ch-image|apptainer; 10 minutes)
+	@exec $(BIN)/python deploy/containers/container_images.py build --builder $(BUILDER) deep control $(ARGS)
 
 pins: setup ## Rewrite constraints.txt from what is installed in .venv
 	@$(BIN)/python scripts/pins.py > constraints.txt.new

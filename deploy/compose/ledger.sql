@@ -1,0 +1,2 @@
+-- headrace's ledger, beside Airflow's database
+CREATE DATABASE headrace;

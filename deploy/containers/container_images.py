@@ -1,0 +1,124 @@
+"""Images of headrace: their files from one description, and their making by any builder.
+
+    container_images.py write
+    container_images.py build --builder podman core control
+    container_images.py build --builder ch-image --with TORCH_INDEX=URL deep -- --bind /mirror
+
+`images.yaml` says what is in them, and each image is made on the one that it names.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+FOLDER = Path(__file__).parent
+ROOT = FOLDER.parents[1]
+
+_FORMS = {"Containerfile": "{}.Containerfile", "apptainer.def": "{}.def"}
+"""Name of each form's files."""
+
+_BUILDERS = {
+    "docker": ("docker", "build"),
+    "podman": ("podman", "build", "--format=docker"),
+    "buildah": ("buildah", "build", "--format=docker"),
+    "ch-image": ("ch-image", "build", "--force"),
+    "apptainer": ("apptainer", "build"),
+}
+
+
+def description() -> dict[str, Any]:
+    """What is in the images."""
+    return yaml.safe_load((FOLDER / "images.yaml").read_text())
+
+
+def files() -> dict[Path, str]:
+    """All files of all builders, as they are to be."""
+    told = description()
+    environment = Environment(  # no HTML is made
+        loader=FileSystemLoader(FOLDER / "templates"),
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        undefined=StrictUndefined,
+    )
+    environment.filters["with_arguments"] = _as_apptainer
+    found = {}
+    for form, file in _FORMS.items():
+        template = environment.get_template(f"{form}.jinja")
+        for name, image in told["images"].items():
+            known = {"made_on": "", "copies": [], **image}
+            found[FOLDER / file.format(name)] = template.render(**told, name=name, image=known)
+    return found
+
+
+def chain(name: str) -> tuple[str, ...]:
+    """An image and all that it is made on, the lowest first."""
+    images = description()["images"]
+    if name not in images:
+        sys.exit(f"There is no image '{name}'. Valid: {', '.join(images)}.")
+    below = images[name].get("made_on")
+    return (*chain(below), name) if below else (name,)
+
+
+def commands(
+    builder: str, names: Sequence[str], arguments: Sequence[str] = (), options: Sequence[str] = ()
+) -> Iterator[tuple[str, ...]]:
+    """Commands, run in the repository's root, that make images and those that they are made on."""
+    for name in dict.fromkeys(each for asked in names for each in chain(asked)):
+        given = tuple(f"--build-arg={each}" for each in (*_version(), *arguments))
+        if builder == "apptainer":
+            what = (f"headrace-{name}.sif", f"{FOLDER.relative_to(ROOT)}/{name}.def")
+        else:
+            file = f"{FOLDER.relative_to(ROOT)}/{name}.Containerfile"
+            what = ("--tag", f"headrace-{name}", "--file", file, ".")
+        yield (*_BUILDERS[builder], *given, *options, *what)
+
+
+def _version() -> tuple[str, str]:
+    project = (ROOT / "pyproject.toml").read_text()
+    version = re.findall(r'(?m)^version = "(.+)"', project)[0]
+    words = ("git", "-C", str(ROOT), "describe", "--always", "--abbrev=40", "--dirty")
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    return f"VERSION={version}", f"REVISION={done.stdout.strip() or 'unknown'}"
+
+
+def _as_apptainer(text: str) -> str:
+    return re.sub(r"\$([A-Z_]+)", r"{{ \1 }}", text)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    ways = parser.add_subparsers(dest="way", required=True)
+    ways.add_parser("write", help="write the files of all builders anew")
+    build = ways.add_parser("build", help="make images, and those that they are made on")
+    build.add_argument("--builder", choices=tuple(_BUILDERS), required=True)
+    build.add_argument("--with", dest="arguments", action="append", default=[], metavar="KEY=VALUE")
+    build.add_argument("names", nargs="+", metavar="IMAGE")
+    return parser
+
+
+def main(words: Sequence[str]) -> None:
+    """Do what the words ask for; those after `--` are options of the builder."""
+    end = words.index("--") if "--" in words else len(words)
+    asked = _parser().parse_args(words[:end])
+    if asked.way == "write":
+        for file, content in files().items():
+            file.write_text(content)
+        return
+    for command in commands(asked.builder, asked.names, asked.arguments, words[end + 1 :]):
+        sys.stderr.write(f"+ {shlex.join(command)}\n")
+        subprocess.run(command, cwd=ROOT, check=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
