@@ -31,10 +31,12 @@ has_openssh-server() { [[ -x /usr/sbin/sshd ]]; }
 
 has_openssh-client() { command -v ssh >/dev/null; }
 
+has_systemd() { command -v systemd-analyze >/dev/null; }
+
 has_iproute2() { command -v ip >/dev/null; }
 
 PACKAGES=(git postgresql chromium shellcheck slurm-wlm slurmdbd munge mariadb-server
-  charliecloud openmpi-bin openssh-server openssh-client iproute2)
+  charliecloud openmpi-bin openssh-server openssh-client iproute2 systemd)
 
 missing() {
   local package
@@ -54,6 +56,7 @@ why() { # PACKAGE: what is left out without it
   openmpi-bin) say "  openmpi-bin: the tests of ranks started by mpirun are skipped" ;;
   openssh-server | openssh-client) say "  $1: the tests of login nodes are skipped" ;;
   iproute2) say "  iproute2: the test of a gang on two hosts is skipped" ;;
+  systemd) say "  systemd: the unit of deploy/systemd is not checked" ;;
   shellcheck) say "  shellcheck: the shell scripts are not linted" ;;
   esac
 }

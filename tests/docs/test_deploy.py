@@ -1,7 +1,8 @@
-"""What the control side is deployed with: `deploy/containers` and `deploy/compose`."""
+"""What the control side is deployed with: `deploy/containers`, `compose`, `systemd`."""
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -76,6 +77,19 @@ def test_a_name_that_the_description_lacks_is_no_empty_text(monkeypatch: pytest.
     monkeypatch.setattr(images, "description", lambda: told)
     with pytest.raises(UndefinedError):
         images.files()
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="install systemd")
+def test_systemd_understands_the_unit(tmp_path: Path):
+    unit = ROOT / "deploy" / "systemd" / "headrace-airflow.service"
+    done = subprocess.run(
+        ["systemd-analyze", "--user", "verify", str(unit)],
+        env={**os.environ, "XDG_RUNTIME_DIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 @pytest.fixture
