@@ -35,7 +35,7 @@ def test_a_recipe_that_comes_changes_or_goes_has_the_dags_read_at_once(asked, he
     recipes.mkdir(parents=True)
     bundle = HeadraceDagBundle(name="ours")
     files = {file.name for file in bundle.path.glob("*.py")}
-    assert len(files) == 4
+    assert len(files) == 5
 
     def refreshed():
         bundle.refresh()

@@ -71,7 +71,7 @@ def test_the_bundle_named_in_the_settings_holds_the_dags(tmp_path):
     assert bundle["classpath"] == f"{HeadraceDagBundle.__module__}.{HeadraceDagBundle.__name__}"
     folder = HeadraceDagBundle(name=bundle["name"], **bundle["kwargs"]).path
     names = {path.stem for path in folder.glob("*.py")}
-    assert names == {"headrace_pack", "headrace_reaper", "headrace_suite", "headrace_train"}
+    assert names == {f"headrace_{name}" for name in ("pack", "probe", "reaper", "suite", "train")}
 
 
 @pytest.mark.parametrize(
