@@ -7,6 +7,7 @@ import random
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -46,7 +47,7 @@ def ledger(
     """
     with tempfile.TemporaryDirectory(prefix="headrace-bench-") as folder:
         opened = Ledger.open(url or f"sqlite:///{Path(folder) / 'ledger.db'}")
-        seconds = {"enter all": _timed(lambda: _enter(opened, rows))}
+        seconds = {"enter all": _timed(lambda: enter(opened, rows))}
         seconds |= {name: _timed(ask) for name, ask in _questions(opened)}
     host = machine.machine(["sqlalchemy"])
     if as_json:
@@ -79,9 +80,10 @@ def _timed(work: Callable[[], object]) -> float:
     return time.perf_counter() - began
 
 
-def _enter(opened: Ledger, rows: int) -> None:
+def enter(opened: Ledger, rows: int, folder: str = "") -> None:
+    """Enter attempts at trials, and the suites that they are of, which have the same folder."""
     for number in range(-(-rows // _PER_SUITE)):
-        opened.add_run(_run(number))
+        opened.add_run(replace(_run(number), folder=folder))
         opened.add_lease(_lease(number), max_active=10**9)
     left = _usage(rows, seed=1)
     while some := tuple(islice(left, _AT_ONCE)):

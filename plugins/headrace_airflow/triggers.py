@@ -17,7 +17,7 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 from asgiref.sync import sync_to_async
 
 from headrace.clusters import client
-from headrace.files.atomic import is_there
+from headrace.clusters.overview import num_open
 from headrace.files.layout import LeaseFolder, StepFolder
 from headrace.runs.overview import LeaseLook, look, look_lease
 from headrace.states import LeaseState
@@ -261,14 +261,7 @@ class RoomTrigger(_Watcher):
         await self._settle()
         while True:
             await asyncio.sleep(self.waiting.poll_s * random.uniform(2, 6))
-            if await asyncio.to_thread(self._num_open) < self.max_leases:
+            taken = await asyncio.to_thread(num_open, self.leases_folder, self.waiting.lost_after_s)
+            if taken < self.max_leases:
                 yield TriggerEvent({})
                 return
-
-    def _num_open(self) -> int:
-        folders = [LeaseFolder(path) for path in self.leases_folder.glob("*")]
-        return sum(
-            look_lease(folder, self.waiting.lost_after_s).state.is_active
-            for folder in folders
-            if is_there(folder.spec) and not is_there(folder.closed)
-        )

@@ -307,6 +307,15 @@ class LedgerContract:
         assert (stands.state, stands.why_ended) == (LeaseState.LOST, "no heartbeat")
         assert stands.ready_at is None
 
+    def test_leases_that_have_ended_come_by_their_ends(self, with_lease: Ledger):
+        for number, ended_at in ((2, 9.0), (3, 7.0), (4, 8.0)):
+            lease_id = f"lease-{number}"
+            with_lease.add_lease(lease_row(lease_id), max_active=9)
+            with_lease.set_lease_state(lease_id, LeaseState.CLOSED, ended_at=ended_at)
+        ended = [row.lease_id for row in with_lease.ended_leases()]
+        assert ended == ["lease-2", "lease-4", "lease-3"]
+        assert [row.lease_id for row in with_lease.ended_leases(1, since=8.0)] == ["lease-2"]
+
     def test_the_newest_lease_of_a_key(self, with_lease: Ledger):
         with_lease.add_lease(lease_row("lease-2", created_at=2.0), max_active=4)
         newest = with_lease.latest_lease("run-1/gpu")

@@ -8,6 +8,7 @@ from dataclasses import asdict, replace
 
 import pytest
 
+from headrace.clusters import overview
 from headrace.clusters.lease_status import write_heartbeat
 from headrace.clusters.records import Ending, HostRecord, LeaseInfo, LeaseSpec
 from headrace.files.atomic import write_record
@@ -162,16 +163,24 @@ def looks(monkeypatch, number, **seen):
     """Let triggers look so many times, at a lease that stands as it does but for `seen`."""
     counted = iter(range(number))
 
-    def look_lease(*arguments):
+    def once_more():
         if next(counted, None) is None:
             raise EnoughError
+
+    def look_lease(*arguments):
+        once_more()
         return replace(watch.look_lease(*arguments), **seen)
+
+    def num_open(*arguments):
+        once_more()
+        return overview.num_open(*arguments)
 
     def look(*arguments):
         return replace(watch.look(*arguments), lease=look_lease(arguments[0], arguments[2]))
 
     monkeypatch.setattr(triggers, "look_lease", look_lease)
     monkeypatch.setattr(triggers, "look", look)
+    monkeypatch.setattr(triggers, "num_open", num_open)
 
 
 @pytest.mark.parametrize("kind", [StepTrigger, LeaseTrigger, RoomTrigger])

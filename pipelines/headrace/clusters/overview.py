@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TypeVar
 
 from headrace.clusters import client
@@ -81,6 +82,16 @@ def folders(site: SiteFolder) -> tuple[LeaseFolder, ...]:
     if not site.leases.is_dir():
         return ()
     return tuple(LeaseFolder(spec.parent) for spec in sorted(site.leases.glob("*/spec.json")))
+
+
+def num_open(leases: Path, lost_after_s: float) -> int:
+    """How many leases in a site's folder of leases are open, by their files."""
+    known = map(LeaseFolder, leases.glob("*"))
+    return sum(
+        client.state(folder, lost_after_s).is_active
+        for folder in known
+        if is_there(folder.spec) and not is_there(folder.closed)
+    )
 
 
 def find(site: SiteFolder, lease_id: str) -> LeaseFolder:

@@ -227,6 +227,11 @@ class Ledger(MachineRows, ManyRuns, TrialRows, UsageRows):
         """At most `limit` leases, of one run or of all, newest first."""
         return self._all(_newest(limit).filter_by(**_given(run_id=run_id)))
 
+    def ended_leases(self, limit: int = 1000, since: float = 0.0) -> tuple[LeaseRecord, ...]:
+        """At most `limit` leases of all that have ended since then, the last one first."""
+        query = select(LeaseRecord).where(LeaseRecord.ended_at >= since).limit(limit)
+        return self._all(query.order_by(LeaseRecord.ended_at.desc(), LeaseRecord.lease_id.desc()))
+
     def set_lease_state(
         self, lease_id: str, state: LeaseState, **changes: Unpack[LeaseChanges]
     ) -> LeaseRecord:

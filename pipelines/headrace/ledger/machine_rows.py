@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 from sqlalchemy import select
 
@@ -25,17 +25,13 @@ class MachineRows(LedgerPart):
         Raises:
             LedgerError: Their lease is not in the ledger.
         """
+        newest = {(row.lease_id, row.machine_id): row for row in rows}
+        leases = {lease_id for lease_id, _ in newest}
+        query = select(MachineRecord).where(MachineRecord.lease_id.in_(leases))
         with self._database.write("machines") as session:
-            for row in rows:
-                found = session.get(MachineRecord, (row.lease_id, row.machine_id))
-                if found is None:
-                    session.add(row)
-                    continue
-                is_over = found.ended_at is not None and not found.is_estimate
-                names = PRICE if is_over else asdict(row).keys()
-                if not is_over or found.usd_per_hour is None:
-                    for name in names:
-                        setattr(found, name, getattr(row, name))
+            known = {(row.lease_id, row.machine_id): row for row in session.scalars(query)}
+            changed = [_merged(row, known.get(key)) for key, row in newest.items()]
+            self._database.put(session, MachineRecord.__table__, [asdict(row) for row in changed])
 
     def machines(
         self, *, run_id: str | None = None, lease_id: str | None = None, only_open: bool = False
@@ -51,3 +47,10 @@ class MachineRows(LedgerPart):
         order = (MachineRecord.started_at, MachineRecord.lease_id, MachineRecord.machine_id)
         with self._database.read() as session:
             return tuple(session.scalars(query.order_by(*order)))
+
+
+def _merged(row: MachineRecord, known: MachineRecord | None) -> MachineRecord:
+    if known is None or known.ended_at is None or known.is_estimate:
+        return row
+    is_priced = known.usd_per_hour is not None
+    return known if is_priced else replace(known, **{name: getattr(row, name) for name in PRICE})

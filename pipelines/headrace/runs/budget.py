@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,8 @@ from headrace.files.atomic import is_there, leave_word, read_record
 from headrace.files.layout import LeaseFolder
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.records import LeaseRecord
-from headrace.recipe.load import load_site
-from headrace.recipe.site import Limits
+from headrace.recipe.load import load_site, locate
+from headrace.recipe.site import Limits, Site
 from headrace.runs.costs import most_cost, run_cost
 from headrace.runs.counting import note_machines
 from headrace.runs.minding import now_and_then
@@ -192,10 +192,18 @@ class Budget:
 def limits_of(run: Run) -> Limits:
     """The limits of a run's site as it says now, so that they can be raised."""
     try:
-        site = load_site(run.request.site)
-    except HeadraceError:  # it was renamed, or lies elsewhere: what the run was made with
+        file = locate("sites", run.request.site).absolute()
+        seen = file.stat()
+        site = _site_as_of(file, (seen.st_ino, seen.st_mtime_ns, seen.st_size))
+    except (HeadraceError, OSError):  # it was renamed, or lies elsewhere: what the run began with
         return run.site.limits
     return (site if site.name == run.site.name else run.site).limits
+
+
+@lru_cache(maxsize=16)
+def _site_as_of(file: Path, _version: tuple[int, ...]) -> Site:
+    """A site that the reaper needs for each run, read once in each of its versions."""
+    return load_site(str(file))
 
 
 def budgets_of(run: Run) -> list[Budget]:

@@ -96,11 +96,10 @@ def note_unfinished() -> None:
     """Enter the machines of leases that have ended, where some count as there, or none is known."""
     ledger, now = open_ledger(), time.time()
     left = {row.lease_id for row in ledger.machines(only_open=True)}
-    for lease in ledger.leases():
-        is_new = lease.ended_at is not None and now - lease.ended_at < _FORGOTTEN_AFTER_S
-        if is_new and not ledger.machines(lease_id=lease.lease_id):
-            left.add(lease.lease_id)
-    for lease in map(ledger.lease, sorted(left)):
+    new = (lease.lease_id for lease in ledger.ended_leases(since=now - _FORGOTTEN_AFTER_S))
+    left |= {lease_id for lease_id in new if not ledger.machines(lease_id=lease_id)}
+    active = {lease.lease_id for lease in ledger.active_leases()}
+    for lease in map(ledger.lease, sorted(left - active)):
         if not lease.state.is_active:
             note_machines(lease)
 

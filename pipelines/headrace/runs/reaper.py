@@ -30,6 +30,7 @@ from headrace.runs.runs import (
     outputs_of,
     recorded,
     run_of_folder,
+    run_of_record,
 )
 from headrace.runs.settling import settle_ended, try_to_settle
 from headrace.runs.steps import record_lost, record_outcome
@@ -57,7 +58,7 @@ def reap(
     done: list[str] = []
     for record in open_ledger().runs(limit=_MOST_RUNS, states=(StepState.RUNNING,)):
         try:
-            run = open_run(record.run_id)
+            run = run_of_record(record)
         except HeadraceError as error:
             _write_off(record, error)
             done.append(f"run {record.run_id}: recorded as lost: {error.what}")

@@ -104,7 +104,8 @@ def create_run(request: RunRequest) -> Run:
         return _reopened(existing, request.owner)
     loaded, site = load_recipe(request.recipe, request.overrides), load_site(request.site)
     if request.of:
-        loaded = of_run(loaded, _folder_of(request.of), watch=request.watch)
+        folder = RunFolder(Path(open_ledger().run(request.of).folder))
+        loaded = of_run(loaded, folder, watch=request.watch)
     is_from_terminal = request.owner.startswith("cli:")
     recipe, site = fitted(loaded, site, request.kind, is_from_terminal=is_from_terminal)
     if request.of:
@@ -129,7 +130,7 @@ def open_run(run_id: str) -> Run:
         UnknownNameError: There is no such run.
         StepError: Its folder is gone or damaged.
     """
-    return _from_record(open_ledger().run(run_id))
+    return run_of_record(open_ledger().run(run_id))
 
 
 def take_over_run(run_id: str, owner: str) -> Run:
@@ -140,7 +141,7 @@ def take_over_run(run_id: str, owner: str) -> Run:
         StepError: Its owner still works on it, or somebody else takes it over just now.
     """
     record = open_ledger().run(run_id)
-    run = _from_record(record)
+    run = run_of_record(record)
     if not record.state.is_final:
         _check_left(run)
     taken = open_ledger().reopen_run(run_id, owner, previous=record.owner)
@@ -198,7 +199,7 @@ def _check_left(run: Run) -> None:
 
 def _reopened(record: RunRecord, owner: str) -> Run:
     """The run of an earlier request with the same key; one that has ended goes on."""
-    run = _from_record(record)
+    run = run_of_record(record)
     if not record.state.is_final:
         return run
     open_ledger().reopen_run(record.run_id, owner)
@@ -226,14 +227,11 @@ def run_of_folder(run_id: str, folder: RunFolder) -> Run:
     return Run(run_id=run_id, request=request, folder=folder, recipe=recipe, site=site)
 
 
-def _from_record(record: RunRecord) -> Run:
+def run_of_record(record: RunRecord) -> Run:
+    """Open a run by its row, as `open_run`."""
     run = run_of_folder(record.run_id, RunFolder(Path(record.folder)))
     request = run.request.model_copy(update={"owner": record.owner})  # the ledger knows best
     return replace(run, request=request)
-
-
-def _folder_of(run_id: str) -> RunFolder:
-    return RunFolder(Path(open_ledger().run(run_id).folder))
 
 
 def _new_run(request: RunRequest, recipe: Recipe, site: Site) -> Run:

@@ -18,7 +18,7 @@ from headrace.ledger.ledger import open_ledger
 from headrace.ledger.records import LeaseRecord, RunRecord
 from headrace.runs.counting import note_machines
 from headrace.runs.provenance import owner_is_gone, owner_process
-from headrace.runs.runs import Run, open_run
+from headrace.runs.runs import Run, run_of_record
 from headrace.runs.usage import note_usage
 from headrace.states import EndedJob, LeaseState
 
@@ -69,9 +69,13 @@ def settle_ended(site_name: str | None = None) -> list[str]:
         One line for each lease that was settled.
     """
     done, known = [], []
-    for record in open_ledger().active_leases(site_name):
+    active = open_ledger().active_leases(site_name)
+    run_ids = {record.run_id for record in active}
+    runs = open_ledger().runs(len(run_ids), run_ids=run_ids) if run_ids else ()
+    rows = {row.run_id: row for row in runs}
+    for record in active:
         try:
-            known.append((record, open_run(record.run_id)))
+            known.append((record, run_of_record(rows[record.run_id])))
         except HeadraceError as error:
             if _is_of_this_machine(record):
                 _end_without_run(record, error)
@@ -84,7 +88,8 @@ def settle_ended(site_name: str | None = None) -> list[str]:
     states = sure_states(begun)
     for record, run in known:
         folder = run.lease_folder(record.lease_id)
-        why = _why_over(run, folder, states.get(folder, LeaseState.STARTING))
+        state = states.get(folder, LeaseState.STARTING)
+        why = _why_over(run, folder, state, has_ended=rows[run.run_id].state.is_final)
         if why and try_to_settle(run, record, why):
             done.append(f"lease {record.lease_id}: closed ({client.why_ended(folder)})")
     return done
@@ -112,11 +117,11 @@ def _is_readable(folder: LeaseFolder) -> bool:
     return True
 
 
-def _why_over(run: Run, folder: LeaseFolder, state: LeaseState) -> str:
-    """Why a lease is to be settled; empty when it goes on."""
+def _why_over(run: Run, folder: LeaseFolder, state: LeaseState, *, has_ended: bool) -> str:
+    """Why a lease is to be settled; empty when it goes on, as that of a run resumed meanwhile."""
     if not state.is_active:
         return "ended by itself"
-    if open_ledger().run(run.run_id).state.is_final:
+    if has_ended and open_ledger().run(run.run_id).state.is_final:
         return f"run {run.run_id} has ended"
     return _GONE if not is_there(folder.host) and owner_is_gone(run.request.owner) else ""
 

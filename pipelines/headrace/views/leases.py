@@ -65,7 +65,7 @@ def leases_page(*, can_act: bool) -> LeasesPage:
     """The leases of all sites."""
     ledger = open_ledger()
     active = reversed(ledger.active_leases())
-    ended = [row for row in ledger.leases() if not row.state.is_active][:_ENDED]
+    ended = ledger.ended_leases(_ENDED)
     machines: dict[str, list[MachineRecord]] = {}
     for machine in ledger.machines(only_open=True):
         machines.setdefault(machine.lease_id, []).append(machine)

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 from headrace.clusters.lease_status import write_heartbeat
 from headrace.clusters.node_marks import NodeLine
 from headrace.clusters.records import LeaseInfo
 from headrace.files.atomic import write_record
 from headrace.files.lines import append_line
+from headrace.ledger.database import Database, default_url
 from headrace.ledger.ledger import open_ledger
+from headrace.ledger.records import LeaseRecord
 from headrace.processes import ProcessIdentity
 from headrace.runs.runs import Run
 from headrace.states import LeaseState
 from headrace.views.leases import LeaseRow, leases_page
-from support.ledger_rows import machine_row
+from support.ledger_rows import lease_row, machine_row
 from support.runs import lease_on_disk, make_run
 
 
@@ -55,6 +59,17 @@ def test_one_that_has_ended_comes_last_and_cannot_be_closed():
     assert [row.lease_id for row in leases_page(can_act=True).rows] == [second, first]
     ended = rows()[first]
     assert (ended.state, ended.why_ended, ended.can_close) == (LeaseState.CLOSED, "done", False)
+
+
+def test_the_last_that_ended_are_there_however_many_are_open():
+    run = make_run()
+    gone = lease_on_disk(run, "gpu")
+    open_ledger().set_lease_state(gone, LeaseState.CLOSED, ended_at=2.0, why_ended="done")
+    later = [lease_row(f"lease-{n}", run_id=run.run_id, created_at=9e9) for n in range(1000)]
+    database = Database(default_url())
+    with database.write() as session:
+        database.put(session, LeaseRecord.__table__, [asdict(row) for row in later])
+    assert [row.lease_id for row in leases_page(can_act=True).rows][1000:] == [gone]
 
 
 def test_one_whose_folder_is_damaged_is_listed_all_the_same():
