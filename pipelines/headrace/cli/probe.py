@@ -50,7 +50,7 @@ def probe(  # noqa: PLR0913  options of a command
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Measure what the machines of a site give, in its container if it has one.
+    """Measure what the machines of a site give, bare or in a container.
 
     Matrix products, memory, network, storage, a training of ResNet-50 and the start of Python, each
     several times: the median is told, the spread, and the share of the hardware's limit where that
