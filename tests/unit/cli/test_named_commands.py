@@ -1,27 +1,36 @@
-"""What errors and pages of the UI tell users to type is there."""
+"""What errors, pages of the UI and the docs tell users to type is there."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from typer.main import get_command
 
 from headrace.cli.commands import build
-from support.sources import product_modules, relative
+from support.sources import product_modules, project_files, relative
 
-_NAMED = re.compile(r"`headrace ([a-z]+)(?: ([a-z]+))?")
+_NAMED = re.compile(r"`headrace ([a-z][a-z0-9-]*)(?: ([a-z][a-z0-9-]*))?")
 
 
-def test_commands_that_messages_name_exist():
+def test_commands_that_messages_and_docs_name_exist():
     commands = get_command(build()).commands  # type: ignore[attr-defined]
     wrong = [
         f"{relative(path)}: {match[0]}`"
-        for path in product_modules()
+        for path in (*product_modules(), *_pages())
         for match in _NAMED.finditer(path.read_text())
         if not _exists(commands, match[1], match[2])
     ]
     assert wrong == []
+
+
+def _pages() -> Iterator[Path]:
+    """Pages that tell what is true now; decisions tell what was."""
+    for path in project_files():
+        if path.suffix == ".md" and "decisions" not in path.parts:
+            yield path
 
 
 def _exists(commands: dict[str, Any], name: str, word: str | None) -> bool:
