@@ -101,14 +101,15 @@ class Counts:
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._told: dict[str, int] = {}
+        self._told: tuple[bool, dict[str, int]] = (False, {})
         self._at = -EVERY_S
 
     def tell(self, view: SuiteView) -> None:
-        """A line, if there is something new; at once when the suite has ended."""
+        """A line, if there is something new; at once, and always, when the suite has ended."""
+        told = (view.state.is_final, view.counts)
         is_time = view.state.is_final or time.monotonic() - self._at >= EVERY_S
-        if is_time and view.counts != self._told:
-            self._told, self._at = view.counts, time.monotonic()
+        if is_time and told != self._told:
+            self._told, self._at = told, time.monotonic()
             self._console.print(of_suites.counts_words(view), highlight=False, soft_wrap=True)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import time
 
 import pytest
 from rich.console import Console
@@ -10,8 +11,10 @@ from tests.unit.cli.test_view import view
 
 from headrace.cli import watching
 from headrace.cli.console import open_console
-from headrace.cli.watching import Watching
+from headrace.cli.watching import Counts, Watching
+from headrace.ledger.ledger import open_ledger
 from headrace.runs.overview import StepView
+from headrace.runs.suites import suite_view
 from headrace.states import StepState
 from support.suite_journal import added, ended, journal, make_suite, started
 
@@ -72,3 +75,17 @@ def test_of_a_suite_its_own_table_is_shown_once_its_trials_begin(
     assert "accuracy 0.5 (#1" in later
     assert is_terminal == ("\nbest: accuracy 0.5 (#1" in later)
     assert is_terminal or later.count("2: 1 queued") == 1
+
+
+@pytest.mark.usefixtures("headrace_home")
+def test_how_a_suite_has_ended_is_told_though_its_trials_ended_before_it() -> None:
+    suite = make_suite()
+    journal(suite.folder, added(1), started(1), ended(1, 0.5))
+    console = Console(file=io.StringIO(), width=80)
+    counts = Counts(console)
+    counts.tell(suite_view(open_ledger().run(suite.run_id)))
+    record = open_ledger().finish_run(suite.run_id, StepState.SUCCEEDED, time.time(), {})
+    for _ in range(2):
+        counts.tell(suite_view(record))
+    lines = console.file.getvalue().splitlines()
+    assert [line.split(":")[0] for line in lines] == ["running", "succeeded"]
