@@ -63,6 +63,10 @@ class SiteError(UserError):
     """A site file cannot be used."""
 
 
+class AccessError(UserError):
+    """A site is not for the user who asks."""
+
+
 class TargetError(UserError):
     """A `_target_` does not exist, or the site does not allow it."""
 

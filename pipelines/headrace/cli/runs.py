@@ -25,14 +25,13 @@ from headrace.runs.execute import execute
 from headrace.runs.flow import steps_of
 from headrace.runs.overview import RunView, overview, step_folders
 from headrace.runs.provenance import process_owner
-from headrace.runs.resuming import take_over_changed
+from headrace.runs.resuming import take_over_changed, take_over_run
 from headrace.runs.runs import (
     Run,
     RunRequest,
     create_run,
     open_run,
     run_of_folder,
-    take_over_run,
 )
 from headrace.runs.stopping import ask_to_stop
 from headrace.runs.suites import has_more_to_do

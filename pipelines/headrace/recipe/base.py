@@ -80,3 +80,6 @@ Fraction = Annotated[float, Field(ge=0, le=1)]
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
 """A name that is safe in file names: letters, digits, dot, underscore, hyphen."""
+
+Member = Annotated[str, Field(pattern=r"^\S+$", max_length=200)]
+"""A user by name, or a team as `@name`."""

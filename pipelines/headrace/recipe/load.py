@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -106,6 +107,21 @@ def load_site(name_or_path: str) -> Site:
     path = locate("sites", name_or_path)
     content = _resolved(_read(path, str(path), SiteError), str(path), SiteError)
     return parse(Site, {"name": path.stem, **content}, str(path))
+
+
+def site_now(name_or_path: str) -> Site:
+    """A site, as `load_site`; read anew only when its file has changed."""
+    file = locate("sites", name_or_path).absolute()
+    try:
+        seen = file.stat()
+    except OSError as error:
+        raise SiteError(f"{file} cannot be read: {error.strerror or error}") from error
+    return _site_as_of(file, (seen.st_ino, seen.st_mtime_ns, seen.st_size))
+
+
+@lru_cache(maxsize=64)
+def _site_as_of(file: Path, _version: tuple[int, ...]) -> Site:
+    return load_site(str(file))
 
 
 def parse(kind: type[Model], content: Mapping[str, Any], origin: str) -> Model:

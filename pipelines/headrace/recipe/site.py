@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from headrace.errors import SiteError
-from headrace.recipe.base import Bytes, Lifetime, Name, Seconds, no_credentials
+from headrace.recipe.base import Bytes, Lifetime, Member, Name, Seconds, no_credentials
 from headrace.recipe.batch import Batch, check_options, leaves_nodes_out
 from headrace.recipe.ec2 import Ec2
 from headrace.recipe.prices import NodePrice, SitePrices
@@ -232,6 +232,9 @@ class Site(Record):
     """Kinds of lease by name; recipes ask for `cpu` and `gpu` unless they say otherwise."""
     tiers: Annotated[tuple[Tier, ...], Field(min_length=1)]
     """Node-local storage, fastest first."""
+    allowed_users: tuple[Member, ...] | None = None
+    """Who may run anything here: users, and teams of `teams.yaml` as `@team`. Under Airflow those
+    who trigger DAG runs, in a terminal accounts. Null: everybody."""
     allowed_targets: tuple[str, ...] = (
         "headrace.data.transforms",
         "headrace.examples.digits_model",

@@ -6,22 +6,19 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from headrace.clusters import client
-from headrace.errors import BudgetError, HeadraceError
+from headrace.errors import BudgetError
 from headrace.files.atomic import is_there, leave_word, read_record
 from headrace.files.layout import LeaseFolder
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.records import LeaseRecord
-from headrace.recipe.load import load_site, locate
-from headrace.recipe.site import Limits, Site
 from headrace.runs.costs import most_cost, run_cost
 from headrace.runs.counting import note_machines
 from headrace.runs.minding import now_and_then
-from headrace.runs.provenance import user_of
 from headrace.runs.runs import Run
 from headrace.runs.suites import ask, is_suite
 from headrace.runs.usage import note_usage
@@ -85,7 +82,7 @@ def _tell_ahead(run: Run, role_name: str, usd: float, left: float, budget: Budge
         return
     late_s = _GRACE_S + _EVERY_S
     beyond, then = usd * late_s / run.site.roles[role_name].lifetime_s, "ends in order"
-    if limits_of(run).when_over == "finish":
+    if run.site_now.limits.when_over == "finish":
         beyond, then = usd - left, "comes to its end, and no more begins"
     logger.warning(
         "A lease of role %s costs $%.2f at most, and $%.2f is left of `%s`: when that is used up, "
@@ -110,7 +107,7 @@ def keep(run: Run) -> None:
     for budget in budgets:
         _warn(run, budget, budget.spent(0.0))
     over = next((each for each in budgets if each.spent(AHEAD_S) >= each.usd), None)
-    if over is None or (limits_of(run).when_over == "finish" and _goes_on(run)):
+    if over is None or (run.site_now.limits.when_over == "finish" and _goes_on(run)):
         return
     for lease in open_leases:
         _end_in_order(run, lease, over.why)
@@ -189,28 +186,11 @@ class Budget:
         return f"What has ended is kept: headrace results {run_id}. Start another suite for more."
 
 
-def limits_of(run: Run) -> Limits:
-    """The limits of a run's site as it says now, so that they can be raised."""
-    try:
-        file = locate("sites", run.request.site).absolute()
-        seen = file.stat()
-        site = _site_as_of(file, (seen.st_ino, seen.st_mtime_ns, seen.st_size))
-    except (HeadraceError, OSError):  # it was renamed, or lies elsewhere: what the run began with
-        return run.site.limits
-    return (site if site.name == run.site.name else run.site).limits
-
-
-@lru_cache(maxsize=16)
-def _site_as_of(file: Path, _version: tuple[int, ...]) -> Site:
-    """A site that the reaper needs for each run, read once in each of its versions."""
-    return load_site(str(file))
-
-
 def budgets_of(run: Run) -> list[Budget]:
     """The budgets that a run is under, its own first."""
-    limits, site = limits_of(run), run.site.name
+    limits, site = run.site_now.limits, run.site.name
     suite = None if run.recipe.suite is None else run.recipe.suite.budget
-    user = user_of(run.folder, run.request.owner)
+    user = run.user
     of_run, of_site = partial(_of_run, run), partial(_of_month, run, site_name=site)
     own, at = f"Run {run.run_id}", f"site {site}"
     shared: dict[str, Any] = {"place": at, "is_shared": True}

@@ -17,6 +17,7 @@ from headrace.files.atomic import is_there, read_record
 from headrace.files.layout import LeaseFolder
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.records import LeaseRecord
+from headrace.recipe.access import check_user
 from headrace.runs import budget
 from headrace.runs.flow import steps_of
 from headrace.runs.provenance import owner_process
@@ -40,6 +41,7 @@ def acquire(run: Run, role_name: str, ahead: Collection[str] = ()) -> str:
 
     Raises:
         CapacityError: The site's `limits.max_leases` are open.
+        AccessError: The site is not any more for who asked for the run.
         BudgetError: The run has cost `limits.budget`.
         JobRefusedError: The batch system refuses the lease's job or, before any work is done, would
             refuse that of a later step.
@@ -59,6 +61,7 @@ def _entered(run: Run, role_name: str) -> str:
         settle(run, record)
     generation = 1 if record is None else int(record.lease_id.rsplit("-", 1)[1]) + 1
     lease_id = f"{run.run_id}-{role_name}-{generation}"
+    check_user(run.site_now, run.user)
     budget.check(run, role_name)
     record = recorded(run, role_name, lease_id)
     is_first = not open_ledger().leases(run_id=run.run_id, limit=1)

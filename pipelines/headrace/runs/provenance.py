@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import getpass
 import json
 import logging
+import os
 import platform
+import pwd
 import socket
 import sys
 import time
@@ -79,7 +80,7 @@ def provenance(recipe: str, overrides: Sequence[str]) -> dict[str, JsonValue]:
     return {
         "created_at": time.time(),
         "host": socket.gethostname(),
-        "user": getpass.getuser(),
+        "user": account(),
         "command": [without_secrets(word) for word in sys.argv],
         "python": platform.python_version(),
         "platform": platform.platform(),
@@ -90,6 +91,14 @@ def provenance(recipe: str, overrides: Sequence[str]) -> dict[str, JsonValue]:
         "git": git_state(folder),
         "changes": _changes(recipe, overrides),
     }
+
+
+def account() -> str:
+    """Name of the account that this process runs as, whatever the environment says; else its id."""
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:  # in a container
+        return str(os.getuid())
 
 
 def user_of(run: RunFolder, owner: str) -> str:

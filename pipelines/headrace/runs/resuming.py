@@ -1,4 +1,4 @@
-"""Going on with a run elsewhere, or on more or fewer nodes: where and how wide, never what."""
+"""Going on with a run, also elsewhere or on more or fewer nodes: where and how wide, not what."""
 
 from __future__ import annotations
 
@@ -8,15 +8,39 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from headrace.errors import RecipeError, SiteError
+from headrace.errors import RecipeError, SiteError, StepError
 from headrace.files.atomic import is_there, write_json, write_record
 from headrace.ledger.ledger import open_ledger
+from headrace.recipe.access import check_user
 from headrace.recipe.difference import CHANGEABLE, Change, Resumption, differences
 from headrace.recipe.load import load_recipe, load_site, settled
 from headrace.recipe.site import Site
 from headrace.runs.flow import fitted
+from headrace.runs.provenance import account, owner_process
 from headrace.runs.reaper import end_steps
-from headrace.runs.runs import Run, open_run, recipe_fingerprint, take_over_run
+from headrace.runs.runs import Run, open_run, owned_by, recipe_fingerprint, run_of_record
+
+
+def take_over_run(run_id: str, owner: str) -> Run:
+    """Open a run under a new owner, to go on with it.
+
+    Raises:
+        UnknownNameError: There is no such run.
+        AccessError: Its site is not for this account.
+        StepError: Its owner still works on it, or somebody else takes it over just now.
+    """
+    record = open_ledger().run(run_id)
+    run = run_of_record(record)
+    check_user(run.site_now, account())
+    if not record.state.is_final:
+        _check_left(run)
+    taken = open_ledger().reopen_run(run_id, owner, previous=record.owner)
+    if taken.owner != owner:
+        raise StepError(
+            f"Run {run_id} was taken over by {taken.owner} at the same moment",
+            f"Watch it: headrace status {run_id} --watch",
+        )
+    return owned_by(run, owner)
 
 
 def take_over_changed(run_id: str, owner: str, overrides: Sequence[str], site: str) -> Run:
@@ -34,6 +58,7 @@ def take_over_changed(run_id: str, owner: str, overrides: Sequence[str], site: s
         UnknownNameError: There is no such run.
         RecipeError: An override changes what comes of the run, or cannot be used.
         SiteError: The site has another folder, or cannot be used.
+        AccessError: The site is not for this account.
         UserError: Recipe and site do not fit, see `fitted`.
         StepError: As `take_over_run`.
     """
@@ -63,6 +88,21 @@ def take_over_changed(run_id: str, owner: str, overrides: Sequence[str], site: s
     return run
 
 
+def _check_left(run: Run) -> None:
+    """Refuse to take a run away from somebody who works on it."""
+    process = owner_process(run.request.owner)
+    if process is None:
+        raise StepError(
+            f"Run {run.run_id} has not ended and belongs to {run.request.owner}",
+            "Clear its failed task in Airflow, or stop the DAG run there first.",
+        )
+    if process.is_here and process.is_alive:
+        raise StepError(
+            f"Run {run.run_id} is being worked on by process {process.pid} of this machine",
+            f"Watch it: headrace status {run.run_id} --watch",
+        )
+
+
 def _changed(run: Run, overrides: Sequence[str], site: str) -> tuple[Run, Resumption]:
     """The run with its changes, of which nothing is written yet."""
     recipe = load_recipe(str(run.folder.recipe), overrides)
@@ -71,6 +111,7 @@ def _changed(run: Run, overrides: Sequence[str], site: str) -> tuple[Run, Resump
     other = run.site
     if site:
         other = _with_same_folder(run, load_site(site))
+        check_user(other, account())
         names = (json.dumps(each.name) for each in (run.site, other))
         changes = (*changes, Change(key="site", before=next(names), after=next(names)))
     kind = run.request.kind

@@ -11,22 +11,23 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from headrace.errors import SiteError, StepError
+from headrace.errors import HeadraceError, SiteError, StepError
 from headrace.files.atomic import read_record, write_json, write_record
 from headrace.files.layout import LeaseFolder, RunFolder, SiteFolder
 from headrace.files.private import make_private
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.records import RunRecord
 from headrace.probes.records import ProbeOptions
+from headrace.recipe.access import check_user
 from headrace.recipe.difference import Resumption
-from headrace.recipe.load import load_recipe, load_site, settled, source_of
+from headrace.recipe.load import load_recipe, load_site, settled, site_now, source_of
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Site
 from headrace.record import Record
 from headrace.runs.flow import check_evaluated, fitted, of_run
 from headrace.runs.images import images_of
 from headrace.runs.probes import write_probe_report
-from headrace.runs.provenance import owner_process, write_provenance
+from headrace.runs.provenance import account, user_of, write_provenance
 from headrace.runs.results import write_report
 from headrace.runs.suites import is_suite
 from headrace.runs.usage import note_usage
@@ -86,6 +87,23 @@ class Run:
         """Shared folder of the site."""
         return SiteFolder(Path(self.site.folder).expanduser())
 
+    @property
+    def site_now(self) -> Site:
+        """The site as its file says now: who may use it, and its limits.
+
+        As it was when the run began where the file is not there, or is another site's.
+        """
+        try:
+            site = site_now(self.request.site)
+        except HeadraceError:
+            return self.site
+        return site if site.name == self.site.name else self.site
+
+    @property
+    def user(self) -> str:
+        """Who asked for it."""
+        return user_of(self.folder, self.request.owner)
+
     def lease_folder(self, lease_id: str) -> LeaseFolder:
         """Folder of one of the run's leases."""
         return self.site_folder.lease(lease_id)
@@ -97,12 +115,14 @@ def create_run(request: RunRequest) -> Run:
     Raises:
         RecipeError: The recipe or an override cannot be used.
         SiteError: The site cannot be used, or its folder cannot be written.
+        AccessError: The site is not for who asks.
         UserError: The recipe does not fit the site, see `fitted`.
     """
     existing = open_ledger().run_by_key(request.key)
     if existing is not None:
-        return _reopened(existing, request.owner)
+        return _reopened(existing, request)
     loaded, site = load_recipe(request.recipe, request.overrides), load_site(request.site)
+    check_user(site, request.user or account())
     if request.of:
         folder = RunFolder(Path(open_ledger().run(request.of).folder))
         loaded = of_run(loaded, folder, watch=request.watch)
@@ -120,7 +140,7 @@ def create_run(request: RunRequest) -> Run:
     existing = open_ledger().run_by_key(request.key)
     if existing is None:
         raise StepError(f"The run for key {request.key} vanished from the ledger")
-    return _reopened(existing, request.owner)
+    return _reopened(existing, request)
 
 
 def open_run(run_id: str) -> Run:
@@ -131,26 +151,6 @@ def open_run(run_id: str) -> Run:
         StepError: Its folder is gone or damaged.
     """
     return run_of_record(open_ledger().run(run_id))
-
-
-def take_over_run(run_id: str, owner: str) -> Run:
-    """Open a run under a new owner, to go on with it.
-
-    Raises:
-        UnknownNameError: There is no such run.
-        StepError: Its owner still works on it, or somebody else takes it over just now.
-    """
-    record = open_ledger().run(run_id)
-    run = run_of_record(record)
-    if not record.state.is_final:
-        _check_left(run)
-    taken = open_ledger().reopen_run(run_id, owner, previous=record.owner)
-    if taken.owner != owner:
-        raise StepError(
-            f"Run {run_id} was taken over by {taken.owner} at the same moment",
-            f"Watch it: headrace status {run_id} --watch",
-        )
-    return _owned_by(run, owner)
 
 
 def packed_by(run_id: str) -> str:
@@ -182,31 +182,18 @@ def finish_run(run: Run, state: StepState) -> None:
         write_probe_report(run.run_id)
 
 
-def _check_left(run: Run) -> None:
-    """Refuse to take a run away from somebody who works on it."""
-    process = owner_process(run.request.owner)
-    if process is None:
-        raise StepError(
-            f"Run {run.run_id} has not ended and belongs to {run.request.owner}",
-            "Clear its failed task in Airflow, or stop the DAG run there first.",
-        )
-    if process.is_here and process.is_alive:
-        raise StepError(
-            f"Run {run.run_id} is being worked on by process {process.pid} of this machine",
-            f"Watch it: headrace status {run.run_id} --watch",
-        )
-
-
-def _reopened(record: RunRecord, owner: str) -> Run:
+def _reopened(record: RunRecord, request: RunRequest) -> Run:
     """The run of an earlier request with the same key; one that has ended goes on."""
     run = run_of_record(record)
+    check_user(run.site_now, request.user or account())
     if not record.state.is_final:
         return run
-    open_ledger().reopen_run(record.run_id, owner)
-    return _owned_by(run, owner)
+    open_ledger().reopen_run(record.run_id, request.owner)
+    return owned_by(run, request.owner)
 
 
-def _owned_by(run: Run, owner: str) -> Run:
+def owned_by(run: Run, owner: str) -> Run:
+    """A run whose request names its new owner, as in the ledger."""
     request = run.request.model_copy(update={"owner": owner})
     write_record(run.folder.request, request)
     return replace(run, request=request)

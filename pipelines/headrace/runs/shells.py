@@ -14,7 +14,9 @@ from headrace.clusters.records import LeaseSpec
 from headrace.errors import LeaseError, SiteError, UserError, nearest
 from headrace.files.layout import LeaseFolder, SiteFolder
 from headrace.ledger.ledger import open_ledger
+from headrace.recipe.access import check_user
 from headrace.recipe.site import Role, Site
+from headrace.runs.provenance import account
 from headrace.runs.runs import Run, outputs_of
 from headrace.states import LeaseState
 
@@ -55,9 +57,11 @@ def lease_on(
         tick: Told what the lease waits for.
 
     Raises:
+        AccessError: The site is not for this account.
         UserError: No shell can be opened on nodes of the role, or there is no such role.
         LeaseError: The lease ended before it was ready.
     """
+    check_user(site, account())
     name = role_name or next((n for n, r in site.roles.items() if r.kind == "gang"), "")
     name = name or next(iter(site.roles))
     if name not in site.roles:

@@ -7,11 +7,14 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from headrace.errors import HeadraceError, SiteError, StepError, TargetError, UserError
+from headrace.errors import AccessError, HeadraceError, SiteError, StepError, TargetError, UserError
 from headrace.ledger.ledger import open_ledger
-from headrace.runs.provenance import process_owner
-from headrace.runs.runs import finish_run, open_run, take_over_run
+from headrace.runs.leases import acquire
+from headrace.runs.provenance import account, process_owner
+from headrace.runs.resuming import take_over_run
+from headrace.runs.runs import finish_run, open_run
 from headrace.states import StepState
+from support.access import write_site
 from support.runs import ended_owner, make_run
 
 AIRFLOW = "airflow:headrace_train:manual"
@@ -142,3 +145,24 @@ def test_of_two_that_take_over_at_once_one_is_refused():
     assert winner in told
     refused = next(text for text in told if text != winner)
     assert winner in refused
+
+
+def test_a_site_that_is_not_for_who_asks_makes_no_run(headrace_home, monkeypatch):
+    """By the account, not by what the environment calls it; also of a run that is there already."""
+    write_site(headrace_home, ["ada", account()])
+    monkeypatch.setenv("LOGNAME", "ada")
+    run = make_run(key="k", site="club", owner=ended_owner())
+    assert run.user == account() != "ada"
+    write_site(headrace_home, ["ada"])
+    for refused in (
+        lambda: make_run(site="club"),
+        lambda: make_run(site="club", user="eve"),
+        lambda: make_run(key="k", site="club"),
+        lambda: take_over_run(run.run_id, process_owner()),
+        lambda: acquire(run, "cpu"),
+    ):
+        with pytest.raises(AccessError, match="may not use site 'club'"):
+            refused()
+    assert len(open_ledger().runs()) == len(list((headrace_home / "runs").iterdir())) == 1
+    assert open_ledger().leases() == ()
+    assert make_run(site="club", user="ada").user == "ada"

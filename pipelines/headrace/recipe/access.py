@@ -1,0 +1,123 @@
+"""Teams, and who may use which site."""
+
+from __future__ import annotations
+
+import os
+from functools import lru_cache
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field, RootModel, ValidationError, model_validator
+from yaml import YAMLError
+
+from headrace.errors import AccessError, HeadraceError, UserError, nearest
+from headrace.recipe.base import Member, Name
+from headrace.recipe.load import available, home, site_now
+from headrace.recipe.site import Site
+from headrace.recipe.yaml_text import MAX_CHARS, parsed
+
+VARIABLE = "HEADRACE_TEAMS"
+"""Environment variable that names the file of teams."""
+
+_TEAM = "@"
+_EXAMPLE = "Write a list of users for each team: `vision: [ada, grace]`."
+
+
+class Teams(RootModel[dict[Name, Annotated[tuple[Member, ...], Field(min_length=1)]]]):
+    """Users of each team."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Teams:
+        nested = [each for team in self.root.values() for each in team if each[0] == _TEAM]
+        if nested:
+            raise ValueError(f"'{nested[0]}' is a team, and teams have users only")
+        return self
+
+
+def teams() -> dict[str, tuple[str, ...]]:
+    """Users of each team, by `$HEADRACE_TEAMS` or `teams.yaml` in headrace's home; {} without it.
+
+    Raises:
+        UserError: The file cannot be used.
+    """
+    file = Path(os.environ.get(VARIABLE) or home() / "teams.yaml")
+    try:
+        seen = file.stat()
+        return _teams_as_of(file, (seen.st_ino, seen.st_mtime_ns, seen.st_size))
+    except FileNotFoundError:
+        return {}
+    except OSError as error:
+        raise UserError(f"{file} cannot be read: {error.strerror or error}") from error
+
+
+@lru_cache(maxsize=4)
+def _teams_as_of(file: Path, _version: tuple[int, ...]) -> dict[str, tuple[str, ...]]:
+    try:
+        with file.open(encoding="utf-8") as text:
+            return Teams.model_validate(parsed(text.read(MAX_CHARS + 1))).root
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"] if part != "[key]")
+        words = str(first["msg"]).removeprefix("Value error, ")
+        raise UserError(f"{file}: {where and where + ': '}{words}", _EXAMPLE) from None
+    except (YAMLError, UnicodeDecodeError) as error:
+        raise UserError(f"{file} cannot be read: {error}", _EXAMPLE) from None
+
+
+def teams_of(user: str) -> tuple[str, ...]:
+    """Teams that a user is in."""
+    return tuple(name for name, members in teams().items() if user in members)
+
+
+def may_use(site: Site, user: str) -> bool:
+    """Whether a user may run anything on a site.
+
+    Raises:
+        UserError: The site lists a team that there is not, or the file of teams cannot be used.
+    """
+    allowed = site.allowed_users
+    if allowed is None or (user in allowed and not user.startswith(_TEAM)):
+        return True
+    named, known = [each[1:] for each in allowed if each.startswith(_TEAM)], teams()
+    unknown = next((each for each in named if each not in known), None)
+    if unknown is not None:
+        raise UserError(
+            f"`allowed_users` of site '{site.name}' has the team '{unknown}', which is not known",
+            nearest(unknown, known),
+        )
+    return any(user in known[each] for each in named)
+
+
+def check_user(site: Site, user: str) -> None:
+    """Refuse a user who is not among those that a site is for.
+
+    Raises:
+        AccessError: So it is.
+        UserError: As `may_use`.
+    """
+    if may_use(site, user):
+        return
+    usable = [name for name, each in _known_sites() if _is_for(each, user)]
+    raise AccessError(
+        f"User {user} may not use site '{site.name}' (`allowed_users`)",
+        f"Sites for {user}: {', '.join(sorted(usable)) or 'none'}. Whoever writes the site file "
+        "decides.",
+    )
+
+
+def _known_sites() -> list[tuple[str, Site]]:
+    """Sites by the names by which they are asked for; without those that cannot be read."""
+    found = []
+    for name in available("sites"):
+        try:
+            found.append((name, site_now(name)))
+        except HeadraceError:  # `headrace site show` tells what is wrong with it
+            continue
+    return found
+
+
+def _is_for(site: Site, user: str) -> bool:
+    try:
+        return may_use(site, user)
+    except UserError:
+        return False
