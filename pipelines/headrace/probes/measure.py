@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
 import sys
+from importlib import import_module
 from pathlib import Path
 
 from headrace.errors import StepError
@@ -11,14 +11,6 @@ from headrace.files.atomic import read_record, write_record
 from headrace.probes.records import Findings
 from headrace.probes.requests import Request, answer_file
 from headrace.processes import begin_child
-
-_MODULES = {
-    "gemm": "headrace.probes.gemm",
-    "memory": "headrace.probes.memory",
-    "network": "headrace.probes.network",
-    "storage": "headrace.probes.storage",
-    "train": "headrace.probes.train",
-}
 
 
 def main(arguments: list[str]) -> int:
@@ -28,7 +20,7 @@ def main(arguments: list[str]) -> int:
     request = read_record(file, Request)
     if request is None:
         raise StepError(f"There is no request {file}")
-    found: Findings = importlib.import_module(_MODULES[request.part]).measure(request)
+    found: Findings = import_module(f"{__package__}.{request.part}").measure(request)
     write_record(answer_file(file), found)
     return 0
 

@@ -50,16 +50,31 @@ class ProbeOptions(Record):
         return (1,) if self.quick else (1, 4)
 
 
-class Measurement(Record):
-    """One figure of one node, or of all nodes together, measured several times."""
+class Figure(Record):
+    """What is measured; figures of two probes are compared when all of it is the same."""
 
     part: Part
     name: str
-    """What is measured, such as `fp32 on cpu`."""
+    """Such as `fp32 on cpu`."""
     settings: str
-    """Sizes, threads, program: figures of other settings are not compared."""
+    """Sizes, threads, program."""
     unit: str
     """`GFLOP/s`, `GB/s` and `MB/s` (of 1e9 and 1e6 bytes), `IOPS`, `1/s`, `images/s`, `us`, `s`."""
+
+    @property
+    def key(self) -> Figure:
+        """That alone, without what was measured."""
+        return Figure(part=self.part, name=self.name, settings=self.settings, unit=self.unit)
+
+    @property
+    def title(self) -> str:
+        """Part and name."""
+        return f"{self.part}: {self.name}"
+
+
+class Measurement(Figure):
+    """One figure of one node, or of all nodes together, measured several times."""
+
     values: tuple[float, ...] = Field(min_length=1)
     """One value a repeat."""
     lower_is_better: bool = False
@@ -73,11 +88,6 @@ class Measurement(Record):
     """Processes that did it together, of a training."""
     message_bytes: int | None = None
     """Size of each message, of the network."""
-
-    @property
-    def key(self) -> tuple[str, str, str, str]:
-        """What measurements of two probes are compared by."""
-        return self.part, self.name, self.settings, self.unit
 
 
 class Findings(Record):

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from statistics import median, quantiles
 
-from headrace.probes.records import Measurement
-from headrace.record import Record
+from headrace.probes.records import Figure, Measurement
 
 CERTAIN = 0.01
 """Probability below which a difference does not come from the spread of the repeats.
@@ -15,34 +14,16 @@ With five repeats on either side it takes that all of one are above all of the o
 """
 
 
-class Summary(Record):
-    """One line of a report: a figure, of all nodes that measured it."""
+class Summary(Measurement):
+    """One line of a report: a figure with the values of all repeats on all nodes."""
 
-    part: str
-    name: str
-    settings: str
-    unit: str
-    lower_is_better: bool
-    values: tuple[float, ...]
-    """Of all repeats on all nodes."""
     median: float
     spread: float
     """Distance between the quartiles, as a share of the median."""
-    limit: float | None
-    limit_source: str
     nodes: int
     """How many nodes measured it by themselves."""
     slowest: str
     """The node that is worst, where there are several."""
-    ranks: int = 1
-    """As of `Measurement`."""
-    message_bytes: int | None = None
-    """As of `Measurement`."""
-
-    @property
-    def key(self) -> tuple[str, str, str, str]:
-        """As of `Measurement`."""
-        return self.part, self.name, self.settings, self.unit
 
     @property
     def of_limit(self) -> float | None:
@@ -50,13 +31,9 @@ class Summary(Record):
         return self.median / self.limit if self.limit else None
 
 
-class Difference(Record):
+class Difference(Figure):
     """What a figure is in two probes."""
 
-    part: str
-    name: str
-    settings: str
-    unit: str
     before: float
     """Median of the first probe."""
     after: float
@@ -82,7 +59,7 @@ def spread_of(values: Sequence[float]) -> float:
 
 def summaries(measurements: Iterable[Measurement]) -> tuple[Summary, ...]:
     """One line for each figure, in the order of the first node's measurements."""
-    grouped: dict[tuple[str, str, str, str], list[Measurement]] = {}
+    grouped: dict[Figure, list[Measurement]] = {}
     for each in measurements:
         grouped.setdefault(each.key, []).append(each)
     return tuple(_summary(group) for group in grouped.values())
@@ -94,21 +71,17 @@ def _summary(group: Sequence[Measurement]) -> Summary:
     sign = -1 if first.lower_is_better else 1
     slowest = min(group, key=lambda each: sign * median(each.values))
     limits = [each.limit for each in group if each.limit is not None]
+    of_all = {
+        "values": values,
+        "limit": median(limits) if limits else None,
+        "node": first.node if len(group) == 1 else "",
+    }
     return Summary(
-        part=first.part,
-        name=first.name,
-        settings=first.settings,
-        unit=first.unit,
-        lower_is_better=first.lower_is_better,
-        values=values,
+        **dict(first) | of_all,
         median=median(values),
         spread=spread_of(values),
-        limit=median(limits) if limits else None,
-        limit_source=first.limit_source,
         nodes=len(group),
         slowest=slowest.node if len(group) > 1 else "",
-        ranks=first.ranks,
-        message_bytes=first.message_bytes,
     )
 
 
@@ -118,7 +91,7 @@ def compared(
     """The figures that both probes have, side by side, and those that only one of them has."""
     second = {each.key: each for each in after}
     both = tuple(_difference(each, second[each.key]) for each in before if each.key in second)
-    common = {(each.part, each.name, each.settings, each.unit) for each in both}
+    common = {each.key for each in both}
     alone = tuple(each for each in (*before, *after) if each.key not in common)
     return both, alone
 
@@ -128,10 +101,7 @@ def _difference(before: Summary, after: Summary) -> Difference:
 
     change = (after.median - before.median) / before.median if before.median else 0.0
     return Difference(
-        part=before.part,
-        name=before.name,
-        settings=before.settings,
-        unit=before.unit,
+        **dict(before.key),
         before=before.median,
         after=after.median,
         loss=change if before.lower_is_better else -change,

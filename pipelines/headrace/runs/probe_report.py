@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from headrace.evaluation.drawing import ACCENT, figure, png
 from headrace.evaluation.report import Card, Report, Table, columns, render
-from headrace.probes.statistics import Difference, Summary, spread_of
+from headrace.probes.statistics import Difference, Summary
 from headrace.runs.probes import Comparison, Probed
 
 _WIDTH, _LINE, _LEAST = 6.4, 0.24, 2.0
@@ -192,11 +192,11 @@ def _notes(found: Probed) -> Table:
 
 
 def _figures(rows: Sequence[Summary]) -> Iterator[tuple[str, bytes]]:
-    limited = {f"{each.part}: {each.name}": each.of_limit for each in rows if each.of_limit}
+    limited = [(each.title, each.of_limit, ACCENT) for each in rows if each.of_limit]
     if limited:
-        yield "Share of the hardware's limit", _bars(limited, dict.fromkeys(limited, ACCENT))
-    spreads = {f"{each.part}: {each.name}": spread_of(each.values) for each in rows}
-    yield "Spread: distance between the quartiles", _bars(spreads, dict.fromkeys(spreads, _SOFT))
+        yield "Share of the hardware's limit", _bars(limited)
+    spreads = [(each.title, each.spread, _SOFT) for each in rows]
+    yield "Spread: distance between the quartiles", _bars(spreads)
     curves: dict[str, list[tuple[int, float]]] = {}
     for each in rows:
         if each.message_bytes is not None and each.unit == "GB/s":
@@ -207,23 +207,19 @@ def _figures(rows: Sequence[Summary]) -> Iterator[tuple[str, bytes]]:
 
 
 def _losses(found: Sequence[Difference]) -> bytes:
-    shares = {f"{each.part}: {each.name}": each.loss for each in found}
-    colours = {
-        f"{each.part}: {each.name}": (_BAD if each.loss > 0 else ACCENT)
-        if each.is_beyond
-        else _SOFT
-        for each in found
-    }
-    return _bars(shares, colours)
+    def colour(each: Difference) -> str:
+        return (_BAD if each.loss > 0 else ACCENT) if each.is_beyond else _SOFT
+
+    return _bars([(each.title, each.loss, colour(each)) for each in found])
 
 
-def _bars(shares: dict[str, float], colours: dict[str, str]) -> bytes:
-    """Shares in percent, one bar each, the first on top."""
+def _bars(shares: Sequence[tuple[str, float, str]]) -> bytes:
+    """Names, shares and colours: shares in percent, one bar each, the first on top."""
     drawn, axes = figure(_WIDTH, max(_LEAST, _LINE * len(shares) + 0.6))
+    names, values, colours = zip(*shares, strict=True)
     places = range(len(shares))
-    values = [100 * share for share in shares.values()]
-    axes.barh(places, values, color=[colours[name] for name in shares])
-    axes.set_yticks(list(places), labels=list(shares), fontsize=7)
+    axes.barh(places, [100 * value for value in values], color=colours)
+    axes.set_yticks(places, labels=names, fontsize=7)
     axes.invert_yaxis()
     axes.axvline(0, color="black", linewidth=0.6)
     axes.set_xlabel("%")
