@@ -11,14 +11,10 @@ from multiprocessing.connection import Connection
 
 from headrace.errors import DataError, UserError
 from headrace.objects.store import is_remote
-from headrace.processes import tell_children
+from headrace.views import sample_process
 from headrace.views.datasets import find_dataset
+from headrace.views.sample_process import PATIENCE_S
 from headrace.views.samples import Sample, SampleQuestion
-
-PATIENCE_S = 20.0
-"""Seconds that reading a sample may take."""
-
-_PROGRAM = (sys.executable, "-m", "headrace.views.sample_process")
 
 
 def sample_page(name: str, question: SampleQuestion) -> Sample:
@@ -43,7 +39,7 @@ class SampleReader:
     """Asks a process for samples, one after the other; it is started when there is none."""
 
     def __init__(self, patience_s: float = PATIENCE_S) -> None:
-        self._patience_s = patience_s
+        self._command = (sys.executable, "-m", sample_process.__name__, str(patience_s))
         self._lock = threading.Lock()
         self._running: tuple[subprocess.Popen[bytes], Connection] | None = None
 
@@ -51,7 +47,7 @@ class SampleReader:
         """The sample, or what `read_sample` raises.
 
         Raises:
-            DataError: The process did not answer in time, or ended.
+            DataError: The process has ended, which it also does when it takes too long.
         """
         with self._lock:
             answer = self._answer(question)
@@ -68,25 +64,22 @@ class SampleReader:
         return answer
 
     def _answer(self, question: SampleQuestion) -> Sample | Exception | int:
-        """What the process says; its exit code when it has ended, or was too slow."""
-        process, questions = self._running = self._running or _start()
+        """What the process says; its exit code when it has ended."""
+        process, questions = self._running = self._running or self._start()
         with suppress(OSError, EOFError):
             questions.send(question)
-            if questions.poll(self._patience_s):
-                answer: Sample | Exception = questions.recv()
-                return answer
-            process.kill()
+            answer: Sample | Exception = questions.recv()
+            return answer
         self._running = None
         questions.close()
         return process.wait()
 
+    def _start(self) -> tuple[subprocess.Popen[bytes], Connection]:
+        ours, theirs = Pipe()
+        with theirs:
+            descriptor = theirs.fileno()
+            command = (*self._command, str(descriptor))
+            return subprocess.Popen(command, pass_fds=(descriptor,)), ours
+
 
 _READER = SampleReader()
-
-
-def _start() -> tuple[subprocess.Popen[bytes], Connection]:
-    ours, theirs = Pipe()
-    tell_children()
-    with theirs:
-        descriptor = theirs.fileno()
-        return subprocess.Popen((*_PROGRAM, str(descriptor)), pass_fds=(descriptor,)), ours
