@@ -20,6 +20,8 @@ from headrace.errors import UserError, nearest
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.usage_records import UsageSum
 from headrace.ledger.usage_rows import By
+from headrace.recipe.access import teams_of
+from headrace.runs.allowances import known_allowances
 from headrace.runs.spending import (
     bring_up_to_date,
     first_day,
@@ -98,6 +100,24 @@ def cost(  # noqa: PLR0913  options of a command
     roles = list(unpriced(**chosen)) if total.unpriced else []
     for line in (*_notes(total, roles), *_besides(total, staff_hours, rate)):
         tell(line)
+    _tell_allowances(run, site, user)
+
+
+def _tell_allowances(run: str, site: str, user: str) -> None:
+    """Show what may be taken of sites this month, and how much of it is; beside no run's costs."""
+    if run:
+        return
+    listed = Listing("this month", "taken", "of", "by", figures=("taken", "of"))
+    known = [
+        (name, each)
+        for name, each in known_allowances()
+        if site in ("", name) and (not user or each.whose == user or each.whose in teams_of(user))
+    ]
+    for name, each in known:
+        shown = each.measure.shown
+        listed.add(f"{name} {each.whose}", shown(each.taken), shown(each.most), each.key)
+    if known:
+        open_console().print("", listed)
 
 
 def _listed(by: str, sums: Sequence[UsageSum], total: UsageSum, *, is_whole: bool) -> Listing:

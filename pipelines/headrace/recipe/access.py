@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Annotated
@@ -97,7 +98,7 @@ def check_user(site: Site, user: str) -> None:
     """
     if may_use(site, user):
         return
-    usable = [name for name, each in _known_sites() if _is_for(each, user)]
+    usable = [name for name, each in known_sites().items() if _is_for(each, user)]
     raise AccessError(
         f"User {user} may not use site '{site.name}' (`allowed_users`)",
         f"Sites for {user}: {', '.join(sorted(usable)) or 'none'}. Whoever writes the site file "
@@ -105,14 +106,12 @@ def check_user(site: Site, user: str) -> None:
     )
 
 
-def _known_sites() -> list[tuple[str, Site]]:
+def known_sites() -> dict[str, Site]:
     """Sites by the names by which they are asked for; without those that cannot be read."""
-    found = []
+    found = {}
     for name in available("sites"):
-        try:
-            found.append((name, site_now(name)))
-        except HeadraceError:  # `headrace site show` tells what is wrong with it
-            continue
+        with suppress(HeadraceError):  # `headrace site show` tells what is wrong with it
+            found[name] = site_now(name)
     return found
 
 

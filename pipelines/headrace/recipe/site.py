@@ -216,6 +216,13 @@ class Limits(Record):
     """The same for all runs of this site in a month (UTC) together."""
     budget_user: Annotated[float, Field(gt=0)] | None = None
     """The same for all runs of this site that one user asked for in a month."""
+    budget_team: Annotated[float, Field(gt=0)] | None = None
+    """The same for those of the users of a team together, for each team."""
+    gpu_hours_user: Annotated[float, Field(gt=0)] | None = None
+    """Most hours of GPUs of this site that one user may hold in a month (UTC), busy or not, by
+    `batch.gpus_per_node` of roles; kept as budgets are."""
+    gpu_hours_team: Annotated[float, Field(gt=0)] | None = None
+    """The same for the users of a team together, for each team."""
     when_over: Literal["stop", "finish"] = "stop"
     """What a run does that comes to a budget: `stop` ends its leases in order; `finish` lets the
     steps and trials that run come to their end, and begins no more."""

@@ -6,17 +6,17 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import cache
 from pathlib import Path
-from typing import Any
 
 from headrace.clusters import client
-from headrace.errors import BudgetError
+from headrace.errors import BudgetError, UserError
 from headrace.files.atomic import is_there, leave_word, read_record
 from headrace.files.layout import LeaseFolder
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.records import LeaseRecord
-from headrace.runs.costs import most_cost, run_cost
+from headrace.runs.allowances import USD, Allowance, Measure, Most, allowances, are_counted
+from headrace.runs.costs import run_cost
 from headrace.runs.counting import note_machines
 from headrace.runs.minding import now_and_then
 from headrace.runs.runs import Run
@@ -45,49 +45,59 @@ def check(run: Run, role_name: str) -> None:
 
     Raises:
         BudgetError: One is used up, or nobody knows the prices with which to keep it.
+        UserError: The file of teams, whose budgets count, cannot be used.
     """
-    role = run.site.roles[role_name]
-    budgets = budgets_of(run)
-    most = most_cost(role) if budgets else None
-    if most is None:
-        for budget in budgets:
+    role, budgets = run.site.roles[role_name], budgets_of(run)
+    most_of = {unit: unit.most(role) for unit in {budget.measure for budget in budgets}}
+    for budget in budgets:
+        most = most_of[budget.measure]
+        if most is not None:
+            _check(run, role_name, budget, most)
+        elif budget.measure is USD:
             words = f"Role {role_name} has no price, and is not limited by `{budget.key}`"
             _tell_once(run, budget, role_name, words)
-        return
-    cost = run_cost(run.run_id)
-    for budget in budgets:
-        if most.usd is None or (cost is not None and cost.unpriced):
-            why = most.why if most.usd is None else "machines of the run have no known price"
-            raise BudgetError(
-                f"`{budget.key}` of ${budget.usd:.2f} cannot be kept for role {role_name}: {why}",
-                f"Give the price, or leave `{budget.key}` out of the {budget.place.split()[0]}.",
-            )
-        spent = budget.spent(0.0)
-        first_s = min(AHEAD_S, role.lifetime_s)
-        first_usd = most.usd * first_s / role.lifetime_s
-        if spent + first_usd >= budget.usd:
-            raise BudgetError(
-                f"{budget.whose} has cost ${spent:.2f}, and `{budget.key}` of {budget.place} "
-                f"is ${budget.usd:.2f}: no further lease of role {role_name} is started, as its "
-                f"first {first_s:.0f} s may cost ${first_usd:.2f} ({most.why})",
-                budget.next_step(run.run_id),
-            )
-        _tell_ahead(run, role_name, most.usd, budget.usd - spent, budget)
 
 
-def _tell_ahead(run: Run, role_name: str, usd: float, left: float, budget: Budget) -> None:
+def _check(run: Run, role_name: str, budget: Budget, most: Most) -> None:
+    measure, cost = budget.measure, run_cost(run.run_id)
+    if most.amount is None or (measure is USD and cost is not None and cost.unpriced):
+        why = most.why if most.amount is None else "machines of the run have no known price"
+        raise BudgetError(
+            f"`{budget.key}` of {measure.shown(budget.most)} cannot be kept for role {role_name}: "
+            f"{why}",
+            f"Give the price, or leave `{budget.key}` out of the {budget.place.split()[0]}.",
+        )
+    lifetime_s = run.site.roles[role_name].lifetime_s
+    first_s = min(AHEAD_S, lifetime_s)
+    first = most.amount * first_s / lifetime_s
+    if budget.spent + first >= budget.most:
+        has, may, _ = measure.verbs
+        raise BudgetError(
+            f"{budget.whose} has {has} {measure.shown(budget.spent)}, and `{budget.key}` of "
+            f"{budget.place} is {measure.shown(budget.most)}: no further lease of role {role_name} "
+            f"is started, as its first {first_s:.0f} s may {may} {measure.shown(first)} "
+            f"({most.why})",
+            budget.next_step(run.run_id),
+        )
+    _tell_ahead(run, role_name, most.amount, budget)
+
+
+def _tell_ahead(run: Run, role_name: str, amount: float, budget: Budget) -> None:
     """Tell beforehand when a lease may come to the end of a budget, and what is spent beyond it."""
-    _warn(run, budget, budget.usd - left)
-    if usd <= left:
+    _warn(run, budget)
+    left = budget.most - budget.spent
+    if amount <= left:
         return
     late_s = _GRACE_S + _EVERY_S
-    beyond, then = usd * late_s / run.site.roles[role_name].lifetime_s, "ends in order"
+    beyond, then = amount * late_s / run.site.roles[role_name].lifetime_s, "ends in order"
     if run.site_now.limits.when_over == "finish":
-        beyond, then = usd - left, "comes to its end, and no more begins"
+        beyond, then = amount - left, "comes to its end, and no more begins"
+    shown = budget.measure.shown
     logger.warning(
-        "A lease of role %s costs $%.2f at most, and $%.2f is left of `%s`: when that is used up, "
-        "what runs %s, for at most $%.2f more",
-        role_name, usd, left, budget.key, then, min(beyond, usd - left),
+        "A lease of role %s %s %s at most, and %s is left of `%s`: when that is used up, "
+        "what runs %s, for at most %s more",
+        role_name, budget.measure.verbs[2], shown(amount), shown(left), budget.key, then,
+        shown(min(beyond, amount - left)),
     )  # fmt: skip
 
 
@@ -101,12 +111,16 @@ def keep(run: Run) -> None:
     open_leases = [each for each in open_ledger().leases(run_id=run.run_id) if each.state.is_active]
     for lease in open_leases:
         note_machines(lease)
-    budgets = budgets_of(run)
-    if any(budget.is_shared for budget in budgets):
+    if are_counted(run.site_now.limits):
         note_usage(run.run_id)
+    try:
+        budgets = budgets_of(run)
+    except UserError as error:  # as of a file of teams that is being written
+        logger.warning("Budgets are not kept now: %s", error)
+        return
     for budget in budgets:
-        _warn(run, budget, budget.spent(0.0))
-    over = next((each for each in budgets if each.spent(AHEAD_S) >= each.usd), None)
+        _warn(run, budget)
+    over = next((each for each in budgets if each.soon >= each.most), None)
     if over is None or (run.site_now.limits.when_over == "finish" and _goes_on(run)):
         return
     for lease in open_leases:
@@ -124,11 +138,12 @@ def _goes_on(run: Run) -> bool:
     return bool(summary.running) or not summary.paused
 
 
-def _warn(run: Run, budget: Budget, spent: float) -> None:
+def _warn(run: Run, budget: Budget) -> None:
     """Tell once that most of a budget has been spent."""
-    if spent >= _WARN_SHARE * budget.usd:
-        words = f"{budget.whose} has cost ${spent:.2f} of the ${budget.usd:.2f} of `{budget.key}`"
-        _tell_once(run, budget, "spent", words)
+    if budget.spent >= _WARN_SHARE * budget.most:
+        spent, most = budget.measure.shown(budget.spent), budget.measure.shown(budget.most)
+        words = f"{budget.whose} has {budget.measure.verbs[0]} {spent} of the {most} of "
+        _tell_once(run, budget, "spent", f"{words}`{budget.key}`")
 
 
 def _tell_once(run: Run, budget: Budget, what: str, words: str) -> None:
@@ -161,14 +176,18 @@ class Budget:
 
     key: str
     """What it is written as."""
-    usd: float
-    """The limit, US dollars."""
+    measure: Measure
+    """What is counted."""
+    most: float
+    """The limit."""
     place: str
     """Where it is written: `site NAME`, `recipe NAME`."""
     whose: str
     """Whose spending it limits, for the user."""
-    spent: Callable[[float], float]
-    """What is spent so many seconds from now, if what runs goes on."""
+    spent: float
+    """What is spent by now."""
+    soon: float
+    """What is spent `AHEAD_S` from now, if what the run does goes on."""
     is_shared: bool = False
     """Whether other runs spend of it, too."""
 
@@ -176,8 +195,8 @@ class Budget:
     def why(self) -> str:
         """Why a lease ends that it does not hold any more."""
         whose = self.whose if self.is_shared else "the run"
-        place = self.place.split()[0]
-        return f"{whose} has used up its budget of ${self.usd:.2f} (`{self.key}` of the {place})"
+        limit = f"{self.measure.limit}{self.measure.shown(self.most)}"
+        return f"{whose} has used up its {limit} (`{self.key}` of the {self.place.split()[0]})"
 
     def next_step(self, run_id: str) -> str:
         """What to do when it is used up."""
@@ -187,33 +206,43 @@ class Budget:
 
 
 def budgets_of(run: Run) -> list[Budget]:
-    """The budgets that a run is under, its own first."""
-    limits, site = run.site_now.limits, run.site.name
-    suite = None if run.recipe.suite is None else run.recipe.suite.budget
-    user = run.user
-    of_run, of_site = partial(_of_run, run), partial(_of_month, run, site_name=site)
-    own, at = f"Run {run.run_id}", f"site {site}"
-    shared: dict[str, Any] = {"place": at, "is_shared": True}
-    month, theirs = f"Site {site} this month", f"User {user} this month on site {site}"
-    found = [
-        (limits.budget, {"key": "limits.budget", "place": at, "whose": own, "spent": of_run}),
-        (suite, {"key": "suite.budget", "place": f"recipe {run.recipe.name}", "whose": own,
-                 "spent": of_run}),
-        (limits.budget_month, {"key": "limits.budget_month", "whose": month, "spent": of_site,
-                               **shared}),
-        (limits.budget_user, {"key": "limits.budget_user", "whose": theirs,
-                              "spent": partial(of_site, owner=user), **shared}),
-    ]  # fmt: skip
-    return [Budget(usd=usd, **values) for usd, values in found if usd is not None]
+    """The budgets that a run is under, its own first.
+
+    Raises:
+        UserError: The file of teams, whose budgets count, cannot be used.
+    """
+    site, recipe = run.site_now, run.recipe
+    at = f"site {site.name}"
+    own = (
+        ("limits.budget", site.limits.budget, at),
+        ("suite.budget", recipe.suite and recipe.suite.budget, f"recipe {recipe.name}"),
+    )
+    now_and_soon = cache(lambda measure: (measure.of_run(run, 0.0), measure.of_run(run, AHEAD_S)))
+    found = []
+    for key, most, place in own:
+        if most is not None:
+            spent, soon = now_and_soon(USD)
+            told = {"key": key, "measure": USD, "most": most, "spent": spent, "soon": soon}
+            found.append(Budget(**told, place=place, whose=f"Run {run.run_id}"))
+    for each in allowances(site, run.user):
+        before, after = now_and_soon(each.measure)
+        found.append(
+            Budget(
+                key=each.key,
+                measure=each.measure,
+                most=each.most,
+                place=at,
+                whose=_whose(each, site.name),
+                spent=each.taken,
+                soon=each.taken + max(after - before, 0.0),
+                is_shared=True,
+            )
+        )
+    return found
 
 
-def _of_run(run: Run, ahead_s: float) -> float:
-    cost = run_cost(run.run_id, time.time() + ahead_s)
-    return 0.0 if cost is None else cost.usd
-
-
-def _of_month(run: Run, ahead_s: float, **only: Any) -> float:
-    """What usage tells of the month, and what the run will have cost more by then."""
-    month = time.strftime("%Y-%m-01", time.gmtime())
-    total = sum(each.usd for each in open_ledger().usage_sums(None, since=month, **only))
-    return total + max(_of_run(run, ahead_s) - _of_run(run, 0.0), 0.0)
+def _whose(each: Allowance, site: str) -> str:
+    if not each.whose:
+        return f"Site {site} this month"
+    kind = "Team" if each.key.endswith("_team") else "User"
+    return f"{kind} {each.whose} this month on site {site}"

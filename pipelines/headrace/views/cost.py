@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from functools import lru_cache
+from itertools import starmap
 from typing import Literal
 
-from headrace.errors import HeadraceError
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.usage_records import UsageSum
-from headrace.recipe.load import available, load_site
 from headrace.record import Record
+from headrace.runs.allowances import Allowance, known_allowances
 from headrace.runs.spending import bring_up_to_date, wasted
 from headrace.views.foretold import ForetoldRow, foretold_rows
 
@@ -39,14 +38,15 @@ class CostRow(Record):
 
 
 class BudgetRow(Record):
-    """A budget of a month."""
+    """What may be taken of a site in a month."""
 
     key: str
-    """As in the site file: `limits.budget_month`, `limits.budget_user`."""
+    """As in the site file: `limits.budget_month`, `limits.gpu_hours_team`."""
     site: str
-    user: str
-    """Whose; empty for that of the whole site."""
-    usd: float
+    whose: str
+    """User or team; empty for all of the site."""
+    unit: Literal["usd", "gpu_hours"]
+    most: float
     spent: float
 
 
@@ -65,8 +65,8 @@ def cost_page(by: By = "month") -> CostPage:
     rows = [_row(each) for each in open_ledger().usage_sums(by, limit=_MOST_ROWS)]
     if by == "month":
         rows.sort(key=lambda row: row.name, reverse=True)
-    budgets, foretold = tuple(_budgets()), tuple(foretold_rows())
-    return CostPage(by=by, rows=tuple(rows), budgets=budgets, foretold=foretold)
+    budgets, foretold = starmap(_budget, known_allowances()), tuple(foretold_rows())
+    return CostPage(by=by, rows=tuple(rows), budgets=tuple(budgets), foretold=foretold)
 
 
 @lru_cache(maxsize=1)
@@ -86,20 +86,12 @@ def _row(each: UsageSum) -> CostRow:
     )
 
 
-def _budgets() -> Iterator[BudgetRow]:
-    """Those of the sites that are known here, this month."""
-    ledger, since = open_ledger(), time.strftime("%Y-%m-01", time.gmtime())
-    for each_site in available("sites"):
-        try:
-            site = load_site(each_site)
-        except HeadraceError:  # `headrace site show` tells what is wrong with it
-            continue
-        limits, name = site.limits, site.name
-        if limits.budget_month is not None:
-            total = ledger.usage_sums(None, since=since, site_name=name)
-            spent, key = sum(each.usd for each in total), "limits.budget_month"
-            yield BudgetRow(key=key, site=name, user="", usd=limits.budget_month, spent=spent)
-        if limits.budget_user is not None:
-            usd, key = limits.budget_user, "limits.budget_user"
-            for each in ledger.usage_sums("user", since=since, site_name=name):
-                yield BudgetRow(key=key, site=name, user=each.name, usd=usd, spent=each.usd)
+def _budget(site: str, each: Allowance) -> BudgetRow:
+    return BudgetRow(
+        key=each.key,
+        site=site,
+        whose=each.whose,
+        unit=each.measure.unit,
+        most=each.most,
+        spent=each.taken,
+    )

@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import io
 import json
+import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from headrace.ledger.ledger import open_ledger
 from headrace.ledger.usage_records import IDLE
 from headrace.runs.spending import first_day
 from headrace.states import StepState
+from support.access import write_site
 from support.command_line import headrace
 from support.ledger_rows import lease_row, run_row, usage_row
 
@@ -111,3 +114,24 @@ def test_days_can_be_counted_back():
     assert first_day("0d") > first_day("400d") > "2020"
     with pytest.raises(UserError, match="thirty days"):
         first_day("2026")
+
+
+def test_what_may_be_taken_this_month_is_told_with_what_is(headrace_home: Path):
+    write_site(
+        headrace_home,
+        None,
+        limits={"budget_user": 40, "gpu_hours_team": 2.5},
+        roles={"gpu": {"backend": "slurm", "batch": {"gpus_per_node": 4}}},
+    )
+    (headrace_home / "teams.yaml").write_text("vision: [ann, eve]\n")
+    (row,) = open_ledger().usage("run-2")
+    today = time.strftime("%Y-%m-%d", time.gmtime())
+    of_ann = {"owner": "ann", "site_name": "club", "role": "gpu", "day": today}
+    open_ledger().put_usage([replace(row, usd=3.0, node_s=_HOUR_S / 2, **of_ann)])
+    told = [line.split() for line in output().partition("this month")[2].splitlines()[1:]]
+    assert told == [
+        ["club", "ann", "$3.00", "$40.00", "limits.budget_user"],
+        ["club", "vision", "2.00", "GPU", "hours", "2.50", "GPU", "hours", "limits.gpu_hours_team"],
+    ]
+    assert "club ann" not in output("--user", "eve")
+    assert "this month" not in output("--user", "bob")

@@ -17,7 +17,7 @@ import yaml
 from headrace.batch.ec2_meter import Ec2Meter
 from headrace.batch.machines import Machine
 from headrace.clusters import client
-from headrace.errors import BatchError, BudgetError
+from headrace.errors import BatchError, BudgetError, UserError
 from headrace.files.atomic import write_record
 from headrace.files.lines import read_lines
 from headrace.ledger.ledger import open_ledger
@@ -83,8 +83,8 @@ def _instance(age_s: float, machine_id: str = "i-1") -> Machine:
     )
 
 
-def _open_lease(role: str) -> tuple[Run, Any]:
-    run = make_run(site="aws")
+def _open_lease(role: str, **changes: Any) -> tuple[Run, Any]:
+    run = make_run(site="aws", **changes)
     return run, run.lease_folder(lease_on_disk(run, role, ProcessIdentity.of()))
 
 
@@ -216,12 +216,21 @@ def test_the_most_that_a_lease_costs(site: Callable[..., None]):
 
 @pytest.mark.parametrize(
     ("key", "whose"),
-    [("budget_month", "Site aws this month"), ("budget_user", "User ann this month on site aws")],
+    [
+        ("budget_month", "Site aws this month"),
+        ("budget_user", "User ann this month on site aws"),
+        ("budget_team", "Team vision this month on site aws"),
+    ],
 )
 def test_what_others_have_spent_this_month_counts(
-    site: Callable[..., None], machines: list[Machine], key: str, whose: str
+    site: Callable[..., None],
+    machines: list[Machine],
+    headrace_home: Path,
+    key: str,
+    whose: str,
 ):
-    """pains 37: of a user's budget only what that user spent."""
+    """pains 37: of a user's budget only what that user spent, of a team's what its users did."""
+    (headrace_home / "teams.yaml").write_text("vision: [eve, ann]\nspeech: [bob]\n")
     site(None, {key: 1000.0})
     earlier, run = make_run(site="aws", user="ann"), make_run(site="aws", user="ann")
     lease_id = acquire(earlier, "gpu")
@@ -234,12 +243,76 @@ def test_what_others_have_spent_this_month_counts(
     ]
     open_ledger().put_usage(rows)
     assert acquire(run, "gpu")
-    open_ledger().put_usage([usage_row(4, usd=450.0, day=f"{month}01", **spent)])
+    who = "eve" if key == "budget_team" else "ann"
+    open_ledger().put_usage([usage_row(4, usd=450.0, day=f"{month}01", **spent | {"owner": who})])
     with pytest.raises(BudgetError) as caught:
         acquire(run, "cpu")
     assert f"{whose} has cost $950.00, and `limits.{key}` of site aws" in caught.value.what
-    if key == "budget_user":
+    if key != "budget_month":
         assert acquire(make_run(site="aws", user="bob"), "gpu")
+
+
+def test_hours_of_gpus_that_are_held_are_limited(
+    site: Callable[..., None], machines: list[Machine], headrace_home: Path
+):
+    """Of a user and of a team; machines without GPUs take none, and nobody asks for prices."""
+
+    def limited(user: float, team: float) -> None:
+        limits = {"gpu_hours_user": user, "gpu_hours_team": team, "max_leases": 9}
+        site(None, limits, prices={})
+        file = headrace_home / "sites" / "aws.yaml"
+        content = yaml.safe_load(file.read_text())
+        content["roles"]["gpu"]["batch"] = {"gpus_per_node": 2}
+        file.write_text(yaml.safe_dump(content))
+
+    limited(10.0, 12.0)
+    (headrace_home / "teams.yaml").write_text("vision: [ann, bob]\n")
+    run, folder = _open_lease("gpu", user="ann")
+    earlier = make_run(site="aws", user="ann")
+    lease_id, today = acquire(earlier, "gpu"), time.strftime("%Y-%m-%d", time.gmtime())
+    spent = {"lease_id": lease_id, "run_id": earlier.run_id, "site_name": "aws", "day": today}
+    hours = {"role": "gpu", "node_s": 3600.0} | spent
+    open_ledger().put_usage([usage_row(trial, owner="ann", **hours) for trial in range(5)])
+    with pytest.raises(BudgetError) as caught:
+        acquire(make_run(site="aws", user="ann"), "gpu")
+    assert caught.value.what == (
+        "User ann this month on site aws has taken 10.00 GPU hours, and `limits.gpu_hours_user` "
+        "of site aws is 10.00 GPU hours: no further lease of role gpu is started, "
+        "as its first 90 s may take 0.10 GPU hours (2 x 2 GPUs)"
+    )
+    assert acquire(make_run(site="aws", user="ann"), "cpu")
+    assert acquire(make_run(site="aws", user="bob"), "gpu")
+    limited(20.0, 10.0)
+    with pytest.raises(BudgetError, match=r"Team vision .* `limits\.gpu_hours_team`"):
+        acquire(make_run(site="aws", user="bob"), "gpu")
+    assert acquire(make_run(site="aws", user="eve"), "gpu")
+    limited(20.0, 100.0)
+    machines.append(_instance(2.0 * 3600.0))
+    budget.keep(run)
+    assert not folder.notice.exists()
+    machines.append(_instance(3.0 * 3600.0 - budget.AHEAD_S, "i-2"))
+    budget.keep(run)
+    assert folder.notice.read_text() == (
+        "User ann this month on site aws has used up its 20.00 GPU hours "
+        "(`limits.gpu_hours_user` of the site)"
+    )
+
+
+def test_a_file_of_teams_that_is_damaged_ends_nothing_and_begins_nothing(
+    site: Callable[..., None],
+    machines: list[Machine],
+    headrace_home: Path,
+    caplog: pytest.LogCaptureFixture,
+):
+    site(None, {"budget_team": 1000.0})
+    run, folder = _open_lease("gpu")
+    (headrace_home / "teams.yaml").write_text("vision: ann\n")
+    machines.append(_instance(2000.0))
+    budget.keep(run)
+    assert "Budgets are not kept now" in caplog.text
+    assert not folder.notice.exists()
+    with pytest.raises(UserError, match=r"teams\.yaml: vision"):
+        acquire(run, "cpu")
 
 
 def test_most_of_a_budget_and_what_goes_beyond_it_are_told_before(

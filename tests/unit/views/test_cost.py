@@ -43,14 +43,21 @@ def test_budgets_of_the_month(headrace_home: Path):
     sites.mkdir()
     (sites / "laptop.yaml").write_text(
         f"name: laptop\nfolder: {headrace_home}\n"
-        "roles: {cpu: {backend: local, kind: pool}}\n"
+        "roles: {gpu: {backend: slurm, batch: {gpus_per_node: 2}}}\n"
         f"tiers: [{{name: disk, folder: {headrace_home}/cache, budget: 1GiB}}]\n"
-        "limits: {budget_month: 100, budget_user: 10}\n"
+        "limits: {budget_month: 100, budget_user: 10, budget_team: 20, gpu_hours_team: 5}\n"
     )
     (sites / "broken.yaml").write_text("roles: 7\n")
-    told = {(row.key, row.user): (row.usd, row.spent) for row in cost_page().budgets}
+    (headrace_home / "teams.yaml").write_text("vision: [ada, bob, eve]\nspeech: [eve]\n")
+    told = {(row.key, row.whose): (row.most, row.spent) for row in cost_page().budgets}
     assert told == {
         ("limits.budget_month", ""): (100.0, 8.0),
         ("limits.budget_user", "ada"): (10.0, 6.0),
         ("limits.budget_user", "bob"): (10.0, 2.0),
+        ("limits.budget_team", "vision"): (20.0, 8.0),
+        ("limits.budget_team", "speech"): (20.0, 0.0),
+        ("limits.gpu_hours_team", "vision"): (5.0, 4.0),
+        ("limits.gpu_hours_team", "speech"): (5.0, 0.0),
     }
+    (headrace_home / "teams.yaml").write_text("vision: ada\n")
+    assert {row.key for row in cost_page().budgets} == {"limits.budget_month", "limits.budget_user"}

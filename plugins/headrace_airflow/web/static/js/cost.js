@@ -43,12 +43,13 @@ const Totals = ({ rows, usd = sum(rows, "usd"), isPart = rows.some((row) => row.
 </dl>`;
 
 const Budget = ({ budget }) => {
-  const share = budget.usd ? budget.spent / budget.usd : 0;
+  const share = budget.spent / budget.most;
   const tone = share > 1 ? "tone-bad" : share > 0.8 ? "tone-warn" : "tone-good";
-  return html`<li class=${tone}><span class="row"><span class="strong">${budget.site}${budget.user && `, ${budget.user}`}</span>
-      <span class="number">${dollars(budget.spent)} of ${dollars(budget.usd)}</span></span>
+  const shown = (value) => (budget.unit === "usd" ? dollars(value) : `${number(value)} GPU hours`);
+  return html`<li class=${tone}><span class="row"><span class="strong">${budget.site}${budget.whose && `, ${budget.key.endsWith("_team") ? "team " : ""}${budget.whose}`}</span>
+      <span class="number">${shown(budget.spent)} of ${shown(budget.most)}</span></span>
     <${Meter} value=${share} />
-    <span class="small muted">${share > 1 ? "overspent" : `${dollars(budget.usd - budget.spent)} left`}, this month</span></li>`;
+    <span class="small muted">${share > 1 ? "overspent" : `${shown(budget.most - budget.spent)} left`}, this month</span></li>`;
 };
 
 const median = (values) => values.sort((one, other) => one - other)[Math.floor((values.length - 1) / 2)];
@@ -86,7 +87,7 @@ export function Cost() {
     <${Trouble} seen=${seen} />
     ${seen.data
       ? html`<${Totals} rows=${rows} />
-        ${seen.data.budgets.length > 0 && html`<${Section} title="Budgets" flush><ul class="running">${seen.data.budgets.map((budget) => html`<${Budget} key=${budget.key} budget=${budget} />`)}</ul><//>`}
+        ${seen.data.budgets.length > 0 && html`<${Section} title="Budgets" flush><ul class="running">${seen.data.budgets.map((budget) => html`<${Budget} key=${`${budget.key} ${budget.site} ${budget.whose}`} budget=${budget} />`)}</ul><//>`}
         <${Section} title=${`By ${title.toLowerCase()}`} flush><${Table} caption=${`Cost by ${title.toLowerCase()}`} columns=${columns} rows=${sort.rows} sort=${sort} rowKey=${(row) => row.name} cards empty="Nothing was counted yet." /><//>
         <${Foretold} rows=${seen.data.foretold} />`
       : html`<${Missing} seen=${seen} />`}`;

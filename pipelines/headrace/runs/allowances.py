@@ -1,0 +1,188 @@
+"""What may be spent: in money or in hours of GPUs, of a run or in a month, and how much is."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from headrace.errors import UserError
+from headrace.ledger.ledger import open_ledger
+from headrace.recipe.access import known_sites, teams
+from headrace.recipe.site import Limits, Role, Site
+from headrace.record import Record
+from headrace.runs.costs import billed_s, most_cost, run_cost
+from headrace.runs.runs import Run
+
+logger = logging.getLogger(__name__)
+
+_HOUR_S = 3600.0
+
+
+class Most(Record):
+    """The most that a lease takes until the end of its lifetime."""
+
+    amount: float | None
+    """Null where a price is not known."""
+    why: str
+    """What it is made of, or what is not known, for the user."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measure:
+    """In what spending is measured."""
+
+    unit: Literal["usd", "gpu_hours"]
+    shown: Callable[[float], str]
+    """An amount in words."""
+    verbs: tuple[str, str, str]
+    """A run has _, may _, _."""
+    limit: str
+    """What is used up, before its amount."""
+    most: Callable[[Role], Most | None]
+    """The most that a lease of a role takes; None where it takes nothing that is known."""
+    of_run: Callable[[Run, float], float]
+    """What a run will have taken in so many seconds, if what runs goes on."""
+    of_users: Callable[[Site], Mapping[str, float]]
+    """What each user has taken of a site this month (UTC)."""
+
+
+def _most_usd(role: Role) -> Most | None:
+    most = most_cost(role)
+    return None if most is None else Most(amount=most.usd, why=most.why)
+
+
+def _usd_of_run(run: Run, ahead_s: float) -> float:
+    cost = run_cost(run.run_id, time.time() + ahead_s)
+    return 0.0 if cost is None else cost.usd
+
+
+def _usd_of_users(site: Site) -> dict[str, float]:
+    sums = open_ledger().usage_sums("user", since=_this_month(), site_name=site.name)
+    return {each.name: each.usd for each in sums}
+
+
+def _most_gpu_hours(role: Role) -> Most | None:
+    gpus = role.batch.gpus_per_node
+    amount = role.nodes * gpus * role.lifetime_s / _HOUR_S
+    return Most(amount=amount, why=f"{role.nodes} x {gpus} GPUs") if gpus else None
+
+
+def _gpu_hours_of_run(run: Run, ahead_s: float) -> float:
+    roles, until = run.site_now.roles, time.time() + ahead_s
+    of_leases = {each.lease_id: each.role for each in open_ledger().leases(run_id=run.run_id)}
+    held_s = 0.0
+    for machine in open_ledger().machines(run_id=run.run_id):
+        role = roles.get(of_leases[machine.lease_id])
+        is_over = machine.ended_at is not None
+        taken_s = machine.billed_s if is_over else billed_s(machine.started_at, until, 0.0)
+        held_s += taken_s * (role.batch.gpus_per_node if role else 0)
+    return held_s / _HOUR_S
+
+
+def _gpu_hours_of_users(site: Site) -> dict[str, float]:
+    """Hours of GPUs that were held, busy or not, as roles tell how many a node has."""
+    found: defaultdict[str, float] = defaultdict(float)
+    for name, role in site.roles.items():
+        if gpus := role.batch.gpus_per_node:
+            sums = open_ledger().usage_sums(
+                "user", since=_this_month(), site_name=site.name, role=name
+            )
+            for each in sums:
+                found[each.name] += each.node_s * gpus / _HOUR_S
+    return found
+
+
+def _this_month() -> str:
+    return time.strftime("%Y-%m-01", time.gmtime())
+
+
+USD = Measure(
+    unit="usd",
+    shown="${:.2f}".format,
+    verbs=("cost", "cost", "costs"),
+    limit="budget of ",
+    most=_most_usd,
+    of_run=_usd_of_run,
+    of_users=_usd_of_users,
+)
+"""US dollars of machines."""
+
+GPU_HOURS = Measure(
+    unit="gpu_hours",
+    shown="{:.2f} GPU hours".format,
+    verbs=("taken", "take", "takes"),
+    limit="",
+    most=_most_gpu_hours,
+    of_run=_gpu_hours_of_run,
+    of_users=_gpu_hours_of_users,
+)
+"""Hours of GPUs."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Allowance:
+    """What some users together may take of a site in a month."""
+
+    key: str
+    """What it is written as."""
+    measure: Measure
+    most: float
+    whose: str
+    """Name of the user or team; empty for all users of the site."""
+    taken: float
+    """So far this month."""
+
+
+_MONTHLY = (
+    ("budget_month", "site", USD),
+    ("budget_user", "user", USD),
+    ("budget_team", "team", USD),
+    ("gpu_hours_user", "user", GPU_HOURS),
+    ("gpu_hours_team", "team", GPU_HOURS),
+)
+
+
+def allowances(site: Site, user: str | None = None) -> Iterator[Allowance]:
+    """What may be taken of a site each month: by anybody, or by a user and the teams of that.
+
+    Raises:
+        UserError: Teams count, and their file cannot be used.
+    """
+    for key, of, measure in _MONTHLY:
+        if (most := getattr(site.limits, key)) is None:
+            continue
+        taken = measure.of_users(site)
+        users = taken.keys() if user is None else taken.keys() | {user}
+        for name, members in _groups(of, users).items():
+            if user is None or user in members:
+                yield Allowance(
+                    key=f"limits.{key}",
+                    measure=measure,
+                    most=most,
+                    whose=name,
+                    taken=sum(taken.get(each, 0.0) for each in members),
+                )
+
+
+def known_allowances() -> Iterator[tuple[str, Allowance]]:
+    """What may be taken of the sites that are known here, with their names."""
+    for site in known_sites().values():
+        try:
+            yield from ((site.name, each) for each in allowances(site))
+        except UserError as error:
+            logger.warning("What is left of site %s is not shown: %s", site.name, error)
+
+
+def are_counted(limits: Limits) -> bool:
+    """Whether anything that many runs take together is limited."""
+    return any(getattr(limits, key) is not None for key, _, _ in _MONTHLY)
+
+
+def _groups(of: str, users: Collection[str]) -> Mapping[str, Collection[str]]:
+    if of == "site":
+        return {"": users}
+    return teams() if of == "team" else {name: (name,) for name in users}
