@@ -38,7 +38,7 @@ def known_cores(text: str) -> tuple[int, ...]:
 def bench_scaling(
     cores: Sequence[int], benches: Sequence[Options], tick: Tick
 ) -> tuple[Table, ...]:
-    """Run each benchmark with each number of cores, in a process that is bound to them.
+    """Run each benchmark with each number of cores, in a process a number that is bound to them.
 
     Args:
         cores: Numbers of cores.
@@ -49,14 +49,14 @@ def bench_scaling(
         StorageFullError: A folder has no room.
     """
     tables: list[Table] = []
-    for options in benches:
-        for num_cores in cores:
-            name = type(options).__name__.removesuffix("Options").lower()
-            tick(f"{name}, bound to {num_cores} of the cores")
-            spawn = get_context("spawn")
-            with _bound_to(num_cores), ProcessPoolExecutor(1, mp_context=spawn) as pool:
+    for num_cores in cores:
+        spawn = get_context("spawn")
+        with _bound_to(num_cores), ProcessPoolExecutor(1, mp_context=spawn) as pool:
+            for options in benches:
+                name = type(options).__name__.removesuffix("Options").lower()
+                tick(f"{name}, bound to {num_cores} of the cores")
                 found = pool.submit(_bench, options).result()
-            tables += [table.model_copy(update={"num_cores": num_cores}) for table in found]
+                tables += [table.model_copy(update={"num_cores": num_cores}) for table in found]
     return tuple(tables)
 
 
