@@ -55,32 +55,23 @@ def fails_in(place: Place, step: str, recipe: str, *overrides: str) -> str:
 @pytest.mark.parametrize(
     ("case", "dataset", "expected"),
     [
-        ("missing", {}, ["missing does not exist", "Set dataset.source"]),
-        ("empty", {}, ["empty is empty", "Expected files: **/*.png"]),
         (
             "unmatched",
             {"include": ["**/*.tif"]},
             ["None of the 3 files", "dataset.include: **/*.tif"],
         ),
         (
-            "two-indices",
-            {"labels": "index", "index": "labels.csv"},
-            ["two label files, labels.csv and labels.jsonl", "Remove or rename one"],
-        ),
-        (
             "no-file",
             {"labels": "index", "index": "labels.csv"},
             ["1 of 4 labels", "have no file: gone.png", "Remove the lines"],
         ),
-        (
-            "no-label",
-            {"labels": "index", "index": "labels.csv"},
-            ["1 of 3 files have no label", "c.png", "Add them to the index"],
-        ),
     ],
 )
 def test_a_source_that_cannot_be_packed(place, case, dataset, expected):
-    """By the step driver alone, as a lease would start it: these fail before a worker is asked."""
+    """By the step driver alone, as a lease would start it: these fail before a worker is asked.
+
+    What else is refused there, and in which words, `tests/unit/packing/sources` tells.
+    """
     source = place.home / "raw" / case
     write_source(source, case)
     place.write_raw(case, source, **dataset)
@@ -94,20 +85,12 @@ def test_a_source_that_cannot_be_packed(place, case, dataset, expected):
 
 
 def write_source(folder: Path, case: str) -> None:
-    if case == "missing":
-        return
     folder.mkdir(parents=True)
-    if case == "empty":
-        return
     for name in "abc":
         Image.new("L", (4, 4)).save(folder / f"{name}.png")
-    labels = {"no-label": "ab", "no-file": ["a", "b", "c", "gone"]}.get(case, "abc")
-    rows = "".join(f"{name}.png,x\n" for name in labels)
-    (folder / "labels.csv").write_text(f"path,label\n{rows}")
-    if case == "two-indices":
-        (folder / "labels.jsonl").write_text('{"path": "a.png", "label": "x"}\n')
-    if case == "unmatched":
-        (folder / "labels.csv").unlink()
+    if case == "no-file":
+        rows = "".join(f"{name}.png,x\n" for name in ("a", "b", "c", "gone"))
+        (folder / "labels.csv").write_text(f"path,label\n{rows}")
 
 
 def drive_pack(place: Place, recipe: str) -> tuple[dict, str]:

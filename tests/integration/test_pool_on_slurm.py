@@ -18,7 +18,7 @@ from headrace.clusters.records import HostRecord
 from headrace.files.atomic import read_record
 from headrace.files.layout import LeaseFolder, SiteFolder
 from headrace.recipe.site import Role
-from headrace.states import FailureClass, LeaseState
+from headrace.states import LeaseState
 from headrace.suites.step import run_suite
 from support import fleet_functions
 from support.leases import START_TIMEOUT_S, lease_spec, opened, submit_probe, wait_for_state
@@ -115,27 +115,6 @@ def _stop_when_one_waits(folder: LeaseFolder) -> None:
     if stages[1:] == ["queued"] and stages[0] in ("busy", "idle") and seen.expected_start:
         assert re.match("1 of 2 nodes; 1 pending: (Resources|Priority), ", seen.waits_for)
         raise AssertionError("changed our minds")
-
-
-@pytest.mark.parametrize(
-    ("batch", "lifetime", "reason"),
-    [
-        ({"partition": "nope"}, 600, "invalid partition specified: nope"),
-        ({}, 99 * 3600, "can never start: PartitionTimeLimit"),
-    ],
-)
-def test_jobs_that_can_never_start_fail_the_pool(
-    site: Path, slurm: DevSlurm, batch: dict[str, Any], lifetime: float, reason: str
-):
-    """Within a minute, with Slurm's words, and not tried again."""
-    folder = opened(site, _role(lifetime=lifetime, batch=batch))
-    _ask_until_failed(folder)
-    assert reason in client.why_ended(folder)
-    cause = client.cause(folder)
-    assert cause is not None
-    assert reason in cause.why
-    assert cause.failure_class is FailureClass.USER_ERROR
-    assert slurm.queue() == []
 
 
 def test_jobs_that_die_at_once_stop_the_pool_and_tell_why(site: Path, slurm: DevSlurm):

@@ -19,7 +19,6 @@ from headrace.clusters import client
 from headrace.clusters.fleet import Fleet
 from headrace.clusters.overview import view
 from headrace.clusters.pages import pages_of
-from headrace.errors import JobRefusedError
 from headrace.files.layout import SiteFolder
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.records import AttemptRecord
@@ -176,24 +175,6 @@ def _check_that_the_next_lease_is_shorter(earlier: Run, slurm: DevSlurm) -> None
         leases.release(run, "gpu", "the test has seen enough")
 
 
-@pytest.mark.parametrize(
-    ("batch", "reason"),
-    [
-        ({"partition": "nope"}, "invalid partition specified: nope"),
-        ({"memory_per_node": "1TiB"}, "Requested node configuration is not available"),
-    ],
-)
-def test_a_job_that_slurm_refuses_ends_the_run_with_slurms_reason(
-    home: Path, slurm: DevSlurm, batch: dict[str, Any], reason: str
-):
-    run = _run(_changed(home, kind="gang", batch=batch))
-    with pytest.raises(JobRefusedError, match=reason):
-        execute(run, lambda: None)
-    (lease,) = open_ledger().leases(run_id=run.run_id)
-    assert lease.state is LeaseState.FAILED
-    assert reason in str(lease.why_ended)
-
-
 @pytest.mark.parametrize("kind", ["gang", "pool"])
 def test_a_job_that_can_never_start_is_not_waited_for(home: Path, slurm: DevSlurm, kind: str):
     run = _run(_changed(home, kind=kind, lifetime="99h"))
@@ -287,11 +268,10 @@ def _run(site: str, *overrides: str) -> Run:
     return create_run(request)
 
 
-def _changed(home: Path, *, batch: dict[str, Any] | None = None, **changes: Any) -> str:
+def _changed(home: Path, **changes: Any) -> str:
     """Site `quick` whose first role is asked for otherwise."""
     site = yaml.safe_load((home / "sites" / "quick.yaml").read_text())
-    role = site["roles"]["cpu"]
-    site["roles"]["cpu"] = role | changes | {"batch": role["batch"] | (batch or {})}
+    site["roles"]["cpu"] |= changes
     _write(home / "sites" / "changed.yaml", site | {"name": "changed"})
     return "changed"
 
