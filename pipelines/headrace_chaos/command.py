@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import shutil
+import statistics
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -17,9 +18,7 @@ from headrace.cli.watching import telling
 
 if TYPE_CHECKING:
     from headrace_chaos.campaign import Campaign
-    from headrace_chaos.outcome import Outcome, Row
-
-_COLUMNS = ("trials", "well", "resumed", "wrong", "hung", "left over", "median")
+    from headrace_chaos.outcome import Outcome
 
 
 def register(app: typer.Typer) -> None:
@@ -107,20 +106,16 @@ def _explain(outcome: Outcome, work: Path, console: Console) -> None:
 
 
 def _print(outcomes: list[Outcome], console: Console) -> None:
-    from headrace_chaos.outcome import tally, total
+    from headrace_chaos.outcome import counted, tally
 
+    hits = [each for each in outcomes if each.hit is not None]
     table = Table("phase", "process", "signal", box=None, pad_edge=False)
-    for name in _COLUMNS:
+    for name in (*counted(hits), "median"):
         table.add_column(name, justify="right")
-    for row in (*tally(outcomes), total(outcomes)):
-        table.add_row(row.phase, row.role, row.signal, *_cells(row))
+    for key, group in (*tally(hits).items(), (("all", "", ""), hits)):
+        median_s = statistics.median([each.seconds for each in group] or [0.0])
+        table.add_row(*key, *map(str, counted(group).values()), f"{median_s:.1f} s")
     console.print(table)
-    missed = sum(each.hit is None for each in outcomes)
-    if missed:
+    if len(hits) < len(outcomes):
+        missed = len(outcomes) - len(hits)
         console.print(f"{missed} runs ended before they could be disturbed.")
-
-
-def _cells(row: Row) -> tuple[str, ...]:
-    counts = (row.num_trials, row.num_well, row.num_resumed)
-    faults = (row.num_wrong, row.num_hung, row.num_left)
-    return *map(str, (*counts, *faults)), f"{row.median_s:.1f} s"
