@@ -21,7 +21,7 @@ from headrace.ledger.records import AttemptRecord
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Site
 from headrace.runs.runs import Run, open_run
-from headrace.runs.walltime import slots
+from headrace.runs.walltime import is_alike, slots
 from headrace.states import StepState
 from headrace.steps.history import HistoryRow, training_file
 
@@ -228,16 +228,3 @@ def _epoch(recipe: Recipe, taken: Sequence[Taken]) -> float | None:
         if each.kind == "pack" and each.num_samples and each.recipe.dataset == recipe.dataset
     ]
     return sizes[-1] * share if sizes and share is not None else None
-
-
-def is_alike(kind: str, past: Recipe, now: Recipe) -> bool:
-    """Whether a step of one recipe tells of the other's: see `known_of`."""
-    if past.dataset != now.dataset:
-        return False
-    return kind in ("pack", "stage") or _trained(past) == _trained(now)
-
-
-def _trained(recipe: Recipe) -> tuple[object, ...]:
-    made = recipe.model or recipe.train.function
-    model = None if made is None else made.target
-    return model, recipe.train.script, recipe.train.args

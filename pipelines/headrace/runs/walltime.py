@@ -148,7 +148,8 @@ def expected(name: str, kind: str, work: Work, pasts: Sequence[Past]) -> StepTim
     now = slots(kind, work.recipe, work.role)
     found: dict[bool, list[float]] = {False: [], True: []}
     for past in pasts:
-        if past.kind != kind or not _is_alike(kind, past.recipe, work.recipe):
+        is_other_suite = kind == "suite" and past.recipe.suite != work.recipe.suite
+        if past.kind != kind or is_other_suite or not is_alike(kind, past.recipe, work.recipe):
             continue
         seconds = _scaled_s(past, work)
         if seconds is not None:
@@ -165,12 +166,14 @@ def slots(kind: str, recipe: Recipe, role: Role) -> int:
     return nodes * ranks_per_node
 
 
-def _is_alike(kind: str, past: Recipe, now: Recipe) -> bool:
+def is_alike(kind: str, past: Recipe, now: Recipe) -> bool:
+    """Whether a step of one recipe tells of the other's: of the same dataset, and the same model.
+
+    The model, function or script counts for steps that train or evaluate.
+    """
     if past.dataset != now.dataset:
         return False
-    if kind == "suite" and past.suite != now.suite:
-        return False
-    return kind not in ("train", "evaluate", "suite") or _trained(past) == _trained(now)
+    return kind in ("pack", "stage") or _trained(past) == _trained(now)
 
 
 def _trained(recipe: Recipe) -> tuple[object, ...]:

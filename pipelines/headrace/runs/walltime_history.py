@@ -61,14 +61,19 @@ def for_run(run: Run, role_name: str) -> Walltime | None:
 
 def pace(recipe: Recipe, site: Site, role_name: str) -> Pace:
     """What the newest earlier runs tell of steps of training, and of starts, on a role."""
-    ledger = open_ledger()
-    attempts = ledger.past_attempts(recipe.name, site.name, role_name, limit=_NUM_ATTEMPTS)
+    attempts = open_ledger().past_attempts(recipe.name, site.name, role_name, limit=_NUM_ATTEMPTS)
     trained = [step_s(past, recipe) for past in _pasts(attempts, role_name) if past.steps]
-    place = (site.name, role_name)
-    leases = (each for each in ledger.leases() if (each.site_name, each.role) == place)
-    starts = [each.ready_at - each.created_at for each in leases if each.ready_at is not None]
-    longest_s = max(starts[:_NUM_STARTS], default=None)
+    longest_s = max(starts_of(site.name, role_name)[:_NUM_STARTS], default=None)
     return Pace(step_s=next(iter(trained), None), start_s=longest_s)
+
+
+def starts_of(site_name: str, role_name: str) -> list[float]:
+    """Seconds from asking for leases of a role until they were ready, the newest first."""
+    return [
+        lease.ready_at - lease.created_at
+        for lease in open_ledger().leases()
+        if (lease.site_name, lease.role) == (site_name, role_name) and lease.ready_at is not None
+    ]
 
 
 def can_grow(run: Run, lease_id: str) -> bool:

@@ -25,9 +25,11 @@ from headrace.recipe.load import load_recipe, load_site
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Role, Site
 from headrace.recipe.suite import SuiteSpec
-from headrace.runs.history import SUITE, Taken, earlier, has_ledger, is_alike, preferred
+from headrace.runs.history import SUITE, Taken, earlier, has_ledger, preferred
 from headrace.runs.runs import Run, open_run
 from headrace.runs.site_machines import site_offers
+from headrace.runs.walltime import is_alike
+from headrace.runs.walltime_history import starts_of
 from headrace.suites import points
 from headrace.suites.board import Board
 from headrace.suites.foresight import around_s, forecasts_of, known_of
@@ -215,7 +217,7 @@ def place_of(site_name: str, role_name: str = "gpu") -> Place:
     role = site.roles.get(role_name) or next(iter(site.roles.values()))
     meter = meter_of(role)
     offers = site_offers(role) if meter is None else meter.offers()
-    starts = _starts(site.name, role_name)
+    starts = starts_of(site.name, role_name) if has_ledger() else []
     wait_s = statistics.median(starts) if starts else 0.0
     has_queue = role.backend not in ("local", "ec2", "ssh")
     return Place(
@@ -233,13 +235,3 @@ def _dearest(offers: Mapping[str, Price | None], *, is_spot: bool) -> float | No
     prices = [price for name, price in offers.items() if name.endswith("(spot)") == is_spot]
     known = [price.usd_per_hour for price in prices if price is not None]
     return max(known) if known and len(known) == len(prices) else None
-
-
-def _starts(site_name: str, role_name: str) -> list[float]:
-    """Seconds from asking for leases of a role until they were ready."""
-    leases = open_ledger().leases() if has_ledger() else ()
-    return [
-        lease.ready_at - lease.created_at
-        for lease in leases
-        if (lease.site_name, lease.role) == (site_name, role_name) and lease.ready_at is not None
-    ]
