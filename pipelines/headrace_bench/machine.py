@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
 import platform
 from collections.abc import Iterable
-from pathlib import Path
 
 import psutil
 
+from headrace.probes.facts import cpu_model, versions
 from headrace_bench.records import Machine
 
 _BUSY_SHARE = 0.25
@@ -27,14 +26,12 @@ def machine(packages: Iterable[str] = ()) -> Machine:
     Args:
         packages: Distributions whose versions are wanted besides headrace's own.
     """
-    found = {name: _version(name) for name in (*PACKAGES, *packages)}
-    versions = {"python": platform.python_version(), **found}
     return Machine(
-        cpu=_cpu(),
+        cpu=cpu_model() or platform.machine(),
         num_cores=len(os.sched_getaffinity(0)),
         memory_bytes=psutil.virtual_memory().total,
         system=f"{platform.system()} {platform.release()}",
-        versions={name: version for name, version in versions.items() if version},
+        versions={"python": platform.python_version(), **versions((*PACKAGES, *packages))},
     )
 
 
@@ -56,17 +53,3 @@ def busy_warnings(load_before: float, num_cores: int) -> tuple[str, ...]:
         f"The machine was busy: load {load_before:.2f} on {num_cores} cores before the run. "
         "Ratios of one run stand; absolute figures are too low.",
     )
-
-
-def _version(package: str) -> str:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return ""
-
-
-def _cpu() -> str:
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(named, platform.processor() or platform.machine())

@@ -8,7 +8,8 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -31,15 +32,15 @@ def node_facts(tiers: Mapping[str, str]) -> dict[str, Any]:
         "num_cpus": len(os.sched_getaffinity(0)),
         "memory_bytes": memory.total,
         "available_bytes": memory.available,
-        "packages": _versions(),
-        "cpu": _cpu(),
+        "packages": versions(_PACKAGES),
+        "cpu": cpu_model(),
         "gpus": _gpus(),
         "variables": {name: os.environ[name] for name in _VARIABLES if name in os.environ},
         "tiers": {name: _space(Path(folder)) for name, folder in tiers.items()},
     }
 
 
-def _cpu() -> str:
+def cpu_model() -> str:
     """Model of the processor; empty where the kernel does not tell."""
     info = Path("/proc/cpuinfo")
     lines = info.read_text().splitlines() if info.exists() else []
@@ -60,13 +61,12 @@ def _gpus() -> list[str]:
     return told.stdout.splitlines()
 
 
-def _versions() -> dict[str, str]:
+def versions(packages: Iterable[str]) -> dict[str, str]:
+    """Versions of the distributions that are installed, of those that are named."""
     found = {}
-    for name in _PACKAGES:
-        try:
+    for name in packages:
+        with suppress(metadata.PackageNotFoundError):
             found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
     return found
 
 

@@ -12,7 +12,6 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +27,6 @@ from headrace.runs.working_tree import git_state, installed, uncommitted
 
 logger = logging.getLogger(__name__)
 
-_PACKAGES = (
-    "headrace", "torch", "lightning", "torchmetrics", "numpy", "h5py", "dask", "distributed",
-    "apache-airflow",
-)  # fmt: skip
 _PROCESS = "cli"
 _NAMED = 5
 
@@ -86,7 +81,6 @@ def provenance(recipe: str, overrides: Sequence[str]) -> dict[str, JsonValue]:
         "platform": platform.platform(),
         "recipe_file": str(file),
         "code_folder": str(folder),
-        "versions": _versions(),
         "packages": installed(),
         "git": git_state(folder),
         "changes": _changes(recipe, overrides),
@@ -138,14 +132,6 @@ def _changes(recipe: str, overrides: Sequence[str]) -> list[JsonValue]:
     except RecipeError:  # a file that is none without the overrides of the run
         return []
     return [each.model_dump() for each in differences(written, load_recipe(recipe, overrides))]
-
-
-def _versions() -> dict[str, JsonValue]:
-    found: dict[str, JsonValue] = {}
-    for package in _PACKAGES:
-        with suppress(PackageNotFoundError):
-            found[package] = version(package)
-    return found
 
 
 def process_owner() -> str:

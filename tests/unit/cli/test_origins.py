@@ -195,7 +195,7 @@ def test_a_suite_is_asked_for_again_by_its_source(monkeypatch: pytest.MonkeyPatc
 def test_an_older_record_is_compared_by_what_it_knows():
     run, old = make_run(), make_run()
     record = json.loads(old.folder.provenance.read_text())
-    versions = {**record["versions"], "torch": "1.0"}
+    versions = {"numpy": record["packages"]["numpy"], "torch": "1.0"}
     kept = {key: record[key] for key in ("recipe_file", "python")}
     write_json(old.folder.provenance, {**kept, "git": None, "versions": versions})
     now = record["packages"]["torch"]
