@@ -13,11 +13,12 @@ from sqlalchemy import Select, func, select, update
 from sqlalchemy.orm import Session
 from typing_extensions import Unpack
 
-from headrace.errors import CapacityError, LedgerError, UnknownNameError, nearest
+from headrace.errors import LedgerError, UnknownNameError, nearest
 from headrace.ledger.columns import Row
 from headrace.ledger.database import Database, default_url
 from headrace.ledger.machine_rows import MachineRows
 from headrace.ledger.many_runs import ManyRuns
+from headrace.ledger.places import ACTIVE, Places
 from headrace.ledger.records import (
     AttemptChanges,
     AttemptRecord,
@@ -30,13 +31,12 @@ from headrace.ledger.trial_rows import TrialRows
 from headrace.ledger.usage_rows import UsageRows
 from headrace.states import LeaseState, StepState
 
-_ACTIVE = tuple(state for state in LeaseState if state.is_active)
 _OPEN = tuple(state for state in StepState if not state.is_final)
 
 AnyRow = TypeVar("AnyRow", bound=Row)
 
 
-class Ledger(MachineRows, ManyRuns, TrialRows, UsageRows):
+class Ledger(MachineRows, ManyRuns, Places, TrialRows, UsageRows):
     """Enter, find and change rows; safe to share between threads and to keep over a fork.
 
     Asking for a row that is not there raises `UnknownNameError`.
@@ -65,7 +65,7 @@ class Ledger(MachineRows, ManyRuns, TrialRows, UsageRows):
                 revision=self._database.revision(session) or "",
                 num_runs=_count(session, RunRecord),
                 num_leases=_count(session, LeaseRecord),
-                num_active_leases=_count(session, LeaseRecord, LeaseRecord.state.in_(_ACTIVE)),
+                num_active_leases=_count(session, LeaseRecord, LeaseRecord.state.in_(ACTIVE)),
                 num_attempts=_count(session, AttemptRecord),
             )
 
@@ -193,23 +193,6 @@ class Ledger(MachineRows, ManyRuns, TrialRows, UsageRows):
                 )
             return found
 
-    def add_lease(self, record: LeaseRecord, max_active: int) -> None:
-        """Enter a lease if its site has room; one that is there already stays as it is.
-
-        Counting and entering are one transaction, so that no two callers take the last place.
-
-        Raises:
-            CapacityError: The site has that many open.
-            LedgerError: The lease's run is not in the ledger.
-        """
-        with self._database.write(f"leases of {record.site_name}") as session:
-            if session.get(LeaseRecord, record.lease_id) is not None:
-                return
-            taken = tuple(session.scalars(_active(record.site_name)))
-            if len(taken) >= max_active:
-                raise _full(record.site_name, taken, max_active)
-            session.add(record)
-
     def lease(self, lease_id: str) -> LeaseRecord:
         """The lease with this id; raises UnknownNameError when there is none."""
         with self._database.read() as session:
@@ -219,25 +202,16 @@ class Ledger(MachineRows, ManyRuns, TrialRows, UsageRows):
         """The newest lease with this key, in whatever state; None when there is none."""
         return self._first(_newest(1).filter_by(key=key))
 
-    def active_leases(self, site_name: str | None = None) -> tuple[LeaseRecord, ...]:
-        """Leases, of one site or of all, that hold or are about to hold machines; oldest first."""
-        return self._all(_active(site_name))
-
     def leases(self, run_id: str | None = None, limit: int = 1000) -> tuple[LeaseRecord, ...]:
         """At most `limit` leases, of one run or of all, newest first."""
         return self._all(_newest(limit).filter_by(**_given(run_id=run_id)))
-
-    def ended_leases(self, limit: int = 1000, since: float = 0.0) -> tuple[LeaseRecord, ...]:
-        """At most `limit` leases of all that have ended since then, the last one first."""
-        query = select(LeaseRecord).where(LeaseRecord.ended_at >= since).limit(limit)
-        return self._all(query.order_by(LeaseRecord.ended_at.desc(), LeaseRecord.lease_id.desc()))
 
     def set_lease_state(
         self, lease_id: str, state: LeaseState, **changes: Unpack[LeaseChanges]
     ) -> LeaseRecord:
         """Change a lease, unless it has ended; the lease as it stands then."""
         change = update(LeaseRecord).filter_by(lease_id=lease_id)
-        still_active = change.where(LeaseRecord.state.in_(_ACTIVE))
+        still_active = change.where(LeaseRecord.state.in_(ACTIVE))
         with self._database.write() as session:
             session.execute(still_active.values(state=state, **_given(**changes)))
             return _known(session, LeaseRecord, "lease", lease_id)
@@ -282,19 +256,3 @@ def _known(session: Session, kind: type[AnyRow], what: str, name: str) -> AnyRow
 def _newest(limit: int) -> Select[LeaseRecord]:
     query = select(LeaseRecord).limit(limit)
     return query.order_by(LeaseRecord.created_at.desc(), LeaseRecord.lease_id.desc())
-
-
-def _active(site_name: str | None) -> Select[LeaseRecord]:
-    query = select(LeaseRecord).where(LeaseRecord.state.in_(_ACTIVE))
-    named = query.filter_by(**_given(site_name=site_name))
-    return named.order_by(LeaseRecord.created_at, LeaseRecord.lease_id)
-
-
-def _full(site_name: str, taken: tuple[LeaseRecord, ...], max_active: int) -> CapacityError:
-    listed = ", ".join(f"{lease.lease_id} (run {lease.run_id})" for lease in taken[:10])
-    return CapacityError(
-        f"Site '{site_name}' has {len(taken)} leases open and allows {max_active} "
-        f"(limits.max_leases): {listed}",
-        "Wait until one ends, close one with `headrace lease close ID`, "
-        "or raise limits.max_leases in the site file.",
-    )

@@ -42,6 +42,7 @@ class ManyRuns(LedgerPart):
         states: Collection[StepState] = (),
         text: str = "",
         run_ids: Collection[str] = (),
+        sites: Collection[str] | None = None,
     ) -> tuple[RunRecord, ...]:
         """At most `limit` runs, newest first.
 
@@ -50,12 +51,15 @@ class ManyRuns(LedgerPart):
             states: States of which they are in one; none for all.
             text: What their id, recipe or site contains, in whatever case.
             run_ids: Their ids; none for all.
+            sites: Sites of which they are on one; None for all.
         """
         query = select(RunRecord).order_by(RunRecord.created_at.desc(), RunRecord.run_id.desc())
         if states:
             query = query.where(RunRecord.state.in_(states))
         if run_ids:
             query = query.where(RunRecord.run_id.in_(run_ids))
+        if sites is not None:
+            query = query.where(RunRecord.site_name.in_(sites))
         if text:
             named = (RunRecord.run_id, RunRecord.recipe_name, RunRecord.site_name)
             query = query.where(or_(*(each.icontains(text, autoescape=True) for each in named)))
@@ -85,12 +89,15 @@ class ManyRuns(LedgerPart):
             rows = session.execute(query.where(LeaseRecord.run_id.in_(run_ids)))
             return _grouped((run_id, row) for run_id, row in rows)
 
-    def packings(self, limit: int, text: str = "") -> tuple[Packing, ...]:
+    def packings(
+        self, limit: int, text: str = "", sites: Collection[str] | None = None
+    ) -> tuple[Packing, ...]:
         """At most `limit` datasets as runs have got them, the newest first.
 
         Args:
             limit: Most packings.
             text: What their outputs contain, such as a fingerprint.
+            sites: Sites of which their runs are on one; None for all.
         """
         later = aliased(AttemptRecord)
         trains = exists().where(
@@ -104,6 +111,8 @@ class ManyRuns(LedgerPart):
             .where(AttemptRecord.kind == "pack", AttemptRecord.state == StepState.SUCCEEDED)
             .order_by(AttemptRecord.created_at.desc(), AttemptRecord.key.desc())
         )
+        if sites is not None:
+            packed = packed.where(RunRecord.site_name.in_(sites))
         if text:
             outputs = type_coerce(AttemptRecord.outputs, Text)
             packed = packed.where(outputs.contains(text, autoescape=True))

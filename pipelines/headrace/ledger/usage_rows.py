@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict
 from itertools import islice
 from typing import Any, Literal, TypeVar
@@ -83,6 +83,7 @@ class UsageRows(LedgerPart):
         run_id: str | None = None,
         since: str = "",
         limit: int | None = None,
+        sites: Collection[str] | None = None,
         **only: str,
     ) -> tuple[UsageSum, ...]:
         """What attempts took together, the dearest first.
@@ -93,6 +94,7 @@ class UsageRows(LedgerPart):
             run_id: Run whose attempts count; None for those of all runs.
             since: Day from which on they count, such as `2026-11-01`.
             limit: So many of them at most; None for all.
+            sites: Sites of which they ran on one; None for all.
             only: What else they have in common: `owner`, `site_name`, `suite`, `lease_id`.
 
         Raises:
@@ -101,7 +103,8 @@ class UsageRows(LedgerPart):
         if by == "trial" and run_id is None:
             raise LedgerError("Trials are told apart within one suite only", "Name its run.")
         with self._database.read() as session:
-            found = session.execute(_sums(by, run_id, since, only).limit(limit))
+            query = _sums(by, run_id, since, only, sites).limit(limit)
+            found = session.execute(query)
             return tuple(UsageSum(str(name), *sums) for name, entries, *sums in found if entries)
 
 
@@ -152,7 +155,13 @@ def _key(row: UsageRecord) -> _Key:
     return row.run_id, row.step, row.trial, row.attempt
 
 
-def _sums(by: By | None, run_id: str | None, since: str, only: dict[str, str]) -> Select[Any]:
+def _sums(
+    by: By | None,
+    run_id: str | None,
+    since: str,
+    only: dict[str, str],
+    sites: Collection[str] | None,
+) -> Select[Any]:
     """Sums of a run are added up from its rows, those of all runs from the sums that are kept."""
     is_kept = run_id is None and "lease_id" not in only
     table = SUMS if is_kept else UsageRecord.__table__
@@ -168,6 +177,8 @@ def _sums(by: By | None, run_id: str | None, since: str, only: dict[str, str]) -
         name = func.substr(column, 1, 7) if by == "month" else column
     query = select(name.label("name"), *sums).select_from(table).filter_by(**only)
     query = query.where(table.c.day >= since)
+    if sites is not None:
+        query = query.where(table.c.site_name.in_(sites))
     grouped = query if by is None else query.group_by(name)
     return grouped.order_by(_sum(table.c.usd, Double()).desc(), name)
 

@@ -20,6 +20,9 @@ from headrace.recipe.yaml_text import MAX_CHARS, parsed
 VARIABLE = "HEADRACE_TEAMS"
 """Environment variable that names the file of teams."""
 
+Sites = frozenset[str] | None
+"""Names of the sites whose runs somebody may see; None: all."""
+
 _TEAM = "@"
 _EXAMPLE = "Write a list of users for each team: `vision: [ada, grace]`."
 
@@ -104,6 +107,18 @@ def check_user(site: Site, user: str) -> None:
         f"Sites for {user}: {', '.join(sorted(usable)) or 'none'}. Whoever writes the site file "
         "decides.",
     )
+
+
+def sites_for(user: str) -> Sites:
+    """Sites whose runs a user may see: those that the user may use; all where none lists users.
+
+    Where any does, a site whose file is not known here, or cannot be read, is for nobody.
+    """
+    known = known_sites().values()
+    if all(site.allowed_users is None for site in known):
+        return None
+    closed = {site.name for site in known if not _is_for(site, user)}
+    return frozenset(site.name for site in known) - closed
 
 
 def known_sites() -> dict[str, Site]:

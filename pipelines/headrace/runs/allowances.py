@@ -11,7 +11,7 @@ from typing import Literal
 
 from headrace.errors import UserError
 from headrace.ledger.ledger import open_ledger
-from headrace.recipe.access import known_sites, teams
+from headrace.recipe.access import Sites, known_sites, teams
 from headrace.recipe.site import Limits, Role, Site
 from headrace.record import Record
 from headrace.runs.costs import billed_s, most_cost, run_cost
@@ -168,9 +168,10 @@ def allowances(site: Site, user: str | None = None) -> Iterator[Allowance]:
                 )
 
 
-def known_allowances() -> Iterator[tuple[str, Allowance]]:
-    """What may be taken of the sites that are known here, with their names."""
-    for site in known_sites().values():
+def known_allowances(sites: Sites = None) -> Iterator[tuple[str, Allowance]]:
+    """What may be taken of the sites that are known here, some or all, with their names."""
+    shown = (each for each in known_sites().values() if sites is None or each.name in sites)
+    for site in shown:
         try:
             yield from ((site.name, each) for each in allowances(site))
         except UserError as error:

@@ -9,6 +9,7 @@ from typing import Literal
 
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.usage_records import UsageSum
+from headrace.recipe.access import Sites
 from headrace.record import Record
 from headrace.runs.allowances import Allowance, known_allowances
 from headrace.runs.spending import bring_up_to_date, wasted
@@ -59,13 +60,14 @@ class CostPage(Record):
     foretold: tuple[ForetoldRow, ...]
 
 
-def cost_page(by: By = "month") -> CostPage:
-    """What all runs took so far; of those that go on, as it was within the last half minute."""
+def cost_page(by: By = "month", sites: Sites = None) -> CostPage:
+    """What runs took so far, on some sites or all; of those that go on, half a minute ago."""
     _bring_up_to_date(int(time.monotonic() / _EVERY_S))
-    rows = [_row(each) for each in open_ledger().usage_sums(by, limit=_MOST_ROWS)]
+    rows = [_row(each) for each in open_ledger().usage_sums(by, limit=_MOST_ROWS, sites=sites)]
     if by == "month":
         rows.sort(key=lambda row: row.name, reverse=True)
-    budgets, foretold = starmap(_budget, known_allowances()), tuple(foretold_rows())
+    budgets = starmap(_budget, known_allowances(sites))
+    foretold = tuple(foretold_rows(sites))
     return CostPage(by=by, rows=tuple(rows), budgets=tuple(budgets), foretold=foretold)
 
 

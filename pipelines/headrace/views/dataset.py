@@ -10,6 +10,7 @@ from headrace.files.atomic import read_record
 from headrace.files.layout import RunFolder
 from headrace.files.manifest import Manifest
 from headrace.ledger.ledger import open_ledger
+from headrace.recipe.access import Sites
 from headrace.recipe.site import Site, StoreOptions
 from headrace.record import Record
 from headrace.shards.inspection import DatasetSummary, summarise
@@ -57,13 +58,13 @@ class DatasetPage(DatasetRow):
     """The newest runs that trained on it."""
 
 
-def dataset_page(name: str) -> DatasetPage:
+def dataset_page(name: str, sites: Sites = None) -> DatasetPage:
     """A dataset, by its fingerprint or name.
 
     Raises:
         UnknownNameError: The ledger knows none of that name; a path is none.
     """
-    known, summary, damage = find_dataset(name), None, ""
+    known, summary, damage = find_dataset(name, sites), None, ""
     try:
         summary = summary_of(known)
     except (HeadraceError, OSError) as error:
@@ -82,7 +83,7 @@ def dataset_page(name: str) -> DatasetPage:
             OtherContent(
                 fingerprint=other.fingerprint, num_samples=other.outputs.get("num_samples")
             )
-            for other in others_at(known)
+            for other in others_at(known, sites)
         ),
         runs=run_rows(open_ledger().runs(MOST_RUNS, run_ids=trained) if trained else ()),
     )

@@ -15,6 +15,7 @@ from headrace.errors import UnknownNameError, nearest
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.many_runs import Packing
 from headrace.objects.store import is_remote
+from headrace.recipe.access import Sites
 from headrace.record import Record
 from headrace.states import StepState
 
@@ -97,9 +98,9 @@ class Known:
         return next(reversed([*made]), None)
 
 
-def datasets_page() -> DatasetsPage:
-    """The datasets that runs of the ledger have packed, or were given."""
-    packings, staged = _packings_of(""), _staged()
+def datasets_page(sites: Sites = None) -> DatasetsPage:
+    """The datasets that runs of the ledger, of some sites or all, have packed, or were given."""
+    packings, staged = _packings_of("", sites), _staged()
     rows = (_row(known, staged.get(known.fingerprint, ())) for known in _by_content(packings))
     is_whole = len(packings) < MOST_PACKINGS
     return DatasetsPage(now=time.time(), rows=tuple(rows), is_whole=is_whole)
@@ -110,28 +111,28 @@ def row_of(known: Known) -> DatasetRow:
     return _row(known, _staged().get(known.fingerprint, ()))
 
 
-def find_dataset(name: str) -> Known:
+def find_dataset(name: str, sites: Sites = None) -> Known:
     """A dataset of the ledger by its fingerprint, or the newest one of a name.
 
     Raises:
         UnknownNameError: No run has packed it or was given it; a path is no name.
     """
-    for known in _by_content(_packings_of(name)):
+    for known in _by_content(_packings_of(name, sites)):
         if name in (known.fingerprint, known.name):
             return known
-    names = {known.name for known in _by_content(_packings_of(""))}
+    names = {known.name for known in _by_content(_packings_of("", sites))}
     raise UnknownNameError(f"No run of the ledger has a dataset '{name}'", nearest(name, names))
 
 
-def others_at(known: Known) -> Iterator[Known]:
+def others_at(known: Known, sites: Sites = None) -> Iterator[Known]:
     """Datasets with another content that lay at the same place, the newest first."""
-    for other in _by_content(_packings_of(known.location)):
+    for other in _by_content(_packings_of(known.location, sites)):
         if other.location == known.location and other.fingerprint != known.fingerprint:
             yield other
 
 
-def _packings_of(text: str) -> tuple[Packing, ...]:
-    return open_ledger().packings(MOST_PACKINGS, json.dumps(text)[1:-1])
+def _packings_of(text: str, sites: Sites) -> tuple[Packing, ...]:
+    return open_ledger().packings(MOST_PACKINGS, json.dumps(text)[1:-1], sites)
 
 
 def _by_content(packings: Sequence[Packing]) -> Iterator[Known]:

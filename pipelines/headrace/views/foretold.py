@@ -11,6 +11,7 @@ from headrace.files.atomic import read_record
 from headrace.files.layout import RunFolder
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.records import AttemptRecord, LeaseRecord, MachineRecord, RunRecord
+from headrace.recipe.access import Sites
 from headrace.record import Record
 from headrace.runs.costs import cost_of
 from headrace.runs.foresight import Prediction
@@ -35,10 +36,10 @@ class ForetoldRow(Record):
     usd: float | None
 
 
-def foretold_rows() -> Iterator[ForetoldRow]:
+def foretold_rows(sites: Sites = None) -> Iterator[ForetoldRow]:
     """Those of the newest runs, the newest first."""
     ledger, known = open_ledger(), []
-    for run in ledger.runs(_LOOKED_AT, (StepState.SUCCEEDED,)):
+    for run in ledger.runs(_LOOKED_AT, (StepState.SUCCEEDED,), sites=sites):
         prediction = _prediction(run.folder)
         if prediction is not None and prediction.seconds is not None:
             known.append((run, prediction))

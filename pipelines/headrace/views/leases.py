@@ -12,6 +12,7 @@ from headrace.errors import HeadraceError
 from headrace.files.layout import LeaseFolder
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.records import LeaseRecord, MachineRecord
+from headrace.recipe.access import Sites
 from headrace.record import Record
 from headrace.states import LeaseState
 
@@ -61,15 +62,19 @@ class LeasesPage(Record):
     rows: tuple[LeaseRow, ...]
 
 
-def leases_page(*, can_act: bool) -> LeasesPage:
-    """The leases of all sites."""
+def leases_page(*, can_act: bool, sites: Sites = None) -> LeasesPage:
+    """The leases of some sites, or of all."""
     ledger = open_ledger()
     active = reversed(ledger.active_leases())
-    ended = ledger.ended_leases(_ENDED)
+    ended = ledger.ended_leases(_ENDED, sites=sites)
     machines: dict[str, list[MachineRecord]] = {}
     for machine in ledger.machines(only_open=True):
         machines.setdefault(machine.lease_id, []).append(machine)
-    rows = [_open(row, machines.get(row.lease_id, ()), can_act=can_act) for row in active]
+    rows = [
+        _open(row, machines.get(row.lease_id, ()), can_act=can_act)
+        for row in active
+        if sites is None or row.site_name in sites
+    ]
     return LeasesPage(now=time.time(), rows=(*rows, *(_row(row) for row in ended)))
 
 

@@ -13,6 +13,7 @@ from headrace.files.atomic import read_record
 from headrace.files.layout import LeaseFolder, RunFolder
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.records import AttemptRecord, LeaseRecord, MachineRecord, RunRecord
+from headrace.recipe.access import Sites
 from headrace.record import Record
 from headrace.runs.causes import why_failed, why_no_lease
 from headrace.runs.costs import cost_of, has_price
@@ -93,9 +94,11 @@ class Books:
         )
 
 
-def runs_page(limit: int = 200, states: Sequence[StepState] = (), text: str = "") -> RunsPage:
+def runs_page(
+    limit: int = 200, states: Sequence[StepState] = (), text: str = "", sites: Sites = None
+) -> RunsPage:
     """The newest runs, those in some states or with a text in their id, recipe or site."""
-    records = open_ledger().runs(limit, states, text)
+    records = open_ledger().runs(limit, states, text, sites=sites)
     return RunsPage(now=time.time(), rows=run_rows(records))
 
 

@@ -11,13 +11,14 @@ from multiprocessing.connection import Connection
 
 from headrace.errors import DataError, UserError
 from headrace.objects.store import is_remote
+from headrace.recipe.access import Sites
 from headrace.views import sample_process
 from headrace.views.datasets import find_dataset
 from headrace.views.sample_process import PATIENCE_S
 from headrace.views.samples import Sample, SampleQuestion
 
 
-def sample_page(name: str, question: SampleQuestion) -> Sample:
+def sample_page(name: str, question: SampleQuestion, sites: Sites = None) -> Sample:
     """A sample of a dataset of the ledger, by its fingerprint or name.
 
     Raises:
@@ -25,7 +26,7 @@ def sample_page(name: str, question: SampleQuestion) -> Sample:
         UserError: The dataset is in an object store.
         DataError: The shard is damaged, missing, or takes too long to read.
     """
-    known = find_dataset(name)
+    known = find_dataset(name, sites)
     if is_remote(known.location):
         raise UserError(
             f"Samples of {known.location} are not shown: each look would fetch a whole shard",

@@ -13,7 +13,12 @@ from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessE
 from airflow.api_fastapi.core_api.security import get_user, requires_access_dag
 from airflow.configuration import conf
 from airflow.models.dag import DagModel
-from fastapi import Depends, HTTPException
+from fastapi import Depends, HTTPException, Query
+
+from headrace.ledger.ledger import open_ledger
+from headrace.ledger.records import RunRecord
+from headrace.recipe.access import Sites, sites_for
+from headrace_airflow.airflow_api import DagRunAddress
 
 DAG_ID = "headrace_train"
 """Whoever may read or trigger runs of this DAG may read the pages, or act on them."""
@@ -28,6 +33,45 @@ User = Annotated[BaseUser, Depends(get_user)]
 """Parameter of an endpoint: who asks."""
 
 
+def visible_sites(user: User) -> Sites:
+    """Sites whose runs who asks may see.
+
+    Whoever may change Airflow's connections sees those of all sites.
+    """
+    return None if _sees_all(user) else sites_for(user.get_name())
+
+
+Seen = Annotated[Sites, Depends(visible_sites)]
+"""Parameter of an endpoint: of which sites who asks may see runs."""
+
+
+def check_site(site_name: str, seen: Sites) -> None:
+    """Refuse (403) who may not see runs of a site."""
+    if seen is not None and site_name not in seen:
+        what = f"Runs of site {site_name} are not shown to you"
+        raise HTTPException(403, {"what": what, "hint": "Ask whoever writes its `allowed_users`."})
+
+
+def _check_runs(
+    seen: Seen,
+    names: Annotated[tuple[str, ...], Query(alias="id")] = (),
+    dag_id: str = "",
+    dag_run_id: str = "",
+) -> None:
+    if seen is None:
+        return
+    ledger = open_ledger()
+    for name in names:
+        check_site(ledger.run(name.partition(":")[0]).site_name, seen)
+    record = ledger.run_by_key(str(DagRunAddress(dag_id=dag_id, run_id=dag_run_id)))
+    if record is not None:
+        check_site(record.site_name, seen)
+
+
+sees_runs = Depends(_check_runs)
+"""Dependency of endpoints that show the runs or trials that they are asked for: 403 as above."""
+
+
 def may_act(user: User) -> bool:
     """Whether who asks may act at all."""
     return _may_trigger(user, DAG_ID)
@@ -37,15 +81,21 @@ MayAct = Annotated[bool, Depends(may_act)]
 """Parameter of an endpoint: whether who asks may act."""
 
 
-def check_acts_on(user: BaseUser, dag_id: str) -> None:
-    """Refuse (403) who may not trigger runs of the DAG that a run belongs to."""
-    if not _may_trigger(user, dag_id):
-        raise HTTPException(403, f"You may not act on runs of DAG {dag_id}")
+def check_acts_on(user: BaseUser, record: RunRecord) -> None:
+    """Refuse (403) who may not see a run, or not trigger runs of the DAG that it belongs to."""
+    check_site(record.site_name, visible_sites(user))
+    address = DagRunAddress.parse(record.owner)
+    if address is not None and not _may_trigger(user, address.dag_id):
+        raise HTTPException(403, f"You may not act on runs of DAG {address.dag_id}")
 
 
 def secret_key() -> str:
     """What all processes of the API server share, and nobody else knows."""
     return str(conf.get_mandatory_value("api", "secret_key"))
+
+
+def _sees_all(user: BaseUser) -> bool:
+    return bool(get_auth_manager().is_authorized_connection(method="PUT", user=user))
 
 
 def _may_trigger(user: BaseUser, dag_id: str) -> bool:

@@ -18,7 +18,6 @@ from headrace.record import Record
 from headrace.runs.runs import open_run
 from headrace.runs.stopping import ask_to_stop
 from headrace.runs.suites import ask, ask_for_more, find_suite, further_points
-from headrace_airflow.airflow_api import DagRunAddress
 from headrace_airflow.web.access import User, acts, check_acts_on
 
 router = APIRouter(prefix="/act", dependencies=[acts])
@@ -61,7 +60,7 @@ class Done(Record):
 @router.post("/cancel")
 def cancel(named: Named, user: User) -> Done:
     """Ask the running steps of a run to stop."""
-    _check(open_ledger().run(named.id), user)
+    check_acts_on(user, open_ledger().run(named.id))
     asked = ask_to_stop(open_run(named.id), f"asked by {user.get_name()} in Airflow")
     return Done(done=f"Asked to stop: {', '.join(asked)}")
 
@@ -70,7 +69,7 @@ def cancel(named: Named, user: User) -> Done:
 def suite(act: SuiteAct, user: User) -> Done:
     """Pause a suite, go on with it, cancel or retry trials."""
     record = find_suite(act.id)
-    _check(record, user)
+    check_acts_on(user, record)
     ask(record, act.what, act.trials, by=f"{user.get_name()} in Airflow")
     which = f" of trials {', '.join(map(str, act.trials))}" if act.trials else ""
     return Done(done=f"Asked for: {act.what}{which}{_when(record)}")
@@ -80,7 +79,7 @@ def suite(act: SuiteAct, user: User) -> Done:
 def add(act: MoreTrials, user: User) -> Done:
     """Add trials to a suite, or tell how many they would be."""
     record = find_suite(act.id)
-    _check(record, user)
+    check_acts_on(user, record)
     words = _split(act.words)
     if act.preview:
         return Done(done=f"{_counted(further_points(record, words)[1])} would be added")
@@ -92,7 +91,7 @@ def add(act: MoreTrials, user: User) -> Done:
 def lease(named: Named, user: User) -> Done:
     """Close a lease; its running steps end."""
     row = open_ledger().lease(named.id)
-    _check(open_ledger().run(row.run_id), user)
+    check_acts_on(user, open_ledger().run(row.run_id))
     if not row.state.is_active:
         what = f"Lease {row.lease_id} is {row.state.value} already: {row.why_ended}"
         raise UserError(what, "There is nothing to close.")
@@ -118,10 +117,3 @@ def _counted(count: int) -> str:
 def _when(record: RunRecord) -> str:
     """What a suite that has ended needs besides."""
     return f"; it has ended: headrace resume {record.run_id}" if record.state.is_final else ""
-
-
-def _check(record: RunRecord, user: User) -> None:
-    """Refuse who may not act on runs of the DAG that a run belongs to."""
-    address = DagRunAddress.parse(record.owner)
-    if address is not None:
-        check_acts_on(user, address.dag_id)

@@ -27,7 +27,7 @@ from headrace.views.samples import SampleQuestion
 from headrace.views.suite import suite_page, trials_page
 from headrace_airflow.airflow_api import DagRunAddress
 from headrace_airflow.web import acts, proxy
-from headrace_airflow.web.access import MayAct, reads
+from headrace_airflow.web.access import MayAct, Seen, reads, sees_runs
 from headrace_airflow.web.answers import PRIVATE, Answers
 
 STATIC = Path(__file__).parent / "static"
@@ -81,15 +81,16 @@ def shell(page: str) -> Response:
 @data.get("/runs")
 async def runs(
     request: Request,
+    sites: Seen,
     limit: Annotated[int, Query(ge=1, le=1000)] = 200,
     states: Annotated[tuple[StepState, ...], Query(alias="state")] = (),
     text: Annotated[str, Query(max_length=200)] = "",
 ) -> Response:
     """The newest runs."""
-    return await answers.send(request, partial(runs_page, limit, states, text))
+    return await answers.send(request, partial(runs_page, limit, states, text, sites))
 
 
-@data.get("/run")
+@data.get("/run", dependencies=[sees_runs])
 async def run(
     request: Request,
     can_act: MayAct,
@@ -113,7 +114,7 @@ def _run_of(dag_run: DagRunAddress, can_act: bool) -> RunPage:
     return run_page(record.run_id, can_act=can_act)
 
 
-@data.get("/run/log")
+@data.get("/run/log", dependencies=[sees_runs])
 async def log(
     request: Request,
     run_id: Id,
@@ -126,40 +127,40 @@ async def log(
     return await answers.send(request, partial(log_page, run_id, step, attempt, name, lines))
 
 
-@data.get("/run/report")
+@data.get("/run/report", dependencies=[sees_runs])
 def report(run_id: Id) -> Response:
     """The report; it may hold HTML of the user's own, and runs nothing."""
     return FileResponse(report_file(run_id), media_type="text/html", headers=_HARMLESS)
 
 
-@data.get("/curves")
+@data.get("/curves", dependencies=[sees_runs])
 async def curves(request: Request, names: Names) -> Response:
     """The curves of up to twenty runs or trials."""
     return await answers.send(request, partial(curves_page, tuple(names)))
 
 
-@data.get("/compare")
+@data.get("/compare", dependencies=[sees_runs])
 async def compare(request: Request, names: Names) -> Response:
     """In what up to twenty runs or trials differ."""
     return await answers.send(request, partial(compare_page, tuple(names)))
 
 
-@data.get("/suite")
+@data.get("/suite", dependencies=[sees_runs])
 async def suite(request: Request, run_id: Id, can_act: MayAct) -> Response:
     """One suite."""
     return await answers.send(request, partial(suite_page, run_id, can_act=can_act))
 
 
-@data.get("/trials")
+@data.get("/trials", dependencies=[sees_runs])
 async def trials(request: Request, run_id: Id, since: int = 0) -> Response:
     """The trials of a suite, or those that have changed."""
     return await answers.send(request, partial(trials_page, run_id, since))
 
 
 @data.get("/leases")
-async def leases(request: Request, can_act: MayAct) -> Response:
+async def leases(request: Request, can_act: MayAct, sites: Seen) -> Response:
     """Open leases, and those that have ended last."""
-    return await answers.send(request, partial(leases_page, can_act=can_act))
+    return await answers.send(request, partial(leases_page, can_act=can_act, sites=sites))
 
 
 def _sample_question(
@@ -173,29 +174,32 @@ def _sample_question(
 
 
 @data.get("/datasets")
-async def datasets(request: Request) -> Response:
+async def datasets(request: Request, sites: Seen) -> Response:
     """What was packed."""
-    return await from_storage.send(request, partial(datasets_page))
+    return await from_storage.send(request, partial(datasets_page, sites))
 
 
 @data.get("/dataset")
-async def dataset(request: Request, name: Id) -> Response:
+async def dataset(request: Request, name: Id, sites: Seen) -> Response:
     """One dataset, by its fingerprint or name."""
-    return await from_storage.send(request, partial(dataset_page, name))
+    return await from_storage.send(request, partial(dataset_page, name, sites))
 
 
 @data.get("/sample")
 async def sample(
-    request: Request, name: Id, question: Annotated[SampleQuestion, Depends(_sample_question)]
+    request: Request,
+    name: Id,
+    sites: Seen,
+    question: Annotated[SampleQuestion, Depends(_sample_question)],
 ) -> Response:
     """One sample of a dataset."""
-    return await from_storage.send(request, partial(sample_page, name, question))
+    return await from_storage.send(request, partial(sample_page, name, question, sites))
 
 
 @data.get("/cost")
-async def cost(request: Request, by: By = "month") -> Response:
+async def cost(request: Request, sites: Seen, by: By = "month") -> Response:
     """What runs took, told apart."""
-    return await answers.send(request, partial(cost_page, by))
+    return await answers.send(request, partial(cost_page, by, sites))
 
 
 @app.exception_handler(HeadraceError)

@@ -28,7 +28,7 @@ from headrace.files.layout import LeaseFolder, RunFolder
 from headrace.ledger.ledger import open_ledger
 from headrace.record import Record
 from headrace.views.tensorboard import serve
-from headrace_airflow.web.access import User, reads
+from headrace_airflow.web.access import Seen, User, check_site, reads
 from headrace_airflow.web.answers import PRIVATE
 from headrace_airflow.web.tickets import LASTS_S, Ticket, sealed, unsealed
 
@@ -90,9 +90,11 @@ async def open_pages(
     kind: Literal["dask", "tensorboard"],
     given: Annotated[str, Query(alias="id", max_length=500)],
     user: User,
+    seen: Seen,
     response: Response,
 ) -> Opened:
     """A ticket for the dashboard of a lease, or for TensorBoard of a run, which is started then."""
+    check_site(await asyncio.to_thread(_site_of, kind, given), seen)
     ticket = Ticket(kind=kind, id=given, user=user.get_name())
     place = await asyncio.to_thread(_place, ticket)
     async with _session(place) as session:
@@ -100,6 +102,11 @@ async def open_pages(
     logger.info("%s opens %s of %s", ticket.user, kind, given)
     response.headers.update({**PRIVATE, "Cache-Control": "no-store"})
     return Opened(address=f"proxy/{sealed(ticket)}/{place.first}", lasts_s=LASTS_S)
+
+
+def _site_of(kind: str, given: str) -> str:
+    row = open_ledger().lease(given) if kind == "dask" else open_ledger().run(given)
+    return row.site_name
 
 
 @router.options("/proxy/{text}/{path:path}")

@@ -18,13 +18,16 @@ from websockets.sync.client import connect
 from headrace.clusters.records import Ending
 from headrace.files.atomic import is_there, write_record
 from headrace.files.lines import read_lines
+from headrace.ledger.ledger import open_ledger
 from headrace.processes import ProcessIdentity
 from headrace.runs.reaper import end_run
 from headrace.runs.runs import Run
 from headrace.states import LeaseState, StepState
 from headrace.suites.records import Control
+from support.access import write_site
 from support.airflow_service import AirflowService
 from support.echo_pages import SECRET, echoing_lease
+from support.ledger_rows import usage_row
 from support.page_logins import NOBODY, ROLES, Doors, doors
 from support.runs import attempt_row_of, lease_on_disk, make_run
 from support.suite_journal import make_suite
@@ -140,6 +143,79 @@ def test_who_may_see_and_act(airflow_service: AirflowService, doors: Doors, run:
     assert set(doors.paths) == {"/", "/{page}/", "/static", PROXY, *DATA, *ACTS}
     for ticket in ("x", doors.old_ticket, *doors.tokens.values()):
         assert [status(f"/proxy/{ticket}/status", who) for who in people] == [403] * 6
+
+
+@pytest.fixture
+def club(airflow_service: AirflowService) -> Iterator[Run]:
+    """A suite, with a dataset and costs, on a site for the user `viewer` and a team only."""
+    home = airflow_service.home
+    write_site(home, ["viewer", "@vision"], limits={"budget_user": 40}, folder=str(home / "club"))
+    (home / "teams.yaml").write_text("vision: [ada]\n")
+    with airflow_service.settings():
+        made = make_suite(site="club", user="viewer", overrides=("trainer.max_epochs=1",))
+        lease_id = lease_on_disk(made)
+        packed = {"dataset": str(home / "club"), "fingerprint": "c1b5", "reused": False}
+        state = StepState.SUCCEEDED
+        attempt_row_of(made, "pack", lease_id, kind="pack", state=state, outputs=packed)
+        row = usage_row(1, run_id=made.run_id, lease_id=lease_id, site_name="club", usd=1.0)
+        open_ledger().put_usage([row])
+        yield made
+        end_run(made, StepState.CANCELLED, "a test")
+    (home / "sites" / "club.yaml").unlink()
+    (home / "teams.yaml").unlink()
+
+
+def test_runs_of_a_site_for_some_users_are_shown_to_these_and_to_who_runs_airflow(
+    airflow_service: AirflowService, doors: Doors, run: Run, club: Run
+):
+    """A viewer who is listed, a user who is not, an op and an admin: every endpoint."""
+    people = ("viewer", "user", "op", "admin")
+
+    def answers(path: str, **more: Any) -> list[Answer]:
+        return [ask(airflow_service, path, doors.tokens[who], **more) for who in people]
+
+    lists = {"/data/runs", "/data/leases", "/data/datasets", "/data/cost"}
+    by_fingerprint = {"/data/dataset", "/data/sample"}
+    for path, query in DATA.items():
+        name = "c1b5" if path in by_fingerprint else club.run_id
+        told = answers(f"{path}?{urlencode(query)}".replace("RUN", name))
+        codes = [each.status for each in told]
+        if path in lists:
+            assert codes == [200] * 4, path
+
+            def shown(path: str = path) -> bool:
+                found = [b"club" in each.body for each in answers(f"{path}?by=site&limit=1000")]
+                assert not found[1], path
+                return found == [True, False, True, True]
+
+            wait_until(shown, 30.0, f"the club in {path}")  # an answer is kept for a moment
+        elif path in by_fingerprint:
+            assert codes[1] == 404, path
+            assert b"No run of the ledger has a dataset" in told[1].body
+            assert b"No run of the ledger" not in told[0].body + told[2].body + told[3].body
+        else:
+            assert codes[1] == 403, path
+            assert told[1].json["detail"]["what"] == "Runs of site club are not shown to you"
+            assert codes == [codes[0], 403, codes[0], codes[0]], path
+            assert codes[0] == MISSING.get(path, 200), path
+    for both in ("curves", "compare"):
+        asked = urlencode({"id": [run.run_id, f"{club.run_id}:1"]}, doseq=True)
+        assert ask(airflow_service, f"/data/{both}?{asked}", doors.tokens["user"]).status == 403
+    key = dict(zip(("dag_id", "dag_run_id"), ("headrace_train", "club"), strict=True))
+    with airflow_service.settings():
+        made = make_run(site="club", user="viewer", key="airflow:headrace_train:club")
+        end_run(made, StepState.CANCELLED, "a test")
+    found = [each.status for each in answers(f"/data/run?{urlencode(key)}")]
+    assert found == [200, 403, 200, 200]
+    (lease,) = airflow_service.ledger.leases(run_id=club.run_id)
+    asked = urlencode({"kind": "dask", "id": lease.lease_id})
+    assert [each.status for each in answers(f"/data/open?{asked}")] == [409, 403, 409, 409]
+    for path, body in ACTS.items():
+        given = {**body, "id": lease.lease_id if path == "/act/lease" else club.run_id}
+        assert ask(airflow_service, path, doors.tokens["user"], given).status == 403, path
+    assert not club.folder.controls.exists()
+    mine = ask(airflow_service, f"/data/run?id={run.run_id}", doors.tokens["user"])
+    assert mine.status == 200  # of a site that is for everybody
 
 
 def test_an_unchanged_answer_is_not_sent_again(

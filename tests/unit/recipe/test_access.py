@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from headrace.errors import AccessError, SiteError, UserError
-from headrace.recipe.access import check_user, may_use, teams, teams_of
+from headrace.recipe.access import check_user, may_use, sites_for, teams, teams_of
 from headrace.recipe.load import load_site, site_now
 from support.access import write_site
 
@@ -83,3 +83,20 @@ def test_members_are_names(headrace_home: Path):
     write_site(headrace_home, ["ada lovelace"])
     with pytest.raises(SiteError, match=r"allowed_users\.0"):
         site_now("club")
+
+
+def test_sites_whose_runs_are_shown(headrace_home: Path):
+    """Where any lists users, one that cannot be read, or shares a name with it, is for nobody."""
+    assert sites_for("ada") is None
+    write_site(headrace_home, ["ada"])
+    assert sites_for("ada") == {"slurm-dev", "laptop", "club"}
+    assert sites_for("eve") == {"slurm-dev", "laptop"}
+    write_site(headrace_home, None, name="other")
+    assert sites_for("eve") == {"slurm-dev", "laptop", "other"}
+    file = headrace_home / "sites" / "other.yaml"
+    file.write_text(file.read_text().replace("name: other", "name: club"))
+    assert sites_for("eve") == {"slurm-dev", "laptop"}
+    file.write_text("roles: 7\n")
+    assert sites_for("eve") == {"slurm-dev", "laptop"}
+    write_site(headrace_home, ["@gone"])
+    assert sites_for("ada") == {"slurm-dev", "laptop"}
