@@ -67,6 +67,10 @@ class AccessError(UserError):
     """A site is not for the user who asks."""
 
 
+class SecretError(UserError):
+    """A secret that a site names cannot be had."""
+
+
 class TargetError(UserError):
     """A `_target_` does not exist, or the site does not allow it."""
 

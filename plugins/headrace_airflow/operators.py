@@ -32,9 +32,11 @@ from headrace.runs.flow import PlannedStep, steps_of
 from headrace.runs.leases import why_not_the_nodes
 from headrace.runs.overview import look, look_lease
 from headrace.runs.runs import Run, open_run
+from headrace.runs.secrets import Asker
 from headrace.runs.steps import Ticket, cancel_step, collect, conclude, start_step
 from headrace.states import LeaseState, StepState
 from headrace.steps.mailbox import StepResult
+from headrace_airflow import connections
 from headrace_airflow.airflow_api import stopped
 from headrace_airflow.assets import DATASETS, publish_dataset
 from headrace_airflow.run_operators import (
@@ -47,7 +49,6 @@ from headrace_airflow.run_operators import (
     failure_of,
     told_to_airflow,
     was_cancelled_for_another_try,
-    without_airflow_environment,
 )
 from headrace_airflow.telemetry import tell_lease, tell_step
 from headrace_airflow.triggers import (
@@ -72,6 +73,12 @@ class _StepTask(RunOperator):
             if planned.name == self.step:
                 return planned
         raise AirflowSkipException(f"Recipe '{run.recipe.name}' has no step '{self.step}'")
+
+    def _run(self, context: Context) -> Run:
+        """The run, for whoever triggered the DAG run, with Airflow's connections."""
+        user = context["dag_run"].triggering_user_name or ""
+        asker = Asker(user=user, connection=connections.field_of)
+        return replace(open_run(self.run_id), asker=asker)
 
     def _waiting(self, context: Context, run: Run) -> dict[str, Any]:
         ti = context["ti"]
@@ -116,11 +123,10 @@ class AcquireLeaseOperator(_StepTask):
     def ask_again(self, context: Context, event: object = None) -> str:
         """Ask for the lease, also after there was no room for it."""
         with told_to_airflow():
-            run = open_run(self.run_id)
+            run = self._run(context)
             role = self._planned(run).role
             try:
-                with without_airflow_environment():
-                    lease_id = leases.acquire(run, role)
+                lease_id = leases.acquire(run, role)
             except (CapacityError, SilentError) as error:
                 self._wait_for_room(context, run, error)
             except JobRefusedError as error:
@@ -131,7 +137,7 @@ class AcquireLeaseOperator(_StepTask):
     def execute_complete(self, context: Context, event: object, lease_id: str) -> str:
         """See what became of the lease."""
         with told_to_airflow():
-            run = open_run(self.run_id)
+            run = self._run(context)
         return self._ready(context, run, lease_id)
 
     def _ready(self, context: Context, run: Run, lease_id: str) -> str:
@@ -180,7 +186,7 @@ class StepOperator(_StepTask):
     def ask_again(self, context: Context, event: object = None) -> dict[str, Any]:
         """Start the step, also after there was no room for its lease."""
         with told_to_airflow():
-            run = open_run(self.run_id)
+            run = self._run(context)
             self._planned(run)
             return self._follow(context, run, may_resubmit=True)
 
@@ -189,7 +195,7 @@ class StepOperator(_StepTask):
     ) -> dict[str, Any]:
         """Collect the result of the attempt that was waited for."""
         with told_to_airflow():
-            run = open_run(self.run_id)
+            run = self._run(context)
             return self._finish(context, run, Ticket(**ticket), may_resubmit=may_resubmit)
 
     def _stop_what_was_cleared(self, context: Context) -> None:
@@ -207,8 +213,7 @@ class StepOperator(_StepTask):
 
     def _follow(self, context: Context, run: Run, *, may_resubmit: bool) -> dict[str, Any]:
         try:
-            with without_airflow_environment():
-                started = start_step(run, self.step)
+            started = start_step(run, self.step)
         except (CapacityError, SilentError) as error:
             self._wait_for_room(context, run, error)
         if isinstance(started, StepResult):

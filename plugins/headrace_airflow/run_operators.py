@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import copy
 import importlib
-import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -53,22 +52,7 @@ PATIENCE_S = 4.0
 """Longest wait in the task itself: deferring and resuming takes that on a busy machine."""
 
 _POLL_S = 0.2
-_PREFIXES = ("AIRFLOW", "_AIRFLOW", "HEADRACE_AIRFLOW")
 _PREPARED_RUN = "{{ ti.xcom_pull(task_ids='prepare') }}"
-
-
-@contextmanager
-def without_airflow_environment() -> Iterator[None]:
-    """Start leases without Airflow's environment variables.
-
-    A lease runs user code: it must not see Airflow's database address and secrets, nor carry the
-    mark by which `headrace down` finds the processes of Airflow.
-    """
-    hidden = {name: os.environ.pop(name) for name in [*os.environ] if name.startswith(_PREFIXES)}
-    try:
-        yield
-    finally:
-        os.environ.update(hidden)
 
 
 def briefly(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import json
 import math
-import os
 from dataclasses import asdict, replace
 from functools import partial
 from types import SimpleNamespace
@@ -17,7 +17,14 @@ from airflow.sdk.exceptions import (
 )
 
 from headrace.clusters.records import LeaseSpec, Walltime
-from headrace.errors import CapacityError, JobRefusedError, LeaseError, QueueFullError, SilentError
+from headrace.errors import (
+    CapacityError,
+    JobRefusedError,
+    LeaseError,
+    QueueFullError,
+    SecretError,
+    SilentError,
+)
 from headrace.files.atomic import read_record, write_record
 from headrace.ledger.ledger import open_ledger
 from headrace.probes.records import ProbeOptions
@@ -329,22 +336,30 @@ def test_a_silent_queue_costs_a_step_no_try(run, context, script, ticket, asked)
     assert deferred.value.method_name == "ask_again"
 
 
-def test_leases_are_started_without_airflows_secrets(run, context, monkeypatch):
-    """A lease runs user code, and outlives Airflow (pains 22)."""
-    monkeypatch.setenv("AIRFLOW__API_AUTH__JWT_SECRET", "secret")
-    monkeypatch.setenv("HEADRACE_AIRFLOW_HOME", "/somewhere")
-    seen = {}
-
-    def acquire_and_look(*_):
-        seen.update(os.environ)
-        raise LeaseError("enough seen")
-
-    monkeypatch.setattr(operators.leases, "acquire", acquire_and_look)
+def test_secrets_are_those_of_airflows_connections_and_of_who_triggered(
+    run, context, script, monkeypatch
+):
+    extra = {"token": "t0ken", "none": None}
+    told = json.dumps({"conn_type": "http", "login": "me", "password": "hunter2", "extra": extra})
+    monkeypatch.setenv("AIRFLOW_CONN_TRACKER", told)
+    asked = []
+    script("leases.acquire", LeaseError("enough seen"), asked)
     with pytest.raises(AirflowException, match="enough seen"):
         acquire(run, context)
-    assert not [name for name in seen if "AIRFLOW" in name]
-    assert seen["HEADRACE_HOME"]
-    assert os.environ["AIRFLOW__API_AUTH__JWT_SECRET"] == "secret"
+    ((seen, _role),) = asked
+    assert seen.asker.user == "ann"
+    ask = partial(seen.asker.connection, "tracker")
+    assert [ask(field) for field in ("login", "password", "token")] == ["me", "hunter2", "t0ken"]
+    for field in ("host", "none", "conn_id", "get_uri"):
+        with pytest.raises(SecretError, match=f"'tracker' has no {field}\n.*password, token") as no:
+            ask(field)
+        assert "hunter" not in str(no.value)
+    with pytest.raises(SecretError, match="has no connection 'other'"):
+        seen.asker.connection("other", "password")
+    context["dag_run"].triggering_user_name = None
+    with pytest.raises(AirflowException, match="enough seen"):
+        acquire(run, context)
+    assert asked[-1][0].asker.user == ""  # of nobody, and not of this account
 
 
 def test_release_closes_the_lease_of_the_steps_role(run, context, script):

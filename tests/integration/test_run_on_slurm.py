@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 import time
 import urllib.request
 import uuid
@@ -33,6 +34,7 @@ from headrace.runs.walltime import DEFAULT_S
 from headrace.states import FailureClass, LeaseState, StepState
 from support.documents import NEEDS_SLURM, Reader, blocks
 from support.leases import START_TIMEOUT_S, lease_spec, opened, wait_for_state
+from support.secret_sweep import check_only_in, digest_of, files_with, told_by
 from support.slurm_dev import DevSlurm
 from support.training import CODE, weights_here
 from support.waiting import wait_until
@@ -41,6 +43,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 HOLD_AT = 12
 CHECKPOINT_EVERY = 5
+SECRETS = (f"first-{uuid.uuid4().hex}", f"second-{uuid.uuid4().hex}")
 
 _GANG: dict[str, Any] = {
     "backend": "slurm",
@@ -67,6 +70,8 @@ def home(headrace_home: Path, digits_folder: Path, monkeypatch: pytest.MonkeyPat
         recipe | {"name": "held", "code": [str(CODE)], "model": model},
     )
     allowed = f"allowed_code: [{CODE}]\nallowed_outputs: [{headrace_home}/held]"
+    allowed += "\nsecrets: {TRACKER_KEY: env:HEADRACE_TEST_TRACKER}"
+    monkeypatch.setenv("HEADRACE_TEST_TRACKER", SECRETS[0])
     slurm_dev = (BUILT_IN / "sites" / "slurm-dev.yaml").read_text()
     slurm_dev = slurm_dev.replace("poll: 2s", "poll: 0.2s").replace(
         "lifetime: 1h", "lifetime: auto"
@@ -82,12 +87,14 @@ def home(headrace_home: Path, digits_folder: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_same_weights_as_on_one_machine_though_slurms_job_was_cancelled_in_mid_epoch(
-    home: Path, slurm: DevSlurm, no_leftover_processes: None
+    home: Path, slurm: DevSlurm, no_leftover_processes: None, monkeypatch: pytest.MonkeyPatch
 ):
     """pains 15, 31, 32: one gang, its end told by Slurm, tried again by the control side.
 
-    pains 37: both gangs cost what the site says, and the wait in the queue nothing.
+    pains 37: both gangs cost what the site says, and the wait in the queue nothing. A secret of the
+    site is in one file of each lease as long as that lives, and nowhere else.
     """
+    places = (home, slurm.shape.folder, Path(tempfile.gettempdir(), "dask-scratch-space"))
     (home / "held").mkdir()
     (home / "held" / "hold").touch()
     run = _run("quick")
@@ -98,6 +105,11 @@ def test_same_weights_as_on_one_machine_though_slurms_job_was_cancelled_in_mid_e
             pages = pages_of(run.lease_folder(f"{run.run_id}-gpu-1"))  # on the gang's first node
             with urllib.request.urlopen(f"{pages.url}status", context=pages.key) as shown:
                 assert shown.status == 200
+            (job_id,) = slurm.queue()
+            check_only_in(SECRETS[0], run.lease_folder(f"{run.run_id}-gpu-1"), *places)
+            assert SECRETS[0] not in told_by(slurm, job_id)
+            assert (home / "held" / "tracker").read_text() == digest_of(SECRETS[0])
+            monkeypatch.setenv("HEADRACE_TEST_TRACKER", SECRETS[1])  # from the next lease on
             cancelled.extend(slurm.queue())
             slurm.run("scancel", *cancelled)
             wait_until(lambda: slurm.queue() == [], 90, "the job to end", poll_s=0.5)
@@ -110,6 +122,8 @@ def test_same_weights_as_on_one_machine_though_slurms_job_was_cancelled_in_mid_e
     assert (first.state, first.failure_class) == (StepState.LOST, FailureClass.LOST)
     assert f"Slurm job {job_id} ended: cancelled" in str(first.message)
     assert second.outputs["world_size"] == 4
+    assert (home / "held" / "tracker").read_text() == digest_of(SECRETS[1])
+    assert [files_with(each, *places) for each in SECRETS] == [[], []]
     begun = (home / "held" / "attempts").read_text().splitlines()
     steps = [int(line.split()[1]) for line in begun]
     assert steps == [0, HOLD_AT - HOLD_AT % CHECKPOINT_EVERY]  # from the last checkpoint

@@ -92,6 +92,11 @@ class TaskApi(AirflowApi):
         body = {"dag_run_id": dag_run, "logical_date": None, "conf": dict(conf)}
         return str(self._call("POST", f"/api/v2/dags/{dag_id}/dagRuns", body)["dag_run_id"])
 
+    def connect(self, connection_id: str, password: str) -> None:
+        """The form that adds a connection."""
+        body = {"connection_id": connection_id, "conn_type": "http", "password": password}
+        self._call("POST", "/api/v2/connections", body)
+
     def cookie(self) -> str:
         """Of a browser that has logged in."""
         self.health()
@@ -198,6 +203,17 @@ class AirflowService:
             assert not airflow_server.processes(), describe(airflow_server.processes())
             assert not airflow_server.record_file().exists()
             assert headrace("down").stdout == "Airflow was not up\n"
+
+    @contextmanager
+    def site_with(self, **keys: object) -> Iterator[None]:
+        """Have runs of site `chaos` that are made meanwhile get a site with these keys."""
+        file = self.home / "sites" / f"{SITE}.yaml"
+        before = file.read_text()
+        file.write_text(yaml.safe_dump({**yaml.safe_load(before), **keys}))
+        try:
+            yield
+        finally:
+            file.write_text(before)
 
     @contextmanager
     def settings(self) -> Iterator[None]:

@@ -70,6 +70,10 @@ class HeldTraining:
         lines = file.read_text().splitlines() if file.exists() else []
         return [(int(pid), int(step)) for pid, step in (line.split() for line in lines)]
 
+    def tracker(self) -> str:
+        """A digest of the environment variable TRACKER_KEY, as training saw it."""
+        return (self._folder / "tracker").read_text()
+
     def step(self) -> StepFolder:
         """Folder of the newest attempt to train."""
         folder = self.service.step_folder(self.run_id, "train")

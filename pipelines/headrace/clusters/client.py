@@ -13,6 +13,7 @@ from filelock import FileLock
 
 from headrace.batch.jobs import JobView
 from headrace.clusters.backends import backend
+from headrace.clusters.lease_secrets import LeaseSecrets, handed_over
 from headrace.clusters.lease_status import decide, host_alive, lease_status
 from headrace.clusters.lifetime import BY_SIGNAL
 from headrace.clusters.records import (
@@ -44,8 +45,12 @@ _POLL_S = 0.05
 _NEVER_STARTED = "The lease was never started, or its folder has gone"
 
 
-def start(folder: LeaseFolder, spec: LeaseSpec) -> None:
+def start(
+    folder: LeaseFolder, spec: LeaseSpec, secrets: Callable[[], LeaseSecrets] = LeaseSecrets
+) -> None:
     """Start the lease's host, once: further calls, also at the same time, change nothing.
+
+    What `secrets` gives is asked for when the host is about to start, and is gone with the lease.
 
     Returns when the host process is there, or waits in a queue; the machines come later (`state`).
 
@@ -59,10 +64,12 @@ def start(folder: LeaseFolder, spec: LeaseSpec) -> None:
     with FileLock(folder.start_lock, mode=0o600):
         if is_there(folder.host) or is_there(folder.closed) or is_there(folder.job):
             return
+        given = secrets()
         if read_record(folder.spec, LeaseSpec) != spec:
             write_record(folder.spec, spec)
         try:
-            backend(spec.role.backend).launch(folder, spec)
+            with handed_over(folder, given):
+                backend(spec.role.backend).launch(folder, spec)
         except JobRefusedError as error:
             ending = Ending(state=LeaseState.FAILED, reason=str(error))
             write_record(folder.closed, ending)

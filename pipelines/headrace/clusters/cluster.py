@@ -91,7 +91,7 @@ async def open_local(folder: LeaseFolder, spec: LeaseSpec) -> _NodeCluster:
     the environment of this process, both of which the workers take over.
     """
     role = spec.role
-    prepare(role)
+    prepare(folder, role)
     keys, scratch, since = make_keys(folder), folder.path / "scratch", time.time()
     options = worker_options(role, "threads_per_worker", spec.preload)
     cluster: _NodeCluster = await _NodeCluster(scratch, security=keys, **options)

@@ -20,6 +20,7 @@ from headrace.batch.jobs import JOB_STARTED
 from headrace.clusters import client
 from headrace.clusters.backends import LeaseBackend, OpenCluster, backend
 from headrace.clusters.drivers import Drivers
+from headrace.clusters.lease_secrets import forget, secrets_of
 from headrace.clusters.lease_status import write_heartbeat
 from headrace.clusters.lifetime import TIMED_OUT, LeaseClock, ends_at, why_close
 from headrace.clusters.local import Guard
@@ -48,7 +49,7 @@ class Host:
         self._spec = spec
         self._backend = machines
         # taken before the cluster sets what is meant for workers
-        self._drivers = Drivers(folder, dict(os.environ))
+        self._drivers = Drivers(folder, {**os.environ, **secrets_of(folder)})
         self._ends_s = time.monotonic() + _ends_at(spec) - time.time()
         self._idle_since_s: float | None = None
         self._signal_name: str | None = None
@@ -201,6 +202,7 @@ def serve(folder: LeaseFolder) -> None:
     write_heartbeat(folder)  # first, so that nobody sees a host that has never given one
     write_record(folder.host, HostRecord(process=ProcessIdentity.of(), ends_at=until))
     ending = _serve_to_the_end(folder)
+    forget(folder)
     if is_there(folder.spec):
         write_if_room(folder.closed, ending)
 

@@ -27,6 +27,7 @@ from tornado.netutil import bind_sockets
 from tornado.routing import Router
 from tornado.web import Application, RequestHandler
 
+from headrace.clusters.lease_secrets import secrets_of
 from headrace.errors import LeaseError
 from headrace.files.atomic import write_bytes
 from headrace.files.layout import LeaseFolder
@@ -90,12 +91,13 @@ def configure() -> None:
     logging.getLogger("distributed").setLevel(logging.WARNING)  # its import sets another level
 
 
-def prepare(role: Role) -> None:
+def prepare(folder: LeaseFolder, role: Role) -> None:
     """Set Dask's configuration and the environment that workers and ranks take over."""
     configure()
     # named always: Dask would set the threads of numeric libraries to 1 otherwise
     names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-    os.environ.update({**dict.fromkeys(names, str(role.threads_per_rank)), **role.env})
+    told = dict.fromkeys(names, str(role.threads_per_rank))
+    os.environ.update(told | role.env | secrets_of(folder))
 
 
 def worker_options(role: Role, threads: str, preload: Sequence[str] = ()) -> dict[str, Any]:

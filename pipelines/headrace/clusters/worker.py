@@ -188,7 +188,7 @@ def _options(folder: LeaseFolder, spec: LeaseSpec, index: int) -> dict[str, Any]
 
 async def _serve(folder: LeaseFolder, spec: LeaseSpec, number: int) -> None:
     """Be a node until the host sends it away, or has gone."""
-    prepare(spec.role)
+    prepare(folder, spec.role)
     scheduler_address = await scheduler_of(folder)
     if scheduler_address is not None:
         node = _NodeWorker(folder, spec, number, scheduler_address)

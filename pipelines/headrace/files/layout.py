@@ -84,6 +84,8 @@ class LeaseFolder(Folder):
     """The key itself: whoever can read it may use the lease."""
     certificate = Named("tls/certificate.pem")
     """The certificate of that key, which the lease's processes trust alone."""
+    secrets = Named("tls/secrets.json")
+    """Environment variables of the site's `secrets`; there while the lease is, as its key."""
     start_lock = Named(".start.lock")
     """Locked by whoever is starting the host, or submitting its job."""
     lock = Named(".host.lock")

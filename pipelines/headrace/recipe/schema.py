@@ -75,7 +75,7 @@ def _one(item: dict[str, Any], kind: type[BaseModel]) -> tuple[str, str]:
     message = str(item["msg"]).removeprefix("Value error, ")
     if item["type"] == "value_error" and not location:
         return message, ""
-    value = item.get("input")
+    value = None if location[:1] == ("secrets",) else item.get("input")  # it may be one
     shown = f" (got {value!r})" if isinstance(value, (str, int, float, bool)) else ""
     return f"{key}: {message}{shown}", ""
 

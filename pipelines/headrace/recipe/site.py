@@ -11,6 +11,7 @@ from headrace.recipe.base import Bytes, Lifetime, Member, Name, Seconds, no_cred
 from headrace.recipe.batch import Batch, check_options, leaves_nodes_out
 from headrace.recipe.ec2 import Ec2
 from headrace.recipe.prices import NodePrice, SitePrices
+from headrace.recipe.secret_sources import Secrets
 from headrace.record import Record
 
 
@@ -267,6 +268,10 @@ class Site(Record):
     """What storage, transfer and people cost; of machines roles tell."""
     s3: StoreOptions = StoreOptions()
     """How sources, datasets and targets on S3 and in other object stores are reached."""
+    secrets: Secrets = {}
+    """Environment variables of steps, workers and ranks whose values are asked for as a lease
+    starts: `airflow:CONNECTION.FIELD`, `env:VARIABLE` or `file:PATH`; `{user}` stands for who asked
+    for the run. No value is written here, into a job or into a record."""
 
     @model_validator(mode="after")
     def _check(self) -> Site:
@@ -276,4 +281,8 @@ class Site(Record):
             raise ValueError(
                 f"more than one of the tiers is named '{twice[0]}'; give each its own name"
             )
+        for name, role in self.roles.items():
+            if both := sorted(self.secrets.keys() & role.env.keys()):
+                raise ValueError(f"'{both[0]}' is in `secrets` and in `env` of role {name}; "
+                                 "leave it out of one")  # fmt: skip
         return self

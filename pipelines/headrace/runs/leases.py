@@ -43,8 +43,8 @@ def acquire(run: Run, role_name: str, ahead: Collection[str] = ()) -> str:
         CapacityError: The site's `limits.max_leases` are open.
         AccessError: The site is not any more for who asked for the run.
         BudgetError: The run has cost `limits.budget`.
-        JobRefusedError: The batch system refuses the lease's job or, before any work is done, would
-            refuse that of a later step.
+        SecretError: A secret of the site cannot be had.
+        JobRefusedError: The queue refuses its job or, before any work, would that of a later step.
     """
     lease_id = _entered(run, role_name)
     for other in ahead:
@@ -63,6 +63,7 @@ def _entered(run: Run, role_name: str) -> str:
     lease_id = f"{run.run_id}-{role_name}-{generation}"
     check_user(run.site_now, run.user)
     budget.check(run, role_name)
+    run.secrets()
     record = recorded(run, role_name, lease_id)
     is_first = not open_ledger().leases(run_id=run.run_id, limit=1)
     _enter(run, record)
@@ -205,7 +206,7 @@ def _start(run: Run, role_name: str, lease_id: str) -> None:
     walltime = for_run(run, role_name) if asked is None else asked.walltime
     if asked is None and walltime is not None:
         logger.info("Lease %s gets %s: %s", lease_id, shown(walltime.seconds), walltime.why)
-    client.start(folder, _spec(run, role_name, lease_id, walltime))
+    client.start(folder, _spec(run, role_name, lease_id, walltime), run.secrets)
 
 
 def _spec(run: Run, role_name: str, lease_id: str, walltime: Walltime | None) -> LeaseSpec:

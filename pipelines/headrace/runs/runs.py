@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from headrace.clusters.lease_secrets import LeaseSecrets
 from headrace.errors import HeadraceError, SiteError, StepError
 from headrace.files.atomic import read_record, write_json, write_record
 from headrace.files.layout import LeaseFolder, RunFolder, SiteFolder
@@ -29,6 +30,7 @@ from headrace.runs.images import images_of
 from headrace.runs.probes import write_probe_report
 from headrace.runs.provenance import account, user_of, write_provenance
 from headrace.runs.results import write_report
+from headrace.runs.secrets import HERE, Asker, secrets_for
 from headrace.runs.suites import is_suite
 from headrace.runs.usage import note_usage
 from headrace.states import StepState
@@ -81,6 +83,7 @@ class Run:
     folder: RunFolder
     recipe: Recipe
     site: Site
+    asker: Asker = HERE
 
     @property
     def site_folder(self) -> SiteFolder:
@@ -103,6 +106,10 @@ class Run:
     def user(self) -> str:
         """Who asked for it."""
         return user_of(self.folder, self.request.owner)
+
+    def secrets(self) -> LeaseSecrets:
+        """What its next lease is given of the site's secrets; see `secrets_for`."""
+        return secrets_for(self.site, self.asker)
 
     def lease_folder(self, lease_id: str) -> LeaseFolder:
         """Folder of one of the run's leases."""

@@ -7,6 +7,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from headrace.clusters import client
@@ -18,6 +19,7 @@ from headrace.recipe.access import check_user
 from headrace.recipe.site import Role, Site
 from headrace.runs.provenance import account
 from headrace.runs.runs import Run, outputs_of
+from headrace.runs.secrets import HERE, secrets_for
 from headrace.states import LeaseState
 
 _POLL_S = 0.2
@@ -71,7 +73,7 @@ def lease_on(
     folder = root.lease(f"shell-{name}-{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:4]}")
     spec = LeaseSpec.of_this_process(folder, site, name, _one_node(site.roles[name], lifetime_s))
     try:
-        client.start(folder, spec)
+        client.start(folder, spec, partial(secrets_for, site, HERE))
         while (state := client.state(folder, spec.lost_after_s)) is LeaseState.STARTING:
             tick(client.waiting_for(folder) or "its node is starting")
             time.sleep(_POLL_S)

@@ -8,6 +8,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from headrace.batch.findings import Finding, Grade, fail, ok, warn
@@ -24,6 +25,7 @@ from headrace.recipe.load import load_recipe
 from headrace.recipe.site import Role, Site
 from headrace.record import Record
 from headrace.runs import site_places
+from headrace.runs.secrets import HERE, secrets_for
 from headrace.runs.walltime import FLOOR_S
 from headrace.states import LeaseState
 from headrace.steps import mailbox
@@ -153,7 +155,7 @@ class _Trial:
 
     def opened(self) -> LeaseState:
         """Open the lease, and wait until it is ready or cannot be."""
-        client.start(self.folder, self.spec)
+        client.start(self.folder, self.spec, partial(secrets_for, self._site, HERE))
         while (state := self._state()) is LeaseState.STARTING and not self._is_late():
             self._pause("its nodes are starting")
         return state

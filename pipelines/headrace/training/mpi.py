@@ -14,9 +14,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from headrace.children import GRACE_S, Child, ChildGroup
+from headrace.clusters.lease_secrets import secrets_of
 from headrace.errors import SiteError, StepCancelledError, StepError
 from headrace.files.atomic import is_there, read_record, write_record, write_text
-from headrace.files.layout import RunFolder, StepFolder
+from headrace.files.layout import LeaseFolder, RunFolder, StepFolder
 from headrace.processes import begin_child
 from headrace.recipe.site import Role
 from headrace.steps.context import resolved
@@ -147,6 +148,8 @@ def _run_placed(folder: LaunchFolder, place: Placement) -> None:
     _check(launch, place)
     recipe, site = resolved(RunFolder(Path(launch.run_folder)))
     role = site.roles[recipe.train.role]
+    # launchers pass on few variables, and these to no other node
+    os.environ.update(secrets_of(LeaseFolder(Path(launch.step_folder).parents[1])))
     children = rank_children(node, recipe, role)
     child = children[place.rank - launch.ranks.start]
     write_text(folder.placed(place.rank), f"{os.getpid()}\n")

@@ -9,11 +9,13 @@ import os
 import subprocess
 import sys
 import time
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from headrace.files.layout import LeaseFolder
 from headrace.states import StepState
 from headrace.steps import mailbox
 from headrace_airflow.airflow_api import STOPPED
@@ -25,6 +27,7 @@ from support.held_training import (
     HeldTraining,
     standing_still,
 )
+from support.secret_sweep import check_only_in, digest_of, files_with
 from support.training import weights_here
 from support.waiting import wait_until
 
@@ -99,8 +102,17 @@ def test_a_task_is_cleared_while_it_runs_then_marked_failed_and_cleared_again(
 def test_a_run_marked_failed_stops_all_of_it_and_a_second_start_before_that_attaches(
     airflow_service: AirflowService, start: Start
 ):
-    training = start()
+    """A secret of who triggered it is in one file of its lease as long as that lives, and nowhere
+    else: not in Airflow's logs, its database, or anything of headrace.
+    """
+    home, secret = airflow_service.home, f"secret-{uuid.uuid4().hex}"
+    user = airflow_service.login.user
+    airflow_service.api.connect(f"tracker-{user}", secret)
+    with airflow_service.site_with(secrets={"TRACKER_KEY": "airflow:tracker-{user}.password"}):
+        training = start()
     training.wait_held()
+    assert training.tracker() == digest_of(secret)
+    check_only_in(secret, LeaseFolder(training.step().path.parents[1]), home)
 
     ranks = {rank.pid for rank in job_processes.ranks(airflow_service, training.run_id)}
     assert _start_step_in_processes(airflow_service, training.run_id, 3) == [1, 1, 1]
@@ -115,7 +127,8 @@ def test_a_run_marked_failed_stops_all_of_it_and_a_second_start_before_that_atta
     assert training.states() == [StepState.CANCELLED]
     assert airflow_service.wait_end(training.dag_run) == "failed"
     (attempt,) = airflow_service.ledger.attempts(training.run_id, "train")
-    assert f"by {airflow_service.login.user} {STOPPED} task train" in (attempt.message or "")
+    assert f"by {user} {STOPPED} task train" in (attempt.message or "")
+    assert files_with(secret, home) == []
 
 
 def test_what_no_triggerer_hears_stops_all_the_same(airflow_service: AirflowService, start: Start):

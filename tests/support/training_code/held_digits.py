@@ -1,6 +1,7 @@
 """User code of the tests against Airflow: training that stops and waits at a step, on request."""
 
 import fcntl
+import hashlib
 import os
 import time
 from pathlib import Path
@@ -16,7 +17,8 @@ class HeldDigits(DigitsClassifier):
 
     Args:
         folder: Folder of `hold`, and of what the model leaves there: `held-<pid>`
-            appears when rank 0 waits, `attempts` gets a line from it: process, first step.
+            appears when rank 0 waits, `attempts` gets a line from it: process, first step;
+            `tracker` holds a digest of the environment variable TRACKER_KEY.
         hold_at: Optimizer steps after which it waits.
         learning_rate: As of the demo's model.
     """
@@ -32,6 +34,8 @@ class HeldDigits(DigitsClassifier):
         self.folder.mkdir(parents=True, exist_ok=True)
         self.only_one = (self.folder / "lock").open("a")
         fcntl.flock(self.only_one, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        key = os.environ.get("TRACKER_KEY", "")
+        (self.folder / "tracker").write_text(hashlib.sha256(key.encode()).hexdigest())
         with (self.folder / "attempts").open("a") as attempts:
             attempts.write(f"{os.getpid()} {self.global_step}\n")
 

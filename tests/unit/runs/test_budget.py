@@ -66,7 +66,7 @@ def machines(monkeypatch: pytest.MonkeyPatch) -> list[Machine]:
     """What EC2 tells of any lease; no host is started, and EC2 itself never asked."""
     found: list[Machine] = []
     monkeypatch.setattr(Ec2Meter, "machines", lambda _self, _name: tuple(found))
-    monkeypatch.setattr(client, "start", lambda _folder, _spec: None)
+    monkeypatch.setattr(client, "start", lambda *_: None)
     monkeypatch.setattr(reaper, "known_places", lambda: SimpleNamespace(roles=()))
     monkeypatch.setattr(client, "end", lambda folder, **_: client.request_close(folder, "ended"))
     return found

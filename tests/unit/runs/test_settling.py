@@ -29,7 +29,7 @@ _GONE_BY_ITSELF = "its owner, process 7 on here, has gone"
 def started(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """No host is started; ids of the leases that would have been."""
     ids: list[str] = []
-    monkeypatch.setattr(client, "start", lambda folder, _spec: ids.append(folder.lease_id))
+    monkeypatch.setattr(client, "start", lambda folder, *_: ids.append(folder.lease_id))
     return ids
 
 

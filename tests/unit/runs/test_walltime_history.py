@@ -210,7 +210,7 @@ def test_a_lease_keeps_its_choice_and_its_reason(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     run = make_run(site="chosen")
-    monkeypatch.setattr(leases.client, "start", lambda folder, spec: write_spec(folder, spec))
+    monkeypatch.setattr(leases.client, "start", lambda folder, spec, _: write_spec(folder, spec))
     monkeypatch.setattr(queued._BatchBackend, "refusal", lambda *_: "")  # there is no Slurm
 
     def write_spec(folder: Any, spec: LeaseSpec) -> None:

@@ -1,0 +1,86 @@
+"""Values of a site's secrets: where each comes from, and what is told when there is none."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from headrace.errors import SecretError
+from headrace.ledger.ledger import open_ledger
+from headrace.recipe.load import load_site
+from headrace.runs import leases
+from headrace.runs.provenance import account
+from headrace.runs.secrets import HERE, Asker, secrets_for
+from support.runs import make_run
+
+
+def site_with(**secrets):
+    return load_site("laptop").model_copy(update={"secrets": secrets})
+
+
+def value(source, asker=HERE):
+    return secrets_for(site_with(KEY=source), asker).values["KEY"]
+
+
+def of_airflow(connection, field):
+    return f"{field} of {connection}"
+
+
+def test_each_value_comes_from_its_source(tmp_path, monkeypatch):
+    monkeypatch.setenv("MY_TOKEN", "t0ken")
+    (tmp_path / account()).write_text("k3y\n")
+    assert value("env:MY_TOKEN") == "t0ken"
+    assert value(f"file:{tmp_path}/{{user}}") == "k3y"
+    ada = Asker(user="ada", connection=of_airflow)
+    assert value("airflow:s3.data-{user}.login", ada) == "login of s3.data-ada"
+    monkeypatch.setenv("KEY", "of the environment")
+    assert value("airflow:wandb.password") == "of the environment"
+    assert value("airflow:wandb.password", ada) == "password of wandb"
+
+
+def test_what_is_started_inherits_neither_the_secret_nor_what_it_was_taken_from(monkeypatch):
+    monkeypatch.setenv("MY_TOKEN", "t0ken")
+    found = secrets_for(site_with(KEY="env:MY_TOKEN"), HERE)
+    assert {*found.hidden} == {"KEY", "MY_TOKEN"}
+    assert "t0ken" not in repr(found)
+
+
+@pytest.mark.parametrize(
+    ("source", "told"),
+    [
+        ("env:NOT_THERE", "Secret KEY of site laptop is to be in NOT_THERE"),
+        ("file:/not/there", "Secret KEY of site laptop cannot be read: /not/there"),
+        ("env:EMPTY", "Secret KEY of site laptop is empty"),
+        ("file:/dev/null", "Secret KEY of site laptop is empty"),
+        ("airflow:wandb.password", r"connection 'wandb', which only.*\n.*set KEY in the env"),
+    ],
+)
+def test_a_secret_that_cannot_be_had_is_told_by_name(source, told, monkeypatch):
+    monkeypatch.setenv("EMPTY", "")
+    with pytest.raises(SecretError, match=told):
+        value(source)
+
+
+def test_what_is_no_text_is_not_quoted(tmp_path):
+    (tmp_path / "key").write_bytes(b"hunter2\xff")
+    with pytest.raises(SecretError, match="is no text") as refused:
+        value(f"file:{tmp_path}/key")
+    assert "hunter" not in str(refused.value)
+
+
+@pytest.mark.parametrize("user", ["", "../ada", "-x", "a b", "ada/..", "ada\n", "{user}", "."])
+def test_a_hostile_name_of_a_user_leads_nowhere(user):
+    asked = []
+    with pytest.raises(SecretError, match="each user's own"):
+        value("airflow:wandb-{user}.password", Asker(user=user, connection=asked.append))
+    assert not asked
+    assert value("airflow:wandb.login", Asker(user=user, connection=of_airflow))
+
+
+def test_no_machine_is_asked_for_without_the_secrets():
+    run = replace(make_run(), site=site_with(KEY="env:NOT_THERE"))
+    with pytest.raises(SecretError, match="NOT_THERE"):
+        leases.acquire(run, "cpu")
+    assert not open_ledger().leases(run_id=run.run_id)
+    assert not run.site_folder.leases.exists()
