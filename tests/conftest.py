@@ -14,7 +14,6 @@ import pytest
 from headrace.processes import end_processes
 from support.airflow_service import airflow_service, pytest_runtest_teardown
 from support.ec2_sim import ec2_sim
-from support.images import write_class_folders
 from support.leftovers import MARK, describe, started_by
 from support.login_node import login_node
 from support.net_hosts import net_hosts
@@ -115,12 +114,6 @@ def no_leftover_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> It
         listed = describe(left)
         end_processes(left)
         pytest.fail(f"{len(left)} processes outlived the test by {_GRACE_S:g} s:\n{listed}")
-
-
-@pytest.fixture
-def small_images(tmp_path: Path) -> Path:
-    """Sixty grey PNG files of 8 x 8 pixels in the class folders bright, dark and middle."""
-    return write_class_folders(tmp_path / "small-images")
 
 
 @pytest.fixture(scope="session")

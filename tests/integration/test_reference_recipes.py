@@ -49,11 +49,15 @@ def test_all_are_tried() -> None:
 
 
 @pytest.mark.parametrize("recipe", sorted(JUDGED))
-def test_a_reference_recipe_runs(place: Place, recipe: str) -> None:
+def test_a_reference_recipe_runs(
+    place: Place, recipe: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(place.home)
     few = (f"trainer.max_steps={STEPS}", "data.global_batch_size=8")
     ranks = f"train.ranks_per_node={1 + (recipe in SHARED_OUT)}"
-    done = place.headrace("run", f"{recipe}.yaml", *few, ranks, "pack_role=gpu")  # one lease
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = place.shown("run", f"{recipe}.yaml", *few, ranks, "pack_role=gpu")  # one lease
+    place.wait_for_quiet()
+    assert done.exit_code == 0, done.output
     outputs = place.newest()[0].outputs
     assert outputs["train"]["steps"] == STEPS
     metric = JUDGED[recipe]
