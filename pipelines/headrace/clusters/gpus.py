@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from headrace.record import Record
 
@@ -39,6 +40,17 @@ def visible_gpus() -> tuple[str, tuple[Gpu, ...]]:
     """The variable of masks, and the GPUs that this process may use, by their places."""
     mask, names, nvml = _visible(os.environ)
     return mask, tuple(_gpu(name, nvml) for name in names)
+
+
+def handles() -> tuple[ModuleType, list[Any]] | None:
+    """NVML, and its handles of the GPUs that this process may use; None where it shows none."""
+    _, names, nvml = _visible(os.environ)
+    if nvml is None or not names:
+        return None
+    try:
+        return nvml, [_handle(nvml, name) for name in names]
+    except nvml.NVMLError:
+        return None
 
 
 def _visible(environment: Mapping[str, str]) -> tuple[str, list[str], ModuleType | None]:
@@ -103,14 +115,17 @@ def _parts(nvml: ModuleType, gpu: object) -> Iterator[str]:
             yield str(nvml.nvmlDeviceGetUUID(part))
 
 
+def _handle(nvml: ModuleType, name: str) -> Any:
+    if name.isdecimal():
+        return nvml.nvmlDeviceGetHandleByIndex(int(name))
+    return nvml.nvmlDeviceGetHandleByUUID(name)
+
+
 def _gpu(name: str, nvml: ModuleType | None) -> Gpu:
     if nvml is None:
         return Gpu(name=name)
     try:
-        if name.isdecimal():
-            handle = nvml.nvmlDeviceGetHandleByIndex(int(name))
-        else:
-            handle = nvml.nvmlDeviceGetHandleByUUID(name)
+        handle = _handle(nvml, name)
         size = int(nvml.nvmlDeviceGetMemoryInfo(handle).total)
         return Gpu(name=name, uuid=str(nvml.nvmlDeviceGetUUID(handle)), memory_bytes=size)
     except nvml.NVMLError:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from types import ModuleType
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import psutil
 import torch
 
+from headrace.clusters.gpus import handles
 from headrace.steps.history import RankRow, UsageRow
 
 
@@ -22,7 +22,8 @@ class Usage:
 
     def __init__(self, node: str) -> None:
         self._node = node
-        self._gpus = _Gpus.found()
+        found = handles()
+        self._gpus = None if found is None else _Gpus(*found)
         self._traffic = _Traffic()
         psutil.cpu_percent()
 
@@ -92,39 +93,11 @@ def _moved_bytes() -> dict[str, int]:
     return moved
 
 
-def _visible(count: int) -> list[str]:
-    """Names of the GPUs that this process may use: their places, or UUIDs."""
-    mask = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if mask is None:
-        return [str(place) for place in range(count)]
-    return [name.strip() for name in mask.split(",") if name.strip()]
-
-
-def _handle(nvml: ModuleType, name: str) -> Any:
-    if name.isdecimal():
-        return nvml.nvmlDeviceGetHandleByIndex(int(name))
-    return nvml.nvmlDeviceGetHandleByUUID(name)
-
-
 class _Gpus:
     """The GPUs that this process may use, as NVML shows them."""
 
     def __init__(self, nvml: ModuleType, handles: list[Any]) -> None:
         self._nvml, self._handles = nvml, handles
-
-    @classmethod
-    def found(cls) -> _Gpus | None:
-        """Those of this process; None without any, without a driver, without nvidia-ml-py."""
-        try:
-            import pynvml
-        except ImportError:
-            return None
-        try:
-            pynvml.nvmlInit()
-            handles = [_handle(pynvml, name) for name in _visible(pynvml.nvmlDeviceGetCount())]
-        except pynvml.NVMLError:
-            return None
-        return cls(pynvml, handles) if handles else None
 
     def look(self) -> dict[str, float]:
         """Use and memory as shares, power in watts; what a device does not tell is left out."""

@@ -118,6 +118,9 @@ class Nvml(SimpleNamespace):
     def nvmlDeviceGetHandleByIndex(self, index: int) -> int:  # noqa: N802
         return index
 
+    def nvmlDeviceGetMigMode(self, _: int) -> list[int]:  # noqa: N802
+        raise self.NVMLError
+
     def nvmlDeviceGetHandleByUUID(self, uuid: str) -> int:  # noqa: N802
         if uuid != "GPU-b":
             raise self.NVMLError
