@@ -128,7 +128,7 @@ def _questions(home: Path, folders: Sequence[LeaseFolder]) -> Questions:
     yield "page of a suite", partial(suite_page, _SUITE, can_act=True)
     yield "its trials", partial(trials_page, _SUITE)
     yield "page of costs", cost_page
-    yield "costs of what goes on, entered", bring_up_to_date
+    yield "costs of what goes on, entered", partial(bring_up_to_date, older_than_s=0.0)
     yield "a pass of the reaper", lambda: reap(lambda _run: False, lambda _run, _step: False)
     yield "a look of each trigger of a step", partial(_look, folders)
     yield "a look for a free lease", partial(num_open, SiteFolder(home).leases, _LOST_AFTER_S)

@@ -314,7 +314,13 @@ class LedgerContract:
             with_lease.set_lease_state(lease_id, LeaseState.CLOSED, ended_at=ended_at)
         ended = [row.lease_id for row in with_lease.ended_leases()]
         assert ended == ["lease-2", "lease-4", "lease-3"]
-        assert [row.lease_id for row in with_lease.ended_leases(1, since=8.0)] == ["lease-2"]
+        assert [row.lease_id for row in with_lease.ended_leases(1)] == ["lease-2"]
+        with_lease.put_machines([machine_row(lease_id="lease-2", ended_at=9.0)])
+        with_lease.put_machines([machine_row(lease_id="lease-3"), machine_row(seen_at=7.0)])
+        uncounted = [row.lease_id for row in with_lease.uncounted_leases(since=8.0)]
+        assert uncounted == ["lease-3", "lease-4"]
+        assert with_lease.counted_until() == {"run-1": 3.0}  # the oldest
+        assert with_lease.counted_until(sites=["elsewhere"]) == {}
 
     def test_the_newest_lease_of_a_key(self, with_lease: Ledger):
         with_lease.add_lease(lease_row("lease-2", created_at=2.0), max_active=4)
@@ -556,7 +562,7 @@ class TestSqliteLedger(LedgerContract):
         with_lease.usage_sums("kind", lease_id="lease-1")
         with_lease.usage_sums("trial", run_id="run-1")
         event.remove(engine, "before_cursor_execute", note)
-        queries = [each for each in asked if each[0].startswith("SELECT")]
+        queries = [each for each in asked if each[0].startswith(("SELECT", "WITH"))]
         assert len(queries) == 4
         with engine.connect() as connection:
             for statement, values in queries:

@@ -151,7 +151,7 @@ def view(folder: LeaseFolder) -> LeaseView:
         ended=pool.ended,
         avoids=pool.avoids,
         takes_all=pool.takes_all,
-        why_ended=client.why_ended(folder),
+        why_ended="" if state.is_active else client.why_ended(folder),
     )
 
 

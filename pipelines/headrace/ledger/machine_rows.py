@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
+from itertools import groupby
+from operator import attrgetter
 
-from sqlalchemy import select
+from sqlalchemy import exists, func, select
 
 from headrace.ledger.database import LedgerPart
+from headrace.ledger.places import ACTIVE
 from headrace.ledger.records import LeaseRecord, MachineRecord
 
 PRICE = ("usd_per_hour", "price_source", "price_as_of")
@@ -26,6 +29,8 @@ class MachineRows(LedgerPart):
             LedgerError: Their lease is not in the ledger.
         """
         newest = {(row.lease_id, row.machine_id): row for row in rows}
+        if not newest:
+            return
         leases = {lease_id for lease_id, _ in newest}
         query = select(MachineRecord).where(MachineRecord.lease_id.in_(leases))
         with self._database.write("machines") as session:
@@ -47,6 +52,35 @@ class MachineRows(LedgerPart):
         order = (MachineRecord.started_at, MachineRecord.lease_id, MachineRecord.machine_id)
         with self._database.read() as session:
             return tuple(session.scalars(query.order_by(*order)))
+
+    def machines_by_lease(
+        self, lease_ids: Collection[str]
+    ) -> Mapping[str, Sequence[MachineRecord]]:
+        """Machines of leases, the first ones first; a lease of which none is known is absent."""
+        query = select(MachineRecord).where(MachineRecord.lease_id.in_(lease_ids))
+        order = (MachineRecord.lease_id, MachineRecord.started_at, MachineRecord.machine_id)
+        with self._database.read() as session:
+            rows = session.scalars(query.order_by(*order))
+            return {name: [*some] for name, some in groupby(rows, attrgetter("lease_id"))}
+
+    def counted_until(self, sites: Collection[str] | None = None) -> Mapping[str, float]:
+        """When the machines of each run, of some sites or all, were last entered; of ended none."""
+        query = select(LeaseRecord.run_id, func.min(MachineRecord.seen_at)).join(LeaseRecord)
+        query = query.where(MachineRecord.ended_at.is_(None)).group_by(LeaseRecord.run_id)
+        if sites is not None:
+            query = query.where(LeaseRecord.site_name.in_(sites))
+        with self._database.read() as session:
+            return dict(session.execute(query).all())
+
+    def uncounted_leases(self, since: float) -> tuple[LeaseRecord, ...]:
+        """Ended leases of which machines count as there; or, since then, of which none is known."""
+        still_there = select(MachineRecord.lease_id).where(MachineRecord.ended_at.is_(None))
+        is_open = LeaseRecord.lease_id.in_(still_there)
+        is_known = exists().where(MachineRecord.lease_id == LeaseRecord.lease_id)
+        is_new = (LeaseRecord.ended_at >= since) & ~is_known
+        query = select(LeaseRecord).where(LeaseRecord.state.not_in(ACTIVE), is_open | is_new)
+        with self._database.read() as session:
+            return tuple(session.scalars(query.order_by(LeaseRecord.lease_id)))
 
 
 def _merged(row: MachineRecord, known: MachineRecord | None) -> MachineRecord:

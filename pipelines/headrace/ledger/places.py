@@ -40,10 +40,10 @@ class Places(LedgerPart):
         return self._listed(_active(site_name))
 
     def ended_leases(
-        self, limit: int = 1000, since: float = 0.0, sites: Collection[str] | None = None
+        self, limit: int = 1000, sites: Collection[str] | None = None
     ) -> tuple[LeaseRecord, ...]:
-        """At most `limit` leases, of some sites or all, that ended since then, the last first."""
-        query = select(LeaseRecord).where(LeaseRecord.ended_at >= since).limit(limit)
+        """At most `limit` leases, of some sites or all, that have ended, the last first."""
+        query = select(LeaseRecord).where(LeaseRecord.ended_at.is_not(None)).limit(limit)
         if sites is not None:
             query = query.where(LeaseRecord.site_name.in_(sites))
         return self._listed(

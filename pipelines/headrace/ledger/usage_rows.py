@@ -15,12 +15,15 @@ from sqlalchemy import (
     FromClause,
     RowMapping,
     Select,
+    and_,
     case,
     cast,
+    column,
     delete,
     func,
     literal,
     select,
+    values,
 )
 from sqlalchemy.orm import Session
 from sqlalchemy.types import TypeEngine
@@ -33,7 +36,8 @@ By = Literal["suite", "trial", "user", "site", "recipe", "role", "kind", "cause"
 
 _COLUMNS = {"user": "owner", "site": "site_name", "recipe": "recipe_name", "month": "day"}
 Value = TypeVar("Value")
-_Key = tuple[str, str, int, int]
+_KEY = ("run_id", "step", "trial", "attempt")
+_Key = tuple[Any, ...]
 _BLOCK = 10_000
 
 
@@ -46,8 +50,9 @@ class UsageRows(LedgerPart):
         Raises:
             LedgerError: Their run or lease is not in the ledger.
         """
-        with self._database.write("usage") as session:
-            enter_usage(self._database, session, tuple(rows))
+        if given := tuple(rows):
+            with self._database.write("usage") as session:
+                enter_usage(self._database, session, given)
 
     def usage(
         self, run_id: str, *, trial: int | None = None, limit: int = 1000, offset: int = 0
@@ -95,7 +100,7 @@ class UsageRows(LedgerPart):
             since: Day from which on they count, such as `2026-11-01`.
             limit: So many of them at most; None for all.
             sites: Sites of which they ran on one; None for all.
-            only: What else they have in common: `owner`, `site_name`, `suite`, `lease_id`.
+            only: What else they have in common: `owner`, `site_name`, `suite`, `lease_id`, `kind`.
 
         Raises:
             LedgerError: Trials are asked for without a run.
@@ -132,16 +137,13 @@ def _group(row: UsageRecord) -> tuple[str, ...]:
 
 
 def _known(session: Session, keys: Iterable[_Key]) -> Iterator[UsageRecord]:
-    """Rows with these keys; asked for so that SQLite finds them by its index, not by a scan."""
-    wanted = set(keys)
-    trials: defaultdict[tuple[str, str], set[int]] = defaultdict(set)
-    for run_id, step, trial, _ in wanted:
-        trials[run_id, step].add(trial)
-    for (run_id, step), numbers in trials.items():
-        query = select(UsageRecord).filter_by(run_id=run_id, step=step)
-        for some in at_most(sorted(numbers)):
-            rows = session.scalars(query.where(UsageRecord.trial.in_(some)))
-            yield from (row for row in rows if _key(row) in wanted)
+    """Rows with these keys; asked for so that SQLite finds each by its index, not by a scan."""
+    columns = [UsageRecord.__table__.c[name] for name in _KEY]
+    for some in at_most(keys):
+        given = values(*(column(each.name, each.type) for each in columns)).data(some)
+        wanted = given.cte("wanted")
+        same = and_(*(each == wanted.c[each.name] for each in columns))
+        yield from session.scalars(select(UsageRecord).select_from(wanted).join(UsageRecord, same))
 
 
 def at_most(values: Iterable[Value], number: int = 200) -> Iterator[tuple[Value, ...]]:
@@ -152,7 +154,7 @@ def at_most(values: Iterable[Value], number: int = 200) -> Iterator[tuple[Value,
 
 
 def _key(row: UsageRecord) -> _Key:
-    return row.run_id, row.step, row.trial, row.attempt
+    return tuple(getattr(row, name) for name in _KEY)
 
 
 def _sums(

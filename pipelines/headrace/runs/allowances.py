@@ -12,7 +12,7 @@ from typing import Literal
 from headrace.errors import UserError
 from headrace.ledger.ledger import open_ledger
 from headrace.recipe.access import Sites, known_sites, teams
-from headrace.recipe.site import Limits, Role, Site
+from headrace.recipe.site import Role, Site
 from headrace.record import Record
 from headrace.runs.costs import billed_s, most_cost, run_cost
 from headrace.runs.runs import Run
@@ -176,11 +176,6 @@ def known_allowances(sites: Sites = None) -> Iterator[tuple[str, Allowance]]:
             yield from ((site.name, each) for each in allowances(site))
         except UserError as error:
             logger.warning("What is left of site %s is not shown: %s", site.name, error)
-
-
-def are_counted(limits: Limits) -> bool:
-    """Whether anything that many runs take together is limited."""
-    return any(getattr(limits, key) is not None for key, _, _ in _MONTHLY)
 
 
 def _groups(of: str, users: Collection[str]) -> Mapping[str, Collection[str]]:

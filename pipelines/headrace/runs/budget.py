@@ -15,13 +15,12 @@ from headrace.files.atomic import is_there, leave_word, read_record
 from headrace.files.layout import LeaseFolder
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.records import LeaseRecord
-from headrace.runs.allowances import USD, Allowance, Measure, Most, allowances, are_counted
+from headrace.runs.allowances import USD, Allowance, Measure, Most, allowances
 from headrace.runs.costs import run_cost
-from headrace.runs.counting import note_machines
 from headrace.runs.minding import now_and_then
 from headrace.runs.runs import Run
+from headrace.runs.spending import bring_up_to_date
 from headrace.runs.suites import ask, is_suite
-from headrace.runs.usage import note_usage
 from headrace.suites.records import SuiteSummary
 
 logger = logging.getLogger(__name__)
@@ -102,17 +101,18 @@ def _tell_ahead(run: Run, role_name: str, amount: float, budget: Budget) -> None
 
 
 def keep(run: Run) -> None:
-    """Count the machines of a run, and end its leases when a budget is about to be used up.
+    """Count the machines of a run, and end its leases when a budget is about to be used up."""
+    bring_up_to_date(run.run_id)
+    enforce(run)
+
+
+def enforce(run: Run) -> None:
+    """End the leases of a run when a budget is about to be used up, as far as it is counted.
 
     Training stops with a checkpoint, as at the end of a lease's lifetime; a gang that does not end
     by itself is closed a minute later, a pool at once. Where the site says `when_over: finish`
     what runs goes on, and a suite is paused; its lease ends with its last trial.
     """
-    open_leases = [each for each in open_ledger().leases(run_id=run.run_id) if each.state.is_active]
-    for lease in open_leases:
-        note_machines(lease)
-    if are_counted(run.site_now.limits):
-        note_usage(run.run_id)
     try:
         budgets = budgets_of(run)
     except UserError as error:  # as of a file of teams that is being written
@@ -123,8 +123,9 @@ def keep(run: Run) -> None:
     over = next((each for each in budgets if each.soon >= each.most), None)
     if over is None or (run.site_now.limits.when_over == "finish" and _goes_on(run)):
         return
-    for lease in open_leases:
-        _end_in_order(run, lease, over.why)
+    for lease in open_ledger().leases(run_id=run.run_id):
+        if lease.state.is_active:
+            _end_in_order(run, lease, over.why)
 
 
 def _goes_on(run: Run) -> bool:

@@ -10,7 +10,9 @@ import logging
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
+from typing import Any
 
 from headrace.batch.machines import Machine, Meter
 from headrace.clusters.lease_jobs import job_name
@@ -22,6 +24,7 @@ from headrace.files.layout import LeaseFolder
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.machine_rows import PRICE
 from headrace.ledger.records import LeaseRecord, MachineRecord
+from headrace.ledger.usage_rows import at_most
 from headrace.recipe.site import Role
 from headrace.runs.costs import LEAST_BILLED_S, billed_s
 from headrace.runs.site_machines import marks_of_lease, meter_of_lease
@@ -52,24 +55,30 @@ class Signs:
     """Seconds that a machine is paid for at least."""
 
 
-def note_machines(lease: LeaseRecord) -> None:
-    """Enter the machines of a lease as they stand.
+def note_machines(*leases: LeaseRecord) -> None:
+    """Enter the machines of leases as they stand.
 
     A place that does not answer is asked another time: what it has told so far stays.
     """
+    for some in at_most(leases):
+        known = open_ledger().machines_by_lease([lease.lease_id for lease in some])
+        rows = (_counted(lease, known.get(lease.lease_id, ())) for lease in some)
+        open_ledger().put_machines(chain.from_iterable(rows))
+
+
+def _counted(lease: LeaseRecord, known: Sequence[MachineRecord]) -> Sequence[MachineRecord]:
+    """The rows of a lease that are new or change."""
     folder = LeaseFolder(Path(lease.folder))
     try:
         spec = read_record(folder.spec, LeaseSpec)
         if spec is None:
-            return
+            return ()
         meter = meter_of_lease(folder, spec)
-        seen = meter.machines(job_name(folder))
+        rows = rows_of(_signs(folder, spec, lease), known, meter.machines(job_name(folder)))
+        return _priced(rows, meter)
     except (BatchError, StepError) as error:
         logger.warning("Machines of lease %s are not counted now: %s", lease.lease_id, error.what)
-        return
-    known = open_ledger().machines(lease_id=lease.lease_id)
-    rows = rows_of(_signs(folder, spec, lease), known, seen)
-    open_ledger().put_machines(_priced(rows, meter))
+        return ()
 
 
 def price_again(lease: LeaseRecord, role: Role | None) -> bool:
@@ -94,14 +103,7 @@ def price_again(lease: LeaseRecord, role: Role | None) -> bool:
 
 def note_unfinished() -> None:
     """Enter the machines of leases that have ended, where some count as there, or none is known."""
-    ledger, now = open_ledger(), time.time()
-    left = {row.lease_id for row in ledger.machines(only_open=True)}
-    new = (lease.lease_id for lease in ledger.ended_leases(since=now - _FORGOTTEN_AFTER_S))
-    left |= {lease_id for lease_id in new if not ledger.machines(lease_id=lease_id)}
-    active = {lease.lease_id for lease in ledger.active_leases()}
-    for lease in map(ledger.lease, sorted(left - active)):
-        if not lease.state.is_active:
-            note_machines(lease)
+    note_machines(*open_ledger().uncounted_leases(since=time.time() - _FORGOTTEN_AFTER_S))
 
 
 def rows_of(
@@ -132,7 +134,8 @@ def _seen(signs: Signs, machine: Machine, before: MachineRecord | None) -> Machi
     elif is_estimate and before is not None and before.ended_at is not None:
         ended_at = before.ended_at  # when it was first seen so
     asked_at = signs.asked_at or machine.asked_at or machine.started_at
-    row = MachineRecord(
+    price = {} if before is None else {name: getattr(before, name) for name in PRICE}
+    return MachineRecord(
         lease_id=signs.lease_id,
         machine_id=machine.machine_id,
         job=machine.job,
@@ -145,8 +148,9 @@ def _seen(signs: Signs, machine: Machine, before: MachineRecord | None) -> Machi
         billed_s=billed_s(machine.started_at, ended_at or signs.now, signs.least_s),
         ended_at=ended_at,
         is_estimate=is_estimate,
+        **price,
+        **_times(marks),
     )
-    return _with_marks(_with_price(row, before), marks)
 
 
 def _forgotten(signs: Signs, row: MachineRecord) -> MachineRecord:
@@ -156,14 +160,14 @@ def _forgotten(signs: Signs, row: MachineRecord) -> MachineRecord:
     marks = signs.marks.get(row.machine_id, NodeMarks())
     last_sign = min(max(row.seen_at, signs.last_sign), row.started_at + signs.lifetime_s)
     ended_at = max(marks.ended_at or last_sign, row.started_at)
-    ended = replace(
+    return replace(
         row,
         seen_at=ended_at,
         ended_at=ended_at,
         billed_s=billed_s(row.started_at, ended_at, signs.least_s),
         is_estimate=row.is_estimate or marks.ended_at is None,
+        **_times(marks),
     )
-    return _with_marks(ended, marks)
 
 
 def _by_itself(signs: Signs, machine_id: str) -> MachineRecord:
@@ -185,15 +189,10 @@ def _by_itself(signs: Signs, machine_id: str) -> MachineRecord:
     )
 
 
-def _with_marks(row: MachineRecord, marks: NodeMarks) -> MachineRecord:
+def _times(marks: NodeMarks) -> dict[str, Any]:
+    """When a machine came how far, as far as somebody told."""
     times = {"booted_at", "prepared_at", "joined_at"}
-    return replace(row, **marks.model_dump(include=times, exclude_none=True))
-
-
-def _with_price(row: MachineRecord, before: MachineRecord | None) -> MachineRecord:
-    if before is None:
-        return row
-    return replace(row, **{name: getattr(before, name) for name in PRICE})
+    return marks.model_dump(include=times, exclude_none=True)
 
 
 def _signs(folder: LeaseFolder, spec: LeaseSpec, lease: LeaseRecord) -> Signs:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -33,6 +33,7 @@ from headrace.runs.runs import (
     run_of_record,
 )
 from headrace.runs.settling import settle_ended, try_to_settle
+from headrace.runs.spending import bring_up_to_date
 from headrace.runs.steps import record_lost, record_outcome
 from headrace.states import LeaseState, StepState
 from headrace.steps import mailbox
@@ -42,6 +43,7 @@ ABANDONED = "nobody waits for it any more"
 """Reason given to a step that the reaper cancels."""
 
 _MOST_RUNS = 10_000
+_COUNTED_EVERY_S = 30.0
 _NO_LIMIT = 2**31
 """What runs already is entered, however many leases the site allows."""
 
@@ -56,7 +58,10 @@ def reap(
     `step_is_abandoned` for running steps of runs whose owner lives.
     """
     done: list[str] = []
-    for record in open_ledger().runs(limit=_MOST_RUNS, states=(StepState.RUNNING,)):
+    living: list[Run] = []
+    going_on = open_ledger().runs(limit=_MOST_RUNS, states=(StepState.RUNNING,))
+    attempts = open_ledger().attempts_of([record.run_id for record in going_on])
+    for record in going_on:
         try:
             run = run_of_record(record)
         except HeadraceError as error:
@@ -68,8 +73,13 @@ def reap(
             owner = run.request.owner
             done.append(f"run {run.run_id}: its owner {owner} has ended; leases closed")
         else:
-            done += _cancel_steps(run, partial(step_is_abandoned, record))
-            budget.keep(run)
+            done += _cancel_steps(
+                run, attempts.get(run.run_id, ()), partial(step_is_abandoned, record)
+            )
+            living.append(run)
+    bring_up_to_date(older_than_s=_COUNTED_EVERY_S)
+    for run in living:
+        budget.enforce(run)
     done += settle_ended()
     if (places := known_places()).roles:  # the client of EC2 takes long to load
         done += importlib.import_module("headrace.runs.strays").reap(places)
@@ -91,7 +101,7 @@ def end_run(run: Run, state: StepState, reason: str = ABANDONED) -> None:
 
 def end_steps(run: Run, reason: str) -> None:
     """End the steps and leases of a run, and record how they ended."""
-    _cancel_steps(run, lambda _step: True, reason)
+    _cancel_steps(run, open_ledger().attempts(run.run_id), lambda _step: True, reason)
     for record in open_ledger().leases(run_id=run.run_id):
         if record.state.is_active:
             try_to_settle(run, record, reason)
@@ -99,10 +109,13 @@ def end_steps(run: Run, reason: str) -> None:
 
 
 def _cancel_steps(
-    run: Run, is_abandoned: Callable[[str], bool], reason: str = ABANDONED
+    run: Run,
+    attempts: Iterable[AttemptRecord],
+    is_abandoned: Callable[[str], bool],
+    reason: str = ABANDONED,
 ) -> list[str]:
     done = []
-    for attempt in open_ledger().attempts(run.run_id):
+    for attempt in attempts:
         if attempt.state.is_final or attempt.number is None:
             continue
         folder = run.lease_folder(attempt.lease_id).step(attempt.number)

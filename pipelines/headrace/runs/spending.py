@@ -1,11 +1,12 @@
-"""What was spent on what: the sums of usage, as of now, and which machines have no price."""
+"""What was spent on what: the sums of usage, as of lately, and which machines have no price."""
 
 from __future__ import annotations
 
 import logging
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from headrace.files.layout import RunFolder
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.records import LeaseRecord, RunRecord
 from headrace.ledger.usage_records import UsageSum
+from headrace.ledger.usage_rows import at_most
 from headrace.recipe.load import load_site
 from headrace.recipe.site import Role
 from headrace.runs import counting
@@ -24,31 +26,35 @@ from headrace.states import StepState
 
 logger = logging.getLogger(__name__)
 
-_MOST_RUNS = 1000
+_MOST_RUNS = 10_000
 _DAY_S = 86_400.0
 
 
-def bring_up_to_date(run_id: str | None = None) -> None:
-    """Enter what a run has taken by now, or all that go on; one that cannot be read is left out."""
-    ledger = open_ledger()
-    runs = (
-        ledger.runs(limit=_MOST_RUNS, states=(StepState.RUNNING,))
-        if run_id is None
-        else (ledger.run(run_id),)
-    )
+def bring_up_to_date(run_id: str | None = None, *, older_than_s: float = 60.0) -> None:
+    """Enter what a run has taken by now; or all that go on, where what is entered is that old.
+
+    Under Airflow the reaper does so before it is that old, so that who reads has to do nothing.
+    """
+    if run_id is not None:
+        _enter([open_ledger().run(run_id)])
+        return
+    since, entered = time.time() - older_than_s, open_ledger().counted_until()
+    going_on = open_ledger().runs(limit=_MOST_RUNS, states=(StepState.RUNNING,))
+    for some in at_most(run for run in going_on if entered.get(run.run_id, 0.0) < since):
+        _enter(some)
+
+
+def _enter(runs: Sequence[RunRecord]) -> None:
+    """Enter what runs have taken; one that cannot be read is left out."""
+    run_ids = [run.run_id for run in runs]
+    leases = chain.from_iterable(open_ledger().leases_of(run_ids).values())
+    counting.note_machines(*(lease for lease in leases if lease.state.is_active))
     for run in runs:
         try:
-            _bring_up_to_date(run)
+            note_trials(RunFolder(Path(run.folder)))
         except HeadraceError as error:
-            logger.warning("What run %s takes is not entered now: %s", run.run_id, error.what)
-
-
-def _bring_up_to_date(run: RunRecord) -> None:
-    for lease in open_ledger().leases(run_id=run.run_id):
-        if lease.state.is_active:
-            counting.note_machines(lease)
-    note_trials(RunFolder(Path(run.folder)))
-    note_usage(run.run_id)
+            logger.warning("Trials of suite %s are not entered now: %s", run.run_id, error.what)
+    note_usage(*run_ids)
 
 
 def price_again(run_id: str | None = None) -> int:
@@ -73,7 +79,7 @@ def _price_again(run: RunRecord) -> int:
     changed = sum(counting.price_again(each, roles.get(each.role)) for each in leases)
     if changed:
         open_ledger().read_journal_again(run.run_id)
-        _bring_up_to_date(run)
+        _enter([run])
     return changed
 
 

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import logging
 import math
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from pydantic import ValidationError
 
+from headrace.files.atomic import is_there
 from headrace.files.layout import RunFolder
 from headrace.files.lines import whole_lines
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.records import RunRecord
 from headrace.ledger.trial_records import JournalPart, TrialRecord
-from headrace.runs.usage import costs_of_trials, usage_of_trials
+from headrace.ledger.usage_records import UsageRecord
+from headrace.runs.counting import note_machines
+from headrace.runs.usage import Held, machines_by_lease
 from headrace.states import StepState
 from headrace.suites.records import ENTRY, Added, Ended, Entry, Heeded, Started
 
@@ -31,7 +35,7 @@ def note_trials(run: RunFolder) -> None:
     again.
     """
     ledger, run_id = open_ledger(), run.run_id
-    while True:
+    while is_there(run.journal):
         begin = ledger.journal_read(run_id)
         entries, end = _read(run, begin)
         if end == begin:
@@ -39,8 +43,8 @@ def note_trials(run: RunFolder) -> None:
         added = {entry.trial.number for entry in entries if isinstance(entry, Added)}
         known = ledger.trials_numbered(run_id, set(_numbers(entries)) - added)
         rows = folded(run_id, known, entries)
-        usage = usage_of_trials(run_id, [each for each in entries if isinstance(each, Ended)])
-        for number, usd in costs_of_trials(run_id, usage).items():
+        usage = _usage(run_id, [each for each in entries if isinstance(each, Ended)])
+        for number, usd in _costs(run_id, usage).items():
             if number in rows:
                 rows[number].usd = usd
         ledger.put_trials(rows.values(), usage, JournalPart(run_id, begin, end))
@@ -80,6 +84,46 @@ def folded(
             if number in rows:
                 _change(rows[number], entry)
     return rows
+
+
+def _usage(run_id: str, ended: Iterable[Ended]) -> list[UsageRecord]:
+    """What attempts at trials of a suite took, at the prices that are known now.
+
+    An attempt pays for its share of its machines as long as it lasted.
+    """
+    ledger, now = open_ledger(), time.time()
+    run = ledger.run(run_id)
+    begun = [each for each in ended if each.attempt]  # others were ended before they began
+    rows = []
+    for lease in ledger.leases(run_id=run_id):
+        own = [each for each in begun if each.lease_id == lease.lease_id]
+        names = {name for each in own for name in each.machines}
+        if names - {row.machine_id for row in ledger.machines(lease_id=lease.lease_id)}:
+            note_machines(lease)  # some have come since
+        if own:
+            machines = machines_by_lease([lease]).get(lease.lease_id, ())
+            held = Held(run, lease, machines, now, suite=run_id)
+            rows += [held.of_trial(each) for each in own]
+    return rows
+
+
+def _costs(run_id: str, newest: Sequence[UsageRecord]) -> dict[int, float | None]:
+    """What trials have cost, all their attempts together: those on record, and the newest.
+
+    None where the price of an attempt is not known.
+    """
+    found: dict[int, dict[int, float | None]] = {}
+    for number in {row.trial for row in newest if row.attempt > 1}:
+        earlier = open_ledger().usage(run_id, trial=number)
+        found[number] = {row.attempt: row.usd for row in earlier}
+    for row in newest:
+        found.setdefault(row.trial, {})[row.attempt] = row.usd
+    return {number: _sum(tuple(attempts.values())) for number, attempts in found.items()}
+
+
+def _sum(usd: Sequence[float | None]) -> float | None:
+    known = [each for each in usd if each is not None]
+    return sum(known) if len(known) == len(usd) else None
 
 
 def _row(run_id: str, added: Added) -> TrialRecord:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from headrace.files.layout import LeaseFolder, RunFolder
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.records import AttemptRecord, LeaseRecord, MachineRecord, RunRecord
 from headrace.ledger.usage_records import IDLE, UsageRecord
+from headrace.ledger.usage_rows import at_most
 from headrace.recipe.prices import SitePrices
 from headrace.recipe.site import Site
 from headrace.runs.costs import billed_s
@@ -32,71 +34,47 @@ logger = logging.getLogger(__name__)
 _OF_TRIALS = "suite"
 """Kind of the step whose machines its trials take."""
 
+_TRIAL = "trial"
+"""Kind of the rows of these."""
+
 _STAGING = "stage"
 """Kind of the step that does nothing else."""
 
 _TOLD = AttemptUsage.model_fields.keys() - {"node", "nodes", "gpus", "cpus"}
 
 
-def note_usage(run_id: str) -> None:
-    """Enter what the steps of a run took so far, and how long the machines were idle.
+def note_usage(*run_ids: str) -> None:
+    """Enter what the steps of runs took so far, and how long their machines were idle.
 
-    What trials took is entered with their rows, before the machines' idle time is known.
+    What trials took is entered with their rows before. A run that cannot be read is left out.
     """
-    ledger = open_ledger()
-    run, now = ledger.run(run_id), time.time()
-    attempts = ledger.attempts(run_id)
-    suite = run_id if any(each.kind == _OF_TRIALS for each in attempts) else ""
-    for lease in ledger.leases(run_id=run_id):
-        held = _Held(run, lease, now, suite=suite)
-        own = [each for each in attempts if each.lease_id == lease.lease_id]
-        ledger.put_usage(held.of_steps([_seen(lease, each) for each in own]))
-        if held.machines:
-            taken = [
-                Part(node_s=each.node_s, usd=None if each.unpriced else each.usd)
-                for each in ledger.usage_sums("kind", lease_id=lease.lease_id)
-                if each.name != IDLE
-            ]
-            ledger.put_usage([held.idle(taken)])
+    for some in at_most(run_ids):
+        open_ledger().put_usage(_usage(some))
 
 
-def usage_of_trials(run_id: str, ended: Iterable[Ended]) -> list[UsageRecord]:
-    """What attempts at trials of a suite took, at the prices that are known now.
-
-    An attempt pays for its share of its machines as long as it lasted.
-    """
+def _usage(run_ids: Collection[str]) -> Iterator[UsageRecord]:
     ledger, now = open_ledger(), time.time()
-    run = ledger.run(run_id)
-    begun = [each for each in ended if each.attempt]  # others were ended before they began
-    rows = []
-    for lease in ledger.leases(run_id=run_id):
-        own = [each for each in begun if each.lease_id == lease.lease_id]
-        names = {name for each in own for name in each.machines}
-        if names - {row.machine_id for row in ledger.machines(lease_id=lease.lease_id)}:
-            note_machines(lease)  # some have come since
-        if own:
-            held = _Held(run, lease, now, suite=run_id)
-            rows += [held.of_trial(each) for each in own]
-    return rows
+    attempts, leases = ledger.attempts_of(run_ids), ledger.leases_of(run_ids)
+    machines = machines_by_lease([*chain.from_iterable(leases.values())])
+    for run in ledger.runs(len(run_ids), run_ids=run_ids):
+        of_run = attempts.get(run.run_id, ())
+        suite = run.run_id if any(each.kind == _OF_TRIALS for each in of_run) else ""
+        try:
+            for lease in leases.get(run.run_id, ()):
+                held = Held(run, lease, machines.get(lease.lease_id, ()), now, suite=suite)
+                own = [each for each in of_run if each.lease_id == lease.lease_id]
+                yield from held.rows([_seen(lease, each) for each in own])
+        except StepError as error:
+            logger.warning("What run %s takes is not entered now: %s", run.run_id, error.what)
 
 
-def costs_of_trials(run_id: str, newest: Sequence[UsageRecord]) -> dict[int, float | None]:
-    """What trials have cost, all their attempts together: those on record, and the newest.
-
-    None where the price of an attempt is not known.
-    """
-    found: dict[int, dict[int, float | None]] = {}
-    for number in {row.trial for row in newest if row.attempt > 1}:
-        earlier = open_ledger().usage(run_id, trial=number)
-        found[number] = {row.attempt: row.usd for row in earlier}
-    for row in newest:
-        found.setdefault(row.trial, {})[row.attempt] = row.usd
-    return {number: _sum(tuple(attempts.values())) for number, attempts in found.items()}
-
-
-def _sum(usd: Sequence[float | None]) -> float | None:
-    known = [each for each in usd if each is not None]
-    return sum(known) if len(known) == len(usd) else None
+def machines_by_lease(leases: Sequence[LeaseRecord]) -> Mapping[str, Sequence[MachineRecord]]:
+    """Machines by lease; of a lease of which none is known they are looked for first."""
+    lease_ids = [lease.lease_id for lease in leases]
+    known = open_ledger().machines_by_lease(lease_ids)
+    unseen = [lease for lease in leases if lease.lease_id not in known]
+    note_machines(*unseen)
+    return open_ledger().machines_by_lease(lease_ids) if unseen else known
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,32 +89,38 @@ class _Seen:
     usage: AttemptUsage
 
 
-class _Held:
+class Held:
     """The machines of a lease, at a moment in seconds since the epoch."""
 
-    def __init__(self, run: RunRecord, lease: LeaseRecord, now: float, *, suite: str) -> None:
-        self._run, self._lease, self._now, self._suite = run, lease, now, suite
-        self.machines = open_ledger().machines(lease_id=lease.lease_id)
-        if not self.machines:  # nobody has looked yet
-            note_machines(lease)
-            self.machines = open_ledger().machines(lease_id=lease.lease_id)
+    def __init__(
+        self,
+        run: RunRecord,
+        lease: LeaseRecord,
+        machines: Sequence[MachineRecord],
+        now: float,
+        *,
+        suite: str,
+    ) -> None:
+        self._run, self._lease, self._machines = run, lease, machines
+        self._now, self._suite = now, suite
         folder = RunFolder(Path(run.folder))
         self._user = user_of(folder, run.owner)
         site = read_record(folder.site, Site)
         self._prices = SitePrices() if site is None else site.prices
         self._spans = [
             Span(begin=row.started_at, end=row.ended_at or now, usd_per_hour=row.usd_per_hour)
-            for row in self.machines
+            for row in self._machines
         ]
 
-    def of_steps(self, seen: Sequence[_Seen]) -> list[UsageRecord]:
-        """Rows of all attempts at steps that ran on them."""
+    def rows(self, seen: Sequence[_Seen]) -> list[UsageRecord]:
+        """Rows of all attempts at steps that ran on them, and of their time that none took."""
         spans = [self._span(each) for each in seen]
         taken = iter(parts(self._spans, [each for each in spans if each is not None]))
-        return [
+        rows = [
             self._of_step(each, Part() if span is None else next(taken))
             for each, span in zip(seen, spans, strict=True)
         ]
+        return [*rows, self._idle(rows)] if self._machines else rows
 
     def of_trial(self, ended: Ended) -> UsageRecord:
         """The row of an attempt at a trial."""
@@ -151,7 +135,7 @@ class _Held:
             step=_OF_TRIALS,
             trial=ended.number,
             attempt=ended.attempt,
-            kind="trial",
+            kind=_TRIAL,
             created_at=asked_at,
             state=state,
             cause=ended.failure_class.value if ended.failure_class else state.value,
@@ -162,14 +146,14 @@ class _Held:
             **terms(own),
         )
 
-    def idle(self, taken: Iterable[Part]) -> UsageRecord:
+    def _idle(self, steps: Sequence[UsageRecord]) -> UsageRecord:
         """The row of their time that no attempt took; booting, and waiting for work, among it."""
         every = [
             row.billed_s if row.ended_at is not None else billed_s(row.started_at, self._now, 0.0)
-            for row in self.machines
+            for row in self._machines
         ]
         left = whole(self._spans, every)
-        for part in taken:
+        for part in (*(Part(node_s=each.node_s, usd=each.usd) for each in steps), *self._trials()):
             left = rest(left, part)
         is_open = self._lease.state.is_active
         return self._row(
@@ -178,14 +162,21 @@ class _Held:
             created_at=self._lease.created_at,
             state=StepState.RUNNING if is_open else StepState.SUCCEEDED,
             cause=IDLE,
-            started_at=min(row.started_at for row in self.machines),
+            started_at=min(row.started_at for row in self._machines),
             finished_at=self._lease.ended_at,
-            nodes=len(self.machines),
+            nodes=len(self._machines),
             node_s=left.node_s,
             usd=left.usd,
             usd_idle=left.usd,
             idle_s=left.node_s,
         )
+
+    def _trials(self) -> Iterator[Part]:
+        """What trials took, as far as it is entered."""
+        if self._suite:
+            lease_id = self._lease.lease_id
+            for each in open_ledger().usage_sums(None, lease_id=lease_id, kind=_TRIAL):
+                yield Part(node_s=each.node_s, usd=None if each.unpriced else each.usd)
 
     def _span(self, seen: _Seen) -> Span | None:
         """When it took the machines; None when it did not, or its trials do."""
@@ -199,7 +190,7 @@ class _Held:
         if attempt.kind == _STAGING:
             usage = usage.model_copy(update={"staging_s": seconds})
         there = self._there_at(began if began is not None else self._now)
-        first = sorted(self.machines, key=lambda row: (row.started_at, row.created_at))[:1]
+        first = sorted(self._machines, key=lambda row: (row.started_at, row.created_at))[:1]
         until = began if attempt.kind == _OF_TRIALS else seen.finished_at
         return self._row(
             step=attempt.step,
@@ -220,15 +211,15 @@ class _Held:
     def _machines_of(self, ended: Ended) -> list[MachineRecord]:
         """Those that an attempt at a trial ran on; all that were there where none is known."""
         there = self._there_at(ended.started_at)
-        named = [row for row in self.machines if row.machine_id in ended.machines]
+        named = [row for row in self._machines if row.machine_id in ended.machines]
         node = ended.usage.node
         return named or [row for row in there if row.machine_id.partition("#")[0] == node] or there
 
     def _there_at(self, at: float) -> list[MachineRecord]:
         """Machines that were there at a moment; all where none is known to have been."""
-        begun = [row for row in self.machines if row.started_at <= at]
+        begun = [row for row in self._machines if row.started_at <= at]
         there = [row for row in begun if row.ended_at is None or row.ended_at > at]
-        return there or begun or list(self.machines)
+        return there or begun or list(self._machines)
 
     def _row(self, **values: Any) -> UsageRecord:
         at = values["finished_at"] or self._now

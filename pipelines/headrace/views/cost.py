@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from functools import lru_cache
 from itertools import starmap
 from typing import Literal
 
@@ -12,13 +10,12 @@ from headrace.ledger.usage_records import UsageSum
 from headrace.recipe.access import Sites
 from headrace.record import Record
 from headrace.runs.allowances import Allowance, known_allowances
-from headrace.runs.spending import bring_up_to_date, wasted
+from headrace.runs.spending import wasted
 from headrace.views.foretold import ForetoldRow, foretold_rows
 
 By = Literal["month", "user", "site", "cause", "suite"]
 
 _MOST_ROWS = 500
-_EVERY_S = 30.0
 _HOUR_S = 3600.0
 
 
@@ -55,25 +52,25 @@ class CostPage(Record):
     """Costs, the dearest first; months the newest first."""
 
     by: By
+    as_of: float | None
+    """When the oldest figures of machines that are there now were entered; null without any."""
     rows: tuple[CostRow, ...]
     budgets: tuple[BudgetRow, ...]
     foretold: tuple[ForetoldRow, ...]
 
 
 def cost_page(by: By = "month", sites: Sites = None) -> CostPage:
-    """What runs took so far, on some sites or all; of those that go on, half a minute ago."""
-    _bring_up_to_date(int(time.monotonic() / _EVERY_S))
+    """What runs took, on some sites or all; of those that go on, as the reaper has entered it."""
     rows = [_row(each) for each in open_ledger().usage_sums(by, limit=_MOST_ROWS, sites=sites)]
     if by == "month":
         rows.sort(key=lambda row: row.name, reverse=True)
-    budgets = starmap(_budget, known_allowances(sites))
-    foretold = tuple(foretold_rows(sites))
-    return CostPage(by=by, rows=tuple(rows), budgets=tuple(budgets), foretold=foretold)
-
-
-@lru_cache(maxsize=1)
-def _bring_up_to_date(_half_minute: int) -> None:
-    bring_up_to_date()
+    return CostPage(
+        by=by,
+        as_of=min(open_ledger().counted_until(sites).values(), default=None),
+        rows=tuple(rows),
+        budgets=tuple(starmap(_budget, known_allowances(sites))),
+        foretold=tuple(foretold_rows(sites)),
+    )
 
 
 def _row(each: UsageSum) -> CostRow:

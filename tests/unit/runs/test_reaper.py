@@ -7,15 +7,21 @@ import time
 
 from headrace.clusters import client, lease_status
 from headrace.clusters.lease_status import write_heartbeat
+from headrace.clusters.node_marks import NodeLine
 from headrace.files.atomic import write_text
 from headrace.files.layout import StepFolder
+from headrace.files.lines import append_line
 from headrace.ledger.ledger import open_ledger
 from headrace.processes import ProcessIdentity
 from headrace.runs.reaper import end_run, reap
+from headrace.runs.spending import bring_up_to_date
 from headrace.states import FailureClass, LeaseState, StepState
 from headrace.steps import mailbox
 from headrace.steps.mailbox import StepSpec
+from headrace.views.cost import cost_page
 from support.runs import attempt_row_of, ended_owner, lease_on_disk, make_run
+
+_BEGAN = NodeLine.model_validate({"event": "began", "name": "node-1"}).model_dump_json()
 
 
 def nobody(*_: object) -> bool:
@@ -105,6 +111,25 @@ def test_a_lost_lease_of_a_run_that_goes_on_is_settled():
     assert line.startswith(f"lease {lease_id}: closed (The lease's host (process ")
     assert client.why_ended(run.lease_folder(lease_id)) in line
     assert state_of(run) == (StepState.RUNNING, [], [LeaseState.LOST])
+
+
+def test_what_goes_on_is_counted_by_the_reaper_and_pages_only_read():
+    run = make_run(owner="airflow:headrace_train:manual")
+    lease_id = lease_on_disk(run, host=ProcessIdentity.of())
+    submitted(run, lease_id, "train")
+    append_line(run.lease_folder(lease_id).nodes, _BEGAN)
+    assert (cost_page().rows, cost_page().as_of) == ((), None)
+    assert reap(nobody, nobody) == ()
+    (month,) = cost_page().rows
+    as_of = cost_page().as_of
+    assert month.attempts == 1
+    assert as_of is not None
+    sums = open_ledger().usage_sums()
+    assert reap(nobody, nobody) == ()
+    bring_up_to_date()  # both leave alone what was counted just before
+    assert (open_ledger().usage_sums(), cost_page().as_of) == (sums, as_of)
+    bring_up_to_date(run.run_id)
+    assert cost_page().as_of > as_of
 
 
 def test_ending_a_run_leaves_no_open_attempt_not_even_one_that_was_never_submitted():

@@ -3,7 +3,7 @@
 import { dollars, duration, known, number, percent } from "./format.js";
 import { link, useLive, usePlace } from "./live.js";
 import { Table, useSorted } from "./table.js";
-import { Choice, html, Meter, Missing, Section, Stat, Trouble } from "./ui.js";
+import { Choice, html, Meter, Missing, Section, Stat, Time, Trouble } from "./ui.js";
 
 const WAYS = [
   ["month", "Month"],
@@ -36,10 +36,11 @@ function columnsOf(title, rows) {
   ];
 }
 
-const Totals = ({ rows, usd = sum(rows, "usd"), isPart = rows.some((row) => row.unknown) }) => html`<dl class="panel stats">
+const Totals = ({ rows, asOf, usd = sum(rows, "usd"), isPart = rows.some((row) => row.unknown) }) => html`<dl class="panel stats">
   <${Stat} name="Cost" value=${isPart && !usd ? undefined : dollars(usd)}>${isPart ? (usd ? "and what has no known price" : "no price is known") : ""}<//>
   <${Stat} name="Node hours" value=${number(sum(rows, "hours"))} />
   <${Stat} name="GPU hours" value=${number(sum(rows, "gpu_hours"))} />
+  ${known(asOf) && html`<${Stat} name="As of" value=${html`<${Time} at=${asOf} now=${Date.now() / 1000} />`}>for runs under way<//>`}
 </dl>`;
 
 const Budget = ({ budget }) => {
@@ -86,7 +87,7 @@ export function Cost() {
   return html`<div class="title"><h1>Cost</h1><div class="filters"><${Choice} label="Cost by" options=${WAYS} value=${by} onChange=${setBy} /></div></div>
     <${Trouble} seen=${seen} />
     ${seen.data
-      ? html`<${Totals} rows=${rows} />
+      ? html`<${Totals} rows=${rows} asOf=${seen.data.as_of} />
         ${seen.data.budgets.length > 0 && html`<${Section} title="Budgets" flush><ul class="running">${seen.data.budgets.map((budget) => html`<${Budget} key=${`${budget.key} ${budget.site} ${budget.whose}`} budget=${budget} />`)}</ul><//>`}
         <${Section} title=${`By ${title.toLowerCase()}`} flush><${Table} caption=${`Cost by ${title.toLowerCase()}`} columns=${columns} rows=${sort.rows} sort=${sort} rowKey=${(row) => row.name} cards empty="Nothing was counted yet." /><//>
         <${Foretold} rows=${seen.data.foretold} />`
