@@ -112,8 +112,18 @@ def test_compose_listens_on_this_machine_alone_and_waits_for_what_it_needs(compo
     for name, each in services.items():
         assert name == "migrate" or "healthcheck" in each
         assert all(other in services for other in each.get("depends_on", {}))
-    named = {volume.split(":")[0] for each in services.values() for volume in each["volumes"]}
-    assert {name for name in named if name.isalpha()} | {"home"} == compose["volumes"].keys()
+
+
+def test_a_new_volume_belongs_to_the_user_of_the_image(compose: dict[str, Any]):
+    """An engine gives it the owner of the folder in the image, and root where there is none."""
+    mounts = [re.sub(r"\$\{\w+:-([^}]+)\}", r"\1", each).split(":")
+              for each in compose["services"]["scheduler"]["volumes"]]  # fmt: skip
+    assert {name for name, _ in mounts} | {"database"} == compose["volumes"].keys()
+    (made,) = re.findall(r"install -d -o headrace .*", MADE[CONTAINERS / "control.Containerfile"])
+    assert {folder for _, folder in mounts} == {*re.findall(r"/var/lib/headrace/[\w.]+", made)}
+    inside = compose["services"]["scheduler"]["environment"]
+    assert inside["AIRFLOW_HOME"] == mounts[0][1]
+    assert inside["HEADRACE_HOME"] == "${HEADRACE_HOME:-" + mounts[-1][1] + "}"
 
 
 def test_secrets_are_random_private_and_all_that_compose_asks_for(tmp_path: Path):
