@@ -153,7 +153,7 @@ def test_only_copies_are_left_until_they_are_asked_for(
     assert is_ahead == any(each.name.startswith("headrace-load") for each in threading.enumerate())
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+@pytest.mark.parametrize("method", ["fork", "spawn"])
 @pytest.mark.filterwarnings("ignore:This process.*is multi-threaded:DeprecationWarning")
 def test_all_kinds_in_children(folder: Path, method: str) -> None:
     """Pains 24: compressed fields keep files open; a child opens its own."""

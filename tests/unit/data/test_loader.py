@@ -144,7 +144,7 @@ def test_a_position_off_the_batches_is_refused(folder):
 
 @pytest.mark.parametrize(
     ("workers", "context"),
-    [(0, None), (1, "fork"), (3, "fork"), (8, "fork"), (1, "forkserver"), (1, "spawn")],
+    [(0, None), (1, "fork"), (3, "fork"), (8, "fork"), (1, "forkserver")],
 )
 @pytest.mark.filterwarnings("ignore:This process.*is multi-threaded:DeprecationWarning")
 @pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")
