@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from headrace.clusters.fleet import Node
+from headrace.errors import HeadraceError
 from headrace.files.atomic import write_record
 from headrace.files.layout import RunFolder, SiteFolder
 from headrace.files.manifest import Manifest
@@ -146,6 +148,13 @@ def train_here(
 ) -> dict[str, Any]:
     """Run the train step on this machine without a lease."""
     return train(context, fleet or ThisProcessFleet(), str(dataset), read_manifest(dataset))
+
+
+def failure(context: StepContext, dataset: Path) -> HeadraceError:
+    """What a training fails with."""
+    with pytest.raises(HeadraceError) as caught:
+        train_here(context, dataset)
+    return caught.value
 
 
 def weights_here(folder: Path, recipe: Recipe, dataset: str, *, ranks: int) -> str:

@@ -18,7 +18,7 @@ from headrace.staging import cache as soundness
 from headrace.staging.staged import ensure_staged
 from headrace.steps.context import StepContext
 from headrace.training import checkpoints
-from support.training import CODE, make_context, make_recipe, make_site, train_here, write_blobs
+from support.training import CODE, make_context, make_recipe, make_site, train_here
 from support.waiting import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("no_leftover_processes")]
@@ -27,13 +27,6 @@ SHARD = "shards/train-00000.h5"
 FLIPPED_AT, BROKEN_AT = 14, 25
 """Steps of epochs 2 and 3 of four: small batches of an epoch are read all at once, as it begins."""
 LONG_S = 300.0
-
-
-@pytest.fixture(scope="module")
-def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("blobs") / "dataset"
-    write_blobs(folder)
-    return folder
 
 
 def start(folder: Path, holds: tuple[int, ...] = (), **more: Any) -> StepContext:

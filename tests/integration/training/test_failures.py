@@ -7,27 +7,19 @@ from typing import Any
 
 import pytest
 
-from headrace.errors import HeadraceError, WorkerLostError
+from headrace.errors import WorkerLostError
 from headrace.states import FailureClass
 from headrace.steps.context import StepContext
 from headrace.steps.run import failure_of
 from support.training import (
     CODE,
+    failure,
     make_context,
     make_recipe,
     make_site,
-    train_here,
-    write_blobs,
 )
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module")
-def dataset(tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("blobs") / "dataset"
-    write_blobs(folder)
-    return folder
 
 
 def start(
@@ -45,12 +37,6 @@ def start(
         }
     )
     return make_context(folder, recipe, make_site(folder, ranks=ranks, allowed_code=[str(CODE)]))
-
-
-def failure(context: StepContext, dataset: Path) -> HeadraceError:
-    with pytest.raises(HeadraceError) as caught:
-        train_here(context, dataset)
-    return caught.value
 
 
 def num_launches(context: StepContext) -> int:

@@ -12,7 +12,7 @@ import pytest
 
 from headrace.clusters import client
 from headrace.clusters.fleet import Fleet
-from headrace.errors import HeadraceError, SiteError
+from headrace.errors import SiteError
 from headrace.files.manifest_file import read_manifest
 from headrace.recipe.site import Role
 from headrace.steps.context import StepContext
@@ -23,11 +23,11 @@ from support.slurm_dev import DevSlurm
 from support.training import (
     CODE,
     ThisProcessFleet,
+    failure,
     make_context,
     make_recipe,
     make_site,
     train_here,
-    write_blobs,
 )
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -41,13 +41,6 @@ _SRUN: dict[str, Any] = {
     "batch": {"interface": "lo", "poll": 0.2, "gpus_per_node": 2},
     "launcher": "srun",
 }
-
-
-@pytest.fixture(scope="module")
-def dataset(tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("blobs") / "dataset"
-    write_blobs(folder)
-    return folder
 
 
 @pytest.fixture(scope="module")
@@ -108,12 +101,6 @@ def test_ranks_of_mpirun_end_like_those_of_the_default_launcher_though_one_was_k
     assert restart["why"] == "Rank 1 on node-1: ended by signal SIGKILL"
     assert all(last_launch(context).placed(rank).exists() for rank in range(2))
     assert (context.folder.logs / "mpirun.log").exists()
-
-
-def failure(context: StepContext, dataset: Path) -> HeadraceError:
-    with pytest.raises(HeadraceError) as caught:
-        train_here(context, dataset)
-    return caught.value
 
 
 def test_a_launcher_that_starts_nothing_is_told_with_its_own_words(

@@ -8,22 +8,14 @@ from pathlib import Path
 import pytest
 from omegaconf import OmegaConf
 
-from headrace.errors import HeadraceError, LeaseTakenError
+from headrace.errors import LeaseTakenError
 from headrace.files.atomic import write_text
 from headrace.states import FailureClass
-from headrace.steps.context import StepContext
 from headrace.steps.history import read_history
 from headrace.steps.run import failure_of
-from support.training import CODE, make_context, make_recipe, make_site, train_here, write_blobs
+from support.training import CODE, failure, make_context, make_recipe, make_site, train_here
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module")
-def dataset(tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("blobs") / "dataset"
-    write_blobs(folder)
-    return folder
 
 
 def script(folder: Path, name: str, *arguments: str, code: Path = CODE, ranks: int = 2):
@@ -35,12 +27,6 @@ def script(folder: Path, name: str, *arguments: str, code: Path = CODE, ranks: i
         }
     )
     return make_context(folder, recipe, make_site(folder, ranks=ranks, allowed_code=[str(code)]))
-
-
-def failure(context: StepContext, dataset: Path) -> HeadraceError:
-    with pytest.raises(HeadraceError) as caught:
-        train_here(context, dataset)
-    return caught.value
 
 
 def test_a_ddp_loop_that_is_killed_goes_on_at_the_same_sample(

@@ -12,11 +12,11 @@ from headrace.clusters.drivers import Drivers
 from headrace.clusters.records import LeaseSpec
 from headrace.files.atomic import read_record, write_record
 from headrace.files.layout import LeaseFolder, RunFolder, SiteFolder, StepFolder
-from headrace.recipe.load import load_recipe, load_site
 from headrace.recipe.site import Role
 from headrace.states import FailureClass, StepState
 from headrace.steps import mailbox
 from headrace.steps.mailbox import StepSpec, StepStatus
+from support.leases import submit_probe
 from support.rank_processes import DRIVERS
 from support.small_disk import fill, small_disk
 from support.waiting import wait_until
@@ -36,21 +36,6 @@ def _lease(tmp_path: Path) -> LeaseFolder:
     )
     write_record(folder.spec, spec)
     return folder
-
-
-def _submit(lease: LeaseFolder, name: str = "look") -> StepFolder:
-    run = SiteFolder(lease.path.parent.parent).run("demo")
-    write_record(run.recipe, load_recipe("digits"))
-    write_record(run.site, load_site("laptop"))
-    spec = StepSpec(
-        key=f"demo/{name}/1",
-        kind="probe",
-        run_id="demo",
-        name=name,
-        attempt=1,
-        run_folder=str(run.path),
-    )
-    return mailbox.submit(lease, spec)
 
 
 def _hold_drivers(folder: StepFolder) -> None:
@@ -75,7 +60,7 @@ def _tick_until_done(drivers: Drivers) -> None:
 
 def test_runs_each_step_once_and_records_the_exit(lease: LeaseFolder) -> None:
     """Without a ready lease the probe fails, in words; the driver itself ends in good order."""
-    first, second = _submit(lease, "first"), _submit(lease, "second")
+    first, second = submit_probe(lease, "first"), submit_probe(lease, "second")
     drivers = Drivers(lease, os.environ)
     drivers.check()
     assert drivers.num_running == 2
@@ -95,7 +80,7 @@ def test_runs_each_step_once_and_records_the_exit(lease: LeaseFolder) -> None:
 
 def test_a_step_whose_host_was_killed_is_not_run_twice(lease: LeaseFolder) -> None:
     """pains 6: the driver died with its host; the step ends as lost, never twice."""
-    folder = _submit(lease)
+    folder = submit_probe(lease)
     write_record(folder.status, StepStatus(state=StepState.RUNNING))
     drivers = Drivers(lease, os.environ)
     drivers.check()
@@ -106,7 +91,7 @@ def test_a_step_whose_host_was_killed_is_not_run_twice(lease: LeaseFolder) -> No
 
 
 def test_a_driver_that_ignores_the_cancel_is_killed(lease: LeaseFolder) -> None:
-    folder = _submit(lease)
+    folder = submit_probe(lease)
     _hold_drivers(folder)
     drivers = Drivers(lease, os.environ, cancel_grace_s=0.2)
     drivers.check()
@@ -121,7 +106,7 @@ def test_a_driver_that_ignores_the_cancel_is_killed(lease: LeaseFolder) -> None:
 
 
 def test_end_all_leaves_no_process(lease: LeaseFolder) -> None:
-    folder = _submit(lease)
+    folder = submit_probe(lease)
     _hold_drivers(folder)
     drivers = Drivers(lease, os.environ)
     drivers.check()
@@ -139,7 +124,7 @@ def test_end_all_leaves_no_process(lease: LeaseFolder) -> None:
 
 def test_the_end_of_a_driver_is_recorded_when_a_full_disk_has_room_again(tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk", "256k") as disk:
-        folder = _submit(_lease(disk))
+        folder = submit_probe(_lease(disk))
         _hold_drivers(folder)
         drivers = Drivers(LeaseFolder(folder.path.parent.parent), os.environ)
         drivers.check()
@@ -160,7 +145,7 @@ def test_the_end_of_a_driver_is_recorded_when_a_full_disk_has_room_again(tmp_pat
 
 
 def test_a_driver_that_dies_leaves_a_word(lease: LeaseFolder) -> None:
-    folder = _submit(lease)
+    folder = submit_probe(lease)
     _hold_drivers(folder)
     drivers = Drivers(lease, os.environ)
     drivers.check()
@@ -181,7 +166,7 @@ def test_drivers_are_forked_from_a_process_that_was_there_before(
     monkeypatch.setenv("WORD", "set since for workers")
     drivers.warm_up()
     (server,) = _servers()
-    first = _submit(lease, "first")
+    first = submit_probe(lease, "first")
     _hold_drivers(first)
     drivers.check()
     (driver,) = _started(first)
@@ -192,7 +177,7 @@ def test_drivers_are_forked_from_a_process_that_was_there_before(
     assert result is not None
     assert result.failure is not None
     assert "signal 9" in result.failure.message
-    second = _submit(lease, "second")
+    second = submit_probe(lease, "second")
     _hold_drivers(second)
     drivers.check()
     (driver,) = _started(second)
