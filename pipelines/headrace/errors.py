@@ -187,6 +187,10 @@ class CapacityError(HeadraceError):
     failure_class = FailureClass.CAPACITY
 
 
+class OwnLeasesError(CapacityError):
+    """A user has as many leases open on a site as each may have."""
+
+
 class QueueFullError(CapacityError):
     """No further job may be submitted just now: limits, or the pace, of a queue are reached."""
 

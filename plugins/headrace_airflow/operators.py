@@ -28,8 +28,8 @@ from headrace.errors import (
     StepNotEndedError,
 )
 from headrace.runs import leases
+from headrace.runs.bad_nodes import why_not_the_nodes
 from headrace.runs.flow import PlannedStep, steps_of
-from headrace.runs.leases import why_not_the_nodes
 from headrace.runs.overview import look, look_lease
 from headrace.runs.runs import Run, open_run
 from headrace.runs.secrets import Asker
@@ -97,13 +97,12 @@ class _StepTask(RunOperator):
     ) -> NoReturn:
         self.log.info("%s The task waits for room and then asks again.", error.what)
         context["ti"].xcom_push(MACHINES_KEY, error.what)
-        waiting, most = self._waiting(context, run), run.site.limits.max_leases
+        waiting = self._waiting(context, run)
+        most, only = leases.awaited(run, error)
         if isinstance(error, (QueueFullError, SilentError)):  # the lease has its place in the site
             polls = [role.batch.poll for role in run.site.roles.values()]
             waiting["poll_s"], most = max(waiting["poll_s"], min(polls)), sys.maxsize
-        trigger = RoomTrigger(
-            task=waiting, leases_folder=str(run.site_folder.leases), max_leases=most
-        )
+        trigger = RoomTrigger(waiting, str(run.site_folder.leases), most, only)
         raise TaskDeferred(trigger=trigger, method_name="ask_again")
 
 

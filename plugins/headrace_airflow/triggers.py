@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -245,14 +245,17 @@ class LeaseTrigger(_Watcher):
 
 
 class RoomTrigger(_Watcher):
-    """Fires once when a site seems to have room for one more lease.
+    """Fires once when a site, or its user, seems to have room for one more lease.
 
     Who fires is a hint only; the ledger decides when the task asks again. Waiting times are spread
     out, so that twenty waiting tasks do not all ask at the same moment.
     """
 
-    def __init__(self, task: dict[str, Any], leases_folder: str, max_leases: int) -> None:
-        super().__init__(task, leases_folder=leases_folder, max_leases=max_leases)
+    def __init__(
+        self, task: dict[str, Any], leases_folder: str, max_leases: int, only: Sequence[str] = ()
+    ) -> None:
+        super().__init__(task, leases_folder=leases_folder, max_leases=max_leases, only=list(only))
+        self.only = only
         self.leases_folder = Path(leases_folder)
         self.max_leases = max_leases
 
@@ -261,7 +264,9 @@ class RoomTrigger(_Watcher):
         await self._settle()
         while True:
             await asyncio.sleep(self.waiting.poll_s * random.uniform(2, 6))
-            taken = await asyncio.to_thread(num_open, self.leases_folder, self.waiting.lost_after_s)
+            taken = await asyncio.to_thread(
+                num_open, self.leases_folder, self.waiting.lost_after_s, self.only
+            )
             if taken < self.max_leases:
                 yield TriggerEvent({})
                 return

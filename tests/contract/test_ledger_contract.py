@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sqlite3
 import subprocess
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -13,8 +14,8 @@ from typing import Any
 import pytest
 from sqlalchemy import column, event, inspect, table, text
 
-from headrace.errors import CapacityError, LedgerError, UnknownNameError
-from headrace.ledger import migrations
+from headrace.errors import CapacityError, LedgerError, OwnLeasesError, UnknownNameError
+from headrace.ledger import migrations, places
 from headrace.ledger.database import Database
 from headrace.ledger.ledger import Ledger
 from headrace.ledger.trial_records import JournalPart
@@ -32,6 +33,7 @@ from support.ledger_rows import (
     take_place,
     trial_row,
     usage_row,
+    wait_for_place,
     write_rows,
 )
 from support.postgres import PostgresServer, postgres_server
@@ -58,7 +60,7 @@ class LedgerContract:
         Ledger.open(url).add_run(run_row())
         again = Ledger.open(url)
         assert again.run("run-1") == run_row()
-        assert again.summary().revision == "0005"
+        assert again.summary().revision == "0006"
 
     @pytest.mark.parametrize("revision", sorted(migrations.revisions())[:-1])
     def test_the_ledger_of_an_earlier_headrace_opens_with_all_its_rows(
@@ -289,6 +291,99 @@ class LedgerContract:
             taken = list(pool.map(lambda number: take_place(url, number), range(20)))
         assert sum(taken) == 3
         assert ledger.summary().num_leases == 3
+
+    def test_twenty_processes_of_two_users_take_places_in_turn(self, url: str, ledger: Ledger):
+        """Two of eighteen leases of one, both of the other's, however many ask at once."""
+        ledger.add_run(run_row())
+        for number in range(4):
+            ledger.add_lease(lease_row(f"before-{number}"), max_active=4)
+        assert sum(in_processes(wait_for_place, url)) == 4
+        owners = [each.owner for each in ledger.active_leases("laptop")]
+        assert sorted(owners) == ["ada", "ada", "bob", "bob"]
+
+    def test_a_place_goes_to_who_has_fewest_then_took_least_then_waits_longest(
+        self, ledger: Ledger
+    ):
+        ledger.add_run(run_row())
+        month = time.strftime("%Y-%m-02", time.gmtime())
+
+        def ask(name: str, **more: Any) -> bool:
+            owner = name.rstrip("0123456789")
+            row = lease_row(name, key=name, owner=owner)
+            try:
+                ledger.add_lease(row, **{"max_active": 3, "waits": True, **more})
+            except CapacityError as error:
+                said.append(error.what)
+                return False
+            return True
+
+        def end(name: str) -> None:
+            ledger.set_lease_state(name, LeaseState.CLOSED, ended_at=9.0)
+
+        said: list[str] = []
+        assert [ask(name) for name in ("ada1", "ada2", "bob1")] == [True] * 3
+        used = {"lease_id": "ada1", "site_name": "laptop"}
+        ledger.put_usage([usage_row(1, owner="cy", day=month, node_s=5.0, **used)])
+        ledger.put_usage([usage_row(2, owner="dan", day="2020-01-01", node_s=9.0, **used)])
+        waiting = ("ada3", "bob2", "cy1", "dan1", "dan2")
+        assert [ask(name) for name in waiting] == [False] * 5
+        end("ada2")  # ada and bob have one each, cy and dan none; cy has taken more than dan
+        assert [ask(name) for name in ("ada3", "bob2", "cy1", "dan2")] == [False] * 4
+        assert "come first, with fewer leases open" in said[-1]
+        assert "leases of dan" in said[-1]
+        assert ask("dan1")
+        for ended, others, next_one in (
+            ("bob1", ("ada3", "dan2", "cy1"), "bob2"),
+            ("ada1", ("dan2", "cy1"), "ada3"),
+            ("dan1", ("cy1",), "dan2"),
+            ("bob2", (), "cy1"),
+        ):
+            end(ended)
+            assert [ask(name) for name in others] == [False] * len(others), ended
+            assert ask(next_one), ended
+        assert [ask("fay1"), ask("eve1")] == [False] * 2  # nobody has anything
+        end("cy1")
+        assert [ask("eve1"), ask("fay1")] == [False, True]
+
+    def test_who_waits_no_more_keeps_nobody_from_a_place(
+        self, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+    ):
+        """pains 11: a process that was killed, a run that has ended, or one that asked once."""
+        for name in ("ada", "bob", "cy"):
+            ledger.add_run(run_row(name))
+
+        def ask(name: str, owner: str, **more: Any) -> bool:
+            row = lease_row(name, key=name, owner=owner, run_id=owner)
+            try:
+                ledger.add_lease(row, **{"max_active": 1, "waits": True, **more})
+            except CapacityError:
+                return False
+            return True
+
+        assert ask("ada1", "ada")
+        assert not ask("bob1", "bob")
+        assert not ask("cy1", "cy", waits=False)  # it does not come again
+        assert not ask("ada2", "ada")
+        assert not ask("ada2", "ada", max_active=2)  # bob1 is called
+        assert ask("bob1", "bob", max_active=2)
+        assert not ask("bob2", "bob")
+        ledger.finish_run("bob", StepState.CANCELLED, 2.0)
+        assert ask("ada2", "ada", max_active=3)
+        assert not ask("cy2", "cy")
+        assert not ask("ada3", "ada", max_active=4)  # cy2 is called, and is not there any more
+        monkeypatch.setattr(places, "PATIENCE_S", 0.0)
+        assert ask("ada3", "ada", max_active=4)
+
+    def test_a_user_has_so_many_leases_and_others_go_on(self, ledger: Ledger):
+        ledger.add_run(run_row())
+        most = {"max_active": 3, "max_owner": 1, "waits": True}
+        ledger.add_lease(lease_row("ada1", key="ada1", owner="ada"), **most)
+        with pytest.raises(
+            OwnLeasesError, match=r"User ada has 1 leases open .*: ada1 \(run run-1"
+        ):
+            ledger.add_lease(lease_row("ada2", key="ada2", owner="ada"), **most)
+        ledger.add_lease(lease_row("bob1", key="bob1", owner="bob"), **most)
+        assert [each.lease_id for each in ledger.active_leases("laptop")] == ["ada1", "bob1"]
 
     def test_a_lease_gets_its_addresses(self, with_lease: Ledger):
         stands = with_lease.set_lease_state(

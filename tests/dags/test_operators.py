@@ -16,11 +16,13 @@ from airflow.sdk.exceptions import (
     TaskDeferred,
 )
 
+from headrace.clusters.overview import num_open
 from headrace.clusters.records import LeaseSpec, Walltime
 from headrace.errors import (
     CapacityError,
     JobRefusedError,
     LeaseError,
+    OwnLeasesError,
     QueueFullError,
     SecretError,
     SilentError,
@@ -28,6 +30,7 @@ from headrace.errors import (
 from headrace.files.atomic import read_record, write_record
 from headrace.ledger.ledger import open_ledger
 from headrace.probes.records import ProbeOptions
+from headrace.processes import ProcessIdentity
 from headrace.recipe.base import Target
 from headrace.runs.leases import RELEASED
 from headrace.runs.overview import LeaseLook, Look
@@ -313,6 +316,19 @@ def test_a_full_site_is_waited_for_without_using_up_a_try(run, context, script):
     assert deferred.value.method_name == "ask_again"
     assert "has 2 leases open" in context["ti"].pushed["machines"]
     assert deferred.value.trigger.max_leases == run.site.limits.max_leases
+
+
+def test_who_has_as_many_leases_as_each_may_waits_for_one_of_these(run, context, script):
+    """Not for room in the site, which there is: the task would ask again at once, for ever."""
+    script("leases.acquire", OwnLeasesError("User ann has 1 leases open (limits.leases_user)."))
+    own = lease_on_disk(run, host=ProcessIdentity.of())
+    with pytest.raises(TaskDeferred) as deferred:
+        acquire(run, context)
+    trigger = deferred.value.trigger
+    assert trigger.serialize()[1]["only"] == [own]
+    assert num_open(trigger.leases_folder, 60.0, trigger.only) == 1
+    assert num_open(trigger.leases_folder, 60.0, ["another"]) == 0
+    assert "has 1 leases open" in context["ti"].pushed["machines"]
 
 
 QUEUES = [QueueFullError("waiting: EC2 has no capacity for m5"), SilentError("EC2 says 503: no")]

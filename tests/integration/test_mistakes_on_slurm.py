@@ -20,8 +20,8 @@ from headrace.ledger.ledger import open_ledger
 from headrace.ledger.records import AttemptRecord
 from headrace.recipe.load import BUILT_IN
 from headrace.recipe.site import Role
+from headrace.runs.bad_nodes import bad_nodes
 from headrace.runs.execute import execute
-from headrace.runs.leases import bad_nodes
 from headrace.runs.overview import overview
 from headrace.runs.provenance import process_owner
 from headrace.runs.runs import Run, RunRequest, create_run

@@ -78,6 +78,7 @@ def lease_on_disk(run: Run, role: str = "cpu", host: ProcessIdentity | None = No
         folder=str(folder.path),
         state=LeaseState.STARTING,
         created_at=time.time(),
+        owner=run.user,
     )
     open_ledger().add_lease(record, max_active=100)
     return lease_id

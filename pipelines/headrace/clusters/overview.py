@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -84,9 +84,10 @@ def folders(site: SiteFolder) -> tuple[LeaseFolder, ...]:
     return tuple(LeaseFolder(spec.parent) for spec in sorted(site.leases.glob("*/spec.json")))
 
 
-def num_open(leases: Path, lost_after_s: float) -> int:
-    """How many leases in a site's folder of leases are open, by their files."""
-    known = map(LeaseFolder, leases.glob("*"))
+def num_open(leases: Path, lost_after_s: float, only: Collection[str] = ()) -> int:
+    """How many leases in a site's folder of leases, of some or all, are open, by their files."""
+    found = (leases / each for each in only) if only else leases.glob("*")
+    known = map(LeaseFolder, found)
     return sum(
         client.state(folder, lost_after_s).is_active
         for folder in known

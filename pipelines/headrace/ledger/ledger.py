@@ -9,7 +9,7 @@ import os
 from functools import lru_cache
 from typing import Any, TypeVar
 
-from sqlalchemy import Select, func, select, update
+from sqlalchemy import Select, delete, func, select, update
 from sqlalchemy.orm import Session
 from typing_extensions import Unpack
 
@@ -26,6 +26,7 @@ from headrace.ledger.records import (
     LeaseRecord,
     LedgerSummary,
     RunRecord,
+    WaitRecord,
 )
 from headrace.ledger.trial_rows import TrialRows
 from headrace.ledger.usage_rows import UsageRows
@@ -97,13 +98,17 @@ class Ledger(MachineRows, ManyRuns, Places, TrialRows, UsageRows):
         finished_at: float,
         outputs: dict[str, Any] | None = None,
     ) -> RunRecord:
-        """Enter how a run ended, unless it had ended before, and given outputs; the run then."""
+        """Enter how a run ended, unless it had ended before, and given outputs; the run then.
+
+        Its leases wait no more for a place.
+        """
         if not state.is_final:
             raise LedgerError(f"A run cannot finish as '{state.value}'", "Give a final state.")
         values = _given(state=state, finished_at=finished_at, outputs=outputs)
         change = update(RunRecord).filter_by(run_id=run_id).where(RunRecord.state.in_(_OPEN))
         with self._database.write() as session:
             session.execute(change.values(values))
+            session.execute(delete(WaitRecord).filter_by(run_id=run_id))
             return _known(session, RunRecord, "run", run_id)
 
     def reopen_run(

@@ -16,7 +16,7 @@ from typing_extensions import TypedDict
 from headrace.ledger.columns import Json, Row
 from headrace.states import EndedJob, FailureClass, LeaseState, StepState
 
-REVISION = "0005"
+REVISION = "0006"
 """Revision of the schema; the newest migration gives it."""
 
 REVISION_TABLE = "headrace_schema"
@@ -76,11 +76,28 @@ class LeaseRecord(Row, kw_only=True):
     """When its machines were there."""
     ended_at: Mapped[float | None] = mapped_column(default=None)
     why_ended: Mapped[str] = mapped_column(default="")
+    owner: Mapped[str] = mapped_column(default="", server_default="")
+    """User whose run it is."""
     lost_nodes: Mapped[tuple[EndedJob, ...]] = mapped_column(
         Json(tuple[EndedJob, ...]), default=(), server_default="[]"
     )
     """Jobs of a pool that came to an early end, the newest last, not more than the last twenty;
     written when the lease has ended."""
+
+
+class WaitRecord(Row, kw_only=True):
+    """A lease that waits for a place on its site, since `created_at`."""
+
+    __tablename__ = "headrace_waits"
+
+    key: Mapped[str] = mapped_column(primary_key=True)
+    """That of the lease."""
+    run_id: Mapped[str] = mapped_column(ForeignKey(RunRecord.run_id))
+    site_name: Mapped[str]
+    owner: Mapped[str]
+    """User whose run it is."""
+    called_at: Mapped[float | None] = mapped_column(default=None)
+    """When another one was kept back in its favour, after it had last asked itself."""
 
 
 class MachineRecord(Row, kw_only=True):

@@ -201,7 +201,10 @@ class Limits(Record):
     """What this place allows."""
 
     max_leases: int = Field(default=4, ge=1)
-    """Leases open at once; further ones wait."""
+    """Leases open at once; further ones wait, and get places in turn: first the user with fewest
+    open ones, then who has taken least of the site this month, then who waits longest."""
+    leases_user: int | None = Field(default=None, ge=1)
+    """Leases that one user may have open at once; further ones wait. Null: no limit."""
     step_poll: Annotated[Seconds, Field(gt=0)] = 1.0
     """Time between two looks at a running step."""
     heartbeat: Annotated[Seconds, Field(gt=0)] = 2.0

@@ -6,19 +6,26 @@ import logging
 import time
 from collections.abc import Collection, Sequence
 from contextlib import suppress
+from functools import partial
 
 from headrace.clusters import client
 from headrace.clusters.backends import backend
-from headrace.clusters.lease_jobs import symptom_of
 from headrace.clusters.lease_status import sure_state
 from headrace.clusters.records import LeaseSpec, Walltime
-from headrace.errors import BatchError, CapacityError, HeadraceError, JobRefusedError
+from headrace.errors import (
+    BatchError,
+    CapacityError,
+    HeadraceError,
+    JobRefusedError,
+    OwnLeasesError,
+)
 from headrace.files.atomic import is_there, read_record
 from headrace.files.layout import LeaseFolder
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.records import LeaseRecord
 from headrace.recipe.access import check_user
 from headrace.runs import budget
+from headrace.runs.bad_nodes import bad_nodes
 from headrace.runs.flow import steps_of
 from headrace.runs.provenance import owner_process
 from headrace.runs.runs import Run
@@ -40,20 +47,21 @@ def acquire(run: Run, role_name: str, ahead: Collection[str] = ()) -> str:
     Once it has its place, those of the roles `ahead` are started as well, where that costs nothing.
 
     Raises:
-        CapacityError: The site's `limits.max_leases` are open.
+        CapacityError: The site's `limits.max_leases`, or those of its user, are open, or others
+            come first; it has its turn then, as long as it is asked for again.
         AccessError: The site is not any more for who asked for the run.
         BudgetError: The run has cost `limits.budget`.
         SecretError: A secret of the site cannot be had.
         JobRefusedError: The queue refuses its job or, before any work, would that of a later step.
     """
-    lease_id = _entered(run, role_name)
+    lease_id = _entered(run, role_name, waits=True)
     for other in ahead:
         _open_ahead(run, other)
     _start(run, role_name, lease_id)
     return lease_id
 
 
-def _entered(run: Run, role_name: str) -> str:
+def _entered(run: Run, role_name: str, *, waits: bool) -> str:
     record = open_ledger().latest_lease(_key(run, role_name))
     if record is not None and record.state.is_active:
         if _is_usable(run, record):
@@ -66,7 +74,7 @@ def _entered(run: Run, role_name: str) -> str:
     run.secrets()
     record = recorded(run, role_name, lease_id)
     is_first = not open_ledger().leases(run_id=run.run_id, limit=1)
-    _enter(run, record)
+    _enter(run, record, waits=waits)
     if is_first:
         _ask_queues(run, record)
     return lease_id
@@ -78,26 +86,41 @@ def _open_ahead(run: Run, role_name: str) -> None:
     Not when more than half of the site's places are taken; an error comes again when the step asks.
     """
     num_open = len(open_ledger().active_leases(run.site.name))
-    is_full = 2 * num_open > run.site.limits.max_leases
+    is_full = 2 * num_open > run.site_now.limits.max_leases
     if is_full or not backend(run.site.roles[role_name].backend).opens_at_once:
         return
     try:
-        acquire(run, role_name)
+        _start(run, role_name, _entered(run, role_name, waits=False))
     except HeadraceError as error:
         logger.info("The lease of role %s is asked for again later: %s", role_name, error)
 
 
-def _enter(run: Run, record: LeaseRecord) -> None:
+def _enter(run: Run, record: LeaseRecord, *, waits: bool) -> None:
     """Take a place of the site, if need be one of a lease that has ended unnoticed."""
-    most = run.site.limits.max_leases
+    limits = run.site_now.limits
+    ask = partial(
+        open_ledger().add_lease, record, limits.max_leases, limits.leases_user, waits=waits
+    )
     with suppress(CapacityError):
-        open_ledger().add_lease(record, max_active=most)
+        ask()
         return
     settle_ended(run.site.name)
     try:
-        open_ledger().add_lease(record, max_active=most)
+        ask()
+    except OwnLeasesError:
+        raise
     except CapacityError as error:
         raise CapacityError(why_no_room(run) or error.what) from None
+
+
+def awaited(run: Run, error: HeadraceError) -> tuple[int, tuple[str, ...]]:
+    """Below which number of open leases it is worth to ask again, and of which; none for all."""
+    limits = run.site_now.limits
+    if not isinstance(error, OwnLeasesError):
+        return limits.max_leases, ()
+    taken = open_ledger().active_leases(run.site.name)  # there is room: one of these must end
+    own = tuple(each.lease_id for each in taken if each.owner == run.user)
+    return limits.leases_user or limits.max_leases, own
 
 
 def _ask_queues(run: Run, record: LeaseRecord) -> None:
@@ -251,50 +274,5 @@ def recorded(run: Run, role_name: str, lease_id: str) -> LeaseRecord:
         folder=str(run.lease_folder(lease_id).path),
         state=LeaseState.STARTING,
         created_at=time.time(),
-    )
-
-
-_MOST_BAD_NODES = 8
-"""A cluster that fails on more nodes than these is not healed by leaving some out."""
-
-
-def bad_nodes(run: Run, records: Sequence[LeaseRecord]) -> tuple[str, ...]:
-    """Nodes that a run's leases, given the newest first, failed on; a few, the newest last."""
-    found: dict[str, None] = {}
-    for record in reversed(records):
-        seen = client.bad_nodes(run.lease_folder(record.lease_id))
-        if seen is None or not_the_nodes(run, record, records):
-            continue
-        for node in seen.nodes:
-            found.pop(node, None)
-            found[node] = None
-    return tuple(found)[-_MOST_BAD_NODES:]
-
-
-def why_not_the_nodes(run: Run, lease_id: str) -> str:
-    """What is missing, and where to put it right, where other nodes would fail like a lease's.
-
-    Empty where other nodes may do better.
-    """
-    records = open_ledger().leases(run_id=run.run_id)
-    record = next((each for each in records if each.lease_id == lease_id), None)
-    return "" if record is None else not_the_nodes(run, record, records)
-
-
-def not_the_nodes(run: Run, record: LeaseRecord, records: Sequence[LeaseRecord]) -> str:
-    """As `why_not_the_nodes`, of one of all leases of the run."""
-    folder = run.lease_folder(record.lease_id)
-    symptom = symptom_of(folder)
-    if symptom is None:
-        return ""
-    others = [each for each in records if each.key == record.key and each != record]
-    seen = [symptom_of(run.lease_folder(each.lease_id)) for each in others]
-    again = sum(1 for each in seen if each is not None and each.words == symptom.words)
-    num_times = symptom.num_nodes + again
-    if num_times < 2:
-        return ""
-    return (
-        f"{symptom.words}\n  It was the same {num_times} times, so that no node is at fault: "
-        "correct `batch` (container, python, modules, prologue) or the tiers of role "
-        f"{record.role} in site {run.site.name}. See {folder.log}"
+        owner=run.user,
     )

@@ -16,11 +16,12 @@ from headrace.files.layout import LeaseFolder, StepFolder
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.records import AttemptRecord, LeaseRecord, RunRecord
 from headrace.record import Record
+from headrace.runs.bad_nodes import bad_nodes
 from headrace.runs.causes import why_no_lease
 from headrace.runs.costs import Cost, run_cost
 from headrace.runs.flow import PlannedStep, steps_of
 from headrace.runs.foresight import Ahead, ahead_of
-from headrace.runs.leases import bad_nodes, lost_nodes
+from headrace.runs.leases import lost_nodes
 from headrace.runs.provenance import images_kept, owner_is_gone, owner_process
 from headrace.runs.runs import Run, open_run
 from headrace.runs.settling import why_no_room

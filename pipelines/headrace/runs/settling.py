@@ -15,6 +15,7 @@ from headrace.errors import BatchError, HeadraceError, SilentError, StepError
 from headrace.files.atomic import is_there, read_record
 from headrace.files.layout import LeaseFolder
 from headrace.ledger.ledger import open_ledger
+from headrace.ledger.places import why_own_full
 from headrace.ledger.records import LeaseRecord, RunRecord
 from headrace.runs.counting import note_machines
 from headrace.runs.provenance import owner_is_gone, owner_process
@@ -144,10 +145,14 @@ _MOST_SHOWN = 8
 
 
 def why_no_room(run: Run) -> str:
-    """Who holds the leases of a run's site since when, and how to free one; empty with room."""
-    taken, most = open_ledger().active_leases(run.site.name), run.site.limits.max_leases
+    """Who holds the leases of a run's site since when, and how to free one; empty with room.
+
+    With room that its user may not take, which leases that user has.
+    """
+    taken, limits = open_ledger().active_leases(run.site.name), run.site_now.limits
+    most = limits.max_leases
     if len(taken) < most:
-        return ""
+        return why_own_full(run.user, taken, limits.leases_user)
     held = [_held(each, open_ledger().run(each.run_id), run) for each in taken[:_MOST_SHOWN]]
     first = (
         f"Site '{run.site.name}' has {len(taken)} leases open and allows {most} "

@@ -17,8 +17,8 @@ from headrace.files.layout import LeaseFolder, StepFolder
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.records import AttemptRecord
 from headrace.runs import leases
+from headrace.runs.bad_nodes import why_not_the_nodes
 from headrace.runs.flow import PlannedStep, judged, step_of
-from headrace.runs.leases import why_not_the_nodes
 from headrace.runs.retrying import KEPT, TOTAL, Decision, decide
 from headrace.runs.runs import Run, outputs_of
 from headrace.runs.suites import has_more_to_do

@@ -40,7 +40,7 @@ def test_a_ledger_of_the_first_revision_keeps_its_leases(tmp_path: Path):
         session.flush()
         old = Table("headrace_leases", MetaData(), autoload_with=session.connection())
         values = asdict(lease_row()) | {"state": "starting", "job_ids": "[]"}
-        del values["lost_nodes"]
+        del values["lost_nodes"], values["owner"]
         session.execute(insert(old).values(values))
     ledger = Ledger.open(url)
     assert ledger.summary().revision == REVISION

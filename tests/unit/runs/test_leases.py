@@ -12,18 +12,21 @@ import pytest
 from headrace.cli.view import remarks
 from headrace.clusters.preflight import Check, NodeReport, report_file
 from headrace.clusters.records import BadNodes, PoolRecord
-from headrace.errors import CapacityError
+from headrace.errors import CapacityError, OwnLeasesError
 from headrace.files.atomic import write_record
 from headrace.files.layout import StepFolder
 from headrace.ledger.ledger import open_ledger
 from headrace.processes import ProcessIdentity
 from headrace.runs import leases
-from headrace.runs.leases import RELEASED, bad_nodes, not_the_nodes, release
+from headrace.runs.bad_nodes import bad_nodes, not_the_nodes
+from headrace.runs.leases import RELEASED, release
 from headrace.runs.overview import overview
 from headrace.runs.runs import Run
+from headrace.runs.settling import why_no_room
 from headrace.states import EndedJob, LeaseState, StepState
 from headrace.steps import mailbox
 from headrace.steps.mailbox import DriverExit, StepResult, StepSpec
+from support.access import write_site
 from support.runs import lease_on_disk, make_run
 from support.waiting import wait_until
 
@@ -113,6 +116,31 @@ def test_a_later_lease_opens_with_the_first_where_there_is_room(run, monkeypatch
         lease_on_disk(make_run())
     leases.acquire(run, "cpu", ["gpu"])
     assert started[2:] == [("cpu", True)] * 2
+
+
+def test_a_user_has_so_many_leases_at_once_as_the_site_says_now(headrace_home, monkeypatch):
+    """One more waits, and is told for which; a lease ahead of its step does not wait."""
+    monkeypatch.setattr(leases, "_start", lambda *_: None)
+    write_site(headrace_home, None, limits={"leases_user": 1})
+    first, second = (make_run(site="club", user="ann") for _ in range(2))
+    mine = leases.acquire(first, "cpu", ["gpu"])
+    with pytest.raises(OwnLeasesError, match=r"User ann .*\(limits.leases_user\)") as caught:
+        leases.acquire(second, "cpu")
+    assert mine in caught.value.what
+    assert leases.awaited(second, caught.value) == (1, (mine,))
+    assert why_no_room(second) == caught.value.what
+    assert leases.acquire(make_run(site="club", user="bob"), "cpu")
+    write_site(headrace_home, None, limits={"leases_user": 2})
+    assert leases.acquire(second, "cpu")
+
+
+def test_a_lease_ahead_of_its_step_keeps_no_turn(headrace_home, monkeypatch):
+    monkeypatch.setattr(leases, "_start", lambda *_: None)
+    write_site(headrace_home, None, limits={"leases_user": 1, "max_leases": 4})
+    leases.acquire(make_run(site="club", user="ann"), "cpu", ["gpu"])
+    for _ in range(3):  # where ann's lease waited for a place, the last one would be hers
+        write_site(headrace_home, None, limits={"max_leases": 4})
+        assert leases.acquire(make_run(site="club", user="bob"), "cpu")
 
 
 def test_the_end_of_a_lease_that_nobody_waits_for_is_recorded_when_its_host_has_told(run, lease_id):
