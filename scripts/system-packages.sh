@@ -33,10 +33,12 @@ has_openssh-client() { command -v ssh >/dev/null; }
 
 has_systemd() { command -v systemd-analyze >/dev/null; }
 
+has_sudo() { command -v sudo >/dev/null; }
+
 has_iproute2() { command -v ip >/dev/null; }
 
 PACKAGES=(git postgresql chromium shellcheck slurm-wlm slurmdbd munge mariadb-server
-  charliecloud openmpi-bin openssh-server openssh-client iproute2 systemd)
+  charliecloud openmpi-bin openssh-server openssh-client iproute2 systemd sudo)
 
 missing() {
   local package
@@ -56,6 +58,7 @@ why() { # PACKAGE: what is left out without it
   openmpi-bin) say "  openmpi-bin: the tests of ranks started by mpirun are skipped" ;;
   openssh-server | openssh-client) say "  $1: the tests of login nodes are skipped" ;;
   iproute2) say "  iproute2: the test of a gang on two hosts is skipped" ;;
+  sudo) say "  sudo: the tests of several users on one Slurm are skipped" ;;
   systemd) say "  systemd: the unit of deploy/systemd is not checked" ;;
   shellcheck) say "  shellcheck: the shell scripts are not linted" ;;
   esac

@@ -6,7 +6,7 @@ import os
 import re
 import subprocess
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from headrace.errors import BatchError
@@ -17,6 +17,8 @@ _PREFIX = re.compile(
     r"(?:(?:error|ERROR): )?"
 )
 """What commands put in front of their words: the name of the program, `error`."""
+
+_OF_SUDO = re.compile(r"sudo: |Sorry, user ")
 
 
 @dataclass(frozen=True)
@@ -88,3 +90,27 @@ class LocalCommands:
                 "Run headrace where the commands of the batch system are, and have them on PATH.",
             ) from error
         return Answer(ended.returncode, ended.stdout, ended.stderr)
+
+
+class SudoCommands:
+    """Runs commands on this machine as another account, by `sudo` and without its questions."""
+
+    def __init__(
+        self, account: str, environment: Mapping[str, str], timeout_s: float = 60.0
+    ) -> None:
+        self._account = account
+        self._prefix = ("sudo", "-n", "-u", account, *(f"{k}={v}" for k, v in environment.items()))
+        self._commands = LocalCommands({"LC_ALL": "C"}, timeout_s)
+
+    def run(self, command: Sequence[str], text: str = "") -> Answer:
+        """See `Commands`. Only the programs of the batch system need to be in sudoers."""
+        if tuple(command) == ("id", "-un"):
+            return Answer(0, f"{self._account}\n", "")
+        # sudo sets variables itself
+        words = command[1:] if command[0] == "env" else command
+        answer = self._commands.run((*self._prefix, *words), text)
+        if answer.code != 1 or not _OF_SUDO.match(answer.error):
+            return answer
+        program = next(word for word in words if "=" not in word)
+        why = f"{answer.words}; sudoers must let this account run {program} as {self._account}, "
+        return replace(answer, error=f"{why}without a password (NOPASSWD) and with SETENV")

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from pydantic import Field
 
+from headrace.files.sharing import open_to_read
 from headrace.recipe.batch import Batch
 from headrace.record import Record
 from headrace.states import FailureClass
@@ -245,7 +246,7 @@ def queue_log(log: str) -> str:
 def end_of(log: Path, num_bytes: int) -> str:
     """The last bytes of a log as text; empty when there is none."""
     try:
-        with log.open("rb") as file:
+        with open_to_read(log) as file:
             file.seek(max(file.seek(0, 2) - num_bytes, 0))
             return file.read().decode(errors="replace")
     except FileNotFoundError:

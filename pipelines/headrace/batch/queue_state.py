@@ -19,6 +19,7 @@ from headrace.batch.jobs import JobState, JobStatus
 from headrace.batch.system import BatchSystem, Limit
 from headrace.errors import BatchError
 from headrace.files.atomic import read_record, write_if_room, write_record
+from headrace.files.sharing import private_folder_mode
 from headrace.record import Record
 
 logger = logging.getLogger(__name__)
@@ -123,7 +124,7 @@ def read_state(file: Path) -> QueueState:
 
 def change_state(file: Path, change: Callable[[QueueState], QueueState | None]) -> None:
     """Change the state under its lock; a change that gives nothing leaves it as it is."""
-    with _lock(file, ".lock"):
+    with locked(file):
         changed = change(read_state(file))
         if changed is not None:
             write_record(file, changed)
@@ -134,9 +135,13 @@ def patience_after(num_times: int) -> float:
     return min(2.0**num_times, _MOST_PATIENCE) * random.uniform(1.0, 1.25)
 
 
-def _lock(file: Path, suffix: str, timeout_s: float = -1) -> FileLock:
-    file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    return FileLock(file.with_suffix(suffix), timeout=timeout_s, mode=0o600)
+def locked(file: Path, suffix: str = ".lock", timeout_s: float = -1) -> FileLock:
+    """A lock beside a file of what is known of a queue, whose folder is made."""
+    leases = file.parent.parent
+    leases.mkdir(parents=True, exist_ok=True)
+    mode = private_folder_mode(leases)
+    file.parent.mkdir(exist_ok=True, mode=mode)
+    return FileLock(file.with_suffix(suffix), timeout=timeout_s, mode=mode & 0o666)
 
 
 def job_status(system: BatchSystem, leases: Path, job: JobRecord, poll_s: float) -> JobStatus:
@@ -169,7 +174,7 @@ def renew(system: BatchSystem, leases: Path, poll_s: float) -> bool:
     file = state_file(leases, system.queue)
     if not _is_due(read_state(file), poll_s):
         return False
-    with suppress(Timeout), _lock(file, ".asking", timeout_s=0):
+    with suppress(Timeout), locked(file, ".asking", timeout_s=0):
         # somebody may have asked meanwhile; while a full disk keeps no state, everybody would ask
         if _is_due(read_state(file), poll_s) and _update(file, {"asked_at": time.time()}):
             _update(file, _ask(system, leases, read_state(file)))
@@ -178,7 +183,7 @@ def renew(system: BatchSystem, leases: Path, poll_s: float) -> bool:
 
 
 def _update(file: Path, changes: dict[str, object]) -> bool:
-    with _lock(file, ".lock"):
+    with locked(file, ".lock"):
         return write_if_room(file, read_state(file).model_copy(update=changes))
 
 

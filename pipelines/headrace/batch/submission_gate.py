@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from filelock import FileLock
-
 from headrace.batch.jobs import JobSpec
 from headrace.batch.queue_state import (
     JobRecord,
@@ -21,6 +19,7 @@ from headrace.batch.queue_state import (
     Slot,
     change_state,
     intent_of,
+    locked,
     patience_after,
     read_state,
     renew,
@@ -203,8 +202,7 @@ def _refused(state: QueueState, name: str, why: str, poll_s: float) -> QueueStat
 
 def take_token(file: Path, per_minute: int) -> float:
     """Take a token from the bucket that a site's submits share; 0, or seconds until one comes."""
-    file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    with FileLock(file.with_suffix(".lock"), mode=0o600):
+    with locked(file):
         now = time.time()
         kept = json.loads(file.read_text()) if file.exists() else {"tokens": BURST, "at": now}
         there = tokens_after(kept["tokens"], now - kept["at"], per_minute)

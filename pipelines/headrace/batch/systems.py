@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 
-from headrace.batch.commands import Commands, LocalCommands
+from headrace.batch.commands import Commands, LocalCommands, SudoCommands
 from headrace.batch.hosts import SshHosts
 from headrace.batch.htcondor import HTCondor
 from headrace.batch.lsf import Lsf
@@ -17,6 +17,7 @@ from headrace.batch.slurm import Slurm
 from headrace.batch.ssh import SshCommands
 from headrace.batch.system import BatchSystem
 from headrace.errors import SiteError, nearest
+from headrace.recipe.accounts import account
 from headrace.recipe.site import Role
 
 _SYSTEMS: dict[str, type[Slurm | Pbs | Sge | Lsf | HTCondor | Oar]] = {
@@ -71,6 +72,11 @@ def _commands_of(role: Role, timeout_s: float) -> Commands:
     environment = _ENVIRONMENT | ({system.config_variable: config} if config else {})
     if login is not None and system.job_variable not in os.environ:
         return SshCommands(login, environment, timeout_s)
+    submit_as = role.batch.submit_as
+    if submit_as and submit_as != account():
+        if named := os.environ.get(system.config_variable):
+            environment = {system.config_variable: named, **environment}
+        return SudoCommands(submit_as, environment, timeout_s)
     # a host that is a job itself must not give its own job's limits to those it submits
     own = {name for name in os.environ if name.startswith(system.job_variables)}
     own.discard(system.config_variable)

@@ -72,6 +72,9 @@ def check_site(
     wait: Annotated[
         float, typer.Option(help="Longest wait for the nodes of a job, seconds.")
     ] = 600,
+    user: Annotated[
+        str | None, typer.Option(help="Whose `{user}` is; else this account.", metavar="NAME")
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Check a site file against the real machines, and say what to fix.
@@ -86,7 +89,7 @@ def check_site(
     console = open_console(stderr=True)
     with console.status("Looking …") as status:
         sections = check(
-            load_site(site),
+            load_site(site, user),
             role or (),
             wait if submit else None,
             lambda told: status.update(Text(f"A job was submitted: {told}")),

@@ -38,7 +38,7 @@ def handed_over(folder: LeaseFolder, secrets: LeaseSecrets) -> Iterator[None]:
     kept = {name: os.environ.pop(name) for name in hidden & os.environ.keys()}
     try:
         if secrets.values:
-            make_private(folder.tls)
+            make_private(folder.tls, keeps=False)
             write_json(folder.secrets, dict(secrets.values))
         yield
     except BaseException:

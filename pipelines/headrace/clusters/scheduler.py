@@ -31,6 +31,7 @@ from headrace.clusters.lease_secrets import secrets_of
 from headrace.errors import LeaseError
 from headrace.files.atomic import write_bytes
 from headrace.files.layout import LeaseFolder
+from headrace.files.sharing import private_folder_mode
 from headrace.recipe.site import Role
 
 LOOPBACK = "127.0.0.1"
@@ -276,7 +277,7 @@ def make_keys(folder: LeaseFolder) -> Security:
         .not_valid_after(now + _OUTLIVES_ANY_LEASE)
         .sign(key, hashes.SHA256())
     )
-    folder.tls.mkdir(mode=0o700, parents=True, exist_ok=True)
+    folder.tls.mkdir(mode=private_folder_mode(folder.path), exist_ok=True)
     secret = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
     write_bytes(folder.key, secret)
     write_bytes(folder.certificate, certificate.public_bytes(Encoding.PEM))

@@ -19,13 +19,14 @@ from pydantic import BaseModel
 
 from headrace.errors import StepError
 from headrace.files.machine import is_full
+from headrace.files.sharing import open_to_read, private_mode
 
 logger = logging.getLogger(__name__)
 
 Record = TypeVar("Record", bound=BaseModel)
 
 PRIVATE = 0o600
-"""Mode of a file that its owner alone may read."""
+"""Mode of a file that its owner alone may read; see `sharing` for folders of two."""
 
 AS_USUAL = 0o666
 """Mode of a file that all may read whom the user's umask lets."""
@@ -44,6 +45,8 @@ def replacing(path: Path, mode: int = PRIVATE) -> Iterator[BinaryIO]:
     may read it. The `filename` of an `OSError` says which file was to be written.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
+    if mode == PRIVATE:
+        mode = private_mode(path.parent)
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:12]}")
     handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     try:
@@ -89,14 +92,19 @@ def read_bytes(path: Path) -> bytes | None:
     """
     for _ in range(_MOST_STALE):
         try:
-            return path.read_bytes()
+            return _content(path)
         except FileNotFoundError:
             if not is_there(path):
                 return None
         except OSError as error:
             if error.errno != errno.ESTALE:
                 raise
-    return path.read_bytes()
+    return _content(path)
+
+
+def _content(path: Path) -> bytes:
+    with open_to_read(path) as file:
+        return file.read()
 
 
 def is_there(path: Path) -> bool:

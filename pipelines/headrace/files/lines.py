@@ -10,7 +10,8 @@ from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from headrace.files.atomic import PRIVATE, read_bytes
+from headrace.files.atomic import read_bytes
+from headrace.files.sharing import is_shared, open_to_read, private_mode
 
 logger = logging.getLogger(__name__)
 
@@ -22,7 +23,10 @@ _LAST_BYTES = 2**14
 
 def append_line(path: Path, line: str) -> None:
     """Append a line in one write; a torn one before it is ended first, so that it is lost alone."""
-    handle = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, PRIVATE)
+    flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+    if is_shared(path.parent):  # the link would be somebody else's
+        flags |= os.O_NOFOLLOW
+    handle = os.open(path, flags, private_mode(path.parent))
     try:
         size = os.fstat(handle).st_size
         is_torn = size > 0 and os.pread(handle, 1, size - 1) != _NEW_LINE
@@ -48,7 +52,7 @@ def read_lines(path: Path, kind: type[Record]) -> list[Record]:
 def whole_lines(path: Path, begin: int, most_bytes: int = -1) -> tuple[list[bytes], int]:
     """Whole lines from a place in a file on, and where they end; none when it is not there."""
     try:
-        with path.open("rb") as file:
+        with open_to_read(path) as file:
             file.seek(begin)
             text = file.read(most_bytes)
     except FileNotFoundError:
@@ -60,7 +64,7 @@ def whole_lines(path: Path, begin: int, most_bytes: int = -1) -> tuple[list[byte
 def read_last_line(path: Path, kind: type[Record]) -> Record | None:
     """The last whole line of a file of short lines; None without any."""
     try:
-        with path.open("rb") as file:
+        with open_to_read(path) as file:
             file.seek(max(os.fstat(file.fileno()).st_size - _LAST_BYTES, 0))
             lines = file.read().splitlines()
     except FileNotFoundError:

@@ -7,29 +7,34 @@ import stat
 from pathlib import Path
 
 from headrace.errors import UserError
+from headrace.files.sharing import private_folder_mode
 from headrace.recipe.load import home
 
 _OTHERS = 0o077
 _OTHERS_WRITE = 0o022
 
 
-def make_private(folder: Path) -> None:
+def make_private(folder: Path, *, keeps: bool = True) -> None:
     """Make a folder that its owner alone may enter; one that is there becomes so.
+
+    In a folder that two accounts share, both may; one that `keeps` lets the second take nothing
+    away that is of the first.
 
     Raises:
         UserError: It belongs to another account, or others may write in headrace's home.
     """
     make_home_of(folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
-    folder.mkdir(mode=0o700, exist_ok=True)
+    mode = private_folder_mode(folder.parent, keeps=keeps)
+    folder.mkdir(mode=mode, exist_ok=True)
     seen = folder.lstat()
     if not stat.S_ISDIR(seen.st_mode) or seen.st_uid != os.getuid():
         raise UserError(
             f"{folder} is no folder of this account (uid {seen.st_uid})",
             "Remove it, or ask whoever made it to.",
         )
-    if seen.st_mode & _OTHERS:
-        folder.chmod(0o700)
+    if seen.st_mode & _OTHERS & ~mode:
+        folder.chmod(mode)
 
 
 def make_private_file(file: Path) -> None:

@@ -70,14 +70,16 @@ _SBATCH_KEYS = {
 _OWN = "write what the cluster knows into `batch.options`"
 _OF_SLURM = {"qos": _OWN, "constraint": _OWN, "srun_options": "there is no `srun`"}
 _OF_SGE = {"parallel_environment": "that is Grid Engine's"}
+_OF_OTHERS = {"submit_as": "only jobs of Slurm can be submitted as others"}
 _OF_QUEUES = (
     *("partition", "account", "qos", "gpu_type", "memory_per_node", "constraint", "exclusive"),
     *("reservation", "nodelist", "exclude", "options", "srun_options", "parallel_environment"),
-    *("login", "config"),
+    *("login", "config", "submit_as"),
 )
 _MISSING = {
     "slurm": _OF_SGE,
     "pbs": {
+        **_OF_OTHERS,
         **_OF_SLURM,
         **_OF_SGE,
         "gpu_type": _OWN,
@@ -86,19 +88,22 @@ _MISSING = {
         "exclude": _OWN,
     },
     "sge": {
+        **_OF_OTHERS,
         **_OF_SLURM,
         "gpu_type": _OWN,
         "memory_per_node": f"its name for memory differs; {_OWN}, such as `-l h_vmem=4G`",
         "exclusive": f"its name for it differs; {_OWN}, such as `-l exclusive=true`",
     },
-    "lsf": {**_OF_SLURM, **_OF_SGE},
+    "lsf": {**_OF_OTHERS, **_OF_SLURM, **_OF_SGE},
     "htcondor": {
+        **_OF_OTHERS,
         **dict.fromkeys(("gpu_type", "exclusive", "reservation"), _OWN),
         **_OF_SLURM,
         **_OF_SGE,
         "partition": "it has no queues",
     },
     "oar": {
+        **_OF_OTHERS,
         **dict.fromkeys(("gpu_type", "memory_per_node", "exclusive", "reservation"), _OWN),
         **dict.fromkeys(("nodelist", "exclude"), _OWN),
         **_OF_SLURM,
@@ -133,11 +138,13 @@ class Login(Record):
     """A login node, reached by OpenSSH without questions: a key, and a host key that is known."""
 
     host: str = Field(pattern=r"^[^\s-]\S*$")
-    """Where the batch system's commands are, such as `me@login1`, or a name of `~/.ssh/config`."""
+    """Where the batch system's commands are, such as `me@login1`, or a name of `~/.ssh/config`;
+    `{user}` stands for who asks."""
     port: int | None = Field(default=None, ge=1, le=65535)
     """Port; null for that of OpenSSH's configuration, else 22."""
     identity: str | None = None
-    """File of the private key; null for what OpenSSH finds: an agent, the keys in `~/.ssh`."""
+    """File of the private key, also with `{user}`; null for what OpenSSH finds: an agent, the keys
+    in `~/.ssh`."""
     options: tuple[str, ...] = ()
     """Further options of OpenSSH, such as `ProxyJump=gate.example.org`."""
     path: str = ""
@@ -154,7 +161,11 @@ class Batch(Record):
     partition: str | None = None
     """Partition or queue; null for the default one."""
     account: str | None = None
-    """Account that pays (Grid Engine, LSF: project); null for the user's default."""
+    """Account that pays (Grid Engine, LSF: project), also with `{user}` for who asks; null for the
+    user's default."""
+    submit_as: str | None = Field(default=None, pattern=r"^(\{user\}|[a-z_][a-z0-9_-]{0,31})$")
+    """`{user}`: Slurm's commands are run by `sudo` as who asks, where that is another account; null
+    for the account that runs headrace."""
     qos: str | None = None
     """Slurm's quality of service; null for the default."""
     parallel_environment: str | None = None
@@ -213,6 +224,10 @@ class Batch(Record):
     def _check(self) -> Batch:
         if self.gpu_type and not self.gpus_per_node:
             raise ValueError("`gpu_type` says which, not how many; write `gpus_per_node`, too")
+        if self.submit_as and self.login is not None:
+            raise ValueError(
+                "`login` says as whom, with `{user}` in its host; leave `submit_as` out"
+            )
         return self
 
 

@@ -17,6 +17,7 @@ from pydantic import BaseModel, ValidationError
 from yaml import YAMLError
 
 from headrace.errors import RecipeError, SiteError, UserError, nearest
+from headrace.recipe.accounts import for_user
 from headrace.recipe.difference import differences
 from headrace.recipe.overrides import Change, apply, read_override
 from headrace.recipe.recipe import Recipe
@@ -30,6 +31,9 @@ BUILT_IN = Path(__file__).parent / "builtin"
 """Folder of the recipes and sites that come with headrace."""
 
 
+_ERRORS: dict[str, type[UserError]] = {"recipes": RecipeError, "sites": SiteError}
+
+
 def home() -> Path:
     """Headrace's own folder: `$HEADRACE_HOME`, or `.headrace` in the user's home folder."""
     return Path(os.environ.get("HEADRACE_HOME") or Path.home() / ".headrace").absolute()
@@ -41,8 +45,9 @@ def available(kind: str) -> dict[str, Path]:
     named = [Path(part) for part in extra.split(":") if part]
     found: dict[str, Path] = {}
     for folder in (*named, Path.cwd() / kind, home() / kind, BUILT_IN / kind):
-        for file in sorted(folder.glob("*.yaml")):
-            found.setdefault(file.stem, file)
+        with _blaming(folder, str(folder), _ERRORS[kind]):
+            for file in sorted(folder.glob("*.yaml")):
+                found.setdefault(file.stem, file)
     return found
 
 
@@ -98,15 +103,15 @@ def recipe_from(source: Mapping[str, Any], values: Mapping[str, Any], origin: st
     return parse(Recipe, _resolved(config, origin, RecipeError), origin)
 
 
-def load_site(name_or_path: str) -> Site:
-    """Load and validate a site.
+def load_site(name_or_path: str, user: str | None = None) -> Site:
+    """Load and validate a site, for a user of Airflow or the account of this process: `for_user`.
 
     Raises:
-        SiteError: No such site, a wrong key or a wrong value.
+        SiteError: No such site, a wrong key or a wrong value, or it is not for this user.
     """
     path = locate("sites", name_or_path)
     content = _resolved(_read(path, str(path), SiteError), str(path), SiteError)
-    return parse(Site, {"name": path.stem, **content}, str(path))
+    return for_user(parse(Site, {"name": path.stem, **content}, str(path)), user)
 
 
 def site_now(name_or_path: str) -> Site:
@@ -135,12 +140,13 @@ def parse(kind: type[Model], content: Mapping[str, Any], origin: str) -> Model:
 
 def locate(folder: str, name_or_path: str) -> Path:
     """File of one of the `recipes` or `sites`, by its name or path."""
-    error_type: type[UserError] = SiteError if folder == "sites" else RecipeError
+    error_type = _ERRORS[folder]
     singular = folder.removesuffix("s")
     if name_or_path.endswith((".yaml", ".yml", ".json")):
         path = Path(name_or_path).expanduser()
-        if path.is_file():
-            return path
+        with _blaming(path, name_or_path, error_type):
+            if path.is_file():
+                return path
         raise error_type(
             f"The {singular} file '{name_or_path}' does not exist",
             f"Seen from {Path.cwd()}. Give an existing file or one of the names: "

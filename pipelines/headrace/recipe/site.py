@@ -106,6 +106,8 @@ class Role(Record):
 
     @model_validator(mode="after")
     def _check_launcher(self) -> Role:
+        if self.batch.submit_as and (self.kind, self.host) == ("pool", "control"):
+            raise ValueError("`batch.submit_as` needs `host: job`, since hosts run users' code")
         if self.launcher == "srun" and self.backend != "slurm":
             raise ValueError(f"launcher 'srun' needs backend 'slurm', not '{self.backend}'")
         if self.launcher_options and self.launcher is None:
@@ -238,7 +240,10 @@ class Site(Record):
     name: Name
     """Name of the site."""
     folder: str
-    """Folder that the control side and all nodes see: runs, leases, datasets."""
+    """Folder that the control side and all nodes see: runs, leases, datasets; with `{user}` each
+    user has one: the account in a terminal, in Airflow who triggers."""
+    accounts: dict[str, str] = {}
+    """Unix accounts of users whose names in Airflow differ, such as `ada@lab.org: ada`."""
     roles: dict[Name, Role]
     """Kinds of lease by name; recipes ask for `cpu` and `gpu` unless they say otherwise."""
     tiers: Annotated[tuple[Tier, ...], Field(min_length=1)]
@@ -288,4 +293,7 @@ class Site(Record):
             if both := sorted(self.secrets.keys() & role.env.keys()):
                 raise ValueError(f"'{both[0]}' is in `secrets` and in `env` of role {name}; "
                                  "leave it out of one")  # fmt: skip
+        whose = {role.batch.submit_as for role in self.roles.values()}
+        if "{user}" in whose and "{user}" not in self.folder:
+            raise ValueError("`batch.submit_as` needs `{user}` in `folder`: one for each user")
         return self

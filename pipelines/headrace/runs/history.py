@@ -15,6 +15,7 @@ from pydantic import ValidationError
 from headrace.costs.features import features_of
 from headrace.errors import StepError
 from headrace.files.lines import read_last_line
+from headrace.files.sharing import open_to_read
 from headrace.ledger.database import default_url
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.records import AttemptRecord
@@ -125,7 +126,7 @@ def _loop(run: Run) -> tuple[int, int, float]:
     """Optimizer steps of a training in one go, those after its first row, and their seconds."""
     with suppress(OSError, ValidationError):
         file = training_file(run.folder)
-        with file.open("rb") as lines:
+        with open_to_read(file) as lines:
             first, second = (HistoryRow.model_validate_json(next(lines, b"")) for _ in range(2))
         last = read_last_line(file, HistoryRow)
         if last is not None and last.launch == first.launch and first.step == 0 < last.step:

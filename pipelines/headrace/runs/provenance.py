@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import platform
-import pwd
 import socket
 import sys
 import time
@@ -21,6 +19,7 @@ from headrace.errors import RecipeError, without_secrets
 from headrace.files.atomic import read_bytes, write_bytes, write_json
 from headrace.files.layout import RunFolder
 from headrace.processes import ProcessIdentity
+from headrace.recipe.accounts import account
 from headrace.recipe.difference import differences
 from headrace.recipe.load import BUILT_IN, load_recipe, locate
 from headrace.runs.working_tree import git_state, installed, uncommitted
@@ -85,14 +84,6 @@ def provenance(recipe: str, overrides: Sequence[str]) -> dict[str, JsonValue]:
         "git": git_state(folder),
         "changes": _changes(recipe, overrides),
     }
-
-
-def account() -> str:
-    """Name of the account that this process runs as, whatever the environment says; else its id."""
-    try:
-        return pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:  # in a container
-        return str(os.getuid())
 
 
 def user_of(run: RunFolder, owner: str) -> str:

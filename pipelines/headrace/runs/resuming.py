@@ -12,11 +12,12 @@ from headrace.errors import RecipeError, SiteError, StepError
 from headrace.files.atomic import is_there, write_json, write_record
 from headrace.ledger.ledger import open_ledger
 from headrace.recipe.access import check_user
+from headrace.recipe.accounts import account
 from headrace.recipe.difference import CHANGEABLE, Change, Resumption, differences
 from headrace.recipe.load import load_recipe, load_site, settled
 from headrace.recipe.site import Site
 from headrace.runs.flow import fitted
-from headrace.runs.provenance import account, owner_process
+from headrace.runs.provenance import owner_process
 from headrace.runs.reaper import end_steps
 from headrace.runs.runs import Run, open_run, owned_by, recipe_fingerprint, run_of_record
 

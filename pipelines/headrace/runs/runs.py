@@ -16,10 +16,12 @@ from headrace.errors import HeadraceError, SiteError, StepError
 from headrace.files.atomic import read_record, write_json, write_record
 from headrace.files.layout import LeaseFolder, RunFolder, SiteFolder
 from headrace.files.private import make_private
+from headrace.files.sharing import share
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.records import RunRecord
 from headrace.probes.records import ProbeOptions
 from headrace.recipe.access import check_user
+from headrace.recipe.accounts import account, other_account
 from headrace.recipe.difference import Resumption
 from headrace.recipe.load import load_recipe, load_site, settled, site_now, source_of
 from headrace.recipe.recipe import Recipe
@@ -28,7 +30,7 @@ from headrace.record import Record
 from headrace.runs.flow import check_evaluated, fitted, of_run
 from headrace.runs.images import images_of
 from headrace.runs.probes import write_probe_report
-from headrace.runs.provenance import account, user_of, write_provenance
+from headrace.runs.provenance import user_of, write_provenance
 from headrace.runs.results import write_report
 from headrace.runs.secrets import HERE, Asker, secrets_for
 from headrace.runs.suites import is_suite
@@ -128,12 +130,13 @@ def create_run(request: RunRequest) -> Run:
     existing = open_ledger().run_by_key(request.key)
     if existing is not None:
         return _reopened(existing, request)
-    loaded, site = load_recipe(request.recipe, request.overrides), load_site(request.site)
+    is_from_terminal = request.owner.startswith("cli:")
+    user = None if is_from_terminal else request.user
+    loaded, site = load_recipe(request.recipe, request.overrides), load_site(request.site, user)
     check_user(site, request.user or account())
     if request.of:
         folder = RunFolder(Path(open_ledger().run(request.of).folder))
         loaded = of_run(loaded, folder, watch=request.watch)
-    is_from_terminal = request.owner.startswith("cli:")
     recipe, site = fitted(loaded, site, request.kind, is_from_terminal=is_from_terminal)
     if request.of:
         check_evaluated(recipe, packed_by(request.of))
@@ -251,6 +254,8 @@ def _entered(run: Run, source: Mapping[str, Any]) -> bool:
 
 def _write_folder(run: Run, source: Mapping[str, Any]) -> None:
     try:
+        if other := other_account(run.site):
+            share(run.site_folder.path, other)
         make_private(run.folder.path)
         write_record(run.folder.recipe, run.recipe)
         write_record(run.folder.site, run.site)

@@ -8,8 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from headrace.batch.findings import Finding, fail, ok
-from headrace.files.atomic import PRIVATE, publish_folder, write_bytes
+from headrace.files.atomic import publish_folder, write_bytes
 from headrace.files.machine import is_full
+from headrace.files.sharing import private_mode
 
 _NO_FOLDER = (
     "A bucket mounted by FUSE (s3fs, rclone, Mountpoint) is no shared folder: use NFS, Lustre, "
@@ -81,5 +82,5 @@ def _private(place: Path) -> str:
     """What the keys of a lease rely on."""
     file = place / "key"
     write_bytes(file, b"secret")
-    mode = file.stat().st_mode & 0o777
-    return "" if mode == PRIVATE else f"a file made with mode {PRIVATE:o} has {mode:o}"
+    mode, wanted = file.stat().st_mode & 0o777, private_mode(place)
+    return "" if mode == wanted else f"a file made with mode {wanted:o} has {mode:o}"

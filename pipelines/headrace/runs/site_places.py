@@ -18,9 +18,11 @@ from headrace.batch.findings import Finding, Grade, fail, ok, warn
 from headrace.batch.hosts import way_to
 from headrace.batch.jobs import JobSpec
 from headrace.batch.systems import commands_of_hosts
-from headrace.errors import BatchError
+from headrace.errors import BatchError, SiteError
 from headrace.files import tiers
 from headrace.files.machine import file_system_of
+from headrace.files.sharing import share
+from headrace.recipe.accounts import other_account
 from headrace.recipe.batch import Login
 from headrace.recipe.site import Role, Site, Tier
 from headrace.runs import site_files
@@ -53,9 +55,15 @@ def shared_folder(site: Site, *, is_proved: bool) -> Iterator[Finding]:
     """
     folder = Path(site.folder).expanduser().absolute()
     try:
+        if other := other_account(site):
+            share(folder, other)
+            yield ok("folder", f"{folder} is shared with account {other}")
         folder.mkdir(parents=True, exist_ok=True)
         yield site_files.locks(folder)
         yield site_files.files(folder)
+    except SiteError as error:
+        yield fail("folder", error.what, error.hint)
+        return
     except OSError as error:
         told = f"{folder}: {error.strerror or error}"
         yield fail("folder", told, "Name a folder that you may write in as the site's `folder`.")

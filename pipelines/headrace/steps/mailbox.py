@@ -21,6 +21,7 @@ from headrace.files.atomic import (
     write_record,
 )
 from headrace.files.layout import LeaseFolder, StepFolder
+from headrace.files.private import make_private
 from headrace.record import Figures, Record
 from headrace.states import FailureClass, StepState
 from headrace.steps.usage import AttemptUsage
@@ -140,14 +141,14 @@ def submit(lease: LeaseFolder, spec: StepSpec) -> StepFolder:
     """
     if is_there(lease.closed) or not is_there(lease.path):
         raise LeaseLostError(f"Lease {lease.lease_id} has ended; step {spec.key} was not submitted")
-    lease.steps.mkdir(exist_ok=True)
+    make_private(lease.steps)
     with FileLock(lease.steps / ".lock", timeout=_LOCK_TIMEOUT_S):
         return find(lease, spec.key) or _publish(lease, spec)
 
 
 def _publish(lease: LeaseFolder, spec: StepSpec) -> StepFolder:
     prepared = lease.steps / f".{uuid.uuid4().hex}"
-    prepared.mkdir()
+    make_private(prepared)
     try:
         StepFolder(prepared).logs.mkdir()
         StepFolder(prepared).parts.mkdir()

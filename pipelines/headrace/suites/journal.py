@@ -15,8 +15,9 @@ from collections.abc import Iterator
 from pydantic import ValidationError
 
 from headrace.errors import StepCancelledError
-from headrace.files.atomic import PRIVATE, read_text, write_text
+from headrace.files.atomic import read_text, write_text
 from headrace.files.layout import RunFolder
+from headrace.files.sharing import open_to_read, private_mode
 from headrace.suites.records import ENTRY, Entry
 
 logger = logging.getLogger(__name__)
@@ -41,7 +42,7 @@ class Journal:
         self._run, self._owner = run, owner
         write_text(run.journal_owner, owner)
         flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
-        self._handle = os.open(run.journal, flags, PRIVATE)
+        self._handle = os.open(run.journal, flags, private_mode(run.path))
         self._synced_s = time.monotonic()
         self._is_dirty = False
         _cut_torn(self._handle)
@@ -55,7 +56,7 @@ class Journal:
 
     def entries(self) -> Iterator[Entry]:
         """What is there, the oldest first; a line that is damaged is left out."""
-        with self._run.journal.open("rb") as file:
+        with open_to_read(self._run.journal) as file:
             for number, line in enumerate(file, 1):
                 try:
                     yield ENTRY.validate_json(line)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from headrace.errors import UnknownNameError, nearest
 from headrace.files.layout import LeaseFolder, StepFolder
+from headrace.files.sharing import open_to_read
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.records import AttemptRecord
 from headrace.record import Record
@@ -98,7 +99,7 @@ def _files(folder: StepFolder) -> dict[str, Path]:
 
 
 def _tail(file: Path, lines: int) -> LogPage:
-    with file.open("rb") as log:
+    with open_to_read(file) as log:
         size = log.seek(0, os.SEEK_END)
         log.seek(max(size - _MOST_BYTES, 0))
         found = log.read(_MOST_BYTES).decode(errors="replace").splitlines()

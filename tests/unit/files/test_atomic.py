@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -105,14 +106,14 @@ def test_a_dataset_is_shared_whole_and_what_belongs_to_a_run_is_not(tmp_path, um
 def stale(monkeypatch) -> list[OSError]:
     """Errors that the next reads meet, as those of a file on NFS that was replaced just now."""
     errors: list[OSError] = []
-    read = Path.read_bytes
+    opened = Path.open
 
-    def read_bytes(path: Path) -> bytes:
+    def open_path(path: Path, mode: str) -> Any:
         if errors:
             raise errors.pop()
-        return read(path)
+        return opened(path, mode)
 
-    monkeypatch.setattr(Path, "read_bytes", read_bytes)
+    monkeypatch.setattr(Path, "open", open_path)
     return errors
 
 

@@ -1,0 +1,170 @@
+"""Folders that two accounts share and nobody else enters: who runs headrace, and who asked.
+
+The folder belongs to who runs headrace; POSIX ACLs name the other, also on all that is made in it.
+What each account makes stays its own: in folders of the first, the other takes nothing away.
+Source: https://man7.org/linux/man-pages/man5/acl.5.html, linux/posix_acl_xattr.h
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import pwd
+import stat
+import struct
+from functools import lru_cache
+from pathlib import Path
+from typing import BinaryIO
+
+from headrace.errors import SiteError, StepError
+
+_ACCESS, _DEFAULT = "system.posix_acl_access", "system.posix_acl_default"
+_OWNER, _NAMED, _GROUP, _MASK, _OTHERS = 0x01, 0x02, 0x04, 0x10, 0x20
+_NO_ID = 0xFFFFFFFF
+_HEADER, _ENTRY = struct.Struct("<I"), struct.Struct("<HHI")
+_VERSION = 2
+_READ, _ALL = 4, 7
+_OWN = {"": 0o1770, "runs": 0o1770, "leases": 0o1770, "leases/.queue": 0o770}
+"""Folders, with their modes, that are there before the other account could put links in their
+place; in those with the sticky bit it takes nothing away that is not its own."""
+
+_HAS_NONE = (errno.ENODATA, errno.ENOTSUP)
+
+
+def share(folder: Path, account: str) -> None:
+    """Make a folder of this account that another one may use, too, and what is made in it.
+
+    Raises:
+        SiteError: It cannot be made or belongs to somebody else, or its file system has no ACLs.
+    """
+    user = pwd.getpwnam(account)
+    acl = _acl(os.getuid(), user.pw_uid)
+    advice = f"In a folder of this account, {pwd.getpwuid(os.getuid()).pw_name}, that others may "
+    advice += "pass through (chmod a+x), and on a file system with POSIX ACLs, it is made by itself"
+    try:
+        _check_way(folder, user, advice)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        for name, mode in _OWN.items():
+            each = folder / name
+            each.mkdir(exist_ok=True, mode=0o700)
+            seen = each.lstat()
+            if not stat.S_ISDIR(seen.st_mode) or seen.st_uid != os.getuid():
+                raise SiteError(f"{each} belongs to another account (uid {seen.st_uid})", advice)
+            acls = [_read(each, kind) for kind in (_ACCESS, _DEFAULT)]
+            if acls != 2 * [_read_acl(acl)] or stat.S_IMODE(seen.st_mode) != mode:
+                os.setxattr(each, _DEFAULT, acl)
+                os.setxattr(each, _ACCESS, acl)
+                each.chmod(mode)
+        _named.cache_clear()
+        _other.cache_clear()
+    except OSError as error:
+        raise SiteError(
+            f"{folder} cannot be shared with account '{account}': {error.strerror or error}", advice
+        ) from error
+
+
+def _check_way(folder: Path, user: pwd.struct_passwd, advice: str) -> None:
+    groups = os.getgrouplist(user.pw_name, user.pw_gid)
+    for each in filter(Path.exists, folder.absolute().parents):
+        seen = each.stat()
+        bit = stat.S_IXGRP if seen.st_gid in groups else stat.S_IXOTH
+        bit = stat.S_IXUSR if seen.st_uid == user.pw_uid else bit
+        if not seen.st_mode & bit and not _read(each, _ACCESS):
+            told = f"Account '{user.pw_name}' cannot pass through {each}"
+            raise SiteError(f"{told} ({stat.filemode(seen.st_mode)}) to {folder}", advice)
+
+
+def is_shared(folder: Path) -> bool:
+    """Whether a folder is one of these, or lies in one."""
+    return bool(_named(folder))
+
+
+def private_mode(folder: Path) -> int:
+    """Mode of a file in a folder, for its owner alone to write; who shares that may read it."""
+    return 0o640 if is_shared(folder) else 0o600
+
+
+def private_folder_mode(parent: Path, *, keeps: bool = False) -> int:
+    """Mode of such a folder; one that `keeps` lets the other account take away what is its own."""
+    if not is_shared(parent):
+        return 0o700
+    return 0o1770 if keeps and _other(parent) is not None else 0o770
+
+
+def open_to_read(path: Path) -> BinaryIO:
+    """Open a file; what lies in a shared folder only if the other account may read it as well.
+
+    That one could else have this account read any file for it, by a link.
+
+    Raises:
+        StepError: It may not.
+    """
+    other = _other(path.parent)
+    if other is None:
+        return path.open("rb")
+    file = os.fdopen(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb")
+    if _may_read(file.fileno(), other):
+        return file
+    file.close()
+    raise StepError(
+        f"{path} leads to what uid {other}, whose folder it is in, may not read itself",
+        "It is a link that somebody made, or its mode was changed: remove it.",
+    )
+
+
+def _may_read(handle: int, uid: int) -> bool:
+    seen = os.fstat(handle)
+    if not stat.S_ISREG(seen.st_mode):
+        return False
+    if seen.st_uid == uid:
+        return True
+    entries = _read(handle, _ACCESS)
+    mask = next((each[1] for each in entries if each[0] == _MASK), 0)
+    return any(tag == _NAMED and who == uid and rights & mask & _READ
+               for tag, rights, who in entries)  # fmt: skip
+
+
+@lru_cache(maxsize=1024)
+def _other(folder: Path) -> int | None:
+    """Who shares the outermost shared folder around, where this account owns that; else None."""
+    folder = folder.absolute()
+    for each in (*reversed(folder.parents), folder):
+        named = _named(each)
+        if named:
+            owner = each.stat().st_uid
+            others = named - {owner}
+            return next(iter(others)) if owner == os.getuid() and others else None
+    return None
+
+
+@lru_cache(maxsize=1024)
+def _named(folder: Path) -> frozenset[int]:
+    """Uids of the two accounts that share a folder; none where it is not shared in this way."""
+    entries = _read(folder, _DEFAULT)
+    named = frozenset(who for tag, _, who in entries if tag == _NAMED)
+    is_ours = bool(named) and entries == _read_acl(_acl(*sorted(named)))
+    return named if is_ours else frozenset()
+
+
+def _acl(*uids: int) -> bytes:
+    entries = [
+        (_OWNER, _ALL, _NO_ID),
+        *((_NAMED, _ALL, uid) for uid in sorted(uids)),
+        (_GROUP, 0, _NO_ID),
+        (_MASK, _ALL, _NO_ID),
+        (_OTHERS, 0, _NO_ID),
+    ]
+    return _HEADER.pack(_VERSION) + b"".join(_ENTRY.pack(*each) for each in entries)
+
+
+def _read_acl(text: bytes) -> list[tuple[int, int, int]]:
+    return list(_ENTRY.iter_unpack(text[_HEADER.size :]))
+
+
+def _read(file: Path | int, kind: str) -> list[tuple[int, int, int]]:
+    try:
+        return _read_acl(os.getxattr(file, kind))
+    except OSError as error:
+        if error.errno not in _HAS_NONE:
+            raise
+        return []

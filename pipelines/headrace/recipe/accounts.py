@@ -1,0 +1,102 @@
+"""Whose a site's `{user}` is: the Unix account of who asks, put into the site's folder and jobs."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import re
+from collections.abc import Iterator
+
+from headrace.errors import SiteError
+from headrace.recipe.batch import Batch
+from headrace.recipe.site import Site
+
+_USER = "{user}"
+_NAME = re.compile(r"[a-z_][a-z0-9_-]{0,31}")
+_FIRST_UID, _NOBODY_UID = 1000, 65534
+"""People's accounts begin with the first; login.defs(5)."""
+
+
+def account() -> str:
+    """Name of the account that this process runs as, whatever the environment says; else its id."""
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:  # in a container
+        return str(os.getuid())
+
+
+def for_user(site: Site, user: str | None = None) -> Site:
+    """The site with who asks in place of `{user}`.
+
+    Args:
+        site: A site as it is written.
+        user: Name in Airflow of who asks; empty for nobody, None for the account of this process.
+
+    Raises:
+        SiteError: The site names `{user}`, and this user is no account for people.
+    """
+    if not any(_USER in text for text in _texts(site)):
+        return site
+    name = account() if user is None else _account_of(user, site)
+    roles = {
+        key: role.model_copy(update={"batch": _filled(role.batch, name)})
+        for key, role in site.roles.items()
+    }
+    return site.model_copy(update={"folder": site.folder.replace(_USER, name), "roles": roles})
+
+
+def other_account(site: Site) -> str:
+    """As whom but this process the jobs of a site `for_user` are submitted; empty for none."""
+    asked = (role.batch.submit_as for role in site.roles.values())
+    return next((each for each in asked if each and each != account()), "")
+
+
+def _account_of(user: str, site: Site) -> str:
+    if not user:
+        raise SiteError(
+            f"Site '{site.name}' is used in the name of who asks, and nobody did",
+            "Trigger the DAG yourself: a schedule has no account. Or name another site.",
+        )
+    name = site.accounts.get(user, user)
+    asked = f"User {user!r} cannot use site '{site.name}'"
+    if not _NAME.fullmatch(name):
+        raise SiteError(
+            f"{asked}: {name!r} is no name of a Unix account",
+            "Say in `accounts` of the site which account it is.",
+        )
+    try:
+        uid = pwd.getpwnam(name).pw_uid
+    except KeyError:
+        if any(role.batch.submit_as for role in site.roles.values()):
+            raise SiteError(
+                f"{asked}: this machine has no account '{name}'",
+                "Have it made, or say in `accounts` of the site which account it is.",
+            ) from None
+        return name  # of the login node, not of this machine
+    if uid < _FIRST_UID or uid == _NOBODY_UID:
+        raise SiteError(
+            f"{asked}: account '{name}' (uid {uid}) is none of a person",
+            f"Accounts from uid {_FIRST_UID} on may be used, and never root.",
+        )
+    return name
+
+
+def _texts(site: Site) -> Iterator[str]:
+    yield site.folder
+    for role in site.roles.values():
+        batch, login = role.batch, role.batch.login
+        yield from (batch.account or "", batch.submit_as or "")
+        if login is not None:
+            yield from (login.host, login.identity or "")
+
+
+def _filled(batch: Batch, name: str) -> Batch:
+    def put_in(text: str | None) -> str | None:
+        return text and text.replace(_USER, name)
+
+    login = batch.login
+    if login is not None:
+        changes = {"host": put_in(login.host), "identity": put_in(login.identity)}
+        login = login.model_copy(update=changes)
+    update = {"account": put_in(batch.account), "submit_as": put_in(batch.submit_as)}
+    return batch.model_copy(update={**update, "login": login})
