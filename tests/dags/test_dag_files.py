@@ -4,16 +4,30 @@ from __future__ import annotations
 
 import itertools
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
+from airflow.dag_processing.dagbag import DagBag
 from airflow.sdk.exceptions import ParamValidationError
 
+DAGS = Path(__file__).parents[2] / "dags"
 DAG_IDS = {"headrace_pack", "headrace_probe", "headrace_reaper", "headrace_suite", "headrace_train"}
 
 
 def test_all_parse(dag_bag):
     assert dag_bag.import_errors == {}
     assert set(dag_bag.dags) == DAG_IDS
+
+
+def test_a_copy_for_a_team_needs_a_name_of_its_own_only(dag_bag, tmp_path):
+    """As docs/how-to/many-users.md tells."""
+    text = (DAGS / "headrace_train.py").read_text()
+    (tmp_path / "vision.py").write_text(text.replace('"headrace_train"', '"vision_train"'))
+    found = DagBag(dag_folder=str(tmp_path), bundle_name="vision")
+    assert found.import_errors == {}
+    (copy,) = found.dags.values()
+    assert copy.dag_id == "vision_train"
+    assert copy.task_ids == dag_bag.dags["headrace_train"].task_ids
 
 
 @pytest.mark.parametrize("dag_id", sorted(DAG_IDS))
