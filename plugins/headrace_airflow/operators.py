@@ -99,7 +99,9 @@ class _StepTask(RunOperator):
         context["ti"].xcom_push(MACHINES_KEY, error.what)
         waiting = self._waiting(context, run)
         most, only = leases.awaited(run, error)
-        if isinstance(error, (QueueFullError, SilentError)):  # the lease has its place in the site
+        # the lease has its place in the site, or those of other users lie in folders of theirs
+        is_unseen = not only and run.site_now.folder != run.site.folder
+        if is_unseen or isinstance(error, (QueueFullError, SilentError)):
             polls = [role.batch.poll for role in run.site.roles.values()]
             waiting["poll_s"], most = max(waiting["poll_s"], min(polls)), sys.maxsize
         trigger = RoomTrigger(waiting, str(run.site_folder.leases), most, only)

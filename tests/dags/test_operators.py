@@ -318,6 +318,17 @@ def test_a_full_site_is_waited_for_without_using_up_a_try(run, context, script):
     assert deferred.value.trigger.max_leases == run.site.limits.max_leases
 
 
+def test_a_full_site_with_a_folder_for_each_user_is_asked_again_seldom(run, context, script):
+    """Leases of others lie in folders that are not looked at: there always seems to be room."""
+    script("leases.acquire", CapacityError("Site 'laptop' has 2 leases open (limits.max_leases)."))
+    of_user = run.site.model_copy(update={"folder": f"{run.site.folder}/ann"})
+    write_record(run.folder.site, of_user)
+    with pytest.raises(TaskDeferred) as deferred:
+        acquire(run, context)
+    slowest_s = min(role.batch.poll for role in run.site.roles.values())
+    assert deferred.value.trigger.waiting.poll_s >= slowest_s > run.site.limits.step_poll
+
+
 def test_who_has_as_many_leases_as_each_may_waits_for_one_of_these(run, context, script):
     """Not for room in the site, which there is: the task would ask again at once, for ever."""
     script("leases.acquire", OwnLeasesError("User ann has 1 leases open (limits.leases_user)."))
