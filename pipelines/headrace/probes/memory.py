@@ -85,7 +85,7 @@ def measure(request: Request) -> Findings:
 
 def _num_words(request: Request, device: str) -> int:
     """Length of each of the three arrays: fixed, unless a twelfth of the memory is less."""
-    wanted = (4 if request.options.quick else 128) * 2**20 // _WORD
+    wanted = (64 if request.options.quick else 128) * 2**20 // _WORD  # caches hold 32 MiB and more
     if device != "cpu":
         return wanted * 4
     return min(wanted, available_memory_bytes() // 12 // _WORD)

@@ -42,7 +42,7 @@ class ProbeOptions(Record):
     @property
     def repeats(self) -> int:
         """How often each figure is measured, after a warm-up."""
-        return 5 if self.quick else 10
+        return 3 if self.quick else 10
 
     @property
     def clients(self) -> tuple[int, ...]:

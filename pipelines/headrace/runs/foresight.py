@@ -13,6 +13,7 @@ from headrace.errors import HeadraceError
 from headrace.files.atomic import read_record, write_record
 from headrace.files.layout import RunFolder
 from headrace.ledger.ledger import open_ledger
+from headrace.probes.records import ProbeOptions
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Site
 from headrace.record import Record
@@ -64,13 +65,19 @@ class Prediction(Record):
     made_at: float
 
 
-def predict(recipe: Recipe, site: Site, kind: str) -> Prediction:
-    """What a run of this kind will take, by earlier ones of the recipe on the site."""
+def predict(recipe: Recipe, site: Site, kind: str, probe: ProbeOptions | None = None) -> Prediction:
+    """What a run of this kind will take, by earlier ones of the recipe on the site.
+
+    Of a probe those tell that measured the same.
+    """
     from headrace.costs.forecast import eta
 
     steps = steps_of(recipe, kind)
     taken = [
-        one for role in sorted({step.role for step in steps}) for one in earlier(recipe, site, role)
+        one
+        for role in sorted({step.role for step in steps})
+        for one in earlier(recipe, site, role)
+        if one.probe == probe
     ]
     packed = [one for one in taken if one.kind == "pack"]
     parts = [part for step in steps if (part := _part(step, recipe, site, taken))]
@@ -130,7 +137,9 @@ def note_prediction(run: Run) -> None:
     """Keep in a run's folder what it is expected to take, unless that is there."""
     try:
         if read_record(run.folder.prediction, Prediction) is None:
-            write_record(run.folder.prediction, predict(run.recipe, run.site, run.request.kind))
+            asked = run.request
+            found = predict(run.recipe, run.site, asked.kind, asked.probe)
+            write_record(run.folder.prediction, found)
     except HeadraceError as error:  # a run does not fail for want of a forecast
         logger.warning("Nothing is foretold of run %s: %s", run.run_id, error.what)
 

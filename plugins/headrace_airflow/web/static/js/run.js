@@ -113,16 +113,17 @@ export const Report = ({ of: { report } }) =>
 
 function Whole({ run, refresh }) {
   const attempts = [...run.attempts].reverse();
+  const trains = run.steps.some((each) => each.name === "train");
   return html`<${Head} run=${run} now=${run.now}><${Actions} run=${run} refresh=${refresh} /><//>
     <${Why} run=${run} />
     <${Figures} run=${run} />
     <${Steps} steps=${run.steps} />
-    ${run.steps.some((each) => each.name === "train") && html`<${Section} title="Training"><${Curves} runs=${[run.curves]} /><//>`}
+    ${trains && html`<${Section} title="Training"><${Curves} runs=${[run.curves]} /><//>`}
     ${run.nodes.length > 0 && html`<${Section} title="Nodes and ranks" flush><${Nodes} nodes=${run.nodes} /><//>`}
     ${attempts.length > 0 && html`<${Section} title="Timeline"><${Timeline} attempts=${run.attempts} now=${run.now} /><//>`}
-    <div class="beside">
+    <div class=${trains ? "beside" : ""}>
       <${Section} title="Attempts" flush><${Table} caption="Attempts, the newest first" columns=${attemptColumns(run.now)} rows=${attempts} rowKey=${(row) => `${row.step}/${row.attempt}/${row.lease_id}`} cards empty="None yet." /><//>
-      <${Section} title="Checkpoints" flush><${Table} caption="Checkpoints" columns=${checkpointColumns(run.now)} rows=${run.checkpoints} rowKey=${(row) => row.name} empty="None yet." /><//>
+      ${trains && html`<${Section} title="Checkpoints" flush><${Table} caption="Checkpoints" columns=${checkpointColumns(run.now)} rows=${run.checkpoints} rowKey=${(row) => row.name} empty="None yet." /><//>`}
     </div>
     <${Logs} run=${run} />
     <${Report} of=${run} />
