@@ -35,6 +35,20 @@ _BUILDERS = {
     "apptainer": ("apptainer", "build"),
 }
 
+_TRY = (
+    "folder=$(mktemp -d); trap 'rm -r $folder' EXIT; "
+    "export PATH=/opt/headrace/bin:$PATH HEADRACE_HOME=$folder/home; "
+    "headrace example digits && headrace run digits trainer.max_epochs=1"
+)
+
+_RUNNERS = {
+    "docker": ("docker", "run", "--rm", "--network=none", "headrace-{}"),
+    "podman": ("podman", "run", "--rm", "--network=none", "headrace-{}"),
+    "ch-image": ("ch-run", "headrace-{}", "--"),
+    "apptainer": ("apptainer", "exec", "headrace-{}.sif"),
+}
+"""How an image is tried; buildah runs none."""
+
 
 def description() -> dict[str, Any]:
     """What is in the images."""
@@ -84,6 +98,13 @@ def commands(
         yield (*_BUILDERS[builder], *given, *options, *what)
 
 
+def trial(builder: str, name: str) -> tuple[str, ...]:
+    """Command that packs, trains and evaluates in an image; none where there is nothing to try."""
+    if builder not in _RUNNERS or "core" not in chain(name):
+        return ()
+    return (*(word.format(name) for word in _RUNNERS[builder]), "sh", "-c", _TRY)
+
+
 def _version() -> tuple[str, str]:
     project = (ROOT / "pyproject.toml").read_text()
     version = re.findall(r'(?m)^version = "(.+)"', project)[0]
@@ -115,7 +136,9 @@ def main(words: Sequence[str]) -> None:
         for file, content in files().items():
             file.write_text(content)
         return
-    for command in commands(asked.builder, asked.names, asked.arguments, words[end + 1 :]):
+    made = commands(asked.builder, asked.names, asked.arguments, words[end + 1 :])
+    tried = (trial(asked.builder, name) for name in asked.names)
+    for command in filter(None, (*made, *tried)):
         sys.stderr.write(f"+ {shlex.join(command)}\n")
         subprocess.run(command, cwd=ROOT, check=True)
 

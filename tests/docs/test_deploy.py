@@ -66,6 +66,14 @@ def test_an_image_is_made_after_those_that_it_is_made_on(builder: str):
         assert ROOT / file in MADE
 
 
+@pytest.mark.parametrize("builder", ["docker", "podman", "ch-image", "apptainer"])
+def test_an_image_with_headrace_in_it_is_tried(builder: str):
+    words = images.trial(builder, "deep")
+    assert "headrace-deep" in " ".join(words)
+    assert "headrace run digits" in words[-1]
+    assert not images.trial(builder, "base")
+
+
 def test_an_image_that_is_none_is_named():
     with pytest.raises(SystemExit, match=r"no image 'cuda'\. Valid: base, core, deep, control"):
         list(images.commands("podman", ["cuda"]))
