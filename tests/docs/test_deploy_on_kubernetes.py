@@ -52,14 +52,17 @@ def test_manifests_have_the_fields_of_their_kinds(file: Path):
 
 def test_the_chart_starts_what_compose_starts(values: dict[str, Any]):
     compose = read(DEPLOY / "compose" / "compose.yaml")["services"]
+    settings = compose["scheduler"]["environment"]
     same = {"scheduler": "scheduler", "dagProcessor": "dag-processor", "triggerer": "triggerer"}
     for name, service in same.items():
         probe = values[name]["livenessProbe"]["command"]
         assert ["CMD", *probe] == compose[service]["healthcheck"]["test"]
-    bundle = compose["scheduler"]["environment"]["AIRFLOW__DAG_PROCESSOR__DAG_BUNDLE_CONFIG_LIST"]
+    bundle = settings["AIRFLOW__DAG_PROCESSOR__DAG_BUNDLE_CONFIG_LIST"]
     assert yaml.safe_load(bundle) == values["dagProcessor"]["dagBundleConfigList"]
-    assert values["executor"] == compose["scheduler"]["environment"]["AIRFLOW__CORE__EXECUTOR"]
-    assert values["airflowHome"] == compose["scheduler"]["environment"]["AIRFLOW_HOME"]
+    assert values["executor"] == settings["AIRFLOW__CORE__EXECUTOR"]
+    assert values["airflowHome"] == settings["AIRFLOW_HOME"]
+    most = "max_active_runs_per_dag"
+    assert values["config"]["core"][most] == settings[f"AIRFLOW__CORE__{most.upper()}"]
     pinned = re.findall(r"(?m)^apache-airflow==(\S+)", (ROOT / "constraints.txt").read_text())
     assert [values["airflowVersion"]] == pinned
 
