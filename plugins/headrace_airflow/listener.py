@@ -14,6 +14,7 @@ from airflow.listeners import hookimpl
 
 from headrace.errors import HeadraceError
 from headrace.ledger.ledger import open_ledger
+from headrace.runs.audit import AIRFLOW, Actor, note
 from headrace.runs.runs import open_run
 from headrace.runs.steps import cancel_step
 from headrace_airflow.airflow_api import DagRunAddress, stopped
@@ -44,8 +45,10 @@ def _stop(ti: Any) -> None:
         record = open_ledger().run_by_key(owner)
         if record is not None:
             task = f"task {ti.task_id} (try {ti.try_number}) of {ti.dag_id} {ti.run_id}"
-            reason = stopped(task, _user(ti) or "a user")
-            cancel_step(open_run(record.run_id), ti.task_id, reason)
+            user = _user(ti) or ""
+            if cancel_step(open_run(record.run_id), ti.task_id, stopped(task, user or "a user")):
+                by = Actor(user, AIRFLOW)
+                note(by, "cancel", record.run_id, f"{ti.task_id}, whose task was marked")
     except HeadraceError as error:
         logger.warning("The work of %s is left to its trigger: %s", owner, error)
 

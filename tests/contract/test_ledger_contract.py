@@ -24,6 +24,7 @@ from headrace.ledger.usage_rows import By
 from headrace.states import FailureClass, LeaseState, StepState
 from support.ledger_rows import (
     NUM_PROCESSES,
+    act_row,
     attempt_row,
     in_processes,
     lease_row,
@@ -54,13 +55,33 @@ class LedgerContract:
         ledger.add_lease(lease_row(), max_active=4)
         return ledger
 
+    # --- acts
+
+    def test_acts_are_found_by_user_run_and_time_the_newest_first(self, ledger: Ledger):
+        for number, (user, run_id) in enumerate(
+            [("ada", "run-1"), ("ada", "run-2"), ("o'b\x00b", "run-1"), ("ada", "")]
+        ):
+            ledger.add_act(act_row(created_at=number / 2, user=user, run_id=run_id))
+        found = {
+            key: [row.created_at for row in ledger.acts(**asked)]
+            for key, asked in {
+                "all": {}, "ada": {"user": "ada"}, "run": {"run_id": "run-1"}, "few": {"limit": 2},
+                "both": {"user": "ada", "run_id": "run-1"}, "late": {"since": 1.0},
+            }.items()
+        }  # fmt: skip
+        assert found == {
+            "all": [1.5, 1.0, 0.5, 0.0], "ada": [1.5, 0.5, 0.0], "run": [1.0, 0.0],
+            "few": [1.5, 1.0], "both": [0.0], "late": [1.5, 1.0],
+        }  # fmt: skip
+        assert ledger.acts(run_id="run-1")[0].user == "o'b\\x00b"
+
     # --- opening
 
     def test_opening_again_keeps_everything(self, url: str):
         Ledger.open(url).add_run(run_row())
         again = Ledger.open(url)
         assert again.run("run-1") == run_row()
-        assert again.summary().revision == "0006"
+        assert again.summary().revision == "0007"
 
     @pytest.mark.parametrize("revision", sorted(migrations.revisions())[:-1])
     def test_the_ledger_of_an_earlier_headrace_opens_with_all_its_rows(

@@ -43,6 +43,13 @@ def test_a_task_that_is_marked_is_stopped(cancelled, ends):
     ends(previous_state=None, task_instance=task())
     told = "by ann in Airflow, ending task train (try 2) of headrace_train manual"
     assert cancelled.read_text() == told
+    act, start = open_ledger().acts()
+    assert (act.user, act.through, act.what, act.run_id) == (
+        "ann",
+        "Airflow",
+        "cancel",
+        start.run_id,
+    )
 
 
 @pytest.mark.parametrize("ends", ENDS)

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from sqlalchemy import func, select
 
 from headrace.errors import CapacityError
+from headrace.ledger.acts import ActRecord
 from headrace.ledger.database import Database
 from headrace.ledger.ledger import Ledger
 from headrace.ledger.records import AttemptRecord, LeaseRecord, MachineRecord, RunRecord, WaitRecord
@@ -53,6 +54,12 @@ def lease_row(lease_id: str = "lease-1", **changes: Any) -> LeaseRecord:
         "created_at": 1.0,
     }
     return LeaseRecord(**{**values, **changes})
+
+
+def act_row(**changes: Any) -> ActRecord:
+    """Somebody has cancelled a run."""
+    values: dict[str, Any] = {"user": "ada", "through": "Airflow", "what": "cancel"}
+    return ActRecord(**{"created_at": 1.0, **values, **changes})
 
 
 def attempt_row(step: str = "train", attempt: int = 1, **changes: Any) -> AttemptRecord:

@@ -11,6 +11,7 @@ import typer
 from headrace import __version__
 from headrace.cli import (
     airflow,
+    audit,
     cache,
     cloud,
     cost,
@@ -52,7 +53,15 @@ _PANELS = {
     ),
     "Data": (datasets.inspect, datasets.verify, export.export, cache.app, datasets.examples),
     "Airflow": (airflow.demo, airflow.up, airflow.down, airflow.env),
-    "Admin": (leases.app, site.app, cloud.app, ledger.app, site.schema, cost.ownership),
+    "Admin": (
+        leases.app,
+        site.app,
+        cloud.app,
+        ledger.app,
+        audit.audit,
+        site.schema,
+        cost.ownership,
+    ),
 }
 """Commands and groups of commands, by the parts of the help."""
 

@@ -33,9 +33,11 @@ from headrace.files.layout import LeaseFolder, SiteFolder, StepFolder
 from headrace.ledger.ledger import open_ledger
 from headrace.recipe.load import load_site
 from headrace.recipe.site import Role
+from headrace.runs.audit import Actor
 from headrace.runs.costs import cost_of, has_price, start_split
 from headrace.runs.reaper import adopt as adopt_leases
 from headrace.runs.reaper import reap as reap_ledger
+from headrace.runs.stopping import close_lease
 from headrace.states import EndedJob, LeaseState
 from headrace.steps import mailbox
 from headrace.steps.mailbox import StepSpec
@@ -101,7 +103,7 @@ def close(
     Example: headrace lease close digits-20260102-030405-0a1b2c3d-gpu-1 --reason "wrong data"
     """
     folder = _lease_folder(site, lease_id)
-    client.end(folder, grace, reason or "closed by `headrace lease close`")
+    close_lease(folder, Actor.here(), grace, reason)
     state = client.state(folder, client.spec(folder).lost_after_s)
     typer.echo(f"{lease_id} is {state.value}: {client.why_ended(folder)}")
 

@@ -21,6 +21,7 @@ from headrace.cli.watching import REFRESH_S, Watching, look
 from headrace.errors import UnknownNameError, nearest
 from headrace.files.layout import RunFolder
 from headrace.ledger.ledger import open_ledger
+from headrace.runs.audit import Actor
 from headrace.runs.execute import execute
 from headrace.runs.flow import steps_of
 from headrace.runs.overview import RunView, overview, step_folders
@@ -278,5 +279,5 @@ def cancel(
         headrace cancel digits-20260102-030405-0a1b2c3d
     """
     job = open_run(known_run(run_id))
-    asked = ask_to_stop(job, "asked by `headrace cancel`", step)
+    asked = ask_to_stop(job, Actor.here(), step)
     typer.echo(f"asked to stop: {', '.join(asked)}")

@@ -50,7 +50,7 @@ def resume(
     """
     record = _suite(suite)
     if limit is not None:
-        ask(record, "limit", limit=limit)
+        ask(record, "limit", details=f"to {limit}", limit=limit)
     ask(record, "resume")
     typer.echo(f"{record.run_id}: asked to begin trials; {_SOON}")
 
@@ -100,7 +100,8 @@ def prioritize(
     record, numbers = suite_and_numbers(words)
     if not numbers:
         raise UserError("No trial is named", "Say which: headrace suite prioritize 7 12.")
-    ask(record, "prioritize", numbers, priority=priority)
+    told = f"{_named(numbers)}: priority {priority}"
+    ask(record, "prioritize", numbers, details=told, priority=priority)
     typer.echo(f"{record.run_id}: asked to give {_named(numbers)} priority {priority}; {_SOON}")
 
 

@@ -14,6 +14,7 @@ from sqlalchemy.orm import Session
 from typing_extensions import Unpack
 
 from headrace.errors import LedgerError, UnknownNameError, nearest
+from headrace.ledger.acts import ActRows
 from headrace.ledger.columns import Row
 from headrace.ledger.database import Database, default_url
 from headrace.ledger.machine_rows import MachineRows
@@ -37,7 +38,7 @@ _OPEN = tuple(state for state in StepState if not state.is_final)
 AnyRow = TypeVar("AnyRow", bound=Row)
 
 
-class Ledger(MachineRows, ManyRuns, Places, TrialRows, UsageRows):
+class Ledger(ActRows, MachineRows, ManyRuns, Places, TrialRows, UsageRows):
     """Enter, find and change rows; safe to share between threads and to keep over a fork.
 
     Asking for a row that is not there raises `UnknownNameError`.

@@ -16,6 +16,7 @@ from headrace.files.layout import LeaseFolder
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.records import LeaseRecord
 from headrace.runs.allowances import USD, Allowance, Measure, Most, allowances
+from headrace.runs.audit import Actor
 from headrace.runs.costs import run_cost
 from headrace.runs.minding import now_and_then
 from headrace.runs.runs import Run
@@ -135,7 +136,9 @@ def _goes_on(run: Run) -> bool:
         return True
     summary = read_record(run.folder.summary, SuiteSummary) or SuiteSummary(total=0)
     if not summary.paused and not record.state.is_final:
-        ask(record, "pause")
+        ask(
+            record, "pause", by=Actor.here()._replace(user="headrace"), details="its budget is over"
+        )
     return bool(summary.running) or not summary.paused
 
 

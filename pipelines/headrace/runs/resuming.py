@@ -11,19 +11,18 @@ from pathlib import Path
 from headrace.errors import RecipeError, SiteError, StepError
 from headrace.files.atomic import is_there, write_json, write_record
 from headrace.ledger.ledger import open_ledger
-from headrace.recipe.access import check_user
-from headrace.recipe.accounts import account
 from headrace.recipe.difference import CHANGEABLE, Change, Resumption, differences
 from headrace.recipe.load import load_recipe, load_site, settled
 from headrace.recipe.site import Site
+from headrace.runs.audit import Actor, check_access, note
 from headrace.runs.flow import fitted
 from headrace.runs.provenance import owner_process
 from headrace.runs.reaper import end_steps
 from headrace.runs.runs import Run, open_run, owned_by, recipe_fingerprint, run_of_record
 
 
-def take_over_run(run_id: str, owner: str) -> Run:
-    """Open a run under a new owner, to go on with it.
+def take_over_run(run_id: str, owner: str, changes: str = "") -> Run:
+    """Open a run under a new owner, to go on with it, perhaps with changes.
 
     Raises:
         UnknownNameError: There is no such run.
@@ -32,7 +31,8 @@ def take_over_run(run_id: str, owner: str) -> Run:
     """
     record = open_ledger().run(run_id)
     run = run_of_record(record)
-    check_user(run.site_now, account())
+    by = Actor.here()
+    check_access(run.site_now, by, "resume", run_id, changes)
     if not record.state.is_final:
         _check_left(run)
     taken = open_ledger().reopen_run(run_id, owner, previous=record.owner)
@@ -41,6 +41,7 @@ def take_over_run(run_id: str, owner: str) -> Run:
             f"Run {run_id} was taken over by {taken.owner} at the same moment",
             f"Watch it: headrace status {run_id} --watch",
         )
+    note(by, "resume", run_id, changes)
     return owned_by(run, owner)
 
 
@@ -64,7 +65,7 @@ def take_over_changed(run_id: str, owner: str, overrides: Sequence[str], site: s
         StepError: As `take_over_run`.
     """
     changed, resumption = _changed(open_run(run_id), overrides, site)
-    old = take_over_run(run_id, owner)
+    old = take_over_run(run_id, owner, resumption.words)
     end_steps(old, f"the run goes on with changes: {resumption.words}")
     request = old.request.model_copy(
         update={
@@ -112,7 +113,7 @@ def _changed(run: Run, overrides: Sequence[str], site: str) -> tuple[Run, Resump
     other = run.site
     if site:
         other = _with_same_folder(run, load_site(site))
-        check_user(other, account())
+        check_access(other, Actor.here(), "resume", run.run_id, f"on {other.name}")
         names = (json.dumps(each.name) for each in (run.site, other))
         changes = (*changes, Change(key="site", before=next(names), after=next(names)))
     kind = run.request.kind

@@ -20,13 +20,13 @@ from headrace.files.sharing import share
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.records import RunRecord
 from headrace.probes.records import ProbeOptions
-from headrace.recipe.access import check_user
-from headrace.recipe.accounts import account, other_account
+from headrace.recipe.accounts import other_account
 from headrace.recipe.difference import Resumption
 from headrace.recipe.load import load_recipe, load_site, settled, site_now, source_of
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Site
 from headrace.record import Record
+from headrace.runs.audit import Actor, check_access, note
 from headrace.runs.flow import check_evaluated, fitted, of_run
 from headrace.runs.images import images_of
 from headrace.runs.probes import write_probe_report
@@ -133,7 +133,8 @@ def create_run(request: RunRequest) -> Run:
     is_from_terminal = request.owner.startswith("cli:")
     user = None if is_from_terminal else request.user
     loaded, site = load_recipe(request.recipe, request.overrides), load_site(request.site, user)
-    check_user(site, request.user or account())
+    by = Actor.of(request.owner, request.user)
+    check_access(site, by, "start", details=" ".join(request.words))
     if request.of:
         folder = RunFolder(Path(open_ledger().run(request.of).folder))
         loaded = of_run(loaded, folder, watch=request.watch)
@@ -146,6 +147,7 @@ def create_run(request: RunRequest) -> Run:
         recipe = checked(recipe, source, site)
     run = _new_run(request, recipe, site)
     if _entered(run, source):
+        note(by, "start", run.run_id, " ".join(request.words))
         return run
     existing = open_ledger().run_by_key(request.key)
     if existing is None:
@@ -194,11 +196,12 @@ def finish_run(run: Run, state: StepState) -> None:
 
 def _reopened(record: RunRecord, request: RunRequest) -> Run:
     """The run of an earlier request with the same key; one that has ended goes on."""
-    run = run_of_record(record)
-    check_user(run.site_now, request.user or account())
+    run, by = run_of_record(record), Actor.of(request.owner, request.user)
+    check_access(run.site_now, by, "resume", run.run_id)
     if not record.state.is_final:
         return run
     open_ledger().reopen_run(record.run_id, request.owner)
+    note(by.unnamed, "resume", run.run_id)  # not by who triggered it, but who cleared a task
     return owned_by(run, request.owner)
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
-import socket
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -21,6 +19,7 @@ from headrace.ledger.trial_records import TrialRecord
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.suite import MAX_TRIALS, Objective
 from headrace.record import Figures
+from headrace.runs.audit import Actor, note
 from headrace.runs.costs import Cost, run_cost
 from headrace.runs.provenance import owner_is_gone
 from headrace.runs.trials import note_trials
@@ -174,7 +173,14 @@ def best_trial(run_id: str, objectives: Sequence[Objective]) -> TrialRecord | No
     return next((row for row in rows if not row.pruned and row.objective is not None), None)
 
 
-def ask(record: RunRecord, what: str, numbers: Sequence[int] = (), **more: Any) -> None:
+def ask(
+    record: RunRecord,
+    what: str,
+    numbers: Sequence[int] = (),
+    by: Actor | None = None,
+    details: str = "",
+    **more: Any,
+) -> None:
     """Ask something of a suite; its driver, or the next one, heeds it within seconds.
 
     Of one that has ended only more trials can be asked: `headrace resume` runs them.
@@ -183,6 +189,8 @@ def ask(record: RunRecord, what: str, numbers: Sequence[int] = (), **more: Any) 
         record: The suite.
         what: As in `Control`.
         numbers: Trials that are meant; empty for all.
+        by: Who asks; by default who is at this terminal.
+        details: What the audit tells besides.
         more: Further fields of `Control`.
 
     Raises:
@@ -197,13 +205,19 @@ def ask(record: RunRecord, what: str, numbers: Sequence[int] = (), **more: Any) 
         )
     if numbers:
         _check(record.run_id, what, numbers)
-    by = f"{getpass.getuser()}@{socket.gethostname()}"
-    control = Control.model_validate({"what": what, "by": by, "numbers": tuple(numbers), **more})
+    by = by or Actor.here()
+    told = {"what": what, "by": str(by), "numbers": tuple(numbers), **more}
+    control = Control.model_validate(told)
     append_line(RunFolder(Path(record.folder)).controls, control.model_dump_json())
+    which = f"trials {', '.join(map(str, numbers))}" if numbers else ""
+    note(by, what, record.run_id, details or which)
 
 
 def ask_for_more(
-    record: RunRecord, words: Sequence[str], priority: float | None = None, **more: Any
+    record: RunRecord,
+    words: Sequence[str],
+    priority: float | None = None,
+    by: Actor | None = None,
 ) -> int:
     """Ask a suite for further trials, in words as for `headrace sweep`; gives how many.
 
@@ -212,7 +226,7 @@ def ask_for_more(
         StepError: The suite's recipe is gone.
     """
     points, num_trials = further_points(record, words)
-    ask(record, "add", points=points, priority=priority, **more)
+    ask(record, "add", by=by, details=" ".join(words), points=points, priority=priority)
     return num_trials
 
 

@@ -9,6 +9,7 @@ from headrace.files.layout import RunFolder
 from headrace.ledger.ledger import open_ledger
 from headrace.runs.overview import overview
 from headrace.steps.history import read_history
+from headrace.views.acts import ActRow, act_rows
 from headrace.views.curves import RunCurves, curves_of
 from headrace.views.facts import facts_of
 from headrace.views.logs import LogName, log_names, report_address
@@ -62,6 +63,7 @@ class RunPage(RunRow):
     """Address of the report below that of the pages; empty without one."""
     images: dict[str, str]
     """Digests of the images of its containers when it began, by path."""
+    acts: tuple[ActRow, ...]
     rerun: str
     """Words that ask for the same once more."""
 
@@ -105,5 +107,6 @@ def run_page(run_id: str, *, can_act: bool) -> RunPage:
         logs=tuple(log_names(run_id)),
         report=report_address(run_id),
         images=view.images,
+        acts=act_rows(run_id),
         rerun=f"headrace rerun {run_id}",
     )

@@ -15,6 +15,7 @@ from headrace.runs.suites import SuiteView, find_suite, suite_view
 from headrace.runs.trials import changed_since
 from headrace.states import StepState
 from headrace.suites.records import PRUNED
+from headrace.views.acts import ActRow, act_rows
 from headrace.views.logs import report_address
 from headrace.views.runs import RunRow, run_rows
 
@@ -64,6 +65,7 @@ class SuitePage(Record):
     """Why no more is known: a file that cannot be read; else empty."""
     report: str
     """Address of the report below that of the pages; empty without one."""
+    acts: tuple[ActRow, ...]
     can_act: bool
     """Whether who asks may act on it."""
 
@@ -132,6 +134,7 @@ def suite_page(run_id: str, *, can_act: bool) -> SuitePage:
             for each in view.running
         ),
         damage=view.damage,
+        acts=act_rows(record.run_id),
         report=report_address(run_id),
         can_act=can_act,
     )

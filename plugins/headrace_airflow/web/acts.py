@@ -6,17 +6,17 @@ import shlex
 from pathlib import Path
 from typing import Literal
 
-from fastapi import APIRouter
+from fastapi import APIRouter, HTTPException
 from pydantic import Field
 
-from headrace.clusters import client
 from headrace.errors import UserError
 from headrace.files.layout import LeaseFolder
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.records import RunRecord
 from headrace.record import Record
+from headrace.runs.audit import AIRFLOW, Actor, note
 from headrace.runs.runs import open_run
-from headrace.runs.stopping import ask_to_stop
+from headrace.runs.stopping import ask_to_stop, close_lease
 from headrace.runs.suites import ask, ask_for_more, find_suite, further_points
 from headrace_airflow.web.access import User, acts, check_acts_on
 
@@ -60,8 +60,8 @@ class Done(Record):
 @router.post("/cancel")
 def cancel(named: Named, user: User) -> Done:
     """Ask the running steps of a run to stop."""
-    check_acts_on(user, open_ledger().run(named.id))
-    asked = ask_to_stop(open_run(named.id), f"asked by {user.get_name()} in Airflow")
+    by = _checked(user, open_ledger().run(named.id), "cancel")
+    asked = ask_to_stop(open_run(named.id), by)
     return Done(done=f"Asked to stop: {', '.join(asked)}")
 
 
@@ -69,8 +69,7 @@ def cancel(named: Named, user: User) -> Done:
 def suite(act: SuiteAct, user: User) -> Done:
     """Pause a suite, go on with it, cancel or retry trials."""
     record = find_suite(act.id)
-    check_acts_on(user, record)
-    ask(record, act.what, act.trials, by=f"{user.get_name()} in Airflow")
+    ask(record, act.what, act.trials, by=_checked(user, record, act.what))
     which = f" of trials {', '.join(map(str, act.trials))}" if act.trials else ""
     return Done(done=f"Asked for: {act.what}{which}{_when(record)}")
 
@@ -79,11 +78,11 @@ def suite(act: SuiteAct, user: User) -> Done:
 def add(act: MoreTrials, user: User) -> Done:
     """Add trials to a suite, or tell how many they would be."""
     record = find_suite(act.id)
-    check_acts_on(user, record)
+    by = _checked(user, record, "add")
     words = _split(act.words)
     if act.preview:
         return Done(done=f"{_counted(further_points(record, words)[1])} would be added")
-    count = ask_for_more(record, words, act.priority, by=f"{user.get_name()} in Airflow")
+    count = ask_for_more(record, words, act.priority, by)
     return Done(done=f"Asked to add {_counted(count)}{_when(record)}")
 
 
@@ -91,12 +90,25 @@ def add(act: MoreTrials, user: User) -> Done:
 def lease(named: Named, user: User) -> Done:
     """Close a lease; its running steps end."""
     row = open_ledger().lease(named.id)
-    check_acts_on(user, open_ledger().run(row.run_id))
+    by = _checked(user, open_ledger().run(row.run_id), "close")
     if not row.state.is_active:
         what = f"Lease {row.lease_id} is {row.state.value} already: {row.why_ended}"
         raise UserError(what, "There is nothing to close.")
-    client.end(LeaseFolder(Path(row.folder)), _GRACE_S, f"closed by {user.get_name()} in Airflow")
+    close_lease(LeaseFolder(Path(row.folder)), by, _GRACE_S)
     return Done(done=f"Lease {row.lease_id} is closed")
+
+
+def _checked(user: User, record: RunRecord, what: str) -> Actor:
+    """Who asks, unless this one may not act on a run."""
+    by = Actor(user.get_name(), AIRFLOW)
+    try:
+        check_acts_on(user, record)
+    except HTTPException as error:
+        told: object = error.detail
+        why = str(told["what"] if isinstance(told, dict) else told)
+        note(by, what, record.run_id, refused=why)
+        raise
+    return by
 
 
 def _split(words: str) -> list[str]:

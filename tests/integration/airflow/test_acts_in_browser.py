@@ -91,6 +91,17 @@ def test_a_suite_is_paused_added_to_and_cancelled(
     assert airflow_service.wait_end(dag_run, dag_id=_SUITE) == "success"
     expect(page.locator(".state.big")).to_have_text("succeeded")
     airflow_service.assert_books_closed(run_id)
+    _noted(page, "op", ["cancel", "resume", "retry", "cancel", "add", "pause"])
+    _noted(page, airflow_service.login.user, ["start"])
+
+
+def _noted(page: Page, user: str, acts: list[str]) -> None:
+    """Each act has one line with the name of who asked, the newest first."""
+    rows = page.get_by_role("table", name="Who did what").get_by_role("row")
+    of_user = rows.filter(has=page.get_by_role("cell", name=f"{user} in Airflow", exact=True))
+    expect(of_user.get_by_role("cell").nth(2)).to_be_visible()
+    told = [row.get_by_role("cell").nth(2).inner_text() for row in of_user.all()]
+    assert told == acts
 
 
 def _add_trials(page: Page) -> None:
@@ -145,6 +156,7 @@ def test_a_lease_is_closed_and_a_run_cancelled_while_terminals_watch(
     _press(page, "Cancel run")
     expect(page.locator(".state.big")).to_have_text("cancelled")
     training.wait_run(StepState.CANCELLED)
+    _noted(page, "op", ["cancel", "close"])
 
 
 def _watched(service: AirflowService, training: HeldTraining) -> None:

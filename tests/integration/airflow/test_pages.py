@@ -214,6 +214,10 @@ def test_runs_of_a_site_for_some_users_are_shown_to_these_and_to_who_runs_airflo
         given = {**body, "id": lease.lease_id if path == "/act/lease" else club.run_id}
         assert ask(airflow_service, path, doors.tokens["user"], given).status == 403, path
     assert not club.folder.controls.exists()
+    rows = airflow_service.ledger.acts(user="user", run_id=club.run_id)
+    noted = [(row.what, row.refused) for row in reversed(rows)]
+    why = "Runs of site club are not shown to you"
+    assert noted == [(what, why) for what in ("cancel", "pause", "add", "close")]
     mine = ask(airflow_service, f"/data/run?id={run.run_id}", doors.tokens["user"])
     assert mine.status == 200  # of a site that is for everybody
 
@@ -263,6 +267,14 @@ def test_acts_are_done_in_the_name_of_who_asks(
     wait_until(may_be_closed, 60.0, "the lease to be listed")  # an answer is kept for a moment
     assert act("lease", id=lease_id).status == 200
     assert is_there(run.lease_folder(lease_id).closed)
+    rows = airflow_service.ledger.acts(run_id=run.run_id)
+    noted = [(row.user, row.through, row.what, row.details) for row in rows]
+    assert noted[:2] == [("op", "Airflow", "close", lease_id), ("op", "Airflow", "pause", "")]
+    assert {row.what for row in rows[2:]} == {"start"}  # what failed was no act
+    shown = ask(airflow_service, f"/data/suite?id={run.run_id}", doors.tokens["viewer"]).json
+    assert [(row["user"], row["what"]) for row in shown["acts"][:2]] == [
+        ("op", "close"), ("op", "pause")
+    ]  # fmt: skip
 
 
 def test_what_is_not_there_is_told_and_paths_are_no_names(

@@ -91,6 +91,17 @@ const checkpointColumns = (now) => [
   { id: "at", title: "Written", numeric: true, cell: (row) => html`<${Time} at=${row.at} now=${now} />` },
 ];
 
+const actColumns = (now) => [
+  { id: "at", title: "When", lead: true, cell: (row) => html`<${Time} at=${row.at} now=${now} />` },
+  { id: "who", title: "Who", cell: (row) => html`${row.user || "somebody"} in ${row.through}` },
+  { id: "what", title: "What", cell: (row) => html`${row.what}${row.refused && html` <span class="tag">refused</span>`}` },
+  { id: "details", title: "Details", wide: true, cell: (row) => [row.details, row.refused].filter(Boolean).join("; ") || null },
+];
+
+/** Who asked for what of a run or suite. */
+export const Acts = ({ acts, now }) => html`<${Section} title="Who did what" flush>
+  <${Table} caption="Who did what, the newest first" columns=${actColumns(now)} rows=${acts} rowKey=${(row) => `${row.at}/${row.what}`} cards empty="Nothing is noted." /><//>`;
+
 const Actions = ({ run, refresh }) => html`
   ${run.dashboard && html`<a href=${link("dask/", { id: run.dashboard })}>Dask dashboard</a>`}
   ${run.tensorboard && html`<a href=${link("tensorboard/", { id: run.run_id })}>TensorBoard</a>`}
@@ -127,6 +138,7 @@ function Whole({ run, refresh }) {
     </div>
     <${Logs} run=${run} />
     <${Report} of=${run} />
+    <${Acts} acts=${run.acts} now=${run.now} />
     <${Addresses} run=${run} />`;
 }
 

@@ -7,7 +7,7 @@ import { Chart } from "./charts.js";
 import { count, dollars, duration, known, number, words } from "./format.js";
 import { asked, link, useLive } from "./live.js";
 import { Parallel } from "./parallel.js";
-import { Head, Report } from "./run.js";
+import { Acts, Head, Report } from "./run.js";
 import { shortNames, Trials, useTrials } from "./trials.js";
 import { Act, Copy, html, isActive, Missing, Notice, Progress, Section, Stat, tone, Trouble } from "./ui.js";
 
@@ -131,7 +131,8 @@ export function Suite({ id }) {
     ${trials.data && html`<${Found} data=${trials.data} objective=${objective} />
       <${Parallel} data=${trials.data} objective=${objective} onChoose=${(isWithin) => choose({ isWithin })} />`}
     <${Trials} id=${id} seen=${trials} objective=${objective} now=${suite.now} canAct=${suite.can_act} within=${within} />
-    <${Report} of=${suite} />`;
+    <${Report} of=${suite} />
+    <${Acts} acts=${suite.acts} now=${suite.now} />`;
 }
 
 /** The page. */

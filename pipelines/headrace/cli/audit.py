@@ -1,0 +1,61 @@
+"""The command audit: who asked for what."""
+
+from __future__ import annotations
+
+import calendar
+import time
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from headrace.cli import arguments
+from headrace.cli.console import JsonOption, open_console, tell_json
+from headrace.cli.listing import Listing
+from headrace.ledger.acts import ActRecord
+from headrace.ledger.ledger import open_ledger
+from headrace.runs.spending import first_day
+
+
+def audit(
+    user: Annotated[str, typer.Option(help="Only what this user asked for.")] = "",
+    run: Annotated[
+        str, typer.Option(help="Only about this run or suite.", autocompletion=arguments.runs)
+    ] = "",
+    since: Annotated[str, typer.Option(help="First day: 2026-11-01, 2026-11, or 30d.")] = "",
+    limit: Annotated[int, typer.Option(min=1, help="Newest lines to list.")] = 50,
+    as_json: JsonOption = False,
+) -> None:
+    """List who started, changed or stopped what, the newest first.
+
+    Who marks or clears tasks in Airflow is in Airflow's own audit log.
+
+    Examples:
+        headrace audit --since 7d
+
+        headrace audit --user ada --json
+    """
+    found = open_ledger().acts(user, run, _begin(since), limit)
+    if as_json:
+        tell_json([asdict(row) for row in found])
+        return
+    listed = Listing("when", "who", "what", "run", "details")
+    for row in found:
+        when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(row.created_at))
+        listed.add(when, _who(row), row.what, row.run_id or "-", _details(row))
+    open_console().print(listed if found else "Nothing is noted.")
+
+
+def _who(row: ActRecord) -> str:
+    return f"{row.user or 'somebody'} in {row.through}"
+
+
+def _details(row: ActRecord) -> str:
+    refused = f"refused: {row.refused}" if row.refused else ""
+    return "; ".join(filter(None, (row.details, refused)))
+
+
+def _begin(since: str) -> float:
+    """When a day began (UTC), seconds since the epoch."""
+    day = first_day(since)
+    return calendar.timegm(time.strptime(f"{day}-01"[:10], "%Y-%m-%d")) if day else 0.0

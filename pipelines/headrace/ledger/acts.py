@@ -1,0 +1,52 @@
+"""What people asked for, as rows that are only ever added."""
+
+from __future__ import annotations
+
+from sqlalchemy import Index, select
+from sqlalchemy.orm import Mapped, mapped_column
+
+from headrace.ledger.columns import Row
+from headrace.ledger.database import LedgerPart
+
+
+class ActRecord(Row, kw_only=True):
+    """Somebody asked for something; `created_at` says when."""
+
+    __tablename__ = "headrace_acts"
+    __table_args__ = (
+        Index("headrace_acts_by_time", "created_at"),
+        Index("headrace_acts_by_run", "run_id"),
+    )
+
+    act_id: Mapped[int] = mapped_column(primary_key=True, init=False)
+    user: Mapped[str]
+    """Who; empty where only Airflow's audit log tells."""
+    through: Mapped[str]
+    """`Airflow`, or the host of the terminal."""
+    what: Mapped[str]
+    """In one word: start, resume, cancel, close, pause, …"""
+    run_id: Mapped[str] = mapped_column(default="")
+    """The run that it was about; empty for none, as where that was refused."""
+    details: Mapped[str] = mapped_column(default="")
+    """What was overridden, which step, trials or lease was meant."""
+    refused: Mapped[str] = mapped_column(default="")
+    """Why it was not done; empty when it was."""
+
+
+class ActRows(LedgerPart):
+    """The part of the ledger that holds who asked for what."""
+
+    def add_act(self, record: ActRecord) -> None:
+        """Enter an act."""
+        with self._database.write() as session:
+            session.add(record)
+
+    def acts(
+        self, user: str = "", run_id: str = "", since: float = 0.0, limit: int = 1000
+    ) -> tuple[ActRecord, ...]:
+        """At most `limit` acts, of a user or about a run only, since a time; the newest first."""
+        given = {name: value for name, value in {"user": user, "run_id": run_id}.items() if value}
+        query = select(ActRecord).filter_by(**given).where(ActRecord.created_at >= since)
+        newest_first = (ActRecord.created_at.desc(), ActRecord.act_id.desc())
+        with self._database.read() as session:
+            return tuple(session.scalars(query.order_by(*newest_first).limit(limit)))
