@@ -27,6 +27,7 @@ from headrace.errors import (
     SilentError,
     StepNotEndedError,
 )
+from headrace.recipe.accounts import other_account
 from headrace.runs import leases
 from headrace.runs.bad_nodes import why_not_the_nodes
 from headrace.runs.flow import PlannedStep, steps_of
@@ -97,11 +98,9 @@ class _StepTask(RunOperator):
     ) -> NoReturn:
         self.log.info("%s The task waits for room and then asks again.", error.what)
         context["ti"].xcom_push(MACHINES_KEY, error.what)
-        waiting = self._waiting(context, run)
-        most, only = leases.awaited(run, error)
-        # the lease has its place in the site, or those of other users lie in folders of theirs
-        is_unseen = not only and run.site_now.folder != run.site.folder
-        if is_unseen or isinstance(error, (QueueFullError, SilentError)):
+        waiting, (most, only) = self._waiting(context, run), leases.awaited(run, error)
+        # the lease has its place in the site, or leases of other users lie in folders of theirs
+        if isinstance(error, (QueueFullError, SilentError)) or other_account(run.site):
             polls = [role.batch.poll for role in run.site.roles.values()]
             waiting["poll_s"], most = max(waiting["poll_s"], min(polls)), sys.maxsize
         trigger = RoomTrigger(waiting, str(run.site_folder.leases), most, only)

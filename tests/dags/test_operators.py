@@ -32,6 +32,7 @@ from headrace.ledger.ledger import open_ledger
 from headrace.probes.records import ProbeOptions
 from headrace.processes import ProcessIdentity
 from headrace.recipe.base import Target
+from headrace.recipe.load import load_site
 from headrace.runs.leases import RELEASED
 from headrace.runs.overview import LeaseLook, Look
 from headrace.runs.provenance import user_of
@@ -321,12 +322,13 @@ def test_a_full_site_is_waited_for_without_using_up_a_try(run, context, script):
 def test_a_full_site_with_a_folder_for_each_user_is_asked_again_seldom(run, context, script):
     """Leases of others lie in folders that are not looked at: there always seems to be room."""
     script("leases.acquire", CapacityError("Site 'laptop' has 2 leases open (limits.max_leases)."))
-    of_user = run.site.model_copy(update={"folder": f"{run.site.folder}/ann"})
-    write_record(run.folder.site, of_user)
+    role = load_site("slurm-dev").roles["gpu"]
+    batch = role.batch.model_copy(update={"submit_as": "ann"})
+    roles = dict.fromkeys(run.site.roles, role.model_copy(update={"batch": batch}))
+    write_record(run.folder.site, run.site.model_copy(update={"roles": roles}))
     with pytest.raises(TaskDeferred) as deferred:
         acquire(run, context)
-    slowest_s = min(role.batch.poll for role in run.site.roles.values())
-    assert deferred.value.trigger.waiting.poll_s >= slowest_s > run.site.limits.step_poll
+    assert deferred.value.trigger.waiting.poll_s == batch.poll > run.site.limits.step_poll
 
 
 def test_who_has_as_many_leases_as_each_may_waits_for_one_of_these(run, context, script):
