@@ -56,7 +56,7 @@ def share(folder: Path, account: str) -> None:
                 os.setxattr(each, _ACCESS, acl)
                 each.chmod(mode)
         _named.cache_clear()
-        _other.cache_clear()
+        _outermost.cache_clear()
     except OSError as error:
         raise SiteError(
             f"{folder} cannot be shared with account '{account}': {error.strerror or error}", advice
@@ -124,20 +124,22 @@ def _may_read(handle: int, uid: int) -> bool:
                for tag, rights, who in entries)  # fmt: skip
 
 
-@lru_cache(maxsize=1024)
 def _other(folder: Path) -> int | None:
     """Who shares the outermost shared folder around, where this account owns that; else None."""
-    folder = folder.absolute()
-    for each in (*reversed(folder.parents), folder):
-        named = _named(each)
-        if named:
-            owner = each.stat().st_uid
-            others = named - {owner}
-            return next(iter(others)) if owner == os.getuid() and others else None
-    return None
+    outermost = _outermost(folder.absolute())
+    if outermost is None or outermost.stat().st_uid != os.getuid():
+        return None
+    return next(iter(_named(outermost) - {os.getuid()}), None)
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=4096)
+def _outermost(folder: Path) -> Path | None:
+    above = folder.parent
+    found = None if above == folder else _outermost(above)
+    return found or (folder if _named(folder) else None)
+
+
+@lru_cache(maxsize=4096)
 def _named(folder: Path) -> frozenset[int]:
     """Uids of the two accounts that share a folder; none where it is not shared in this way."""
     entries = _read(folder, _DEFAULT)
