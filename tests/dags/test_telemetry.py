@@ -31,7 +31,7 @@ CONTEXT = {
     "ti": SimpleNamespace(
         dag_id="d", run_id="r", task_id="t", try_number=1, max_tries=4, xcom_push=lambda *_: None
     ),
-    "dag_run": SimpleNamespace(dag_id="d", run_id="r"),
+    "dag_run": SimpleNamespace(dag_id="d", run_id="r", triggering_user_name="ann"),
 }
 TAGS = {"recipe": "digits", "site": "laptop"}
 
