@@ -16,8 +16,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
 import pytest
 
+from headrace.processes import end_processes
 from support.slurm_dev import DevSlurm
 
 _PROGRAMS = ("sbatch", "squeue", "scancel", "sinfo", "sacct", "sacctmgr", "scontrol")
@@ -97,11 +99,20 @@ def people(dev_slurm: DevSlurm) -> Iterator[People]:
         yield made
     finally:
         sudoers.unlink(missing_ok=True)
+        # what a failed test leaves keeps its account from being removed
+        end_processes([each for each in psutil.process_iter() if _owner(each) in accounts])
         for each in accounts:
             subprocess.run(["userdel", "--remove", each], check=False, capture_output=True)
             dev_slurm.commands.run(("sacctmgr", "-i", "delete", "account", each))
         subprocess.run(["groupdel", group], check=False, capture_output=True)
         shutil.rmtree(folder)
+
+
+def _owner(process: psutil.Process) -> str:
+    try:
+        return process.username()
+    except psutil.NoSuchProcess:
+        return ""
 
 
 def _make_python(folder: Path) -> None:
