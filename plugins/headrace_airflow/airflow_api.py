@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +14,7 @@ from airflow.sdk.execution_time.context import InletEventsAccessor
 from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 
 from headrace.ledger.records import RunRecord
+from headrace.ledger.usage_rows import at_most
 
 logger = logging.getLogger(__name__)
 
@@ -21,23 +23,32 @@ STOPPED = "in Airflow, ending"
 
 _KIND = "airflow"
 _MOST_EVENTS = 1000
+_AT_ONCE = 100
+"""DAG runs that one question names."""
 _ACTIVE_DAG_RUN = ["queued", "running"]
 _ENDED_TASK = frozenset({"success", "failed", "skipped", "upstream_failed", "removed"})
 
 
-def dag_run_is_active(dag_id: str, run_id: str) -> bool:
-    """Whether a DAG run exists and has not ended. Works in tasks and, in a thread, in triggers."""
+def dag_runs_are_active(dag_id: str, *run_ids: str) -> bool:
+    """Whether DAG runs exist and none has ended. Works in tasks and, in a thread, in triggers."""
     count = RuntimeTaskInstance.get_dr_count(
-        dag_id=dag_id, run_ids=[run_id], states=_ACTIVE_DAG_RUN
+        dag_id=dag_id, run_ids=list(run_ids), states=_ACTIVE_DAG_RUN
     )
-    return int(count) > 0
+    return int(count) == len(run_ids)
 
 
 def task_states(dag_id: str, run_id: str) -> dict[str, str | None]:
     """State of each task of a DAG run by task id; None for a task that was not scheduled yet."""
-    by_run = RuntimeTaskInstance.get_task_states(dag_id=dag_id, run_ids=[run_id])
-    states = by_run.get(run_id, {})
-    return {task: None if state is None else str(state) for task, state in states.items()}
+    return tasks_of_runs(dag_id, [run_id]).get(run_id, {})
+
+
+def tasks_of_runs(dag_id: str, run_ids: Sequence[str]) -> dict[str, dict[str, str | None]]:
+    """The same of several DAG runs, by the id of each."""
+    by_run = RuntimeTaskInstance.get_task_states(dag_id=dag_id, run_ids=list(run_ids))
+    return {
+        run_id: {task: None if state is None else str(state) for task, state in states.items()}
+        for run_id, states in by_run.items()
+    }
 
 
 def show(dag_id: str, run_id: str, task_id: str, key: str, text: str) -> None:
@@ -91,7 +102,7 @@ class DagRunAddress:
 def owner_is_done(record: RunRecord) -> bool:
     """Whether the DAG run of a headrace run has ended or was deleted; False for other owners."""
     address = DagRunAddress.parse(record.owner)
-    return address is not None and not dag_run_is_active(address.dag_id, address.run_id)
+    return address is not None and not dag_runs_are_active(address.dag_id, address.run_id)
 
 
 def step_is_abandoned(record: RunRecord, step: str) -> bool:
@@ -100,3 +111,36 @@ def step_is_abandoned(record: RunRecord, step: str) -> bool:
     if address is None:
         return False
     return task_states(address.dag_id, address.run_id).get(step) in _ENDED_TASK
+
+
+class Owners:
+    """The DAG runs of many runs, of which Airflow is asked together.
+
+    Only what goes on is believed: of all others it is asked again, one by one, when that counts.
+    """
+
+    def __init__(self, records: Iterable[RunRecord]) -> None:
+        self._living: set[str] = set()
+        self._tasks: dict[str, dict[str, str | None]] = {}
+        by_dag = defaultdict[str, set[str]](set)
+        for address in filter(None, (DagRunAddress.parse(record.owner) for record in records)):
+            by_dag[address.dag_id].add(address.run_id)
+        for dag_id, run_ids in by_dag.items():
+            for some in at_most(sorted(run_ids), _AT_ONCE):
+                self._ask(dag_id, some)
+
+    def _ask(self, dag_id: str, run_ids: Sequence[str]) -> None:
+        if dag_runs_are_active(dag_id, *run_ids):
+            self._living |= {str(DagRunAddress(dag_id=dag_id, run_id=each)) for each in run_ids}
+        for run_id, states in tasks_of_runs(dag_id, run_ids).items():
+            self._tasks[str(DagRunAddress(dag_id=dag_id, run_id=run_id))] = states
+
+    def is_done(self, record: RunRecord) -> bool:
+        """As `owner_is_done`."""
+        return record.owner not in self._living and owner_is_done(record)
+
+    def has_left(self, record: RunRecord, step: str) -> bool:
+        """As `step_is_abandoned`."""
+        states = self._tasks.get(record.owner)
+        may_have = states is None or states.get(step) in _ENDED_TASK
+        return may_have and step_is_abandoned(record, step)

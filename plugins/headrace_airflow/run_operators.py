@@ -23,17 +23,11 @@ from headrace.runs.eta_changes import eta_changes
 from headrace.runs.flow import steps_of
 from headrace.runs.foresight import note_prediction
 from headrace.runs.leases import RELEASED
-from headrace.runs.reaper import ABANDONED, end_run, reap
+from headrace.runs.reaper import ABANDONED, end_run, going_on, reap
 from headrace.runs.runs import Run, RunRequest, create_run, finish_run, open_run, outputs_of
 from headrace.states import StepState
 from headrace.steps.mailbox import StepResult
-from headrace_airflow.airflow_api import (
-    STOPPED,
-    DagRunAddress,
-    owner_is_done,
-    step_is_abandoned,
-    task_states,
-)
+from headrace_airflow.airflow_api import STOPPED, DagRunAddress, Owners, task_states
 from headrace_airflow.assets import MODELS, publish_model
 from headrace_airflow.dag_parts import check_choice, check_overrides, check_sweep, overrides_of
 from headrace_airflow.telemetry import tell_run
@@ -266,7 +260,8 @@ class ReapOperator(BaseOperator):  # type: ignore[misc]
     def execute(self, context: Context) -> list[str]:
         """Returns a line for each thing that was ended."""
         with told_to_airflow():
-            lines = reap(owner_is_done, step_is_abandoned)
+            owners = Owners(going_on())
+            lines = reap(owners.is_done, owners.has_left)
         for line in lines:
             self.log.info("%s", line)
         for change in eta_changes() if self.on_eta_change else ():

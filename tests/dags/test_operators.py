@@ -696,8 +696,10 @@ def airflow_knows(monkeypatch):
     """Scripts what Airflow's API server answers."""
 
     def put(*, active, tasks=None):
-        monkeypatch.setattr(owners, "dag_run_is_active", lambda *_: active)
-        monkeypatch.setattr(owners, "task_states", lambda *_: tasks or {})
+        monkeypatch.setattr(owners, "dag_runs_are_active", lambda *_: active)
+        monkeypatch.setattr(
+            owners, "tasks_of_runs", lambda _, run_ids: dict.fromkeys(run_ids, tasks or {})
+        )
 
     return put
 
@@ -731,6 +733,34 @@ def test_a_run_whose_dag_run_lives_is_left_alone(run, context, airflow_knows):
 def test_a_step_is_abandoned_when_its_task_has_ended(run, airflow_knows, state, abandoned):
     airflow_knows(active=True, tasks={"train": state})
     assert owners.step_is_abandoned(open_ledger().run(run.run_id), "train") is abandoned
+
+
+def test_airflow_is_asked_of_many_runs_at_once(run, monkeypatch):
+    """Of a thousand runs each for itself a pass took longer than its turn."""
+    record, asked, ended = open_ledger().run(run.run_id), [], []
+
+    def count(dag_id, run_ids, states):
+        asked.append(len(run_ids))
+        return len(set(run_ids) - set(ended))
+
+    def states(dag_id, run_ids):
+        asked.append(len(run_ids))
+        return {each: {"train": "failed" if each in ended else "running"} for each in run_ids}
+
+    monkeypatch.setattr(owners.RuntimeTaskInstance, "get_dr_count", count)
+    monkeypatch.setattr(owners.RuntimeTaskInstance, "get_task_states", states)
+    records = [replace(record, owner=f"airflow:headrace_train:{n}") for n in range(150)]
+    living = owners.Owners([*records, replace(record, owner="cli:host:1:2.0")])
+    assert not any(living.is_done(each) or living.has_left(each, "train") for each in records)
+    assert sorted(asked) == [50, 50, 100, 100]
+    ended.append("7")
+    some_ended = owners.Owners(records)
+    assert [each.owner for each in records if some_ended.is_done(each)] == [records[7].owner]
+    left = [each.owner for each in records if some_ended.has_left(each, "train")]
+    assert left == [records[7].owner]
+    ended.clear()  # it was cleared, and goes on: what was seen before does not count
+    assert not some_ended.is_done(records[7])
+    assert not some_ended.has_left(records[7], "train")
 
 
 def test_runs_of_other_owners_are_not_airflows_to_judge(run, airflow_knows):

@@ -59,9 +59,9 @@ def reap(
     """
     done: list[str] = []
     living: list[Run] = []
-    going_on = open_ledger().runs(limit=_MOST_RUNS, states=(StepState.RUNNING,))
-    attempts = open_ledger().attempts_of([record.run_id for record in going_on])
-    for record in going_on:
+    records = going_on()
+    attempts = open_ledger().attempts_of([record.run_id for record in records])
+    for record in records:
         try:
             run = run_of_record(record)
         except HeadraceError as error:
@@ -85,6 +85,11 @@ def reap(
         done += importlib.import_module("headrace.runs.strays").reap(places)
     note_unfinished()
     return tuple(done)
+
+
+def going_on() -> tuple[RunRecord, ...]:
+    """The runs that have not ended, the newest first."""
+    return open_ledger().runs(limit=_MOST_RUNS, states=(StepState.RUNNING,))
 
 
 def _write_off(record: RunRecord, error: HeadraceError) -> None:
