@@ -19,6 +19,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+import headrace
 from headrace.processes import end_processes
 from support.slurm_dev import DevSlurm
 
@@ -118,14 +119,32 @@ def _owner(process: psutil.Process) -> str:
 def _make_python(folder: Path) -> None:
     """An environment like that of the tests, by an interpreter that others may start."""
     own = Path(sys.executable).resolve()
-    parts = (own, *own.parents)
-    base = str(own) if all(each.stat().st_mode & 0o001 for each in parts) else _SYSTEM_PYTHON
+    base = str(own) if _is_open(own) else _SYSTEM_PYTHON
     if not os.access(base, os.X_OK):
         pytest.skip(f"{own} is closed to other accounts, and there is no {base}")
     _run(base, "-m", "venv", "--without-pip", str(folder))
     (packages,) = folder.glob("lib/python3*/site-packages")
-    lines = [f"import site; site.addsitedir({each!r})" for each in site.getsitepackages()]
+    code = _opened(Path(headrace.__file__).parents[1], folder / "code")
+    places = [_opened(Path(each), folder / "packages") for each in site.getsitepackages()]
+    lines = [f"import sys; sys.path.insert(0, {str(code)!r})"]
+    lines += [f"import site; site.addsitedir({str(each)!r})" for each in places]
     (packages / "of_the_tests.pth").write_text("\n".join(lines))
+
+
+def _is_open(path: Path) -> bool:
+    """Whether other accounts may pass through a path to its end."""
+    return all(each.stat().st_mode & 0o001 for each in (path, *path.parents))
+
+
+def _opened(place: Path, copy: Path) -> Path:
+    """A folder if others may enter it, else a copy that they may enter, of links where possible."""
+    if _is_open(place):
+        return place
+    linked = subprocess.run(["cp", "-a", "--link", str(place), str(copy)], check=False)
+    if linked.returncode != 0:  # another file system
+        shutil.rmtree(copy, ignore_errors=True)
+        shutil.copytree(place, copy, symlinks=True)
+    return copy
 
 
 def _run(*command: str) -> None:
