@@ -24,7 +24,7 @@ from headrace.recipe.batch import Login
 from headrace.recipe.load import load_recipe
 from headrace.recipe.site import Role, Site
 from headrace.record import Record
-from headrace.runs import site_places
+from headrace.runs import site_places, site_users
 from headrace.runs.secrets import HERE, secrets_for
 from headrace.runs.walltime import FLOOR_S
 from headrace.states import LeaseState
@@ -94,6 +94,8 @@ def check(
     of_site = (
         *site_places.shared_folder(site, is_proved=is_proved and bool(roles)),
         *site_places.tier_folders(site),
+        *site_users.users(site),
+        *site_users.secrets(site),
     )
     return (Section(part="site", findings=of_site), *roles)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +13,7 @@ from headrace.clusters.preflight import Check, NodeReport
 from headrace.errors import BatchError, HeadraceError, LoginError
 from headrace.recipe.load import load_site
 from headrace.runs import site_check
+from support.access import write_site
 
 
 @pytest.mark.parametrize(("error", "subject"), [(BatchError, "queue"), (LoginError, "login")])
@@ -47,3 +49,29 @@ def test_each_node_is_told_with_what_was_looked_at_or_is_wrong() -> None:
 @pytest.mark.parametrize(("skew_s", "grade"), [(0.0, "ok"), (-60.0, "warn"), (60.0, "warn")])
 def test_clocks_that_differ_are_warned_of(skew_s: float, grade: str) -> None:
     assert site_check._clock(skew_s).grade == grade
+
+
+def test_users_and_secrets_of_a_site_are_looked_at(
+    headrace_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sources = {"KEY": "env:MY_KEY", "TOKEN": "airflow:tracker.password"}
+    write_site(headrace_home, ["ada", "@vision"], secrets=sources)
+
+    def found() -> list[tuple[str, str, str]]:
+        (of_site,) = site_check.check(load_site("club"))
+        return [
+            (each.grade.value, each.subject, each.seen)
+            for each in of_site.findings
+            if each.subject in ("users", "secrets")
+        ]
+
+    team, of_airflow, key = found()
+    assert team[:2] == ("fail", "users")
+    assert "'vision'" in team[2]
+    assert of_airflow == ("ok", "secrets", "not looked at, as Airflow's: TOKEN")
+    assert key[:2] == ("warn", "secrets")
+    assert "MY_KEY" in key[2]
+    (headrace_home / "teams.yaml").write_text("vision: [grace]")
+    monkeypatch.setenv("MY_KEY", "of the test")
+    assert [each[:2] for each in found()] == [("ok", "users"), ("ok", "secrets"), ("ok", "secrets")]
+    assert "of the test" not in str(found())
