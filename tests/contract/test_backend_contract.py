@@ -110,6 +110,7 @@ class BackendContract:
         """Other accounts of the machine reach the ports, and Dask runs what it is sent."""
         folder = opened(site, self.role(kind="pool"))
         other = LeaseFolder(site / "other")
+        other.path.mkdir()
         make_keys(other)
         with Fleet.open(folder) as fleet:
             fleet.nodes(1, START_TIMEOUT_S)
