@@ -345,7 +345,7 @@ def test_a_ticket_opens_the_pages_of_its_lease_and_nothing_else(
         for path in ("../status", "%2e%2e/status", "a%2F..%2F..%2Fb"):
             assert ask(airflow_service, f"{pages}{path}").status == 404, path
         (_, mine, _), (_, other_one, _) = pages[1:].split("/"), theirs[1:].split("/")
-        mixed = other_one.split(".", 1)[0] + "." + mine.split(".", 1)[1]
+        mixed = ".".join([other_one.rsplit(".", 2)[0], *mine.rsplit(".", 2)[1:]])
         for ticket in (mixed, mine[:-9] + mine[-9:][::-1], mine[1:]):
             assert ask(airflow_service, f"/proxy/{ticket}/status").status == 403, ticket
         with pytest.raises(InvalidStatus, match="403"):
