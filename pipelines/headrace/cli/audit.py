@@ -14,6 +14,7 @@ from headrace.cli.console import JsonOption, open_console, tell_json
 from headrace.cli.listing import Listing
 from headrace.ledger.acts import ActRecord
 from headrace.ledger.ledger import open_ledger
+from headrace.runs.audit import Actor
 from headrace.runs.spending import first_day
 
 
@@ -47,7 +48,7 @@ def audit(
 
 
 def _who(row: ActRecord) -> str:
-    return f"{row.user or 'somebody'} in {row.through}"
+    return str(Actor(row.user or "somebody", row.through))
 
 
 def _details(row: ActRecord) -> str:

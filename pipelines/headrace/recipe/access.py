@@ -44,7 +44,7 @@ def teams() -> dict[str, tuple[str, ...]]:
     Raises:
         UserError: The file cannot be used.
     """
-    file = Path(os.environ.get(VARIABLE) or home() / "teams.yaml")
+    file = _file()
     try:
         seen = file.stat()
         return _teams_as_of(file, (seen.st_ino, seen.st_mtime_ns, seen.st_size))
@@ -52,6 +52,10 @@ def teams() -> dict[str, tuple[str, ...]]:
         return {}
     except OSError as error:
         raise UserError(f"{file} cannot be read: {error.strerror or error}") from error
+
+
+def _file() -> Path:
+    return Path(os.environ.get(VARIABLE) or home() / "teams.yaml")
 
 
 @lru_cache(maxsize=4)
@@ -87,7 +91,7 @@ def may_use(site: Site, user: str) -> bool:
     if unknown is not None:
         raise UserError(
             f"`allowed_users` of site '{site.name}' has the team '{unknown}', which is not known",
-            nearest(unknown, known),
+            nearest(unknown, known) if known else f"Write its users into {_file()}.",
         )
     return any(user in known[each] for each in named)
 

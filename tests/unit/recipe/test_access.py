@@ -42,6 +42,10 @@ def test_a_team_that_is_not_there_lets_nobody_in(headrace_home: Path):
     with pytest.raises(UserError, match="has the team 'visoin'") as caught:
         check_user(load_site("club"), "ada")
     assert caught.value.hint == "Did you mean 'vision'? Valid: vision."
+    (headrace_home / "teams.yaml").unlink()
+    with pytest.raises(UserError) as caught:
+        may_use(load_site("club"), "eve")
+    assert caught.value.hint == f"Write its users into {headrace_home / 'teams.yaml'}."
 
 
 @pytest.mark.parametrize(

@@ -93,7 +93,7 @@ const checkpointColumns = (now) => [
 
 const actColumns = (now) => [
   { id: "at", title: "When", lead: true, cell: (row) => html`<${Time} at=${row.at} now=${now} />` },
-  { id: "who", title: "Who", cell: (row) => html`${row.user || "somebody"} in ${row.through}` },
+  { id: "who", title: "Who", cell: (row) => `${row.user || "somebody"}${row.through === "Airflow" ? " in " : "@"}${row.through}` },
   { id: "what", title: "What", cell: (row) => html`${row.what}${row.refused && html` <span class="tag">refused</span>`}` },
   { id: "details", title: "Details", wide: true, cell: (row) => [row.details, row.refused].filter(Boolean).join("; ") || null },
 ];
