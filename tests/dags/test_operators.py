@@ -333,7 +333,7 @@ def test_a_full_site_with_a_folder_for_each_user_is_asked_again_seldom(run, cont
 
 def test_who_has_as_many_leases_as_each_may_waits_for_one_of_these(run, context, script):
     """Not for room in the site, which there is: the task would ask again at once, for ever."""
-    script("leases.acquire", OwnLeasesError("User ann has 1 leases open (limits.leases_user)."))
+    script("leases.acquire", OwnLeasesError("User ann has 1 lease open (limits.leases_user)."))
     own = lease_on_disk(run, host=ProcessIdentity.of())
     with pytest.raises(TaskDeferred) as deferred:
         acquire(run, context)
@@ -341,7 +341,7 @@ def test_who_has_as_many_leases_as_each_may_waits_for_one_of_these(run, context,
     assert trigger.serialize()[1]["only"] == [own]
     assert num_open(trigger.leases_folder, 60.0, trigger.only) == 1
     assert num_open(trigger.leases_folder, 60.0, ["another"]) == 0
-    assert "has 1 leases open" in context["ti"].pushed["machines"]
+    assert "has 1 lease open" in context["ti"].pushed["machines"]
 
 
 QUEUES = [QueueFullError("waiting: EC2 has no capacity for m5"), SilentError("EC2 says 503: no")]

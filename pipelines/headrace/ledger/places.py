@@ -172,8 +172,9 @@ def why_own_full(owner: str, taken: Iterable[LeaseRecord], most: int | None) -> 
     if most is None or len(own) < most:
         return ""
     listed = ", ".join(f"{each.lease_id} (run {each.run_id})" for each in own[:_MOST_SHOWN])
+    counted = f"{len(own)} lease{'s' if len(own) > 1 else ''}"
     return (
-        f"User {owner} has {len(own)} leases open on site '{own[0].site_name}', which allows "
+        f"User {owner} has {counted} open on site '{own[0].site_name}', which allows "
         f"{most} to each (limits.leases_user): {listed}"
     )
 

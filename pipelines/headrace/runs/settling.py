@@ -147,12 +147,14 @@ _MOST_SHOWN = 8
 def why_no_room(run: Run) -> str:
     """Who holds the leases of a run's site since when, and how to free one; empty with room.
 
-    With room that its user may not take, which leases that user has.
+    With room that its user may not take, which leases that user has in other runs: the run gives
+    back its own by itself.
     """
     taken, limits = open_ledger().active_leases(run.site.name), run.site_now.limits
     most = limits.max_leases
     if len(taken) < most:
-        return why_own_full(run.user, taken, limits.leases_user)
+        others = (each for each in taken if each.run_id != run.run_id)
+        return why_own_full(run.user, others, limits.leases_user)
     held = [_held(each, open_ledger().run(each.run_id), run) for each in taken[:_MOST_SHOWN]]
     first = (
         f"Site '{run.site.name}' has {len(taken)} leases open and allows {most} "

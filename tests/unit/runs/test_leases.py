@@ -129,6 +129,8 @@ def test_a_user_has_so_many_leases_at_once_as_the_site_says_now(headrace_home, m
     assert mine in caught.value.what
     assert leases.awaited(second, caught.value) == (1, (mine,))
     assert why_no_room(second) == caught.value.what
+    assert "has 1 lease open" in caught.value.what
+    assert not why_no_room(first)  # what it has itself goes when its next step begins
     assert leases.acquire(make_run(site="club", user="bob"), "cpu")
     write_site(headrace_home, None, limits={"leases_user": 2})
     assert leases.acquire(second, "cpu")
