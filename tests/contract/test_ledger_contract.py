@@ -399,9 +399,7 @@ class LedgerContract:
         ledger.add_run(run_row())
         most = {"max_active": 3, "max_owner": 1, "waits": True}
         ledger.add_lease(lease_row("ada1", key="ada1", owner="ada"), **most)
-        with pytest.raises(
-            OwnLeasesError, match=r"User ada has 1 lease open .*: ada1 \(run run-1"
-        ):
+        with pytest.raises(OwnLeasesError, match=r"User ada has 1 lease open .*: ada1 \(run run-1"):
             ledger.add_lease(lease_row("ada2", key="ada2", owner="ada"), **most)
         ledger.add_lease(lease_row("bob1", key="bob1", owner="bob"), **most)
         assert [each.lease_id for each in ledger.active_leases("laptop")] == ["ada1", "bob1"]
