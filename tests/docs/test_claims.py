@@ -22,6 +22,13 @@ def rows(page: Path, heading: str) -> list[str]:
     return [line for line in section.splitlines() if line.startswith("|")][2:]
 
 
+def test_what_a_set_up_takes_is_told_alike():
+    told = re.compile(r"\d to \d minutes on \d cores, and [\d.]+ GB")
+    pages = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "scripts/setup.sh")]
+    assert len({found for page in pages for found in told.findall(page.read_text())}) == 1
+    assert all(told.search(page.read_text()) for page in pages)
+
+
 def test_what_is_the_same_to_the_bit_is_held_by_tests():
     """`test_links.py` sees to it that tests of these names exist."""
     claims = rows(EXPLANATIONS / "determinism.md", "The same to the bit")
