@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field, field_validator, model_validator
 
 from headrace.recipe.base import Bytes, Fraction, Name, Target, no_credentials
+from headrace.recipe.globs import Globs
 from headrace.record import Record
 
 TRAIN = "train"
@@ -59,7 +60,7 @@ class DatasetSpec(Record):
     format: SourceFormat = "auto"
     """What lies in `source`: one file a sample, tar files of such files, WebDataset shards, HDF5
     files, Parquet files, what Hugging Face's `save_to_disk` wrote, or files for `reader`."""
-    include: tuple[str, ...] = tuple(f"**/*.{suffix}" for suffix in _INCLUDED)
+    include: Globs = tuple(f"**/*.{suffix}" for suffix in _INCLUDED)
     """Glob patterns, relative to `source`, of the files (also those in tar files) that count; where
     rows are samples, of the files that hold them (all, when it is left out)."""
     fields: dict[Name, str] = {}

@@ -13,6 +13,7 @@ from headrace.packing.decode import decode_array
 from headrace.packing.samples import FieldKind, SampleRef, SourceField, UnreadableError, Value
 from headrace.packing.sources.place import Check, SourcePlace
 from headrace.recipe.dataset import DatasetSpec
+from headrace.recipe.globs import matcher
 
 ARCHIVE = ".npz"
 """Ending of a file of several arrays."""
@@ -33,10 +34,6 @@ _NUMBER = re.compile(
     r"\s*[+-]?((0|[1-9][0-9]*)(\.[0-9]*)?|\.[0-9]+)(e[+-]?[0-9]+)?\s*|\s*[+-]?(nan|inf)\s*",
     re.IGNORECASE,
 )
-
-_PARTS = re.compile(r"(\*\*/|\*\*|\*|\?|\[[^]]+\])")
-_ENDING = re.compile(r"\*\*/\*\.([a-z0-9]+)", re.IGNORECASE)
-_SPECIAL = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
 
 
 def suffix_of(path: str) -> str:
@@ -75,30 +72,6 @@ def _text(content: bytes) -> str:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise UnreadableError(f"not UTF-8: {error}") from None
-
-
-def matcher(globs: Sequence[str]) -> Callable[[str], object]:
-    """Tells whether a path matches a glob, as the pattern of `any_of` does, or faster."""
-    endings = {f".{match[1].lower()}" for glob in globs if (match := _ENDING.fullmatch(glob))}
-    if len(endings) < len({glob.lower() for glob in globs}):
-        return any_of(globs).fullmatch
-    usual = tuple(endings)
-    return lambda path: path.endswith(usual) or path.lower().endswith(usual)
-
-
-def any_of(globs: Sequence[str]) -> re.Pattern[str]:
-    """Pattern whose `fullmatch` tells whether a path matches a glob; letter case is ignored."""
-    regexes = ("".join(map(_regex, _PARTS.split(glob))) for glob in globs)
-    return re.compile("|".join(f"(?:{regex})" for regex in regexes), re.IGNORECASE)
-
-
-def _regex(part: str) -> str:
-    if part in _SPECIAL:
-        return _SPECIAL[part]
-    if part.startswith("[") and part.endswith("]"):
-        inner = part[1:-1].replace("\\", "\\\\")
-        return f"[^{inner[1:]}]" if inner.startswith("!") else f"[{inner}]"
-    return re.escape(part)
 
 
 def check_field_name(name: str, column: str) -> None:

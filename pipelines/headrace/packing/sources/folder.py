@@ -23,7 +23,6 @@ from headrace.packing.sources.files import (
     check_unique,
     field_of,
     kind_of,
-    matcher,
     no_second_label,
     plural,
     suffix_of,
@@ -33,6 +32,7 @@ from headrace.packing.sources.parts import grouped, made_of, parts_of, patterns_
 from headrace.packing.sources.place import Check, SourcePlace
 from headrace.packing.sources.tars import TarPlace
 from headrace.recipe.dataset import DatasetSpec
+from headrace.recipe.globs import matcher
 
 
 def tar_source(

@@ -9,12 +9,13 @@ from typing import cast
 from headrace.errors import RecipeError
 from headrace.objects.store import is_remote, open_store
 from headrace.packing.samples import NOTHING, Access, Fields, Source
-from headrace.packing.sources.files import any_of, suffix_of
+from headrace.packing.sources.files import suffix_of
 from headrace.packing.sources.parts import patterns_of
 from headrace.packing.sources.place import LocalPlace, SourcePlace
 from headrace.packing.sources.remote import RemotePlace
 from headrace.packing.sources.tars import is_webdataset
 from headrace.recipe.dataset import DatasetSpec, SourceFormat
+from headrace.recipe.globs import matcher
 
 # what makes a source: of the dataset, where its files lie, fields known from a listing, and access
 _FORMS = {
@@ -96,7 +97,7 @@ def _form_of(spec: DatasetSpec, place: SourcePlace) -> SourceFormat:
 def _containers_of(spec: DatasetSpec, place: SourcePlace) -> dict[SourceFormat, str]:
     """The first container of every form; empty as soon as a file is a sample."""
     patterns = patterns_of(spec.fields)
-    matches = any_of(spec.include).fullmatch
+    matches = matcher(spec.include)
     found: dict[SourceFormat, str] = {}
     for path in place.names():
         form = _CONTAINERS.get(suffix_of(path))
