@@ -23,10 +23,24 @@ _SECRETS = re.compile(
 
 What is masked already stays as it is."""
 
+_WORDS = re.compile(r"([^\s'\"]*@)([^\s'\"@]*)")
+"""Up to the last `@` of a word, behind which there is no password, and the rest of it."""
+
+
+MAX_CHARS = 8000
+"""Longest of the two parts of an error, in characters."""
+
 
 def without_secrets(text: str) -> str:
     """A text with `***` for users and passwords in its URLs."""
-    return _SECRETS.sub("***@", text)
+    if "@" not in text or "://" not in text:
+        return text
+    return _WORDS.sub(lambda word: _SECRETS.sub("***@", word[1]) + word[2], text)
+
+
+def shortened(text: str, most: int = 200) -> str:
+    """A text of at most so many characters, and `…` for what is left out."""
+    return text if len(text) <= most else f"{text[:most]}…"
 
 
 class HeadraceError(Exception):
@@ -40,7 +54,7 @@ class HeadraceError(Exception):
     failure_class: ClassVar[FailureClass] = FailureClass.INFRASTRUCTURE
 
     def __init__(self, what: str, hint: str = "") -> None:
-        what, hint = without_secrets(what), without_secrets(hint)
+        what, hint = (shortened(without_secrets(part), MAX_CHARS) for part in (what, hint))
         super().__init__(f"{what}\n  {hint}" if hint else what)
         self.what = what
         self.hint = hint

@@ -16,10 +16,10 @@ from typing import Any
 from airflow.sdk import Param, TaskGroup
 from yaml import YAMLError
 
-from headrace.errors import RecipeError, SiteError, UserError, nearest
+from headrace.errors import RecipeError, SiteError, UserError, nearest, shortened
 from headrace.probes.records import PARTS
 from headrace.recipe.load import available
-from headrace.recipe.overrides import check_from_outside
+from headrace.recipe.overrides import check_from_outside, check_size
 from headrace.recipe.suite import MAX_TRIALS
 from headrace.recipe.yaml_text import parsed
 from headrace.suites import sweep_words
@@ -180,7 +180,9 @@ def overrides_of(params: Mapping[str, Any]) -> tuple[str, ...]:
             f"{', '.join(twice)} is given twice: by its own field and in the overrides",
             "Empty one of the two.",
         )
-    return (*(f"{key}={json.dumps(value)}" for key, value in keys.items()), *lines)
+    overrides = (*(f"{key}={json.dumps(value)}" for key, value in keys.items()), *lines)
+    check_size(overrides)
+    return overrides
 
 
 def check_choice(kind: str, name: str) -> str:
@@ -198,7 +200,7 @@ def check_overrides(overrides: Sequence[str]) -> tuple[str, ...]:
         key, sign, text = override.partition("=")
         if not sign or re.fullmatch(_KEY, key) is None or "\n" in text or "\r" in text:
             raise RecipeError(
-                f"The override '{override}' is not one line of the form key=value",
+                f"The override '{shortened(override)}' is not one line of the form key=value",
                 "Write for example trainer.max_epochs=3.",
             )
     check_from_outside(overrides)

@@ -23,6 +23,7 @@ from headrace.cli.watching import Watching
 from headrace.cli.words import most_words
 from headrace.errors import RecipeError, StepError
 from headrace.recipe.load import load_recipe, load_site
+from headrace.recipe.overrides import check_size
 from headrace.runs.execute import LeasePreview, execute, previews
 from headrace.runs.foresight import BETWEEN, Prediction, predict
 from headrace.runs.runs import RunRequest, create_run
@@ -55,6 +56,7 @@ def plan(
         headrace plan digits --site slurm-dev --dry-run
         headrace plan digits --calibrate
     """
+    check_size(overrides or ())
     if measure:
         calibrate(request_of(recipe, overrides, site))
     asked, place = load_recipe(recipe, overrides or ()), load_site(site)

@@ -21,6 +21,7 @@ from headrace.cli.watching import REFRESH_S, Watching, look
 from headrace.errors import UnknownNameError, nearest
 from headrace.files.layout import RunFolder
 from headrace.ledger.ledger import open_ledger
+from headrace.recipe.overrides import check_size
 from headrace.runs.audit import Actor
 from headrace.runs.execute import execute
 from headrace.runs.flow import steps_of
@@ -72,6 +73,8 @@ def run(
 
 def request_of(recipe: str, overrides: Sequence[str] | None, site: str, **more: Any) -> RunRequest:
     """What somebody asks for from this terminal; `more` are further fields of `RunRequest`."""
+    if more.get("kind") != "suite":  # of which the sweeps are written out
+        check_size(overrides or ())
     given = {"recipe": recipe, "site": site, "overrides": tuple(overrides or ()), **more}
     own = {"key": f"cli:{uuid.uuid4().hex}", "owner": process_owner()}
     return RunRequest.model_validate({**given, **own})

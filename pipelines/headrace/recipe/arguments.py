@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
-from headrace.errors import TargetError, nearest
+from headrace.errors import TargetError, nearest, shortened
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.signatures import Definition, Signature, SourceCode
 from headrace.recipe.site import Role
@@ -47,7 +47,7 @@ _OF_DETECTION = {
 }
 """Modules that a metric of torchmetrics.detection needs, of each group one: looked for when it is
 made."""
-_NUMBERS = re.compile(r"\s*[-+.\deE]*\d[-+.\deE]*\s*(,\s*[-+.\deE]*\d[-+.\deE]*\s*)+")
+_NUMBERS = re.compile(r"\s*[-+.eE]*\d[-+.\deE]*\s*(,\s*[-+.eE]*\d[-+.\deE]*\s*)+")
 
 
 def check_reader(recipe: Recipe, role: Role) -> None:
@@ -210,7 +210,8 @@ def _check_value(use: Use, name: str, value: object, takes: Signature) -> None:
     if _cannot_be(value, types) or is_text_for_number:
         wanted = " or ".join(sorted(types)) or "number"
         raise TargetError(
-            f"{use.key}.{name} is {value!r}, but {use.name} takes one {wanted} there",
+            f"{use.key}.{name} is {shortened(repr(value))}, but {use.name} takes one {wanted} "
+            "there",
             "A run has one value for each argument: ask for a run with each of them."
             if are_many
             else f"Write it as {wanted}.",

@@ -5,9 +5,26 @@ from __future__ import annotations
 import re
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, BeforeValidator, ByteSize, ConfigDict, Field, WithJsonSchema
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ByteSize,
+    ConfigDict,
+    Field,
+    WithJsonSchema,
+)
 
-from headrace.errors import without_secrets
+from headrace.errors import shortened, without_secrets
+
+MAX_COUNT = 10**12
+"""More samples, steps or epochs than anyone has."""
+
+MAX_BYTES = 2**60
+"""More bytes than anyone has, 1 EiB."""
+
+MAX_SECONDS = 100 * 366 * 86400.0
+"""A hundred years."""
 
 _DURATION_UNITS_S = {"s": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
@@ -31,9 +48,9 @@ class Target(BaseModel):
 def _parse_duration(value: object) -> object:
     if not isinstance(value, str):
         return value
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(s|min|m|h|d)?\s*", value)
+    match = re.fullmatch(r"(\d{1,20}(?:\.\d{1,20})?)\s*(s|min|m|h|d)?", value.strip())
     if match is None:
-        raise ValueError(f"'{value}' is no duration; write 90s, 30min, 4h or 2d")
+        raise ValueError(f"'{shortened(value)}' is no duration; write 90s, 30min, 4h or 2d")
     return float(match[1]) * _DURATION_UNITS_S[match[2] or "s"]
 
 
@@ -45,23 +62,33 @@ def no_credentials(key: str, location: str | None) -> None:
         )
 
 
+def _bounded(size: ByteSize) -> ByteSize:
+    if size > MAX_BYTES:
+        raise ValueError(f"at most 2^60 bytes (1 EiB), not {size:.3g}")
+    return size
+
+
 _DURATION_SCHEMA = {
     "anyOf": [
-        {"type": "number", "minimum": 0},
+        {"type": "number", "minimum": 0, "maximum": MAX_SECONDS},
         {"type": "string", "pattern": r"^\s*\d+(\.\d+)?\s*(s|min|m|h|d)?\s*$"},
     ]
 }
 
 Seconds = Annotated[
-    float, Field(ge=0), BeforeValidator(_parse_duration), WithJsonSchema(_DURATION_SCHEMA)
+    float,
+    Field(ge=0, le=MAX_SECONDS, allow_inf_nan=False),
+    BeforeValidator(_parse_duration),
+    WithJsonSchema(_DURATION_SCHEMA),
 ]
 """A duration in seconds; written as a number or as `90s`, `30min`, `4h`, `2d`."""
 
 
 def _parse_lifetime(value: object) -> object:
     seconds = value if value == "auto" else _parse_duration(value)
-    if isinstance(seconds, (int, float)) and seconds < 0:
-        raise ValueError(f"{value} is less than no time; write 90s, 30min, 4h, 2d or auto")
+    if isinstance(seconds, (int, float)) and not 0 <= seconds <= MAX_SECONDS:
+        told = shortened(str(value))
+        raise ValueError(f"{told} is no time up to 100 years; write 90s, 30min, 4h, 2d or auto")
     return seconds
 
 
@@ -72,11 +99,52 @@ Lifetime = Annotated[
 ]
 """A duration in seconds, as `Seconds`, or `auto` to let headrace choose."""
 
-Bytes = ByteSize
+Bytes = Annotated[
+    ByteSize,
+    AfterValidator(_bounded),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "string", "pattern": r"^\s*(\d*\.?\d+)\s*(\w+)?"},
+                {"type": "integer", "minimum": 0, "maximum": MAX_BYTES},
+            ]
+        }
+    ),
+]
 """A size in bytes; written as a number or as `64MiB`, `2GB`."""
 
-Fraction = Annotated[float, Field(ge=0, le=1)]
+Fraction = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 """A share between 0 and 1."""
+
+Count = Annotated[int, Field(ge=1, le=MAX_COUNT)]
+"""How many samples, steps or epochs there are."""
+
+CountFrom0 = Annotated[int, Field(ge=0, le=MAX_COUNT)]
+"""The same, or none."""
+
+Parallel = Annotated[int, Field(ge=1, le=10**6)]
+"""How many nodes, ranks, threads, jobs or trials there are at once."""
+
+Times = Annotated[int, Field(ge=0, le=10_000)]
+"""How often something is done again, or how far ahead."""
+
+Seed = Annotated[int, Field(ge=0, lt=2**32)]
+"""A seed, as numpy and PyTorch take them."""
+
+Number = Annotated[float, Field(ge=-1e15, le=1e15, allow_inf_nan=False)]
+"""A number that is neither NaN nor infinite."""
+
+Amount = Annotated[Number, Field(gt=0)]
+"""How much of something there is, as US dollars or hours."""
+
+AmountFrom0 = Annotated[Number, Field(ge=0)]
+"""The same, or nothing."""
+
+Texts = Annotated[tuple[str, ...], Field(max_length=10_000)]
+"""Some texts."""
+
+Targets = Annotated[tuple[Target, ...], Field(max_length=1000)]
+"""Some targets."""
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
 """A name that is safe in file names: letters, digits, dot, underscore, hyphen."""

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from headrace.recipe.base import Bytes, Name, Seconds
+from headrace.recipe.base import Bytes, Name, Parallel, Seconds, Texts, Times
 from headrace.record import Record
 
 _REFUSED = {
@@ -124,11 +124,11 @@ class Container(Record):
     """Image file or folder, seen by all nodes."""
     python: str = "python3"
     """Python in the image, with the same headrace and Dask as outside."""
-    binds: tuple[str, ...] = ()
+    binds: Texts = ()
     """Folders of the node that are seen inside, as `FROM` or `FROM:TO`; site and tiers are."""
     env: dict[str, str] = {}
     """Environment variables inside, besides those of the job."""
-    options: tuple[str, ...] = ()
+    options: Texts = ()
     """Further options of the program that starts it."""
     gpus: Literal["nvidia", "amd"] = "nvidia"
     """Whose accelerators Apptainer shows inside when the role has some (`--nv`, `--rocm`)."""
@@ -145,7 +145,7 @@ class Login(Record):
     identity: str | None = None
     """File of the private key, also with `{user}`; null for what OpenSSH finds: an agent, the keys
     in `~/.ssh`."""
-    options: tuple[str, ...] = ()
+    options: Texts = ()
     """Further options of OpenSSH, such as `ProxyJump=gate.example.org`."""
     path: str = ""
     """Folders of the batch system's commands there, when a plain `ssh` does not find them."""
@@ -170,7 +170,7 @@ class Batch(Record):
     """Slurm's quality of service; null for the default."""
     parallel_environment: str | None = None
     """Grid Engine's parallel environment that gives each node all its slots; null for one slot."""
-    gpus_per_node: int = Field(default=0, ge=0)
+    gpus_per_node: Times = 0
     """Accelerators of each node."""
     gpu_type: Name | None = None
     """Type of the accelerators in the cluster's words, such as `a100`; null for any."""
@@ -182,19 +182,19 @@ class Batch(Record):
     """Nodes that no other job shares."""
     reservation: str | None = None
     """Reservation that the job may use; null for none."""
-    nodelist: tuple[str, ...] = ()
+    nodelist: Texts = ()
     """Nodes that the job must get, such as `node[1-4]`."""
-    exclude: tuple[str, ...] = ()
+    exclude: Texts = ()
     """Nodes that the job must not get."""
-    options: tuple[str, ...] = ()
+    options: Texts = ()
     """Further options of the submit command, such as `--comment=two words`."""
-    srun_options: tuple[str, ...] = ()
+    srun_options: Texts = ()
     """Further options of Slurm's `srun`, which starts one task a node, such as `--mpi=none`."""
-    modules: tuple[str, ...] = ()
+    modules: Texts = ()
     """Environment modules that are loaded before the prologue, such as `cuda/12.4`."""
-    prologue: tuple[str, ...] = ()
+    prologue: Texts = ()
     """Shell lines that run on the first node before anything else, such as `ulimit -n 65536`."""
-    epilogue: tuple[str, ...] = ()
+    epilogue: Texts = ()
     """Shell lines that run on the first node after all else, unless the job was ended."""
     python: str | None = None
     """Python of the nodes, with headrace in it; null for the one that runs headrace here."""
@@ -207,17 +207,19 @@ class Batch(Record):
     config: str | None = None
     """Which batch system, where there are several (`SLURM_CONF`, `PBS_CONF_FILE`, `SGE_ROOT`,
     `LSF_ENVDIR`, `CONDOR_CONFIG`, `OARCONFFILE`); null for the machine's own."""
-    hosts: tuple[Annotated[Login, BeforeValidator(_as_login)], ...] = ()
+    hosts: Annotated[
+        tuple[Annotated[Login, BeforeValidator(_as_login)], ...], Field(max_length=100_000)
+    ] = ()
     """Machines of backend `ssh`; a gang takes the first ones, and the very first holds its host."""
     login: Login | None = None
     """Login node where the commands run, over one SSH connection; null for this machine."""
     poll: Annotated[Seconds, Field(gt=0)] = 10.0
     """Time between two questions to the queue, which are for all leases of the site together."""
-    submits_per_minute: int = Field(default=30, ge=1)
+    submits_per_minute: Parallel = 30
     """Most jobs that the leases of the site submit in a minute."""
-    max_jobs: int | None = Field(default=None, ge=1)
+    max_jobs: Parallel | None = None
     """Most jobs of the site that are in the queue at once, running ones too; null: Slurm's own."""
-    max_queued: int | None = Field(default=None, ge=1)
+    max_queued: Parallel | None = None
     """Most jobs of the site that wait in the queue at once; null for no limit."""
 
     @model_validator(mode="after")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Annotated, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import ByteSize, Field, field_validator, model_validator
 
-from headrace.recipe.base import Bytes, Fraction, Name, Target, no_credentials
+from headrace.recipe.base import Bytes, Count, Fraction, Name, Parallel, Target, no_credentials
 from headrace.recipe.globs import Globs
 from headrace.record import Record
 
@@ -33,8 +33,8 @@ _OF_SOURCES = (
 )  # fmt: skip
 """Keys that say nothing about a packed dataset, unless they have their defaults."""
 
-
-Positive = Annotated[int, Field(ge=1)]
+Pixels = Annotated[int, Field(ge=1, le=100_000)]
+"""Height or width of an image."""
 
 
 def in_split_order(names: Iterable[str]) -> list[str]:
@@ -89,9 +89,9 @@ class DatasetSpec(Record):
     """Share of the samples in each split; must add up to 1. Their order means nothing."""
     stratify: bool = True
     """Whether every split keeps the class shares of the whole."""
-    split_seed: int = Field(default=0, ge=0)
+    split_seed: int = Field(default=0, ge=0, lt=2**64)
     """Seed of the split and of the order of samples in the shards."""
-    folds: int | None = Field(default=None, ge=2)
+    folds: Annotated[Parallel, Field(ge=2)] | None = None
     """Cut split `train` into so many folds for cross-validation; there is no split `val` then."""
 
     @field_validator("splits")
@@ -145,13 +145,13 @@ class PackField(Record):
     keep: Literal["encoded", "decode"] | None = None
     """The file's bytes as they are, or what they decode to; null: as `pack.images` says for
     images, encoded for audio."""
-    resize: tuple[Positive, Positive] | None = None
+    resize: tuple[Pixels, Pixels] | None = None
     """Height and width that images are resized to."""
     filter: Literal["nearest", "bilinear", "bicubic", "lanczos"] = "bilinear"
     """Filter of the resizing, as in Pillow: what becomes smaller is smoothed."""
     channels: Literal[1, 3] | None = None
     """Make all images grey (1) or red, green, blue (3); null keeps what they are."""
-    sample_rate: int | None = Field(default=None, ge=1)
+    sample_rate: Parallel | None = None
     """Samples a second that audio is resampled to; null keeps the rate, which must be one."""
     dtype: Literal[
         "uint8", "int8", "int16", "uint16", "int32", "uint32", "int64", "float16", "float32",
@@ -163,7 +163,7 @@ class PackField(Record):
     store every shape; null: `ragged` for audio, else `error`."""
     codec: Literal["none", "lz4", "zstd", "blosc"] = "none"
     """Compression of fixed fields; `none` reads fastest."""
-    chunk_samples: int | None = Field(default=None, ge=1)
+    chunk_samples: Count | None = None
     """Samples that `codec` compresses together, up to 16 MiB, and decompresses for any one of them:
     more make small samples smaller, and slower to read; null: one, or as many as fit 4 KiB."""
 
@@ -182,11 +182,11 @@ class PackSpec(Record):
     statistics: Literal["all", "sample", "none"] = "sample"
     """Mean, deviation and range of each field over all elements, or from all samples but over about
     8 million elements (all of a smaller field), or left out; classes are always counted."""
-    shard_bytes: Bytes = Bytes(64 * 2**20)
+    shard_bytes: Bytes = ByteSize(64 * 2**20)
     """Aim for shards of about this size."""
-    shard_samples: int | None = Field(default=None, ge=1)
+    shard_samples: Count | None = None
     """Samples a shard; overrides `shard_bytes`."""
-    shards_multiple_of: int = Field(default=1, ge=1)
+    shards_multiple_of: Parallel = 1
     """Make the shards of a split (or fold) a multiple of this, as world size x workers, of equal
     size; a split of fewer samples is left as it is."""
     append: bool = False

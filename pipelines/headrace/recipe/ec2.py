@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from headrace.recipe.base import Bytes, no_credentials
+from headrace.recipe.base import Amount, AmountFrom0, Bytes, Count, Texts, no_credentials
 from headrace.record import Record
 
 Market = Literal["on-demand", "spot", "capacity-block"]
@@ -22,23 +22,23 @@ class Ec2(Record):
     such as `headrace-*`, of which the newest is taken."""
     image_owner: str = "self"
     """Account whose images a pattern of names looks for: its number, `self` or `amazon`."""
-    instance_types: Annotated[tuple[str, ...], Field(min_length=1)]
+    instance_types: Annotated[Texts, Field(min_length=1)]
     """Types of instances, the most wanted first, such as `g5.2xlarge`; one job has one type."""
-    markets: Annotated[tuple[Market, ...], Field(min_length=1)] = ("on-demand",)
+    markets: Annotated[tuple[Market, ...], Field(min_length=1, max_length=10)] = ("on-demand",)
     """How they are paid, tried in this order for each type: `spot`, `on-demand`, or both; or
     `capacity-block`, for instances of the capacity block that is `capacity_reservation`."""
     rebalance: Literal["save", "leave"] = "save"
     """What EC2's recommendation to leave a spot instance does: `save` lets training save a
     checkpoint and stay; `leave` does what an interruption notice does."""
-    interruptions_per_hour: Annotated[float, Field(ge=0)] | None = None
+    interruptions_per_hour: AmountFrom0 | None = None
     """Interruptions of one spot instance an hour, for what `headrace plan` says they cost; null
     assumes that 1 in 5 instances is interrupted within a month."""
-    max_price: Annotated[float, Field(gt=0)] | None = None
+    max_price: Amount | None = None
     """Most US dollars an hour for a spot instance; null for the price on demand."""
-    subnets: tuple[str, ...] = ()
+    subnets: Texts = ()
     """Subnets, tried in this order for each type and market; empty: that of the default VPC. All
     nodes of a gang are in one."""
-    security_groups: tuple[str, ...] = ()
+    security_groups: Texts = ()
     """Ids of security groups; they let the nodes reach each other and the host."""
     instance_profile: str | None = None
     """Name of the instance profile, which gives the nodes a role of IAM; null for none."""
@@ -48,7 +48,7 @@ class Ec2(Record):
     """Account of the image that the work runs as; null for root."""
     disk: Bytes | None = None
     """Size of the root volume; null for what the image says."""
-    disk_iops: int | None = Field(default=None, ge=3000)
+    disk_iops: Annotated[Count, Field(ge=3000)] | None = None
     """Requests a second of the root volume (gp3); null for 3000."""
     disk_throughput: Bytes | None = None
     """Bytes a second of the root volume (gp3); null for 125 MiB."""
@@ -63,12 +63,14 @@ class Ec2(Record):
     """Whether the nodes get an Elastic Fabric Adapter as their network interface."""
     capacity_reservation: str | None = None
     """Capacity reservation that is used, on demand or as the capacity block that it is."""
-    prices: dict[str, dict[Market, Annotated[float, Field(ge=0)]]] = {}
+    prices: dict[str, dict[Market, AmountFrom0]] = {}
     """US dollars an hour by type and market, as in `{g5.xlarge: {on-demand: 1.006}}`; what is not
     written here is asked for, see `price_sources`."""
     prices_as_of: Annotated[str, Field(pattern=r"^\d{4}-\d\d-\d\d$")] | None = None
     """Date of `prices`, which the ledger keeps with them, such as `2026-06-17`."""
-    price_sources: tuple[Literal["spot-history", "price-list"], ...] = ("spot-history",)
+    price_sources: Annotated[
+        tuple[Literal["spot-history", "price-list"], ...], Field(max_length=10)
+    ] = ("spot-history",)
     """Whom to ask for other prices: EC2 for spot prices; the price list of AWS for those on demand,
     which needs the right `pricing:GetProducts`. What nobody tells stays unknown, and is no 0."""
     tags: dict[str, str] = {}

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from headrace.recipe.base import Name, Target
+from headrace.recipe.base import MAX_COUNT, Count, Name, Number, Target
 from headrace.record import Record
 
 
@@ -41,8 +41,8 @@ _Targets = Annotated[
 
 def _of_a_kind(checkpoint: int | str) -> int | str:
     if isinstance(checkpoint, int):
-        if checkpoint < 1:
-            raise ValueError("optimizer steps are counted from 1")
+        if not 1 <= checkpoint <= MAX_COUNT:
+            raise ValueError(f"optimizer steps are counted from 1 to {MAX_COUNT:,}")
     elif checkpoint not in ("last", "best") and ("/" not in checkpoint or "://" in checkpoint):
         raise ValueError("valid: last, best, a number of optimizer steps, or the path of a file")
     return checkpoint
@@ -59,12 +59,12 @@ class EvaluateSpec(Record):
     checkpoint: _Checkpoint = "last"
     """Which one is evaluated: the `last` of training, the `best` by `trainer.monitor`, the one
     after so many optimizer steps, which is kept for that, or a file by its path, `./mine.ckpt`."""
-    also_splits: tuple[Name, ...] = ()
+    also_splits: Annotated[tuple[Name, ...], Field(max_length=1000)] = ()
     """Further splits; each with each checkpoint has a report of its own."""
-    also_checkpoints: tuple[_Checkpoint, ...] = ()
+    also_checkpoints: Annotated[tuple[_Checkpoint, ...], Field(max_length=1000)] = ()
     """Further checkpoints, in the same way. Only those of `split` and `checkpoint` are held to
     `min_metrics` and `max_metrics`."""
-    batch_size: int = Field(default=512, ge=1)
+    batch_size: Count = 512
     """Samples a forward pass."""
     task: Literal["multiclass", "binary", "multilabel", "regression", "custom"] = "multiclass"
     """What the model's output means, and so which metrics are built in; `custom` has none and needs
@@ -73,9 +73,9 @@ class EvaluateSpec(Record):
     """What the model is asked: `predict_step`, or `test_step`, whose `self.log` gives metrics."""
     metrics: _Targets = {}
     """Further metrics of torchmetrics by name; those of a list are named by their class."""
-    min_metrics: dict[str, float] = {}
+    min_metrics: dict[str, Number] = {}
     """The step fails when a metric is below its value here."""
-    max_metrics: dict[str, float] = {}
+    max_metrics: dict[str, Number] = {}
     """The step fails when a metric is above its value here."""
     figures: _Targets = {}
     """Figures of yours by name: callables that are given the results of all samples."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
@@ -16,9 +15,10 @@ from omegaconf.errors import OmegaConfBaseException
 from pydantic import BaseModel, ValidationError
 from yaml import YAMLError
 
-from headrace.errors import RecipeError, SiteError, UserError, nearest
+from headrace.errors import RecipeError, SiteError, UserError, nearest, shortened
 from headrace.recipe.accounts import for_user
 from headrace.recipe.difference import differences
+from headrace.recipe.interpolation import resolved, with_environment
 from headrace.recipe.overrides import Change, apply, read_override
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.schema import explain
@@ -161,7 +161,8 @@ def locate(folder: str, name_or_path: str) -> Path:
 def _changed(name_or_path: str, overrides: Sequence[str]) -> tuple[Path, str, Any]:
     """File of a recipe, what it is called in errors, and its content with the overrides."""
     path = locate("recipes", name_or_path)
-    origin = " ".join([str(path), *(["with", *overrides] if overrides else [])])
+    changed = f" with {shortened(' '.join(overrides))}" if overrides else ""
+    origin = f"{path}{changed}"
     changes = [read_override(override) for override in overrides]
     config = _read(path, origin, RecipeError)
     for change in changes:
@@ -176,7 +177,7 @@ def _read(path: Path, origin: str, error_type: type[UserError]) -> Any:
 
 def _resolved(config: Any, origin: str, error_type: type[UserError]) -> dict[str, Any]:
     with _blaming(Path(), origin, error_type):
-        content = OmegaConf.to_container(config, resolve=True)
+        content = resolved(config)
     if not isinstance(content, dict):
         raise error_type(f"{origin} holds a {type(content).__name__}, not a mapping of keys")
     return {str(key): value for key, value in content.items()}
@@ -193,54 +194,3 @@ def _blaming(path: Path, origin: str, error_type: type[UserError]) -> Iterator[N
         raise error_type(f"{path} is no text in UTF-8: {error}", "Save it as UTF-8.") from error
     except OSError as error:
         raise error_type(f"{path} cannot be read: {error.strerror or error}") from error
-
-
-_START = "${"
-_RESOLVERS = re.compile(r"\$\{([^:${}]*:?)")
-_OF_ENVIRONMENT = {"oc.env:", "oc.decode:"}
-
-
-def with_environment(value: Any) -> Any:
-    """Plain values with what they take from the environment; other interpolations stay.
-
-    An interpolation that mixes both, as `${oc.env:DATA_${seed}}`, stays, too.
-
-    Raises:
-        OmegaConfBaseException: A variable is not set, and there is no default.
-    """
-    if isinstance(value, dict):
-        return {key: with_environment(each) for key, each in value.items()}
-    if isinstance(value, list):
-        return [with_environment(each) for each in value]
-    if not isinstance(value, str) or _START not in value:
-        return value
-    parts = list(_parts(value))
-    if len(parts) == 1:
-        return _known(parts[0])
-    return "".join(str(_known(part)) for part in parts)
-
-
-def _known(part: str) -> Any:
-    resolvers = set(_RESOLVERS.findall(part)) if part.startswith(_START) else set()
-    if "oc.env:" not in resolvers or not resolvers <= _OF_ENVIRONMENT:
-        return part
-    value = OmegaConf.create({"value": part})["value"]
-    return value.replace(_START, rf"\{_START}") if isinstance(value, str) else value
-
-
-def _parts(text: str) -> Iterator[str]:
-    """Outermost interpolations and what stands between them."""
-    begin = depth = 0
-    for found in re.finditer(r"\\\$\{|\$\{|[{}]", text):
-        word = found[0]
-        if word == _START and depth == 0:
-            if found.start() > begin:
-                yield text[begin : found.start()]
-            begin = found.start()
-        if depth or word == _START:
-            depth += {"}": -1}.get(word, 1)
-            if depth == 0:
-                yield text[begin : found.end()]
-                begin = found.end()
-    if begin < len(text):
-        yield text[begin:]

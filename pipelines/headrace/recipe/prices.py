@@ -6,21 +6,20 @@ from typing import Annotated, Any
 
 from pydantic import Field, model_validator
 
+from headrace.recipe.base import AmountFrom0
 from headrace.record import Record
 
 _GB = 1e9
-
-Usd = Annotated[float, Field(ge=0)]
 
 
 class SitePrices(Record):
     """What a site takes besides its machines; what is not given, nobody knows."""
 
-    usd_per_gb_month: Usd | None = None
+    usd_per_gb_month: AmountFrom0 | None = None
     """US dollars a month for each GB (10⁹ bytes) of packed datasets."""
-    usd_per_fetched_gb: Usd | None = None
+    usd_per_fetched_gb: AmountFrom0 | None = None
     """US dollars for each GB that is read from an object store."""
-    usd_per_staff_hour: Usd | None = None
+    usd_per_staff_hour: AmountFrom0 | None = None
     """US dollars for an hour of people, which `headrace cost --staff-hours` tells."""
 
     def of_bytes(self, stored: int | None, fetched: int | None) -> dict[str, Any]:
@@ -41,13 +40,13 @@ class NodePrice(Record):
     A node costs the sum of what is given. Waiting in a queue costs nothing.
     """
 
-    usd_per_node_hour: Usd | None = None
+    usd_per_node_hour: AmountFrom0 | None = None
     """US dollars an hour for each node."""
-    usd_per_gpu_hour: Usd | None = None
+    usd_per_gpu_hour: AmountFrom0 | None = None
     """US dollars an hour for each of its `batch.gpus_per_node`."""
-    usd_per_core_hour: Usd | None = None
+    usd_per_core_hour: AmountFrom0 | None = None
     """US dollars an hour for each CPU that is asked for."""
-    usd_licences_per_node_hour: Usd | None = None
+    usd_licences_per_node_hour: AmountFrom0 | None = None
     """US dollars an hour for licences of what runs on each node."""
     source: str = "site file"
     """Who says so, which the ledger keeps with the price."""

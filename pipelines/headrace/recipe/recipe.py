@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from headrace.recipe.base import Name, Target
+from headrace.recipe.base import Count, CountFrom0, Name, Seed, Target, Targets, Texts, Times
 from headrace.recipe.dataset import VALIDATION, DatasetSpec, PackSpec
 from headrace.recipe.evaluate import EvaluateSpec
 from headrace.recipe.suite import Objective, SuiteSpec
 from headrace.recipe.train import TrainerSpec, TrainSpec
-from headrace.record import Record
+from headrace.record import Figures, Record
 
 
 class StageSpec(Record):
@@ -19,7 +19,7 @@ class StageSpec(Record):
 
     verify: bool = True
     """Compare the checksum of every shard while it is copied, and again while it is used."""
-    splits: tuple[Name, ...] | None = None
+    splits: Annotated[tuple[Name, ...], Field(max_length=1000)] | None = None
     """Splits to stage; null stages all."""
     partial: bool = False
     """When no tier has room for all: stage what fits, read the rest from where the dataset lies."""
@@ -35,28 +35,28 @@ class StageSpec(Record):
         return self
 
 
-class DataSpec(Record):
+class DataSpec(Figures):
     """How samples become batches."""
 
-    global_batch_size: int = Field(default=128, ge=1)
+    global_batch_size: Count = 128
     """Samples an optimizer step, over all ranks and accumulated batches."""
     shuffle: bool = True
     """Shuffle the training split anew each epoch, by seed."""
-    shuffle_window: int | None = Field(default=None, ge=1)
+    shuffle_window: Count | None = None
     """Shards that are shuffled together, for shared storage and S3; null: the whole split."""
     sampling: Name = "uniform"
     """`uniform`: each sample once an epoch; `balanced`: classes alike; or a field of weights."""
-    samples_per_epoch: int | None = Field(default=None, ge=1)
+    samples_per_epoch: Count | None = None
     """Samples drawn an epoch when sampling is not uniform; null: as many as the split has."""
-    fold: int | None = Field(default=None, ge=0)
+    fold: CountFrom0 | None = None
     """Fold of `dataset.folds` to validate on, from 0; the others are trained on. Null: all are."""
     drop_last: bool = True
     """Leave out the last training batch when it is not full."""
-    prefetch: int = Field(default=4, ge=0)
+    prefetch: Times = 4
     """Batches that each rank reads ahead, by half as many threads; 0: read when asked for."""
     pad: float | None = None
     """Ragged arrays are filled up with this to the longest of the batch; null gives lists."""
-    read_ahead: int | None = Field(default=None, ge=1)
+    read_ahead: Count | None = None
     """Shards fetched ahead when they are not on the node; null: one window, at least 2."""
     verify_samples: bool = False
     """Compare the checksum of each sample that is read; reading is about ten times slower."""
@@ -64,13 +64,13 @@ class DataSpec(Record):
     """`skip`: check all shards at the start of a run, train without the damaged ones."""
     dataset: Target | None = None
     """A map-style `Dataset` of yours: gets the samples of a split, gives others, of any number."""
-    sample_transforms: tuple[Target, ...] = ()
+    sample_transforms: Targets = ()
     """Callables `sample -> sample` before batches are formed; `generator` is None in evaluation."""
     collate: Target | None = None
     """Callable `[sample, …] -> batch` that forms batches in headrace's place, as from pairs."""
-    transforms: tuple[Target, ...] = ()
+    transforms: Targets = ()
     """Callables `batch -> batch`, applied in order in training and evaluation."""
-    augment: tuple[Target, ...] = ()
+    augment: Targets = ()
     """Callables `batch -> batch`, applied after `transforms` in training only."""
 
     @model_validator(mode="after")
@@ -104,14 +104,14 @@ _MAIN_METRICS = {
 }
 
 
-class Recipe(Record):
+class Recipe(Figures):
     """One recipe: dataset, pack, stage, model, data, trainer, evaluate, suite."""
 
     name: Name
     """Name of the recipe."""
-    seed: int = Field(default=0, ge=0, lt=2**32)
+    seed: Seed = 0
     """Seed of weights, sample order and augmentation."""
-    code: tuple[str, ...] = ()
+    code: Texts = ()
     """Folders put on the module path for `_target_`; the site must allow them."""
     pack_role: Name = "cpu"
     """The site's role that packs."""

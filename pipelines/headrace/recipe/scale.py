@@ -2,30 +2,31 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
+from headrace.recipe.base import Amount, Count, CountFrom0, Parallel, Texts
 from headrace.record import Record
 
 
 class PowerSgdSpec(Record):
     """Gradients as products of two narrow matrices (Vogels et al. 2019, arXiv:1905.13727)."""
 
-    rank: int = Field(default=1, ge=1)
+    rank: Count = 1
     """Columns of the narrow matrices: more are more exact."""
-    start: int = Field(default=1000, ge=2)
+    start: Annotated[Count, Field(ge=2)] = 1000
     """Optimizer steps with whole gradients before, again after each resume."""
-    min_compression_rate: float = Field(default=2.0, gt=0)
+    min_compression_rate: Amount = 2.0
     """Weights whose gradients would shrink by less than this factor are sent whole."""
 
 
 class LocalSgdSpec(Record):
     """Ranks train alone and average weights now and then (Lin et al. 2020, arXiv:1808.07217)."""
 
-    period: int = Field(ge=2)
+    period: Annotated[Count, Field(ge=2)]
     """Optimizer steps between two averagings; validation and checkpoints take the mean, too."""
-    start: int = Field(default=0, ge=0)
+    start: CountFrom0 = 0
     """Optimizer steps as in plain DDP before; weights are averaged after the step that follows."""
     within_nodes: bool = False
     """Ranks of a node average their gradients in each step: only nodes go on their own."""
@@ -34,7 +35,7 @@ class LocalSgdSpec(Record):
 class DdpSpec(Record):
     """PyTorch's DistributedDataParallel; what is left out is as there."""
 
-    bucket_cap_mb: float | None = Field(default=None, gt=0)
+    bucket_cap_mb: Amount | None = None
     """MiB of gradients sent at a time; null: PyTorch's own."""
     static_graph: bool = False
     """The same weights are used in each step. With more than two ranks a resume that gives the
@@ -76,10 +77,10 @@ class FsdpSpec(Record):
     axes are `data_parallel` and `tensor_parallel`.
     """
 
-    wrap: tuple[str, ...] = ()
+    wrap: Texts = ()
     """Names of classes of modules, such as `TransformerBlock`: one of each is whole at a time.
     Empty: all that the model's attributes hold."""
-    tensor_parallel_size: int = Field(default=1, ge=1)
+    tensor_parallel_size: Parallel = 1
     """Ranks side by side that get the same samples, for tensor parallelism by the model."""
     reshard_after_forward: bool = True
     """Give up others' weights between forward and backward: less memory, more messages."""
@@ -90,18 +91,18 @@ class EmaSpec(Record):
 
     decay: float = Field(default=0.999, gt=0, lt=1)
     """Share of the average that stays at each update."""
-    every: int = Field(default=1, ge=1)
+    every: Count = 1
     """Optimizer steps from one update to the next."""
-    start: int = Field(default=0, ge=0)
+    start: CountFrom0 = 0
     """Optimizer steps before the first update, which takes the weights as they are."""
 
 
 class ScaleLrSpec(Record):
     """Learning rates for a larger batch (Goyal et al. 2017, arXiv:1706.02677)."""
 
-    base_batch_size: int = Field(ge=1)
+    base_batch_size: Count
     """Batch size for which the model's learning rate is meant."""
     rule: Literal["linear", "sqrt"] = "linear"
     """Factor: `data.global_batch_size` by `base_batch_size`, or the root of that."""
-    warmup_steps: int = Field(default=0, ge=0)
+    warmup_steps: CountFrom0 = 0
     """Optimizer steps in which the factor grows from 1, by equal amounts."""

@@ -8,7 +8,7 @@ from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
-from headrace.errors import UnknownNameError, nearest
+from headrace.errors import UnknownNameError, nearest, shortened
 from headrace.recipe.arguments import trainer_arguments
 from headrace.recipe.meanings import WithMeanings
 from headrace.recipe.recipe import Recipe
@@ -23,6 +23,7 @@ _INTERPOLATION = {"type": "string", "pattern": r"\$\{.+\}"}
 _ABOUT = ("title", "description", "default")
 _SCALARS = ("integer", "number", "boolean")
 _MOST_PLACES = 3
+_MOST_PROBLEMS = 20
 
 
 def json_schema(kind: str) -> dict[str, Any]:
@@ -58,8 +59,10 @@ def _is_strict(value: dict[str, Any]) -> bool:
 
 def explain(error: ValidationError, kind: type[BaseModel], origin: str) -> tuple[str, str]:
     """What is wrong and what to do, for every problem that validation of a content found."""
-    problems = [_one(dict(item), kind) for item in error.errors()]
-    what = f"{origin}: " + "; ".join(problem for problem, _ in problems)
+    found = error.errors()
+    problems = [_one(dict(item), kind) for item in found[:_MOST_PROBLEMS]]
+    more = [f"and {len(found) - _MOST_PROBLEMS} more"] if len(found) > _MOST_PROBLEMS else []
+    what = f"{origin}: " + "; ".join([*(problem for problem, _ in problems), *more])
     return what, " ".join(dict.fromkeys(hint for _, hint in problems if hint))
 
 
@@ -76,7 +79,7 @@ def _one(item: dict[str, Any], kind: type[BaseModel]) -> tuple[str, str]:
     if item["type"] == "value_error" and not location:
         return message, ""
     value = None if location[:1] == ("secrets",) else item.get("input")  # it may be one
-    shown = f" (got {value!r})" if isinstance(value, (str, int, float, bool)) else ""
+    shown = f" (got {shortened(repr(value))})" if isinstance(value, (str, int, float, bool)) else ""
     return f"{key}: {message}{shown}", ""
 
 

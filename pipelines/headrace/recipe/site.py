@@ -7,7 +7,17 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from headrace.errors import SiteError
-from headrace.recipe.base import Bytes, Lifetime, Member, Name, Seconds, no_credentials
+from headrace.recipe.base import (
+    Amount,
+    Bytes,
+    Lifetime,
+    Member,
+    Name,
+    Parallel,
+    Seconds,
+    Texts,
+    no_credentials,
+)
 from headrace.recipe.batch import Batch, check_options, leaves_nodes_out
 from headrace.recipe.ec2 import Ec2
 from headrace.recipe.prices import NodePrice, SitePrices
@@ -31,15 +41,15 @@ class Role(Record):
     """A pool grows and shrinks between 0 and `nodes`; a gang is exactly `nodes`, all or nothing."""
     host: Literal["control", "job"] = "control"
     """Where the host of a pool on a batch system runs: detached on this machine, or in a job."""
-    host_options: tuple[str, ...] = ()
+    host_options: Texts = ()
     """Options of the submit command for the host's job, which has one CPU: `--mem=4G`."""
-    nodes: int = Field(default=1, ge=1)
+    nodes: Parallel = 1
     """Nodes of a gang, most nodes of a pool."""
-    ranks_per_node: int = Field(default=1, ge=1)
+    ranks_per_node: Parallel = 1
     """Training ranks on each node."""
-    threads_per_node: int = Field(default=1, ge=1)
+    threads_per_node: Parallel = 1
     """Tasks that run at once on each node."""
-    threads_per_rank: int = Field(default=1, ge=1)
+    threads_per_rank: Parallel = 1
     """Compute threads (OpenMP) of each rank."""
     lifetime: Lifetime = 4 * 3600.0
     """The lease ends after this time, whatever it does; of a job, its time limit. With a queue also
@@ -61,7 +71,7 @@ class Role(Record):
     """Environment variables of workers and ranks."""
     launcher: Literal["mpirun", "srun"] | None = None
     """One Open MPI `mpirun` or Slurm `srun` starts all ranks; null: each node its own."""
-    launcher_options: tuple[str, ...] = ()
+    launcher_options: Texts = ()
     """Further options of the launcher, such as `--mpi=pmix`."""
 
     @model_validator(mode="after")
@@ -202,10 +212,10 @@ class StoreOptions(Record):
 class Limits(Record):
     """What this place allows."""
 
-    max_leases: int = Field(default=4, ge=1)
+    max_leases: Parallel = 4
     """Leases open at once; further ones wait, and get places in turn: first the user with fewest
     open ones, then who has taken least of the site this month, then who waits longest."""
-    leases_user: int | None = Field(default=None, ge=1)
+    leases_user: Parallel | None = None
     """Leases that one user may have open at once; further ones wait. Null: no limit."""
     step_poll: Annotated[Seconds, Field(gt=0)] = 1.0
     """Time between two looks at a running step."""
@@ -213,21 +223,21 @@ class Limits(Record):
     """Time between two heartbeats of a lease."""
     lost_after: Annotated[Seconds, Field(gt=0)] = 20.0
     """A lease without a heartbeat for this time counts as lost."""
-    budget: Annotated[float, Field(gt=0)] | None = None
+    budget: Amount | None = None
     """Most US dollars that a run may cost, all leases and attempts together: how many of these it
     takes, nobody knows beforehand. Machines with a price are counted, see `price` and `ec2.prices`
     of roles. A run that comes to it gets no further lease, and its leases end: training with a
     checkpoint. Null: no limit."""
-    budget_month: Annotated[float, Field(gt=0)] | None = None
+    budget_month: Amount | None = None
     """The same for all runs of this site in a month (UTC) together."""
-    budget_user: Annotated[float, Field(gt=0)] | None = None
+    budget_user: Amount | None = None
     """The same for all runs of this site that one user asked for in a month."""
-    budget_team: Annotated[float, Field(gt=0)] | None = None
+    budget_team: Amount | None = None
     """The same for those of the users of a team together, for each team."""
-    gpu_hours_user: Annotated[float, Field(gt=0)] | None = None
+    gpu_hours_user: Amount | None = None
     """Most hours of GPUs of this site that one user may hold in a month (UTC), busy or not, by
     `batch.gpus_per_node` of roles; kept as budgets are."""
-    gpu_hours_team: Annotated[float, Field(gt=0)] | None = None
+    gpu_hours_team: Amount | None = None
     """The same for the users of a team together, for each team."""
     when_over: Literal["stop", "finish"] = "stop"
     """What a run does that comes to a budget: `stop` ends its leases in order; `finish` lets the
@@ -246,25 +256,25 @@ class Site(Record):
     """Unix accounts of users whose names in Airflow differ, such as `ada@lab.org: ada`."""
     roles: dict[Name, Role]
     """Kinds of lease by name; recipes ask for `cpu` and `gpu` unless they say otherwise."""
-    tiers: Annotated[tuple[Tier, ...], Field(min_length=1)]
+    tiers: Annotated[tuple[Tier, ...], Field(min_length=1, max_length=100)]
     """Node-local storage, fastest first."""
-    allowed_users: tuple[Member, ...] | None = None
+    allowed_users: Annotated[tuple[Member, ...], Field(max_length=100_000)] | None = None
     """Who may run anything here: users, and teams of `teams.yaml` as `@team`. Under Airflow those
     who trigger DAG runs, in a terminal accounts. Null: everybody."""
-    allowed_targets: tuple[str, ...] = (
+    allowed_targets: Texts = (
         "headrace.data.transforms",
         "headrace.examples.digits_model",
     )
     """Classes and functions that a recipe's `_target_` may name besides classes of PyTorch,
     TorchMetrics and Lightning that belong where it stands: whole names, and packages of others."""
-    allowed_code: tuple[str, ...] = ()
+    allowed_code: Texts = ()
     """Folders from which a recipe's `code` and `train.script` may be taken; in a terminal also this
     site's folder, the user's home and the current folder."""
-    allowed_sources: tuple[str, ...] = ()
+    allowed_sources: Texts = ()
     """Folders and prefixes of object stores that recipes may read, besides the datasets of this
     site; in a terminal also this site's folder, the user's home, the current folder and all
     object stores."""
-    allowed_outputs: tuple[str, ...] = ()
+    allowed_outputs: Texts = ()
     """Folders and prefixes of object stores that `pack.target`, `trainer.checkpoint_target` and
     arguments of the Trainer, its callbacks and loggers may name, besides the datasets of this site;
     in a terminal as for `allowed_sources`."""

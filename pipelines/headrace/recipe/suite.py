@@ -7,14 +7,20 @@ from typing import Annotated, Literal
 
 from pydantic import Field, JsonValue, model_validator
 
-from headrace.recipe.base import Seconds, Target
+from headrace.recipe.base import Amount, Count, Parallel, Seconds, Seed, Target, Times
 from headrace.record import Record
 
-Values = Annotated[tuple[JsonValue, ...], Field(min_length=1)]
-"""Values of one key, of which each gives a trial."""
+MAX_KEYS = 256
+"""Most keys in which trials of a suite differ."""
 
 MAX_TRIALS = 100_000
 """Most trials of a suite: a larger number is refused before anything is built of it."""
+
+Values = Annotated[tuple[JsonValue, ...], Field(min_length=1, max_length=MAX_TRIALS)]
+"""Values of one key, of which each gives a trial."""
+
+ValuesByKey = Annotated[dict[str, JsonValue], Field(max_length=MAX_KEYS)]
+"""Values of some keys, together."""
 
 
 class Objective(Record):
@@ -29,7 +35,7 @@ class Objective(Record):
 class SearchSpec(Record):
     """Points that Optuna proposes."""
 
-    space: Annotated[dict[str, JsonValue], Field(min_length=1)]
+    space: Annotated[dict[str, JsonValue], Field(min_length=1, max_length=MAX_KEYS)]
     """Where each key may lie: `interval(1e-5, 1e-1)`, `tag(log, interval(1e-5, 1e-1))`,
     `range(1, 9)`, `choice(a, b)` in Hydra's words, or a list of values."""
     trials: int = Field(ge=1, le=MAX_TRIALS)
@@ -55,28 +61,30 @@ class SuiteSpec(Record):
     recipe says more: what the site says there is of runs that have a node for themselves.
     """
 
-    grid: dict[str, Values] = {}
+    grid: Annotated[dict[str, Values], Field(max_length=MAX_KEYS)] = {}
     """Values by dotted key of the recipe; every combination is a trial."""
-    zip: dict[str, Values] = {}
+    zip: Annotated[dict[str, Values], Field(max_length=MAX_KEYS)] = {}
     """Values by dotted key, all of one length: the first of each together, then the second, …"""
-    points: tuple[dict[str, JsonValue], ...] = ()
+    points: Annotated[tuple[ValuesByKey, ...], Field(max_length=MAX_TRIALS)] = ()
     """Points one by one: values by dotted key."""
     file: str | None = None
     """CSV file of further points: a column for each key."""
     search: SearchSpec | None = None
     """Points that a sampler proposes, by what earlier ones gave."""
-    seeds: Annotated[int, Field(ge=1)] | Annotated[tuple[int, ...], Field(min_length=1)] | None = (
-        None
-    )
+    seeds: (
+        Annotated[int, Field(ge=1, le=MAX_TRIALS)]
+        | Annotated[tuple[Seed, ...], Field(min_length=1, max_length=MAX_TRIALS)]
+        | None
+    ) = None
     """Repeat each point with these seeds; a number counts from the recipe's own. Null: once."""
     folds: bool = False
     """Repeat each point with every one of `dataset.folds` to validate on; packed once for all."""
-    skip: tuple[str, ...] = ()
+    skip: Annotated[tuple[str, ...], Field(max_length=100)] = ()
     """Conditions such as `model.depth > 4 and data.global_batch_size > 256`: points for which one
     holds are left out."""
     trial_name: str = ""
     """Template of names, such as `lr{model.lr:g}-seed{seed}`; empty: what varies, in short."""
-    objectives: tuple[Objective, ...] = ()
+    objectives: Annotated[tuple[Objective, ...], Field(max_length=100)] = ()
     """What is sought; none: `trainer.monitor`, else the main metric of the task, such as accuracy.
     Of several there is no best trial but a front."""
     order: Literal["longest", "given"] = "longest"
@@ -84,19 +92,19 @@ class SuiteSpec(Record):
     priority: str = ""
     """What makes a trial urgent, in the words of `skip`: `model.depth > 4` or `10 - seed`. Those
     with the greatest number begin first, whatever `order` says; 1 and 0 are yes and no."""
-    max_running: int | None = Field(default=None, ge=1)
+    max_running: Parallel | None = None
     """Most trials at once; null: as many as the nodes have room for."""
-    trials_per_gpu: int | Literal["auto"] = 1
+    trials_per_gpu: Parallel | Literal["auto"] = 1
     """Small trials that share one GPU; `auto`: as many as fit by the memory that the first took."""
-    trials_per_node: int | None = Field(default=None, ge=1)
+    trials_per_node: Parallel | None = None
     """Trials at once on a node that has no GPUs; null: as many as its CPUs allow."""
-    retries: int = Field(default=2, ge=0)
+    retries: Times = 2
     """How often a trial is tried again, from its checkpoint, when its machine was at fault."""
-    stop_after_failures: int | None = Field(default=None, ge=1)
+    stop_after_failures: Count | None = None
     """Begin no more trials when so many have failed; null: go on whatever fails."""
     time_limit: Annotated[Seconds, Field(gt=0)] | None = None
     """Time after which a trial is ended; null: none."""
-    budget: Annotated[float, Field(gt=0)] | None = None
+    budget: Amount | None = None
     """Most US dollars that the suite may cost, as `limits.budget` of a site; null: no limit."""
     keep_checkpoints: Literal["all", "best", "none"] = "all"
     """Of which trials that ended well checkpoints stay: all, the best one's, none's."""

@@ -8,7 +8,18 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field, WithJsonSchema, field_validator, model_validator
 
 from headrace.errors import RecipeError
-from headrace.recipe.base import Name, Seconds, Target
+from headrace.recipe.base import (
+    MAX_COUNT,
+    AmountFrom0,
+    Count,
+    Name,
+    Parallel,
+    Seconds,
+    Target,
+    Targets,
+    Texts,
+    Times,
+)
 from headrace.recipe.scale import DdpSpec, EmaSpec, FsdpSpec, ScaleLrSpec
 from headrace.record import Record
 
@@ -71,19 +82,19 @@ class TrainerSpec(Record):
 
     target: str = Field(default="lightning.pytorch.Trainer", alias="_target_")
     """The Trainer class."""
-    max_epochs: int = Field(default=10, ge=1)
+    max_epochs: Count = 10
     """Passes over the training split."""
-    max_steps: int = Field(default=-1, ge=-1)
+    max_steps: int = Field(default=-1, ge=-1, le=MAX_COUNT)
     """Stop after this many optimizer steps; -1 for no limit."""
     precision: str = "32-true"
     """Lightning's precision: 32-true, 16-mixed, bf16-mixed, …"""
     accelerator: Literal["auto", "cpu", "gpu"] = "auto"
     """Device kind."""
-    gradient_clip_val: float | None = Field(default=None, ge=0)
+    gradient_clip_val: AmountFrom0 | None = None
     """Clip the gradient norm at this value."""
-    accumulate_grad_batches: int = Field(default=1, ge=1)
+    accumulate_grad_batches: Count = 1
     """Batches an optimizer step, which has `data.global_batch_size` samples in all."""
-    val_every_epochs: int = Field(default=1, ge=1)
+    val_every_epochs: Count = 1
     """Validate after every so many epochs."""
     deterministic: bool = True
     """Use only deterministic kernels."""
@@ -102,12 +113,12 @@ class TrainerSpec(Record):
     as `mode`."""
     channels_last: bool = False
     """Lay weights of convolutions out by `torch.channels_last`."""
-    activation_checkpointing: tuple[str, ...] = ()
+    activation_checkpointing: Texts = ()
     """Names of classes of modules, such as `TransformerBlock`, that compute their activations again
     in the backward pass: less memory, more work."""
-    checkpoint_every_steps: int = Field(default=100, ge=1)
+    checkpoint_every_steps: Count = 100
     """Write a checkpoint after every so many optimizer steps."""
-    keep_checkpoints: int = Field(default=2, ge=1)
+    keep_checkpoints: Parallel = 2
     """Newest checkpoints kept."""
     async_checkpoints: bool = False
     """Training waits only for a copy of what is written, in the memory of rank 0's node."""
@@ -123,9 +134,9 @@ class TrainerSpec(Record):
     """Whether the metric is better when it is lower, `min`, or higher, `max`."""
     stop_on_nan: bool = True
     """End the step with an error when the loss is NaN or infinite."""
-    callbacks: tuple[Target, ...] = ()
+    callbacks: Targets = ()
     """Further Lightning callbacks."""
-    loggers: tuple[LoggerTarget, ...] = ()
+    loggers: Annotated[tuple[LoggerTarget, ...], Field(max_length=100)] = ()
     """`csv`, `tensorboard`, `mlflow`, `wandb`, or loggers of Lightning; `save_dir` defaults to the
     run's `loggers`."""
     extra: dict[str, object] = {}
@@ -228,13 +239,13 @@ class TrainSpec(Record):
 
     role: Name = "gpu"
     """The site's role that trains and evaluates."""
-    nodes: int | None = Field(default=None, ge=1)
+    nodes: Parallel | None = None
     """Nodes of the gang; null takes the site's number."""
-    ranks_per_node: int | None = Field(default=None, ge=1)
+    ranks_per_node: Parallel | None = None
     """Ranks on each node; null takes the site's number."""
     script: str | None = None
     """A script that runs under torchrun, in place of `model` and `trainer`."""
-    args: tuple[str, ...] = ()
+    args: Texts = ()
     """Arguments of the script."""
     function: Target | None = None
     """A function of yours that is called once, in place of `model` and `trainer`: it returns
@@ -245,7 +256,7 @@ class TrainSpec(Record):
     """
     init_strict: bool = True
     """All weights must be there by name and shape; `false` takes those that fit."""
-    max_restarts: int = Field(default=3, ge=0)
+    max_restarts: Times = 3
     """Restarts of all ranks from the last checkpoint after a rank or worker died."""
     hang_timeout: Annotated[Seconds, Field(gt=0)] = 300.0
     """All ranks are restarted when one shows no sign of life for this time."""

@@ -6,6 +6,7 @@ for millions of values nor a thousand brackets is ever unfolded.
 
 from __future__ import annotations
 
+import re
 from typing import Any, cast
 
 import yaml
@@ -28,6 +29,15 @@ MAX_DEPTH = 32
 MAX_SCALAR = 16 * 1024
 """Longest key or value, in characters."""
 
+MAX_BITS = 128
+"""Longest whole number."""
+
+MAX_INTERPOLATIONS = 1000
+"""Most interpolations of a text."""
+
+MAX_NESTED = 8
+"""Most interpolations inside one another."""
+
 _PLAIN_TAGS = frozenset(
     f"tag:yaml.org,2002:{name}" for name in ("str", "int", "float", "bool", "null", "map", "seq")
 )
@@ -45,9 +55,25 @@ def parsed(text: str, *, is_plain: bool = False) -> Any:
     """
     _Limits(is_plain).check(text)
     try:
-        return OmegaConf.to_container(OmegaConf.create(text), resolve=False)
+        content = OmegaConf.to_container(OmegaConf.create(text), resolve=False)
     except (OmegaConfBaseException, ValueError, RecursionError) as error:  # as of 5000 digits
         raise YAMLError(str(error)) from None
+    _check_numbers(content)
+    return content
+
+
+def _check_numbers(content: Any) -> None:
+    if isinstance(content, dict):
+        for key, value in content.items():
+            _check_numbers(key)
+            _check_numbers(value)
+    elif isinstance(content, list):
+        for value in content:
+            _check_numbers(value)
+    elif isinstance(content, int) and content.bit_length() > MAX_BITS:
+        raise YAMLError(
+            f"it holds a whole number of {content.bit_length()} bits; the limit is {MAX_BITS}"
+        )
 
 
 class _Limits:
@@ -60,6 +86,7 @@ class _Limits:
         self._anchors: list[str | None] = [None]
         self._sizes: dict[str | None, int] = {}
         self._num_documents = 0
+        self._num_interpolations = 0
 
     def check(self, text: str) -> None:
         if len(text) > MAX_CHARS:
@@ -106,6 +133,21 @@ class _Limits:
             raise _at(event, f"the anchor or alias '{event.anchor}'; write the value itself")
         if isinstance(event, yaml.ScalarEvent) and len(event.value) > MAX_SCALAR:
             raise _at(event, f"a value of {len(event.value)} characters; the limit is {MAX_SCALAR}")
+        if isinstance(event, yaml.ScalarEvent) and "${" in event.value:
+            self._num_interpolations += event.value.count("${")
+            if self._num_interpolations > MAX_INTERPOLATIONS:
+                raise _at(event, f"more than {MAX_INTERPOLATIONS} interpolations")
+            if _nested(event.value) > MAX_NESTED:
+                raise _at(event, f"more than {MAX_NESTED} interpolations inside one another")
+
+
+def _nested(text: str) -> int:
+    """Most interpolations inside one another; counted as if each `}` closed one."""
+    depth = most = 0
+    for sign in re.findall(r"\$\{|\}", text):
+        depth = depth + 1 if sign == "${" else max(0, depth - 1)
+        most = max(most, depth)
+    return most
 
 
 def _at(event: yaml.Event, what: str) -> YAMLError:

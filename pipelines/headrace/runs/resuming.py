@@ -13,6 +13,7 @@ from headrace.files.atomic import is_there, write_json, write_record
 from headrace.ledger.ledger import open_ledger
 from headrace.recipe.difference import CHANGEABLE, Change, Resumption, differences
 from headrace.recipe.load import load_recipe, load_site, settled
+from headrace.recipe.overrides import check_size
 from headrace.recipe.site import Site
 from headrace.runs.audit import Actor, check_access, note
 from headrace.runs.flow import fitted
@@ -107,6 +108,7 @@ def _check_left(run: Run) -> None:
 
 def _changed(run: Run, overrides: Sequence[str], site: str) -> tuple[Run, Resumption]:
     """The run with its changes, of which nothing is written yet."""
+    check_size(overrides)
     recipe = load_recipe(str(run.folder.recipe), overrides)
     changes = differences(run.recipe, recipe)
     _check_keys(run, [each.key for each in changes])

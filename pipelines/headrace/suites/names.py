@@ -6,6 +6,7 @@ import json
 import re
 import string
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 from pydantic import JsonValue
@@ -39,7 +40,7 @@ def by_template(template: str, value_of: Callable[[str], Any]) -> str:
 def by_values(values: Mapping[str, JsonValue], left_out: Collection[str]) -> str:
     """A name such as `lr=0.001,seed=3`; empty when nothing varies."""
     shown = [key for key in values if key not in left_out]
-    short = short_keys(shown)
+    short = _short_keys(tuple(shown))
     return _safe(",".join(f"{short[key]}={_short(values[key])}" for key in shown))
 
 
@@ -53,6 +54,9 @@ def short_keys(keys: Iterable[str]) -> dict[str, str]:
         count = next((n for n in counts if all(own[-n:] != o[-n:] for o in others)), len(own))
         short[key] = ".".join(own[-count:])
     return short
+
+
+_short_keys = lru_cache(maxsize=64)(short_keys)  # the same for all trials
 
 
 def written(value: object) -> str:

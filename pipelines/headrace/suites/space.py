@@ -8,10 +8,11 @@ from typing import Any
 
 from pydantic import JsonValue
 
-from headrace.errors import RecipeError
+from headrace.errors import RecipeError, shortened
 from headrace.recipe.suite import MAX_TRIALS
 from headrace.record import Record
 
+_MOST = 1e15
 _VALID = "interval(0, 1), tag(log, interval(1e-5, 1e-1)), int(interval(1, 8)), range(1, 9), a,b"
 
 
@@ -97,7 +98,7 @@ class Sweep:
 
     def _interval(self) -> Interval:
         low, high = self.read.value().start, self.read.value().end
-        if not (low < high and math.isfinite(low) and math.isfinite(high)):
+        if not (low < high and _are_usual(low, high)):
             raise self._wrong("the first number must be below the second")
         is_log = self._is_log()
         if is_log and low <= 0:
@@ -120,8 +121,10 @@ class Sweep:
         """Numbers of a range."""
         value = self.read.value()
         start, stop, step = value.start or 0, value.stop or 0, value.step
-        if not step or not all(map(math.isfinite, (start, stop, step))):
+        if not step or not _are_usual(start, stop, step):
             raise self._wrong("start, stop and step must be numbers, and step not 0")
+        if abs(stop - start) > abs(step) * 1e15:
+            raise self._wrong("it names more values than anyone can count")
         return int(max(0, math.ceil((stop - start) / step)))
 
     def _is_log(self) -> bool:
@@ -145,7 +148,7 @@ def read_words(key: str, words: str) -> Sweep:
 
     try:
         return Sweep(key, words, OverridesParser.create().parse_override(f"key={words}"))
-    except HydraException as error:
+    except (HydraException, ValueError, RecursionError) as error:  # as of 5000 digits
         raise wrong_words(key, words, " ".join(str(error).split())) from None
 
 
@@ -164,13 +167,20 @@ def domain_of(key: str, words: JsonValue) -> Interval | Choice:
 
 def wrong_words(key: str, words: object, why: str) -> RecipeError:
     """The error for words that do not name several values."""
-    return RecipeError(f"The values of '{key}' are {words!r}: {why}", f"Valid: {_VALID}.")
+    told = f"The values of '{key}' are {shortened(repr(words))}: {shortened(why, 1000)}"
+    return RecipeError(told, f"Valid: {_VALID}.")
+
+
+def _are_usual(*numbers: float) -> bool:
+    """Whether none is NaN, infinite, or larger than any that means something."""
+    return all(abs(number) <= _MOST for number in numbers)
 
 
 def too_many(count: int) -> RecipeError:
     """The error for a suite of so many trials."""
+    told = f"{count:,}" if count < 10**18 else "more than 10^18"
     return RecipeError(
-        f"The suite has {count:,} trials; at most {MAX_TRIALS:,} are run",
+        f"The suite has {told} trials; at most {MAX_TRIALS:,} are run",
         "Leave values out, or let a sampler choose: suite.search, or --trials N.",
     )
 

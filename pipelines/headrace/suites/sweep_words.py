@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pydantic import JsonValue
 
 from headrace.errors import RecipeError
-from headrace.recipe.overrides import names_several, parts_of, read_override
+from headrace.recipe.overrides import check_size, names_several, parts_of, read_override
 from headrace.recipe.suite import MAX_TRIALS
 from headrace.suites.space import Sweep, read_words, too_many
 
@@ -32,6 +32,7 @@ def parse(words: Sequence[str], *, trials: int | None = None) -> tuple[tuple[str
     Raises:
         RecipeError: A word is no override, or a sweep that is not meant here.
     """
+    check_size(words)
     plain: list[str] = []
     swept: dict[str, Sweep] = {}
     for word in words:

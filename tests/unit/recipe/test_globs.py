@@ -52,7 +52,8 @@ def _meant(glob: str) -> re.Pattern[str]:
 @settings(max_examples=500, deadline=None)
 @given(st.text("abA/*?[]!-.# é\n$", max_size=8), st.text("abAB/.-![] #é\n", max_size=8))
 def test_short_patterns_match_as_regular_expressions_do(glob, path):
-    assume("[]" not in glob and "[!]" not in glob)  # no set
+    assume(not {"[]", "[!]"} & {glob[i : i + n] for i in range(8) for n in (2, 3)})  # no sets
+    assume("--" not in glob)  # of which Python and Rust make different sets
     try:
         meant = _meant(glob)
     except re.error:

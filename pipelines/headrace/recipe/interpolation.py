@@ -1,0 +1,148 @@
+"""What `${…}` in a recipe or site stands for: within limits, and with the environment put in."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from omegaconf import OmegaConf
+from yaml import YAMLError
+
+START = "${"
+
+MAX_WORK = 100_000
+"""Most work of putting in what interpolations stand for: about so many plain values."""
+
+MAX_COMPOSED = 16
+"""Most interpolations of names that hold interpolations, as in `${models.${name}}`."""
+
+_OF_ONE = 30
+"""Work of an interpolation, which takes about as long as so many plain values."""
+
+_OF_CHARS = 100
+"""So many characters count as a value."""
+
+_NAMES = re.compile(r"(\.*)([^\s${}:,'\"()\\]+)")
+_RESOLVERS = re.compile(r"\$\{([^:${}]*:?)")
+_OF_ENVIRONMENT = {"oc.env:", "oc.decode:"}
+
+
+def resolved(config: Any) -> Any:
+    """Plain values of a configuration with what its interpolations stand for.
+
+    Raises:
+        YAMLError: That is too much: each of `a: ${b}${b}`, `b: ${c}${c}`, … doubles what follows.
+        OmegaConfBaseException: One stands for nothing.
+    """
+    _Work(OmegaConf.to_container(config, resolve=False)).check()
+    try:
+        return OmegaConf.to_container(config, resolve=True)
+    except RecursionError:
+        raise YAMLError("its interpolations lead on without end") from None
+
+
+class _Work:
+    """Adds up what interpolations stand for, before any is followed.
+
+    Whatever in a text with an interpolation is the name of a value counts as followed: more may be
+    counted than is done, and never less, but for names that are put together themselves.
+    """
+
+    def __init__(self, content: Any) -> None:
+        self._root = content
+        self._known: dict[tuple[Any, ...], int] = {}
+        self._num_composed = 0
+
+    def check(self) -> None:
+        if self._of(self._root, ()) > MAX_WORK or self._num_composed > MAX_COMPOSED:
+            raise YAMLError("its interpolations stand for too much; write plain values")
+
+    def _of(self, value: Any, path: tuple[Any, ...]) -> int:
+        if path not in self._known:
+            self._known[path] = 0  # one that leads to itself is told of by OmegaConf
+            self._known[path] = self._counted(value, path)
+        return self._known[path]
+
+    def _counted(self, value: Any, path: tuple[Any, ...]) -> int:
+        if isinstance(value, str):
+            own = 1 + len(value) // _OF_CHARS
+            return own + (self._followed(value, path) if START in value else 0)
+        items = dict(enumerate(value)) if isinstance(value, list) else value
+        inner = items.items() if isinstance(items, Mapping) else ()
+        return 1 + sum(self._of(each, (*path, key)) for key, each in inner)
+
+    def _followed(self, text: str, path: tuple[Any, ...]) -> int:
+        self._num_composed += len(re.findall(r"\$\{[\w.\[\]-]*\$\{", text))
+        work = _OF_ONE * text.count(START)
+        for dots, name in _NAMES.findall(text):
+            start = path[: max(0, len(path) - len(dots))] if dots else ()
+            found = self._at(start, name)
+            if found is not None and found != path[: len(found)]:
+                work += self._of(self._value(found), found)
+            if work > MAX_WORK:
+                break
+        return work
+
+    def _at(self, start: tuple[Any, ...], name: str) -> tuple[Any, ...] | None:
+        """Where the value of a name is; None where there is none."""
+        value, path = self._value(start), start
+        for part in re.findall(r"[^.\[\]]+", name):
+            key = int(part) if isinstance(value, list) and part.isdecimal() else part
+            try:
+                value, path = value[key], (*path, key)
+            except (KeyError, IndexError, TypeError):
+                return None
+        return path
+
+    def _value(self, path: tuple[Any, ...]) -> Any:
+        value = self._root
+        for key in path:
+            value = value[key]
+        return value
+
+
+def with_environment(value: Any) -> Any:
+    """Plain values with what they take from the environment; other interpolations stay.
+
+    An interpolation that mixes both, as `${oc.env:DATA_${seed}}`, stays, too.
+
+    Raises:
+        OmegaConfBaseException: A variable is not set, and there is no default.
+    """
+    if isinstance(value, dict):
+        return {key: with_environment(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [with_environment(each) for each in value]
+    if not isinstance(value, str) or START not in value:
+        return value
+    parts = list(_parts(value))
+    if len(parts) == 1:
+        return _known(parts[0])
+    return "".join(str(_known(part)) for part in parts)
+
+
+def _known(part: str) -> Any:
+    resolvers = set(_RESOLVERS.findall(part)) if part.startswith(START) else set()
+    if "oc.env:" not in resolvers or not resolvers <= _OF_ENVIRONMENT:
+        return part
+    value = OmegaConf.create({"value": part})["value"]
+    return value.replace(START, rf"\{START}") if isinstance(value, str) else value
+
+
+def _parts(text: str) -> Iterator[str]:
+    """Outermost interpolations and what stands between them."""
+    begin = depth = 0
+    for found in re.finditer(r"\\\$\{|\$\{|[{}]", text):
+        word = found[0]
+        if word == START and depth == 0:
+            if found.start() > begin:
+                yield text[begin : found.start()]
+            begin = found.start()
+        if depth or word == START:
+            depth += {"}": -1}.get(word, 1)
+            if depth == 0:
+                yield text[begin : found.end()]
+                begin = found.end()
+    if begin < len(text):
+        yield text[begin:]
