@@ -1,7 +1,8 @@
 """Airflow's listener: what a user has ended in the UI or by the API is stopped in the user's name.
 
 The API server calls it, and alone knows who it was. Triggers hear of the same a moment later,
-without a name; what this module misses, they stop.
+without a name; what this module misses, they stop. The scheduler calls it, too, when a DAG run has
+ended, and it alone can write the note that says why.
 """
 
 from __future__ import annotations
@@ -18,8 +19,15 @@ from headrace.runs.audit import AIRFLOW, Actor, note
 from headrace.runs.runs import open_run
 from headrace.runs.steps import cancel_step
 from headrace_airflow.airflow_api import DagRunAddress, stopped
+from headrace_airflow.run_operators import WHY_KEY
 
 logger = logging.getLogger(__name__)
+
+_AUTHOR = "headrace"
+"""Of notes; those of users have their names, or none."""
+
+_MOST_CHARS = 1000
+"""That a note takes."""
 
 _JUST_NOW = timedelta(minutes=1)
 
@@ -29,6 +37,28 @@ def on_task_instance_failed(previous_state: object, task_instance: Any) -> None:
     """A task has failed, or was marked as failed, alone or with its DAG run."""
     if previous_state is None:  # so it is by hand only
         _stop(task_instance)
+
+
+@hookimpl  # type: ignore[untyped-decorator]
+def on_dag_run_failed(dag_run: Any) -> None:
+    """A DAG run has failed: its note says what its first task said that failed."""
+    if not (why := _first_why(dag_run)):
+        return
+    before = dag_run.dag_run_note
+    if before is None:
+        dag_run.note = (why[:_MOST_CHARS], _AUTHOR)
+    elif before.user_id == _AUTHOR:
+        before.content = why[:_MOST_CHARS]
+    elif why not in (before.content or ""):
+        before.content = f"{before.content}\n\n{why}"[:_MOST_CHARS]
+
+
+@hookimpl  # type: ignore[untyped-decorator]
+def on_dag_run_success(dag_run: Any) -> None:
+    """A DAG run has succeeded in the end: what failed before is told no longer."""
+    note_before = dag_run.dag_run_note
+    if note_before is not None and note_before.user_id == _AUTHOR:
+        dag_run.dag_run_note = None
 
 
 @hookimpl  # type: ignore[untyped-decorator]
@@ -53,11 +83,22 @@ def _stop(ti: Any) -> None:
         logger.warning("The work of %s is left to its trigger: %s", owner, error)
 
 
+def _first_why(dag_run: Any) -> str:
+    """What the first task of a DAG run that failed by a mistake said; empty for none."""
+    from airflow.models.xcom import XComModel  # as in `_user`
+    from sqlalchemy.orm import object_session
+
+    session = object_session(dag_run)
+    if session is None:
+        return ""
+    asked = XComModel.get_many(run_id=dag_run.run_id, dag_ids=dag_run.dag_id, key=WHY_KEY)
+    first = session.scalars(asked.order_by(None).order_by(XComModel.timestamp).limit(1)).first()
+    return "" if first is None else str(XComModel.deserialize_value(first))
+
+
 def _user(ti: Any) -> str | None:
     """Who has just changed a DAG run or a task of it, by the audit log; None where it is silent."""
-    from airflow.models.log import (
-        Log,
-    )  # the API server has it; tasks, which have no use for it, not
+    from airflow.models.log import Log  # not in tasks, which have no use for it
     from sqlalchemy import select
     from sqlalchemy.orm import object_session
 

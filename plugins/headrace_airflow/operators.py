@@ -15,7 +15,6 @@ from typing import Any, NoReturn
 
 from airflow.sdk.exceptions import (
     AirflowException,
-    AirflowFailException,
     AirflowSkipException,
     TaskDeferred,
 )
@@ -44,6 +43,7 @@ from headrace_airflow.run_operators import (
     LEASE_KEY,
     Context,
     DaskDashboardLink,
+    MistakeError,
     RunOperator,
     RunPageLink,
     briefly,
@@ -122,7 +122,7 @@ class AcquireLeaseOperator(_StepTask):
 
     def ask_again(self, context: Context, event: object = None) -> str:
         """Ask for the lease, also after there was no room for it."""
-        with told_to_airflow():
+        with told_to_airflow(context):
             run = self._run(context)
             role = self._planned(run).role
             try:
@@ -132,13 +132,13 @@ class AcquireLeaseOperator(_StepTask):
             except JobRefusedError as error:
                 context["ti"].xcom_push(MACHINES_KEY, error.what)
                 raise
-        return self._ready(context, run, lease_id)
+            return self._ready(context, run, lease_id)
 
     def execute_complete(self, context: Context, event: object, lease_id: str) -> str:
         """See what became of the lease."""
-        with told_to_airflow():
+        with told_to_airflow(context):
             run = self._run(context)
-        return self._ready(context, run, lease_id)
+            return self._ready(context, run, lease_id)
 
     def _ready(self, context: Context, run: Run, lease_id: str) -> str:
         folder = run.lease_folder(lease_id)
@@ -156,11 +156,10 @@ class AcquireLeaseOperator(_StepTask):
             if mistake := why_not_the_nodes(run, lease_id):
                 seen = replace(seen, why=mistake, is_refused=True)
             context["ti"].xcom_push(MACHINES_KEY, seen.why)
-            error = AirflowFailException if seen.is_refused else AirflowException
+            error = MistakeError if seen.is_refused else AirflowException
             raise error(f"Lease {lease_id} is {seen.state.value}: {seen.why}")
-        with told_to_airflow():
-            leases.note_ready(run, lease_id)
-            tell_lease(run, lease_id)
+        leases.note_ready(run, lease_id)
+        tell_lease(run, lease_id)
         context["ti"].xcom_push(LEASE_KEY, lease_id)
         self.log.info("Lease %s is ready; its dashboard: the link on the tab Details", lease_id)
         return lease_id
@@ -185,7 +184,7 @@ class StepOperator(_StepTask):
 
     def ask_again(self, context: Context, event: object = None) -> dict[str, Any]:
         """Start the step, also after there was no room for its lease."""
-        with told_to_airflow():
+        with told_to_airflow(context):
             run = self._run(context)
             self._planned(run)
             return self._follow(context, run, may_resubmit=True)
@@ -194,7 +193,7 @@ class StepOperator(_StepTask):
         self, context: Context, event: object, ticket: dict[str, Any], may_resubmit: bool
     ) -> dict[str, Any]:
         """Collect the result of the attempt that was waited for."""
-        with told_to_airflow():
+        with told_to_airflow(context):
             run = self._run(context)
             return self._finish(context, run, Ticket(**ticket), may_resubmit=may_resubmit)
 
@@ -207,7 +206,7 @@ class StepOperator(_StepTask):
         ti = context["ti"]
         first_try_since_cleared = ti.max_tries - self.retries + 1
         if ti.try_number > 1 and ti.try_number == first_try_since_cleared:
-            with told_to_airflow():
+            with told_to_airflow(context):
                 reason = stopped(f"try {ti.try_number - 1} of task {ti.task_id} by clearing it")
                 cancel_step(open_run(self.run_id), self.step, reason)
 
@@ -295,6 +294,6 @@ class ReleaseLeaseOperator(_StepTask):
 
     def execute(self, context: Context) -> None:
         """Returns when no process of the lease is left."""
-        with told_to_airflow():
+        with told_to_airflow(context):
             run = open_run(self.run_id)
             leases.release(run, self._planned(run).role, f"released by task {self.task_id}")

@@ -7,18 +7,21 @@ from __future__ import annotations
 
 import copy
 import importlib
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal, TypeVar
 from urllib.parse import quote
 
+import structlog
 from airflow.sdk import BaseOperator, BaseOperatorLink, BaseXCom
 from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from headrace.errors import HeadraceError
 from headrace.ledger.ledger import open_ledger
+from headrace.runs.audit import START, Actor, noting_refusals
 from headrace.runs.eta_changes import eta_changes
 from headrace.runs.flow import steps_of
 from headrace.runs.foresight import note_prediction
@@ -38,6 +41,9 @@ Seen = TypeVar("Seen")
 
 LEASE_KEY = "lease"
 """XCom key of the lease that the task uses, as soon as it is ready."""
+
+WHY_KEY = "why"
+"""XCom key of what a task tells its user who has made a mistake; the DAG run's note shows it."""
 
 RUN_TAB = "headrace-run"
 """Route of the tab on a DAG run that shows the page of its run."""
@@ -61,15 +67,34 @@ def briefly(
         time.sleep(_POLL_S)
 
 
+class MistakeError(AirflowFailException):  # type: ignore[misc]
+    """Ends a task for good: its message says all, and is the last thing in the task's log."""
+
+
+def _without_trace(_logger: object, _method: str, event: dict[str, Any]) -> dict[str, Any]:
+    """Processor of structlog: the message in place of `Task failed with exception` and a trace."""
+    error = sys.exc_info()[1]
+    if isinstance(error, MistakeError) and event.pop("exc_info", None):
+        event["event"] = str(error)
+    return event
+
+
 @contextmanager
-def told_to_airflow() -> Iterator[None]:
-    """Turn errors of headrace into Airflow's: those that another try cannot heal fail at once."""
+def told_to_airflow(context: Context) -> Iterator[None]:
+    """Turn errors of headrace into Airflow's: those that another try cannot heal fail at once.
+
+    What these say is in the log without a trace, and in an XCom for the note of the DAG run.
+    """
     try:
         yield
-    except HeadraceError as error:
-        if error.failure_class.is_retried:
+    except (HeadraceError, MistakeError) as error:
+        if isinstance(error, HeadraceError) and error.failure_class.is_retried:
             raise AirflowException(str(error)) from error
-        raise AirflowFailException(str(error)) from None
+        processors = structlog.get_config()["processors"]  # of the task's process, which ends now
+        if _without_trace not in processors:
+            processors.insert(0, _without_trace)
+        context["ti"].xcom_push(WHY_KEY, str(error))
+        raise MistakeError(str(error)) from None
 
 
 def failure_of(step: str, result: StepResult, *, is_hopeless: bool = False) -> Exception:
@@ -78,7 +103,7 @@ def failure_of(step: str, result: StepResult, *, is_hopeless: bool = False) -> E
     why = failure.message if failure else "no reason given"
     where = f" ({failure.where})" if failure and failure.where else ""
     is_retried = failure is None or failure.failure_class.is_retried
-    kind = AirflowException if is_retried and not is_hopeless else AirflowFailException
+    kind = AirflowException if is_retried and not is_hopeless else MistakeError
     error: Exception = kind(f"Step {step} {result.state.value}: {why}{where}")
     return error
 
@@ -151,15 +176,19 @@ class PrepareRunOperator(BaseOperator):  # type: ignore[misc]
         """Returns the run's id."""
         owner = str(DagRunAddress.of(context))
         params = context["params"]
-        with told_to_airflow():
-            request = RunRequest(
-                site=check_choice("sites", params["site"]),
-                key=owner,
-                owner=owner,
-                user=context["dag_run"].triggering_user_name or "",
-                kind=self.kind,
-                **self._asked(params),
-            )
+        user = context["dag_run"].triggering_user_name or ""
+        given = [f"{key}={value}" for key, value in params.items() if value and key != "overrides"]
+        words = " ".join((*given, *(params.get("overrides") or ())))
+        with told_to_airflow(context):
+            with noting_refusals(Actor.of(owner, user), START, owner, words):
+                request = RunRequest(
+                    site=check_choice("sites", params["site"]),
+                    key=owner,
+                    owner=owner,
+                    user=user,
+                    kind=self.kind,
+                    **self._asked(params),
+                )
             run = create_run(request)
             note_prediction(run)
             preview = importlib.import_module("headrace_airflow.preview")
@@ -202,7 +231,7 @@ class FinishRunOperator(RunOperator):
 
     def execute(self, context: Context) -> str:
         """Returns the final state of the run, which is `succeeded`."""
-        with told_to_airflow():
+        with told_to_airflow(context):
             run = open_run(self.run_id)
             undone = self._undone(context, run)
             if undone:
@@ -212,7 +241,7 @@ class FinishRunOperator(RunOperator):
                 states = ", ".join(
                     f"{step} is {state}{_why(run, step)}" for step, state in undone.items()
                 )
-                raise AirflowFailException(f"Run {run.run_id} {state.value}: {states}")
+                raise MistakeError(f"Run {run.run_id} {state.value}: {states}")
             finish_run(run, StepState.SUCCEEDED)
             tell_run(run)
         if MODELS in self.outlets:
@@ -259,7 +288,7 @@ class ReapOperator(BaseOperator):  # type: ignore[misc]
 
     def execute(self, context: Context) -> list[str]:
         """Returns a line for each thing that was ended."""
-        with told_to_airflow():
+        with told_to_airflow(context):
             owners = Owners(going_on())
             lines = reap(owners.is_done, owners.has_left)
         for line in lines:

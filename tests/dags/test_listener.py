@@ -59,3 +59,35 @@ def test_a_task_that_ends_by_itself_and_others_are_left_alone(cancelled, ends):
     ends(previous_state=None, task_instance=task(run_id="another"))
     assert not cancelled.exists()
     assert open_ledger().run_by_key(str(ADDRESS)) is not None
+
+
+def failed(monkeypatch, why: str, before: SimpleNamespace | None) -> SimpleNamespace:
+    monkeypatch.setattr(listener, "_first_why", lambda _: why)
+    dag_run = SimpleNamespace(dag_run_note=before, note=None)
+    listener.on_dag_run_failed(dag_run=dag_run)
+    return dag_run
+
+
+def a_note(content: str | None, user_id: str | None = None) -> SimpleNamespace:
+    return SimpleNamespace(content=content, user_id=user_id)
+
+
+def test_the_note_of_a_failed_dag_run_says_why_and_keeps_what_a_user_wrote(monkeypatch):
+    why = "No such key\n  Did you mean 'seed'?"
+    assert failed(monkeypatch, why, None).note == (why, "headrace")
+    assert failed(monkeypatch, "y" * 2000, None).note == ("y" * 1000, "headrace")
+    ours, users = a_note("Another", "headrace"), a_note("For the paper")
+    assert failed(monkeypatch, why, ours).dag_run_note.content == why
+    for _ in range(2):
+        assert failed(monkeypatch, why, users).dag_run_note.content == f"For the paper\n\n{why}"
+    assert users.user_id is None
+    for before in (None, users):
+        assert failed(monkeypatch, "", before).note is None
+    assert users.content == f"For the paper\n\n{why}"
+
+
+def test_what_went_well_in_the_end_has_no_note_of_a_failure(monkeypatch):
+    for before, kept in ((a_note("x", "headrace"), False), (a_note("x"), True), (None, False)):
+        dag_run = SimpleNamespace(dag_run_note=before)
+        listener.on_dag_run_success(dag_run=dag_run)
+        assert (dag_run.dag_run_note is not None) is kept

@@ -9,12 +9,14 @@ from functools import partial
 from types import SimpleNamespace
 
 import pytest
+import structlog
 from airflow.sdk.exceptions import (
     AirflowException,
     AirflowFailException,
     AirflowSkipException,
     TaskDeferred,
 )
+from structlog.testing import capture_logs
 
 from headrace.clusters.overview import num_open
 from headrace.clusters.records import LeaseSpec, Walltime
@@ -24,8 +26,10 @@ from headrace.errors import (
     LeaseError,
     OwnLeasesError,
     QueueFullError,
+    RecipeError,
     SecretError,
     SilentError,
+    StepError,
 )
 from headrace.files.atomic import read_record, write_record
 from headrace.ledger.ledger import open_ledger
@@ -33,6 +37,7 @@ from headrace.probes.records import ProbeOptions
 from headrace.processes import ProcessIdentity
 from headrace.recipe.base import Target
 from headrace.recipe.load import load_site
+from headrace.runs.audit import refused_requests
 from headrace.runs.leases import RELEASED
 from headrace.runs.overview import LeaseLook, Look
 from headrace.runs.provenance import user_of
@@ -44,7 +49,7 @@ from headrace.states import FailureClass, LeaseState, StepState
 from headrace.steps.mailbox import Failure, StepResult, StepStatus
 from headrace_airflow import airflow_api as owners
 from headrace_airflow import assets, operators, preview, run_operators
-from headrace_airflow.airflow_api import stopped
+from headrace_airflow.airflow_api import DagRunAddress, stopped
 from headrace_airflow.assets import DATASETS, MODELS, dataset_asset, model_asset
 from headrace_airflow.operators import (
     AcquireLeaseOperator,
@@ -58,6 +63,7 @@ from headrace_airflow.run_operators import (
     PrepareRunOperator,
     ReapOperator,
     briefly,
+    told_to_airflow,
 )
 from headrace_airflow.triggers import LeaseTrigger, RoomTrigger, StepTrigger
 from support.runs import attempt_row_of, lease_on_disk
@@ -239,7 +245,27 @@ def test_a_mistake_in_the_request_fails_at_once_in_words(context, params, words)
     with pytest.raises(AirflowFailException, match=words) as caught:
         prepare(context, **params)
     assert caught.value.__suppress_context__  # no trace for a user's mistake
+    assert context["ti"].pushed == {"why": str(caught.value)}
     assert not open_ledger().runs()
+    (act,) = refused_requests()
+    assert act.run_id == str(DagRunAddress.of(context))
+    assert act.refused == str(caught.value)
+
+
+def test_the_log_tells_a_mistake_without_a_trace_and_a_fault_with_one(context):
+    """As Airflow's task runner logs what a task raises."""
+    with capture_logs() as logged:
+        for error in (RecipeError("No such key", "Valid: seed."), StepError("A node is gone")):
+            try:
+                with told_to_airflow(context):
+                    raise error
+            except AirflowException:
+                structlog.get_logger("task").exception("Task failed with exception")
+    mistake, fault = logged
+    assert mistake["event"] == "No such key\n  Valid: seed."
+    assert "exc_info" not in mistake
+    assert (fault["event"], fault["exc_info"]) == ("Task failed with exception", True)
+    assert context["ti"].pushed == {"why": mistake["event"]}
 
 
 # acquire and release

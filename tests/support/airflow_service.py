@@ -130,6 +130,10 @@ class TaskApi(AirflowApi):
         path = f"/api/v2/dags/{dag_id}/dagRuns?limit=100&order_by=-run_after"
         return list(self._call("GET", path)["dag_runs"])
 
+    def note(self, dag_id: str, dag_run: str) -> str | None:
+        """What is noted beside a DAG run."""
+        return self._call("GET", _run_path(dag_id, dag_run))["note"]
+
     def triggering_events(self, dag_id: str, dag_run: str) -> list[dict[str, Any]]:
         """Events of assets that started a DAG run."""
         answer = self._call("GET", f"{_run_path(dag_id, dag_run)}/upstreamAssetEvents")
@@ -294,6 +298,10 @@ class AirflowService:
     def xcom(self, dag_run: str, task_id: str, key: str, dag_id: str = DAG_ID) -> object:
         """Value of an XCom of a task, as the web UI shows it."""
         return self.asked(lambda: self.api.xcom(dag_id, dag_run, task_id, key))
+
+    def note(self, dag_run: str, dag_id: str = DAG_ID) -> str | None:
+        """The note of a DAG run."""
+        return self.asked(lambda: self.api.note(dag_id, dag_run))
 
     def asked(self, question: Callable[[], Answer], timeout_s: float = 120.0) -> Answer:
         """Ask the API; an API server that stalls for a moment is asked again."""

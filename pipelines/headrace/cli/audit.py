@@ -24,19 +24,23 @@ def audit(
         str, typer.Option(help="Only about this run or suite.", autocompletion=arguments.runs)
     ] = "",
     since: Annotated[str, typer.Option(help="First day: 2026-11-01, 2026-11, or 30d.")] = "",
+    refused: Annotated[bool, typer.Option("--refused", help="Only what was refused.")] = False,
     limit: Annotated[int, typer.Option(min=1, help="Newest lines to list.")] = 50,
     as_json: JsonOption = False,
 ) -> None:
     """List who started, changed or stopped what, the newest first.
 
-    Who marks or clears tasks in Airflow is in Airflow's own audit log.
+    A refused request in Airflow has the id of its DAG run in place of a run's. Who marks or clears
+    tasks in Airflow is in Airflow's own audit log.
 
     Examples:
         headrace audit --since 7d
 
         headrace audit --user ada --json
+
+        headrace audit --refused
     """
-    found = open_ledger().acts(user, run, _begin(since), limit)
+    found = open_ledger().acts(user, run, _begin(since), limit, refused=refused)
     if as_json:
         tell_json([asdict(row) for row in found])
         return
@@ -52,7 +56,7 @@ def _who(row: ActRecord) -> str:
 
 
 def _details(row: ActRecord) -> str:
-    refused = f"refused: {row.refused}" if row.refused else ""
+    refused = f"refused: {' '.join(row.refused.split())}" if row.refused else ""
     return "; ".join(filter(None, (row.details, refused)))
 
 

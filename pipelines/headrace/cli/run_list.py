@@ -14,11 +14,13 @@ from headrace.cli.console import (
     amount,
     duration,
     open_console,
+    tell,
     tell_json,
 )
 from headrace.cli.listing import Listing
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.records import AttemptRecord, RunRecord
+from headrace.runs.audit import Actor, refused_requests
 from headrace.runs.causes import why_failed, why_no_lease
 from headrace.runs.provenance import owner_is_gone
 from headrace.states import StepState
@@ -40,7 +42,8 @@ def runs(
     """List runs, the newest first; `runs show` tells of one.
 
     The main metric is what training monitors (`trainer.monitor`), else the first of evaluation by
-    name, else the loss. A suite has its trials there, and the best value.
+    name, else the loss. A suite has its trials there, and the best value. Below them is what was
+    asked for in Airflow meanwhile and refused; `headrace audit --refused` tells it whole.
 
     Examples:
         headrace runs
@@ -59,6 +62,10 @@ def runs(
         took = duration((row.finished_at or time.time()) - row.created_at)
         listed.add(row.run_id, row.site_name, row.state.value, took, _result(row, books))
     open_console().print(listed)
+    since = records[-1].created_at if len(records) == limit else 0.0
+    for act in () if state else refused_requests(limit=limit, since=since):
+        ago, why = duration(time.time() - act.created_at), act.refused.splitlines()[0]
+        tell(f"Refused {ago} ago to {Actor(act.user or 'somebody', act.through)}: {why}")
 
 
 @app.command()

@@ -26,11 +26,11 @@ class ActRecord(Row, kw_only=True):
     what: Mapped[str]
     """In one word: start, resume, cancel, close, pause, …"""
     run_id: Mapped[str] = mapped_column(default="")
-    """The run that it was about; empty for none, as where that was refused."""
+    """The run that it was about; where that was refused the owner of such a DAG run, or empty."""
     details: Mapped[str] = mapped_column(default="")
     """What was overridden, which step, trials or lease was meant."""
     refused: Mapped[str] = mapped_column(default="")
-    """Why it was not done; empty when it was."""
+    """Why it was not done, and what to do; empty when it was."""
 
 
 class ActRows(LedgerPart):
@@ -42,11 +42,22 @@ class ActRows(LedgerPart):
             session.add(record)
 
     def acts(
-        self, user: str = "", run_id: str = "", since: float = 0.0, limit: int = 1000
+        self,
+        user: str = "",
+        run_id: str = "",
+        since: float = 0.0,
+        limit: int = 1000,
+        *,
+        refused: bool = False,
     ) -> tuple[ActRecord, ...]:
-        """At most `limit` acts, of a user or about a run only, since a time; the newest first."""
+        """At most `limit` acts, of a user or about a run only, since a time; the newest first.
+
+        `refused` leaves out what was done.
+        """
         given = {name: value for name, value in {"user": user, "run_id": run_id}.items() if value}
         query = select(ActRecord).filter_by(**given).where(ActRecord.created_at >= since)
+        if refused:
+            query = query.where(ActRecord.refused != "")
         newest_first = (ActRecord.created_at.desc(), ActRecord.act_id.desc())
         with self._database.read() as session:
             return tuple(session.scalars(query.order_by(*newest_first).limit(limit)))

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import socket
 import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import NamedTuple
 
-from headrace.errors import AccessError, without_secrets
+from headrace.errors import AccessError, HeadraceError, without_secrets
 from headrace.ledger.acts import ActRecord
 from headrace.ledger.ledger import open_ledger
 from headrace.recipe.access import check_user
@@ -15,6 +17,13 @@ from headrace.recipe.site import Site
 
 AIRFLOW = "Airflow"
 """Through which somebody asks who has no terminal."""
+
+
+START = "start"
+"""What is asked of no run yet."""
+
+_MOST_CHARS = 4000
+"""Of what was asked: who may trigger a DAG may ask for much."""
 
 
 class Actor(NamedTuple):
@@ -53,10 +62,41 @@ def note(by: Actor, what: str, run_id: str = "", details: str = "", refused: str
         through=by.through,
         what=what,
         run_id=run_id,
-        details=without_secrets(details),
-        refused=refused,
+        details=without_secrets(details)[:_MOST_CHARS],
+        refused=refused[:_MOST_CHARS],
     )
     open_ledger().add_act(record)
+
+
+@contextmanager
+def noting_refusals(by: Actor, what: str, about: str, details: str) -> Iterator[None]:
+    """Enter that what a block does for somebody is refused, and why, where trying again is vain.
+
+    Mistakes in a terminal are told there, and are no acts.
+
+    Args:
+        by: Who asks.
+        what: As in `ActRecord`.
+        about: The run, or the owner of one that is asked for.
+        details: As in `ActRecord`.
+    """
+    try:
+        yield
+    except HeadraceError as error:
+        is_seen = by.through != AIRFLOW and not isinstance(error, AccessError)
+        if not is_seen and not error.failure_class.is_retried:
+            run_id = "" if about.startswith("cli:") else about
+            note(by, what, run_id, details, refused=str(error))
+        raise
+
+
+def refused_requests(user: str = "", limit: int = 100, since: float = 0.0) -> Sequence[ActRecord]:
+    """What was asked for in Airflow, of a user or of all, and got no run; the newest first.
+
+    Their `run_id` is the owner that the run would have had.
+    """
+    found = open_ledger().acts(user, since=since, limit=limit, refused=True)
+    return [row for row in found if row.what == START and row.run_id and row.through == AIRFLOW]
 
 
 def check_access(site: Site, by: Actor, what: str, run_id: str = "", details: str = "") -> None:
@@ -65,8 +105,5 @@ def check_access(site: Site, by: Actor, what: str, run_id: str = "", details: st
     Raises:
         AccessError: So it is.
     """
-    try:
+    with noting_refusals(by, what, run_id, details):
         check_user(site, by.user)
-    except AccessError as error:
-        note(by, what, run_id, details, refused=error.what)
-        raise

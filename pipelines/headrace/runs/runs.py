@@ -20,13 +20,14 @@ from headrace.files.sharing import share
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.records import RunRecord
 from headrace.probes.records import ProbeOptions
+from headrace.recipe.access import check_user
 from headrace.recipe.accounts import other_account
 from headrace.recipe.difference import Resumption
 from headrace.recipe.load import load_recipe, load_site, settled, site_now, source_of
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Site
 from headrace.record import Record
-from headrace.runs.audit import Actor, check_access, note
+from headrace.runs.audit import START, Actor, check_access, note, noting_refusals
 from headrace.runs.flow import check_evaluated, fitted, of_run
 from headrace.runs.images import images_of
 from headrace.runs.probes import write_probe_report
@@ -130,11 +131,25 @@ def create_run(request: RunRequest) -> Run:
     existing = open_ledger().run_by_key(request.key)
     if existing is not None:
         return _reopened(existing, request)
+    by, words = Actor.of(request.owner, request.user), " ".join(request.words)
+    with noting_refusals(by, START, request.owner, words):
+        recipe, site, source = _checked(request)
+        run = _new_run(request, recipe, site)
+        if _entered(run, source):
+            note(by, START, run.run_id, words)
+            return run
+    existing = open_ledger().run_by_key(request.key)
+    if existing is None:
+        raise StepError(f"The run for key {request.key} vanished from the ledger")
+    return _reopened(existing, request)
+
+
+def _checked(request: RunRequest) -> tuple[Recipe, Site, Mapping[str, Any]]:
+    """Recipe and site as the run keeps them, and a suite's recipe as its trials change it."""
     is_from_terminal = request.owner.startswith("cli:")
     user = None if is_from_terminal else request.user
     loaded, site = load_recipe(request.recipe, request.overrides), load_site(request.site, user)
-    by = Actor.of(request.owner, request.user)
-    check_access(site, by, "start", details=" ".join(request.words))
+    check_user(site, Actor.of(request.owner, request.user).user)
     if request.of:
         folder = RunFolder(Path(open_ledger().run(request.of).folder))
         loaded = of_run(loaded, folder, watch=request.watch)
@@ -145,14 +160,7 @@ def create_run(request: RunRequest) -> Run:
     if request.kind == "suite":
         source = settled(source_of(request.recipe, request.overrides), loaded, recipe)
         recipe = checked(recipe, source, site)
-    run = _new_run(request, recipe, site)
-    if _entered(run, source):
-        note(by, "start", run.run_id, " ".join(request.words))
-        return run
-    existing = open_ledger().run_by_key(request.key)
-    if existing is None:
-        raise StepError(f"The run for key {request.key} vanished from the ledger")
-    return _reopened(existing, request)
+    return recipe, site, source
 
 
 def open_run(run_id: str) -> Run:

@@ -22,6 +22,7 @@ from headrace.runs.overview import StepView, step_view
 from headrace.runs.provenance import owner_is_gone
 from headrace.states import StepState
 from headrace.suites.records import SuiteSummary
+from headrace.views.acts import ActRow, refused_rows
 from headrace.views.facts import Facts, Kind, facts_of
 from headrace.views.headline import Headline, headline, main_of
 from headrace.views.steps import share_of
@@ -71,6 +72,8 @@ class RunsPage(Record):
 
     now: float
     rows: tuple[RunRow, ...]
+    refused: tuple[ActRow, ...] = ()
+    """Requests in Airflow, no older than the rows, that got no run."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,11 +98,21 @@ class Books:
 
 
 def runs_page(
-    limit: int = 200, states: Sequence[StepState] = (), text: str = "", sites: Sites = None
+    limit: int = 200,
+    states: Sequence[StepState] = (),
+    text: str = "",
+    sites: Sites = None,
+    asker: str = "",
 ) -> RunsPage:
-    """The newest runs, those in some states or with a text in their id, recipe or site."""
+    """The newest runs, those in some states or with a text in their id, recipe or site.
+
+    Among those that failed are the requests of a user that were refused, or of all users.
+    """
     records = open_ledger().runs(limit, states, text, sites=sites)
-    return RunsPage(now=time.time(), rows=run_rows(records))
+    since = records[-1].created_at if len(records) == limit else 0.0
+    is_asked = not states or StepState.FAILED in states
+    refused = refused_rows(asker, limit, since, text) if is_asked else ()
+    return RunsPage(now=time.time(), rows=run_rows(records), refused=refused)
 
 
 def run_rows(records: Sequence[RunRecord]) -> tuple[RunRow, ...]:

@@ -45,6 +45,14 @@ Seen = Annotated[Sites, Depends(visible_sites)]
 """Parameter of an endpoint: of which sites who asks may see runs."""
 
 
+def _asker(user: User, seen: Seen) -> str:
+    return "" if seen is None else str(user.get_name())
+
+
+Asker = Annotated[str, Depends(_asker)]
+"""Parameter of an endpoint: whose refused requests may be seen; empty for everybody's."""
+
+
 def check_site(site_name: str, seen: Sites) -> None:
     """Refuse (403) who may not see runs of a site."""
     if seen is not None and site_name not in seen:
@@ -61,10 +69,13 @@ def _check_runs(
     if seen is None:
         return
     ledger = open_ledger()
+    keys = [str(DagRunAddress(dag_id=dag_id, run_id=dag_run_id))]
     for name in names:
-        check_site(ledger.run(name.partition(":")[0]).site_name, seen)
-    record = ledger.run_by_key(str(DagRunAddress(dag_id=dag_id, run_id=dag_run_id)))
-    if record is not None:
+        if DagRunAddress.parse(name):
+            keys.append(name)
+        else:
+            check_site(ledger.run(name.partition(":")[0]).site_name, seen)
+    for record in filter(None, map(ledger.run_by_key, keys)):
         check_site(record.site_name, seen)
 
 

@@ -14,6 +14,7 @@ from starlette.types import Scope
 from headrace.errors import HeadraceError, StepError, UnknownNameError, UserError
 from headrace.ledger.ledger import open_ledger
 from headrace.states import StepState
+from headrace.views.acts import check_refused
 from headrace.views.cost import By, cost_page
 from headrace.views.curves import compare_page, curves_page
 from headrace.views.dataset import dataset_page
@@ -27,7 +28,7 @@ from headrace.views.samples import SampleQuestion
 from headrace.views.suite import suite_page, trials_page
 from headrace_airflow.airflow_api import DagRunAddress
 from headrace_airflow.web import acts, proxy
-from headrace_airflow.web.access import MayAct, Seen, reads, sees_runs
+from headrace_airflow.web.access import Asker, MayAct, Seen, reads, sees_runs
 from headrace_airflow.web.answers import PRIVATE, Answers
 
 STATIC = Path(__file__).parent / "static"
@@ -82,33 +83,39 @@ def shell(page: str) -> Response:
 async def runs(
     request: Request,
     sites: Seen,
+    asker: Asker,
     limit: Annotated[int, Query(ge=1, le=1000)] = 200,
     states: Annotated[tuple[StepState, ...], Query(alias="state")] = (),
     text: Annotated[str, Query(max_length=200)] = "",
 ) -> Response:
     """The newest runs."""
-    return await answers.send(request, partial(runs_page, limit, states, text, sites))
+    return await answers.send(request, partial(runs_page, limit, states, text, sites, asker))
 
 
 @data.get("/run", dependencies=[sees_runs])
 async def run(
     request: Request,
     can_act: MayAct,
+    asker: Asker,
     run_id: Annotated[str, Query(alias="id")] = "",
     dag_id: str = "",
     dag_run_id: str = "",
 ) -> Response:
-    """One run, by its id or by its DAG run."""
+    """One run, by its id or by its DAG run; why one was refused."""
+    dag_run = DagRunAddress.parse(run_id)
     if dag_id:
-        question = partial(_run_of, DagRunAddress(dag_id=dag_id, run_id=dag_run_id), can_act)
+        dag_run = DagRunAddress(dag_id=dag_id, run_id=dag_run_id)
+    if dag_run is not None:
+        question = partial(_run_of, dag_run, can_act, asker)
     else:
         question = partial(run_page, run_id, can_act=can_act)
     return await answers.send(request, question)
 
 
-def _run_of(dag_run: DagRunAddress, can_act: bool) -> RunPage:
+def _run_of(dag_run: DagRunAddress, can_act: bool, asker: str) -> RunPage:
     record = open_ledger().run_by_key(str(dag_run))
     if record is None:
+        check_refused(str(dag_run), asker)
         what = f"DAG run {dag_run.run_id} of {dag_run.dag_id} has no run of headrace yet"
         raise UnknownNameError(what, "The first task of headrace's DAGs, `prepare`, makes it.")
     return run_page(record.run_id, can_act=can_act)

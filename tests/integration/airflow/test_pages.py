@@ -20,6 +20,7 @@ from headrace.files.atomic import is_there, write_record
 from headrace.files.lines import read_lines
 from headrace.ledger.ledger import open_ledger
 from headrace.processes import ProcessIdentity
+from headrace.runs.audit import AIRFLOW, Actor, note
 from headrace.runs.reaper import end_run
 from headrace.runs.runs import Run
 from headrace.states import LeaseState, StepState
@@ -207,6 +208,15 @@ def test_runs_of_a_site_for_some_users_are_shown_to_these_and_to_who_runs_airflo
         end_run(made, StepState.CANCELLED, "a test")
     found = [each.status for each in answers(f"/data/run?{urlencode(key)}")]
     assert found == [200, 403, 200, 200]
+    refused = "airflow:headrace_train:refused"
+    with airflow_service.settings():
+        note(Actor("viewer", AIRFLOW), "start", refused, "site=club", "no such key")
+    for place in ({"id": refused}, {**key, "dag_run_id": "refused"}):
+        told = answers(f"/data/run?{urlencode(place)}")
+        assert [each.status for each in told] == [409, 404, 409, 409]
+        assert [b"no such key" in each.body for each in told] == [True, False, True, True]
+    listed = [b"no such key" in each.body for each in answers("/data/runs?state=failed&text=club")]
+    assert listed == [True, False, True, True]
     (lease,) = airflow_service.ledger.leases(run_id=club.run_id)
     asked = urlencode({"kind": "dask", "id": lease.lease_id})
     assert [each.status for each in answers(f"/data/open?{asked}")] == [409, 403, 409, 409]

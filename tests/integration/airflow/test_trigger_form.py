@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -20,6 +21,7 @@ from headrace.runs.runs import Run
 from headrace.states import StepState
 from support.airflow_service import DAG_ID, PACK_DAG_ID, AirflowService
 from support.browser import log_in, page
+from support.command_line import headrace
 from support.held_training import HeldTraining
 from support.waiting import wait_until
 
@@ -123,21 +125,66 @@ def test_a_recipe_that_is_added_is_offered_at_once(airflow_service: AirflowServi
     wait_until(lambda: not _is_offered(airflow_service, "newcomer"), 60.0, "it to be gone")
 
 
-def test_an_interpolation_in_disguise_fails_the_first_task_with_its_reason(
-    airflow_service: AirflowService,
-):
-    """The form's pattern cannot see it; the task that makes the run can. No lease is taken."""
-    dag_run = airflow_service.trigger(
-        overrides=['dataset.name="\\x24{oc.env:HOME}"'], dag_id=PACK_DAG_ID
-    )
-    assert airflow_service.wait_end(dag_run, dag_id=PACK_DAG_ID) == "failed"
-    states = airflow_service.task_states(dag_run, PACK_DAG_ID)
-    assert states["prepare"] == "failed"
-    assert states["acquire_pool"] == "upstream_failed"
-    log = airflow_service.task_log(PACK_DAG_ID, dag_run, "prepare")
-    assert "holds an interpolation" in log
-    key = f"airflow:{PACK_DAG_ID}:{dag_run}"
-    assert airflow_service.ledger.run_by_key(key) is None
+def test_a_refusal_is_told_where_the_user_looks(airflow_service: AirflowService, tmp_path: Path):
+    """The form's pattern cannot see what is wrong; the task that makes the run can.
+
+    No lease is taken. What says why is in the DAG run's note, at the end of the task's log and on
+    headrace's pages; of a run whose step cannot do with its data, too.
+    """
+    service, broken = airflow_service, tmp_path / "broken"
+    broken.mkdir()
+    (broken / "a.png").write_bytes(b"no picture")
+    asked = {
+        "unknown key 'trainer.max_epoch'": ["trainer.max_epoch=1"],
+        "does not let recipes go": ["dataset.source=/etc"],
+        "holds an interpolation": ['dataset.name="\\x24{oc.env:HOME}"'],
+    }
+    with service.site_with(allowed_sources=[str(tmp_path)]):
+        words = [f"dataset.source={broken}", "dataset.index=null", "dataset.name=broken"]
+        bad_data = service.trigger(overrides=words, dag_id=PACK_DAG_ID)
+        refused = {
+            why: service.trigger(overrides=words, dag_id=PACK_DAG_ID)
+            for why, words in asked.items()
+        }
+        run_id = service.wait_for_run(bad_data, PACK_DAG_ID)
+    for why, dag_run in refused.items():
+        assert service.wait_end(dag_run, dag_id=PACK_DAG_ID) == "failed"
+        states = service.task_states(dag_run, PACK_DAG_ID)
+        assert (states["prepare"], states["acquire_pool"]) == ("failed", "upstream_failed")
+        key = f"airflow:{PACK_DAG_ID}:{dag_run}"
+        assert service.ledger.run_by_key(key) is None
+        told = _assert_ends_with(service, dag_run, "prepare", why)
+        assert service.note(dag_run, PACK_DAG_ID) == told[:1000]
+        listed = service.api.page("runs")["refused"]
+        (act,) = [row for row in listed if row["run_id"] == key]
+        assert act["refused"] == told
+        assert asked[why][0] in act["details"]
+        for place in ({"dag_id": PACK_DAG_ID, "dag_run_id": dag_run}, {"id": key}):
+            with pytest.raises(StepError) as shown:
+                service.api.page("run", **place)
+            assert "Airflow answered 409" in str(shown.value)
+            assert json.dumps(told.splitlines()[0])[1:-1] in str(shown.value)
+    assert service.wait_end(bad_data, dag_id=PACK_DAG_ID) == "failed"
+    told = _assert_ends_with(service, bad_data, "pack", "a.png")
+    assert service.note(bad_data, PACK_DAG_ID) == told
+    _assert_ends_with(service, bad_data, "finish", f"Run {run_id} failed: pack is failed")
+    service.assert_books_closed(run_id)
+    with service.settings():
+        listed = headrace("runs").stdout
+    assert "ago to admin in Airflow: " in listed
+    assert run_id in listed
+
+
+def _assert_ends_with(service: AirflowService, dag_run: str, task: str, why: str) -> str:
+    """What is said at the end of a task's log, in which is no trace of Airflow's own code."""
+    log = service.task_log(PACK_DAG_ID, dag_run, task)
+    lines = sorted(map(json.loads, log.splitlines()), key=lambda line: str(line["timestamp"]))
+    last = [line for line in lines if not line["event"].startswith("::")][-1]
+    assert why in last["event"]
+    assert last["level"] == "error"
+    assert "Traceback" not in log
+    assert not [line for line in lines if "error_detail" in line]
+    return str(last["event"])
 
 
 def test_airflow_in_a_shell_triggers_a_run(airflow_service: AirflowService):

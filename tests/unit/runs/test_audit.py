@@ -69,21 +69,25 @@ def test_who_clears_a_task_is_not_who_triggered_it():
     assert "somebody in Airflow" in headrace("audit").stdout
 
 
+EVES = "airflow:headrace_train:eves"
+
+
 def test_what_is_refused_is_noted_with_the_reason(headrace_home):
     write_site(headrace_home, [account()])
     run = make_run(site="club", owner=ended_owner())
     write_site(headrace_home, ["ada"])
     for asked in (
-        lambda: make_run(site="club", owner="airflow:headrace_train:x", user="eve"),
+        lambda: make_run(site="club", owner=EVES, user="eve"),
         lambda: take_over_run(run.run_id, process_owner()),
     ):
         with pytest.raises(AccessError):
             asked()
     resumed, started, _ = open_ledger().acts()
-    assert (started.user, started.what, started.run_id) == ("eve", "start", "")
+    assert (started.user, started.what, started.run_id) == ("eve", "start", EVES)
     assert (resumed.user, resumed.what, resumed.run_id) == (account(), "resume", run.run_id)
     for row in (started, resumed):
-        assert row.refused == f"User {row.user} may not use site 'club' (`allowed_users`)"
+        told = f"User {row.user} may not use site 'club' (`allowed_users`)"
+        assert row.refused.startswith(f"{told}\n  Sites for {row.user}: ")
 
 
 def test_what_was_not_done_for_another_reason_is_no_act():
@@ -93,6 +97,29 @@ def test_what_was_not_done_for_another_reason_is_no_act():
     with pytest.raises(UserError):
         make_run(overrides=("trainer.max_epochs=none",))
     assert [what for _, _, what, _ in lines()] == ["start"]
+
+
+def test_every_refusal_of_a_request_in_airflow_is_noted_once_with_its_dag_run():
+    """Nobody reads a terminal there; what another try may heal is no refusal."""
+    with pytest.raises(UserError) as told:
+        make_run(owner=EVES, key=EVES, user="eve", overrides=("trainer.max_epoch=3",))
+    with pytest.raises(StepError), audit.noting_refusals(Actor("eve", AIRFLOW), "start", EVES, ""):
+        raise StepError("The node is gone")
+    (row,) = open_ledger().acts(refused=True)
+    assert (row.user, row.through, row.what, row.run_id) == ("eve", AIRFLOW, "start", EVES)
+    assert row.details == "run digits trainer.max_epoch=3 --site laptop"
+    assert row.refused == str(told.value)
+    assert [row] == audit.refused_requests()
+    assert not audit.refused_requests("ada")
+    shown = " ".join(headrace("audit", "--refused").stdout.split())
+    assert "unknown key 'trainer.max_epoch' Did you mean 'max_epochs'?" in shown
+
+
+def test_what_is_noted_of_a_hostile_request_is_short():
+    with pytest.raises(UserError):
+        make_run(owner=EVES, key=EVES, overrides=(f"trainer.{'x' * 50_000}=1",))
+    (row,) = open_ledger().acts()
+    assert len(row.details) <= 4000
 
 
 def test_each_command_of_a_suite_leaves_one_line():

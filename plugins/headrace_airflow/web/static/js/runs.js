@@ -19,8 +19,11 @@ const STATES = [
 
 const pageOf = (row) => link(row.kind === "suite" ? "suite/" : "run/", { id: row.run_id });
 
+/** A request that got no run, as a row beside those that did. */
+const refusedRow = (act) => ({ ...act, created_at: act.at, state: "refused", recipe: act.details, why: act.refused });
+
 const Name = ({ row }) => html`<span class="stack">
-  <a class="strong row-link" href=${pageOf(row)}>${row.recipe}</a>
+  <a class="strong row-link ellipsis" href=${pageOf(row)}>${row.recipe}</a>
   <span class="muted small code ellipsis" title=${row.why || undefined}>${row.run_id}</span>
 </span>`;
 
@@ -50,7 +53,7 @@ function columnsOf({ now, ticked, tick }) {
       title: "Compare",
       hidden: true,
       width: "40px",
-      cell: (row) => html`<label class="tick"><input type="checkbox" checked=${ticked.includes(row.run_id)}
+      cell: (row) => row.state !== "refused" && html`<label class="tick"><input type="checkbox" checked=${ticked.includes(row.run_id)}
         disabled=${!ticked.includes(row.run_id) && ticked.length >= OVERLAID}
         onChange=${() => tick(row.run_id)} /><span class="sr-only">Compare ${row.run_id}</span></label>`,
     },
@@ -87,13 +90,17 @@ export function Runs() {
   const labels = useMemo(() => Object.fromEntries(ticked.map((id) => [id, shortId(id)])), [ticked]);
   const tick = (id) => keep((ticked.includes(id) ? ticked.filter((each) => each !== id) : [...ticked, id]).join(" "));
   const seen = useLive(link("data/runs", { limit, state: state.split(","), text: useSettled(text) }));
-  const rows = seen.data?.rows ?? [];
+  const rows = useMemo(() => {
+    const refused = (seen.data?.refused ?? []).map(refusedRow);
+    return [...(seen.data?.rows ?? []), ...refused].sort((one, other) => other.created_at - one.created_at);
+  }, [seen.data]);
+  const isWhole = seen.data?.rows.length !== limit;
   const columns = columnsOf({ now: seen.data?.now, ticked, tick });
   const sort = useSorted(rows, columns);
   const active = rows.filter((row) => isActive(row.state)).length;
   document.title = "Runs · headrace";
   return html`<div class="title"><h1>Runs</h1>
-      <p class="muted" role="status">${seen.data ? `${rows.length === limit ? "the newest " : ""}${rows.length} shown, ${active} active` : ""}</p>
+      <p class="muted" role="status">${seen.data ? `${isWhole ? "" : "the newest "}${rows.length} shown, ${active} active` : ""}</p>
       <${Filters} state=${state} setState=${setState} text=${text} setText=${setText} /></div>
     <${Trouble} seen=${seen} />
     ${ticked.length > 0 && html`<${Overlay} ids=${ticked} labels=${labels} what=${ticked.length === 1 ? "one run" : `${ticked.length} runs`} differ onClear=${() => keep("")} />`}
@@ -101,5 +108,5 @@ export function Runs() {
       ? html`<div class=${`panel flush ${seen.isStale ? "stale" : ""}`}><${Table} caption="Runs" columns=${columns} rows=${sort.rows} sort=${sort} rowKey=${(row) => row.run_id} cards fixed
           empty=${state || text ? "No run is like that." : "No runs yet. Trigger the DAG headrace_train, or call headrace run in a terminal."} /></div>`
       : html`<${Missing} seen=${seen} />`}
-    ${rows.length === limit && html`<p class="more"><button type="button" onClick=${() => setLimit(limit + AT_ONCE)}>Show more</button></p>`}`;
+    ${!isWhole && html`<p class="more"><button type="button" onClick=${() => setLimit(limit + AT_ONCE)}>Show more</button></p>`}`;
 }

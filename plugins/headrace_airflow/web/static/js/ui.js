@@ -15,6 +15,7 @@ const TONES = {
   ready: "good",
   failed: "bad",
   lost: "bad",
+  refused: "bad",
   preempted: "warn",
   timed_out: "warn",
 };
