@@ -36,7 +36,7 @@ Lasting = Annotated[
     str,
     typer.Option("--duration", help="Durations in place of WORK: 30min, or bounds 1h:10d16h."),
 ]
-Trials = Annotated[int, typer.Option(min=0, help="How many; 0: as many as WORK has.")]
+Trials = Annotated[int, typer.Option(min=0, max=100_000, help="How many; 0: as many as WORK has.")]
 Total = Annotated[str, typer.Option(help="With bounds: what all of them take together.")]
 Sites = Annotated[
     list[str] | None,
@@ -65,7 +65,7 @@ Queue = Annotated[str, typer.Option(help="Mean wait for a node; else as it was o
 Boot = Annotated[str, typer.Option(help="From then to its first trial; else as it was there.")]
 Checkpoint = Annotated[str, typer.Option(help="Time between two checkpoints.")]
 Restart = Annotated[str, typer.Option(help="Start of a trial, each time it begins.")]
-Repeats = Annotated[int, typer.Option(min=1, help="Simulations of each scenario.")]
+Repeats = Annotated[int, typer.Option(min=1, max=10_000, help="Simulations of each scenario.")]
 Seed = Annotated[int, typer.Option(min=0, help="Seed of what is left to chance.")]
 
 
@@ -157,7 +157,7 @@ def beside(text: str) -> Iterator[Nodes]:
     from headrace.costs.scenario import Nodes
 
     for each in filter(None, text.split(",")):
-        match = re.fullmatch(r"(\d+)x(\d+)(?:@(\d+(?:\.\d+)?))?", each)
+        match = re.fullmatch(r"(\d{1,6})x(\d{1,4})(?:@(\d{1,9}(?:\.\d{1,9})?))?", each)
         if match is None:
             raise UserError(f"--also is '{text}'", "Write nodes x GPUs @ $ an hour: 1x8 or 2x4@3.5")
         yield Nodes(count=int(match[1]), gpus=int(match[2]), usd_per_hour=float(match[3] or 0))

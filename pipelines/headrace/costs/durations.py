@@ -11,7 +11,8 @@ from pathlib import Path
 import numpy as np
 
 from headrace.costs.forecast import Floats
-from headrace.errors import UserError
+from headrace.errors import UserError, shortened
+from headrace.recipe.base import MAX_SECONDS
 
 _UNITS_S = {"s": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 _PART = re.compile(r"(\d+(?:\.\d+)?)(s|min|m|h|d)")
@@ -32,8 +33,8 @@ def duration_of(text: str) -> float:
     if plain is None and "".join(number + unit for number, unit in parts) != words:
         parts = []
     seconds = float(words) if plain else sum(float(each) * _UNITS_S[unit] for each, unit in parts)
-    if not seconds > 0:
-        raise UserError(f"'{text}' is no duration", "Write 90s, 30min, 1h2m or 10d16h.")
+    if not 0 < seconds <= MAX_SECONDS:
+        raise UserError(f"'{shortened(text)}' is no duration", "Write 90s, 30min, 1h2m or 10d16h.")
     return seconds
 
 

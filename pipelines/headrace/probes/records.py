@@ -6,6 +6,7 @@ from typing import Any, Literal, get_args
 
 from pydantic import Field
 
+from headrace.recipe.base import Parallel
 from headrace.record import Record
 
 SCHEMA_VERSION = 1
@@ -23,7 +24,7 @@ class ProbeOptions(Record):
     """Parts that are measured."""
     role: str = ""
     """Role of the site; empty: the usual one."""
-    nodes: int | None = Field(default=None, ge=1)
+    nodes: Parallel | None = None
     """Nodes of it; null: as many as is usual."""
     quick: bool = False
     """Small sizes and few repeats: shows that all works, in seconds; its figures mean little."""

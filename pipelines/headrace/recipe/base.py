@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from typing import Annotated, Literal
 
@@ -60,6 +61,14 @@ def no_credentials(key: str, location: str | None) -> None:
         raise ValueError(
             f"'{key}' holds credentials; give them in the environment or a profile, never in a URL"
         )
+
+
+def _named(place: str) -> str:
+    if "://" not in place and any(len(os.fsencode(part)) > 255 for part in place.split("/")):
+        raise ValueError("a name in it has more than 255 bytes, which no file can have")
+    if "\0" in place:
+        raise ValueError("it holds a null byte")
+    return place
 
 
 def _bounded(size: ByteSize) -> ByteSize:
@@ -142,6 +151,12 @@ AmountFrom0 = Annotated[Number, Field(ge=0)]
 
 Texts = Annotated[tuple[str, ...], Field(max_length=10_000)]
 """Some texts."""
+
+Place = Annotated[str, Field(max_length=4096), AfterValidator(_named)]
+"""A path or URL."""
+
+Places = Annotated[tuple[Place, ...], Field(max_length=10_000)]
+"""Some paths or URLs."""
 
 Targets = Annotated[tuple[Target, ...], Field(max_length=1000)]
 """Some targets."""

@@ -7,7 +7,16 @@ from typing import Annotated, Literal
 
 from pydantic import ByteSize, Field, field_validator, model_validator
 
-from headrace.recipe.base import Bytes, Count, Fraction, Name, Parallel, Target, no_credentials
+from headrace.recipe.base import (
+    Bytes,
+    Count,
+    Fraction,
+    Name,
+    Parallel,
+    Place,
+    Target,
+    no_credentials,
+)
 from headrace.recipe.globs import Globs
 from headrace.record import Record
 
@@ -53,9 +62,9 @@ class DatasetSpec(Record):
 
     name: Name
     """Name of the packed dataset."""
-    source: str | None = None
+    source: Place | None = None
     """Folder or S3 prefix of raw samples, or one container file; null when `path` is given."""
-    path: str | None = None
+    path: Place | None = None
     """Folder or S3 prefix of an already packed dataset; packing is then skipped."""
     format: SourceFormat = "auto"
     """What lies in `source`: one file a sample, tar files of such files, WebDataset shards, HDF5
@@ -71,7 +80,7 @@ class DatasetSpec(Record):
     """Where labels come from: the first folder name below `source`, an index file, `label_field`,
     or nowhere. `auto`: the index or `label_field` when there is one, folders for files and tar
     files, `cls` for WebDataset, the one `ClassLabel` of Hugging Face, else nowhere."""
-    index: str | None = None
+    index: Place | None = None
     """Index file below `source` (CSV, JSONL or Parquet) with a column `path`; columns `label`,
     `group` and `split` mean that, others become fields."""
     label_field: str | None = None
@@ -171,7 +180,7 @@ class PackField(Record):
 class PackSpec(Record):
     """How raw samples become shards."""
 
-    target: str | None = None
+    target: Place | None = None
     """Folder or S3 prefix below which the dataset is put; null for the site's folder."""
     images: Literal["decode", "encoded"] = "decode"
     """Store pixels `(height, width[, channels]) uint8`, or the file's bytes as they are."""

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from headrace.recipe.base import MAX_COUNT, Count, Name, Number, Target
+from headrace.recipe.base import MAX_COUNT, Count, Name, Number, Place, Target
 from headrace.record import Record
 
 
@@ -48,7 +48,7 @@ def _of_a_kind(checkpoint: int | str) -> int | str:
     return checkpoint
 
 
-_Checkpoint = Annotated[int | str, AfterValidator(_of_a_kind)]
+_Checkpoint = Annotated[int | Place, AfterValidator(_of_a_kind)]
 
 
 class EvaluateSpec(Record):

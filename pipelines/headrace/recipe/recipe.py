@@ -6,7 +6,16 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from headrace.recipe.base import Count, CountFrom0, Name, Seed, Target, Targets, Texts, Times
+from headrace.recipe.base import (
+    Count,
+    CountFrom0,
+    Name,
+    Places,
+    Seed,
+    Target,
+    Targets,
+    Times,
+)
 from headrace.recipe.dataset import VALIDATION, DatasetSpec, PackSpec
 from headrace.recipe.evaluate import EvaluateSpec
 from headrace.recipe.suite import Objective, SuiteSpec
@@ -111,7 +120,7 @@ class Recipe(Figures):
     """Name of the recipe."""
     seed: Seed = 0
     """Seed of weights, sample order and augmentation."""
-    code: Texts = ()
+    code: Places = ()
     """Folders put on the module path for `_target_`; the site must allow them."""
     pack_role: Name = "cpu"
     """The site's role that packs."""

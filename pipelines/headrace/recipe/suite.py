@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, JsonValue, model_validator
 
-from headrace.recipe.base import Amount, Count, Parallel, Seconds, Seed, Target, Times
+from headrace.recipe.base import Amount, Count, Parallel, Place, Seconds, Seed, Target, Times
 from headrace.record import Record
 
 MAX_KEYS = 256
@@ -67,7 +67,7 @@ class SuiteSpec(Record):
     """Values by dotted key, all of one length: the first of each together, then the second, …"""
     points: Annotated[tuple[ValuesByKey, ...], Field(max_length=MAX_TRIALS)] = ()
     """Points one by one: values by dotted key."""
-    file: str | None = None
+    file: Place | None = None
     """CSV file of further points: a column for each key."""
     search: SearchSpec | None = None
     """Points that a sampler proposes, by what earlier ones gave."""

@@ -14,6 +14,7 @@ from headrace.recipe.base import (
     Count,
     Name,
     Parallel,
+    Place,
     Seconds,
     Target,
     Targets,
@@ -125,7 +126,7 @@ class TrainerSpec(Record):
     sharded_checkpoints: bool = False
     """Each rank writes its part of weights and optimizer state, with strategy fsdp: a checkpoint is
     a folder."""
-    checkpoint_target: str | None = None
+    checkpoint_target: Place | None = None
     """Folder or URL, as `s3://bucket/prefix`, where the run's checkpoints are copied to while it
     goes on; a resume that finds none in the run's folder takes the newest one from there."""
     monitor: str | None = None
@@ -243,14 +244,14 @@ class TrainSpec(Record):
     """Nodes of the gang; null takes the site's number."""
     ranks_per_node: Parallel | None = None
     """Ranks on each node; null takes the site's number."""
-    script: str | None = None
+    script: Place | None = None
     """A script that runs under torchrun, in place of `model` and `trainer`."""
     args: Texts = ()
     """Arguments of the script."""
     function: Target | None = None
     """A function of yours that is called once, in place of `model` and `trainer`: it returns
     metrics, a mapping of names to numbers."""
-    init_from: str | None = None
+    init_from: Place | None = None
     """Weights that training begins with: a checkpoint, a `.safetensors` file, or a run, `RUN`,
     `RUN:best`, `RUN:last`, `RUN:STEP` (`RUN` is its best one, or its last); null: the model's own.
     """

@@ -11,7 +11,7 @@ from pydantic import JsonValue
 from yaml import YAMLError
 
 from headrace.errors import RecipeError
-from headrace.recipe.suite import MAX_TRIALS
+from headrace.recipe.suite import MAX_KEYS, MAX_TRIALS
 from headrace.recipe.yaml_text import parsed
 from headrace.suites.records import Point
 
@@ -53,6 +53,8 @@ def _check_header(file: str, header: list[str]) -> None:
             f"suite.file '{file}' begins with {header}",
             "Its first line has the key of each column: model.lr,trainer.max_epochs.",
         )
+    if len(header) > MAX_KEYS:
+        raise RecipeError(f"suite.file '{file}' has {len(header):,} columns; at most {MAX_KEYS}")
     twice = {key for key in header if header.count(key) > 1}
     if twice:
         raise RecipeError(f"suite.file '{file}' has two columns of '{min(twice)}'")

@@ -175,7 +175,7 @@ def _sample_question(
     index: int = 0,
     label: int | None = None,
     back: bool = False,
-    frame: Annotated[int, Query(ge=0)] = 0,
+    frame: Annotated[int, Query(ge=0, le=10**9)] = 0,
 ) -> SampleQuestion:
     return SampleQuestion(split=split, index=index, label=label, is_back=back, frame=frame)
 

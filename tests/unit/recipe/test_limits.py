@@ -61,6 +61,8 @@ HOSTILE = {
     "far-index": ["trainer.callbacks[99999999999]=1"],
     "interpolation-bomb": [f"+model.a0={'x' * 1000}", *BOMB],
     "nested-interpolations": [f"+model.x={'${' * 5000}"],
+    "long-name": [f"train.init_from={'f' * 300}"],
+    "null-byte": ['dataset.source="/a\\0b"'],
     "long-duration": [f'train.timeout="1{" " * 16_000}x"'],
 }
 

@@ -281,6 +281,7 @@ def test_a_file_gives_points_typed_as_in_yaml(tmp_path):
         (None, "cannot be read"),
         ("", "begins with"),
         ("seed,\n1,2\n", "begins with"),
+        (",".join(f"k{i}" for i in range(300)) + "\n", "300 columns; at most 256"),
         ("seed,seed\n1,2\n", "two columns of 'seed'"),
         ("seed\n", "a header and no row"),
         ("seed\n1,2\n", "2 values in line 2, and 1 columns"),
