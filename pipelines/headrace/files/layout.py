@@ -148,6 +148,8 @@ class RunFolder(Folder):
     """Damaged shards that the run does without."""
     checkpoints = Named("checkpoints")
     """Folder of training checkpoints."""
+    callbacks = Named("callbacks")
+    """Folder of those that Lightning's `ModelCheckpoint`s of a recipe or model write."""
     soundness = Named("soundness")
     """Folder of what is known of the data that training has read."""
     history = Named("history")

@@ -125,17 +125,15 @@ class CheckpointWriter:
     def _save(self, trainer: Trainer, prepared: Path, weights_only: bool) -> _Taken | None:
         """Save, or take what is to be saved; None when it has been saved, and on other ranks."""
         strategy = trainer.strategy
-        if type(strategy.checkpoint_io) is TorchCheckpointIO:
-            strategy.checkpoint_io = _ToFile()
-        if not self._in_background:
-            trainer.save_checkpoint(prepared, weights_only=weights_only)
-            return None
-        strategy.checkpoint_io = taken = _Taken(strategy.checkpoint_io, self._copies[weights_only])
+        usual = strategy.checkpoint_io  # also of others' callbacks, which want folders made
+        io = _ToFile() if type(usual) is TorchCheckpointIO else usual
+        taken = _Taken(io, self._copies[weights_only]) if self._in_background else None
+        strategy.checkpoint_io = taken or io
         try:
             trainer.save_checkpoint(prepared, weights_only=weights_only)
         finally:
-            strategy.checkpoint_io = taken.of
-        return None if taken.content is None else taken
+            strategy.checkpoint_io = usual
+        return None if taken is None or taken.content is None else taken
 
     def _check(
         self, trainer: Trainer, prepared: Path, weights_only: bool, taken: _Taken | None

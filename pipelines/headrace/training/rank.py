@@ -41,6 +41,7 @@ from headrace.training.init_weights import load_weights, telling_misfit
 from headrace.training.loggers import build_loggers, identity_of
 from headrace.training.meeting import meet
 from headrace.training.model_form import form
+from headrace.training.own_checkpoints import OwnCheckpoints
 from headrace.training.profiling import Profiling
 from headrace.training.rank_data import settings_of
 from headrace.training.records import NodeReady, TrainingOutcome
@@ -160,7 +161,8 @@ class _RankTraining:
         in_time = StopInTime(launch, saving, self._folder.paused)
         best = () if recipe.monitor is None else (KeepBest(saving, recipe),)
         kept = KeepSteps(saving, recipe, evaluate.steps if evaluate else ())
-        last = (guard, StopAtStep(recipe.max_steps), *best, kept, in_time, *telling, saving)
+        own = OwnCheckpoints(self._run.callbacks, last=(in_time, saving))
+        last = (guard, StopAtStep(recipe.max_steps), *best, kept, in_time, *telling, own, saving)
         return build_trainer(
             recipe,
             self._allowed,
