@@ -6,6 +6,7 @@ import pytest
 
 from headrace.errors import RecipeError, SiteError
 from headrace_airflow.dag_parts import check_choice, check_overrides, check_sweep
+from headrace_airflow.web.acts import _split
 
 
 @pytest.mark.parametrize(
@@ -43,6 +44,59 @@ def test_plain_overrides_pass(override):
 def test_others_are_refused_in_words(override, words):
     with pytest.raises(RecipeError, match=words):
         check_overrides([override])
+
+
+_OPTIONS = "{options: {cpp.march: native -wrapper /bin/sh}}"
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        f"trainer.compile={_OPTIONS}",
+        f"trainer={{compile: {_OPTIONS}}}",
+        "trainer.compile.options.cpp=x",
+        "trainer.compile=max-autotune",
+        f"trainer.extra={{plugins: {_OPTIONS}}}",
+        "trainer.default_root_dir=/tmp/x",
+        "trainer.callbacks.0.dirpath=/tmp/x",
+        "trainer.callbacks=[{_target_: lightning.pytorch.callbacks.ModelCheckpoint}]",
+        "model._target_=os.system",
+        "model={child: {_target_: os.system}}",
+        f"suite.grid={{trainer.compile: [{_OPTIONS}]}}",
+        f"suite={{points: [{{trainer.compile: {_OPTIONS}}}]}}",
+        f"suite.zip={{'trainer[compile]': [{_OPTIONS}]}}",
+        "suite.search.space={trainer.compile: 'choice(default, max-autotune)'}",
+        "suite.grid={model._target_: [os.system]}",
+    ],
+)
+def test_what_is_passed_on_to_others_code_stays_as_the_file_says(word):
+    """A compiler's options, given by REST, ran a command as the account of the lease."""
+    for check in (check_overrides, lambda words: check_sweep(words, None)):
+        with pytest.raises(RecipeError, match="only a recipe's file may say"):
+            check([word])
+
+
+def test_trials_added_on_the_page_of_a_suite_are_judged_alike():
+    assert _split("model.lr=0.1,0.2 seed=3") == ["model.lr=0.1,0.2", "seed=3"]
+    with pytest.raises(RecipeError, match="only a recipe's file may say"):
+        _split(f"'trainer.compile={_OPTIONS}'")
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        "trainer.compile=true",
+        "trainer.limit_train_batches=10",
+        "trainer.loggers=[csv]",
+        "trainer.callbacks=[]",
+        "trainer.ddp.comm_hook=fp16",
+        "model.hidden=64",
+        "model.activation=relu",
+        "suite.grid={model.hidden: [32, 64], trainer.max_epochs: [1, 2]}",
+    ],
+)
+def test_typed_keys_and_arguments_may_be_set_from_airflow(word):
+    assert check_overrides([word]) == (word,)
 
 
 def test_recipes_and_sites_are_named_never_given_by_path(tmp_path):
