@@ -3,8 +3,8 @@
 The service has a home of its own: `$HEADRACE_HOME` of the tests is not touched by it. Site `chaos`
 is `laptop` with room for more leases, staging below the home, and quicker looks at running work;
 site `narrow` is the same with room for three leases, site `aws` with room for one. Recipe
-`held` is `digits` with a training that waits on request. `headrace_train` is scheduled on the
-dataset that recipe `arrivals` packs.
+`held` is `digits` with a training that waits on request; `objective` and `waiting` call a function.
+`headrace_train` is scheduled on the dataset that recipe `arrivals` packs.
 """
 
 from __future__ import annotations
@@ -401,10 +401,18 @@ def write_ec2_site(home: Path, ec2: Mapping[str, object]) -> None:
 def _recipes(home: Path) -> tuple[dict[str, Any], ...]:
     digits = yaml.safe_load((BUILT_IN / "recipes" / "digits.yaml").read_text())
     digits["trainer"] |= {"max_epochs": 1, "checkpoint_every_steps": 5}
+    train = digits.get("train") or {}
     model = {"_target_": "held_digits.HeldDigits", "folder": str(home / "held")}
     held = {"name": "held", "code": [str(_CODE)], "model": model, "evaluate": None}
     arrivals = {"name": ARRIVALS, "dataset": digits["dataset"] | {"name": ARRIVALS}}
-    return digits | held, digits | arrivals | {"evaluate": None}
+    called = [
+        digits | held | {"name": name, "model": None, "train": train | {"function": function}}
+        for name, function in (
+            ("objective", {"_target_": "objectives.value"}),
+            ("waiting", {"_target_": "objectives.held"}),
+        )
+    ]
+    return digits | held, digits | arrivals | {"evaluate": None}, *called
 
 
 _UP = pytest.StashKey[ExitStack]()

@@ -60,12 +60,10 @@ def test_a_suite_is_paused_added_to_and_cancelled(
 ):
     """Each button once; the trials wait for a file, so that there is time for all of them."""
     words = [
-        "model=null",
-        "train.function._target_=objectives.held",
         f"train.function.notes={tmp_path}",
         "train.function.x=1,2",
     ]
-    dag_run = airflow_service.trigger("held", overrides=words, dag_id=_SUITE)
+    dag_run = airflow_service.trigger("waiting", overrides=words, dag_id=_SUITE)
     run_id = airflow_service.wait_for_run(dag_run, _SUITE)
     _log_in(page, airflow_service, doors.tokens["op"])
     page.goto(f"{airflow_service.url}/headrace/suite/?id={run_id}&sort=number")

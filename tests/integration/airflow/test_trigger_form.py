@@ -91,7 +91,10 @@ def test_the_form_offers_choices_checks_overrides_and_starts_the_run_and_dags_ha
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"recipe": "digitz"}, "'digitz' is not one of ['arrivals', 'digits', 'held']"),
+        (
+            {"recipe": "digitz"},
+            "'digitz' is not one of ['arrivals', 'digits', 'held', 'objective', 'waiting']",
+        ),
         ({"recipe": "/etc/passwd.yaml"}, "is not one of"),
         (
             {"site": "mars"},
