@@ -63,7 +63,8 @@ def _help(command: Any) -> str:
 def _split(text: str) -> tuple[str, list[str]]:
     """The description, and the lines that follow `Example:` or `Examples:`."""
     about, _, rest = re.sub(r"^Examples?:", "\0", text, count=1, flags=re.M).partition("\0")
-    return about.strip(), [line.strip() for line in rest.splitlines() if line.strip()]
+    lines = (line.strip() for line in rest.splitlines())
+    return about.strip(), [line for line in lines if line and not line.startswith("```")]
 
 
 def _first_line(command: Any) -> str:

@@ -42,7 +42,6 @@ Peers = Annotated[
 def register(app: typer.Typer) -> None:
     """Add the benchmarks."""
     bench = typer.Typer(
-        help="Measure how fast headrace is here, against the limit.",
         no_args_is_help=True,
         invoke_without_command=True,
     )
@@ -62,7 +61,7 @@ def scaling(
     total: Total = "256MiB",
     as_json: JsonOption = False,
 ) -> None:
-    """Measure reading, packing, staging and S3 against this machine's limit and other libraries.
+    """Measure how fast headrace is here, against the limit.
 
     Examples:
         headrace bench --cores 1,2,4

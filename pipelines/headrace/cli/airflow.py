@@ -93,11 +93,22 @@ def env() -> None:
         typer.echo(f"export {name}={shlex.quote(value)}")
 
 
+def password() -> None:
+    """Print the password of the Airflow of `headrace up`.
+
+    `headrace demo` has the same. Its user is `admin`; only the owner of its file is shown it.
+
+    Examples:
+        headrace password
+    """
+    typer.echo(airflow_server.read_login(airflow_server.airflow_folder()).password)
+
+
 def words_for(login: Login, *, shows_password: bool) -> str:
     """How to log in, for the user; with a new password where only its owner sees the words."""
     if login.is_new and shows_password:
         return f"Log in as {login.user}, password {login.password} (kept in {login.file})"
-    return f"Log in as {login.user}; the password is in {login.file}"
+    return f"Log in as {login.user}; its password: headrace password (kept in {login.file})"
 
 
 def _stay(server: airflow_server.Server, console: Console) -> None:

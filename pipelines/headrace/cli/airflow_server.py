@@ -72,9 +72,16 @@ def passwords_file(folder: Path) -> Path:
 
 
 def read_login(folder: Path) -> Login:
-    """The login that `make_login` has made."""
+    """The login that `make_login` has made.
+
+    Raises:
+        UserError: There is none, or its file is another account's.
+    """
     file = passwords_file(folder)
-    text = read_text(file)
+    try:
+        text = read_text(file)
+    except PermissionError as error:
+        raise UserError(f"{file} is for its owner alone", "Ask who called headrace up.") from error
     password = json.loads(text).get(USER) if text else None
     if password is None:
         raise UserError(f"{file} holds no password of the user '{USER}'", "Run: headrace up")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -52,7 +53,7 @@ _PANELS = {
         *(origins.diff, cost.cost, profile.profile, shell.shell),
     ),
     "Data": (datasets.inspect, datasets.verify, export.export, cache.app, datasets.examples),
-    "Airflow": (airflow.demo, airflow.up, airflow.down, airflow.env),
+    "Airflow": (airflow.demo, airflow.up, airflow.down, airflow.env, airflow.password),
     "Admin": (
         leases.app,
         site.app,
@@ -97,7 +98,22 @@ def build() -> typer.Typer:
                 app.command(rich_help_panel=panel)(part)
     for command in sorted(entry_points(group=COMMANDS)):
         command.load()(app)
+    _part_examples(app)
     return app
+
+
+def _part_examples(app: typer.Typer) -> None:
+    """Have each example of a help on a line of its own: they are a block of code in Markdown."""
+    for part in (*app.registered_commands, app.registered_callback):
+        if part is None or part.callback is None:
+            continue
+        before, title, examples = (inspect.getdoc(part.callback) or "").partition("Examples:\n")
+        lines = [line.strip() for line in examples.splitlines() if line.strip()]
+        if lines:
+            part.help = "\n".join((before + title, "```text", *lines, "```"))
+    for group in app.registered_groups:
+        if group.typer_instance is not None:
+            _part_examples(group.typer_instance)
 
 
 def run() -> None:

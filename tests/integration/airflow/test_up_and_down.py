@@ -26,7 +26,7 @@ def test_up_tells_how_to_log_in_and_keeps_strangers_outside(airflow_service: Air
     home, server = airflow_service.home, airflow_service.server
     assert server.url in airflow_service.told
     assert "SQLite" in airflow_service.told
-    assert f"the password is in {home}/airflow/passwords.json" in airflow_service.told
+    assert "its password: headrace password" in airflow_service.told
     with airflow_service.settings():
         assert f"up already: {server.url}" in headrace("up").stdout
         exported = headrace("env").stdout

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from headrace.cli import airflow_server
 from headrace.cli.airflow import words_for
-from headrace.cli.airflow_server import USER, make_login, passwords_file, read_login
+from headrace.cli.airflow_server import USER, login, make_login, passwords_file, read_login
 from headrace.errors import UserError
+from support.command_line import headrace, refusal
 
 
 def test_the_first_login_has_a_password_that_its_owner_alone_can_read(tmp_path: Path):
@@ -42,5 +44,18 @@ def test_the_password_is_shown_once_and_only_to_its_owner(tmp_path: Path):
     assert first.password in words_for(first, shows_password=True)
     for words in (words_for(first, shows_password=False), words_for(later, shows_password=True)):
         assert first.password not in words
+        assert "headrace password" in words
         assert str(first.file) in words
         assert USER in words
+
+
+def test_the_command_prints_the_password_and_nothing_else(headrace_home, monkeypatch):
+    assert "Run: headrace up" in str(refusal("password"))
+    made = login()
+    assert headrace("password").stdout == f"{made.password}\n"
+
+    def denied(file: Path) -> str:
+        raise PermissionError(13, "Permission denied", str(file))
+
+    monkeypatch.setattr(airflow_server, "read_text", denied)
+    assert "is for its owner alone" in str(refusal("password"))

@@ -47,7 +47,7 @@ def test_the_help_is_short_and_in_parts() -> None:
 
 
 WITHOUT_JSON = """
-demo up down env cancel logs shell schema chaos
+demo up down env password cancel logs shell schema chaos
 suite watch, suite logs, suite pause, suite resume, suite cancel, suite retry, suite prioritize
 suite add, lease close, lease reap, lease adopt, lease shell, cloud destroy, example digits
 ledger migrate, ledger export, ledger url, bench read, bench pack, bench stage, bench train
@@ -65,6 +65,19 @@ def test_every_command_that_lists_or_tells_has_json() -> None:
     listed = WITHOUT_JSON.strip().splitlines()
     known = {*listed[0].split(), *(each.strip() for row in listed[1:] for each in row.split(","))}
     assert without - known == set()
+
+
+def test_each_example_of_a_help_stands_on_a_line_of_its_own() -> None:
+    """Lines that no blank line parts are one paragraph of Markdown."""
+    wrong, found = [], 0
+    for words, command in every_command():
+        _, _, examples = (command.help or "").partition("Examples:\n")
+        written = [line.strip() for line in examples.splitlines() if line.strip(" `tex")]
+        found += len(written)
+        lines = {line.strip() for line in headrace(*words.split(), "--help").stdout.splitlines()}
+        wrong += [f"{words}: {line}" for line in written if line not in lines]
+    assert wrong == []
+    assert found > 50
 
 
 _INTERRUPTED_BY = """
