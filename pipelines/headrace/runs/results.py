@@ -16,7 +16,7 @@ from headrace.ledger.ledger import open_ledger
 from headrace.ledger.records import RunRecord
 from headrace.ledger.trial_records import TrialRecord
 from headrace.recipe.suite import Objective
-from headrace.runs.suites import objectives_of
+from headrace.runs.suites import log_keys_of, objectives_of
 from headrace.runs.trials import note_trials
 from headrace.steps.history import read_history
 from headrace.suites.analysis import finished
@@ -124,6 +124,7 @@ def write_report(
         lead=f"Suite of {record.recipe_name} on {record.site_name}: {len(rows):,} trials",
         rows=rows,
         objectives=objectives,
+        log_keys=log_keys_of(folder),
         curves=_curves(folder, rows, objectives),
     )
     place = file or folder.report / _REPORT

@@ -36,6 +36,7 @@ from headrace.suites.records import (
     SuiteSummary,
     Trial,
 )
+from headrace.suites.space import log_keys
 
 _Content = TypeAdapter(dict[str, Any])
 _LATER = ("retry", "add")
@@ -162,6 +163,17 @@ def objectives_of(folder: RunFolder) -> tuple[Objective, ...]:
     """
     recipe = read_record(folder.recipe, Recipe)
     return () if recipe is None else recipe.objectives
+
+
+def log_keys_of(folder: RunFolder) -> tuple[str, ...]:
+    """Keys that a suite samples on a logarithmic scale.
+
+    Raises:
+        StepError: Its recipe is damaged.
+    """
+    recipe = read_record(folder.recipe, Recipe)
+    search = recipe.suite.search if recipe and recipe.suite else None
+    return log_keys(search.space) if search else ()
 
 
 def best_trial(run_id: str, objectives: Sequence[Objective]) -> TrialRecord | None:

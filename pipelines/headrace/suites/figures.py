@@ -36,8 +36,12 @@ def suite_figures(
     objectives: Sequence[Objective],
     marginals: Mapping[str, Sequence[Marginal]],
     importance: Mapping[str, float],
+    log_keys: Sequence[str] = (),
 ) -> dict[str, bytes]:
-    """All figures by title; none without an ended trial that has a value."""
+    """All figures by title; none without an ended trial that has a value.
+
+    What was sampled on a logarithmic scale (`log_keys`) is drawn on one.
+    """
     ended = finished(rows)
     if not ended or not objectives:
         return {}
@@ -46,11 +50,11 @@ def suite_figures(
     if len(objectives) > 1:
         found[f"{metric} and {objectives[1].metric}"] = _front(ended, objectives)
     if len(varying(ended)) > 1:
-        found["Values of the trials, best ones on top"] = _parallel(ended, objectives[0])
+        found["Values of the trials, best ones on top"] = _parallel(ended, objectives[0], log_keys)
     if importance:
         found[f"Share of {metric} that comes from each key"] = _importance(importance)
     for key, told in list(marginals.items())[:_MOST_MARGINALS]:
-        found[f"{metric} by {key}"] = _marginal(ended, key, told, metric)
+        found[f"{metric} by {key}"] = _marginal(ended, key, told, metric, is_log=key in log_keys)
     return found
 
 
@@ -103,7 +107,7 @@ def _front(ended: Sequence[TrialRecord], objectives: Sequence[Objective]) -> byt
     return png(drawn)
 
 
-def _parallel(ended: Sequence[TrialRecord], objective: Objective) -> bytes:
+def _parallel(ended: Sequence[TrialRecord], objective: Objective, log_keys: Sequence[str]) -> bytes:
     """A line a trial through its values, an axis each, coloured by the objective."""
     keys = [key for key in varying(ended) if all(key in row.values for row in ended)]
     sign = 1 if objective.mode == "min" else -1
@@ -111,7 +115,7 @@ def _parallel(ended: Sequence[TrialRecord], objective: Objective) -> bytes:
     columns: dict[str, list[JsonValue]] = {key: [row.values[key] for row in rows] for key in keys}
     columns[objective.metric] = [row.objective for row in rows]
     drawn, axes = figure(max(_SIZE[0], 1.2 * len(columns)), _SIZE[1])
-    places = [_places(values) for values in columns.values()]
+    places = [_places(values, is_log=key in log_keys) for key, values in columns.items()]
     colors = colormaps["viridis"]
     for number, heights in enumerate(zip(*places, strict=True)):
         rank = number / max(len(rows) - 1, 1)
@@ -139,7 +143,7 @@ def _importance(shares: Mapping[str, float]) -> bytes:
 
 
 def _marginal(
-    ended: Sequence[TrialRecord], key: str, told: Sequence[Marginal], metric: str
+    ended: Sequence[TrialRecord], key: str, told: Sequence[Marginal], metric: str, *, is_log: bool
 ) -> bytes:
     """Trials by the value of one key, and their means with the 95 % interval."""
     drawn, axes = figure(*_SIZE)
@@ -166,19 +170,19 @@ def _marginal(
         names = [word.strip('"')[:_MOST_WORDS] for word in words]
         axes.set_xticks(range(len(words)), names, fontsize=8)
     else:
-        _scale(axes, places, "x")
+        _scale(axes, places, "x", is_log=is_log)
     axes.set(xlabel=key, ylabel=metric)
     return png(drawn)
 
 
-def _places(values: Sequence[JsonValue]) -> list[float]:
+def _places(values: Sequence[JsonValue], *, is_log: bool) -> list[float]:
     """Where values lie on an axis from 0 to 1; words evenly, numbers far apart by logarithms."""
     numbers = numbers_of(values)
     if not numbers:
         order = sorted({written(value) for value in values})
         numbers = [float(order.index(written(value))) for value in values]
     low, high = min(numbers), max(numbers)
-    if low > 0 and high / low >= _LOG_FROM:
+    if low > 0 and (is_log or high / low >= _LOG_FROM):
         numbers = [math.log(value) for value in numbers]
         low, high = min(numbers), max(numbers)
     return [0.5 if high == low else (value - low) / (high - low) for value in numbers]
@@ -192,6 +196,6 @@ def _ends(values: Sequence[JsonValue]) -> tuple[str, str]:
     return order[0][:_MOST_WORDS], order[-1][:_MOST_WORDS]
 
 
-def _scale(axes: object, values: Sequence[float], which: str) -> None:
-    if min(values) > 0 and max(values) / min(values) >= _LOG_FROM:
+def _scale(axes: object, values: Sequence[float], which: str, *, is_log: bool = False) -> None:
+    if min(values) > 0 and (is_log or max(values) / min(values) >= _LOG_FROM):
         getattr(axes, f"set_{which}scale")("log")

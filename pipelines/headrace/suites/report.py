@@ -33,6 +33,8 @@ class Told:
     """One line below the title."""
     rows: Sequence[TrialRecord]
     objectives: Sequence[Objective]
+    log_keys: Sequence[str]
+    """Keys that were sampled on a logarithmic scale."""
     curves: Curves
     """The first objective of the best trials by optimizer step."""
 
@@ -50,7 +52,7 @@ def suite_report(told: Told) -> Report:
         title=told.run_id,
         lead=told.lead,
         cards=_cards(rows, found),
-        figures=suite_figures(rows, objectives, found.marginals, matters.shares),
+        figures=suite_figures(rows, objectives, found.marginals, matters.shares, told.log_keys),
         tables=tuple(_tables(rows, found, matters.why_not)),
         training=training,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -193,3 +194,13 @@ def _plain(value: Any) -> JsonValue:
         return {str(_plain(key)): _plain(each) for key, each in value.items()}
     plain: JsonValue = getattr(value, "text", value)
     return plain
+
+
+def log_keys(space: Mapping[str, JsonValue]) -> tuple[str, ...]:
+    """Keys of `suite.search.space` of which each order of magnitude is as likely as another.
+
+    Raises:
+        RecipeError: As `domain_of`.
+    """
+    domains = {key: domain_of(key, words) for key, words in space.items()}
+    return tuple(key for key, it in domains.items() if isinstance(it, Interval) and it.is_log)

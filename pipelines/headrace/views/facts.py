@@ -7,14 +7,14 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
-from headrace.errors import StepError
+from headrace.errors import HeadraceError
 from headrace.files.atomic import read_bytes
 from headrace.files.layout import RunFolder
 from headrace.ledger.records import RunRecord
 from headrace.recipe.suite import Objective
 from headrace.record import Record
 from headrace.runs.provenance import user_of
-from headrace.runs.suites import is_suite, objectives_of
+from headrace.runs.suites import is_suite, log_keys_of, objectives_of
 
 Kind = Literal["train", "pack", "evaluate", "suite", "probe"]
 
@@ -33,13 +33,15 @@ class Facts(Record):
     """Whether lower values of that are better, `min`, or higher ones, `max`."""
     objectives: tuple[Objective, ...] = ()
     """Of a suite: what it seeks."""
+    log_keys: tuple[str, ...] = ()
+    """Of a suite: keys that it samples on a logarithmic scale."""
 
 
 def facts_of(record: RunRecord) -> Facts:
     """What a run is, as far as its folder tells: it may be gone or damaged."""
     try:
         return _read(record.folder, record.owner, is_suite=is_suite(record))
-    except (ValueError, OSError, StepError):  # the list shows the run nonetheless
+    except (ValueError, OSError, HeadraceError):  # the list shows the run nonetheless
         return Facts(user=record.owner)
 
 
@@ -56,6 +58,7 @@ def _read(path: str, owner: str, *, is_suite: bool) -> Facts:
         monitor=monitor if isinstance(monitor, str) else None,
         monitor_mode=str(trainer.get("monitor_mode", "min")),
         objectives=objectives_of(folder) if is_suite else (),
+        log_keys=log_keys_of(folder) if is_suite else (),
     )
 
 

@@ -16,6 +16,7 @@ from headrace.runs.trials import changed_since
 from headrace.states import StepState
 from headrace.suites.records import PRUNED
 from headrace.views.acts import ActRow, act_rows
+from headrace.views.facts import facts_of
 from headrace.views.logs import report_address
 from headrace.views.runs import RunRow, run_rows
 
@@ -54,6 +55,8 @@ class SuitePage(Record):
     run: RunRow
     paused: bool
     objectives: tuple[Objective, ...]
+    log_keys: tuple[str, ...]
+    """Keys that are sampled on a logarithmic scale, and drawn on one."""
     best: BestTrial | None
     eta_s: float | None
     eta_error_s: float | None
@@ -116,6 +119,7 @@ def suite_page(run_id: str, *, can_act: bool) -> SuitePage:
         run=row,
         paused=view.paused,
         objectives=view.objectives,
+        log_keys=facts_of(record).log_keys,
         best=_best(view),
         eta_s=view.eta_s,
         eta_error_s=view.eta_error_s,

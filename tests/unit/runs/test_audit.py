@@ -101,6 +101,7 @@ def test_what_was_not_done_for_another_reason_is_no_act():
 
 def test_every_refusal_of_a_request_in_airflow_is_noted_once_with_its_dag_run():
     """Nobody reads a terminal there; what another try may heal is no refusal."""
+    make_run()
     with pytest.raises(UserError) as told:
         make_run(owner=EVES, key=EVES, user="eve", overrides=("trainer.max_epoch=3",))
     with pytest.raises(StepError), audit.noting_refusals(Actor("eve", AIRFLOW), "start", EVES, ""):

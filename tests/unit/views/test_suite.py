@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from headrace.errors import UserError
 from headrace.files.atomic import write_record
 from headrace.files.layout import RunFolder
+from headrace.ledger.ledger import open_ledger
+from headrace.runs.results import write_report
+from headrace.suites import figures
 from headrace.suites.records import RunningTrial, SuiteSummary
 from headrace.views.suite import suite_page, trials_page
 from support.runs import make_run
@@ -66,3 +71,32 @@ def test_how_a_suite_stands(suite: RunFolder):
 def test_a_run_without_trials_is_refused():
     with pytest.raises(UserError, match="is no suite"):
         trials_page(make_run().run_id)
+
+
+def test_keys_that_are_sampled_by_orders_of_magnitude_are_drawn_so(monkeypatch: pytest.MonkeyPatch):
+    """Also where one order has them all; on the page, and in the figures of the report."""
+    space = {"model.lr": "tag(log, interval(1e-3, 1e-2))", "model.hidden": "interval(1, 9)"}
+    search = f"suite.search={json.dumps({'space': space, 'trials': 3})}"
+    run = make_suite(overrides=(search, "trainer.monitor=val_loss"))
+    assert suite_page(run.run_id, can_act=False).log_keys == ("model.lr",)
+    assert (
+        suite_page(make_suite(overrides=("suite.points=[{}]",)).run_id, can_act=False).log_keys
+        == ()
+    )
+    journal(run.folder, *(added(at, model__lr=lr, model__hidden=at) for at, lr in LRS.items()))
+    journal(run.folder, *(each for at in LRS for each in (started(at), ended(at, 0.5 / at))))
+    drawn: list[tuple[tuple[float, ...], bool]] = []
+    places = figures._places
+
+    def seen(values: list[float], *, is_log: bool) -> list[float]:
+        drawn.append((tuple(values), is_log))
+        return places(values, is_log=is_log)
+
+    monkeypatch.setattr(figures, "_places", seen)
+    assert write_report(open_ledger().run(run.run_id)).exists()
+    assert {tuple(sorted(values)): is_log for values, is_log in drawn}[tuple(LRS.values())]
+    assert places(tuple(LRS.values()), is_log=True) == pytest.approx([0.0, 0.5, 1.0])
+    assert places(tuple(LRS.values()), is_log=False)[1] < 0.25
+
+
+LRS = {1: 1e-3, 2: 10**-2.5, 3: 1e-2}

@@ -15,20 +15,25 @@ export function isLogarithmic(values) {
 /** Where in its category something is drawn, -0.25 to 0.25, so that trials of one value do not hide each other. */
 export const spread = (trial) => ((Math.abs(Math.sin(trial) * 1e4) % 1) - 0.5) / 2;
 
-/** Round numbers between two, some four of them. */
-function roundNumbers(low, high) {
-  const rough = (high - low) / 4;
-  const power = 10 ** Math.floor(Math.log10(rough));
-  const step = [1, 2, 5, 10].map((each) => each * power).find((each) => each >= rough);
+/** Round numbers between two: three to eight. */
+export function roundNumbers(low, high) {
+  const power = 10 ** Math.floor(Math.log10((high - low) / 2));
+  const between = (step) => Math.floor(high / step + 1e-9) - Math.ceil(low / step - 1e-9) + 1;
+  const step = [5, 2, 1, 0.5].map((each) => each * power).find((each) => between(each) >= 3) ?? power / 2;
   const found = [];
-  for (let at = Math.ceil(low / step) * step; at <= high + step * 1e-9; at += step) found.push(Math.abs(at) < step * 1e-9 ? 0 : at);
+  for (let at = Math.ceil(low / step - 1e-9) * step; at <= high + step * 1e-9; at += step) found.push(Math.abs(at) < step * 1e-9 ? 0 : at);
   return found;
 }
 
-/** Powers of ten between two; the two themselves where there is none. */
-function powers(low, high) {
-  const found = [];
-  for (let at = Math.ceil(Math.log10(low) - 1e-9); at <= Math.log10(high) + 1e-9; at += 1) found.push(10 ** at);
+/** Powers of ten between two; of less than three also twice and five times of these, else the two themselves. */
+export function powers(low, high) {
+  const within = (parts) => {
+    const found = [];
+    for (let at = Math.floor(Math.log10(low)); at <= Math.log10(high) + 1e-9; at += 1) found.push(...parts.map((part) => part * 10 ** at));
+    return found.filter((each) => each >= low * (1 - 1e-9) && each <= high * (1 + 1e-9));
+  };
+  const whole = within([1]);
+  const found = whole.length > 2 ? whole : within([1, 2, 5]);
   const every = Math.ceil(found.length / MOST_TICKS);
   return found.length > 1 ? found.filter((_each, at) => at % every === 0) : [low, high];
 }
@@ -36,15 +41,15 @@ function powers(low, high) {
 /**
  * An axis of `rows` by `value(row)`; null where all have the same value.
  *
- * `names` (of categories, else null), `isLog`, `ticks` as `[place, value]`, and
+ * One that is `spreadByPowers` was sampled on a logarithmic scale. `names` (of categories, else null), `isLog`, `ticks` as `[place, value]`, and
  * `place(row)`: 0 to 1 from the bottom, NaN where the row has no value.
  */
-export function axisOf(rows, id, title, value) {
+export function axisOf(rows, id, title, value, spreadByPowers = false) {
   const values = [...new Set(rows.map(value))].filter(known);
   if (values.length < 2) return null;
   if (!values.every((each) => typeof each === "number")) return ofNames(id, title, value, values.map(String).sort());
   values.sort((one, other) => one - other);
-  const isLog = isLogarithmic(values);
+  const isLog = (spreadByPowers && values[0] > 0) || isLogarithmic(values);
   const scaled = isLog ? Math.log : (number) => number;
   const [low, high] = [scaled(values[0]), scaled(values[values.length - 1])];
   const share = (number) => (scaled(number) - low) / (high - low);

@@ -20,10 +20,10 @@ const told = (value) => (typeof value === "number" ? number(value) : String(valu
 const clamp = (share) => Math.min(1, Math.max(0, share));
 
 /** Axes of the keys that vary, and of the objective, with the height in pixels of each trial that has ended, by axis. */
-function layout({ rows, keys }, objective) {
+function layout({ rows, keys }, objective, logKeys) {
   const ended = rows.filter((row) => known(row.objective) || FAILED.has(row.state));
   const names = shortNames(keys);
-  const varied = keys.map((key) => axisOf(ended, key, names[key], (row) => row.values[key])).filter(Boolean);
+  const varied = keys.map((key) => axisOf(ended, key, names[key], (row) => row.values[key], logKeys.includes(key))).filter(Boolean);
   const sought = axisOf(ended, "objective", objective?.metric ?? "objective", (row) => row.objective);
   if (!sought || !varied.length) return null;
   const better = objective?.mode === "max" ? -1 : 1; // the best are drawn last, over the others
@@ -145,11 +145,11 @@ function Axis({ axis, left, brush, onBrush }) {
  *
  * `onChoose(within)` is told of the brushes: whether a row is within all of them, null without any.
  */
-export function Parallel({ data, objective, onChoose }) {
+export function Parallel({ data, objective, logKeys, onChoose }) {
   const canvas = useRef(null);
   const [brushes, setBrushes] = useState({});
   const [seen, setSeen] = useState({ width: 0 }); // a new one draws anew
-  const plan = useMemo(() => layout(data, objective), [data, objective?.metric, objective?.mode]);
+  const plan = useMemo(() => layout(data, objective, logKeys), [data, objective?.metric, objective?.mode]);
   const within = useMemo(() => (plan && Object.keys(brushes).length ? isWithin(plan.axes, brushes) : null), [plan, brushes]);
   const isThere = plan !== null;
 

@@ -85,8 +85,8 @@ function progressLines(rows, mode) {
 }
 
 /** Objective by one key; null where all trials that have ended have the same value of it. */
-function marginal(rows, key, name) {
-  const axis = axisOf(rows, key, name, (row) => row.values[key]);
+function marginal(rows, key, name, isLog) {
+  const axis = axisOf(rows, key, name, (row) => row.values[key], isLog);
   if (!axis) return null;
   const place = (row) => (axis.names ? axis.names.indexOf(String(row.values[key])) + spread(row.number) : row.values[key]);
   const points = sortedBy(rows.filter((row) => known(row.values[key])).map((row) => ({ x: place(row), y: row.objective, trial: row.number })));
@@ -94,14 +94,14 @@ function marginal(rows, key, name) {
   return { title: name, xTitle: name, xNames: axis.names, isLogX: axis.isLog, lines: [line] };
 }
 
-function Found({ data, objective }) {
+function Found({ data, objective, logKeys }) {
   const [all, setAll] = useState(false);
   const charts = useMemo(() => {
     const rows = data.rows.filter((row) => known(row.objective));
     if (!rows.length) return [];
     const names = shortNames(data.keys);
     const first = { title: "over trials", xTitle: "trial", lines: progressLines(rows, objective?.mode) };
-    return [first, ...data.keys.map((key) => marginal(rows, key, names[key])).filter(Boolean)];
+    return [first, ...data.keys.map((key) => marginal(rows, key, names[key], logKeys.includes(key))).filter(Boolean)];
   }, [data, objective?.mode]);
   if (!charts.length) return null;
   const shown = all ? charts : charts.slice(0, FIRST_KEYS + 1);
@@ -128,8 +128,8 @@ export function Suite({ id }) {
     <${Figures} suite=${suite} />
     ${suite.run.trials && html`<${Counts} trials=${suite.run.trials} />`}
     <${Running} suite=${suite} />
-    ${trials.data && html`<${Found} data=${trials.data} objective=${objective} />
-      <${Parallel} data=${trials.data} objective=${objective} onChoose=${(isWithin) => choose({ isWithin })} />`}
+    ${trials.data && html`<${Found} data=${trials.data} objective=${objective} logKeys=${suite.log_keys} />
+      <${Parallel} data=${trials.data} objective=${objective} logKeys=${suite.log_keys} onChoose=${(isWithin) => choose({ isWithin })} />`}
     <${Trials} id=${id} seen=${trials} objective=${objective} now=${suite.now} canAct=${suite.can_act} within=${within} />
     <${Report} of=${suite} />
     <${Acts} acts=${suite.acts} now=${suite.now} />`;
