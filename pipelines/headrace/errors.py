@@ -145,6 +145,10 @@ class DataError(HeadraceError):
     failure_class = FailureClass.DATA_ERROR
 
 
+class UnreadableError(DataError):
+    """The bytes of one sample cannot be packed or decoded; `what` is the reason."""
+
+
 class ShardError(DataError):
     """A shard is damaged or not what its manifest says."""
 

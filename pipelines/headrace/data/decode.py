@@ -18,10 +18,10 @@ from torch.utils.data import get_worker_info
 
 from headrace.data.sampling import Indices
 from headrace.data.transforms import varies
-from headrace.errors import DataError, ShardError
+from headrace.errors import DataError, ShardError, UnreadableError
+from headrace.fields import kinds
 from headrace.files.manifest import FieldInfo
 from headrace.shards.dataset import ShardedDataset
-from headrace.shards.decode import decode_one
 from headrace.shards.format import MEND
 
 Lend = Callable[[int], Tensor]
@@ -96,7 +96,7 @@ class Decoder:
         """
         with dataset.holding(indices):
             items = dataset.items(info.name, indices)
-            if info.encoding in ("text", "json"):
+            if info.encoding in kinds.TEXTS:
                 return [_text(item, _namer(dataset, indices, n)) for n, item in enumerate(items)]
             if info.encoding == "raw":
                 return _arrays(dataset, info, indices, items)
@@ -113,7 +113,7 @@ class Decoder:
     ) -> None:
         def decode(places: range) -> None:
             for place in places:
-                side.put(place, _named(items[place], info.encoding, namer(place)))
+                side.put(place, _named(items[place], info, namer(place)))
 
         count = min(len(items), _num_threads() * _SLICES)
         threads = self._threads()
@@ -133,11 +133,11 @@ def _namer(dataset: ShardedDataset, indices: Indices, place: int) -> Name:
     return lambda: dataset.sources(indices[place : place + 1])[0]
 
 
-def _named(item: NDArray[np.uint8], encoding: str, name: Name) -> NDArray[Any]:
+def _named(item: NDArray[np.uint8], info: FieldInfo, name: Name) -> NDArray[Any]:
     try:
-        return decode_one(item.tobytes(), encoding)
-    except DataError as error:
-        raise DataError(f"{name()}: {error.what}", MEND) from error
+        return kinds.decode(item.tobytes(), info.encoding)
+    except UnreadableError as error:
+        raise UnreadableError(f"{name()}, field '{info.name}': {error.what}", MEND) from error
 
 
 def _text(item: NDArray[np.uint8], name: Name) -> str:

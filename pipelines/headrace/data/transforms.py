@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 
 from headrace.errors import DataError, HeadraceError, UserCodeError, blaming_user_code, nearest
+from headrace.fields import audio
+from headrace.fields.kinds import TEXTS
 from headrace.files.manifest import FieldInfo
 
 Sample = dict[str, Any]
@@ -35,7 +37,7 @@ SAMPLE_ID = "sample_id"
 SHAPE = "_shape"
 """Ending of the field with the shapes that samples had before they were filled up."""
 
-_VARYING = ("raw", "text", "json", "wav", "flac", "audio")
+_VARYING = ("raw", *TEXTS, *audio.ENCODINGS)
 """Encodings of ragged fields whose samples differ in shape by nature."""
 
 Names = Callable[[], Sequence[str]]

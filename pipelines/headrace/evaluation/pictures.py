@@ -11,12 +11,12 @@ from PIL import Image, ImageDraw
 
 from headrace.data.dataset import SampleReader
 from headrace.evaluation.drawing import ACCENT
+from headrace.fields import audio
+from headrace.fields.kinds import TEXTS
 from headrace.shards.dataset import ShardedDataset
 
 _SIDE_PIXELS = 96
 _CHANNELS = (1, 3, 4)
-_WORDS = ("text", "json")
-_SOUND = ("wav", "flac", "audio")
 _WAVE_PIXELS = (240, 48)
 _FEWEST_NUMBERS = 32
 
@@ -24,10 +24,10 @@ _FEWEST_NUMBERS = 32
 def picture(dataset: ShardedDataset, place: NDArray[np.int64]) -> bytes | None:
     """The sample at a place of the split, `(1,) int64`, as a PNG: its first field that has one."""
     for info in dataset.manifest.fields:
-        if info.name == "label" or info.encoding in _WORDS:
+        if info.name == "label" or info.encoding in TEXTS:
             continue
         values = SampleReader(dataset, fields=[info.name]).read(place)[info.name][0].numpy()
-        if info.encoding in _SOUND and values.ndim == 2:
+        if info.encoding in audio.ENCODINGS and values.ndim == 2:
             values = values.mean(1)
         drawn = to_png(values) or to_waveform(values)
         if drawn is not None:

@@ -14,10 +14,11 @@ from pathlib import Path
 
 import numpy as np
 
+from headrace.errors import UnreadableError
+from headrace.fields.array import plain_header
 from headrace.files.manifest import LengthStatistics, Quarantined
 from headrace.packing import statistics
 from headrace.packing.convert import Converter, FieldColumn
-from headrace.packing.decode import plain_header
 from headrace.packing.fields import FieldRule
 from headrace.packing.plan import PlannedShard
 from headrace.packing.samples import (
@@ -25,7 +26,6 @@ from headrace.packing.samples import (
     Source,
     Times,
     Unreadable,
-    UnreadableError,
     Values,
     numbers,
     taken,

@@ -12,15 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from headrace.errors import DataError
+from headrace.errors import DataError, UnreadableError
+from headrace.fields.audio import audio_encoding, decode_audio
+from headrace.fields.image import decode_image, image_encoding
 from headrace.files.manifest import Quarantined
-from headrace.packing.decode import audio_encoding, decode_audio, decode_image, image_encoding
 from headrace.packing.fields import FieldRule, first_rules, settled
 from headrace.packing.samples import (
     SampleRef,
     Source,
     Unreadable,
-    UnreadableError,
     Value,
     Values,
 )

@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import RecipeError, nearest
+from headrace.fields.kinds import FieldKind
 from headrace.files.manifest import FieldInfo
-from headrace.packing.samples import FieldKind, SourceField
+from headrace.packing.samples import SourceField
 from headrace.recipe.dataset import PackField, PackSpec
 
 _ENCODED_KINDS = ("image", "audio")

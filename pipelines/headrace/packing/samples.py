@@ -7,19 +7,17 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice, repeat
 from operator import lt
-from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, TypeVar, overload
+from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
+from headrace.fields.kinds import FieldKind
 from headrace.objects.protocol import StoredFile
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Site, StoreOptions
 
 T = TypeVar("T")
-
-FieldKind = Literal["image", "audio", "array", "text", "bytes", "value"]
-"""What a field of a source holds, see `Value`."""
 
 Value: TypeAlias = "bytes | NDArray[Any] | str | int | float"
 """By kind: `image`, `audio` and `bytes` give the file's bytes as they are, `array` an array in C
@@ -75,10 +73,6 @@ class Unreadable:
 
     path: str
     reason: str
-
-
-class UnreadableError(Exception):
-    """A value that cannot be packed; the message is the reason."""
 
 
 Content: TypeAlias = "bytes | Unreadable"

@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import DataError
-from headrace.shards.format import FORMAT_ATTRIBUTE, is_of_numbers, most_bytes
+from headrace.fields.array import is_of_numbers
+from headrace.shards.format import FORMAT_ATTRIBUTE, most_bytes
 
 Cell: TypeAlias = "NDArray[Any] | bytes | str | int | float"
 

@@ -65,13 +65,6 @@ def most_bytes(stored_bytes: int) -> int:
     return _SMALL_BYTES + _MOST_RATIO * stored_bytes
 
 
-def is_of_numbers(dtype: np.dtype[Any]) -> bool:
-    """Whether a field may have this dtype: booleans, and numbers as PyTorch has them."""
-    if dtype.kind == "c":
-        return dtype.itemsize <= 16
-    return dtype.kind in "biuf" and dtype.itemsize <= 8
-
-
 def sample_checksums(columns: Sequence[Sequence[Any]]) -> NDArray[np.uint64]:
     """XXH3 (64 bits) over the bytes of all fields of each sample, `(num_samples,) uint64`.
 

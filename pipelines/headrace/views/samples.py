@@ -13,11 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import DataError, ShardError, UnknownNameError, UserError
+from headrace.fields import audio, kinds
 from headrace.files.manifest import FieldInfo, Manifest, ShardInfo
 from headrace.files.manifest_file import FILE_NAME, read_manifest
 from headrace.record import Record
 from headrace.shards.chunks import read_rows
-from headrace.shards.decode import SOUNDS, decode_one
 from headrace.shards.format import FIELDS_GROUP, MEND
 from headrace.shards.reader import ShardReader
 from headrace.views.drawn import Drawn, drawn
@@ -28,7 +28,6 @@ MOST_BYTES = 2**28
 """Bytes of an encoded or compressed field of a sample beyond which it is not decoded."""
 
 _LABEL = "label"
-_WORDS = ("text", "json")
 
 
 class SampleQuestion(Record):
@@ -154,10 +153,10 @@ def _field(
     text = shown = None
     try:
         stored = _stored(reader, info, at)
-        if info.encoding in _WORDS:
+        if info.encoding in kinds.TEXTS:
             text = _shortened(stored.tobytes().decode(errors="replace"))
         else:
-            is_sound = info.encoding in SOUNDS or info.sample_rate is not None
+            is_sound = info.encoding in audio.ENCODINGS or info.sample_rate is not None
             values, rate = _decoded(reader, info, at, stored), info.sample_rate
             shown = drawn(values, frame, is_sound=is_sound, sample_rate=rate)
     except (DataError, UserError) as error:
@@ -193,7 +192,7 @@ def _decoded(reader: ShardReader, info: FieldInfo, at: int, stored: NDArray[Any]
     if info.layout == "fixed":
         return stored
     if info.encoding != "raw":
-        return decode_one(stored.tobytes(), info.encoding)
+        return kinds.decode(stored.tobytes(), info.encoding)
     shapes, dtype = reader.shapes(info.name), np.dtype(info.dtype)
     count = stored.nbytes // dtype.itemsize
     shape = (count,) if shapes is None else tuple(shapes[at].tolist())

@@ -219,7 +219,7 @@ def test_a_flipped_bit_is_named_with_its_sample(tmp_path: Path, name: str) -> No
 
 @pytest.mark.parametrize(
     ("name", "message"),
-    [("png", "bytes of png cannot be decoded"), ("text", "bytes are no text: 'utf-8'")],
+    [("png", "damaged image|neither PNG"), ("text", "bytes are no text: 'utf-8'")],
 )
 def test_an_encoded_sample_that_is_damaged_is_named(
     tmp_path: Path, name: str, message: str
@@ -232,7 +232,7 @@ def test_an_encoded_sample_that_is_damaged_is_named(
     content = bytearray(path.read_bytes())
     content[reader.place(f"fields/{name}/data").offset + int(offsets[2])] ^= 255
     path.write_bytes(content)
-    with pytest.raises(DataError, match=rf"2\.x: .* {message}"):
+    with pytest.raises(DataError, match=rf"2\.x.*: .*({message})"):
         SampleReader(ShardedDataset(folder, "train"), fields=[name]).read(np.arange(4))
 
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import io
-import struct
 import threading
 from pathlib import Path
-from zlib import crc32
 
 import numpy as np
 import pytest
@@ -22,9 +20,9 @@ from headrace.data.dataset import SampleDataset, SampleReader
 from headrace.data.loader import BatchLoader
 from headrace.data.order import TrainOrder
 from headrace.errors import DataError, ManifestError, StepError
+from headrace.fields import kinds
 from headrace.files.manifest import FieldInfo, Manifest, ShardInfo
 from headrace.shards.dataset import ShardedDataset
-from headrace.shards.decode import decode_one
 from headrace_bench.shards import ShardWriter
 from support.shards import write_dataset, write_identified
 
@@ -235,7 +233,7 @@ def test_arrays_that_came_alone_may_be_written_to(tmp_path):
 def test_a_batch_that_fails_is_over_when_all_threads_are_done_with_it(tmp_path, monkeypatch):
     """Shards of a batch may be unmapped once it is over."""
     dataset = encoded(tmp_path, [b"damaged", *(png(shade) for shade in range(3))])
-    decoded = decode.decode_one
+    decoded = kinds.decode
     failed, done = threading.Event(), threading.Event()
 
     def slowly(content: bytes, encoding: str):
@@ -247,34 +245,14 @@ def test_a_batch_that_fails_is_over_when_all_threads_are_done_with_it(tmp_path, 
         done.set()
         return decoded(content, encoding)
 
-    monkeypatch.setattr(decode, "decode_one", slowly)
+    monkeypatch.setattr(kinds, "decode", slowly)
     monkeypatch.setattr("headrace.data.decode._num_threads", lambda: 2)
     with pytest.raises(DataError, match=r"0\.png"):
         SampleReader(dataset).read(np.arange(4))
     assert done.is_set()
 
 
-def test_bytes_that_are_no_image_are_a_data_error():
-    with pytest.raises(DataError, match="5 bytes of png cannot be decoded"):
-        decode_one(b"hello", "png")
-    with pytest.raises(DataError, match="npy"):
-        decode_one(b"hello", "npy")
-    header = b"IHDR" + struct.pack(">IIBBBBB", 40_000, 40_000, 8, 2, 0, 0, 0)
-    chunks = (struct.pack(">I", 13), header, struct.pack(">II", crc32(header), 0), b"IDAT")
-    huge = b"\x89PNG\r\n\x1a\n" + b"".join(chunks)
-    with pytest.raises(DataError, match=r"1600000000 pixels"):
-        decode_one(huge, "png")
-
-
 def test_a_worker_of_torchs_loader_decodes_by_itself(monkeypatch):
     """Eight workers with eight threads each would fight for the cores."""
     monkeypatch.setattr("headrace.data.decode.get_worker_info", lambda: object())
     assert decode._num_threads() == 1
-
-
-def test_palettes_become_colours():
-    assert decode_one(png(0, mode="P"), "png").shape == (2, 3, 3)
-    array = np.arange(6.0).reshape(2, 3)
-    file = io.BytesIO()
-    np.save(file, array)
-    assert np.array_equal(decode_one(file.getvalue(), "npy"), array)

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from headrace.fields.array import decode_array
 from headrace.files.manifest import FieldInfo
 from headrace.packing.blocks import UniformNpyReader
 from headrace.packing.convert import Converter, FieldColumn
-from headrace.packing.decode import decode_array
 from headrace.packing.fields import FieldRule
 from headrace.packing.samples import Listed
 from headrace.packing.sources.place import LocalPlace

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.errors import RecipeError
-from headrace.packing.decode import kind_of_bytes
-from headrace.packing.samples import SourceField, Unreadable, UnreadableError, Value
+from headrace.errors import RecipeError, UnreadableError
+from headrace.fields.kinds import kind_of_bytes
+from headrace.packing.samples import SourceField, Unreadable, Value
 
 _DTYPES = {"halffloat": "float16", "float": "float32", "double": "float64"}
 _GONE = Unreadable("", "it has no value")

@@ -7,25 +7,16 @@ from collections.abc import Callable, Sequence
 from itertools import islice, pairwise
 from operator import lt
 
-from headrace.errors import DataError, RecipeError
+from headrace.errors import DataError, RecipeError, UnreadableError
+from headrace.fields.array import decode_array
+from headrace.fields.kinds import BY_SUFFIX, FieldKind
 from headrace.objects.protocol import StoredFile
-from headrace.packing.decode import decode_array
-from headrace.packing.samples import FieldKind, SampleRef, SourceField, UnreadableError, Value
+from headrace.packing.samples import SampleRef, SourceField, Value
 from headrace.packing.sources.place import Check, SourcePlace
 from headrace.recipe.dataset import DatasetSpec
 from headrace.recipe.globs import matcher
 
-ARCHIVE = ".npz"
-"""Ending of a file of several arrays."""
-
 _FIELD_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-_KINDS: dict[str, FieldKind] = {
-    **dict.fromkeys((".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp"), "image"),
-    **dict.fromkeys((".flac", ".wav"), "audio"),
-    ".npy": "array",
-    ".txt": "text",
-    ".json": "text",
-}
 _PLURALS = {"image": "images", "array": "arrays", "audio": "sounds", "text": "texts"}
 _COMPRESSED = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")
 
@@ -45,7 +36,7 @@ def suffix_of(path: str) -> str:
 
 def kind_of(path: str) -> FieldKind:
     """Kind of a file that holds one value; `bytes` when the ending says nothing."""
-    return _KINDS.get(suffix_of(path), "bytes")
+    return BY_SUFFIX.get(suffix_of(path), "bytes")
 
 
 def field_of(name: str, path: str) -> SourceField:

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from headrace.errors import DataError, RecipeError
-from headrace.packing.decode import decode_arrays
+from headrace.fields.array import ARCHIVE, decode_arrays
 from headrace.packing.samples import (
     Access,
     Fields,
@@ -19,7 +19,6 @@ from headrace.packing.samples import (
     Values,
 )
 from headrace.packing.sources.files import (
-    ARCHIVE,
     check_unique,
     field_of,
     kind_of,

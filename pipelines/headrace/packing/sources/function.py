@@ -15,8 +15,9 @@ import numpy as np
 import xxhash
 
 from headrace.errors import HeadraceError, RecipeError, UserCodeError
+from headrace.fields.array import is_of_numbers
+from headrace.fields.kinds import kind_of_bytes
 from headrace.files.machine import told_when_full
-from headrace.packing.decode import kind_of_bytes
 from headrace.packing.samples import (
     Access,
     Fields,
@@ -30,7 +31,6 @@ from headrace.packing.samples import (
 from headrace.packing.sources.folder import FolderSource
 from headrace.packing.sources.place import SourcePlace, unchanged
 from headrace.recipe.dataset import DatasetSpec
-from headrace.shards.format import is_of_numbers
 
 Types = tuple[type, ...]
 

@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from headrace.errors import DataError, RecipeError
-from headrace.packing.decode import kind_of_bytes
+from headrace.fields.kinds import kind_of_bytes
 from headrace.packing.samples import SourceField, Unreadable
 from headrace.packing.sources.rows import Cell, RowContainer, RowSource
 from headrace.shards.foreign import ForeignColumn, ForeignFile

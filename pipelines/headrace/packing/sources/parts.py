@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from headrace.errors import DataError, RecipeError
+from headrace.errors import DataError, RecipeError, UnreadableError
 from headrace.objects.protocol import StoredFile
 from headrace.packing.samples import (
     Content,
@@ -14,7 +14,6 @@ from headrace.packing.samples import (
     SampleRef,
     SourceField,
     Unreadable,
-    UnreadableError,
     Value,
     Values,
     shown,

@@ -8,14 +8,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from headrace.packing import decode
-from headrace.packing.decode import (
-    decode_array,
-    decode_arrays,
-    decode_image,
-    image_encoding,
-)
-from headrace.packing.samples import UnreadableError
+from headrace.errors import UnreadableError
+from headrace.fields import array, image
+from headrace.fields.array import decode_array, decode_arrays
+from headrace.fields.image import decode_image, image_encoding
 
 NOISE = np.random.default_rng(0).integers(0, 256, (9, 7, 3), dtype=np.uint8)
 
@@ -155,8 +151,8 @@ def test_arrays_of_an_archive() -> None:
         for names in ((), ("b", "a")):
             found = decode_arrays(content, names)
             assert list(found) == list(names or arrays)
-            for name, array in found.items():
-                np.testing.assert_array_equal(array, arrays[name])
+            for name, values in found.items():
+                np.testing.assert_array_equal(values, arrays[name])
         with pytest.raises(UnreadableError, match="arrays a, b in place of a, c"):
             decode_arrays(content, ("a", "c"))
         for length in range(0, len(content), 7):
@@ -169,7 +165,7 @@ def test_arrays_of_an_archive() -> None:
 
 
 def test_archive_that_would_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decode, "MAX_ARCHIVE_BYTES", 2**20)
+    monkeypatch.setattr(array, "MAX_ARCHIVE_BYTES", 2**20)
     buffer = io.BytesIO()
     np.savez_compressed(buffer, a=np.zeros(2**18))
     assert len(buffer.getvalue()) < 10_000
@@ -217,4 +213,4 @@ def test_pickles_are_never_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_limit_is_that_of_pillow() -> None:
-    assert decode.MAX_PIXELS == Image.MAX_IMAGE_PIXELS
+    assert image.MAX_PIXELS == Image.MAX_IMAGE_PIXELS

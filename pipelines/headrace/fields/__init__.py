@@ -1,0 +1,1 @@
+"""Kinds of fields, one file each: suffixes, first bytes, and how bytes become arrays."""
