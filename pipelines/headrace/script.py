@@ -56,6 +56,12 @@ def dataset_folder() -> Path:
     For a function (`train.function`) the first call stages it, and it is in use until the end.
     """
     node = _node()
+    if node is not None and not node.launch.dataset:
+        raise UserError(
+            "The recipe has no 'dataset', so there is none to read",
+            "Name one in the recipe, as in dataset: {name: mine, source: /data/mine}, or let the "
+            "script bring its own data, without script.dataset and script.loader.",
+        )
     return Path(_told("HEADRACE_DATASET")) if node is None or node.dataset else _staged()
 
 

@@ -62,7 +62,7 @@ def lineage_of(run: Run, step: str) -> OperatorLineage:
     )
     lineage = OperatorLineage(run_facets={"headrace": facet})
     if packed and manifest is not None and step == "pack":
-        source = run.recipe.dataset.source
+        source = run.recipe.named_dataset.source
         lineage.inputs = [InputDataset(*_name(source))] if source else []
         lineage.outputs = [_packed(packed, manifest)]
     elif packed and manifest is not None:

@@ -286,7 +286,7 @@ class PackOperator(StepOperator):
         super().__init__(step=step, outlets=[DATASETS], **kwargs)
 
     def _succeeded(self, context: Context, run: Run, outputs: Mapping[str, Any]) -> None:
-        publish_dataset(context, run.run_id, run.recipe.dataset.name, outputs)
+        publish_dataset(context, run.run_id, run.recipe.named_dataset.name, outputs)
 
 
 class ReleaseLeaseOperator(_StepTask):

@@ -105,7 +105,7 @@ def _written(run: RunFolder | None, checkpoint: Path, output: Path, form: Format
 
 def _dataset(run: RunFolder) -> str | None:
     """Where the run's dataset lies: packed by it, or named in its recipe."""
-    named = resolved(run)[0].dataset.path
+    named = resolved(run)[0].dataset_path
     try:
         packed = outputs_of(open_run(run.run_id).run_id).get("pack", {})
     except UnknownNameError:  # the ledger is of another home

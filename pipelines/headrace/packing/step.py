@@ -111,7 +111,7 @@ def pack(context: StepContext, open_fleet: OpenFleet) -> dict[str, Any]:
 
 
 def _dataset(context: StepContext, open_fleet: OpenFleet) -> dict[str, Any]:
-    spec, site = context.recipe.dataset, context.site
+    spec, site = context.recipe.named_dataset, context.site
     if spec.path is not None:
         location = open_store(spec.path, site.s3).url
         return _outputs(location, packed_dataset(location, site.s3), reused=True)
@@ -136,7 +136,7 @@ def _dataset(context: StepContext, open_fleet: OpenFleet) -> dict[str, Any]:
 
 def _open(context: StepContext) -> OpenedSource:
     access = Access.of(context.recipe, context.site)
-    dataset = settled(context.recipe.dataset, access)
+    dataset = settled(context.recipe.named_dataset, access)
     source = open_source(dataset, access)
     samples = Listed.of(source.list_samples(context.check))
     names = [label for label in samples.labels if label is not None]
@@ -170,7 +170,7 @@ def _base(
         return None, ()
     check_can_grow(opened.dataset, opened.listing)
     settings = settings_key(opened.dataset, context.recipe.pack, opened.listing.code)
-    return find_base(target, context.recipe.dataset.name, settings)
+    return find_base(target, context.recipe.named_dataset.name, settings)
 
 
 def _append(

@@ -52,9 +52,9 @@ _NUMBERS = re.compile(r"\s*[-+.eE]*\d[-+.\deE]*\s*(,\s*[-+.eE]*\d[-+.\deE]*\s*)+
 
 def check_reader(recipe: Recipe, role: Role) -> None:
     """Refuse a function source that cannot be called with its arguments; imports nothing."""
-    if recipe.dataset.reader is not None:
-        config = recipe.dataset.reader.as_config()
-        _check(uses("dataset.reader", config, is_whole=False), recipe, role)
+    reader = targets_of(recipe).get("dataset.reader")
+    if reader is not None:
+        _check(uses("dataset.reader", reader.as_config(), is_whole=False), recipe, role)
 
 
 def check_arguments(recipe: Recipe, role: Role, listed: Sequence[str] = ()) -> None:

@@ -42,13 +42,16 @@ _LEADS = re.compile(rf"/+[^/]|~|{_URL.pattern}|.*::|(.*/)?\.\.(/|$)", re.DOTALL)
 
 
 def check_packing(recipe: Recipe, site: Site) -> None:
-    """Refuse a recipe whose dataset cannot be packed on the site.
+    """Refuse a recipe whose dataset cannot be packed on the site; where there is none, its paths.
 
     Raises:
         SiteError: The site lacks the role.
         RecipeError: A path of the recipe leads where the site does not let recipes go.
         TargetError: `dataset.reader` is not allowed, does not exist, or takes no such argument.
     """
+    if recipe.dataset is None:
+        check_places(recipe, site)
+        return
     role = _role(recipe, site, "pack_role", recipe.pack_role)
     check_places(recipe, site)
     check_targets(recipe, site, only="dataset.reader")
@@ -111,7 +114,7 @@ def check_evaluation(recipe: Recipe, site: Site) -> None:
 def _check_labels(recipe: Recipe) -> None:
     """Refuse an evaluation where the recipe alone tells that there are no labels."""
     dataset = recipe.dataset
-    if recipe.evaluate is None or recipe.evaluate.task == "custom":
+    if dataset is None or recipe.evaluate is None or recipe.evaluate.task == "custom":
         return
     if dataset.source is None or "label" in dataset.fields:
         return
@@ -164,13 +167,16 @@ def opened(site: Site, *, is_from_terminal: bool) -> Site:
 
 def absolute(recipe: Recipe) -> Recipe:
     """The recipe with its relative paths seen from this folder, wherever its steps run."""
-    dataset, pack, train, evaluate = recipe.dataset, recipe.pack, recipe.train, recipe.evaluate
+    pack, train, evaluate = recipe.pack, recipe.train, recipe.evaluate
     copies = {"checkpoint_target": _absolute(recipe.trainer.checkpoint_target)}
-    places = {"source": _absolute(dataset.source), "path": _absolute(dataset.path)}
+    dataset = recipe.dataset
+    if dataset is not None:
+        places = {"source": _absolute(dataset.source), "path": _absolute(dataset.path)}
+        dataset = dataset.model_copy(update=places)
     suite = recipe.suite and recipe.suite.model_copy(update={"file": _absolute(recipe.suite.file)})
     return recipe.model_copy(
         update={
-            "dataset": dataset.model_copy(update=places),
+            "dataset": dataset,
             "pack": pack.model_copy(update={"target": _absolute(pack.target)}),
             "train": train.model_copy(update={"init_from": _absolute(train.init_from)}),
             "trainer": recipe.trainer.model_copy(update=copies),
@@ -187,7 +193,7 @@ def _located(spec: EvaluateSpec) -> EvaluateSpec:
 
 def check_places(recipe: Recipe, site: Site) -> None:
     """Refuse a recipe that leads where the site does not let it, links followed; opens nothing."""
-    index = recipe.dataset.index
+    index = None if recipe.dataset is None else recipe.dataset.index
     if index is not None and (index.startswith("/") or ".." in Path(index).parts):
         raise RecipeError(
             f"dataset.index is '{index}', which lies outside of dataset.source",
@@ -209,8 +215,8 @@ def check_places(recipe: Recipe, site: Site) -> None:
 def _places(recipe: Recipe) -> Iterator[_Place]:
     read, written = ("allowed_sources",), ("allowed_outputs",)
     named = (
-        ("dataset.source", recipe.dataset.source, read),
-        ("dataset.path", recipe.dataset.path, read),
+        ("dataset.source", None if recipe.dataset is None else recipe.dataset.source, read),
+        ("dataset.path", recipe.dataset_path, read),
         ("pack.target", recipe.pack.target, written),
         ("trainer.checkpoint_target", recipe.trainer.checkpoint_target, written),
         ("train.init_from", recipe.train.init_from, (*read, *written)),

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
+from headrace.errors import RecipeError
 from headrace.recipe.base import (
     Count,
     CountFrom0,
@@ -124,8 +125,9 @@ class Recipe(Figures):
     """Folders put on the module path for `_target_`; the site must allow them."""
     pack_role: Name = "cpu"
     """The site's role that packs."""
-    dataset: DatasetSpec
-    """Raw samples."""
+    dataset: DatasetSpec | None = None
+    """Raw samples; null where `train.script` or `train.function` brings its own: then nothing is
+    packed or staged."""
     pack: PackSpec = PackSpec()
     """Raw samples to shards."""
     stage: StageSpec = StageSpec()
@@ -142,6 +144,20 @@ class Recipe(Figures):
     """Evaluation; null leaves it out."""
     suite: SuiteSpec | None = None
     """Trials of the recipe, which `headrace sweep` runs; null: none are named here."""
+
+    @property
+    def named_dataset(self) -> DatasetSpec:
+        """The dataset, for what cannot do without.
+
+        Raises:
+            RecipeError: There is none.
+        """
+        if self.dataset is None:
+            raise RecipeError(
+                f"Recipe '{self.name}' has no 'dataset': what it trains by brings its own data",
+                "Name one, as in dataset: {name: mine, source: /data/mine}.",
+            )
+        return self.dataset
 
     @property
     def objectives(self) -> tuple[Objective, ...]:
@@ -170,6 +186,8 @@ class Recipe(Figures):
         trains = (self.model, self.train.script, self.train.function)
         if sum(each is not None for each in trains) != 1:
             raise ValueError("give one of 'model', 'train.script' and 'train.function'")
+        if self.dataset is None:
+            self._check_without_dataset()
         if self.model is None:
             self._check_own()
         if self.stage.overlap:
@@ -181,10 +199,24 @@ class Recipe(Figures):
                 "and stage.partial"
             )
         self._check_suite()
-        if self.dataset.source is not None:
-            self._check_fold()
-            self._check_evaluated()
+        if self.dataset is not None and self.dataset.source is not None:
+            self._check_fold(self.dataset)
+            self._check_evaluated(self.dataset)
         return self
+
+    def _check_without_dataset(self) -> None:
+        """Refuse what asks for samples."""
+        if self.model is not None:
+            raise ValueError(
+                "a 'model' is trained on a dataset, and the recipe has none: write one, as in "
+                "dataset: {name: mine, source: /data/mine}; what brings its own data trains by "
+                "'train.script' or 'train.function'"
+            )
+        if self.data.fold is not None:
+            raise ValueError(
+                f"data.fold is {self.data.fold}, but the recipe has no dataset to cut into folds: "
+                "set data.fold to null, or write a dataset with folds"
+            )
 
     def _check_suite(self) -> None:
         if self.suite and self.suite.search and not self.sought:
@@ -192,7 +224,7 @@ class Recipe(Figures):
                 "suite.search seeks nothing: set trainer.monitor, as in val_loss, or "
                 "suite.objectives"
             )
-        if self._runs_all_folds and self.dataset.folds is None:
+        if self._runs_all_folds and (self.dataset is None or self.dataset.folds is None):
             raise ValueError("suite.folds goes with dataset.folds, the number of folds to pack")
 
     def _check_own(self) -> None:
@@ -229,11 +261,16 @@ class Recipe(Figures):
             )
 
     @property
+    def dataset_path(self) -> str | None:
+        """Where an already packed dataset lies, if the recipe names one."""
+        return None if self.dataset is None else self.dataset.path
+
+    @property
     def _runs_all_folds(self) -> bool:
         return self.suite is not None and self.suite.folds
 
-    def _check_fold(self) -> None:
-        fold, folds = self.data.fold, self.dataset.folds
+    def _check_fold(self, dataset: DatasetSpec) -> None:
+        fold, folds = self.data.fold, dataset.folds
         if fold is None:
             return
         if folds is None:
@@ -246,12 +283,12 @@ class Recipe(Figures):
                 f"data.fold is {fold}, but dataset.folds is {folds}: give one from 0 to {folds - 1}"
             )
 
-    def _check_evaluated(self) -> None:
+    def _check_evaluated(self, dataset: DatasetSpec) -> None:
         for variant in self.evaluate.variants if self.evaluate else ():
-            self._check_split(variant.split)
+            self._check_split(variant.split, dataset)
 
-    def _check_split(self, split: str) -> None:
-        splits, folds = self.dataset.splits, self.dataset.folds
+    def _check_split(self, split: str, dataset: DatasetSpec) -> None:
+        splits, folds = dataset.splits, dataset.folds
         if split in splits:
             return
         if folds is not None and split == VALIDATION:

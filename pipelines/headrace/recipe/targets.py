@@ -158,7 +158,8 @@ def targets_of(recipe: Recipe) -> dict[str, Target]:
         "trainer.loggers": trainer.loggers,
     }
     found = {f"{key}[{i}]": one for key, many in lists.items() for i, one in enumerate(many)}
-    single = {"dataset.reader": recipe.dataset.reader, "model": recipe.model}
+    reader = None if recipe.dataset is None else recipe.dataset.reader
+    single = {"dataset.reader": reader, "model": recipe.model}
     single |= {"data.dataset": data.dataset, "data.collate": data.collate}
     single |= {"train.function": recipe.train.function}
     if recipe.evaluate is not None:

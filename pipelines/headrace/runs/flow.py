@@ -55,26 +55,28 @@ class PlannedStep:
 
 
 def steps_of(recipe: Recipe, kind: str) -> tuple[PlannedStep, ...]:
-    """Steps of a run in order; its kind is that of `RunRequest`."""
+    """Steps of a run in order, none of a dataset without one; its kind is that of `RunRequest`."""
+    has_data, role = recipe.dataset is not None, recipe.train.role
     pack = PlannedStep(name="pack", kind="pack", role=recipe.pack_role)
-    role, dataset = recipe.train.role, ("dataset", "pack", "dataset")
+    data = (("dataset", "pack", "dataset"),) if has_data else ()
+    packing = (pack,) if has_data else ()
     if kind == "pack":
-        return (pack,)
+        return packing
     if kind == "evaluate":
-        return (PlannedStep(name="evaluate", kind="evaluate", role=role, needs=(dataset,)),)
+        return (PlannedStep(name="evaluate", kind="evaluate", role=role, needs=data),)
     if kind == "probe":
         return (PlannedStep(name="probe", kind="probe", role=role),)
     if kind == "suite":
-        return (pack, PlannedStep(name="suite", kind="suite", role=role, needs=(dataset,)))
+        return (*packing, PlannedStep(name="suite", kind="suite", role=role, needs=data))
     checkpoint = ("checkpoint", "train", "checkpoint")
     best = [("best_checkpoint", "train", "best_checkpoint")] if recipe.trainer.monitor else []
+    staging = PlannedStep(name="stage", kind="stage", role=role, needs=data)
     steps = [
-        pack,
-        PlannedStep(name="stage", kind="stage", role=role, needs=(dataset,)),
-        PlannedStep(name="train", kind="train", role=role, needs=(dataset,)),
+        *((*packing, staging) if has_data else ()),
+        PlannedStep(name="train", kind="train", role=role, needs=data),
     ]
     if recipe.evaluate is not None:
-        needs = (dataset, checkpoint, *best)
+        needs = (*data, checkpoint, *best)
         steps.append(PlannedStep(name="evaluate", kind="evaluate", role=role, needs=needs))
     return tuple(steps)
 
@@ -96,6 +98,8 @@ def fitted(recipe: Recipe, site: Site, kind: str, *, is_from_terminal: bool) -> 
             package for its object stores is missing.
         DataError: Its packed dataset lacks a split or labels, or its manifest is damaged.
     """
+    if kind == "pack":
+        _ = recipe.named_dataset  # nothing else is to be done
     recipe = absolute(_with_init_file(recipe))
     site = opened(site, is_from_terminal=is_from_terminal)
     if kind == "evaluate":
@@ -109,7 +113,7 @@ def fitted(recipe: Recipe, site: Site, kind: str, *, is_from_terminal: bool) -> 
     if kind == "train":
         check_training(recipe, site)
         _check_weights(recipe, site)
-        _check_dataset(recipe, site, recipe.dataset.path)
+        _check_dataset(recipe, site, recipe.dataset_path)
         site = narrowed(recipe, site)
     _check_places(recipe, site)
     return recipe, site
@@ -161,6 +165,8 @@ def _check_places(recipe: Recipe, site: Site) -> None:
     """Refuse stores whose package is missing, and a missing source; nodes may have their own."""
     from headrace.objects.store import check_package, is_remote
 
+    if recipe.dataset is None:
+        return  # what trains without one has no copies of checkpoints either
     role, source = site.roles[recipe.pack_role], recipe.dataset.source
     if is_as_here(role):
         copies = recipe.trainer.checkpoint_target

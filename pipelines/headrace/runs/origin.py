@@ -99,7 +99,7 @@ def origin(name: str) -> Origin:
         name=name,
         folder=str(folder.path),
         recipe=recipe,
-        dataset=str(packed.get("dataset") or recipe.dataset.path or ""),
+        dataset=str(packed.get("dataset") or recipe.dataset_path or ""),
         fingerprint=str(packed.get("fingerprint", "")),
         metrics=_trial_metrics(suite, int(number)) if colon else run_metrics(outputs_of(run_id)),
         launch=_launch(suite, int(number), recipe.train.nodes or 1) if colon else {},

@@ -132,5 +132,5 @@ def variables(run: Run | None, folder: LeaseFolder) -> dict[str, str]:
     found["HEADRACE_RUN_FOLDER"] = str(run.folder.path)
     found["HEADRACE_CHECKPOINTS"] = str(run.folder.checkpoints)
     packed = outputs_of(run.run_id).get("pack", {})
-    dataset = packed.get("dataset", run.recipe.dataset.path)
+    dataset = packed.get("dataset", run.recipe.dataset_path)
     return found | ({"HEADRACE_DATASET": str(dataset)} if dataset else {})

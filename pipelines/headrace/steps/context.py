@@ -106,6 +106,11 @@ class StepContext:
             raise StepError(what, f"Run the {maker} step before it.")
         return value
 
+    @property
+    def dataset(self) -> str:
+        """The input `dataset`: where the packed one lies; empty where the recipe has none."""
+        return "" if self.recipe.dataset is None else self.given("dataset", "pack")
+
     def progress(self, done: float, total: float | None, unit: str, phase: str = "") -> None:
         """Tell how far the step is, as in `Progress`; cheap, and raises what `check` raises."""
         self.current = Progress(done=done, total=total, unit=unit, phase=phase)

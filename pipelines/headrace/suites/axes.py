@@ -85,7 +85,7 @@ def repeats_of(recipe: Recipe) -> list[Axis]:
     if seeds is not None:
         axes.append([{"seed": seed} for seed in seeds])
     if suite.folds:
-        axes.append([{"data.fold": fold} for fold in range(recipe.dataset.folds or 0)])
+        axes.append([{"data.fold": fold} for fold in range(recipe.named_dataset.folds or 0)])
     return axes
 
 

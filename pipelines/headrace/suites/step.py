@@ -17,7 +17,7 @@ from headrace.suites.trial import run_trial
 
 
 def run(context: StepContext) -> dict[str, Any]:
-    """Run the trials of the recipe's suite on the dataset named by the input `dataset`.
+    """Run the trials of the recipe's suite on the dataset named by the input `dataset`, if it has one.
 
     Trials that have ended, in whatever attempt at this step, are not run again.
 
@@ -30,8 +30,7 @@ def run(context: StepContext) -> dict[str, Any]:
         StepCancelledError: Somebody asked it to stop, or cancelled all trials.
         LeaseEndsError: The lease ends first; another one goes on with it.
     """
-    dataset = context.given("dataset", "pack")
-    work = Work(dataset=dataset, run_trial=run_trial, capacity=capacity)
+    work = Work(dataset=context.dataset, run_trial=run_trial, capacity=capacity)
     return run_suite(context, source_of(context), work)
 
 

@@ -21,7 +21,6 @@ from headrace.errors import HeadraceError, StepCancelledError, StepError
 from headrace.evaluation.step import evaluate, own_predictor
 from headrace.files.atomic import is_there, read_record, read_text, write_record
 from headrace.files.layout import RunFolder, StepFolder
-from headrace.objects.store import read_manifest_at
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Role, Site
 from headrace.steps.context import StepContext
@@ -33,6 +32,7 @@ from headrace.suites.node_slots import capacity, part_of
 from headrace.suites.one_node import OneNode
 from headrace.suites.points import trial_recipe
 from headrace.suites.records import PRUNED, TrialJob
+from headrace.training.data import manifest_of
 from headrace.training.function import call_function
 from headrace.training.step import completed, train
 
@@ -150,7 +150,7 @@ def _run(job: TrialJob, fleet: Fleet | None, context: StepContext) -> dict[str, 
 def _trained(context: StepContext, fleet: Fleet, dataset: str) -> dict[str, Any]:
     if context.recipe.train.function is not None:
         return call_function(context, fleet, dataset)
-    manifest = read_manifest_at(dataset, context.site.s3)
+    manifest = manifest_of(dataset, context.site)
     done = completed(context, manifest)
     return train(context, fleet, dataset, manifest) if done is None else done.outputs(())
 

@@ -13,6 +13,7 @@ from headrace.data.order import by_first_use
 from headrace.errors import StepCancelledError
 from headrace.files.atomic import write_record, write_text
 from headrace.files.manifest import Manifest
+from headrace.objects.store import read_manifest_at
 from headrace.recipe.dataset import TRAIN
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Site
@@ -61,14 +62,25 @@ class DataOnNode:
         """Raise what has gone wrong."""
 
 
+def manifest_of(dataset: str, site: Site) -> Manifest:
+    """What a dataset holds: no shard where there is none, since the script brings its own data."""
+    if dataset:
+        return read_manifest_at(dataset, site.s3)
+    return Manifest(name="", fingerprint="", pack_key="", fields=(), splits={}, shards=())
+
+
 @contextmanager
 def data_on_node(
     launch: NodeLaunch, recipe: Recipe, site: Site, manifest: Manifest
 ) -> Iterator[DataOnNode]:
     """Put the dataset onto this node, where it stays while the block runs.
 
-    With `stage.overlap` the block starts when the first shards are there.
+    With `stage.overlap` the block starts when the first shards are there. Without a dataset there
+    is nothing to put.
     """
+    if not launch.dataset:
+        yield DataOnNode()
+        return
     if recipe.stage.overlap:
         staging = _StagedMeanwhile(launch, recipe, site, manifest)
         try:

@@ -18,6 +18,7 @@ import uuid
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as NotYetError
+from functools import cached_property
 from pathlib import Path
 
 from headrace.errors import StepCancelledError
@@ -165,9 +166,9 @@ class DataWatch:
         self, launch: NodeLaunch, data: DataOnNode, manifest: Manifest, *, enabled: bool
     ) -> None:
         self._launch, self._data, self._enabled = launch, data, enabled
+        self._manifest = manifest
         self._run = RunFolder(Path(launch.run_folder))
         self._has_trained = checkpoints.progress_in(self._run.checkpoints) > 0
-        self._soundness = Soundness(data.folder, manifest.shards)
         self._damaged: set[str] = set()
         self._error: BaseException | None = None
         self._ending = threading.Event()
@@ -237,6 +238,10 @@ class DataWatch:
                 passed = asked.number
             if self._ending.wait(_LOOK_S):
                 return
+
+    @cached_property
+    def _soundness(self) -> Soundness:
+        return Soundness(self._data.folder, self._manifest.shards)
 
     def _look(self, num_threads: int) -> None:
         damaged = self._soundness.damaged(num_threads, self._tick)

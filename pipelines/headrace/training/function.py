@@ -211,6 +211,4 @@ def _newest(code: Sequence[str], target: str) -> int:
 def _environment(launch: NodeLaunch, recipe: Recipe) -> dict[str, str]:
     """What a function is told, as a script is; the dataset is staged when it asks for it."""
     node = NodeReady(launch=launch, dataset="", fingerprint="")
-    told = script_environment(node, recipe)
-    del told["HEADRACE_DATASET"]
-    return {**told, "HEADRACE_LAUNCH": node.model_dump_json()}
+    return {**script_environment(node, recipe), "HEADRACE_LAUNCH": node.model_dump_json()}

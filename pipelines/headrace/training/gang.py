@@ -22,7 +22,6 @@ from headrace.files.atomic import read_record, write_record, write_text
 from headrace.files.layout import RunFolder
 from headrace.files.machine import available_memory_bytes
 from headrace.files.manifest import Manifest
-from headrace.objects.store import read_manifest_at
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Role, Site
 from headrace.staging.gang_store import Brought
@@ -31,7 +30,7 @@ from headrace.steps.context import StepContext, resolved
 from headrace.steps.model_process import start_forked
 from headrace.steps.networks import interface_of, interfaces
 from headrace.training import checkpoints
-from headrace.training.data import data_on_node
+from headrace.training.data import data_on_node, manifest_of
 from headrace.training.data_watch import DataWatch, Rounds
 from headrace.training.failures import PortTakenError, verdict
 from headrace.training.launch import free_port, rank_children
@@ -60,7 +59,7 @@ class Gang:
         context: The step.
         fleet: The lease's nodes.
         size: Nodes, and ranks on each.
-        dataset: Folder or URL of the packed dataset.
+        dataset: Folder or URL of the packed dataset; empty where there is none.
         follow: Called with each progress report of rank 0, and None while ranks start.
         skipped: Files of damaged shards that are left out.
 
@@ -150,7 +149,7 @@ class Gang:
         self._follow(None)
         nodes = self._fleet.nodes(self._num_nodes, role.start_timeout, check=self._context.check)
         folder, resume = self._next_folder(), self._resume()
-        if self._context.recipe.stage.verify:
+        if self._dataset and self._context.recipe.stage.verify:
             self._rounds.begin(folder, self._num_nodes, resume)
         launches = self._launches(nodes, resume, self._groups(nodes, folder))
         self._context.event(
@@ -260,7 +259,7 @@ def run_node(launch: NodeLaunch) -> NodeOutcome:
     with data_on_node(launch, recipe, site, manifest) as data:
         node = NodeReady(
             launch=launch,
-            dataset=str(data.folder),
+            dataset=str(data.folder) if launch.dataset else "",
             fingerprint=training_fingerprint(recipe, manifest),
             staging_s=time.monotonic() - began_s,
             interface=interface_of(launch.host, interfaces()),
@@ -268,7 +267,8 @@ def run_node(launch: NodeLaunch) -> NodeOutcome:
         )
         write_record(launch.folder.ready(launch.node_index), node)
         role = site.roles[recipe.train.role]
-        with DataWatch(launch, data, manifest, enabled=recipe.stage.verify) as watch:
+        is_watched = bool(launch.dataset) and recipe.stage.verify
+        with DataWatch(launch, data, manifest, enabled=is_watched) as watch:
             outcome = _run_ranks(node, recipe, role, lambda: data.keep_on() and watch.keep_on())
             data.check()
             if outcome.failures:
@@ -291,7 +291,7 @@ def _run_ranks(
 
 
 def _checked_manifest(launch: NodeLaunch, recipe: Recipe, site: Site) -> Manifest:
-    manifest = read_manifest_at(launch.dataset, site.s3).without(launch.skipped)
+    manifest = manifest_of(launch.dataset, site).without(launch.skipped)
     role = site.roles[recipe.train.role]
     if recipe.train.script is None:
         check_memory(plan_training(recipe, role, manifest), available_memory_bytes())

@@ -92,7 +92,7 @@ def script_environment(node: NodeReady, recipe: Recipe) -> dict[str, str]:
     launch = node.launch
     run = RunFolder(Path(launch.run_folder))
     return {
-        "HEADRACE_DATASET": node.dataset,
+        **({"HEADRACE_DATASET": node.dataset} if node.dataset else {}),
         "HEADRACE_CHECKPOINTS": str(run.checkpoints),
         "HEADRACE_RUN_FOLDER": str(run.path),
         "HEADRACE_SEED": str(recipe.seed),

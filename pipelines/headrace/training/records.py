@@ -78,7 +78,7 @@ class NodeLaunch(Record):
     """Folder of the run, with recipe and site."""
     step_folder: str
     dataset: str
-    """Folder of the packed dataset, on shared storage."""
+    """Folder of the packed dataset, on shared storage; empty where the recipe has none."""
     number: int
     """Number of the launch in this step, from 1."""
     node_index: int
@@ -135,7 +135,7 @@ class NodeReady(Record):
 
     launch: NodeLaunch
     dataset: str
-    """Folder of the dataset on the node."""
+    """Folder of the dataset on the node; empty where none is staged."""
     fingerprint: str
     at: float = Field(default_factory=time.time)
     """When it had its data, seconds since the epoch."""

@@ -10,11 +10,11 @@ from headrace.clusters.fleet import Fleet
 from headrace.errors import StepError
 from headrace.files.atomic import read_record, write_record
 from headrace.files.manifest import Manifest
-from headrace.objects.store import read_manifest_at
 from headrace.recipe.gang import gang_size
 from headrace.steps.context import Skipped, StepContext, skipped_shards
 from headrace.training import checkpoints
 from headrace.training.checkpoint_copies import CheckpointCopies
+from headrace.training.data import manifest_of
 from headrace.training.follower import Follower
 from headrace.training.function import call_function
 from headrace.training.gang import Gang
@@ -27,7 +27,7 @@ from headrace.training.spent import spent
 
 
 def run(context: StepContext) -> dict[str, Any]:
-    """Train the recipe's model on the dataset named by the input `dataset`.
+    """Train the recipe's model on the dataset named by the input `dataset`, if it has one.
 
     A training that the run has completed before is collected, one that was interrupted goes on
     from its newest whole checkpoint.
@@ -44,11 +44,11 @@ def run(context: StepContext) -> dict[str, Any]:
         UserError: Recipe, model or script is at fault.
         WorkerLostError: Ranks or workers died too often.
     """
-    dataset = context.given("dataset", "pack")
+    dataset = context.dataset
     if context.recipe.train.function is not None:
         with Fleet.open(context.lease_folder) as fleet:
             return call_function(context, fleet, dataset)
-    manifest = read_manifest_at(dataset, context.site.s3)
+    manifest = manifest_of(dataset, context.site)
     done = completed(context, manifest)
     if done is not None:
         context.event("collected", checkpoint=done.checkpoint)
