@@ -7,7 +7,8 @@ sampler proposes, where intervals are given or the recipe has a `suite.search`.
 
 1. `prepare` makes the run, refuses a suite with a mistake in its keys or values, and shows the
    resolved recipe and the plan in its log and on its tab Rendered Templates.
-2. `pack` turns raw samples into HDF5 shards, once for all trials.
+2. `pack` turns raw samples into HDF5 shards, once for all trials; it is skipped, with its
+   machines, where the recipe has no `dataset`.
 3. `suite` runs all trials on one lease. It is one task, however many trials there are; its log
    tells how many have ended, and the best.
 4. `finish` records how the run ended.
@@ -17,7 +18,7 @@ changes what they do, `headrace results RUN` tells what they gave. Marking the t
 what runs; clearing it goes on: trials that have ended are not run again.
 """
 
-from airflow.sdk import DAG
+from airflow.sdk import DAG, TriggerRule
 
 from headrace_airflow.dag_parts import TAGS, machines, suite_params, task_defaults
 from headrace_airflow.operators import (
@@ -44,7 +45,9 @@ with DAG(
     pack = PackOperator(task_id="pack")
     with machines("change_machines"):
         release_pool = ReleaseLeaseOperator(task_id="release_pool", step="pack")
-        acquire_nodes = AcquireLeaseOperator(task_id="acquire_nodes", step="suite").as_setup()
+        acquire_nodes = AcquireLeaseOperator(
+            task_id="acquire_nodes", step="suite", trigger_rule=TriggerRule.NONE_FAILED
+        ).as_setup()
     suite = StepOperator(task_id="suite", step="suite")
     with machines("return_machines"):
         release_nodes = ReleaseLeaseOperator(task_id="release_nodes", step="suite")

@@ -12,6 +12,9 @@ line, such as `trainer.precision=bf16-mixed`).
 4. `finish` records how the run ended, and fails when the run has; it runs whatever happened
    before. It publishes the model as the asset `headrace://model/<recipe>`, with its metrics.
 
+What a recipe does without is skipped, with the reason in the log: `evaluate`, or without a
+`dataset` the packing, its machines and `stage`.
+
 The groups between them get machines and give them back. The link of a task, on its tab Details,
 leads to the Dask dashboard; its log shows progress, and where the run's folder and its report lie.
 A task that fails is tried again and goes on from the last checkpoint; a mistake in the recipe, the
@@ -22,7 +25,7 @@ Set the environment variable `HEADRACE_TRAIN_SCHEDULE` to the name of a dataset,
 packed version of it starts this DAG.
 """
 
-from airflow.sdk import DAG
+from airflow.sdk import DAG, TriggerRule
 
 from headrace_airflow.assets import MODELS, train_schedule
 from headrace_airflow.dag_parts import TAGS, machines, task_defaults, train_params
@@ -50,9 +53,11 @@ with DAG(
     pack = PackOperator(task_id="pack")
     with machines("change_machines"):
         release_pool = ReleaseLeaseOperator(task_id="release_pool", step="pack")
-        acquire_gang = AcquireLeaseOperator(task_id="acquire_gang", step="train").as_setup()
+        acquire_gang = AcquireLeaseOperator(
+            task_id="acquire_gang", step="train", trigger_rule=TriggerRule.NONE_FAILED
+        ).as_setup()
     stage = StepOperator(task_id="stage", step="stage")
-    train = StepOperator(task_id="train", step="train")
+    train = StepOperator(task_id="train", step="train", trigger_rule=TriggerRule.NONE_FAILED)
     evaluate = StepOperator(task_id="evaluate", step="evaluate")
     with machines("return_machines"):
         release_gang = ReleaseLeaseOperator(task_id="release_gang", step="train")

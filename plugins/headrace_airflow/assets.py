@@ -64,7 +64,7 @@ def publish_model(
     metrics = {**train.get("metrics", {}), **evaluate.get("metrics", {})}
     extra = {
         "run": run_id,
-        "dataset": outputs["pack"].get("fingerprint"),
+        "dataset": outputs.get("pack", {}).get("fingerprint"),
         **{key: train[key] for key in _OF_MODEL if train.get(key) is not None},
         "metrics": {
             key: value

@@ -65,8 +65,9 @@ def lineage_of(run: Run, step: str) -> OperatorLineage:
         source = run.recipe.named_dataset.source
         lineage.inputs = [InputDataset(*_name(source))] if source else []
         lineage.outputs = [_packed(packed, manifest)]
-    elif packed and manifest is not None:
-        lineage.inputs = [_read(packed, manifest), *_models(outputs, step)]
+    else:
+        read = [_read(packed, manifest)] if packed and manifest is not None else []
+        lineage.inputs = [*read, *_models(outputs, step)]
         given = [own.get(name) for name in (*_OF_MODEL, "report")]
         lineage.outputs = [OutputDataset(*_name(path)) for path in dict.fromkeys(given) if path]
     return lineage

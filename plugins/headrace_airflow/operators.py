@@ -73,7 +73,8 @@ class _StepTask(RunOperator):
         for planned in steps_of(run.recipe, run.request.kind):
             if planned.name == self.step:
                 return planned
-        raise AirflowSkipException(f"Recipe '{run.recipe.name}' has no step '{self.step}'")
+        why = "" if run.recipe.dataset else ": it has no dataset, so nothing is packed or staged"
+        raise AirflowSkipException(f"Recipe '{run.recipe.name}' has no step '{self.step}'{why}")
 
     def _run(self, context: Context) -> Run:
         """The run, for whoever triggered the DAG run, with Airflow's connections."""

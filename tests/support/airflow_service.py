@@ -47,6 +47,8 @@ EC2_SITE = "aws"
 """Site that is as `chaos` until a test writes it anew: forms know the sites of the start."""
 ARRIVALS = "arrivals"
 """Recipe of the runs that start by themselves, and the dataset whose packing starts them."""
+OWN_DATA = "own-data"
+"""Recipe of a function that needs no dataset."""
 ENDED = ("success", "failed")
 LONG_S = 300.0
 """More than a run takes on a machine that has a lot else to do."""
@@ -410,8 +412,10 @@ def _recipes(home: Path) -> tuple[dict[str, Any], ...]:
         for name, function in (
             ("objective", {"_target_": "objectives.value"}),
             ("waiting", {"_target_": "objectives.held"}),
+            (OWN_DATA, {"_target_": "objectives.value", "x": 3}),
         )
     ]
+    called[-1]["dataset"] = None
     return digits | held, digits | arrivals | {"evaluate": None}, *called
 
 

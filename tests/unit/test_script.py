@@ -6,6 +6,9 @@ import pytest
 
 from headrace import script
 from headrace.errors import UserError
+from headrace.training.launch import script_environment
+from headrace.training.records import NodeLaunch, NodeReady
+from support.training import make_recipe
 
 
 @pytest.fixture(autouse=True)
@@ -27,6 +30,26 @@ def test_reports_and_questions_do_no_harm():
 def test_what_needs_a_run_names_the_variable(name):
     with pytest.raises(UserError, match=f"HEADRACE_{name} is not set"):
         script.loader("train") if name == "LAUNCH" else script.dataset("train")
+
+
+@pytest.mark.parametrize("ask", [script.dataset_folder, lambda: script.dataset("train")])
+def test_a_script_of_a_recipe_without_a_dataset_is_told_so(tmp_path, monkeypatch, ask):
+    launch = NodeLaunch(
+        run_folder=str(tmp_path), step_folder=str(tmp_path), dataset="", number=1, node_index=0,
+        node_name="n", num_nodes=1, ranks_per_node=1, host="h", master_address="h", master_port=1,
+        resume=None,
+    )  # fmt: skip
+    node = NodeReady(launch=launch, dataset="", fingerprint="")
+    recipe = make_recipe(
+        {"dataset": None, "train": {"function": {"_target_": "a.b"}}, "evaluate": None}
+    )
+    assert "HEADRACE_DATASET" not in script_environment(node, recipe)
+    monkeypatch.setenv("HEADRACE_LAUNCH", node.model_dump_json())
+    script._node.cache_clear()
+    with pytest.raises(UserError, match="The recipe has no 'dataset'") as caught:
+        ask()
+    script._node.cache_clear()
+    assert "dataset: {name: mine, source: /data/mine}" in caught.value.hint
 
 
 def test_there_are_loaders_of_two_splits():

@@ -125,6 +125,9 @@ def plan_words(found: Prediction, leases: Sequence[LeasePreview]) -> Iterator[st
             f"no earlier run tells how long {', '.join(found.unknown)} will take here; "
             f"`headrace plan --calibrate` runs {CALIBRATION_STEPS} steps to tell"
         )
+    steps = {step for lease in leases for step in lease.steps}
+    if steps & {"train", "suite"} and "pack" not in steps:
+        yield "nothing is packed or staged: the recipe has no dataset"
     seconds = {part.name: part.seconds for part in found.parts}
     for lease in leases:
         rate = None if lease.cost is None else lease.cost.usd_per_hour

@@ -207,6 +207,8 @@ def _places(view: RunView) -> Iterator[tuple[str, str]]:
         value = outputs.get(step, {}).get(key)
         if isinstance(value, str) and value:
             yield title, value
+    if outputs.keys() & {"train", "suite"} and "pack" not in outputs:
+        yield "dataset", "none: what is trained brings its own data"
     yield from (("changed", each) for each in view.changed)
     yield from (("image", f"{image} ({digest})") for image, digest in view.images.items())
     if "suite" in outputs:

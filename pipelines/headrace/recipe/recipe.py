@@ -212,10 +212,11 @@ class Recipe(Figures):
                 "dataset: {name: mine, source: /data/mine}; what brings its own data trains by "
                 "'train.script' or 'train.function'"
             )
-        if self.data.fold is not None:
+        if self.data.fold is not None or self._runs_all_folds:
+            key = "suite.folds" if self._runs_all_folds else "data.fold"
             raise ValueError(
-                f"data.fold is {self.data.fold}, but the recipe has no dataset to cut into folds: "
-                "set data.fold to null, or write a dataset with folds"
+                f"{key} is given, but the recipe has no dataset to cut into folds: leave it out, "
+                "or write a dataset with folds"
             )
 
     def _check_suite(self) -> None:
@@ -224,7 +225,7 @@ class Recipe(Figures):
                 "suite.search seeks nothing: set trainer.monitor, as in val_loss, or "
                 "suite.objectives"
             )
-        if self._runs_all_folds and (self.dataset is None or self.dataset.folds is None):
+        if self._runs_all_folds and self.dataset is not None and self.dataset.folds is None:
             raise ValueError("suite.folds goes with dataset.folds, the number of folds to pack")
 
     def _check_own(self) -> None:

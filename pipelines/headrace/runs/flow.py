@@ -134,7 +134,9 @@ def of_run(recipe: Recipe, run: RunFolder, *, watch: bool = False) -> Recipe:
     if spec is None:
         raise RecipeError(
             f"The recipe of run {run.run_id} leaves evaluation out",
-            "Say what to evaluate, as in evaluate.split=test.",
+            "Say what to evaluate, as in evaluate.split=test."
+            if recipe.model is not None
+            else "Only a 'model' can be evaluated: a script or function reports its own metrics.",
         )
     named = () if watch else spec.checkpoints
     files = [each if each in spec.files else str(chosen(run, str(each))) for each in named]

@@ -226,7 +226,7 @@ def _samples(recipe: Recipe, taken: Sequence[Taken]) -> float | None:
 
 
 def _epoch(recipe: Recipe, taken: Sequence[Taken]) -> float | None:
-    share = recipe.named_dataset.splits.get("train")
+    share = None if recipe.dataset is None else recipe.dataset.splits.get("train")
     sizes = [
         each.num_samples
         for each in taken

@@ -17,7 +17,7 @@ from headrace.suites.trial import run_trial
 
 
 def run(context: StepContext) -> dict[str, Any]:
-    """Run the trials of the recipe's suite on the dataset named by the input `dataset`, if it has one.
+    """Run the trials of the recipe's suite on the dataset of the input `dataset`, if it has one.
 
     Trials that have ended, in whatever attempt at this step, are not run again.
 

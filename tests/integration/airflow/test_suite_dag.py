@@ -7,7 +7,7 @@ from urllib.parse import quote
 import pytest
 
 from headrace.states import StepState
-from support.airflow_service import SITE, AirflowService
+from support.airflow_service import DAG_ID, OWN_DATA, SITE, AirflowService
 
 pytestmark = [pytest.mark.airflow, pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -16,6 +16,7 @@ _DAG_ID = "headrace_suite"
 
 def test_a_suite_is_eight_tasks_and_cleared_it_runs_no_trial_again(airflow_service: AirflowService):
     """Pains 1, 2, 3: the number of trials is not one of tasks."""
+    own_data = [airflow_service.trigger(OWN_DATA), _own_suite(airflow_service)]
     words = ["train.function.x=1,2", "seed=range(0,3)"]
     dag_run = airflow_service.trigger("objective", overrides=words, dag_id=_DAG_ID)
     assert airflow_service.wait_end(dag_run, dag_id=_DAG_ID) == "success"
@@ -38,4 +39,32 @@ def test_a_suite_is_eight_tasks_and_cleared_it_runs_no_trial_again(airflow_servi
     assert airflow_service.wait_end(dag_run, dag_id=_DAG_ID) == "success"
     assert airflow_service.run(run_id).folder.journal.read_bytes() == journal
     assert airflow_service.run(run_id).site.name == SITE
+    airflow_service.assert_books_closed(run_id)
+    for dag_id, own in zip((DAG_ID, _DAG_ID), own_data, strict=True):
+        _check_own_data(airflow_service, dag_id, own)
+
+
+def _own_suite(airflow_service: AirflowService) -> str:
+    words = ["train.function.x=1,2"]
+    return airflow_service.trigger(OWN_DATA, overrides=words, dag_id=_DAG_ID)
+
+
+def _check_own_data(airflow_service: AirflowService, dag_id: str, dag_run: str) -> None:
+    """Without a dataset what packs and stages is skipped, and says why."""
+    assert airflow_service.wait_end(dag_run, dag_id=dag_id) == "success"
+    states = airflow_service.task_states(dag_run, dag_id)
+    skipped = {task for task, state in states.items() if state == "skipped"}
+    unneeded = {"stage", "evaluate"} if dag_id == DAG_ID else set()
+    assert skipped == {"acquire_pool", "pack", "release_pool", *unneeded}, states
+    assert {state for task, state in states.items() if task not in skipped} == {"success"}
+    why = "Recipe 'own-data' has no step"
+    for task in skipped - {"pack", "release_pool", "evaluate"}:
+        log = airflow_service.task_log(dag_id, dag_run, task)
+        assert f"{why} '{'pack' if task == 'acquire_pool' else task}': it has no dataset" in log
+    plan = airflow_service.task_log(dag_id, dag_run, "prepare")
+    assert "nothing is packed or staged" in plan
+    run_id = airflow_service.wait_for_run(dag_run, dag_id)
+    assert {lease.role for lease in airflow_service.ledger.leases(run_id=run_id)} == {"gpu"}
+    page = airflow_service.api.page("run", dag_id=dag_id, dag_run_id=dag_run)
+    assert [step["name"] for step in page["steps"]] == ["suite" if unneeded == set() else "train"]
     airflow_service.assert_books_closed(run_id)

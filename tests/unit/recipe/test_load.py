@@ -139,6 +139,10 @@ def test_a_fold_may_be_evaluated(recipe_file):
     assert (recipe.data.fold, recipe.evaluate.split) == (2, "val")
 
 
+OWN = ("dataset=null", "model=null", "evaluate=null", "train.script=mine.py")
+"""Of a recipe whose script brings its own data."""
+
+
 @pytest.mark.parametrize(
     ("overrides", "words"),
     [
@@ -180,6 +184,16 @@ def test_a_fold_may_be_evaluated(recipe_file):
             ["model=null", "evaluate=null", "train.function._target_=m.f", "train.nodes=2"],
             ["train.function is called once: leave train.nodes and ranks_per_node out"],
         ),
+        (
+            ["dataset=null"],
+            [
+                "a 'model' is trained on a dataset, and the recipe has none",
+                "dataset: {name: mine, source: /data/mine}",
+                "'train.script'",
+            ],
+        ),
+        ([*OWN, "data.fold=0"], ["data.fold is given, but the recipe has no dataset to cut"]),
+        ([*OWN, "suite.folds=true"], ["suite.folds is given, but the recipe has no dataset"]),
         (["seed"], ["'seed' is not of the form key=value", "trainer.max_epochs=3"]),
         (["name=a/b"], ["name", "pattern"]),
         (["+model.in_features=4"], ["adds what is there", "To change it: model.in_features=VALUE"]),

@@ -26,6 +26,9 @@ from headrace.training.records import BestCheckpoint
 from support.runs import lease_on_disk, make_run
 from support.shards import write_dataset
 
+OWN = ("dataset=null", "model=null", "evaluate=null", "train.script=mine.py")
+"""Of a recipe whose script brings its own data."""
+
 
 @pytest.mark.parametrize(
     ("kind", "overrides", "steps"),
@@ -35,11 +38,28 @@ from support.shards import write_dataset
         ("train", ("pack_role=gpu", "evaluate=null"), [("pack", "gpu"), ("stage", "gpu"),
                                                        ("train", "gpu")]),
         ("pack", (), [("pack", "cpu")]),
+        ("train", OWN, [("train", "gpu")]),
+        ("suite", OWN, [("suite", "gpu")]),
     ],
 )  # fmt: skip
 def test_steps_and_roles(kind, overrides, steps):
     planned = steps_of(load_recipe("digits", overrides), kind)
     assert [(step.name, step.role) for step in planned] == steps
+
+
+@pytest.mark.parametrize("kind", ["pack", "train"])
+def test_a_recipe_without_a_dataset_needs_no_role_that_packs(kind, headrace_home):
+    site = load_site("laptop")
+    roles = {"gpu": site.roles["gpu"]}
+    site = site.model_copy(update={"roles": roles, "allowed_code": ("/",)})
+    recipe = load_recipe("digits", (*OWN, "pack_role=none", "train.script=/mine.py"))
+    if kind == "pack":
+        with pytest.raises(RecipeError, match=r"Recipe 'digits' has no 'dataset'.*\n.*Name one"):
+            fitted(recipe, site, kind, is_from_terminal=True)
+    else:
+        kept, _ = fitted(recipe, site, kind, is_from_terminal=True)
+        assert kept.dataset is None
+        assert kept.train.script == "/mine.py"
 
 
 def test_inputs_come_from_the_outputs_of_earlier_steps():
