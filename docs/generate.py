@@ -1,4 +1,4 @@
-"""Writes the generated pages of docs/reference from the code: `python docs/generate.py [--check]`.
+"""Writes docs/reference, and the layers in CONTRIBUTING.md: `python docs/generate.py [--check]`.
 
 With --check nothing is written; pages that differ from the code are listed, and the exit code is 1.
 """
@@ -13,6 +13,7 @@ from typing import Any
 
 from generators.commands import commands_page
 from generators.dags import dags_page
+from generators.layers import with_layers
 from generators.models import model_page
 from generators.python_api import api_page
 
@@ -22,6 +23,7 @@ from headrace.recipe.schema import json_schema
 from headrace.recipe.site import Site
 
 ROOT = Path(__file__).resolve().parents[1]
+CONTRIBUTING = ROOT / "CONTRIBUTING.md"
 
 
 def pages(folder: Path) -> dict[Path, str]:
@@ -36,6 +38,7 @@ def pages(folder: Path) -> dict[Path, str]:
         folder / "cli.md": commands_page(),
         folder / "dags.md": dags_page(ROOT / "dags"),
         folder / "python.md": api_page(),
+        CONTRIBUTING: with_layers(CONTRIBUTING.read_text(), (ROOT / "pyproject.toml").read_text()),
         **schemas,
     }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -12,6 +13,11 @@ import pytest
 
 from headrace.recipe.recipe import Recipe
 from support.sources import ROOT
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 REFERENCE = ROOT / "docs" / "reference"
 
@@ -72,3 +78,29 @@ def test_groups_are_told_with_their_options():
     rows = (REFERENCE / "cli.md").read_text().splitlines()
     assert any(row.startswith("| `--cores` | Read, pack and stage bound to") for row in rows)
     assert "headrace bench [OPTIONS] [COMMAND]" in rows
+
+
+def test_contributing_and_the_architecture_page_show_the_layers_that_are_checked():
+    contract = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
+    layers = contract["contracts"][0]["layers"]
+    block = (ROOT / "CONTRIBUTING.md").read_text().partition("```text\n")[2].partition("```")[0]
+    assert block.splitlines() == layers
+    page = (ROOT / "docs" / "explanations" / "architecture.md").read_text()
+    shown = page.partition("## Layers of the code")[2].partition("```text\n")[2].partition("```")[0]
+    names = [re.split(r"[,|] ", line.partition("  ")[0]) for line in shown.splitlines()]
+    wanted = [name for line in layers for name in line.split(" | ")]
+    assert [name.strip() for line in names for name in line] == wanted
+
+
+def test_layers_that_differ_from_the_contract_are_found_and_written_anew():
+    sys.path.insert(0, str(ROOT / "docs"))
+    try:
+        from generators.layers import with_layers
+    finally:
+        sys.path.remove(str(ROOT / "docs"))
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    project = (ROOT / "pyproject.toml").read_text()
+    assert with_layers(text, project) == text
+    assert with_layers(text.replace("\nsuites\n", "\n"), project) == text
+    moved = project.replace('  "suites",\n', '  "sweeps",\n')
+    assert "\nsweeps\n" in with_layers(text, moved)
