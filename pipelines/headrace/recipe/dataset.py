@@ -71,7 +71,8 @@ class DatasetSpec(Record):
     files, Parquet files, what Hugging Face's `save_to_disk` wrote, or files for `reader`."""
     include: Globs = tuple(f"**/*.{suffix}" for suffix in _INCLUDED)
     """Glob patterns, relative to `source`, of the files (also those in tar files) that count; where
-    rows are samples, of the files that hold them (all, when it is left out)."""
+    rows are samples, of the files that hold them (all, when it is left out). Left out, `.txt` files
+    count where none of these is there, but `README`, `LICENSE`, `COPYING` and `NOTICE`."""
     fields: dict[Name, str] = {}
     """Fields of a sample and where each comes from: a file pattern with one `*`, the same in all
     (`image: "*.jpg"`, `caption: "*.txt"`), or the name of a column, HDF5 dataset or WebDataset key;

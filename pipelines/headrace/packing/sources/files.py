@@ -20,6 +20,7 @@ _FIELD_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _PLURALS = {"image": "images", "array": "arrays", "audio": "sounds", "text": "texts"}
 _COMPRESSED = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")
 
+_ABOUT = re.compile(r"(readme|licen[cs]e|copying|notice)([-_.].*)?\.txt", re.IGNORECASE)
 _WHOLE = re.compile(r"\s*[+-]?(0|[1-9][0-9]{0,17})\s*")
 _NUMBER = re.compile(
     r"\s*[+-]?((0|[1-9][0-9]*)(\.[0-9]*)?|\.[0-9]+)(e[+-]?[0-9]+)?\s*|\s*[+-]?(nan|inf)\s*",
@@ -87,6 +88,11 @@ def to_number(dtype: str, raw: object) -> Value:
     if dtype == "bool":
         return bool(raw)
     return int(str(raw)) if dtype == "int64" else float(str(raw))
+
+
+def is_text_sample(path: str) -> bool:
+    """Whether a file is a text that may be a sample: not one that tells of the others."""
+    return suffix_of(path) == ".txt" and not _ABOUT.fullmatch(path.rpartition("/")[2])
 
 
 def chosen(spec: DatasetSpec) -> tuple[str, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -20,7 +20,9 @@ from headrace.packing.samples import (
 )
 from headrace.packing.sources.files import (
     check_unique,
+    chosen,
     field_of,
+    is_text_sample,
     kind_of,
     no_second_label,
     plural,
@@ -55,7 +57,7 @@ class FolderSource:
     ) -> None:
         self.fields = fields
         self._place = place
-        self._include = spec.include
+        self._spec = spec
         self._index = index_of(spec, place, every=self._takes_columns)
         self._by_folders = _by_folders(spec)
         self._patterns = patterns_of(spec.fields)
@@ -71,7 +73,7 @@ class FolderSource:
             patterns = self._patterns.items()
             self.fields = tuple(field_of(name, part.path_of("x")) for name, part in patterns)
         else:
-            listed = _included(self._place, self._include, self._index, check)
+            listed = _included(self._place, self._spec, self._index, check)
             self.fields = self._fields_of(listed)
         check_unique(listed.paths)
         if self._by_folders:
@@ -128,14 +130,15 @@ class FolderSource:
 
 
 def _included(
-    place: SourcePlace, include: Sequence[str], index: Index | None, check: Check | None
+    place: SourcePlace, spec: DatasetSpec, index: Index | None, check: Check | None
 ) -> Listed:
-    matches = matcher(include)
     skipped = index.path if index is not None else ""
-    found = place.listed(lambda path: path != skipped and matches(path), check)
-    if found:
-        return found
-    patterns = ", ".join(include)
+    wanted = [matcher(spec.include), *(() if chosen(spec) else (is_text_sample,))]
+    for matches in wanted:
+        found = place.listed(partial(_is_wanted, matches, skipped), check)
+        if found:
+            return found
+    patterns = ", ".join(spec.include)
     num_others = sum(1 for _ in place.names())
     if num_others == 0:
         raise RecipeError(
@@ -145,6 +148,10 @@ def _included(
         f"None of the {num_others:,} files in {place.name} matches dataset.include: {patterns}",
         "Set dataset.include to patterns that match your samples.",
     )
+
+
+def _is_wanted(matches: Callable[[str], bool], skipped: str, path: str) -> bool:
+    return path != skipped and matches(path)
 
 
 def _with_columns(fields: Fields, index: Index) -> Fields:

@@ -91,7 +91,7 @@ def test_empty_folder_names_the_patterns(tmp_path: Path) -> None:
 
 
 def test_no_match_names_folder_and_patterns(tmp_path: Path) -> None:
-    touch(tmp_path, "a.txt", "b.doc")
+    touch(tmp_path, "a.md", "b.doc")
     with pytest.raises(RecipeError, match=r"None of the 2 files .*dataset\.include: \*\*/\*\.png"):
         found(tmp_path)
 
@@ -324,3 +324,20 @@ def test_a_file_that_may_not_be_read_is_set_aside(
 def test_an_image_is_given_as_it_is(tmp_path: Path) -> None:
     Image.new("L", (3, 4), 9).save(tmp_path / "1.png")
     assert read_all(spec_of(tmp_path))[1] == [{"image": (tmp_path / "1.png").read_bytes()}]
+
+
+def test_texts_are_samples_where_nothing_else_is_and_never_beside_images(tmp_path: Path) -> None:
+    texts = touch(
+        tmp_path / "texts", "a/1.txt", "b/2.TXT", "a/readme.txt", "README.txt", "b/LICENSE-MIT.txt",
+        "readmes.txt", "notes.md",
+    )  # fmt: skip
+    assert found(texts) == ["a/1.txt", "b/2.TXT", "readmes.txt"]
+    listed, values = read_all(spec_of(texts))
+    assert [(field.name, field.kind) for field in listed.fields] == [("text", "text")]
+    assert values[0] == {"text": "a/1.txt"}
+    assert found(texts, "**/*.txt") != found(texts)  # patterns that are written count as they are
+    images = touch(tmp_path / "images", "a/1.png", "a/1.txt", "README.txt")
+    assert found(images) == ["a/1.png"]
+    only = touch(tmp_path / "only", "README.txt", "LICENSE.txt")
+    with pytest.raises(RecipeError, match="None of the 2 files"):
+        found(only)
