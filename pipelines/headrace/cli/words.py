@@ -71,7 +71,7 @@ def _packed(outputs: Mapping[str, object]) -> str:
 
 def _trained(outputs: Mapping[str, object]) -> str:
     steps, left_out = outputs.get("steps"), outputs.get("skipped_samples")
-    told = [f"{amount(steps)} steps"] if isinstance(steps, (int, float)) else []
+    told = [f"{amount(steps)} steps"] if isinstance(steps, (int, float)) and steps else []
     if isinstance(left_out, int):
         shards = outputs.get("skipped_shards")
         num_shards = len(shards) if isinstance(shards, list) else 0

@@ -256,7 +256,7 @@ class TrainingOutcome(Figures):
     """The one in which the metric of `trainer.monitor` is best; empty without that key."""
     epochs: int
     steps: int
-    """Optimizer steps."""
+    """Optimizer steps; 0 where a script told none."""
     world_size: int
     """Ranks of the last launch."""
     metrics: dict[str, float] = {}
@@ -269,4 +269,5 @@ class TrainingOutcome(Figures):
     def outputs(self, restart_causes: Sequence[str]) -> dict[str, JsonValue]:
         """Outputs of the train step, with why all ranks were started again, each time."""
         values: dict[str, JsonValue] = self.model_dump(mode="json", exclude={"fingerprint"})
+        values["steps"] = self.steps or None
         return {**values, "restarts": len(restart_causes), "restart_causes": [*restart_causes]}

@@ -1,0 +1,20 @@
+"""What steps gave, in words."""
+
+from __future__ import annotations
+
+import pytest
+
+from headrace.cli.words import result_line
+from headrace.runs.overview import StepView
+from headrace.states import StepState
+
+
+@pytest.mark.parametrize(
+    ("steps", "told"),
+    [(None, "started again once: a node vanished"), (0, "started again once: a node vanished"),
+     (1800, "1.8e+03 steps, started again once: a node vanished")],
+)  # fmt: skip
+def test_nothing_is_said_of_steps_where_a_script_told_none(steps: int | None, told: str):
+    outputs = {"steps": steps, "restart_causes": ["a node vanished"], "metrics": {}}
+    view = StepView(name="train", state=StepState.SUCCEEDED, outputs=outputs)
+    assert result_line(view) == told.replace("1.8e+03", "1800")
