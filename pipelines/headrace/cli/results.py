@@ -13,7 +13,13 @@ from rich.text import Text
 
 from headrace.cli.arguments import AnySuite
 from headrace.cli.console import JsonOption, as_json_text, open_console, plain_table
-from headrace.cli.suite_view import interval_words, points_table, spread_words, trials_list
+from headrace.cli.suite_view import (
+    folds_table,
+    interval_words,
+    points_table,
+    spread_words,
+    trials_list,
+)
 from headrace.errors import UserError
 from headrace.files.atomic import write_text
 from headrace.files.layout import RunFolder
@@ -28,7 +34,7 @@ from headrace.runs.results import (
     write_report,
 )
 from headrace.runs.suites import find_suite, objectives_of
-from headrace.suites.analysis import Marginal, Results, results_of
+from headrace.suites.analysis import Marginal, Results, are_folds, range_words, results_of
 from headrace.suites.importance import importance_of
 from headrace.suites.names import short_keys
 
@@ -125,6 +131,9 @@ def _for_people(rows: Sequence[TrialRecord], found: Results) -> Iterator[Rendera
     if not found.objectives:
         names = ", ".join(sorted({name for row in rows for name in row.metrics}))
         yield f"It seeks nothing: say by what to judge, as in --by NAME:max, of {names}."
+    elif are_folds(rows) and found.points[0].spread is not None:
+        yield "Folds of the best point:" if len(found.points) > 1 else "Folds:"
+        yield folds_table(found.points[0], found.objectives)
     elif not chosen:
         yield "No trial has ended with a value yet."
     else:
@@ -165,5 +174,5 @@ def _of_keys(rows: Sequence[TrialRecord], found: Results) -> Iterator[Table | st
 
 def _value(told: Marginal) -> str:
     if told.between is not None:
-        return " to ".join(f"{end:.4g}" for end in told.between)
+        return range_words(told)
     return f"{told.value:.6g}" if isinstance(told.value, float) else str(told.value)

@@ -11,7 +11,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from headrace.cli.console import duration
+from headrace.cli.console import duration, plain_table
 from headrace.cli.listing import Listing
 from headrace.cli.words import cost_words, money
 from headrace.ledger.trial_records import TrialRecord
@@ -92,6 +92,15 @@ def points_table(found: Sequence[PointResult], objectives: Sequence[Objective]) 
     return table
 
 
+def folds_table(point: PointResult, objectives: Sequence[Objective]) -> Table:
+    """A row for each fold of a point, and one for their mean."""
+    name = objectives[0].metric if objectives else "objective"
+    table = plain_table("fold", figures=("trials", name))
+    for fold, found in (*point.folds.items(), ("all", point.spread)):
+        table.add_row(str(fold), str(found.count if found else 0), spread_words(found))
+    return table
+
+
 def live(view: SuiteView) -> RenderableType:
     """What is shown while a suite goes on."""
     done = view.total - sum(view.counts.get(state, 0) for state in ("queued", "running"))
@@ -133,12 +142,16 @@ def closing(view: SuiteView) -> RenderableType:
 def counts_words(view: SuiteView) -> str:
     """How a suite stands, in a line."""
     left = f", {_left(view)} left" if view.eta_s is not None else ""
-    best = f", best {best_words(view)}" if view.best is not None else ""
+    told = best_words(view)
+    best = f", {_best_title(view)} {told}" if told else ""
     return f"{_state_words(view)}: {_counts(view)}{best}{left}"
 
 
 def best_words(view: SuiteView, *, named: bool = True) -> str:
-    """The best value and its trial; empty without any."""
+    """The best value and its trial, of folds their mean; empty without any."""
+    if view.point is not None and view.point.spread is not None:
+        mean = f"{view.objectives[0].metric} {spread_words(view.point.spread)}"
+        return f"{mean} of {len(view.point.folds)} folds"
     if view.best is None or view.best_value is None:
         return ""
     trial = f"#{view.best} {view.best_name}" if named else f"#{view.best}"
@@ -168,8 +181,8 @@ def interval_words(found: Spread | None) -> str:
 
 
 def _foot(view: SuiteView) -> Iterator[Text]:
-    if view.best is not None:
-        yield Text(f"best: {best_words(view)}", overflow="fold")
+    if told := best_words(view):
+        yield Text(f"{_best_title(view)}: {told}", overflow="fold")
     if view.cost is not None:
         yield Text(f"cost: {cost_words(view.cost)}", overflow="fold")
     if view.damage:
@@ -181,6 +194,10 @@ def _foot(view: SuiteView) -> Iterator[Text]:
             style="yellow",
             overflow="fold",
         )
+
+
+def _best_title(view: SuiteView) -> str:
+    return "best" if view.point is None else "mean"
 
 
 def _heading(view: SuiteView) -> Text:

@@ -26,8 +26,10 @@ from headrace.runs.trials import note_trials
 from headrace.states import StepState
 from headrace.steps.context import resolved
 from headrace.suites.added import added_points
+from headrace.suites.analysis import PointResult, points
 from headrace.suites.records import (
     FAILED,
+    FOLD,
     PRUNED,
     Control,
     Heeded,
@@ -66,6 +68,8 @@ class SuiteView(Figures):
     """Number of the best trial; null without one objective, or an ended trial."""
     best_name: str = ""
     best_value: float | None = None
+    point: PointResult | None = None
+    """Of a cross-validation the best point, by the mean of its folds; no trial is best then."""
     eta_s: float | None = None
     """Seconds until its end, as far as is known."""
     eta_error_s: float | None = None
@@ -130,7 +134,9 @@ def suite_view(record: RunRecord) -> SuiteView:
     except StepError as error:
         damage = error.what
     objectives = objectives_of(folder)
-    best = best_trial(record.run_id, objectives)
+    best, point = best_trial(record.run_id, objectives), None
+    if best is not None and FOLD in best.values:
+        best, point = None, best_point(record.run_id, objectives)
     counts = _counts(record.run_id, summary)
     goes_on = not record.state.is_final
     return SuiteView(
@@ -147,6 +153,7 @@ def suite_view(record: RunRecord) -> SuiteView:
         best=best.number if best else None,
         best_name=best.name if best else "",
         best_value=best.objective if best else None,
+        point=point,
         eta_s=summary.eta_s if goes_on else None,
         eta_error_s=summary.eta_error_s if goes_on else None,
         running=summary.running if goes_on else (),
@@ -183,6 +190,12 @@ def best_trial(run_id: str, objectives: Sequence[Objective]) -> TrialRecord | No
     order = "objective" if objectives[0].mode == "min" else "-objective"
     rows = open_ledger().trials(run_id, state=StepState.SUCCEEDED, order=order)
     return next((row for row in rows if not row.pruned and row.objective is not None), None)
+
+
+def best_point(run_id: str, objectives: Sequence[Objective]) -> PointResult | None:
+    """The point whose trials have the best mean; None before one of them has a value."""
+    found = points(open_ledger().trials(run_id, limit=MAX_TRIALS), objectives)
+    return found[0] if found and found[0].spread else None
 
 
 def ask(
@@ -237,8 +250,8 @@ def ask_for_more(
         UserError: They cannot be used, or it has such a trial.
         StepError: The suite's recipe is gone.
     """
-    points, num_trials = further_points(record, words)
-    ask(record, "add", by=by, details=" ".join(words), points=points, priority=priority)
+    further, num_trials = further_points(record, words)
+    ask(record, "add", by=by, details=" ".join(words), points=further, priority=priority)
     return num_trials
 
 

@@ -7,7 +7,7 @@ import json
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 
 from pydantic import JsonValue
 
@@ -16,13 +16,15 @@ from headrace.recipe.suite import Objective
 from headrace.record import Figures
 from headrace.states import StepState
 from headrace.suites.names import written
+from headrace.suites.records import FOLD
 
-REPEATS = ("seed", "data.fold")
+REPEATS = ("seed", FOLD)
 """Keys in which trials of one point differ."""
 
 _CONFIDENCE = 0.95
 _MOST_VALUES = 20
-_PARTS = 10
+_FEW_VALUES = 5
+_MANY = 100
 
 
 class Spread(Figures):
@@ -51,6 +53,8 @@ class PointResult(Figures):
     """Of the first objective over the trials that have one; null without any."""
     missing: int = 0
     """Trials of it that have no value: not ended yet, failed, or pruned."""
+    folds: dict[int, Spread] = {}
+    """Of the first objective by fold, seeds together; empty without a cross-validation."""
 
 
 class Marginal(Figures):
@@ -61,6 +65,8 @@ class Marginal(Figures):
     between: tuple[float, float] | None = None
     """The least and the greatest of several values; null for one."""
     spread: Spread
+    of_best: tuple[int, int] | None = None
+    """Of several values: how many of the best quarter of all trials are among them, of how many."""
 
 
 class Results(Figures):
@@ -68,13 +74,14 @@ class Results(Figures):
 
     objectives: tuple[Objective, ...]
     best: int | None = None
-    """Number of the best trial; null with several objectives, or none that ended."""
+    """Number of the best trial; null with several objectives, none that ended, or folds."""
     front: tuple[int, ...] = ()
-    """Numbers of the trials that no other one beats in all objectives; with several of these."""
+    """Numbers of the trials that no other one beats in all objectives; with several of these, and
+    without folds."""
     points: tuple[PointResult, ...] = ()
     """Points, the best mean first; one that lacks trials comes after those that lack none."""
     marginals: dict[str, tuple[Marginal, ...]] = {}
-    """By key that varies, in order of its values."""
+    """By key that varies, in order of its values; not by fold."""
 
 
 def results_of(rows: Sequence[TrialRecord], objectives: Sequence[Objective]) -> Results:
@@ -85,7 +92,7 @@ def results_of(rows: Sequence[TrialRecord], objectives: Sequence[Objective]) -> 
         best=best(ended, objectives),
         front=front(ended, objectives),
         points=points(rows, objectives),
-        marginals=marginals(ended),
+        marginals=marginals(ended, objectives),
     )
 
 
@@ -123,9 +130,14 @@ def spread(values: Sequence[float]) -> Spread:
     return Spread(count=count, mean=mean, std=std, low=mean - half, high=mean + half)
 
 
-def best(ended: Iterable[TrialRecord], objectives: Sequence[Objective]) -> int | None:
-    """Number of the best trial; None without one objective, or without a trial."""
-    if len(objectives) != 1:
+def are_folds(rows: Iterable[TrialRecord]) -> bool:
+    """Whether trials are folds of a cross-validation, of which none is the best."""
+    return any(FOLD in row.values for row in rows)
+
+
+def best(ended: Sequence[TrialRecord], objectives: Sequence[Objective]) -> int | None:
+    """Number of the best trial; None without one objective, without a trial, or of folds."""
+    if len(objectives) != 1 or are_folds(ended):
         return None
     sign = _sign(objectives[0])
     found = min(ended, key=lambda row: (sign * _first(row), row.number), default=None)
@@ -134,7 +146,7 @@ def best(ended: Iterable[TrialRecord], objectives: Sequence[Objective]) -> int |
 
 def front(ended: Sequence[TrialRecord], objectives: Sequence[Objective]) -> tuple[int, ...]:
     """Numbers of trials than which none is better in one objective and as good in the others."""
-    if len(objectives) < 2:
+    if len(objectives) < 2 or are_folds(ended):
         return ()
     signs = [_sign(each) for each in objectives]
     places = {
@@ -160,20 +172,29 @@ def points(rows: Iterable[TrialRecord], objectives: Sequence[Objective]) -> tupl
     return tuple(sorted(found, key=lambda point: _rank(point, sign)))
 
 
-def marginals(ended: Sequence[TrialRecord]) -> dict[str, tuple[Marginal, ...]]:
-    """The first objective by the values of each key that varies, whatever else differs.
+def marginals(
+    ended: Sequence[TrialRecord], objectives: Sequence[Objective] = ()
+) -> dict[str, tuple[Marginal, ...]]:
+    """The first objective by the values of each key that varies but the fold, whatever else does.
 
-    Of a key with many different numbers, like ones are taken together, evenly many each.
+    Of a key with many different numbers, or nearly as many as trials, like ones are taken together,
+    evenly many each; such seeds are left out.
     """
     found: dict[str, tuple[Marginal, ...]] = {}
+    top = _best_quarter(ended, objectives)
     for key in varying(ended):
+        if key == FOLD:
+            continue
         rows = [row for row in ended if key in row.values]
         by_value: defaultdict[str, list[float]] = defaultdict(list)
         for row in rows:
             by_value[written(row.values[key])].append(_first(row))
         numbers = numbers_of([row.values[key] for row in rows])
-        if len(by_value) > _MOST_VALUES and numbers:
-            found[key] = _in_parts(sorted(zip(numbers, map(_first, rows), strict=True)))
+        most = min(_MOST_VALUES, max(_FEW_VALUES, len(rows) // 2))
+        if len(by_value) > most and numbers:
+            if key not in REPEATS:
+                ordered = sorted(zip(numbers, rows, strict=True), key=lambda pair: pair[0])
+                found[key] = _in_parts(ordered, top)
             continue
         told = [
             Marginal(value=json.loads(text), spread=spread(values))
@@ -193,15 +214,31 @@ def numbers_of(values: Sequence[JsonValue]) -> list[float]:
     return found if len(found) == len(values) else []
 
 
-def _in_parts(pairs: Sequence[tuple[float, float]]) -> tuple[Marginal, ...]:
-    """Values of a key and what they gave, in order of the values, in parts of one size."""
-    ends = [round(part * len(pairs) / _PARTS) for part in range(_PARTS + 1)]
+def range_words(told: Marginal) -> str:
+    """Between which values trials lie that are told together, and how many good ones do."""
+    ends = " to ".join(f"{end:.4g}" for end in told.between or ())
+    return ends if told.of_best is None else "{}, {} of the best {}".format(ends, *told.of_best)
+
+
+def _best_quarter(ended: Sequence[TrialRecord], objectives: Sequence[Objective]) -> set[int]:
+    """Numbers of the best quarter of trials by the first objective; empty without one."""
+    sign = _sign(objectives[0]) if objectives else 0
+    ranked = sorted(ended, key=lambda row: (sign * _first(row), row.number))
+    return {row.number for row in ranked[: math.ceil(len(ranked) / 4)]} if sign else set()
+
+
+def _in_parts(pairs: Sequence[tuple[float, TrialRecord]], top: Set[int]) -> tuple[Marginal, ...]:
+    """Trials with their values of a key, in order of these, in parts of one size."""
+    count = 10 if len(pairs) >= _MANY else 4
+    ends = [round(part * len(pairs) / count) for part in range(count + 1)]
+    total = sum(row.number in top for _, row in pairs)
     parts = [pairs[begin:end] for begin, end in itertools.pairwise(ends)]
     return tuple(
         Marginal(
             value=part[len(part) // 2][0],
             between=(part[0][0], part[-1][0]),
-            spread=spread([value for _, value in part]),
+            spread=spread([_first(row) for _, row in part]),
+            of_best=(sum(row.number in top for _, row in part), total) if top else None,
         )
         for part in parts
         if part
@@ -211,12 +248,17 @@ def _in_parts(pairs: Sequence[tuple[float, float]]) -> tuple[Marginal, ...]:
 def _point(group: int, rows: Sequence[TrialRecord]) -> PointResult:
     ended = finished(rows)
     values = {key: value for key, value in rows[0].values.items() if key not in REPEATS}
+    folds: defaultdict[int, list[float]] = defaultdict(list)
+    for row in ended:
+        if isinstance(fold := row.values.get(FOLD), int):
+            folds[fold].append(_first(row))
     return PointResult(
         group=group,
         values=values,
         numbers=tuple(row.number for row in rows),
         spread=spread([_first(row) for row in ended]) if ended else None,
         missing=len(rows) - len(ended),
+        folds={fold: spread(folds[fold]) for fold in sorted(folds)},
     )
 
 

@@ -98,7 +98,7 @@ def summary(
     board: Board, glances: Glances, total: int, eta: Eta | None, *, is_paused: bool
 ) -> SuiteSummary:
     """How a suite stands; `total` counts trials to come, too."""
-    best = board.best
+    best = board.told_best
     return SuiteSummary(
         total=total,
         counts={state: count for state, count in board.counts.items() if count},

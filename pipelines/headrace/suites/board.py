@@ -9,7 +9,17 @@ from dataclasses import dataclass, field
 
 from headrace.recipe.suite import Objective
 from headrace.states import StepState
-from headrace.suites.records import FAILED, PRUNED, Added, Ended, Entry, Heeded, Started, Trial
+from headrace.suites.records import (
+    FAILED,
+    FOLD,
+    PRUNED,
+    Added,
+    Ended,
+    Entry,
+    Heeded,
+    Started,
+    Trial,
+)
 
 _GONE = (StepState.LOST, StepState.PREEMPTED)
 """Ends of attempts whose machine went away: one that comes back is sound again."""
@@ -69,6 +79,11 @@ class Board:
     """When the first attempt began, and the last one ended, seconds since the epoch."""
     heeded: int = 0
     """Lines of the controls that have been read."""
+
+    @property
+    def told_best(self) -> Row | None:
+        """The best trial, unless trials are folds: of these only the mean counts."""
+        return None if self.best is None or FOLD in self.best.trial.values else self.best
 
     @property
     def num_failed(self) -> int:

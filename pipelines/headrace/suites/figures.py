@@ -14,6 +14,7 @@ from headrace.ledger.trial_records import TrialRecord
 from headrace.recipe.suite import Objective
 from headrace.suites.analysis import (
     Marginal,
+    are_folds,
     finished,
     front,
     numbers_of,
@@ -46,10 +47,12 @@ def suite_figures(
     if not ended or not objectives:
         return {}
     metric = objectives[0].metric
-    found = {f"{metric} of the trials as they ended": _over_time(ended, objectives[0])}
-    if len(objectives) > 1:
+    found = {}
+    if not are_folds(ended):
+        found[f"{metric} of the trials as they ended"] = _over_time(ended, objectives[0])
+    if len(objectives) > 1 and not are_folds(ended):
         found[f"{metric} and {objectives[1].metric}"] = _front(ended, objectives)
-    if len(varying(ended)) > 1:
+    if len(varying(ended)) > 1 and not are_folds(ended):
         found["Values of the trials, best ones on top"] = _parallel(ended, objectives[0], log_keys)
     if importance:
         found[f"Share of {metric} that comes from each key"] = _importance(importance)

@@ -13,6 +13,7 @@ from headrace.ledger.trial_records import TrialRecord
 from headrace.record import Figures
 from headrace.suites.analysis import finished, varying
 from headrace.suites.names import written
+from headrace.suites.records import FOLD
 
 LEAST_FOR_IMPORTANCE = 10
 """Trials below which nothing is said of the importance of keys."""
@@ -40,7 +41,9 @@ def importance_of(rows: Iterable[TrialRecord], mode: str = "min") -> Importance:
     ended = finished(rows)
     if len(ended) > _MOST:
         ended = random.Random(0).sample(ended, _MOST)
-    keys = [key for key in varying(ended) if all(key in row.values for row in ended)]
+    keys = [
+        key for key in varying(ended) if key != FOLD and all(key in row.values for row in ended)
+    ]
     if len(ended) < LEAST_FOR_IMPORTANCE:
         return Importance(why_not=f"it needs {LEAST_FOR_IMPORTANCE} ended trials, not {len(ended)}")
     if len(keys) < 2:

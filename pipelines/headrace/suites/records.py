@@ -15,6 +15,9 @@ Point = dict[str, JsonValue]
 """Values by dotted key of the recipe."""
 
 
+FOLD = "data.fold"
+"""Key by which the folds of a cross-validation differ: they are no contest, only their mean is."""
+
 PRUNED = "pruned"
 """Counted beside the states: ended early, since it promised little. So begins the word, too, that
 asks an attempt for that."""

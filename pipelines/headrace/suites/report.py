@@ -13,6 +13,8 @@ from headrace.suites.analysis import (
     Marginal,
     Results,
     Spread,
+    are_folds,
+    range_words,
     results_of,
     varying,
 )
@@ -47,7 +49,8 @@ def suite_report(told: Told) -> Report:
     training = {}
     if told.curves:
         metric = objectives[0].metric
-        training[f"{metric} of the best trials"] = curves_figure(told.curves, metric)
+        which = "trials" if are_folds(rows) else "best trials"
+        training[f"{metric} of the {which}"] = curves_figure(told.curves, metric)
     return Report(
         title=told.run_id,
         lead=told.lead,
@@ -68,7 +71,11 @@ def _cards(rows: Sequence[TrialRecord], found: Results) -> tuple[Card, ...]:
     point = next(iter(found.points), None)
     if point is not None and point.spread is not None and point.spread.std is not None:
         cards.append(
-            Card(name="best mean", value=_mean(point.spread), note=_interval(point.spread))
+            Card(
+                name="best mean" if len(found.points) > 1 else "mean",
+                value=_mean(point.spread),
+                note=_interval(point.spread),
+            )
         )
     if found.front:
         cards.append(Card(name="not beaten in all objectives", value=f"{len(found.front)}"))
@@ -88,8 +95,13 @@ def _tables(rows: Sequence[TrialRecord], found: Results, why_not: str) -> list[T
         tables.append(_trials("Trials that no other one beats in all", on_front, found))
     if any(len(point.numbers) > 1 for point in found.points):
         tables.append(_points(found))
+    if found.points and found.points[0].folds:
+        tables.append(_folds(found))
     tables.append(_marginals(found, why_not))
-    tables.append(_trials("Trials, the best first", _ranked(rows, found), found))
+    if are_folds(rows):
+        tables.append(_trials("Trials", rows[:_MOST_ROWS], found))
+    else:
+        tables.append(_trials("Trials, the best first", _ranked(rows, found), found))
     failed = Counter(
         (row.failure_class.value, row.message.partition("\n")[0])
         for row in rows
@@ -163,6 +175,14 @@ def _points(found: Results) -> Table:
     return Table(title=title, columns=heads, rows=rows, shown=_SHOWN)
 
 
+def _folds(found: Results) -> Table:
+    folds = found.points[0].folds
+    rows = [(str(fold), str(each.count), _mean(each)) for fold, each in folds.items()]
+    metric = found.objectives[0].metric if found.objectives else "objective"
+    title = "Folds of the best point" if len(found.points) > 1 else "Folds"
+    return Table(title=title, columns=columns("Fold", "Trials", metric, kind="number"), rows=rows)
+
+
 def _marginals(found: Results, why_not: str) -> Table:
     rows = [
         (key, _value(each), str(each.spread.count), _mean(each.spread), _interval(each.spread))
@@ -185,7 +205,7 @@ def _value(told: Marginal) -> str:
     """The value of a key, or between which values those lie that are taken together."""
     if told.between is None:
         return _cell(told.value)
-    return " to ".join(f"{end:.4g}" for end in told.between)
+    return range_words(told)
 
 
 def _cell(value: object) -> str:

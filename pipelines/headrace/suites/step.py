@@ -69,7 +69,7 @@ def _outputs(board: Board) -> dict[str, Any]:
             "See them all: headrace suite show. When the cause is corrected, have them run again "
             "by `headrace suite retry`.",
         )
-    best = board.best
+    best = board.told_best
     found = {"best": best.trial.number, "best_value": best.objectives[0]} if best else {}
     return {"total": len(board.rows), "counts": counts, **found}
 

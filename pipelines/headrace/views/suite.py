@@ -14,6 +14,7 @@ from headrace.record import Record
 from headrace.runs.suites import SuiteView, find_suite, suite_view
 from headrace.runs.trials import changed_since
 from headrace.states import StepState
+from headrace.suites.analysis import PointResult
 from headrace.suites.records import PRUNED
 from headrace.views.acts import ActRow, act_rows
 from headrace.views.facts import facts_of
@@ -58,6 +59,8 @@ class SuitePage(Record):
     log_keys: tuple[str, ...]
     """Keys that are sampled on a logarithmic scale, and drawn on one."""
     best: BestTrial | None
+    point: PointResult | None
+    """Of a cross-validation the best point, by the mean of its folds; no trial is best then."""
     eta_s: float | None
     eta_error_s: float | None
     """Half of the interval in which the end lies, with a probability of 0.8."""
@@ -121,6 +124,7 @@ def suite_page(run_id: str, *, can_act: bool) -> SuitePage:
         objectives=view.objectives,
         log_keys=facts_of(record).log_keys,
         best=_best(view),
+        point=view.point,
         eta_s=view.eta_s,
         eta_error_s=view.eta_error_s,
         usd=view.cost.usd if view.cost else None,

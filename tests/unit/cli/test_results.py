@@ -198,3 +198,35 @@ def test_what_cannot_be_given_is_refused(suite: Run):
         told("--parquet")
     with pytest.raises(UserError, match="is no suite"):
         told(make_run().run_id)
+
+
+def test_folds_are_told_by_number_with_their_mean_and_none_is_the_best(tmp_path: Path):
+    run = make_suite(overrides=("trainer.monitor=val_loss",))
+    for number, value in enumerate((0.5, 0.25, 0.75), 1):
+        fold = added(number, group=1, data__fold=number - 1)
+        journal(run.folder, fold, started(number), ended(number, value))
+    shown = told()
+    assert "Best trial" not in shown
+    assert "By the value" not in shown
+    lines = [line.split() for line in shown.partition("Folds:")[2].splitlines()[1:6]]
+    assert lines[:4] == [
+        ["fold", "trials", "val_loss"], ["0", "1", "0.5"], ["1", "1", "0.25"], ["2", "1", "0.75"]
+    ]  # fmt: skip
+    assert lines[4] == ["all", "3", "0.5", "±", "0.25"]
+    found = json.loads(told("--json"))
+    assert (found["best"], found["marginals"], len(found["points"][0]["folds"])) == (None, {}, 3)
+    page = Path(told("--report").strip()).read_text()
+    assert "Folds" in page
+    for word in ("best val_loss", "the best first", "best ones on top", "by data.fold", "so far"):
+        assert word not in page
+
+
+def test_values_of_a_sampled_key_are_told_in_ranges_with_where_the_best_lie():
+    run = make_suite(overrides=("trainer.monitor=val_loss",))
+    for number in range(1, 13):
+        each = added(number, model__lr=10.0**-number, model__depth=number % 2)
+        journal(run.folder, each, started(number), ended(number, abs(number - 2.0)))
+    shown = told()
+    assert re.search(r"0.001 to 0.1, 3 of the best 3 +3", shown)
+    assert re.search(r"1e-12 to 1e-10, 0 of the best 3 +3", shown)
+    assert "0.001 to 0.1, 3 of the best 3" in Path(told("--report").strip()).read_text()

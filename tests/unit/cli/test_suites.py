@@ -16,6 +16,7 @@ from headrace.runs.suites import has_more_to_do
 from headrace.runs.trials import note_trials
 from headrace.states import FailureClass, StepState
 from headrace.suites.records import Control, Heeded, RunningTrial, SuiteSummary
+from headrace.views.suite import suite_page
 from support.command_line import headrace
 from support.ledger_rows import machine_row
 from support.runs import ended_owner, lease_on_disk, make_run
@@ -295,3 +296,26 @@ def test_a_damaged_summary_leaves_what_the_journal_tells(suite: Run):
     assert json.loads(shown("list", "--json"))[0]["counts"]["succeeded"] == 2
     end_run(suite, StepState.FAILED, "a test")
     assert "does not hold a SuiteSummary" in shown("watch", suite.run_id)
+
+
+def test_of_a_cross_validation_the_mean_is_told_and_no_trial_is_the_best():
+    run = make_suite(overrides=("trainer.monitor=val_loss",))
+    for number, value in enumerate((0.5, 0.25, 0.75), 1):
+        fold = added(number, group=1, data__fold=number - 1)
+        journal(run.folder, fold, started(number), ended(number, value))
+    end_run(run, StepState.SUCCEEDED, "a test")
+    (told,) = json.loads(shown("list", "--json"))
+    assert (told["best"], told["best_value"]) == (None, None)
+    assert told["point"]["spread"]["mean"] == 0.5
+    assert "val_loss 0.5 ± 0.25 of 3 folds" in shown("list")
+    watched = shown("watch", run.run_id)
+    assert "mean: val_loss 0.5 ± 0.25 of 3 folds" in watched
+    assert "best" not in watched
+    page = suite_page(run.run_id, can_act=False)
+    assert page.best is None
+    assert page.point is not None
+    assert {fold: each.mean for fold, each in page.point.folds.items()} == {
+        0: 0.5,
+        1: 0.25,
+        2: 0.75,
+    }

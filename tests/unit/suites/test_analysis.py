@@ -174,3 +174,39 @@ def test_keys_are_shortened_where_that_tells_them_apart():
         "ema.lr": "ema.lr",
         "seed": "seed",
     }
+
+
+def test_folds_are_no_contest_but_a_mean_and_each_fold_by_number():
+    rows = [
+        row(n, value, group=1, values={"data.fold": n - 1}) for n, value in enumerate((3.0, 1.0), 1)
+    ]
+    for ended in (rows, rows[:1]):
+        told = results_of(ended, LOSS)
+        assert (told.best, told.front, told.marginals) == (None, (), {})
+    (point,) = results_of(rows, LOSS).points
+    assert point.spread == spread([3.0, 1.0])
+    assert point.folds == {0: spread([3.0]), 1: spread([1.0])}
+    both = [
+        row(4 * at + 2 * fold + seed, lr + fold + seed, group=1 + 4 * at,
+            values={"lr": lr, "data.fold": fold, "seed": seed})
+        for at, lr in enumerate((0.5, 0.1)) for fold in (0, 1) for seed in (1, 2)
+    ]  # fmt: skip
+    told = results_of(both, LOSS)
+    assert (told.best, list(told.marginals)) == (None, ["lr", "seed"])
+    assert told.points[0].values == {"lr": 0.1}
+    assert told.points[0].folds == {0: spread([1.1, 2.1]), 1: spread([2.1, 3.1])}
+    assert points([row(1, 0.5, values={"lr": 1})], LOSS)[0].folds == {}
+
+
+def test_a_key_with_nearly_as_many_values_as_trials_is_told_in_quarters():
+    rows = [row(n, abs(n - 2.0), values={"lr": 10.0**-n, "depth": n % 3}) for n in range(12)]
+    told = marginals(rows, LOSS)
+    assert [each.spread.count for each in told["lr"]] == [3, 3, 3, 3]
+    assert told["lr"][0].between == (1e-11, 1e-9)
+    # the three best are 10^-1 to 10^-3
+    assert [each.of_best for each in told["lr"]] == [(0, 3), (0, 3), (1, 3), (2, 3)]
+    assert [(each.value, each.of_best) for each in told["depth"]] == [(n, None) for n in range(3)]
+    few = [row(n, 1.0 * n, values={"lr": n / 10}) for n in range(5)]
+    assert len(marginals(few, LOSS)["lr"]) == 5
+    seeds = [row(n, 1.0 * n, values={"seed": n}) for n in range(12)]
+    assert marginals(seeds, LOSS) == {}

@@ -131,6 +131,14 @@ def test_the_board_counts_and_finds_the_best() -> None:
     assert [row.trial.number for row in board.waiting()] == [6]
 
 
+def test_the_best_of_folds_is_kept_but_not_told() -> None:
+    fold = trial(1).model_copy(update={"values": {"data.fold": 0}})
+    over = _ended(1, 1, "succeeded", objectives=(3.0,))
+    board = _board([Added(trial=fold), _started(1, 1), over])
+    assert board.best is not None
+    assert board.told_best is None
+
+
 @pytest.mark.parametrize("state", ["preempted", "lost"])
 def test_a_machine_that_went_away_is_not_avoided_when_it_is_back(state: str) -> None:
     gone = _ended(1, 1, state, is_final=False, machines=("m-0",))

@@ -14,6 +14,7 @@ import { Act, Copy, html, isActive, Missing, Notice, Progress, Section, Stat, to
 const ORDER = ["succeeded", "pruned", "failed", "lost", "timed_out", "preempted", "cancelled", "running", "queued"];
 const FIRST_KEYS = 5;
 const MOST_RUNNING = 12;
+const FOLD = "data.fold"; // folds of a cross-validation are no contest
 
 function Counts({ trials }) {
   const shown = ORDER.filter((state) => trials.counts[state]);
@@ -24,15 +25,18 @@ function Counts({ trials }) {
 }
 
 function Figures({ suite }) {
-  const { run, best, objectives } = suite;
+  const { run, best, point, objectives } = suite;
   const { total, counts } = run.trials ?? { total: null, counts: {} };
   const over = Object.entries(counts).reduce((sum, [state, many]) => sum + (isActive(state) ? 0 : many), 0);
   const goal = objectives[0] && `${objectives[0].metric}, ${objectives[0].mode === "max" ? "higher" : "lower"} is better`;
   return html`<dl class="panel stats">
     <${Stat} name="Trials that have ended" value=${count(over)}>of ${count(total)}<//>
     <${Stat} name="Running" value=${count(counts.running ?? 0)}>${suite.paused ? "paused: no more begin" : ""}<//>
-    <${Stat} name="Best value" value=${number(best?.value)}>${goal}<//>
-    <${Stat} name="Best trial" value=${best ? best.number : undefined}>${best?.name}<//>
+    ${point
+      ? html`<${Stat} name="Mean of the folds" value=${number(point.spread.mean)}>${known(point.spread.std) ? `± ${number(point.spread.std)}, ` : ""}${goal}<//>
+        ${Object.entries(point.folds).map(([fold, { mean }]) => html`<${Stat} key=${fold} name=${`Fold ${fold}`} value=${number(mean)} />`)}`
+      : html`<${Stat} name="Best value" value=${number(best?.value)}>${goal}<//>
+        <${Stat} name="Best trial" value=${best ? best.number : undefined}>${best?.name}<//>`}
     ${isActive(run.state)
       ? html`<${Stat} name="Left" value=${duration(suite.eta_s)}>${known(suite.eta_error_s) ? `± ${duration(suite.eta_error_s)}` : ""}<//>`
       : html`<${Stat} name="Took" value=${duration(run.elapsed_s)} />`}
@@ -72,8 +76,8 @@ function Running({ suite }) {
 
 const sortedBy = (points) => [...points].sort((one, other) => one.x - other.x);
 
-/** Objective over trials, with the best so far. */
-function progressLines(rows, mode) {
+/** Objective over trials, with the best so far where they are a contest. */
+function progressLines(rows, mode, isContest) {
   const better = mode === "max" ? Math.max : Math.min;
   let best = null;
   const bests = rows.map((row) => (best = best === null ? row.objective : better(best, row.objective)));
@@ -81,7 +85,7 @@ function progressLines(rows, mode) {
   return [
     { label: "trial", x, y: rows.map((row) => row.objective), only: "points" },
     { label: "best so far", x, y: bests, only: "steps" },
-  ];
+  ].slice(0, isContest ? 2 : 1);
 }
 
 /** Objective by one key; null where all trials that have ended have the same value of it. */
@@ -100,8 +104,9 @@ function Found({ data, objective, logKeys }) {
     const rows = data.rows.filter((row) => known(row.objective));
     if (!rows.length) return [];
     const names = shortNames(data.keys);
-    const first = { title: "over trials", xTitle: "trial", lines: progressLines(rows, objective?.mode) };
-    return [first, ...data.keys.map((key) => marginal(rows, key, names[key], logKeys.includes(key))).filter(Boolean)];
+    const first = { title: "over trials", xTitle: "trial", lines: progressLines(rows, objective?.mode, !data.keys.includes(FOLD)) };
+    const keys = data.keys.filter((key) => key !== FOLD);
+    return [first, ...keys.map((key) => marginal(rows, key, names[key], logKeys.includes(key))).filter(Boolean)];
   }, [data, objective?.mode]);
   if (!charts.length) return null;
   const shown = all ? charts : charts.slice(0, FIRST_KEYS + 1);

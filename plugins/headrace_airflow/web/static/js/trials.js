@@ -116,7 +116,7 @@ function Whole({ id, data, objective, now, canAct, within, refresh }) {
   const found = useFound(data.rows, state, text, within);
   const known_ = useMemo(() => columnsOf(data, objective, now), [data, objective?.metric]);
   const columns = [tickColumn(ticked, tick), ...known_];
-  const sort = useSorted(found, columns, objective ? (objective.mode === "max" ? "-objective" : "objective") : "number");
+  const sort = useSorted(found, columns, objective && !data.keys.includes("data.fold") ? (objective.mode === "max" ? "-objective" : "objective") : "number");
   const states = useMemo(() => [...new Set(data.rows.map((row) => row.state))], [data]);
   const done = () => { setTicked(new Set()); refresh(); };
   const chosen = data.rows.filter((row) => ticked.has(row.number));
