@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+import time
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import Any, NoReturn
@@ -60,6 +61,9 @@ from headrace_airflow.triggers import (
     WaitingTask,
     figures,
 )
+
+_RETRY_PAUSE_S = 3.0
+"""Before another attempt: short, since the task holds its place meanwhile."""
 
 
 class _StepTask(RunOperator):
@@ -169,8 +173,9 @@ class AcquireLeaseOperator(_StepTask):
 class StepOperator(_StepTask):
     """Runs a step: finds, collects, re-attaches, and only then submits; then waits for its end.
 
-    A failure that another attempt may heal is retried by Airflow, from the last checkpoint; a
-    mistake in recipe, data or user code fails the task at once. A task that is cleared while its
+    A failure that another attempt may heal is tried again in the same try of the task, from the
+    last checkpoint, as often as from a terminal; what is given up fails the task at once. Airflow's
+    own retries are for faults of its own. A task that is cleared while its
     step runs stops that attempt and makes another one, from the last checkpoint. One that is
     cleared after its step had succeeded collects the same result again: a new DAG run does the work
     anew.
@@ -257,12 +262,13 @@ class StepOperator(_StepTask):
     def _conclude(self, context: Context, run: Run, result: StepResult) -> dict[str, Any]:
         if result.state is not StepState.SUCCEEDED:
             decision, result = conclude(run, self.step, result)
-            if decision.free:
-                self.log.info("The machines were taken away; the step goes on on others")
+            if decision.again:
+                self.log.info("The step is tried again: %s", _why(result))
+                time.sleep(_RETRY_PAUSE_S)
                 return self._follow(context, run, may_resubmit=True)
             if result.failure is not None and result.failure.trace:
                 self.log.error("%s", result.failure.trace)
-            raise failure_of(self.step, result, is_hopeless=bool(decision.why_not))
+            raise failure_of(self.step, result)
         told = figures(result.outputs.get("metrics", {}))
         self.log.info("%s", " · ".join([f"{self.step} succeeded", *told]))
         report = result.outputs.get("report")
@@ -278,6 +284,10 @@ class StepOperator(_StepTask):
 
     def _succeeded(self, context: Context, run: Run, outputs: Mapping[str, Any]) -> None:
         """What to do with the outputs, for kinds of step that have something to publish."""
+
+
+def _why(result: StepResult) -> str:
+    return result.failure.message if result.failure else result.state.value
 
 
 class PackOperator(StepOperator):

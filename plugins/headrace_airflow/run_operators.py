@@ -97,13 +97,13 @@ def told_to_airflow(context: Context) -> Iterator[None]:
         raise MistakeError(str(error)) from None
 
 
-def failure_of(step: str, result: StepResult, *, is_hopeless: bool = False) -> Exception:
-    """The exception that tells Airflow how a step ended, and whether to try again."""
+def failure_of(step: str, result: StepResult) -> Exception:
+    """The exception that tells Airflow how a step ended, which is decided: no try follows."""
     failure = result.failure
     why = failure.message if failure else "no reason given"
     where = f" ({failure.where})" if failure and failure.where else ""
-    is_retried = failure is None or failure.failure_class.is_retried
-    kind = AirflowException if is_retried and not is_hopeless else MistakeError
+    is_mistake = failure is not None and not failure.failure_class.is_retried
+    kind = MistakeError if is_mistake else AirflowFailException
     error: Exception = kind(f"Step {step} {result.state.value}: {why}{where}")
     return error
 

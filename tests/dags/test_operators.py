@@ -42,11 +42,11 @@ from headrace.runs.leases import RELEASED
 from headrace.runs.overview import LeaseLook, Look
 from headrace.runs.provenance import user_of
 from headrace.runs.reaper import ABANDONED
-from headrace.runs.retrying import KEPT
 from headrace.runs.runs import open_run
 from headrace.runs.steps import Ticket
 from headrace.states import FailureClass, LeaseState, StepState
 from headrace.steps.mailbox import Failure, StepResult, StepStatus
+from headrace.steps.retry_policy import KEPT
 from headrace_airflow import airflow_api as owners
 from headrace_airflow import assets, operators, preview, run_operators
 from headrace_airflow.airflow_api import DagRunAddress, stopped

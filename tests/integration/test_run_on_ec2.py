@@ -28,8 +28,8 @@ from headrace.ledger.records import AttemptRecord
 from headrace.recipe.load import BUILT_IN
 from headrace.recipe.site import Role
 from headrace.runs import budget, costs, execute, site_machines
-from headrace.runs.retrying import MAX_FAILURES
 from headrace.states import LeaseState, StepState
+from headrace.steps.retry_policy import MAX_FAILURES
 from headrace.training import checkpoints
 from headrace.training.checkpoints import step_of
 from support import fleet_functions, paced_run

@@ -34,12 +34,12 @@ from headrace.runs.interruptions import loss_in_words
 from headrace.runs.minding import forgiving, minded
 from headrace.runs.overview import look
 from headrace.runs.reaper import end_run
-from headrace.runs.retrying import MAX_FAILURES
 from headrace.runs.runs import Run
 from headrace.runs.steps import Ticket, collect, conclude, start_step
 from headrace.runs.walltime_history import for_plan, pace
 from headrace.states import StepState
 from headrace.steps.mailbox import StepResult
+from headrace.steps.retry_policy import MAX_FAILURES
 
 logger = logging.getLogger(__name__)
 

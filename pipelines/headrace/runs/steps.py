@@ -19,13 +19,13 @@ from headrace.ledger.records import AttemptRecord
 from headrace.runs import leases
 from headrace.runs.bad_nodes import why_not_the_nodes
 from headrace.runs.flow import PlannedStep, judged, step_of
-from headrace.runs.retrying import KEPT, TOTAL, Decision, decide
 from headrace.runs.runs import Run, outputs_of
 from headrace.runs.suites import has_more_to_do
 from headrace.runs.walltime_history import can_grow
 from headrace.states import FailureClass, StepState
 from headrace.steps import mailbox
 from headrace.steps.mailbox import StepResult, StepSpec
+from headrace.steps.retry_policy import ERROR, KEPT, TOTAL, Attempt, Decision, decide
 from headrace.training import checkpoints
 
 _OVER = "its time is over"
@@ -92,7 +92,8 @@ def collect(run: Run, ticket: Ticket) -> StepResult:
         result = judged(run.recipe, run.site, result)
     if result.state is not StepState.SUCCEEDED:
         kept = _kept(run, kind, ticket.folder)
-        result = result.model_copy(update={"outputs": {**result.outputs, **kept}})
+        error = {ERROR: result.failure.error if result.failure else ""}
+        result = result.model_copy(update={"outputs": {**result.outputs, **kept, **error}})
         if result.failure is not None and result.failure.error in _OVER_ERRORS:
             # the next attempt must not get what is left of it
             client.request_close(ticket.lease, _OVER)
@@ -116,13 +117,29 @@ def conclude(
     if result.failure is None or not attempts:
         return Decision(again=False), result
     timeout_s = run.recipe.train.timeout if is_training else None
-    decision = decide(attempts, timeout_s, grows=can_grow(run, attempts[-1].lease_id))
+    ended = [_ended(each) for each in attempts]
+    decision = decide(ended, timeout_s, grows=can_grow(run, attempts[-1].lease_id))
     if not decision.why_not:
         return decision, result
     message = f"{result.failure.message}\n  {decision.why_not}"
     failure = result.failure.model_copy(update={"message": message})
     open_ledger().explain_attempt(run.run_id, name, attempts[-1].attempt, message)
+    if decision.is_programs_fault:
+        failure = failure.model_copy(update={"failure_class": FailureClass.USER_ERROR})
     return decision, result.model_copy(update={"failure": failure})
+
+
+def _ended(row: AttemptRecord) -> Attempt:
+    """An attempt of the ledger, as its retries are decided."""
+    are_known = row.started_at is not None and row.finished_at is not None
+    return Attempt(
+        failure_class=row.failure_class,
+        error=str(row.outputs.get(ERROR) or ""),
+        message=row.message,
+        kept=float(row.outputs.get(KEPT) or 0.0),
+        machines=row.lease_id,
+        seconds=(row.finished_at or 0.0) - (row.started_at or 0.0) if are_known else None,
+    )
 
 
 def _kept(run: Run, kind: str, folder: StepFolder) -> dict[str, float | None]:

@@ -18,10 +18,10 @@ from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Role, Site
 from headrace.runs.flow import PlannedStep, steps_of
 from headrace.runs.interruptions import Pace
-from headrace.runs.retrying import KEPT, TOTAL
 from headrace.runs.runs import Run, open_run
 from headrace.runs.walltime import MOST_S, Most, Past, Work, choose, expected, shown, slots, step_s
 from headrace.states import FailureClass, StepState
+from headrace.steps.retry_policy import KEPT, TOTAL
 
 _NUM_RUNS = 10
 _NUM_ATTEMPTS = 200

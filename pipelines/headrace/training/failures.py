@@ -50,6 +50,9 @@ _LEFT_ALONE = re.compile(
 _MEMORY_WORDS = ("out of memory", "can't allocate memory", "cannot allocate memory")
 _PORT_WORDS = ("eaddrinuse", "address already in use")
 
+_LOADER_KILLED = re.compile(r"DataLoader worker \(pid[^)]*\) is killed by signal")
+"""How torch tells that a process which loads data was killed, as by the kernel or an operator."""
+
 _NOT_THE_USERS = {"__main__", "headrace", "lightning", "torch", "site", *sys.stdlib_module_names}
 _NAMED_IN_RECIPES = ("headrace.examples", "headrace.data.transforms")
 
@@ -92,6 +95,8 @@ def script_failure(rank: int, end: ChildEnd, log: str) -> RankFailure:
     kind = FailureKind.SCRIPT_FAILED
     if _contains(log.lower(), _PORT_WORDS):
         kind = FailureKind.PORT_TAKEN
+    elif _LOADER_KILLED.search(log):
+        kind = FailureKind.KILLED
     elif _LEFT_ALONE.search(log):
         kind = FailureKind.PEER_LOST
     return RankFailure(
@@ -163,6 +168,8 @@ def _behind(failure: RankFailure, beats: dict[int, int]) -> int:
 def _kind(error: BaseException) -> FailureKind:
     if isinstance(error, HeadraceError):
         return _FROM_CLASS.get(error.failure_class, FailureKind.PEER_LOST)
+    if _is_loader_killed(error):
+        return FailureKind.KILLED
     text = str(error).lower()
     if isinstance(error, OSError) and error.errno in _NO_SPACE:
         return FailureKind.NO_SPACE
@@ -177,6 +184,14 @@ def _kind(error: BaseException) -> FailureKind:
     if isinstance(error, SystemExit) and _first_of_user(error.__traceback__) is None:
         return FailureKind.CRASHED  # as Lightning leaves when it is interrupted
     return FailureKind.INTERNAL if _is_internal(error) else FailureKind.USER_ERROR
+
+
+def _is_loader_killed(error: BaseException) -> bool:
+    """Whether torch raised it since a signal ended one of its workers; it may say so below."""
+    told = (error, error.__cause__, error.__context__)
+    return isinstance(error, RuntimeError) and any(
+        _LOADER_KILLED.search(str(each)) for each in told
+    )
 
 
 def _is_memory(error: BaseException, text: str) -> bool:

@@ -30,6 +30,7 @@ from headrace.training.follower import Follower
 from headrace.training.launch import script_environment
 from headrace.training.own_gpus import own_gpus
 from headrace.training.records import NodeLaunch, NodeReady, Paused, TrainingProgress
+from headrace.training.restarts import Restarts
 from headrace.training.watch import is_unwanted
 
 _STOPPING_S = 5.0
@@ -73,24 +74,22 @@ def call_function(context: StepContext, fleet: Fleet, dataset: str) -> dict[str,
         UserCodeError: The function raised, or returned something else than metrics.
         WorkerLostError: Its processes were killed too often.
     """
-    causes: list[str] = []
+    restarts = Restarts(context)
     while True:
         try:
-            called = _called(context, fleet, dataset, len(causes) + 1)
+            called = _called(context, fleet, dataset, len(restarts.causes) + 1)
             break
         except WorkerLostError as error:
-            if len(causes) >= context.recipe.train.max_restarts:
+            if not restarts.may_follow(error):
                 raise
-            causes.append(error.what)
-            context.restarted(error.what)
     context.report(**called.metrics)
     folder = context.run_folder.checkpoints
     newest = next(iter(checkpoints.of_script(folder)), None) if folder.exists() else None
     return {
         "metrics": called.metrics,
         "checkpoint": str(newest) if newest is not None else "",
-        "restarts": len(causes),
-        "restart_causes": causes,
+        "restarts": len(restarts.causes),
+        "restart_causes": restarts.causes,
     }
 
 

@@ -47,6 +47,7 @@ from headrace.training.records import (
     TrainingOutcome,
     TrainingProgress,
 )
+from headrace.training.restarts import Restarts
 from headrace.training.watch import run_watched, tell_failure
 
 _MAX_PORT_CLASHES, _SECRET_BYTES, _STOPPING_S = 5, 32, 5.0
@@ -98,7 +99,7 @@ class Gang:
         left = self._damage()  # found for an earlier driver
         if isinstance(left, DataError):
             raise left
-        causes: list[str] = []
+        restarts = Restarts(self._context)
         clashes = 0
         while (error := self._attempt()) is not None:
             if isinstance(error, PortTakenError) and clashes < _MAX_PORT_CLASHES:
@@ -106,13 +107,11 @@ class Gang:
                 continue
             if not isinstance(error, WorkerLostError):
                 raise error
-            if len(causes) >= self._context.recipe.train.max_restarts:
+            if not restarts.may_follow(error):
                 raise WorkerLostError(
-                    f"{error.what} (after {len(causes)} restarts of all ranks)", error.hint
+                    f"{error.what} (after {len(restarts.causes)} restarts of all ranks)", error.hint
                 ) from error
-            causes.append(error.what)
-            self._context.restarted(error.what)
-        return causes
+        return restarts.causes
 
     def _attempt(self) -> HeadraceError | None:
         try:

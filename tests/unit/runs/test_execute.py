@@ -15,9 +15,9 @@ from headrace.processes import ProcessIdentity
 from headrace.runs import execute as module
 from headrace.runs.execute import execute
 from headrace.runs.flow import steps_of
-from headrace.runs.retrying import MAX_FAILURES
 from headrace.states import LeaseState, StepState
 from headrace.steps.mailbox import StepResult
+from headrace.steps.retry_policy import MAX_FAILURES
 from support.runs import attempt_row_of, lease_on_disk, make_run
 
 

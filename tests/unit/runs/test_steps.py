@@ -21,11 +21,11 @@ from headrace.ledger.ledger import open_ledger
 from headrace.processes import ProcessIdentity
 from headrace.runs.leases import acquire
 from headrace.runs.reaper import end_run
-from headrace.runs.retrying import KEPT, TOTAL
 from headrace.runs.steps import Ticket, cancel_step, collect, start_step
 from headrace.states import FailureClass, LeaseState, StepState
 from headrace.steps import mailbox
 from headrace.steps.mailbox import Failure, Progress, StepResult, StepSpec, StepStatus
+from headrace.steps.retry_policy import KEPT, TOTAL
 from headrace.suites.records import Control
 from support.runs import attempt_row_of, lease_on_disk, make_run
 

@@ -18,12 +18,12 @@ from headrace.processes import ProcessIdentity
 from headrace.recipe.load import BUILT_IN, load_recipe, load_site
 from headrace.runs import leases
 from headrace.runs.execute import previews
-from headrace.runs.retrying import KEPT, TOTAL
 from headrace.runs.runs import Run
 from headrace.runs.steps import conclude
 from headrace.runs.walltime_history import can_grow, for_run, start_s
 from headrace.states import FailureClass, StepState
 from headrace.steps.mailbox import Failure, StepResult
+from headrace.steps.retry_policy import KEPT, TOTAL
 from support.command_line import headrace
 from support.ledger_rows import attempt_row
 from support.runs import attempt_row_of, lease_on_disk, make_run

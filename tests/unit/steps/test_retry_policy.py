@@ -6,32 +6,18 @@ from dataclasses import replace
 
 import pytest
 
-from headrace.ledger.records import AttemptRecord
-from headrace.runs.retrying import KEPT, MAX_FAILURES, Decision, decide
-from headrace.states import FailureClass, StepState
+from headrace.states import FailureClass
+from headrace.steps.retry_policy import MAX_FAILURES, Attempt, Decision, RetryPolicy, decide
 
 F = FailureClass
 NO, AGAIN, FREE = Decision(again=False), Decision(again=True), Decision(again=True, free=True)
 
 
-def attempts(*ends: tuple[FailureClass, float], seconds: float = 60.0) -> list[AttemptRecord]:
+def attempts(*ends: tuple[FailureClass, float], seconds: float = 60.0) -> list[Attempt]:
     """Attempts from their failure classes and what each has kept for the next."""
     return [
-        AttemptRecord(
-            run_id="run",
-            step="train",
-            kind="train",
-            attempt=number,
-            key=f"run/train/{number}",
-            lease_id="lease",
-            state=StepState.LOST,
-            failure_class=failure_class,
-            created_at=0.0,
-            started_at=0.0,
-            finished_at=seconds,
-            outputs={KEPT: kept},
-        )
-        for number, (failure_class, kept) in enumerate(ends, start=1)
+        Attempt(failure_class=failure_class, kept=kept, machines="lease", seconds=seconds)
+        for failure_class, kept in ends
     ]
 
 
@@ -89,12 +75,8 @@ def test_the_steps_own_limit_is_no_shortage_of_machines() -> None:
     assert decide(ends, timeout_s=61.0) == FREE
 
 
-@pytest.mark.parametrize("known", [{}, {"started_at": 0.0}, {"finished_at": 99.0}])
-def test_an_attempt_of_unknown_length_did_not_reach_the_steps_limit(
-    known: dict[str, float],
-) -> None:
-    changes = {"started_at": None, "finished_at": None, **known}
-    ends = [replace(each, **changes) for each in attempts((F.TIMED_OUT, 10))]
+def test_an_attempt_of_unknown_length_did_not_reach_the_steps_limit() -> None:
+    ends = [replace(each, seconds=None) for each in attempts((F.TIMED_OUT, 10))]
     assert decide(ends, timeout_s=60.0) == FREE
 
 
@@ -105,3 +87,44 @@ def test_a_lease_that_grows_is_given_its_time() -> None:
     assert decide(ends, timeout_s=60.0, grows=True) == NO
     lost = attempts(*[(F.LOST, 0)] * MAX_FAILURES)
     assert decide(lost, grows=True) == NO
+
+
+MISSING = {
+    "error": "StepError", "message": "a fault of headrace itself: no version_1/epoch=0-step=10.ckpt"
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_fault"),
+    [
+        ({}, True),
+        ({"message": MISSING["message"].replace("version_1", "version_55")}, True),
+        ({"message": "something else"}, False),
+        ({"machines": "another lease"}, False),
+        ({"kept": 10.0}, False),
+        ({"error": "StoreError"}, False),
+        ({"error": ""}, False),
+        ({"failure_class": F.LOST}, False),
+    ],
+)
+def test_the_same_error_again_is_a_fault_of_the_program(
+    changes: dict[str, object], is_fault: bool
+) -> None:
+    """As a callback that looks for a file which is gone: numbered folders differ each time."""
+    (first,) = (replace(each, **MISSING) for each in attempts((F.INFRASTRUCTURE, 0)))
+    decision = decide([first, replace(first, **changes)])
+    assert decision.is_programs_fault is is_fault
+    assert decision.again is not is_fault
+    assert ("the same way" in decision.why_not) is is_fault
+
+
+def test_errors_of_services_are_tried_as_often_as_others() -> None:
+    ends = [replace(each, error="StoreError") for each in attempts(*[(F.INFRASTRUCTURE, 0)] * 5)]
+    assert decide(ends[:-1]) == AGAIN
+    assert decide(ends) == NO
+
+
+def test_a_policy_says_how_many_failures_there_may_be() -> None:
+    ends = attempts(*[(F.LOST, 0)] * 2)
+    assert decide(ends, policy=RetryPolicy(max_failures=3)) == AGAIN
+    assert decide(ends, policy=RetryPolicy(max_failures=2)) == NO

@@ -1,0 +1,154 @@
+"""Whether work that failed is tried again: a pure decision over its attempts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from headrace.errors import BatchError, LeaseError, LedgerError, LoginError, StoreError
+from headrace.states import FailureClass
+
+MAX_FAILURES = 5
+"""Failures in a row without progress between them before the work is given up."""
+
+KEPT = "kept"
+"""Output of an attempt that failed: how much of its work the next one need not do again."""
+
+TOTAL = "total"
+"""Output of a training that failed: optimizer steps in all, where they are known."""
+
+ERROR = "error"
+"""Output of an attempt that failed: name of the class of its error; empty where none was left."""
+
+_ELSEWHERE = (
+    "",
+    *(each.__name__ for each in (BatchError, LeaseError, LedgerError, LoginError, StoreError)),
+)
+"""Errors of services that the program asks: the same one again says nothing about the program."""
+
+_TAKEN_AWAY = (FailureClass.TIMED_OUT, FailureClass.PREEMPTED)
+_TOO_SHORT = (
+    "Two leases in a row ended before the step got any further. Raise `lifetime` of the role in "
+    "the site (with `auto`: `lifetime_max`), or save checkpoints more often "
+    "(trainer.checkpoint_every_steps)."
+)
+_TOO_LITTLE_MEMORY = (
+    "It would fail again at the same place. Give the role more memory, or lower "
+    "data.global_batch_size."
+)
+_NO_ROOM = "There was no room twice in a row, so it is not tried again before somebody makes some."
+_SAME_FAULT = (
+    "It failed in the same way at the same place twice in a row, on the same machines: this is a "
+    "fault of the program, and it is not tried again."
+)
+_NUMBERS = re.compile(r"\d+")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RetryPolicy:
+    """How often work is tried."""
+
+    max_failures: int = MAX_FAILURES
+    """Failures in a row without progress between them before it is given up; at least 1."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attempt:
+    """How one attempt has failed."""
+
+    failure_class: FailureClass | None
+    """Why; None where nobody knows: it is not tried again."""
+    error: str = ""
+    """Class of the error, by name; empty where none was left."""
+    message: str = ""
+    """What was told of it."""
+    kept: float = 0.0
+    """How much of its work the next one need not do again."""
+    machines: str = ""
+    """What it ran on: the lease."""
+    seconds: float | None = None
+    """How long it took; None where that is not known."""
+
+    def is_fault_again(self, before: Attempt) -> bool:
+        """Whether the program has failed as in the attempt before, numbers apart."""
+        return (
+            self.failure_class is FailureClass.INFRASTRUCTURE
+            and self.error not in _ELSEWHERE
+            and self._identity == before._identity
+        )
+
+    @property
+    def _identity(self) -> tuple[object, ...]:
+        """What is alike in errors that come from the same place: paths and ids hold numbers."""
+        line = _NUMBERS.sub("#", self.message.partition("\n")[0])
+        return self.failure_class, self.error, line, self.machines
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decision:
+    """What becomes of work whose newest attempt has failed."""
+
+    again: bool
+    """Whether there is another attempt."""
+    free: bool = False
+    """Whether this one does not count as a failure: the machines were taken away, and the step
+    had come further."""
+    why_not: str = ""
+    """Why not again, where the failure's class alone does not say; for the user."""
+    is_programs_fault: bool = False
+    """Whether the failure has shown to be one of the program, whatever its class."""
+
+
+def decide(
+    attempts: Sequence[Attempt],
+    timeout_s: float | None = None,
+    *,
+    grows: bool = False,
+    policy: RetryPolicy | None = None,
+) -> Decision:
+    """What becomes of a step.
+
+    Args:
+        attempts: Its attempts that count, the first one first; the last one has failed.
+        timeout_s: The step's own limit for one attempt; another lease does not help against that.
+        grows: Whether the next lease has more time than the last one had.
+        policy: How often it is tried; None: by default.
+    """
+    last, policy = attempts[-1], policy or RetryPolicy()
+    if last.failure_class is None or not last.failure_class.is_retried:
+        return Decision(again=False)
+    own_limit = [_is_own_limit(each, timeout_s) for each in attempts]
+    further = [more and not own for more, own in zip(_further(attempts), own_limit, strict=True)]
+    if further[-1]:
+        return Decision(again=True, free=last.failure_class in _TAKEN_AWAY)
+    if len(attempts) > 1 and last.is_fault_again(attempts[-2]) and not further[-2]:
+        return Decision(again=False, why_not=_SAME_FAULT, is_programs_fault=True)
+    if last.failure_class is FailureClass.OUT_OF_MEMORY:
+        return Decision(again=False, why_not=_TOO_LITTLE_MEMORY)
+    if grows and last.failure_class is FailureClass.TIMED_OUT and not own_limit[-1]:
+        return Decision(again=True, free=True)
+    # the first of two may have begun late in its lease, the second had one of its own
+    ends = [each.failure_class for each in attempts[-2:]]
+    if ends == [FailureClass.TIMED_OUT] * 2 and not any(further[-2:] + own_limit[-2:]):
+        return Decision(again=False, why_not=_TOO_SHORT)
+    if ends == [FailureClass.CAPACITY] * 2:
+        return Decision(again=False, why_not=_NO_ROOM)
+    num_failures = further[::-1].index(True) if any(further) else len(further)
+    return Decision(again=num_failures < policy.max_failures)
+
+
+def _further(attempts: Sequence[Attempt]) -> list[bool]:
+    """Whether each attempt came further than all before it, so far that the next one keeps it."""
+    most = 0.0
+    further = []
+    for attempt in attempts:
+        further.append(attempt.kept > most)
+        most = max(most, attempt.kept)
+    return further
+
+
+def _is_own_limit(attempt: Attempt, timeout_s: float | None) -> bool:
+    if timeout_s is None or attempt.seconds is None:
+        return False
+    return attempt.seconds >= timeout_s and attempt.failure_class is FailureClass.TIMED_OUT

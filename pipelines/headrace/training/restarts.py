@@ -1,0 +1,34 @@
+"""Restarts of training processes inside a lease: counted as attempts are, progress included."""
+
+from __future__ import annotations
+
+from headrace.errors import WorkerLostError
+from headrace.steps.context import StepContext
+from headrace.steps.retry_policy import Attempt, RetryPolicy, decide
+from headrace.training import checkpoints
+
+
+class Restarts:
+    """The restarts of one step; `train.max_restarts` of them without progress are not exceeded.
+
+    Attributes:
+        causes: Why, each time.
+    """
+
+    def __init__(self, context: StepContext) -> None:
+        self._context = context
+        self._policy = RetryPolicy(max_failures=context.recipe.train.max_restarts + 1)
+        self._began_with = checkpoints.progress_in(context.run_folder.checkpoints)
+        self._attempts: list[Attempt] = []
+        self.causes: list[str] = []
+
+    def may_follow(self, error: WorkerLostError) -> bool:
+        """Whether the processes are started again; if so, that is noted, with the cause."""
+        kept = checkpoints.progress_in(self._context.run_folder.checkpoints) - self._began_with
+        self._attempts.append(Attempt(failure_class=error.failure_class, kept=max(kept, 0.0)))
+        decision = decide(self._attempts, policy=self._policy)
+        if self._policy.max_failures == 1 or not decision.again:
+            return False
+        self.causes.append(error.what)
+        self._context.restarted(error.what)
+        return True
