@@ -146,7 +146,9 @@ def _kept(run: Run, kind: str, folder: StepFolder) -> dict[str, float | None]:
     """How much of a failed attempt's work the next one need not do again, and of how much."""
     progress = mailbox.status(folder).progress
     if kind == "train":
-        return {KEPT: checkpoints.progress_in(run.folder.checkpoints), TOTAL: progress.total}
+        has_own = run.recipe.model is None
+        kept = checkpoints.progress_in(run.folder.checkpoints, own_names=has_own)
+        return {KEPT: kept, TOTAL: progress.total}
     return {KEPT: progress.done if kind in ("pack", "suite") else 0.0}
 
 

@@ -264,7 +264,8 @@ class Driver:
             raise StepError(f"Trial {number} has ended, but it had not begun")
         if result.failure is not None and result.failure.error in LEASE_OVER and not is_orphan:
             self._leaves = True
-        kept = progress_in(self._run.trial(number).checkpoints) if result.failure else 0.0
+        saved, has_own = self._run.trial(number).checkpoints, self._context.recipe.model is None
+        kept = progress_in(saved, own_names=has_own) if result.failure else 0.0
         came_further = kept > self._kept.get(number, 0.0)
         self._kept[number] = kept
         why = read_text(folder_of(self._run, row).cancel) or ""

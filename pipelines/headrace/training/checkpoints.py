@@ -95,13 +95,15 @@ def newest_of_script(folder: Path, tell: Callable[..., None] | None = None) -> P
     return None
 
 
-def progress_in(folder: Path) -> float:
+def progress_in(folder: Path, *, own_names: bool = True) -> float:
     """How far the checkpoints in a folder have come: more after each of them.
 
     Optimizer steps; for those that a script wrote under names of its own, when it wrote the newest.
+    Where headrace saves them, `own_names` is false: files of callbacks show no progress, as
+    training does not go on from them.
     """
     step = newest_step(folder)
-    if step:
+    if step or not own_names:
         return float(step)
     try:
         files = [path for path in folder.iterdir() if not path.name.startswith(".")]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zipfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -117,3 +118,32 @@ def test_ranks_are_stopped_when_step_or_driver_is_over(tmp_path, mark):
     path = launch.folder.stop if mark == "stop" else getattr(context.folder, mark)
     path.write_text(json.dumps({}))
     assert not RankWatch(launch, ChildGroup([]), children, 300.0).keep_on()
+
+
+class SavingFleet(ScriptedFleet):
+    """Each launch leaves a file in the run's checkpoints before it ends as told."""
+
+    def __init__(self, name: str, *ends: FailureKind | None) -> None:
+        super().__init__(*ends)
+        self._name = name
+
+    def on_nodes(self, function: Any, arguments: Any, nodes: Any, *, check: Any) -> Any:
+        launch = arguments[0][0]
+        saved = Path(launch.run_folder) / "checkpoints" / self._name.format(launch.number)
+        saved.parent.mkdir(exist_ok=True)
+        with zipfile.ZipFile(saved, "w") as archive:
+            archive.writestr("data", b"")
+        return super().on_nodes(function, arguments, nodes, check=check)
+
+
+def test_restarts_with_progress_between_them_do_not_count(tmp_path):
+    """Ranks die six times, each time further; two restarts without progress are the most."""
+    fleet = SavingFleet("step-{:09d}.ckpt", *[K.KILLED] * 6, None)
+    assert len(run_gang(tmp_path, fleet)[0]) == 6
+
+
+def test_files_of_callbacks_among_the_checkpoints_are_no_progress(tmp_path):
+    """Training begins anew each time, and each time such a file is newer: it ends all the same."""
+    fleet = SavingFleet("epoch={}.ckpt", *[K.KILLED] * 9)
+    with pytest.raises(WorkerLostError, match="after 2 restarts"):
+        run_gang(tmp_path, fleet)

@@ -222,3 +222,15 @@ def test_kills_for_memory_are_counted(tmp_path, groups, file, text):
     assert num_memory_kills(listed, mount) == 2
     assert num_memory_kills(listed, Path("/nowhere")) == 0
     assert num_memory_kills(tmp_path / "missing", mount) == 0
+
+
+def test_a_data_loader_worker_killed_by_a_signal_is_no_fault_of_the_program():
+    killed = RuntimeError("DataLoader worker (pid 7) is killed by signal: Killed. ")
+    later = RuntimeError("DataLoader worker (pid(s) 7) exited unexpectedly")
+    later.__cause__ = killed
+    for error in (killed, later):
+        assert describe(error, 0).kind is FailureKind.KILLED
+    alone = RuntimeError("DataLoader worker (pid(s) 7) exited unexpectedly")
+    assert describe(alone, 0).kind is not FailureKind.KILLED
+    end = ChildEnd(name="rank-0", code=1, at=0.0, stopped=False)
+    assert script_failure(0, end, str(killed)).kind is FailureKind.KILLED
