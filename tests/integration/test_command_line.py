@@ -101,7 +101,7 @@ def test_the_command_line_loads_no_heavy_library():
         ),
         (
             ["run", "digits", "trainer.max_epochs=many"],
-            ["trainer.max_epochs", "valid integer", "'many'"],
+            ["trainer.max_epochs", "give an integer", "'many'"],
         ),
         (["run", "digits", "trainer.max_epochs"], ["not of the form key=value"]),
         (["run", "digits", "train.role=tpu"], ["role 'tpu'", "Valid: cpu, gpu."]),

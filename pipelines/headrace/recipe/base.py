@@ -79,8 +79,17 @@ def _bounded(size: ByteSize) -> ByteSize:
 
 _DURATION_SCHEMA = {
     "anyOf": [
-        {"type": "number", "minimum": 0, "maximum": MAX_SECONDS},
-        {"type": "string", "pattern": r"^\s*\d+(\.\d+)?\s*(s|min|m|h|d)?\s*$"},
+        {
+            "type": "number",
+            "minimum": 0,
+            "maximum": MAX_SECONDS,
+            "description": "seconds, from 0 to a hundred years",
+        },
+        {
+            "type": "string",
+            "pattern": r"^\s*\d+(\.\d+)?\s*(s|min|m|h|d)?\s*$",
+            "description": "text such as 90s, 30min, 4h or 2d",
+        },
     ]
 }
 
@@ -114,8 +123,17 @@ Bytes = Annotated[
     WithJsonSchema(
         {
             "anyOf": [
-                {"type": "string", "pattern": r"^\s*(\d*\.?\d+)\s*(\w+)?"},
-                {"type": "integer", "minimum": 0, "maximum": MAX_BYTES},
+                {
+                    "type": "string",
+                    "pattern": r"^\s*(\d*\.?\d+)\s*(\w+)?",
+                    "description": "text such as 64MiB or 2GB",
+                },
+                {
+                    "type": "integer",
+                    "minimum": 0,
+                    "maximum": MAX_BYTES,
+                    "description": "bytes, from 0 to 1 EiB",
+                },
             ]
         }
     ),
@@ -161,7 +179,13 @@ Places = Annotated[tuple[Place, ...], Field(max_length=10_000)]
 Targets = Annotated[tuple[Target, ...], Field(max_length=1000)]
 """Some targets."""
 
-Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
+Name = Annotated[
+    str,
+    Field(
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$",
+        description="a name of up to 64 letters, digits, '.', '_', '-'; first a letter or digit",
+    ),
+]
 """A name that is safe in file names: letters, digits, dot, underscore, hyphen."""
 
 Member = Annotated[str, Field(pattern=r"^\S+$", max_length=200)]

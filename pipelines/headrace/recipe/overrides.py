@@ -64,10 +64,12 @@ def apply(config: Any, change: Change) -> None:
             return
         if sign == "+" and OmegaConf.select(config, key, default=_NOWHERE) is not _NOWHERE:
             raise RecipeError(f"'+{key}' adds what is there", f"To change it: {key}=VALUE.")
-        OmegaConf.update(config, key, value, force_add=True)
+        OmegaConf.update(config, key, value, merge=not isinstance(value, list), force_add=True)
     except (OmegaConfBaseException, ValueError, IndexError, TypeError, RecursionError) as error:
+        why = str(error).partition("\n")[0]
+        why = why.replace("DictConfig", "a mapping").replace("ListConfig", "a list")
         raise RecipeError(
-            f"The override of '{key}' does not fit what is there: {error}",
+            f"The override of '{key}' does not fit what is there: {why}",
             "Entries of a list are numbered: data.transforms[0].maximum=1.",
         ) from None
 

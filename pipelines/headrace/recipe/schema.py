@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
 from headrace.errors import UnknownNameError, nearest, shortened
 from headrace.recipe.arguments import trainer_arguments
+from headrace.recipe.expected import Expected, Place
 from headrace.recipe.meanings import WithMeanings
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Site
@@ -17,6 +18,9 @@ from headrace.recipe.train import OF_LIGHTNING, TrainerSpec
 
 MODELS: dict[str, type[BaseModel]] = {"recipe": Recipe, "site": Site}
 """Kinds of file that have a schema."""
+
+Problem = dict[str, Any]
+"""One problem, as pydantic tells it."""
 
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _INTERPOLATION = {"type": "string", "pattern": r"\$\{.+\}"}
@@ -59,28 +63,70 @@ def _is_strict(value: dict[str, Any]) -> bool:
 
 def explain(error: ValidationError, kind: type[BaseModel], origin: str) -> tuple[str, str]:
     """What is wrong and what to do, for every problem that validation of a content found."""
-    found = error.errors()
-    problems = [_one(dict(item), kind) for item in found[:_MOST_PROBLEMS]]
+    found = _by_place(error, kind)
+    problems = [_one(item, expected, kind) for item, expected in found[:_MOST_PROBLEMS]]
     more = [f"and {len(found) - _MOST_PROBLEMS} more"] if len(found) > _MOST_PROBLEMS else []
     what = f"{origin}: " + "; ".join([*(problem for problem, _ in problems), *more])
     return what, " ".join(dict.fromkeys(hint for _, hint in problems if hint))
 
 
-def _one(item: dict[str, Any], kind: type[BaseModel]) -> tuple[str, str]:
+def _by_place(error: ValidationError, kind: type[BaseModel]) -> list[tuple[Problem, Expected]]:
+    """The problem of each place: of several types that were tried there, what says most."""
+    found: dict[tuple[Place, bool], tuple[Problem, Expected]] = {}
+    items = [(dict(item), Expected(kind, item["loc"])) for item in error.errors()]
+    for item, expected in sorted(items, key=_saying_most):
+        found.setdefault((expected.place, expected.is_key), (item, expected))
+    places = {place for place, _ in found}
+    return [
+        (item, expected)
+        for item, expected in found.values()
+        if item["type"] != "too_short" or not _has_inner(places, expected.place)
+    ]
+
+
+def _saying_most(found: tuple[Problem, Expected]) -> tuple[bool, int]:
+    item, expected = found
+    return item["type"] != "value_error", expected.num_behind
+
+
+def _has_inner(places: Iterable[Place], outer: Place) -> bool:
+    """Whether an entry is wrong: then there are too few only because it is left out."""
+    return any(place[: len(outer)] == outer and place != outer for place in places)
+
+
+def _one(item: Problem, expected: Expected, kind: type[BaseModel]) -> tuple[str, str]:
     location = tuple(item["loc"])
-    key = ".".join(str(part) for part in location) or "the whole"
-    if item["type"] == "extra_forbidden":
-        name = str(location[-1])
+    key = ".".join(map(str, expected.place)) or "the whole"
+    if item["type"] == "extra_forbidden" and expected.num_behind == 1:
+        name, key = str(location[-1]), ".".join(map(str, location))
         hint = nearest(name, _valid_in(kind, location[:-1]))
         return f"unknown key '{key}'", _of_lightning(key, kind) or _with_places(hint, name, kind)
-    if item["type"] == "missing":
-        return f"the key '{key}' is missing", ""
-    message = str(item["msg"]).removeprefix("Value error, ")
-    if item["type"] == "value_error" and not location:
-        return message, ""
-    value = None if location[:1] == ("secrets",) else item.get("input")  # it may be one
-    shown = f" (got {shortened(repr(value))})" if isinstance(value, (str, int, float, bool)) else ""
-    return f"{key}: {message}{shown}", ""
+    if item["type"] == "missing" and not expected.num_behind:
+        return f"the key '{key}' is missing", f"'{key}' takes {expected.words}."
+    value = item.get("input")
+    is_secret = location[:1] == ("secrets",)
+    got = "" if is_secret or expected.num_behind > 1 else f" (got {_shown(value)})"
+    if item["type"] == "value_error":
+        message = str(item["msg"]).removeprefix("Value error, ")
+        is_one = isinstance(value, (str, int, float, bool))
+        return (f"{key}: {message}{got if is_one else ''}" if location else message), ""
+    return f"{key}: give {expected.words}{got}", _next_step(key, value, expected)
+
+
+def _shown(value: Any) -> str:
+    """A value as YAML has it, or what kind of thing it is."""
+    if value is None or isinstance(value, bool):
+        return str(value).lower().replace("none", "null")
+    if isinstance(value, (str, int, float)):
+        return shortened(repr(value))
+    return "a mapping" if isinstance(value, Mapping) else "a list"
+
+
+def _next_step(key: str, value: Any, expected: Expected) -> str:
+    if value is None and expected.has_default:
+        return f"Leave '{key}' out to have its default."
+    meant = difflib.get_close_matches(str(value), expected.choices, n=1)
+    return f"Did you mean '{meant[0]}'?" if meant else ""
 
 
 def _of_lightning(key: str, kind: type[BaseModel]) -> str:

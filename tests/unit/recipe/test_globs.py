@@ -81,7 +81,7 @@ def test_a_pattern_takes_as_long_as_its_path_is(glob):
     [
         ("['[z-a]']", r"'\[z-a\]' is no glob pattern"),
         (f"['**/*.png', '{'a' * 300}']", "at most 256 characters"),
-        (str(["x"] * 300), "at most 256 items"),
+        (str(["x"] * 300), "at most 256 entries"),
     ],
 )
 def test_what_is_no_pattern_is_refused_before_anything_starts(include, words):

@@ -121,7 +121,7 @@ def test_a_recipe_keeps_numbers_that_are_none():
 def test_numbers_of_a_site_have_bounds(tmp_path):
     text = "folder: /x\ntiers: [{name: a, folder: /a}]\nroles: {cpu: {nodes: 99999999999}}\n"
     (tmp_path / "mine.yaml").write_text(text)
-    with pytest.raises(SiteError, match=r"roles\.cpu\.nodes: .*less than or equal to 1000000"):
+    with pytest.raises(SiteError, match=r"roles\.cpu\.nodes: give .*≤ 1000000"):
         load_site(str(tmp_path / "mine.yaml"))
 
 

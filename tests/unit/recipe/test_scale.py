@@ -14,7 +14,7 @@ from headrace.recipe.load import load_recipe
         (["ddp.static_graph=true", "ddp.find_unused_parameters=true"], "static_graph finds unused"),
         (["ddp.powersgd.rank=2"], "powersgd goes with comm_hook: powersgd"),
         (["ddp.comm_hook=fp16", "ddp.local_sgd.period=4"], "without comm_hook: fp16"),
-        (["ddp.comm_hook=powersgd", "ddp.powersgd.start=1"], "greater than or equal to 2"),
+        (["ddp.comm_hook=powersgd", "ddp.powersgd.start=1"], "give an integer .≥ 2"),
         (["ddp.comm_hook=bf16", "accelerator=cpu"], "bf16 works between GPUs only"),
         (["sync_batchnorm=true", "accelerator=cpu"], "sync_batchnorm works between GPUs only"),
         (["strategy=ddp_spawn", "ddp.static_graph=true"], "ddp goes with strategy ddp"),

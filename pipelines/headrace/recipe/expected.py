@@ -1,0 +1,143 @@
+"""What a key of a file takes, in the words of somebody who writes YAML."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from typing import Any
+
+from pydantic import BaseModel
+
+_LIMITS = {
+    "minimum": "≥ ",
+    "exclusiveMinimum": "> ",
+    "maximum": "≤ ",
+    "exclusiveMaximum": "< ",
+    "minItems": "at least ",
+    "maxItems": "at most ",
+    "minLength": "at least ",
+    "maxLength": "at most ",
+}
+_OF_KEY = "[key]"
+"""What pydantic calls the keys of a mapping, where not their values are wrong."""
+
+Place = tuple[int | str, ...]
+"""Where a value stands in a file: keys and numbers of entries."""
+
+
+@lru_cache(maxsize=8)
+def _schema(kind: type[BaseModel]) -> dict[str, Any]:
+    return kind.model_json_schema(by_alias=True)
+
+
+class Expected:
+    """What a place in the file of a model takes.
+
+    Args:
+        kind: The model.
+        location: The place as pydantic tells it, perhaps with the names of its own types behind.
+    """
+
+    def __init__(self, kind: type[BaseModel], location: Place) -> None:
+        self._defs = _schema(kind).get("$defs", {})
+        self._node: Mapping[str, Any] = _schema(kind)
+        self.is_key = _OF_KEY in location
+        place = tuple(part for part in location if part != _OF_KEY)
+        known = 0
+        for part in place:
+            inner = next((each for each in self._inner(part) if each is not None), None)
+            if inner is None:
+                break
+            self._node, known = inner, known + 1
+        self.place = place[:known]
+        """Up to where the file has keys: what is behind are types that pydantic has tried."""
+        self.num_behind = len(place) - known
+
+    @property
+    def words(self) -> str:
+        """A value that would be right."""
+        return (
+            "another name for the key, of letters and digits"
+            if self.is_key
+            else self._words(self._node)
+        )
+
+    @property
+    def choices(self) -> list[str]:
+        """The texts to choose from, if there are any."""
+        return [
+            choice
+            for option in self._options(self._node)
+            for choice in option.get("enum", ())
+            if isinstance(choice, str)
+        ]
+
+    @property
+    def has_default(self) -> bool:
+        """Whether the key may be left out."""
+        return "default" in self._node
+
+    def _options(self, node: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+        """What a node may be, references followed."""
+        if "$ref" in node:
+            node = self._defs[node["$ref"].rpartition("/")[2]]
+        for option in node.get("anyOf", node.get("oneOf", ())):
+            yield from self._options(option)
+        if "anyOf" not in node and "oneOf" not in node:
+            yield node
+
+    def _inner(self, part: int | str) -> Iterator[Mapping[str, Any] | None]:
+        for node in self._options(self._node):
+            is_list = node.get("type") == "array"
+            if isinstance(part, int) is is_list:
+                yield node.get("properties", {}).get(part)
+                yield from _inside(node)
+
+    def _words(self, node: Mapping[str, Any]) -> str:
+        return " or ".join(dict.fromkeys(map(self._one, self._options(node))))
+
+    def _one(self, node: Mapping[str, Any]) -> str:
+        if "properties" in node:
+            return _mapping(node)
+        if "description" in node:
+            return str(node["description"])
+        choices = [repr(each) for each in node.get("enum", ())]
+        if choices:
+            return f"one of {', '.join(choices)}"
+        return repr(node["const"]) if "const" in node else self._of_type(node)
+
+    def _of_type(self, node: Mapping[str, Any]) -> str:
+        kind = node.get("type")
+        if kind in ("integer", "number"):
+            return f"{'an integer' if kind == 'integer' else 'a number'}{_limits(node)}"
+        if kind == "string":
+            form = f" of the form {node['pattern']}" if "pattern" in node else ""
+            return f"text{form}{_limits(node, ' characters')}"
+        if kind in ("array", "object"):
+            inner = next((self._words(each) for each in _inside(node)), "any value")
+            one = "a list" if kind == "array" else "a mapping"
+            return f"{one}{_limits(node, ' entries')}, each {inner}"
+        return {"boolean": "true or false", "null": "null"}.get(str(kind), "any value")
+
+
+def _inside(node: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """What the entries of a list or the values of a mapping are."""
+    yield from node.get("prefixItems", ())
+    yield from node.get("patternProperties", {}).values()
+    for key in ("items", "additionalProperties"):
+        if isinstance(node.get(key), dict):
+            yield node[key]
+
+
+def _mapping(node: Mapping[str, Any]) -> str:
+    keys = list(node["properties"])
+    if keys == ["_target_"]:
+        return "a mapping as {_target_: my_package.Name, argument: 1}"
+    return f"a mapping with keys of {', '.join(keys)}"
+
+
+def _limits(node: Mapping[str, Any], unit: str = "") -> str:
+    if "exclusiveMinimum" in node:
+        node = {key: value for key, value in node.items() if key != "minimum"}
+    told = [f"{sign}{node[key]:.12g}" for key, sign in _LIMITS.items() if key in node]
+    return f" ({', '.join(told)}{unit})" if told else ""
