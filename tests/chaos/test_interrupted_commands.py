@@ -1,4 +1,4 @@
-"""Ctrl-C and kill -9 of commands that run the job themselves: nothing is left, resuming works."""
+"""Commands that run the job themselves are ended by Ctrl-C and kill -9, and not with a terminal."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import random
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -125,6 +126,34 @@ def test_killed_commands_do_not_keep_others_from_their_leases(tmp_path: Path):
     assert len(states) >= NARROW_LEASES  # one may have opened that of its next step
     assert not all(state.is_active for state in states)  # others may have ended a little later
     assert_nothing_runs(records.home)
+
+
+def test_a_sweep_outlives_its_terminal(direct: Records, tmp_path: Path):
+    """The window is closed when one of three trials has ended; the others end as if it were not."""
+    log = tmp_path / "terminal.log"
+    window = [sys.executable, "-c", "import pty, sys; pty.spawn(sys.argv[1:])", HEADRACE]
+    sweep = ["sweep", "waiting", "--site", SITE, "+train.function.x=1,2,3"]
+    with log.open("wb") as shown:
+        terminal = subprocess.Popen(
+            [*window, *sweep, f"+train.function.notes={tmp_path}"],
+            stdin=subprocess.DEVNULL,
+            stdout=shown,
+            env={**os.environ, "HEADRACE_HOME": str(direct.home)},
+        )
+    run_id = newest_run(direct, log, terminal)
+
+    def done() -> int:
+        assert terminal.poll() is None, log.read_text()
+        return len(direct.ledger.trials(run_id, StepState.SUCCEEDED))
+
+    (tmp_path / "go-1").touch()
+    assert wait_until(done, LONG_S, "the first trial to end") == 1
+    terminal.kill()
+    terminal.wait()
+    (tmp_path / "go").touch()
+    wait_until(lambda: not started_by("", direct.home), LONG_S, "all processes to end")
+    direct.assert_settled(run_id)
+    assert len(direct.ledger.trials(run_id, StepState.SUCCEEDED)) == 3
 
 
 @pytest.mark.airflow

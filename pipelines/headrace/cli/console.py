@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import os
+import select
 import signal
+import stat
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -107,16 +110,24 @@ def tidy_end() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
+def outlive_terminal() -> None:
+    """Have this process go on, from now on, when its terminal is closed, as `nohup` does."""
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+
 class _Outlet(io.FileIO):
-    """A file descriptor that drops what nobody reads any more."""
+    """A file descriptor that drops what nobody reads any more: of a pipe, or a closed terminal."""
 
     is_gone = False
-    """Whether its reader has left."""
+    """Whether writing has shown that its reader has left."""
 
     def write(self, data: object) -> int:
         try:
             return super().write(data)  # type: ignore[arg-type]
-        except BrokenPipeError:
+        except OSError as error:
+            is_device = stat.S_ISCHR(os.fstat(self.fileno()).st_mode)
+            if error.errno != (errno.EIO if is_device else errno.EPIPE):
+                raise
             self.is_gone = True
             nowhere = os.open(os.devnull, os.O_WRONLY)
             os.dup2(nowhere, self.fileno())
@@ -134,9 +145,13 @@ def outlive_readers() -> None:
 
 
 def output_is_gone() -> bool:
-    """Whether the reader of standard output has left, as far as writing has shown."""
+    """Whether the reader of standard output has left."""
     raw = getattr(getattr(sys.stdout, "buffer", None), "raw", None)
-    return isinstance(raw, _Outlet) and raw.is_gone
+    if not isinstance(raw, _Outlet):
+        return False
+    poll = select.poll()
+    poll.register(raw, 0)  # an end is told unasked
+    return raw.is_gone or bool(poll.poll(0))
 
 
 def _reopened(stream: io.TextIOWrapper) -> io.TextIOWrapper:

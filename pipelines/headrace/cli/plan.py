@@ -15,6 +15,7 @@ from headrace.cli.console import (
     duration,
     hundredths,
     open_console,
+    outlive_terminal,
     tell,
     tell_json,
 )
@@ -91,6 +92,7 @@ def calibrate(request: RunRequest) -> None:
     steps = CALIBRATION_STEPS if most < 0 else min(most, CALIBRATION_STEPS)
     overrides = (*request.overrides, f"trainer.max_steps={steps}")
     run = create_run(request.model_copy(update={"overrides": overrides}))
+    outlive_terminal()
     with Watching(run.run_id, open_console(stderr=True)) as tick:
         failed = execute(run, tick)
     if failed is not None:

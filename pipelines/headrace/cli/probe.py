@@ -8,7 +8,7 @@ import typer
 from rich.console import Console
 
 from headrace.cli.arguments import runs as run_names
-from headrace.cli.console import JsonOption, SiteOption, open_console, tell_json
+from headrace.cli.console import JsonOption, SiteOption, open_console, outlive_terminal, tell_json
 from headrace.cli.listing import Listing
 from headrace.cli.runs import request_of, tell_end
 from headrace.cli.watching import Watching
@@ -99,6 +99,7 @@ def _parts(text: str) -> tuple[Part, ...]:
 def _done(request: RunRequest, console: Console, *, as_json: bool) -> Probed:
     """Do a probe in this process, and show how it goes; leaves when it does not succeed."""
     run = create_run(request)
+    outlive_terminal()
     with Watching(run.run_id, console) as tick:
         execute(run, tick)
     view = overview(run.run_id)

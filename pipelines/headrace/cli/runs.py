@@ -15,7 +15,13 @@ from rich.live import Live
 from headrace.cli import arguments
 from headrace.cli.arguments import NamedRun, Recipe, RunArgument
 from headrace.cli.bell import Bell
-from headrace.cli.console import JsonOption, SiteOption, open_console, output_is_gone
+from headrace.cli.console import (
+    JsonOption,
+    SiteOption,
+    open_console,
+    outlive_terminal,
+    output_is_gone,
+)
 from headrace.cli.view import closing, print_failures
 from headrace.cli.watching import REFRESH_S, Watching, look
 from headrace.errors import UnknownNameError, nearest
@@ -57,7 +63,8 @@ def run(
 ) -> None:
     """Run a recipe on a site from this terminal, without Airflow.
 
-    The command stays until the run has ended; Ctrl-C cancels it and closes its leases. The exit
+    The command stays until the run has ended; Ctrl-C cancels it and closes its leases. A terminal
+    that is closed ends nothing: `headrace status --watch` shows the run in another one. The exit
     code is 0 when the run succeeded, 1 when it did not, 2 when the request cannot be used.
 
     Examples:
@@ -82,6 +89,7 @@ def request_of(recipe: str, overrides: Sequence[str] | None, site: str, **more: 
 
 def carry_out(job: Run, *, as_json: bool) -> None:
     """Do a run in this process, show how it goes, and leave with the exit code of its end."""
+    outlive_terminal()
     console, bell = open_console(stderr=as_json), Bell()
     with Watching(job.run_id, console) as tick:
         execute(job, tick)
@@ -217,7 +225,7 @@ def status(
         return
     if watch and console.is_terminal:
         with Live(console=console, auto_refresh=False) as screen:
-            while _goes_on(view := overview(known)):
+            while not output_is_gone() and _goes_on(view := overview(known)):
                 screen.update(look(view), refresh=True)
                 time.sleep(REFRESH_S)
     view = overview(known)

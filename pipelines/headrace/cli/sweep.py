@@ -33,7 +33,8 @@ def sweep(
 
     The dataset is packed once; then the trials share one lease. The command stays until they have
     ended; Ctrl-C cancels those that run, and `headrace resume` goes on: nothing that has finished
-    is run twice. The exit code is 0 when the suite succeeded, even if some trials have failed.
+    is run twice. A terminal that is closed ends none: `headrace suite watch` shows them in another
+    one. The exit code is 0 when the suite succeeded, even if some trials have failed.
 
     Examples:
         headrace sweep digits data.global_batch_size=32,64 'seed=range(0,3)'

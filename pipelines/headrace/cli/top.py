@@ -13,7 +13,14 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from headrace.cli.console import JsonOption, duration, open_console, plain_table, tell_json
+from headrace.cli.console import (
+    JsonOption,
+    duration,
+    open_console,
+    output_is_gone,
+    plain_table,
+    tell_json,
+)
 from headrace.cli.words import nodes_words
 from headrace.runs.in_use import LeaseInUse, leases_in_use
 from headrace.steps.history import UsageRow
@@ -43,7 +50,7 @@ def top(
         console.print(shown(leases_in_use()))
         return
     with Live(console=console, auto_refresh=False) as screen:
-        while True:
+        while not output_is_gone():
             screen.update(shown(leases_in_use()), refresh=True)
             time.sleep(_REFRESH_S)
 

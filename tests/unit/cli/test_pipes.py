@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import pty
 import subprocess
 import sys
 
@@ -21,6 +23,22 @@ sys.exit(30 + output_is_gone())
 """
 
 
+HUNG_UP = """
+import sys
+from headrace.cli.console import open_console, outlive_readers, output_is_gone
+outlive_readers()
+console = open_console()
+assert not output_is_gone()
+print("up", flush=True)
+sys.stdin.read(1)
+assert output_is_gone()
+console.print("more")
+print("errors", file=sys.stderr, flush=True)
+print("and more", flush=True)
+sys.exit(30 + output_is_gone())
+"""
+
+
 @pytest.mark.parametrize(("stream", "code"), [("stdout", 31), ("stderr", 30)])
 def test_a_closed_pipe_is_no_error_and_is_known(stream: str, code: int) -> None:
     process = subprocess.Popen(
@@ -32,6 +50,18 @@ def test_a_closed_pipe_is_no_error_and_is_known(stream: str, code: int) -> None:
     assert pipe.readline() == "line 0\n"
     pipe.close()
     assert process.wait(60) == code
+
+
+def test_a_closed_terminal_is_no_error_and_is_known_before_anything_is_written() -> None:
+    ours, its = pty.openpty()
+    with subprocess.Popen(
+        [sys.executable, "-c", HUNG_UP], stdin=subprocess.PIPE, stdout=its, stderr=its
+    ) as process:
+        os.close(its)
+        assert os.read(ours, 2) == b"up"
+        os.close(ours)
+        process.communicate(b".")
+    assert process.returncode == 31
 
 
 def test_encoding_and_what_was_printed_before_are_kept() -> None:
