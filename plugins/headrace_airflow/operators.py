@@ -15,7 +15,7 @@ from dataclasses import asdict, replace
 from typing import Any, NoReturn
 
 from airflow.sdk.exceptions import (
-    AirflowException,
+    AirflowFailException,
     AirflowSkipException,
     TaskDeferred,
 )
@@ -23,10 +23,12 @@ from airflow.sdk.exceptions import (
 from headrace.errors import (
     CapacityError,
     JobRefusedError,
+    LeaseError,
     QueueFullError,
     SilentError,
     StepNotEndedError,
 )
+from headrace.ledger.ledger import open_ledger
 from headrace.recipe.accounts import other_account
 from headrace.runs import leases
 from headrace.runs.bad_nodes import why_not_the_nodes
@@ -35,8 +37,9 @@ from headrace.runs.overview import look, look_lease
 from headrace.runs.runs import Run, open_run
 from headrace.runs.secrets import Asker
 from headrace.runs.steps import Ticket, cancel_step, collect, conclude, start_step
-from headrace.states import LeaseState, StepState
+from headrace.states import FailureClass, LeaseState, StepState
 from headrace.steps.mailbox import StepResult
+from headrace.steps.retry_policy import Attempt, decide
 from headrace_airflow import connections
 from headrace_airflow.airflow_api import stopped
 from headrace_airflow.assets import DATASETS, publish_dataset
@@ -64,6 +67,12 @@ from headrace_airflow.triggers import (
 
 _RETRY_PAUSE_S = 3.0
 """Before another attempt: short, since the task holds its place meanwhile."""
+
+_BEFORE_KEY = "before"
+"""XCom key: attempts at the step before this try of the task; they do not count."""
+
+_UNOPENED_KEY = "unopened"
+"""XCom key: classes of the errors of leases that did not open in this try of the task."""
 
 
 class _StepTask(RunOperator):
@@ -111,12 +120,24 @@ class _StepTask(RunOperator):
         trigger = RoomTrigger(waiting, str(run.site_folder.leases), most, only)
         raise TaskDeferred(trigger=trigger, method_name="ask_again")
 
+    def _open_again(self, context: Context, run: Run, error: LeaseError) -> None:
+        """Pause before another lease is asked for, as often as from a terminal; else fail."""
+        ti = context["ti"]
+        classes = [*(ti.xcom_pull(key=_UNOPENED_KEY) or ()), error.failure_class.value]
+        ti.xcom_push(_UNOPENED_KEY, classes)
+        unopened = [Attempt(failure_class=FailureClass(each)) for each in classes]
+        if not decide(unopened, run.recipe.retry).again:
+            raise AirflowFailException(str(error)) from error
+        self.log.info("Another lease is asked for: %s", error)
+        time.sleep(_RETRY_PAUSE_S)
+
 
 class AcquireLeaseOperator(_StepTask):
     """Acquires the lease on which a step runs and waits until its machines are there.
 
     It waits as long as the site's `limits.max_leases` are open; the lease of an earlier try is
-    found again. Use it as a setup, with `ReleaseLeaseOperator` as its teardown.
+    found again. One that does not start is followed by another, as often as from a terminal. Use it
+    as a setup, with `ReleaseLeaseOperator` as its teardown.
     """
 
     operator_extra_links = (DaskDashboardLink(),)
@@ -137,6 +158,8 @@ class AcquireLeaseOperator(_StepTask):
             except JobRefusedError as error:
                 context["ti"].xcom_push(MACHINES_KEY, error.what)
                 raise
+            except LeaseError as error:
+                return self._again(context, run, error)
             return self._ready(context, run, lease_id)
 
     def execute_complete(self, context: Context, event: object, lease_id: str) -> str:
@@ -144,6 +167,10 @@ class AcquireLeaseOperator(_StepTask):
         with told_to_airflow(context):
             run = self._run(context)
             return self._ready(context, run, lease_id)
+
+    def _again(self, context: Context, run: Run, error: LeaseError) -> str:
+        self._open_again(context, run, error)
+        return self.ask_again(context)
 
     def _ready(self, context: Context, run: Run, lease_id: str) -> str:
         folder = run.lease_folder(lease_id)
@@ -161,8 +188,10 @@ class AcquireLeaseOperator(_StepTask):
             if mistake := why_not_the_nodes(run, lease_id):
                 seen = replace(seen, why=mistake, is_refused=True)
             context["ti"].xcom_push(MACHINES_KEY, seen.why)
-            error = MistakeError if seen.is_refused else AirflowException
-            raise error(f"Lease {lease_id} is {seen.state.value}: {seen.why}")
+            why = f"Lease {lease_id} is {seen.state.value}: {seen.why}"
+            if seen.is_refused:
+                raise MistakeError(why)
+            return self._again(context, run, LeaseError(why))
         leases.note_ready(run, lease_id)
         tell_lease(run, lease_id)
         context["ti"].xcom_push(LEASE_KEY, lease_id)
@@ -186,6 +215,10 @@ class StepOperator(_StepTask):
     def execute(self, context: Context) -> dict[str, Any]:
         """Returns the step's outputs."""
         self._stop_what_was_cleared(context)
+        with told_to_airflow(context):
+            attempts = open_ledger().attempts(self.run_id, self.step)
+        ended = sum(each.state.is_final for each in attempts)
+        context["ti"].xcom_push(_BEFORE_KEY, ended)
         return self.ask_again(context)
 
     def ask_again(self, context: Context, event: object = None) -> dict[str, Any]:
@@ -221,6 +254,9 @@ class StepOperator(_StepTask):
             started = start_step(run, self.step)
         except (CapacityError, SilentError) as error:
             self._wait_for_room(context, run, error)
+        except LeaseError as error:
+            self._open_again(context, run, error)
+            return self._follow(context, run, may_resubmit=may_resubmit)
         if isinstance(started, StepResult):
             return self._conclude(context, run, started)
         self.log.info("Attempt %s in %s", started.attempt, started.step_folder)
@@ -261,8 +297,10 @@ class StepOperator(_StepTask):
 
     def _conclude(self, context: Context, run: Run, result: StepResult) -> dict[str, Any]:
         if result.state is not StepState.SUCCEEDED:
-            decision, result = conclude(run, self.step, result)
+            before = context["ti"].xcom_pull(key=_BEFORE_KEY) or 0
+            decision, result = conclude(run, self.step, result, num_before=before)
             if decision.again:
+                context["ti"].xcom_push(_UNOPENED_KEY, [])
                 self.log.info("The step is tried again: %s", _why(result))
                 time.sleep(_RETRY_PAUSE_S)
                 return self._follow(context, run, may_resubmit=True)

@@ -29,7 +29,13 @@ from support.runs import attempt_row_of, lease_on_disk, make_run
 
 CONTEXT = {
     "ti": SimpleNamespace(
-        dag_id="d", run_id="r", task_id="t", try_number=1, max_tries=4, xcom_push=lambda *_: None
+        dag_id="d",
+        run_id="r",
+        task_id="t",
+        try_number=1,
+        max_tries=4,
+        xcom_push=lambda *_: None,
+        xcom_pull=lambda **_: None,
     ),
     "dag_run": SimpleNamespace(dag_id="d", run_id="r", triggering_user_name="ann"),
 }

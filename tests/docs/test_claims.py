@@ -11,6 +11,11 @@ from pathlib import Path
 import pytest
 import yaml
 
+from headrace.recipe.recipe import RetryPolicy
+from headrace.recipe.suite import SuiteSpec
+from headrace.recipe.train import TrainSpec
+from headrace_airflow.dag_parts import task_defaults
+
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 EXPLANATIONS = DOCS / "explanations"
@@ -71,3 +76,12 @@ def test_every_page_can_be_reached_from_the_first():
             waiting += [each for each in found if DOCS in each.parents]
     left = set(DOCS.rglob("*.md")) - reached - {EXPLANATIONS / "decisions" / "template.md"}
     assert sorted(left) == [], "add a link to these in docs/index.md"
+
+
+def test_how_often_work_is_tried_is_told_by_the_defaults():
+    restarts, attempts = TrainSpec().max_restarts, RetryPolicy().max_failures
+    retries, tasks = SuiteSpec().retries, task_defaults()["retries"]
+    page = (EXPLANATIONS / "reliability.md").read_text().split("### How often")[1]
+    told = [int(number) for number in re.findall(r"^\|.*\| (\d+) \|", page, re.MULTILINE)]
+    launches = attempts * (1 + restarts), (1 + retries) * (1 + restarts)
+    assert told == [restarts, attempts, retries, tasks, *launches, launches[0] * (1 + tasks)]

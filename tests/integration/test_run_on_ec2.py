@@ -26,10 +26,10 @@ from headrace.files.atomic import read_record
 from headrace.files.layout import LeaseFolder
 from headrace.ledger.records import AttemptRecord
 from headrace.recipe.load import BUILT_IN
+from headrace.recipe.recipe import RetryPolicy
 from headrace.recipe.site import Role
 from headrace.runs import budget, costs, execute, site_machines
 from headrace.states import LeaseState, StepState
-from headrace.steps.retry_policy import MAX_FAILURES
 from headrace.training import checkpoints
 from headrace.training.checkpoints import step_of
 from support import fleet_functions, paced_run
@@ -122,7 +122,7 @@ def test_same_weights_as_here_though_ec2_was_silent_and_members_of_the_gang_were
         ec2_sim.is_silent = True
         waiting = paced.run.lease_folder(f"{paced.run.run_id}-gpu-1").waiting
         asked: set[float] = set()
-        while len(asked) <= MAX_FAILURES:
+        while len(asked) <= RetryPolicy().max_failures:
             record = read_record(waiting, Waiting)
             asked |= set() if record is None else {record.at}
             yield
@@ -165,7 +165,7 @@ def test_same_weights_as_here_though_ec2_was_silent_and_members_of_the_gang_were
     leases = paced.records.ledger.leases(run_id=paced.run.run_id)
     assert not [each.lease_id for each in leases if each.state.is_active]
     told = [each for each in caplog.messages if "asked for again later" in each]
-    assert 1 <= len(told) < MAX_FAILURES
+    assert 1 <= len(told) < RetryPolicy().max_failures
     _check_costs(paced, named[1])
 
 

@@ -14,7 +14,15 @@ from rich.text import Text
 
 from headrace.cli.console import amount, duration
 from headrace.cli.curves import metrics_table
-from headrace.cli.words import busy, cost_words, ends, predicted, restarted_words, result_line
+from headrace.cli.words import (
+    busy,
+    cost_words,
+    ends,
+    failed_words,
+    predicted,
+    restarted_words,
+    result_line,
+)
 from headrace.runs.overview import RunView, StepView
 from headrace.runs.provenance import owner_process
 from headrace.states import FailureClass, StepState
@@ -94,10 +102,8 @@ def remarks(view: RunView) -> Iterator[str]:
         where, why = f" (on {last.host})" if last.host else "", last.why.partition("\n")[0]
         yield f"{nodes} of its pools came to an early end, the last: {why}{where}"
     for step in view.steps:
-        if step.restarts:
-            yield f"{step.name}: {restarted_words(step.restarts)}"
-        if step.damage:
-            yield f"{step.name}: {step.damage}"
+        goes_on = not view.state.is_final
+        yield from (f"{step.name}: {words}" for words in _troubles(step, goes_on=goes_on))
     if view.damage:
         yield view.damage
     if view.suspects:
@@ -105,6 +111,15 @@ def remarks(view: RunView) -> Iterator[str]:
             f"Its jobs failed on {', '.join(view.suspects)}, and the batch system cannot leave "
             "nodes out: headrace lease show LEASE tells why"
         )
+
+
+def _troubles(step: StepView, *, goes_on: bool) -> Iterator[str]:
+    if step.restarts:
+        yield restarted_words(step.restarts)
+    if step.failures and goes_on:
+        yield failed_words(step)
+    if step.damage:
+        yield step.damage
 
 
 def _row(step: StepView) -> Iterator[RenderableType]:

@@ -116,6 +116,13 @@ def restarted_words(causes: Sequence[str]) -> str:
     return f"started again {len(causes)} times, the last: {last}"
 
 
+def failed_words(step: StepView) -> str:
+    """How often a step has failed without progress, and why the last time."""
+    if step.failures == 1:
+        return f"failed once without progress: {step.last_failure}"
+    return f"failed {step.failures} times without progress, the last: {step.last_failure}"
+
+
 def cost_words(cost: Cost) -> str:
     """What something has cost so far, and of what."""
     return "\n".join((_sum(cost), *(_line(each) for each in cost.lines)))

@@ -14,7 +14,7 @@ from headrace.record import Record
 
 CHANGEABLE = (
     "pack_role", "train.role", "train.nodes", "train.ranks_per_node", "train.timeout",
-    "train.hang_timeout", "train.max_restarts",
+    "train.hang_timeout", "train.max_restarts", "retry.max_failures",
 )  # fmt: skip
 """Keys that say where and how wide a recipe is run; all others decide what comes of it."""
 
@@ -64,7 +64,9 @@ def essence(recipe: Recipe) -> str:
         "pack_role": Recipe.model_fields["pack_role"].default,
         "train": recipe.train.model_copy(update=usual),
     }
-    return recipe.model_copy(update=changes).model_dump_json(by_alias=True, exclude={"suite"})
+    return recipe.model_copy(update=changes).model_dump_json(
+        by_alias=True, exclude={"suite", "retry"}
+    )
 
 
 def written(recipe: Recipe) -> dict[str, JsonValue]:

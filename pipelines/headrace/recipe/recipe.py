@@ -45,6 +45,13 @@ class StageSpec(Record):
         return self
 
 
+class RetryPolicy(Record):
+    """How often work that failed is tried again; a training goes on from its last checkpoint."""
+
+    max_failures: Count = 5
+    """Failures of a step in a row, without progress between them, before a run gives it up."""
+
+
 class DataSpec(Figures):
     """How samples become batches."""
 
@@ -115,7 +122,7 @@ _MAIN_METRICS = {
 
 
 class Recipe(Figures):
-    """One recipe: dataset, pack, stage, model, data, trainer, evaluate, suite."""
+    """One recipe: dataset, pack, stage, model, data, trainer, train, retry, evaluate, suite."""
 
     name: Name
     """Name of the recipe."""
@@ -140,6 +147,8 @@ class Recipe(Figures):
     """Lightning's Trainer."""
     train: TrainSpec = TrainSpec()
     """Launch of training."""
+    retry: RetryPolicy = RetryPolicy()
+    """How often a step that failed is tried again."""
     evaluate: EvaluateSpec | None = EvaluateSpec()
     """Evaluation; null leaves it out."""
     suite: SuiteSpec | None = None

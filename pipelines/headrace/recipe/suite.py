@@ -99,7 +99,8 @@ class SuiteSpec(Record):
     trials_per_node: Parallel | None = None
     """Trials at once on a node that has no GPUs; null: as many as its CPUs allow."""
     retries: Times = 2
-    """How often a trial is tried again, from its checkpoint, when its machine was at fault."""
+    """How often in a row, without a later checkpoint between, a trial is tried again from its last
+    one, when its machine was at fault."""
     stop_after_failures: Count | None = None
     """Begin no more trials when so many have failed; null: go on whatever fails."""
     time_limit: Annotated[Seconds, Field(gt=0)] | None = None

@@ -258,7 +258,8 @@ class TrainSpec(Record):
     init_strict: bool = True
     """All weights must be there by name and shape; `false` takes those that fit."""
     max_restarts: Times = 3
-    """Restarts of all ranks from the last checkpoint after a rank or worker died."""
+    """Restarts of all ranks from the last checkpoint after a rank or worker died, in a row without
+    a later checkpoint between them."""
     hang_timeout: Annotated[Seconds, Field(gt=0)] = 300.0
     """All ranks are restarted when one shows no sign of life for this time."""
     timeout: Seconds | None = None

@@ -39,7 +39,7 @@ from headrace.runs.steps import Ticket, collect, conclude, start_step
 from headrace.runs.walltime_history import for_plan, pace
 from headrace.states import StepState
 from headrace.steps.mailbox import StepResult
-from headrace.steps.retry_policy import MAX_FAILURES
+from headrace.steps.retry_policy import Attempt, decide
 
 logger = logging.getLogger(__name__)
 
@@ -123,7 +123,8 @@ def _releasing(run: Run, ending: dict[str, tuple[str, float]], tick: Tick) -> Ti
 
 def _until_decided(run: Run, step: PlannedStep, tick: Tick, ahead: Collection[str]) -> StepResult:
     num_before = sum(one.state.is_final for one in open_ledger().attempts(run.run_id, step.name))
-    num_unopened, told = 0, ""
+    unopened: list[Attempt] = []
+    told = ""
     while True:
         try:
             result = _attempt(run, step, tick, ahead)
@@ -134,8 +135,8 @@ def _until_decided(run: Run, step: PlannedStep, tick: Tick, ahead: Collection[st
             _pause(_SILENT_PAUSE_S, tick)
             continue
         except LeaseError as error:  # did not start, or ended before the step was in its mailbox
-            num_unopened += 1
-            if num_unopened == MAX_FAILURES:
+            unopened.append(Attempt(failure_class=error.failure_class))
+            if not decide(unopened, run.recipe.retry).again:
                 raise
             why = "for the same reason" if error.what == told else error.what
             logger.warning("Step %s got no lease and is tried again: %s", step.name, why)
@@ -147,7 +148,7 @@ def _until_decided(run: Run, step: PlannedStep, tick: Tick, ahead: Collection[st
         decision, result = conclude(run, step.name, result, num_before=num_before)
         if not decision.again:
             return result
-        num_unopened = 0
+        unopened = []
         _pause(_RETRY_PAUSE_S, tick)
 
 

@@ -24,6 +24,7 @@ from headrace.runs.walltime import slots
 from headrace.states import StepState
 from headrace.steps.mailbox import StepStatus
 from headrace.suites.records import SuiteSummary
+from headrace.training.checkpoints import newest_step
 
 if TYPE_CHECKING:
     from headrace.costs.features import Features
@@ -145,12 +146,15 @@ def note_prediction(run: Run) -> None:
 
 
 def ahead_of(folder: RunFolder, steps: Sequence[StepView], *, goes_on: bool) -> Ahead | None:
-    """What a run was expected to take, and how long it will go on; None where nobody said."""
+    """What a run was expected to take, and how long it will go on; None where nobody said.
+
+    How long is not told while attempts at a step fail without progress.
+    """
     prediction = read_record(folder.prediction, Prediction)
     if prediction is None:
         return None
     told = Ahead(predicted_s=prediction.seconds, predicted_half_s=prediction.half_s)
-    if not goes_on:
+    if not goes_on or any(_is_failing(step, folder) for step in steps):
         return told
     suite = read_record(folder.summary, SuiteSummary)
     if suite is not None and suite.eta_s is not None:
@@ -159,6 +163,15 @@ def ahead_of(folder: RunFolder, steps: Sequence[StepView], *, goes_on: bool) -> 
         found = left_of(prediction, steps)
         left = (None, None) if found is None else (found.seconds, found.half_s)
     return told.model_copy(update={"eta_s": left[0], "eta_half_s": left[1]})
+
+
+def _is_failing(step: StepView, folder: RunFolder) -> bool:
+    """Whether attempts at a step fail, and the newest one has come no further so far."""
+    if not step.failures:
+        return False
+    if step.name == "train":
+        return newest_step(folder.checkpoints) <= step.kept
+    return step.status is None or step.status.progress.done <= step.kept
 
 
 def left_of(prediction: Prediction, steps: Sequence[StepView]) -> Eta | None:

@@ -25,10 +25,12 @@ from headrace.runs.leases import lost_nodes
 from headrace.runs.provenance import images_kept, owner_is_gone, owner_process
 from headrace.runs.runs import Run, open_run
 from headrace.runs.settling import why_no_room
+from headrace.runs.steps import ended_of
 from headrace.states import EndedJob, FailureClass, LeaseState, StepState
 from headrace.steps import mailbox
 from headrace.steps.history import Use, newest_use
 from headrace.steps.mailbox import StepResult, StepStatus
+from headrace.steps.retry_policy import num_failures
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,6 +106,12 @@ class StepView(Record):
     """Why its processes were started again within the newest attempt, each time."""
     damage: str = ""
     """Why no more is known: a file of the step cannot be read; else empty."""
+    failures: int = 0
+    """Attempts in a row that have failed and came no further than those before."""
+    kept: float = 0.0
+    """How much of the work of ended attempts the newest one need not do again."""
+    last_failure: str = ""
+    """Why the last of `failures` has failed, in a line."""
 
 
 class RunView(Record):
@@ -208,7 +216,9 @@ def _by_ledger(
         has_lease=bool(open_leases),
         why=why_no_lease(record, attempts, leases),
         cost=run_cost(record.run_id),
-        steps=tuple(step_view(row, folders[row.lease_id]) for row in newest),
+        steps=tuple(
+            with_failures(step_view(row, folders[row.lease_id]), attempts) for row in newest
+        ),
     )
 
 
@@ -268,6 +278,21 @@ def step_view(attempt: AttemptRecord, lease: LeaseFolder) -> StepView:
         restarts=status.restarts if status else (),
         damage=damage,
     )
+
+
+def with_failures(view: StepView, attempts: Sequence[AttemptRecord]) -> StepView:
+    """The step with what became of its attempts so far, given those of its run."""
+    of_step = [row for row in attempts if row.step == view.name and row.state.is_final]
+    failed = [row for row in of_step if row.state is not StepState.SUCCEEDED]
+    if view.state is StepState.SUCCEEDED or not failed:
+        return view
+    ended = [ended_of(row) for row in failed]
+    told = {
+        "failures": num_failures(ended),
+        "kept": max(each.kept for each in ended),
+        "last_failure": failed[-1].message.partition("\n")[0],
+    }
+    return view.model_copy(update=told)
 
 
 def _state(

@@ -117,8 +117,13 @@ def conclude(
     if result.failure is None or not attempts:
         return Decision(again=False), result
     timeout_s = run.recipe.train.timeout if is_training else None
-    ended = [_ended(each) for each in attempts]
-    decision = decide(ended, timeout_s, grows=can_grow(run, attempts[-1].lease_id))
+    ended = [ended_of(each) for each in attempts]
+    decision = decide(
+        ended,
+        run.recipe.retry,
+        timeout_s=timeout_s,
+        grows=can_grow(run, attempts[-1].lease_id),
+    )
     if not decision.why_not:
         return decision, result
     message = f"{result.failure.message}\n  {decision.why_not}"
@@ -129,7 +134,7 @@ def conclude(
     return decision, result.model_copy(update={"failure": failure})
 
 
-def _ended(row: AttemptRecord) -> Attempt:
+def ended_of(row: AttemptRecord) -> Attempt:
     """An attempt of the ledger, as its retries are decided."""
     are_known = row.started_at is not None and row.finished_at is not None
     return Attempt(

@@ -7,10 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from headrace.errors import BatchError, LeaseError, LedgerError, LoginError, StoreError
+from headrace.recipe.recipe import RetryPolicy
 from headrace.states import FailureClass
-
-MAX_FAILURES = 5
-"""Failures in a row without progress between them before the work is given up."""
 
 KEPT = "kept"
 """Output of an attempt that failed: how much of its work the next one need not do again."""
@@ -43,14 +41,6 @@ _SAME_FAULT = (
     "fault of the program, and it is not tried again."
 )
 _NUMBERS = re.compile(r"\d+")
-
-
-@dataclass(frozen=True, kw_only=True)
-class RetryPolicy:
-    """How often work is tried."""
-
-    max_failures: int = MAX_FAILURES
-    """Failures in a row without progress between them before it is given up; at least 1."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,20 +92,23 @@ class Decision:
 
 def decide(
     attempts: Sequence[Attempt],
-    timeout_s: float | None = None,
+    policy: RetryPolicy,
     *,
+    timeout_s: float | None = None,
     grows: bool = False,
-    policy: RetryPolicy | None = None,
+    elsewhere: bool = False,
 ) -> Decision:
-    """What becomes of a step.
+    """What becomes of work that has failed.
 
     Args:
         attempts: Its attempts that count, the first one first; the last one has failed.
+        policy: How often it is tried.
         timeout_s: The step's own limit for one attempt; another lease does not help against that.
         grows: Whether the next lease has more time than the last one had.
-        policy: How often it is tried; None: by default.
+        elsewhere: Whether the next attempt gets other machines, if there are any: there may be
+            more room, memory and time.
     """
-    last, policy = attempts[-1], policy or RetryPolicy()
+    last = attempts[-1]
     if last.failure_class is None or not last.failure_class.is_retried:
         return Decision(again=False)
     own_limit = [_is_own_limit(each, timeout_s) for each in attempts]
@@ -124,18 +117,31 @@ def decide(
         return Decision(again=True, free=last.failure_class in _TAKEN_AWAY)
     if len(attempts) > 1 and last.is_fault_again(attempts[-2]) and not further[-2]:
         return Decision(again=False, why_not=_SAME_FAULT, is_programs_fault=True)
-    if last.failure_class is FailureClass.OUT_OF_MEMORY:
-        return Decision(again=False, why_not=_TOO_LITTLE_MEMORY)
     if grows and last.failure_class is FailureClass.TIMED_OUT and not own_limit[-1]:
         return Decision(again=True, free=True)
+    is_excused = any(further[-2:] + own_limit[-2:])
+    why_not = "" if elsewhere else _why_no_such_machines(attempts, is_excused=is_excused)
+    return Decision(again=not why_not and _streak(further) < policy.max_failures, why_not=why_not)
+
+
+def num_failures(attempts: Sequence[Attempt]) -> int:
+    """How many attempts have failed in a row, and came no further than those before."""
+    return _streak(_further(attempts))
+
+
+def _streak(further: Sequence[bool]) -> int:
+    return further[::-1].index(True) if any(further) else len(further)
+
+
+def _why_no_such_machines(attempts: Sequence[Attempt], *, is_excused: bool) -> str:
+    """Why attempts on such machines end in the same way again; empty where they need not."""
     # the first of two may have begun late in its lease, the second had one of its own
     ends = [each.failure_class for each in attempts[-2:]]
-    if ends == [FailureClass.TIMED_OUT] * 2 and not any(further[-2:] + own_limit[-2:]):
-        return Decision(again=False, why_not=_TOO_SHORT)
-    if ends == [FailureClass.CAPACITY] * 2:
-        return Decision(again=False, why_not=_NO_ROOM)
-    num_failures = further[::-1].index(True) if any(further) else len(further)
-    return Decision(again=num_failures < policy.max_failures)
+    if ends[-1] is FailureClass.OUT_OF_MEMORY:
+        return _TOO_LITTLE_MEMORY
+    if ends == [FailureClass.TIMED_OUT] * 2 and not is_excused:
+        return _TOO_SHORT
+    return _NO_ROOM if ends == [FailureClass.CAPACITY] * 2 else ""
 
 
 def _further(attempts: Sequence[Attempt]) -> list[bool]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from headrace.recipe.suite import Objective
 from headrace.states import StepState
+from headrace.steps.retry_policy import Attempt
 from headrace.suites.records import (
     FAILED,
     FOLD,
@@ -34,8 +35,8 @@ class Row:
     pruned: bool = False
     attempts: int = 0
     """Number of its newest attempt."""
-    failures: int = 0
-    """Attempts that count against `suite.retries`."""
+    failed: tuple[Attempt, ...] = ()
+    """Attempts that count against `suite.retries`, from the last one on that came further."""
     started: Started | None = None
     """Its attempt that has no end yet."""
     avoids: frozenset[str] = frozenset()
@@ -52,6 +53,11 @@ class Row:
     objectives: tuple[float, ...] = ()
     why: str = ""
     """Why it has failed, in a line."""
+
+    @property
+    def kept(self) -> float:
+        """How far its checkpoints had come when an attempt had ended."""
+        return max((each.kept for each in self.failed), default=0.0)
 
     @property
     def counted_as(self) -> str:
@@ -138,7 +144,7 @@ class Board:
                 self._again(self.rows[number], entry.at)
 
     def _again(self, row: Row, at: float) -> None:
-        row.unwanted, row.failures, row.avoids = False, 0, frozenset()
+        row.unwanted, row.failed, row.avoids = False, (), frozenset()
         if not row.state.is_final:
             return
         self.counts[row.counted_as] -= 1
@@ -160,7 +166,7 @@ class Board:
             self.span = min(began, entry.started_at), max(ended, entry.finished_at)
         if not entry.is_final:
             row.state, row.since = StepState.QUEUED, entry.at
-            row.failures += entry.is_counted
+            _count(row, entry)
             if entry.is_counted and entry.state not in _GONE:
                 row.avoids |= set(entry.machines)
             return
@@ -175,3 +181,16 @@ class Board:
         sign = 1 if self.objectives[0].mode == "min" else -1
         if self.best is None or sign * row.objectives[0] < sign * self.best.objectives[0]:
             self.best = row
+
+
+def _count(row: Row, entry: Ended) -> None:
+    came_further = entry.kept > row.kept
+    if came_further or entry.is_counted:
+        attempt = Attempt(
+            failure_class=entry.failure_class,
+            error=entry.error,
+            message=entry.message,
+            kept=entry.kept,
+            machines=",".join(entry.machines),
+        )
+        row.failed = (*(() if came_further else row.failed), attempt)

@@ -74,7 +74,6 @@ class Driver:
         self._register = Register(journal, source, self._machines, board, keeps)
         self.board, self._queue = self._register.board, self._register.queue
         self._orphans: dict[int, float] = {}
-        self._kept: dict[int, float] = {}
         self._failed_before = 0
         self._leaves = False
         self._looked_s = float("-inf")
@@ -266,13 +265,11 @@ class Driver:
             self._leaves = True
         saved, has_own = self._run.trial(number).checkpoints, self._context.recipe.model is None
         kept = progress_in(saved, own_names=has_own) if result.failure else 0.0
-        came_further = kept > self._kept.get(number, 0.0)
-        self._kept[number] = kept
         why = read_text(folder_of(self._run, row).cancel) or ""
-        verdict = judge(row, result, self._spec, why_stopped=why, came_further=came_further)
+        verdict = judge(row, result, self._spec, why_stopped=why, kept=kept)
         if is_orphan and result.state is StepState.LOST:
             verdict = Verdict(state=StepState.LOST, is_final=False, is_counted=False)
-        return ended(started, result, self.board.objectives, verdict)
+        return ended(started, result, self.board.objectives, verdict, kept)
 
     def _stop(self, why: HeadraceError) -> None:
         """End what runs; it waits for another driver then."""

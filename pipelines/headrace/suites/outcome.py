@@ -9,9 +9,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from headrace.errors import LeaseEndsError, LeaseTakenError
+from headrace.recipe.recipe import RetryPolicy
 from headrace.recipe.suite import Objective, SuiteSpec
 from headrace.states import FailureClass, StepState
 from headrace.steps.mailbox import StepResult
+from headrace.steps.retry_policy import Attempt, decide
 from headrace.steps.usage import AttemptUsage
 from headrace.suites.board import Row
 from headrace.suites.records import PRUNED, Ended, Started
@@ -28,10 +30,12 @@ class Verdict:
     is_final: bool = True
     is_counted: bool = True
     pruned: bool = False
+    why_not: str = ""
+    """Why no attempt follows, where the failure alone does not say; for the user."""
 
 
 def judge(
-    row: Row, result: StepResult, spec: SuiteSpec, *, why_stopped: str, came_further: bool
+    row: Row, result: StepResult, spec: SuiteSpec, *, why_stopped: str, kept: float
 ) -> Verdict:
     """Decide whether a trial has ended with this attempt.
 
@@ -40,8 +44,8 @@ def judge(
         result: How the attempt ended.
         spec: Rules of the suite.
         why_stopped: Why the attempt was asked to stop; empty when nobody did.
-        came_further: Whether it has left a later checkpoint than the attempts before: then its
-            failure does not count against the retries.
+        kept: How far the trial's checkpoints have come: an attempt that has come further than
+            those before does not count against the retries.
     """
     state, failure = result.state, result.failure
     if result.outputs.get("pruned"):
@@ -57,14 +61,31 @@ def judge(
     is_over = _is_over(row, result, spec.time_limit)
     if not failure.failure_class.is_retried or is_over:
         return Verdict(state=StepState.TIMED_OUT if is_over else state)
-    failures = row.failures + (not came_further)
-    return Verdict(state=state, is_final=failures > spec.retries, is_counted=not came_further)
+    attempt = Attempt(
+        failure_class=failure.failure_class,
+        error=failure.error,
+        message=failure.message,
+        kept=kept,
+        machines=",".join(row.started.machines) if row.started else "",
+    )
+    policy = RetryPolicy(max_failures=spec.retries + 1)
+    decision = decide((*row.failed, attempt), policy, elsewhere=True)
+    return Verdict(
+        state=state,
+        is_final=not decision.again,
+        is_counted=kept <= row.kept,
+        why_not=decision.why_not,
+    )
 
 
 def ended(
-    started: Started, result: StepResult, objectives: Sequence[Objective], verdict: Verdict
+    started: Started,
+    result: StepResult,
+    objectives: Sequence[Objective],
+    verdict: Verdict,
+    kept: float = 0.0,
 ) -> Ended:
-    """The journal's entry about the end of an attempt."""
+    """The journal's entry about the end of an attempt; see `judge` for `kept`."""
     metrics = metrics_of(result.outputs)
     values, problem = values_of(metrics, objectives)
     failure = None if verdict.state is StepState.SUCCEEDED else result.failure
@@ -92,7 +113,9 @@ def ended(
         metrics=metrics,
         objectives=values,
         failure_class=failure.failure_class if failure else None,
-        message=failure.message if failure else told,
+        error=failure.error if failure else "",
+        message="\n  ".join(filter(None, (failure.message, verdict.why_not))) if failure else told,
+        kept=kept,
         usage=usage.model_copy(update=held),
     )
 

@@ -108,6 +108,10 @@ class Ended(Figures):
     """Whether no further attempt follows."""
     is_counted: bool = True
     """Whether it counts against `suite.retries`, if it failed and is tried again."""
+    kept: float = 0.0
+    """How far the trial's checkpoints have come, if it failed."""
+    error: str = ""
+    """Class of the error, by name, if it failed."""
     pruned: bool = False
     """Whether it was ended since it promised little: that is a success."""
     asked_at: float | None = None

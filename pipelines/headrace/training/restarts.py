@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from headrace.errors import WorkerLostError
+from headrace.recipe.recipe import RetryPolicy
 from headrace.steps.context import StepContext
-from headrace.steps.retry_policy import Attempt, RetryPolicy, decide
+from headrace.steps.retry_policy import Attempt, decide
 from headrace.training import checkpoints
 
 
@@ -26,7 +27,7 @@ class Restarts:
         """Whether the processes are started again; if so, that is noted, with the cause."""
         kept = max(self._kept() - self._began_with, 0.0)
         self._attempts.append(Attempt(failure_class=error.failure_class, kept=kept))
-        decision = decide(self._attempts, policy=self._policy)
+        decision = decide(self._attempts, self._policy)
         if self._policy.max_failures == 1 or not decision.again:
             return False
         self.causes.append(error.what)

@@ -18,7 +18,7 @@ from headrace.record import Record
 from headrace.runs.causes import why_failed, why_no_lease
 from headrace.runs.costs import cost_of, has_price
 from headrace.runs.foresight import BETWEEN, Prediction, ahead_of
-from headrace.runs.overview import StepView, step_view
+from headrace.runs.overview import StepView, step_view, with_failures
 from headrace.runs.provenance import owner_is_gone
 from headrace.states import StepState
 from headrace.suites.records import SuiteSummary
@@ -164,7 +164,10 @@ def _under_way(
     folders = {lease.lease_id: LeaseFolder(Path(lease.folder)) for lease in leases}
     newest = {each.step: each for each in attempts}.values()
     begun = [
-        _ended(each) if each.state.is_final else step_view(each, folders[each.lease_id])
+        with_failures(
+            _ended(each) if each.state.is_final else step_view(each, folders[each.lease_id]),
+            attempts,
+        )
         for each in newest
     ]
     if not begun:

@@ -1,8 +1,8 @@
 """Kill -9 at random moments of the training: the job ends as if untouched.
 
 Several processes are killed in each job, each when the one before has been made good. Each DAG run
-must end in success after Airflow's own retries, with the weights and figures of the undisturbed run
-to the last bit, each test sample counted once, and nothing left running.
+must end in success, with the weights and figures of the undisturbed run to the last bit, each test
+sample counted once, and nothing left running.
 """
 
 from __future__ import annotations
@@ -109,7 +109,8 @@ def test_airflow_its_tasks_the_step_driver_and_the_lease_host_are_killed(
 
     The code of task `train` runs for a moment to submit, and for another to collect; the process
     that runs it is hit in one of them, the one that watches over it in the other. The work notices
-    nothing of that; the deaths of its driver and of its host cost an attempt each. A rank or a
+    nothing of that; the deaths of its driver and of its host cost an attempt each, and no try of
+    Airflow's. A rank or a
     worker is replaced below Airflow's sight, as in `tests/chaos/slurm` and `headrace chaos`.
     """
     at_submit, at_collect = rng.sample(
@@ -131,7 +132,7 @@ def test_airflow_its_tasks_the_step_driver_and_the_lease_host_are_killed(
     wait_until(lambda: job.states()[2:] == [StepState.RUNNING], LONG_S, "the third attempt")
     kill(_running(at_collect, airflow_service, job))
     job.assert_ends_like(undisturbed)
-    assert 3 <= job.tries() <= 5  # who had not yet told of its start costs no try
+    assert 1 <= job.tries() <= 3  # at most one for each of its own processes that was killed
     assert job.states() == [StepState.LOST, StepState.LOST, StepState.SUCCEEDED]
     without_driver, without_host, whole = job.records.attempts(job.run_id, "train")
     assert {without_driver.failure_class, without_host.failure_class} == {FailureClass.LOST}

@@ -289,3 +289,14 @@ def test_restarts_within_an_attempt_are_told_with_their_cause():
     )
     told = result_line(ended)
     assert told == "40 steps, started again once: Rank 0 on node-0: ended by signal SIGKILL"
+
+
+def test_of_a_step_that_fails_again_and_again_the_number_and_the_last_error_are_told():
+    step = StepView(
+        name="train", state=StepState.RUNNING, attempt=3, failures=2, last_failure="no such file"
+    )
+    told = list(remarks(view(step, state=StepState.RUNNING)))
+    assert told == ["train: failed 2 times without progress, the last: no such file"]
+    once = step.model_copy(update={"failures": 1})
+    assert "failed once without" in next(remarks(view(once, state=StepState.RUNNING)))
+    assert list(remarks(view(step))) == []

@@ -15,9 +15,9 @@ from headrace.processes import ProcessIdentity
 from headrace.runs import execute as module
 from headrace.runs.execute import execute
 from headrace.runs.flow import steps_of
-from headrace.states import LeaseState, StepState
-from headrace.steps.mailbox import StepResult
-from headrace.steps.retry_policy import MAX_FAILURES
+from headrace.states import FailureClass, LeaseState, StepState
+from headrace.steps.mailbox import Failure, StepResult
+from headrace.steps.retry_policy import KEPT
 from support.runs import attempt_row_of, lease_on_disk, make_run
 
 
@@ -170,8 +170,58 @@ def test_a_lease_that_never_opens_ends_the_run(starting):
     run, calls = make_run(), starting(100)
     with pytest.raises(LeaseError, match="ended before the step"):
         execute(run, nothing)
-    assert calls.num_calls == MAX_FAILURES
+    assert calls.num_calls == run.recipe.retry.max_failures
     assert open_ledger().run(run.run_id).state is StepState.FAILED
+
+
+def test_a_recipe_says_how_often_a_lease_is_asked_for(starting):
+    run, calls = make_run(overrides=("retry.max_failures=2",)), starting(100)
+    with pytest.raises(LeaseError, match="ended before the step"):
+        execute(run, nothing)
+    assert calls.num_calls == 2
+
+
+class Losing:
+    """In place of `_attempt`: training loses its node so often, with so much kept each time."""
+
+    def __init__(self, kept: list[int]) -> None:
+        self.kept = kept
+        self.num_calls = 0
+        self.lease_id = ""
+
+    def __call__(self, run, step, tick, ahead) -> StepResult:
+        done = StepResult(state=StepState.SUCCEEDED, started_at=1.0, finished_at=2.0)
+        if step.name != "train":
+            return done
+        self.num_calls += 1
+        state, cause, outputs = StepState.SUCCEEDED, None, {}
+        if self.num_calls <= len(self.kept):
+            state, cause = StepState.LOST, FailureClass.LOST
+            outputs = {KEPT: self.kept[self.num_calls - 1]}
+        if self.num_calls == 1:
+            self.lease_id = lease_on_disk(run, "gpu")
+        attempt_row_of(
+            run, "train", self.lease_id, attempt=self.num_calls,
+            key=f"{run.run_id}/train/{self.num_calls}", state=state, failure_class=cause,
+            outputs=outputs, started_at=1.0, finished_at=2.0,
+        )  # fmt: skip
+        if cause is None:
+            return done
+        lost = Failure(failure_class=cause, error="", message="its node was lost")
+        return done.model_copy(update={"state": state, "failure": lost})
+
+
+@pytest.mark.parametrize(
+    ("kept", "is_well"), [((10, 20, 30, 40, 50, 60), True), ((10, 10, 10, 10, 10, 10), False)]
+)
+def test_a_training_that_loses_its_node_six_times_ends_well_if_it_comes_further_each_time(
+    monkeypatch, kept, is_well
+):
+    monkeypatch.setattr(module, "_RETRY_PAUSE_S", 0.0)
+    losing = Losing(list(kept))
+    monkeypatch.setattr(module, "_attempt", losing)
+    assert (execute(make_run(), nothing) is None) is is_well
+    assert losing.num_calls == (7 if is_well else 6)
 
 
 def test_a_lease_that_was_taken_for_lost_and_came_back_is_waited_for(monkeypatch):

@@ -12,6 +12,7 @@ import pytest
 from headrace.cli.words import ends, predicted
 from headrace.errors import RecipeError
 from headrace.files.atomic import write_json
+from headrace.files.layout import checkpoint_name
 from headrace.ledger.ledger import open_ledger
 from headrace.probes.records import ProbeOptions
 from headrace.recipe.load import load_recipe, load_site
@@ -19,8 +20,10 @@ from headrace.runs.foresight import Ahead, Prediction, noting, predict
 from headrace.runs.history import earlier, known_of
 from headrace.runs.overview import overview
 from headrace.runs.runs import Run
-from headrace.states import StepState
+from headrace.states import FailureClass, StepState
 from headrace.steps.history import HistoryRow, training_file
+from headrace.steps.retry_policy import KEPT
+from headrace.views.runs import run_rows
 from support.command_line import headrace
 from support.runs import attempt_row_of, lease_on_disk, make_run
 
@@ -183,8 +186,31 @@ def test_what_was_foretold_is_kept_and_shown_beside_what_it_took(headrace_home: 
     ahead = overview(run.run_id).ahead
     assert ahead is not None
     assert ahead.eta_s == pytest.approx(105, rel=0.15)
-    for step in ("pack", "stage", "train"):
-        attempt_row_of(run, step, gang, state=StepState.SUCCEEDED, started_at=1.0, finished_at=2.0)
+    for number in (1, 2):
+        attempt_row_of(
+            run, "train", gang, attempt=number, key=f"{run.run_id}/train/{number}",
+            state=StepState.FAILED, failure_class=FailureClass.INFRASTRUCTURE,
+            message="no such file\n  Correct it.", outputs={KEPT: 10.0},
+            started_at=1.0, finished_at=2.0,
+        )  # fmt: skip
+    failing = overview(run.run_id)
+    assert failing.ahead is not None
+    assert failing.ahead.eta_s is None  # no end is in sight while attempts fail without progress
+    step = failing.steps[2]
+    assert (step.failures, step.kept, step.last_failure) == (1, 10.0, "no such file")
+    (row,) = run_rows([open_ledger().run(run.run_id)])
+    assert row.eta_s is None
+    saved = run.folder.checkpoints / checkpoint_name(20)
+    saved.parent.mkdir()
+    saved.touch()
+    going = overview(run.run_id).ahead
+    assert going is not None
+    assert going.eta_s is not None
+    for number, name in enumerate(("pack", "stage", "train")):
+        attempt_row_of(
+            run, name, gang, attempt=3 + number, key=f"{run.run_id}/{name}/3",
+            state=StepState.SUCCEEDED, started_at=1.0, finished_at=2.0,
+        )  # fmt: skip
     late = overview(run.run_id).ahead
     assert late is not None
     assert late.predicted_s == ahead.predicted_s

@@ -6,10 +6,12 @@ from dataclasses import replace
 
 import pytest
 
+from headrace.recipe.recipe import RetryPolicy
 from headrace.states import FailureClass
-from headrace.steps.retry_policy import MAX_FAILURES, Attempt, Decision, RetryPolicy, decide
+from headrace.steps.retry_policy import Attempt, Decision, decide, num_failures
 
-F = FailureClass
+F, DEFAULT = FailureClass, RetryPolicy()
+MAX_FAILURES = DEFAULT.max_failures
 NO, AGAIN, FREE = Decision(again=False), Decision(again=True), Decision(again=True, free=True)
 
 
@@ -47,7 +49,7 @@ def attempts(*ends: tuple[FailureClass, float], seconds: float = 60.0) -> list[A
 )
 def test_decisions(ends: list[tuple[FailureClass, float]], expected: Decision) -> None:
     """pains 31, peers 41: a policy for each cause, and progress uses up no retries."""
-    assert decide(attempts(*ends)) == expected
+    assert decide(attempts(*ends), DEFAULT) == expected
 
 
 @pytest.mark.parametrize(
@@ -63,30 +65,30 @@ def test_decisions(ends: list[tuple[FailureClass, float]], expected: Decision) -
 def test_what_would_end_in_the_same_way_is_not_tried_again(
     ends: list[tuple[FailureClass, float]], words: str
 ) -> None:
-    decision = decide(attempts(*ends))
+    decision = decide(attempts(*ends), DEFAULT)
     assert not decision.again
     assert words in decision.why_not
 
 
 def test_the_steps_own_limit_is_no_shortage_of_machines() -> None:
     ends = attempts(*[(F.TIMED_OUT, step) for step in range(1, MAX_FAILURES + 1)])
-    assert decide(ends, timeout_s=60.0) == NO
-    assert decide(ends[:-1], timeout_s=60.0) == AGAIN
-    assert decide(ends, timeout_s=61.0) == FREE
+    assert decide(ends, DEFAULT, timeout_s=60.0) == NO
+    assert decide(ends[:-1], DEFAULT, timeout_s=60.0) == AGAIN
+    assert decide(ends, DEFAULT, timeout_s=61.0) == FREE
 
 
 def test_an_attempt_of_unknown_length_did_not_reach_the_steps_limit() -> None:
     ends = [replace(each, seconds=None) for each in attempts((F.TIMED_OUT, 10))]
-    assert decide(ends, timeout_s=60.0) == FREE
+    assert decide(ends, DEFAULT, timeout_s=60.0) == FREE
 
 
 def test_a_lease_that_grows_is_given_its_time() -> None:
     """But not past the step's own limit, against which no lease helps."""
     ends = attempts(*[(F.TIMED_OUT, 0)] * MAX_FAILURES)
-    assert decide(ends, grows=True) == FREE
-    assert decide(ends, timeout_s=60.0, grows=True) == NO
+    assert decide(ends, DEFAULT, grows=True) == FREE
+    assert decide(ends, DEFAULT, timeout_s=60.0, grows=True) == NO
     lost = attempts(*[(F.LOST, 0)] * MAX_FAILURES)
-    assert decide(lost, grows=True) == NO
+    assert decide(lost, DEFAULT, grows=True) == NO
 
 
 MISSING = {
@@ -112,7 +114,7 @@ def test_the_same_error_again_is_a_fault_of_the_program(
 ) -> None:
     """As a callback that looks for a file which is gone: numbered folders differ each time."""
     (first,) = (replace(each, **MISSING) for each in attempts((F.INFRASTRUCTURE, 0)))
-    decision = decide([first, replace(first, **changes)])
+    decision = decide([first, replace(first, **changes)], DEFAULT)
     assert decision.is_programs_fault is is_fault
     assert decision.again is not is_fault
     assert ("the same way" in decision.why_not) is is_fault
@@ -120,11 +122,27 @@ def test_the_same_error_again_is_a_fault_of_the_program(
 
 def test_errors_of_services_are_tried_as_often_as_others() -> None:
     ends = [replace(each, error="StoreError") for each in attempts(*[(F.INFRASTRUCTURE, 0)] * 5)]
-    assert decide(ends[:-1]) == AGAIN
-    assert decide(ends) == NO
+    assert decide(ends[:-1], DEFAULT) == AGAIN
+    assert decide(ends, DEFAULT) == NO
 
 
 def test_a_policy_says_how_many_failures_there_may_be() -> None:
     ends = attempts(*[(F.LOST, 0)] * 2)
-    assert decide(ends, policy=RetryPolicy(max_failures=3)) == AGAIN
-    assert decide(ends, policy=RetryPolicy(max_failures=2)) == NO
+    assert decide(ends, RetryPolicy(max_failures=3)) == AGAIN
+    assert decide(ends, RetryPolicy(max_failures=2)) == NO
+
+
+@pytest.mark.parametrize("cause", [F.OUT_OF_MEMORY, F.CAPACITY, F.TIMED_OUT])
+def test_elsewhere_there_may_be_more_room(cause: FailureClass) -> None:
+    """Trials of a suite: the next attempt gets another machine, if there is one."""
+    ends = attempts(*[(cause, 0)] * 2)
+    assert not decide(ends, DEFAULT).again
+    assert decide(ends, DEFAULT, elsewhere=True) == AGAIN
+    assert decide(ends, RetryPolicy(max_failures=2), elsewhere=True) == NO
+
+
+@pytest.mark.parametrize(("kept", "expected"), [((0, 0), 2), ((10, 10, 10), 2), ((0, 10), 0)])
+def test_failures_are_counted_from_the_last_progress_on(
+    kept: tuple[float, ...], expected: int
+) -> None:
+    assert num_failures(attempts(*[(F.LOST, each) for each in kept])) == expected

@@ -335,5 +335,5 @@ def test_nothing_more_begins_when_a_trial_tells_that_its_lease_ends(lease: Lease
     with pytest.raises(LeaseEndsError, match="0 of 3 trials ended, just before"):
         run_suite(context, Listed(leave, {}, {}), work())
     board = _board(context.run_folder)
-    assert (board.counts["queued"], board.rows[1].failures) == (3, 0)
+    assert (board.counts["queued"], board.rows[1].failed) == (3, ())
     assert executions(context.run_folder) == [(1, 1)]

@@ -126,8 +126,8 @@ def test_the_board_counts_and_finds_the_best() -> None:
     assert told == {"succeeded": 3, "pruned": 1, "running": 1, "queued": 1, "cancelled": 1}
     assert (board.best, board.num_ended) == (board.rows[2], 5)
     five, six = board.rows[5], board.rows[6]
-    assert (five.failures, five.attempts, five.avoids) == (1, 2, {"m-0"})
-    assert (six.failures, six.avoids) == (0, frozenset())
+    assert (len(five.failed), five.attempts, five.avoids) == (1, 2, {"m-0"})
+    assert (len(six.failed), six.avoids) == (0, frozenset())
     assert [row.trial.number for row in board.waiting()] == [6]
 
 
@@ -143,7 +143,7 @@ def test_the_best_of_folds_is_kept_but_not_told() -> None:
 def test_a_machine_that_went_away_is_not_avoided_when_it_is_back(state: str) -> None:
     gone = _ended(1, 1, state, is_final=False, machines=("m-0",))
     row = _board([Added(trial=trial(1)), _started(1, 1), gone]).rows[1]
-    assert (row.failures, row.avoids) == (1, frozenset())
+    assert (len(row.failed), row.avoids) == (1, frozenset())
 
 
 def test_an_end_that_is_told_twice_counts_once() -> None:
@@ -155,7 +155,7 @@ def test_an_end_that_is_told_twice_counts_once() -> None:
             _ended(1, 1, "failed", is_final=False),
         ]
     )
-    assert (board.rows[1].failures, board.counts["queued"]) == (1, 1)
+    assert (len(board.rows[1].failed), board.counts["queued"]) == (1, 1)
     for state in ("succeeded", "failed"):
         board.take(_ended(1, 1, state))
     assert {state: count for state, count in board.counts.items() if count} == {"succeeded": 1}
@@ -171,7 +171,7 @@ def test_controls_change_trials() -> None:
         ]
     )
     assert (board.heeded, board.num_failed, board.counts["queued"]) == (2, 0, 2)
-    assert (board.rows[1].failures, board.rows[2].unwanted) == (0, True)
+    assert (len(board.rows[1].failed), board.rows[2].unwanted) == (0, True)
     board.take(Heeded(lines=3, retried=(2,)))
     assert not board.rows[2].unwanted
 

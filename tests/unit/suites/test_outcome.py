@@ -10,13 +10,16 @@ import pytest
 from headrace.recipe.suite import Objective, SuiteSpec
 from headrace.states import FailureClass, StepState
 from headrace.steps.mailbox import Failure, StepResult
-from headrace.suites.board import Row
+from headrace.steps.retry_policy import Attempt
+from headrace.suites.board import Board, Row
 from headrace.suites.outcome import Verdict, ended, judge, values_of
-from headrace.suites.records import PRUNED, Started
+from headrace.suites.records import PRUNED, Added, Ended, Started
 from support.scripted_trials import trial
 
 FINAL, AGAIN = {"is_final": True}, {"is_final": False}
 FREE = {"is_final": False, "is_counted": False}
+ONE = (Attempt(failure_class=FailureClass.LOST),)
+TWO = ONE * 2
 
 
 def _result(state: str, failure_class: str | None = None, **fields: Any) -> StepResult:
@@ -35,9 +38,9 @@ def _result(state: str, failure_class: str | None = None, **fields: Any) -> Step
         (_result("failed", "user_error"), {}, {}, {"state": "failed", **FINAL}),
         (_result("failed", "data_error"), {}, {}, {"state": "failed", **FINAL}),
         (_result("failed", "infrastructure"), {}, {}, {"state": "failed", **AGAIN}),
-        (_result("failed", "out_of_memory"), {"failures": 1}, {}, {"state": "failed", **AGAIN}),
-        (_result("lost", "lost"), {"failures": 2}, {}, {"state": "lost", **FINAL}),
-        (_result("lost", "lost"), {"failures": 2}, {"further": True}, {"state": "lost", **FREE}),
+        (_result("failed", "out_of_memory"), {"failed": ONE}, {}, {"state": "failed", **AGAIN}),
+        (_result("lost", "lost"), {"failed": TWO}, {}, {"state": "lost", **FINAL}),
+        (_result("lost", "lost"), {"failed": TWO}, {"further": True}, {"state": "lost", **FREE}),
         (_result("cancelled", "cancelled"), {}, {}, {"state": "cancelled", **FREE}),
         (
             _result("cancelled", "cancelled"), {"unwanted": True}, {},
@@ -60,7 +63,7 @@ def _result(state: str, failure_class: str | None = None, **fields: Any) -> Step
             {"state": "timed_out", **FREE},
         ),
         (
-            _result("preempted", "preempted", error="LeaseTakenError"), {"failures": 2}, {},
+            _result("preempted", "preempted", error="LeaseTakenError"), {"failed": TWO}, {},
             {"state": "preempted", **FREE},
         ),
     ],
@@ -76,10 +79,47 @@ def test_verdicts(
         result,
         SuiteSpec(retries=2, time_limit=100.0),
         why_stopped=how.get("why", ""),
-        came_further=how.get("further", False),
+        kept=20.0 if how.get("further") else 0.0,
     )
     usual: dict[str, Any] = {"is_counted": verdict.is_counted if expected["is_final"] else True}
     assert verdict == Verdict(**{**usual, **expected, "state": StepState(expected["state"])})
+
+
+@pytest.mark.parametrize(
+    ("kept", "expected"),
+    [
+        ((10, 20, 30, 40, 50, 60), [False] * 6),
+        ((10, 10, 10, 20, 20, 20, 20), [False] * 6 + [True]),
+        ((0, 0, 0), [False, False, True]),
+    ],
+)
+def test_a_trial_that_loses_its_node_and_comes_further_each_time_goes_on(
+    kept: tuple[float, ...], expected: list[bool]
+) -> None:
+    """Retries are counted from the last progress on, by the journal alone."""
+    board, spec = Board(), SuiteSpec(retries=2)
+    board.take(Added(trial=trial(1)))
+    row, finals = board.rows[1], []
+    for number, each in enumerate(kept, start=1):
+        board.take(Started(number=1, attempt=number, node="n", machines=("m-1",)))
+        lost = _result("lost", "lost")
+        verdict = judge(row, lost, spec, why_stopped="", kept=each)
+        entry = ended(Started(number=1, attempt=number, node="n"), lost, (), verdict, each)
+        board.take(Ended.model_validate_json(entry.model_dump_json()))
+        finals.append(verdict.is_final)
+    assert finals == expected
+
+
+def test_the_same_error_again_on_the_same_machine_ends_a_trial() -> None:
+    fault = _result("failed", "infrastructure", error="StepError")
+    started = Started(number=1, attempt=2, node="n", machines=("m-1",))
+    before = Attempt(
+        failure_class=FailureClass.INFRASTRUCTURE, error="StepError", message="m", machines="m-1"
+    )
+    row = Row(trial(1), failed=(before,), started=started)
+    verdict = judge(row, fault, SuiteSpec(retries=9), why_stopped="", kept=0.0)
+    assert verdict.is_final
+    assert "the same way" in ended(started, fault, (), verdict).message
 
 
 @pytest.mark.parametrize(
