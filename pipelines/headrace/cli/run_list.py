@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import time
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Annotated, Any
 
@@ -18,18 +20,15 @@ from headrace.cli.console import (
     tell_json,
 )
 from headrace.cli.listing import Listing
+from headrace.cli.words import usd_words
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.records import AttemptRecord, RunRecord
-from headrace.runs.audit import Actor, refused_requests
-from headrace.runs.causes import why_failed, why_no_lease
-from headrace.runs.provenance import owner_is_gone
+from headrace.runs.audit import Actor
 from headrace.states import StepState
-from headrace.views.headline import headline, suite_words
-from headrace.views.runs import Books
+from headrace.views.headline import Headline
+from headrace.views.runs import RunRow, Trials, run_rows, runs_page
 
 app = typer.Typer(name="runs", invoke_without_command=True)
-
-_TOLD = ("step", "attempt", "state", "failure_class", "message")
 
 
 @app.callback()
@@ -42,8 +41,10 @@ def runs(
     """List runs, the newest first; `runs show` tells of one.
 
     The main metric is what training monitors (`trainer.monitor`), else the first of evaluation by
-    name, else the loss. A suite has its trials there, and the best value. Below them is what was
-    asked for in Airflow meanwhile and refused; `headrace audit --refused` tells it whole.
+    name, else the loss. A suite has its trials there, and the best value; a cross-validation the
+    mean ± standard deviation of its folds. What is left and what machines cost are told as far as
+    they are known. Below them is what was asked for in Airflow meanwhile and refused; `headrace
+    audit --refused` tells it whole.
 
     Examples:
         headrace runs
@@ -52,19 +53,15 @@ def runs(
     """
     if context.invoked_subcommand is not None:
         return
-    records = open_ledger().runs(limit, () if state is None else (state,))
-    books = Books.of(records)
+    states = () if state is None else (state,)
     if as_json:
-        tell_json([_for_programs(row, books) for row in records])
+        records = open_ledger().runs(limit, states)
+        tell_json([_for_programs(*each) for each in zip(records, run_rows(records), strict=True)])
         return
-    listed = Listing("run", "site", "state", "time", "result", figures=("time",))
-    for row in records:
-        took = duration((row.finished_at or time.time()) - row.created_at)
-        listed.add(row.run_id, row.site_name, row.state.value, took, _result(row, books))
-    open_console().print(listed)
-    since = records[-1].created_at if len(records) == limit else 0.0
-    for act in () if state else refused_requests(limit=limit, since=since):
-        ago, why = duration(time.time() - act.created_at), act.refused.splitlines()[0]
+    page = runs_page(limit, states)
+    open_console().print(_listed(page.rows))
+    for act in page.refused:
+        ago, why = duration(page.now - act.at), act.refused.splitlines()[0]
         tell(f"Refused {ago} ago to {Actor(act.user or 'somebody', act.through)}: {why}")
 
 
@@ -81,25 +78,24 @@ def show(
         headrace runs show digits-20260102-030405-0a1b2c3d --json
     """
     record = open_ledger().run(run_id)
-    attempts, books = open_ledger().attempts(run_id), Books.of([record])
+    (row,), attempts = run_rows([record]), open_ledger().attempts(run_id)
     if as_json:
-        told = {**_for_programs(record, books), "attempts": [asdict(row) for row in attempts]}
-        tell_json(told)
+        tell_json({**_for_programs(record, row), "attempts": [asdict(each) for each in attempts]})
         return
     console = open_console()
-    result = _result(record, books) or "no result"
+    result = _result(row) or "no result"
     console.print(f"{run_id}: {record.state.value}, {result}", style="bold")
     titles = ("step", "attempt", "state", "asked", "time", "lease", "why")
     listed = Listing(*titles, figures=("attempt", "time"), labels=("asked",))
-    for row in attempts:
+    for each in attempts:
         listed.add(
-            row.step,
-            str(row.attempt),
-            row.state.value,
-            time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(row.created_at)),
-            duration(_took_s(row)),
-            row.lease_id.removeprefix(f"{run_id}-"),
-            _cause(row),
+            each.step,
+            str(each.attempt),
+            each.state.value,
+            time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(each.created_at)),
+            duration(_took_s(each)),
+            each.lease_id.removeprefix(f"{run_id}-"),
+            _cause(each),
         )
     console.print(listed)
 
@@ -115,22 +111,48 @@ def _cause(row: AttemptRecord) -> str:
     return f"{why}{row.message}"
 
 
-def _for_programs(row: RunRecord, books: Books) -> dict[str, Any]:
-    failed, main = why_failed(row, books.attempts.get(row.run_id, ())), headline(row)
-    told = {name: getattr(failed, name) for name in _TOLD} if failed else None
-    metric = {"name": main.name, "value": main.value} if main else None
-    return {**asdict(row), "failure": told, "metric": metric}
+def _for_programs(record: RunRecord, row: RunRow) -> dict[str, Any]:
+    return {**asdict(record), **json.loads(row.model_dump_json())}  # null for what is no number
 
 
-def _result(row: RunRecord, books: Books) -> str:
-    if not row.state.is_final and owner_is_gone(row.owner):
+def _listed(rows: Sequence[RunRow]) -> Listing:
+    """Runs; what is left and what they cost only where that is known of one."""
+    told = {
+        "left": [_left(row) for row in rows],
+        "cost": [usd_words(row.usd, row.num_unpriced) for row in rows],
+    }
+    more = {title: cells for title, cells in told.items() if any(cells)}
+    listed = Listing("run", "site", "state", "time", *more, "result", figures=("time", *more))
+    for row, *cells in zip(rows, *more.values(), strict=True):
+        took = duration(row.elapsed_s)
+        listed.add(row.run_id, row.site, row.state.value, took, *cells, _result(row))
+    return listed
+
+
+def _left(row: RunRow) -> str:
+    """Time until its end; where nothing foretells that, until that of its step."""
+    if row.eta_s is not None or row.step_eta_s is None:
+        return duration(row.eta_s)
+    return f"{duration(row.step_eta_s)} of {row.step}"
+
+
+def _result(row: RunRow) -> str:
+    if row.is_orphan:
         return f"its process has ended: headrace resume {row.run_id}"
-    attempts = books.attempts.get(row.run_id, ())
-    failed = why_failed(row, attempts)
-    if failed is not None:
-        first_line = (failed.message or failed.state.value).splitlines()[0]
-        return f"{failed.step}: {first_line}"
-    if why := why_no_lease(row, attempts, books.leases.get(row.run_id, ())):
-        return why.splitlines()[0]
-    main = headline(row)
-    return suite_words(row) or (f"{main.name} {amount(main.value)}" if main else "")
+    if row.why:
+        step = f"{row.failure.step}: " if row.failure else ""
+        return step + row.why.splitlines()[0]
+    if row.trials is not None and row.trials.total:
+        return _trials_words(row.trials, row.metric)
+    return "" if row.metric is None else f"{row.metric.name} {amount(row.metric.value)}"
+
+
+def _trials_words(trials: Trials, metric: Headline | None) -> str:
+    words = [f"{trials.ended:,} of {trials.total:,} trials"]
+    words += [f"{trials.useless:,} without success"] if trials.useless else []
+    if metric is not None and trials.best is not None:
+        words.append(f"best {metric.value:.4g} (#{trials.best})")
+    elif metric is not None:
+        std = "" if metric.std is None else f" ± {metric.std:.2g}"
+        words.append(f"{metric.name} {metric.value:.4g}{std}")
+    return ", ".join(words)

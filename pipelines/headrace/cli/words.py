@@ -132,7 +132,19 @@ def money(cost: Cost | None) -> str:
     """US dollars for a table: `?` and `+?` are of machines whose price is not known."""
     if cost is None or (cost.unpriced and not cost.usd):
         return "?"
-    return f"${hundredths(cost.usd)}{'+?' if cost.unpriced else ''}"
+    return usd_words(cost.usd, cost.unpriced)
+
+
+def usd_words(usd: float | None, unpriced: int) -> str:
+    """The same, empty where nothing is counted.
+
+    Args:
+        usd: US dollars; None where no price is known.
+        unpriced: Machines whose price is not known.
+    """
+    if usd is None:
+        return "?" if unpriced else ""
+    return f"${hundredths(usd)}{'+?' if unpriced else ''}"
 
 
 def most_words(most: MostCost | None) -> str:

@@ -15,6 +15,7 @@ from headrace.recipe.suite import Objective
 from headrace.record import Record
 from headrace.runs.provenance import user_of
 from headrace.runs.suites import is_suite, log_keys_of, objectives_of
+from headrace.suites.records import FOLD
 
 Kind = Literal["train", "pack", "evaluate", "suite", "probe"]
 
@@ -35,6 +36,8 @@ class Facts(Record):
     """Of a suite: what it seeks."""
     log_keys: tuple[str, ...] = ()
     """Of a suite: keys that it samples on a logarithmic scale."""
+    is_folded: bool = False
+    """Whether its trials are folds of a cross-validation."""
 
 
 def facts_of(record: RunRecord) -> Facts:
@@ -48,8 +51,8 @@ def facts_of(record: RunRecord) -> Facts:
 @lru_cache(maxsize=_MOST)
 def _read(path: str, owner: str, *, is_suite: bool) -> Facts:
     folder = RunFolder(Path(path))
-    request, trainer = _json(folder.request), _json(folder.recipe).get("trainer")
-    trainer = trainer if isinstance(trainer, dict) else {}
+    request, recipe = _json(folder.request), _json(folder.recipe)
+    trainer, suite = (_part(recipe.get(name)) for name in ("trainer", "suite"))
     monitor = trainer.get("monitor")
     kind = "suite" if is_suite else request.get("kind")
     return Facts(
@@ -59,7 +62,12 @@ def _read(path: str, owner: str, *, is_suite: bool) -> Facts:
         monitor_mode=str(trainer.get("monitor_mode", "min")),
         objectives=objectives_of(folder) if is_suite else (),
         log_keys=log_keys_of(folder) if is_suite else (),
+        is_folded=suite.get("folds") is True or FOLD in _part(suite.get("grid")),
     )
+
+
+def _part(value: object) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
 
 
 def _json(file: Path) -> dict[str, Any]:

@@ -1,21 +1,13 @@
-"""What a run amounts to in a line: its main metric, how its trials stand."""
+"""What a run amounts to: its main metric."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 
-from headrace.errors import StepError
-from headrace.files.atomic import read_record
-from headrace.files.layout import RunFolder
 from headrace.ledger.records import RunRecord
 from headrace.record import Record
 from headrace.runs.origin import run_metrics
-from headrace.states import StepState
-from headrace.suites.records import PRUNED, SuiteSummary
 from headrace.views.facts import facts_of
-
-_OPEN = (StepState.QUEUED.value, StepState.RUNNING.value)
 
 
 class Headline(Record):
@@ -23,6 +15,8 @@ class Headline(Record):
 
     name: str
     value: float
+    std: float | None = None
+    """Standard deviation, where it is the mean of the folds of a cross-validation."""
 
 
 def headline(record: RunRecord) -> Headline | None:
@@ -43,21 +37,3 @@ def main_of(metrics: Mapping[str, float], *names: str | None) -> Headline | None
         if name is not None and name in metrics:
             return Headline(name=name, value=metrics[name])
     return None
-
-
-def suite_words(record: RunRecord) -> str:
-    """How a suite stands, in a few words; empty for other runs."""
-    file = RunFolder(Path(record.folder)).summary
-    try:
-        summary = read_record(file, SuiteSummary)
-    except StepError:  # `headrace suite watch` tells what is wrong
-        return f"its {file.name} is damaged"
-    if summary is None:
-        return ""
-    ended = sum(count for state, count in summary.counts.items() if state not in _OPEN)
-    useless = ended - sum(summary.counts.get(state, 0) for state in ("succeeded", PRUNED))
-    words = [f"{ended:,} of {summary.total:,} trials"]
-    words += [f"{useless:,} without success"] if useless else []
-    if summary.best is not None and summary.best_value is not None:
-        words.append(f"best {summary.best_value:.4g} (#{summary.best})")
-    return ", ".join(words)

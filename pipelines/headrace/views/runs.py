@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
+from pydantic import ConfigDict
+
 from headrace.errors import StepError
 from headrace.files.atomic import read_record
 from headrace.files.layout import LeaseFolder, RunFolder
@@ -20,8 +22,9 @@ from headrace.runs.costs import cost_of, has_price
 from headrace.runs.foresight import BETWEEN, Prediction, ahead_of
 from headrace.runs.overview import StepView, step_view, with_failures
 from headrace.runs.provenance import owner_is_gone
-from headrace.states import StepState
-from headrace.suites.records import SuiteSummary
+from headrace.runs.suites import best_point
+from headrace.states import FailureClass, StepState
+from headrace.suites.records import PRUNED, SuiteSummary
 from headrace.views.acts import ActRow, refused_rows
 from headrace.views.facts import Facts, Kind, facts_of
 from headrace.views.headline import Headline, headline, main_of
@@ -35,6 +38,23 @@ class Trials(Record):
     """Trials so far; with a sampler also those that it will propose."""
     counts: dict[str, int]
     """Trials by state; `pruned` is one."""
+    ended: int
+    useless: int
+    """Those of them that neither succeeded nor were pruned."""
+    best: int | None
+    """Number of the best one; null of folds, of several objectives, or before one has a value."""
+
+
+class Failure(Record):
+    """The attempt by which a run ended without success."""
+
+    model_config = ConfigDict(from_attributes=True)
+
+    step: str
+    attempt: int
+    state: StepState
+    failure_class: FailureClass | None
+    message: str
 
 
 class RunRow(Record):
@@ -58,10 +78,14 @@ class RunRow(Record):
     step_eta_s: float | None = None
     """Seconds until the end of the step under way, as fast as it goes."""
     metric: Headline | None
+    """The main one; of a suite the best value, of a cross-validation the mean of the folds."""
     usd: float | None
     """What its machines have cost, as far as prices are known."""
+    num_unpriced: int = 0
+    """Machines whose price is not known: `usd` does not have them."""
     why: str
-    """Why it failed; empty when it did not."""
+    """Why it failed, or no more is known of it; empty when neither is so."""
+    failure: Failure | None = None
     is_orphan: bool
     """Whether nobody goes on with it, though it has not ended."""
     trials: Trials | None
@@ -125,8 +149,9 @@ def _row(record: RunRecord, books: Books, now: float) -> RunRow:
     facts, run_id = facts_of(record), record.run_id
     attempts, leases = books.attempts.get(run_id, ()), books.leases.get(run_id, ())
     is_orphan = not record.state.is_final and owner_is_gone(record.owner)
-    summary = _summary(record) if facts.kind == "suite" else None
+    summary, damage = _summary(record) if facts.kind == "suite" else (None, "")
     machines = [row for row in books.machines.get(run_id, ()) if has_price(row)]
+    cost = cost_of(machines, now)
     failed = why_failed(record, attempts)
     row = RunRow(
         run_id=run_id,
@@ -140,11 +165,13 @@ def _row(record: RunRecord, books: Books, now: float) -> RunRow:
         created_at=record.created_at,
         elapsed_s=(record.finished_at or now) - record.created_at,
         eta_s=None,
-        metric=_best(facts, summary) if summary else headline(record),
-        usd=cost_of(machines, now).usd if machines else None,
-        why=failed.message if failed else why_no_lease(record, attempts, leases),
+        metric=_best(record, facts, summary) if summary else headline(record),
+        usd=cost.usd if len(machines) > cost.unpriced else None,
+        num_unpriced=cost.unpriced,
+        why=_why(failed) or why_no_lease(record, attempts, leases) or damage,
+        failure=Failure.model_validate(failed) if failed else None,
         is_orphan=is_orphan,
-        trials=_trials(summary, books.trials.get(run_id, {})) if facts.kind == "suite" else None,
+        trials=_trials(facts, summary, books.trials.get(run_id, {})),
     )
     if record.state.is_final:
         return row
@@ -179,14 +206,15 @@ def _under_way(
         "step_eta_s": now.status.eta_s if now.status and not row.is_orphan else None,
     }
     if row.trials is not None and row.trials.total:
-        ended = sum(n for name, n in row.trials.counts.items() if name not in _OPEN)
-        told["progress"] = ended / row.trials.total if now.name == "suite" else share_of(now)
+        if now.name == "suite":
+            told["progress"] = row.trials.ended / row.trials.total
     elif now.name == "train" and now.status is not None:
         told["metric"] = main_of(now.status.metrics, facts_of(record).monitor)
     return row.model_copy(update=told)
 
 
 _OPEN = (StepState.QUEUED.value, StepState.RUNNING.value)
+_USEFUL = (StepState.SUCCEEDED.value, PRUNED)
 
 
 def _ended(row: AttemptRecord) -> StepView:
@@ -212,34 +240,58 @@ def _eta_s(record: RunRecord, begun: Sequence[StepView], row: RunRow) -> float |
     return None if ahead is None else ahead.eta_s
 
 
-def _summary(record: RunRecord) -> SuiteSummary | None:
-    """How a suite stands by its file; of one that has ended it is read once."""
+def _why(failed: AttemptRecord | None) -> str:
+    return "" if failed is None else failed.message or failed.state.value
+
+
+def _summary(record: RunRecord) -> tuple[SuiteSummary | None, str]:
+    """How a suite stands by its file, or why nobody knows; of an ended one it is read once."""
     if record.finished_at is not None:
         return _last_summary(record.folder, record.finished_at)
     return _read_summary(record.folder)
 
 
 @lru_cache(maxsize=1000)
-def _last_summary(folder: str, _finished_at: float) -> SuiteSummary | None:
+def _last_summary(folder: str, _finished_at: float) -> tuple[SuiteSummary | None, str]:
     return _read_summary(folder)
 
 
-def _read_summary(folder: str) -> SuiteSummary | None:
+def _read_summary(folder: str) -> tuple[SuiteSummary | None, str]:
+    file = RunFolder(Path(folder)).summary
     try:
-        return read_record(RunFolder(Path(folder)).summary, SuiteSummary)
-    except (StepError, OSError):  # the page of the suite tells what cannot be read
+        return read_record(file, SuiteSummary), ""
+    except StepError:  # `headrace suite watch` and the page of the suite tell what is wrong
+        return None, f"its {file.name} is damaged"
+    except OSError as error:
+        return None, f"its {file.name} cannot be read: {error.strerror}"
+
+
+def _trials(
+    facts: Facts, summary: SuiteSummary | None, entered: Mapping[StepState, int]
+) -> Trials | None:
+    if facts.kind != "suite":
         return None
-
-
-def _trials(summary: SuiteSummary | None, entered: Mapping[StepState, int]) -> Trials:
     counts = {state.value: count for state, count in entered.items()}
     if summary is not None:
         counts = summary.counts
-    total = max(summary.total if summary else 0, sum(counts.values()))
-    return Trials(total=total, counts={name: count for name, count in counts.items() if count})
+    ended = sum(count for name, count in counts.items() if name not in _OPEN)
+    return Trials(
+        total=max(summary.total if summary else 0, sum(counts.values())),
+        counts={name: count for name, count in counts.items() if count},
+        ended=ended,
+        useless=ended - sum(counts.get(name, 0) for name in _USEFUL),
+        best=None if summary is None or facts.is_folded else summary.best,
+    )
 
 
-def _best(facts: Facts, summary: SuiteSummary) -> Headline | None:
-    if summary.best_value is None or not facts.objectives:
+def _best(record: RunRecord, facts: Facts, summary: SuiteSummary) -> Headline | None:
+    """The value of the best trial; of a cross-validation, by one more query, the mean of folds."""
+    name = facts.objectives[0].metric if facts.objectives else ""
+    if facts.is_folded:
+        point = best_point(record.run_id, facts.objectives)
+        if point is None or point.spread is None:
+            return None
+        return Headline(name=name, value=point.spread.mean, std=point.spread.std)
+    if summary.best_value is None or not name:
         return None
-    return Headline(name=facts.objectives[0].metric, value=summary.best_value)
+    return Headline(name=name, value=summary.best_value)

@@ -64,7 +64,6 @@ class SuitePage(Record):
     eta_s: float | None
     eta_error_s: float | None
     """Half of the interval in which the end lies, with a probability of 0.8."""
-    usd: float | None
     running: tuple[RunningRow, ...]
     """Not more than the first hundred."""
     damage: str
@@ -127,7 +126,6 @@ def suite_page(run_id: str, *, can_act: bool) -> SuitePage:
         point=view.point,
         eta_s=view.eta_s,
         eta_error_s=view.eta_error_s,
-        usd=view.cost.usd if view.cost else None,
         running=tuple(
             RunningRow(
                 number=each.number,

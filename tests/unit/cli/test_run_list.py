@@ -54,7 +54,7 @@ def test_the_main_metric_is_that_of_the_task(
     overrides = (f"trainer.monitor={monitor}",) if monitor else ()
     succeeded(overrides, train={"metrics": trained}, evaluate={"metrics": evaluated})
     assert shown().rstrip().endswith(f"{name} {value:g}")
-    assert json.loads(shown("--json"))[0]["metric"] == {"name": name, "value": value}
+    assert json.loads(shown("--json"))[0]["metric"] == {"name": name, "value": value, "std": None}
 
 
 def test_a_run_that_only_packed_and_one_whose_recipe_is_gone_have_none():

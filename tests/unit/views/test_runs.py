@@ -138,7 +138,7 @@ def test_files_that_cannot_be_read_cost_a_row_its_details_not_the_page():
 def test_values_that_are_no_numbers_are_null_for_a_browser():
     running("train", StepStatus(state=StepState.RUNNING, metrics={"loss": float("nan")}))
     told = json.loads(runs_page().model_dump_json())
-    assert told["rows"][0]["metric"] == {"name": "loss", "value": None}
+    assert told["rows"][0]["metric"] == {"name": "loss", "value": None, "std": None}
 
 
 def test_the_number_of_queries_does_not_grow_with_the_runs():

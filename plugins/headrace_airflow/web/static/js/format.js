@@ -39,6 +39,9 @@ export const count = (value) => text(value, (it) => Math.round(it).toLocaleStrin
 export const percent = (value) =>
   text(value, (it) => `${(it * 100).toFixed(it > 0 && it < 0.0995 ? 1 : 0)} %`);
 
+/** What a run has cost: `+?` and `?` are of machines whose price is not known. */
+export const costOf = ({ usd, num_unpriced: unpriced }) => (usd === null && unpriced ? "?" : `${dollars(usd)}${unpriced ? "+?" : ""}`);
+
 /** US dollars. */
 export const dollars = (value) =>
   text(value, (it) => {

@@ -1,7 +1,7 @@
 // The page of one run: how it stands, its curves, its machines, what happened, and its logs.
 
 import { Curves } from "./charts.js";
-import { bytes, count, dollars, duration, known, number, percent, words } from "./format.js";
+import { bytes, costOf, count, duration, known, number, percent, words } from "./format.js";
 import { asked, link, ROOT, useLive } from "./live.js";
 import { Logs } from "./logs.js";
 import { Nodes, Timeline } from "./machines.js";
@@ -57,7 +57,7 @@ function Figures({ run }) {
     ${best && html`<${Stat} name="Best value" value=${number(best.value)}>${best.name}${known(best.step) ? `, step ${count(best.step)}` : ""}<//>`}
     ${known(run.throughput) && html`<${Stat} name="Throughput" value=${`${number(run.throughput)}/s`}>samples<//>`}
     ${known(run.data_wait) && html`<${Stat} name="Waits for data" value=${percent(run.data_wait)}>of the time<//>`}
-    ${known(run.usd) && html`<${Stat} name="Cost" value=${dollars(run.usd)} />`}
+    ${(known(run.usd) || run.num_unpriced > 0) && html`<${Stat} name="Cost" value=${costOf(run)} />`}
   </dl>`;
 }
 

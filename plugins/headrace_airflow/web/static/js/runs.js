@@ -1,7 +1,7 @@
 // The page of all runs: what goes on, how far, how good, and curves of those that are ticked.
 
 import { useMemo, useState } from "../vendor/hooks.mjs";
-import { count, dollars, duration, known, number, words } from "./format.js";
+import { costOf, count, duration, known, number, words } from "./format.js";
 import { link, useLive, usePlace, useSettled } from "./live.js";
 import { Overlay } from "./overlay.js";
 import { Table, useSorted } from "./table.js";
@@ -29,9 +29,9 @@ const Name = ({ row }) => html`<span class="stack">
 
 function Doing({ row }) {
   if (row.is_orphan) return html`<span class="muted">nobody goes on with it</span>`;
-  const trials = row.trials && `${count(row.trials.counts.succeeded ?? 0)} of ${count(row.trials.total)} trials`;
+  const trials = row.trials && `${count(row.trials.ended)} of ${count(row.trials.total)} trials${row.trials.useless ? `, ${count(row.trials.useless)} without success` : ""}`;
   if (!isActive(row.state)) {
-    const told = row.why || trials;
+    const told = row.why ? `${row.failure ? `${words(row.failure.step)}: ` : ""}${row.why}` : trials;
     return told ? html`<span class="muted ellipsis" title=${told}>${told}</span>` : null;
   }
   return html`<span class="stack"><span>${trials || words(row.step) || "waits"}</span>
@@ -43,7 +43,7 @@ const Left = ({ row }) => known(row.eta_s) || !known(row.step_eta_s) ? duration(
 
 const Metric = ({ metric }) =>
   known(metric?.value)
-    ? html`<span class="stack"><span>${number(metric.value)}</span><span class="muted small ellipsis" title=${metric.name}>${metric.name}</span></span>`
+    ? html`<span class="stack"><span>${number(metric.value)}${known(metric.std) ? ` ± ${number(metric.std)}` : ""}</span><span class="muted small ellipsis" title=${metric.name}>${metric.name}</span></span>`
     : html`<span class="muted">–</span>`;
 
 function columnsOf({ now, ticked, tick }) {
@@ -63,7 +63,7 @@ function columnsOf({ now, ticked, tick }) {
     { id: "metric", title: "Metric", numeric: true, width: "108px", value: (row) => row.metric?.value, cell: (row) => html`<${Metric} metric=${row.metric} />` },
     { id: "elapsed", title: "Elapsed", numeric: true, width: "106px", value: (row) => row.elapsed_s, cell: (row) => duration(row.elapsed_s) },
     { id: "eta", title: "Left", numeric: true, width: "106px", value: (row) => row.eta_s, cell: (row) => (isActive(row.state) ? Left({ row }) : null) },
-    { id: "usd", title: "Cost", numeric: true, width: "84px", value: (row) => row.usd, cell: (row) => dollars(row.usd) },
+    { id: "usd", title: "Cost", numeric: true, width: "84px", value: (row) => row.usd, cell: costOf },
     { id: "site", title: "Site", width: "104px", value: (row) => row.site, cell: (row) => html`<span class="stack"><span class="ellipsis" title=${row.site}>${row.site}</span><span class="muted small ellipsis">${row.user}</span></span>` },
     { id: "created", title: "Started", numeric: true, width: "116px", value: (row) => row.created_at, cell: (row) => html`<${Time} at=${row.created_at} now=${now} />` },
   ];

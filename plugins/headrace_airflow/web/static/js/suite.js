@@ -4,7 +4,7 @@ import { useMemo, useState } from "../vendor/hooks.mjs";
 import { Add } from "./add.js";
 import { axisOf, spread } from "./axes.js";
 import { Chart } from "./charts.js";
-import { count, dollars, duration, known, number, words } from "./format.js";
+import { costOf, count, duration, known, number, words } from "./format.js";
 import { asked, link, useLive } from "./live.js";
 import { Parallel } from "./parallel.js";
 import { Acts, Head, Report } from "./run.js";
@@ -26,11 +26,10 @@ function Counts({ trials }) {
 
 function Figures({ suite }) {
   const { run, best, point, objectives } = suite;
-  const { total, counts } = run.trials ?? { total: null, counts: {} };
-  const over = Object.entries(counts).reduce((sum, [state, many]) => sum + (isActive(state) ? 0 : many), 0);
+  const { total, counts, ended } = run.trials ?? { total: null, counts: {}, ended: 0 };
   const goal = objectives[0] && `${objectives[0].metric}, ${objectives[0].mode === "max" ? "higher" : "lower"} is better`;
   return html`<dl class="panel stats">
-    <${Stat} name="Trials that have ended" value=${count(over)}>of ${count(total)}<//>
+    <${Stat} name="Trials that have ended" value=${count(ended)}>of ${count(total)}<//>
     <${Stat} name="Running" value=${count(counts.running ?? 0)}>${suite.paused ? "paused: no more begin" : ""}<//>
     ${point
       ? html`<${Stat} name="Mean of the folds" value=${number(point.spread.mean)}>${known(point.spread.std) ? `± ${number(point.spread.std)}, ` : ""}${goal}<//>
@@ -40,7 +39,7 @@ function Figures({ suite }) {
     ${isActive(run.state)
       ? html`<${Stat} name="Left" value=${duration(suite.eta_s)}>${known(suite.eta_error_s) ? `± ${duration(suite.eta_error_s)}` : ""}<//>`
       : html`<${Stat} name="Took" value=${duration(run.elapsed_s)} />`}
-    ${known(suite.usd) && html`<${Stat} name="Cost" value=${dollars(suite.usd)} />`}
+    ${(known(run.usd) || run.num_unpriced > 0) && html`<${Stat} name="Cost" value=${costOf(run)} />`}
   </dl>`;
 }
 
@@ -129,7 +128,7 @@ export function Suite({ id }) {
     <${Trouble} seen=${seen} />
     <${Head} run=${suite.run} now=${suite.now}><${Actions} suite=${suite} keys=${trials.data?.keys ?? []} refresh=${refresh} /><//>
     ${suite.damage && html`<${Notice} kind="warn" what=${suite.damage} />`}
-    ${suite.run.why && html`<${Notice} kind=${isActive(suite.run.state) ? "warn" : "bad"} what=${suite.run.why} />`}
+    ${suite.run.why && !suite.damage && html`<${Notice} kind=${isActive(suite.run.state) ? "warn" : "bad"} what=${suite.run.why} />`}
     <${Figures} suite=${suite} />
     ${suite.run.trials && html`<${Counts} trials=${suite.run.trials} />`}
     <${Running} suite=${suite} />
