@@ -137,14 +137,21 @@ class Converter:
             if array.ndim != (info.ndim or len(info.shape)):
                 return (
                     f"Some images are grey and some are not: set pack.fields.{name}.channels to 1 "
-                    f"or 3, or pack.images to 'encoded'."
+                    f"or 3, or pack.fields.{name}.keep to 'encoded'."
                 )
             return (
                 f"Make all of equal size, set pack.fields.{name}.resize or "
-                f"pack.fields.{name}.mixed, or set pack.images to 'encoded'."
+                f"pack.fields.{name}.mixed, or set pack.fields.{name}.keep to 'encoded'."
             )
         if array.dtype.name != info.dtype:
             return f"Make all of equal dtype, or set pack.fields.{name}.dtype."
+        if self.rule.kind == "audio":
+            return (
+                "Some sounds have one channel and some several: make all of equally many, or set "
+                f"pack.fields.{name}.keep to 'encoded'."
+            )
+        if info.layout == "ragged":
+            return "Make all of equally many axes."
         return f"Make all of equal shape, or set pack.fields.{name}.mixed to 'ragged'."
 
 

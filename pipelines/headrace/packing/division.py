@@ -62,7 +62,7 @@ def split_samples(
         if share > 0 and not len(splits[name]) and not may_be_empty:
             raise RecipeError(
                 f"Split '{name}' would be empty: {len(samples)} samples at a share of {share:g}",
-                "Raise its share in dataset.splits, or add samples.",
+                _more(samples, "Raise its share in dataset.splits"),
             )
     return splits
 
@@ -112,9 +112,15 @@ def folds_of(
             raise RecipeError(
                 f"Fold {name} of {dataset.folds} would be empty: split '{split}' has "
                 f"{len(indices):,} samples",
-                "Lower dataset.folds, or add samples.",
+                _more(listing.samples, "Lower dataset.folds"),
             )
         yield int(name), indices[part]
+
+
+def _more(samples: Listed, otherwise: str) -> str:
+    if samples.groups:
+        return f"Samples of a group stay together. {otherwise}, or add samples of other groups."
+    return f"{otherwise}, or add samples."
 
 
 def shards_of(

@@ -93,7 +93,7 @@ def settled(
             raise RecipeError(
                 f"pack.fields.{name}.codec is '{rule.options.codec}', but '{name}' is of varying "
                 "shape",
-                "Codecs are for fields of one shape.",
+                "Codecs are for fields of one shape: leave it out.",
             )
         chunk = chunk_samples(example.nbytes, rule.options.chunk_samples)
         update |= {"codec": rule.options.codec, "chunk_samples": chunk}
@@ -155,7 +155,7 @@ def _check_options(given: SourceField, options: PackField) -> None:
             raise RecipeError(
                 f"pack.fields.{given.name}.{option} is set, but '{given.name}' is of kind "
                 f"{given.kind}",
-                f"It is for fields of kind {', '.join(kinds)}.",
+                f"Leave it out: it is for fields of kind {', '.join(kinds)}.",
             )
     if options.chunk_samples and options.codec == "none":
         raise RecipeError(

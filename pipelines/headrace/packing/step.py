@@ -180,7 +180,8 @@ def _append(
     listing = new_samples(base, opened.listing)
     if not listing.samples:
         return base.manifest
-    old = (sample for plan in base.planned[:1] for sample in plan.samples()[:1])
+    known, paths = base.planned[0].paths[0], opened.listing.samples.paths
+    old = opened.listing.samples.at([paths.index(known)] if known in paths else ())
     tried = (*old, *listing.samples[:NUM_TRIED])
     rules = field_rules(listing.source, opened.source, tried, context.recipe.pack)
     first = base.first_numbers()

@@ -139,3 +139,30 @@ def test_other_settings_make_a_new_dataset(
     first = pack(make_context(image_source, pack=APPEND), in_process)
     other = pack(make_context(image_source, {"split_seed": 3}, pack=APPEND), in_process)
     assert first["dataset"] != other["dataset"]
+
+
+@pytest.mark.parametrize("change", ["index", "removed"])
+def test_samples_are_added_whatever_became_of_those_packed_before(
+    image_source: Path, make_context: MakeContext, in_process: Any, change: str
+) -> None:
+    """Rows of an index move when it is edited, and files may go: neither is read again."""
+    files = sorted(image_source.glob("*/*.png"))
+    (image_source / "l.csv").write_text(index_of(image_source, files, "label,n,path", 1))
+    keys = {"index": "l.csv", "labels": "index"}
+    first = pack(make_context(image_source, keys, pack=APPEND), in_process)
+    if change == "removed":
+        for file in files:
+            file.unlink()
+        files = []
+    files += [write_image(image_source / f"new/{number}.png", number) for number in range(9)]
+    (image_source / "l.csv").write_text(index_of(image_source, files[::-1], "path,label,n", 12345))
+    again = pack(make_context(image_source, keys, pack=APPEND), in_process)
+    assert (again["dataset"], again["num_samples"]) == (first["dataset"], 49)
+
+
+def index_of(source: Path, files: list[Path], header: str, number: int) -> str:
+    lines = []
+    for file in files:
+        row = {"path": file.relative_to(source), "label": file.parent.name, "n": number}
+        lines.append(",".join(str(row[column]) for column in header.split(",")))
+    return "\n".join([header, *lines])

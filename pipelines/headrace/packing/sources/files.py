@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+import shlex
+from collections.abc import Callable, Iterable, Sequence
 from itertools import islice, pairwise
 from operator import lt
 
@@ -18,7 +19,11 @@ from headrace.recipe.globs import matcher
 
 _FIELD_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _PLURALS = {"image": "images", "array": "arrays", "audio": "sounds", "text": "texts"}
-_COMPRESSED = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")
+_DECOMPRESSED_BY = {
+    ".tar.gz": "gunzip", ".tgz": "gunzip", ".tar.bz2": "bunzip2", ".tar.xz": "unxz",
+    ".tar.zst": "unzstd",
+}  # fmt: skip
+_READ_BY = {".csv": "csv.read_csv", ".jsonl": "json.read_json"}
 
 _ABOUT = re.compile(r"(readme|licen[cs]e|copying|notice)([-_.].*)?\.txt", re.IGNORECASE)
 _WHOLE = re.compile(r"\s*[+-]?(0|[1-9][0-9]{0,17})\s*")
@@ -38,6 +43,41 @@ def suffix_of(path: str) -> str:
 def kind_of(path: str) -> FieldKind:
     """Kind of a file that holds one value; `bytes` when the ending says nothing."""
     return BY_SUFFIX.get(suffix_of(path), "bytes")
+
+
+def way_in(path: str) -> str:
+    """What to do with a file of many samples that is not read as it is; empty for other files."""
+    name = path.lower()
+    for ending, tool in _DECOMPRESSED_BY.items():
+        if name.endswith(ending):
+            command = shlex.join([tool, path])
+            return f"Compressed tar files are not read; decompress it first: `{command}`."
+    return rows_as_samples(path) if suffix_of(path) in _READ_BY else ""
+
+
+def rows_as_samples(path: str) -> str:
+    """What to do with a table whose rows do not name the files of samples."""
+    stem, suffix = path[: -len(suffix_of(path))], suffix_of(path)
+    start = "Rows that are samples themselves are read from Parquet files alone"
+    if suffix not in _READ_BY:
+        return f"{start}: set dataset.source to {path}, without dataset.index."
+    module = _READ_BY[suffix].partition(".")[0]
+    code = (
+        f"import sys; from pyarrow import {module}, parquet; "
+        f"parquet.write_table({_READ_BY[suffix]}(sys.argv[1]), sys.argv[2])"
+    )
+    command = shlex.join(["python", "-c", code, path, f"{stem}.parquet"])
+    return (
+        f"{start}: write one with `{command}` and set dataset.source to {stem}.parquet, without "
+        "dataset.index."
+    )
+
+
+def only_way_in(place: SourcePlace, paths: Iterable[str]) -> str:
+    """What to do when all files of a place are such; empty when there are others."""
+    folder = "" if place.folder is None else f"{place.folder}/"
+    ways = {way_in(folder + path) for path in paths}
+    return "" if "" in ways else min(ways, default="")
 
 
 def field_of(name: str, path: str) -> SourceField:
@@ -130,16 +170,11 @@ def containers(
 def _no_container(
     place: SourcePlace, form: str, suffixes: Sequence[str], others: Sequence[str]
 ) -> RecipeError:
-    packed = sorted(path for path in others if path.lower().endswith(_COMPRESSED))
-    if form in ("tar", "webdataset") and packed:
-        return RecipeError(
-            f"{place.name}/{packed[0]} is a compressed tar file",
-            "Single files cannot be read out of it; decompress it first (gunzip).",
-        )
     return RecipeError(
         f"There is no {form} file ({', '.join(suffixes)}) among the {len(others):,} files in "
         f"{place.name}",
-        "Set dataset.source to the folder that holds them, or correct dataset.format.",
+        only_way_in(place, others)
+        or "Set dataset.source to the folder that holds them, or correct dataset.format.",
     )
 
 
@@ -183,7 +218,8 @@ def no_second_label(fields: Sequence[SourceField], refs: Sequence[SampleRef]) ->
     if refs and refs[0].label is not None and any(field.name == "label" for field in fields):
         raise RecipeError(
             "The samples have a field 'label', and class labels from elsewhere",
-            "Name the fields that count in dataset.fields, with another name for that one.",
+            "Give that field another name, where it is made or by dataset.fields, or set "
+            "dataset.labels to 'none'.",
         )
 
 
@@ -192,5 +228,6 @@ def no_index(index: str | None, form: str) -> None:
     if index is not None:
         raise RecipeError(
             f"dataset.index is '{index}', but samples of format '{form}' are not told by paths",
-            "Name their own columns in dataset.label_field, group_field and split_field.",
+            "Leave it out; name their own columns in dataset.label_field, group_field and "
+            "split_field.",
         )

@@ -25,6 +25,7 @@ from headrace.packing.sources.files import (
     is_text_sample,
     kind_of,
     no_second_label,
+    only_way_in,
     plural,
     suffix_of,
 )
@@ -139,14 +140,15 @@ def _included(
         if found:
             return found
     patterns = ", ".join(spec.include)
-    num_others = sum(1 for _ in place.names())
-    if num_others == 0:
+    others = list(place.names())
+    if not others:
         raise RecipeError(
-            f"The source folder {place.name} is empty", f"Expected files: {patterns}."
+            f"The source folder {place.name} is empty",
+            f"Put your samples there, or set dataset.source to their folder. Expected: {patterns}.",
         )
     raise RecipeError(
-        f"None of the {num_others:,} files in {place.name} matches dataset.include: {patterns}",
-        "Set dataset.include to patterns that match your samples.",
+        f"None of the {len(others):,} files in {place.name} matches dataset.include: {patterns}",
+        only_way_in(place, others) or "Set dataset.include to patterns that match your samples.",
     )
 
 
@@ -185,7 +187,8 @@ def _folder_labels(source: str, paths: Iterable[str]) -> list[str]:
         if not slash:
             raise RecipeError(
                 f"{source}/{path} lies in no class folder, but labels come from folders",
-                f"Move it to {source}/<class>/, or set dataset.labels to 'index' or 'none'.",
+                "Move it into a folder named by its class, set dataset.labels to 'none', or to "
+                "'index' with the name of the file of labels in dataset.index.",
             )
         labels.append(first)
     return labels

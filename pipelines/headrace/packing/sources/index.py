@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from headrace.errors import DataError, RecipeError
 from headrace.packing.samples import Fields, Listed, SampleRef, SourceField, Value, shown
-from headrace.packing.sources.files import suffix_of
+from headrace.packing.sources.files import rows_as_samples, suffix_of
 from headrace.packing.sources.index_rows import (
     SUFFIXES,
     IndexColumns,
@@ -37,6 +37,7 @@ class Index:
     """The index file that a recipe names."""
 
     def __init__(self, spec: DatasetSpec, place: SourcePlace, *, every: bool = True) -> None:
+        self._place = place
         self._file = _find(spec.index or "", place)
         label = spec.label_field or _LABEL
         named = {name: column for name, column in spec.fields.items() if "*" not in column}
@@ -128,11 +129,13 @@ class Index:
         missing = [name for name in dict.fromkeys(needed) if name not in row]
         if missing:
             order = ["path", *(name for name in needed if name != "path")]
+            folder = "" if self._place.folder is None else f"{self._place.folder}/"
+            rows = f" {rows_as_samples(folder + self.path)}" if "path" in missing else ""
             raise RecipeError(
                 f"{self._file.name} has no column "
                 f"{' and no column '.join(repr(name) for name in order if name in missing)}",
                 f"Columns found: {', '.join(row) or 'none'}. Needed, separated by commas: "
-                f"{', '.join(dict.fromkeys(order))}.",
+                f"{', '.join(dict.fromkeys(order))}.{rows}",
             )
 
     def _path(self, line: int, row: Row) -> str:

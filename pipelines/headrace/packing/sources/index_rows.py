@@ -155,7 +155,8 @@ class _ParquetIndex(IndexFile):
         if binary:
             raise RecipeError(
                 f"Column '{binary[0]}' of the index {self.name} holds bytes",
-                "Take it as the source with dataset.format 'parquet', or leave the column out.",
+                "Take it as dataset.source in place of dataset.index, or write it without the "
+                "column.",
             )
         return table
 
@@ -208,7 +209,8 @@ class IndexColumns:
         if is_number and name in self._first_gap:
             raise DataError(
                 f"{index}, line {self._first_gap[name]}: '{column}' has no value",
-                "Write a number (or nan) in every row, or leave the column out of dataset.fields.",
+                "Write a number (or nan) in every row, take the column out of the file, or name "
+                "only others in dataset.fields.",
             )
         if is_number:
             return SourceField(name, "value", dtype=kind)

@@ -9,7 +9,8 @@ from typing import cast
 from headrace.errors import RecipeError
 from headrace.objects.store import is_remote, open_store
 from headrace.packing.samples import NOTHING, Access, Fields, Source
-from headrace.packing.sources.files import suffix_of
+from headrace.packing.sources.files import rows_as_samples, suffix_of, way_in
+from headrace.packing.sources.index_rows import SUFFIXES
 from headrace.packing.sources.parts import patterns_of
 from headrace.packing.sources.place import LocalPlace, SourcePlace
 from headrace.packing.sources.remote import RemotePlace
@@ -36,8 +37,6 @@ _CONTAINERS: dict[str, SourceFormat] = {
     ".arrow": "huggingface",
 }
 """Form by the ending of files that hold many samples."""
-
-_INDEXES = (".csv", ".jsonl")  # endings of index files that are no container
 
 _EXAMPLES = ("digits",)  # what `headrace example` writes
 
@@ -120,6 +119,8 @@ def open_place(source: str, access: Access = NOTHING) -> SourcePlace:
         prefix, _, only = source.rstrip("/").rpartition("/")
         if suffix_of(only) in _CONTAINERS:
             return RemotePlace(open_store(prefix, access.s3), only)
+        if way := way_in(only):
+            raise RecipeError(f"{source} is a file, not a folder", way)
         return RemotePlace(open_store(source, access.s3))
     path = Path(source.removeprefix("file://")).expanduser().absolute()
     if path.is_dir():
@@ -127,12 +128,19 @@ def open_place(source: str, access: Access = NOTHING) -> SourcePlace:
     if path.is_file() and suffix_of(path.name) in _CONTAINERS:
         return LocalPlace(path.parent, path.name)
     problem = "is a file, not a folder" if path.exists() else "does not exist"
-    hint = "Set dataset.source to the folder of the raw samples."
-    if path.is_file() and suffix_of(path.name) in _INDEXES:
-        hint = (
-            f"Set dataset.source to {path.parent} (or wherever the files lie that it names) and "
-            f"dataset.index to {path.name}."
+    raise RecipeError(f"The source folder {path} {problem}", _right_source(path))
+
+
+def _right_source(path: Path) -> str:
+    if path.is_file() and suffix_of(path.name) in SUFFIXES:
+        return (
+            f"Where each row names a file in a column 'path', set dataset.source to {path.parent} "
+            f"(or wherever these files lie) and dataset.index to {path.name}. "
+            f"{rows_as_samples(str(path))}"
         )
+    if path.is_file() and (way := way_in(str(path))):
+        return f"{way} Then set dataset.source to what it writes."
+    hint = "Set dataset.source to the folder of the raw samples."
     if path.name in _EXAMPLES:
-        hint = f"`headrace example {path.name} {path}` writes the samples of the example. {hint}"
-    raise RecipeError(f"The source folder {path} {problem}", hint)
+        return f"`headrace example {path.name} {path}` writes the samples of the example. {hint}"
+    return hint

@@ -188,7 +188,8 @@ class LocalPlace:
         if entry.is_symlink():
             raise RecipeError(
                 f"{self.folder / path} is a link to the folder {(self.folder / path).resolve()}",
-                "Links to folders are not followed; set dataset.source to the real folder.",
+                "Links to folders are not followed; copy the folder into the source folder, or "
+                "set dataset.source to the real one.",
             )
 
     def _check_link(self, path: str) -> None:

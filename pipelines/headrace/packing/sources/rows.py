@@ -96,7 +96,8 @@ class RowSource(ABC):
         if spec.labels == "folders":
             raise RecipeError(
                 f"dataset.labels is 'folders', but samples of format '{self.form}' lie in none",
-                "Set dataset.label_field to the column that holds the label.",
+                "Set dataset.labels to 'field' and dataset.label_field to the column that holds "
+                "the label, or dataset.labels to 'none'.",
             )
         self.fields = fields
         self.classes: tuple[str, ...] = ()

@@ -149,7 +149,8 @@ class WebDatasetSource:
         if spec.labels == "folders":
             raise RecipeError(
                 "dataset.labels is 'folders', but WebDataset samples lie in no class folders",
-                "Set dataset.label_field to the key that holds the label, such as cls.",
+                "Set dataset.labels to 'field' and dataset.label_field to the key that holds the "
+                "label, such as cls, or dataset.labels to 'none'.",
             )
         self.fields = fields
         self._place = place

@@ -1,0 +1,1 @@
+"""Mistakes of users, and what the hints of their errors say."""

@@ -1,0 +1,198 @@
+"""Mistakes about containers: tables, HDF5 files, WebDataset shards, what Hugging Face wrote."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from inspect import signature
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pyarrow as pa
+from pyarrow import parquet
+
+from support.hints import Mistake
+from support.mistakes.files import NONE, png
+
+TABLE = {"x": [1.5, 2.5], "cls": ["a", "b"]}
+SHARD = {"a.png": png(1), "a.cls": b"0", "b.png": png(2), "b.cls": b"1"}
+
+
+def claiming(at: Path) -> None:
+    """Twenty million rows in a kilobyte or so."""
+    column = pa.DictionaryArray.from_arrays(pa.array(np.zeros(20_000_000, np.int8)), ["a"])
+    options = {"row_group_size": 2**30, "data_page_size": 2**30}
+    if "max_rows_per_page" in signature(parquet.write_table).parameters:
+        options["max_rows_per_page"] = 2**30
+    parquet.write_table(pa.table({"x": column}), at / "source/a.parquet", **options)
+
+
+def hdf5(**columns: object) -> object:
+    def make(at: Path) -> None:
+        with h5py.File(at / "source/a.h5", "w") as file:
+            for name, values in columns.items():
+                file[name] = values
+
+    return make
+
+
+def save_to_disk(at: Path) -> None:
+    """As Hugging Face `datasets` does."""
+    folder = at / "saved"
+    folder.mkdir()
+    table = pa.table(TABLE)
+    with pa.ipc.new_stream(folder / "data.arrow", table.schema) as writer:
+        writer.write_table(table)
+    (folder / "state.json").write_text(json.dumps({"_data_files": [{"filename": "data.arrow"}]}))
+
+
+UNKNOWN = np.zeros(2, np.dtype([("a", "i4"), ("b", "f4")]))
+LINK = b"link"
+GOOD_TAR = {"a.tar": {"cat/1.png": png(1)}}
+
+MISTAKES = (
+    Mistake(
+        what="No … below",
+        hint="Set dataset.source to a folder that save_to_disk wrote",
+        given={"a.arrow": b"x", "": save_to_disk},
+        followed=({"dataset.source": "AT/saved"},),
+    ),
+    Mistake(
+        what="holds …, which cannot be packed",
+        hint="Name the columns that count",
+        given={"a.parquet": {**TABLE, "day": [dt.date(2026, 1, 1)] * 2}},
+        followed=(
+            {"dataset.fields": {"x": "x"}},
+            {"a.parquet": {**TABLE, "day": ["2026-01-01"] * 2}},
+        ),
+    ),
+    Mistake(
+        what="cannot be read as a … file",
+        hint="Write or copy it again",
+        given={"a.parquet": b"PAR1"},
+        followed=({"a.parquet": TABLE},),
+    ),
+    Mistake(
+        what="Column … cannot be a field",
+        hint="Name the columns that count in dataset.fields",
+        given={"a.parquet": {"My column": ["a", "b"]}},
+        followed=({"dataset.fields": {"text": "My column"}},),
+    ),
+    Mistake(
+        what="None of the … containers",
+        hint="remove it to take all",
+        given={"a.parquet": TABLE, "dataset.include": ["b*.parquet"]},
+        followed=({"dataset.include": None}, {"dataset.include": ["a*.parquet"]}),
+    ),
+    Mistake(
+        what="but samples of format '…' are not told by paths",
+        hint="Leave it out; name their own",
+        given={
+            "a.parquet": TABLE,
+            "l.csv": "path,label\n",
+            "dataset.index": "l.csv",
+            "dataset.format": "parquet",
+        },
+        followed=(
+            {"dataset.index": None, "dataset.label_field": "cls"},
+            {"dataset.index": None, "dataset.group_field": "cls"},
+        ),
+    ),
+    Mistake(
+        what="' lie in none",
+        hint="Set dataset.labels to 'field' and dataset.label_field",
+        given={"a.parquet": TABLE, "dataset.labels": "folders"},
+        followed=({"dataset.labels": "field", "dataset.label_field": "cls"}, NONE),
+    ),
+    Mistake(
+        what="lie in no class folders",
+        hint="Set dataset.labels to 'field' and dataset.label_field",
+        given={"a.tar": SHARD, "dataset.labels": "folders"},
+        followed=({"dataset.labels": "field", "dataset.label_field": "cls"}, NONE),
+    ),
+    Mistake(
+        what="but dataset.label_field names no column",
+        hint="Name the column that holds the numbers",
+        given={"a.parquet": TABLE, "dataset.label_kind": "value"},
+        followed=({"dataset.label_field": "x"},),
+    ),
+    Mistake(
+        what="has no column '…'",
+        hint="",
+        given={"a.parquet": TABLE, "dataset.label_field": "clas"},
+        followed=({"dataset.label_field": "cls"},),
+    ),
+    Mistake(
+        what="holds text, but dataset.label_kind is 'value'",
+        hint="Set dataset.label_kind to 'class', or name a column of numbers",
+        given={"a.parquet": TABLE, "dataset.label_field": "cls", "dataset.label_kind": "value"},
+        followed=({"dataset.label_kind": "class"}, {"dataset.label_field": "x"}),
+    ),
+    Mistake(
+        what="in others it is",
+        hint="Make the files equal, or name the columns that count",
+        given={"a.parquet": TABLE, "b.parquet": {**TABLE, "x": ["c", "d"]}},
+        followed=({"b.parquet": TABLE}, {"dataset.fields": {"word": "cls"}}),
+    ),
+    Mistake(
+        what="the … is …, which is",
+        hint="Correct it; numbers to predict need",
+        given={"a.parquet": TABLE, "dataset.label_field": "x"},
+        followed=({"a.parquet": {**TABLE, "x": [1, 2]}}, {"dataset.label_kind": "value"}),
+    ),
+    # HDF5
+    Mistake(
+        what="have different numbers of rows",
+        hint="Name those that count in dataset.fields",
+        given={"": hdf5(x=np.zeros(3), y=np.zeros((3, 2)), mean=np.zeros(1))},
+        followed=({"dataset.fields": {"x": "x", "y": "y"}},),
+    ),
+    Mistake(
+        what="is of type …, which cannot be packed",
+        hint="Name the datasets that count",
+        given={"": hdf5(x=np.zeros(2), table=UNKNOWN)},
+        followed=({"dataset.fields": {"x": "x"}},),
+    ),
+    Mistake(
+        what="claims … rows in",
+        hint="Write it again",
+        given={"": claiming},
+        followed=({"a.parquet": TABLE},),
+    ),
+    # tar files
+    Mistake(
+        what="a path that leads out of it",
+        hint="with paths that begin with no '/'",
+        given={"a.tar": [("../cat/1.png", png(1))]},
+        followed=(GOOD_TAR,),
+    ),
+    Mistake(
+        what="holds '…', which is",
+        hint="Write the tar file again with the files themselves",
+        given={"a.tar": [("cat/1.png", png(1)), ("cat/2.png", LINK)]},
+        followed=(GOOD_TAR,),
+    ),
+    Mistake(
+        what="Sample '…' of … has no '",
+        hint="Write dataset.fields as in {image: 'jpg;png'}",
+        given={"a.tar": {"a.jpg": png(1), "a.cls": b"0", "b.png": png(2), "b.cls": b"1"}},
+        followed=({"dataset.fields": {"image": "jpg;png"}},),
+    ),
+    Mistake(
+        what="The label of '",
+        hint="Correct it, or set dataset.label_kind to 'class'",
+        given={
+            "a.tar": {**SHARD, "b.cls": b"x"},
+            "dataset.label_kind": "value",
+            "dataset.label_field": "cls",
+        },
+        followed=({"a.tar": SHARD}, {"dataset.label_kind": "class"}),
+    ),
+    Mistake(
+        what="' twice",
+        hint="Write it again without the copy",
+        given={"a.tar": [*SHARD.items(), ("b.cls", b"0")]},
+        followed=({"a.tar": SHARD},),
+    ),
+)

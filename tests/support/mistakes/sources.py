@@ -1,0 +1,402 @@
+"""Mistakes about what lies in a source: files, index files, and functions that read."""
+
+from __future__ import annotations
+
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+
+from support.hints import Mistake
+from support.mistakes.files import (
+    CATS,
+    FLAT,
+    INDEXED,
+    NONE,
+    ROWS,
+    RUN,
+    copied_folder,
+    link_to,
+    linked_folder,
+    npy,
+    npz,
+    png,
+    reader,
+    renamed,
+    unnamed,
+)
+
+CSV = "petal,species\n1.5,setosa\n2.5,virginica\n"
+JSONL = '{"petal": 1.5, "species": "a"}\n{"petal": 2.5, "species": "b"}\n'
+PAIRS = {
+    "1.png": png(1),
+    "1.txt": b"one",
+    "2.png": png(2),
+    "2.txt": b"two",
+    **NONE,
+    "dataset.fields": {"image": "*.png", "text": "*.txt"},
+}
+
+
+def packed_tar(name: str, mode: str) -> Callable[[Path], None]:
+    def make(at: Path) -> None:
+        (at / "source").mkdir(exist_ok=True)
+        (at / "1.png").write_bytes(png(1))
+        with tarfile.open(at / "source" / name, mode) as archive:  # type: ignore[call-overload]
+            archive.add(at / "1.png", "cat/1.png")
+
+    return make
+
+
+MISTAKES = (
+    # where the source is, and of which form
+    Mistake(
+        what="The source folder … …",
+        hint="Set dataset.source to the folder of the raw samples",
+        given={**CATS, "dataset.source": "AT/sources"},
+        followed=({"dataset.source": "AT/source"},),
+    ),
+    Mistake(
+        what="The source folder … …",
+        hint="writes the samples of the example",
+        given={"dataset.source": "AT/digits"},
+        followed=({RUN: True},),
+    ),
+    Mistake(
+        what="The source folder … …",
+        hint="Where each row names a file in a column 'path'",
+        given={**FLAT, "rows.csv": ROWS, "dataset.source": "AT/source/rows.csv"},
+        followed=({"dataset.source": "AT/source", "dataset.index": "rows.csv"},),
+    ),
+    *(
+        Mistake(
+            what="The source folder … …",
+            hint="are read from Parquet files alone",
+            given={f"my rows{ending}": text, "dataset.source": f"AT/source/my rows{ending}"},
+            followed=({RUN: True, "dataset.source": "AT/source/my rows.parquet", **more},),
+        )
+        for ending, text in ((".csv", CSV), (".jsonl", JSONL))
+        for more in ({}, {"dataset.label_field": "species"})
+    ),
+    Mistake(
+        what="matches dataset.include: ",
+        hint="are read from Parquet files alone",
+        given={"a.csv": CSV},
+        followed=({RUN: True, "dataset.source": "AT/source/a.parquet"},),
+    ),
+    Mistake(
+        what="There is no … file",
+        hint="are read from Parquet files alone",
+        given={"a.csv": CSV, "dataset.format": "parquet"},
+        followed=({RUN: True, "dataset.source": "AT/source/a.parquet"},),
+    ),
+    Mistake(
+        what="has no column ",
+        hint="…",
+        given={**FLAT, "a.csv": CSV, "dataset.index": "a.csv"},
+        followed=({RUN: True, "dataset.source": "AT/source/a.parquet", "dataset.index": None},),
+    ),
+    *(
+        Mistake(
+            what=what,
+            hint=hint,
+            given={"": packed_tar(f"a b{ending}", mode), **more},
+            followed=({RUN: True, **then},),
+        )
+        for ending, mode in (
+            (".tar.gz", "w:gz"),
+            (".tgz", "w:gz"),
+            (".tar.bz2", "w:bz2"),
+            (".tar.xz", "w:xz"),
+        )
+        for what, hint, more, then in (
+            ("There is no … file", "decompress it first", {"dataset.format": "tar"}, {}),
+            ("matches dataset.include: ", "decompress it first", {}, {}),
+            (
+                "The source folder … …",
+                "Then set dataset.source to what it writes.",
+                {"dataset.source": f"AT/source/a b{ending}"},
+                {"dataset.source": "AT/source/a b.tar"},
+            ),
+        )
+    ),
+    Mistake(
+        what="There is no … file",
+        hint="or correct dataset.format",
+        given={**CATS, "dataset.format": "parquet"},
+        followed=({"dataset.format": "files"},),
+    ),
+    Mistake(
+        what="There is no … file",
+        hint="Set dataset.source to the folder that holds them",
+        given={**CATS, "../tars/a.tar": {"cat/1.png": png(1)}, "dataset.format": "tar"},
+        followed=({"dataset.source": "AT/tars"},),
+    ),
+    Mistake(
+        what="files of different forms",
+        hint="Set dataset.format to one of",
+        given={"a.tar": {"cat/1.png": png(1)}, "b.parquet": {"x": [1, 2]}},
+        followed=({"dataset.format": "tar"}, {"dataset.format": "parquet"}),
+    ),
+    # which files count
+    Mistake(
+        what="matches dataset.include: ",
+        hint="Set dataset.include to patterns",
+        given={"cat/1.txt": b"a"},
+        followed=({"dataset.include": ["**/*.txt"]},),
+    ),
+    Mistake(
+        what="is empty",
+        hint="Put your samples there, or set dataset.source",
+        given={".hidden": b""},
+        followed=(
+            CATS,
+            {**{f"../full/{n}": c for n, c in CATS.items()}, "dataset.source": "AT/full"},
+        ),
+    ),
+    Mistake(
+        what="lies in no class folder",
+        hint="Move it into a folder named by its class",
+        given=FLAT,
+        followed=(
+            {"1.png": None, "2.png": None, **CATS},
+            NONE,
+            {"l.csv": ROWS, "dataset.labels": "index", "dataset.index": "l.csv"},
+        ),
+    ),
+    Mistake(
+        what="The source holds both",
+        hint="or name the files of each field in dataset.fields",
+        given={"1.png": png(1), "1.npy": npy([1]), **NONE},
+        followed=(
+            {"dataset.include": ["*.png"]},
+            {"dataset.fields": {"image": "*.png", "array": "*.npy"}},
+        ),
+    ),
+    Mistake(
+        what="whose arrays name the fields, cannot be read",
+        hint="Repair or remove it",
+        given={"1.npz": b"x", "2.npz": npz(a=[1]), **NONE},
+        followed=({"1.npz": npz(a=[2])}, {"1.npz": None}),
+    ),
+    Mistake(
+        what="The samples have a field 'label'",
+        hint="Give that field another name",
+        given={"cat/1.npz": npz(label=[1])},
+        followed=({"cat/1.npz": npz(mask=[1])}, NONE),
+    ),
+    Mistake(
+        what="The samples have a field 'label'",
+        hint="Give that field another name",
+        given={"a.parquet": {"label": [1, 2], "cls": ["a", "b"]}, "dataset.label_field": "cls"},
+        followed=({"dataset.fields": {"number": "label"}}, NONE),
+    ),
+    Mistake(
+        what="There are two samples",
+        hint="Rename or remove one of them",
+        given={"a.tar": [("cat/1.png", png(1)), ("dog/2.png", png(2)), ("cat/1.png", png(3))]},
+        followed=(
+            {"a.tar": {"cat/1.png": png(1), "dog/2.png": png(2)}},
+            {"a.tar": {"cat/1.png": png(1), "dog/2.png": png(2), "cat/3.png": png(3)}},
+        ),
+    ),
+    Mistake(
+        what="is a link to the folder",
+        hint="copy the folder into the source folder",
+        given={"": linked_folder},
+        followed=({"": copied_folder}, {"dataset.source": "AT/elsewhere"}),
+    ),
+    Mistake(
+        what="is a link that leaves the source folder",
+        hint="Copy the file into the source folder",
+        given={"": link_to("cat/1.png")},
+        followed=({"cat/1.png": None, "cat/2.png": png(2)}, {"dataset.source": "AT/elsewhere"}),
+    ),
+    Mistake(
+        what="is not UTF-8",
+        hint="Rename the file",
+        given={"": unnamed, **NONE},
+        followed=({"": renamed},),
+    ),
+    # files of several fields
+    Mistake(
+        what="matches a pattern of dataset.fields",
+        hint="Patterns match names as they are written",
+        given={**PAIRS, "dataset.fields": {"image": "*.PNG"}},
+        followed=({"dataset.fields": {"image": "*.png"}},),
+    ),
+    Mistake(
+        what="files of … samples are missing",
+        hint="Each sample needs a file for every field",
+        given={**PAIRS, "2.txt": None},
+        followed=({"2.txt": b"two"},),
+    ),
+    Mistake(
+        what="dataset.fields.… is '",
+        hint="Write a pattern with one star in the file's name",
+        given={**PAIRS, "dataset.fields": {"image": "*/*.png"}},
+        followed=({"dataset.fields": {"image": "*.png"}},),
+    ),
+    Mistake(
+        what="comes from the files and from a column",
+        hint="Name the columns that count",
+        given={**INDEXED, "l.csv": "path,image\n1.png,a\n2.png,b\n"},
+        followed=({"dataset.fields": {"text": "image"}},),
+    ),
+    # index files
+    Mistake(
+        what="is neither text nor a whole number",
+        hint="Numbers to predict need dataset.label_kind",
+        given={
+            **FLAT,
+            "l.jsonl": '{"path": "1.png", "label": 0.5}\n{"path": "2.png", "label": 1}',
+            "dataset.index": "l.jsonl",
+        },
+        followed=({"dataset.label_kind": "value"},),
+    ),
+    Mistake(
+        what="… …",
+        hint="Keep one of the lines",
+        given={**INDEXED, "l.csv": ROWS + "1.png,dog\n"},
+        followed=({"l.csv": ROWS},),
+    ),
+    Mistake(
+        what="dataset.index is '…'",
+        hint="Valid: a .csv, .jsonl or .parquet file",
+        given={**INDEXED, "l.txt": ROWS, "dataset.index": "l.txt"},
+        followed=({"l.csv": ROWS, "dataset.index": "l.csv"},),
+    ),
+    Mistake(
+        what="which is not below the source folder",
+        hint="Put the index file into the source",
+        given={**INDEXED, "../l.csv": ROWS, "dataset.index": "../l.csv"},
+        followed=({"l.csv": ROWS, "dataset.index": "l.csv"},),
+    ),
+    Mistake(
+        what="The index file",
+        hint="Index files in",
+        given={**INDEXED, "l.csv": ROWS, "dataset.index": "ll.csv"},
+        followed=({"dataset.index": "l.csv"},),
+    ),
+    Mistake(
+        what="has no column ",
+        hint="Columns found: ",
+        given={**INDEXED, "l.csv": ROWS, "dataset.label_field": "class"},
+        followed=({"dataset.label_field": "label"}, {"l.csv": ROWS.replace("label", "class")}),
+    ),
+    Mistake(
+        what="' is not below the source folder",
+        hint="Write paths relative to dataset.source",
+        given={**INDEXED, "l.csv": ROWS.replace("1.png", "/data/1.png")},
+        followed=({"l.csv": ROWS},),
+    ),
+    Mistake(
+        what=" is empty",
+        hint="Fill it in, or remove the line and the file",
+        given={**INDEXED, "l.csv": ROWS.replace("cat", "")},
+        followed=({"l.csv": ROWS}, {"1.png": None, "l.csv": "path,label\n2.png,dog\n"}),
+    ),
+    Mistake(
+        what="files have no",
+        hint="Add them to the index, or narrow dataset.include",
+        given={**INDEXED, "3.png": png(3), "l.csv": ROWS},
+        followed=({"l.csv": ROWS + "3.png,dog\n"}, {"dataset.include": ["[12].png"]}),
+    ),
+    Mistake(
+        what="have no file",
+        hint="Remove the lines, or check that the paths are relative",
+        given={**INDEXED, "2.png": None, "2.bin": png(2), "l.csv": ROWS},
+        followed=(
+            {"l.csv": "path,label\n1.png,cat\n"},
+            {"2.png": png(2)},
+            {"dataset.include": ["*.png", "2.bin"], "2.bin": None, "2.png": png(2)},
+            {"2.png": png(2)},
+        ),
+    ),
+    Mistake(
+        what="but there is no index file with columns",
+        hint="Name a CSV, JSONL or Parquet file",
+        given={**FLAT, "l.csv": ROWS, "dataset.label_field": "label"},
+        followed=({"dataset.index": "l.csv"},),
+    ),
+    Mistake(
+        what="…",
+        hint="Remove or rename one",
+        given={**INDEXED, "l.csv": ROWS, "l.jsonl": ""},
+        followed=({"l.jsonl": None}, {"l.jsonl": None, "m.jsonl": ""}),
+    ),
+    Mistake(
+        what="has two columns",
+        hint="Rename one",
+        given={**INDEXED, "l.csv": "path,label,label\n1.png,a,b\n2.png,a,b\n"},
+        followed=({"l.csv": "path,label,labels\n1.png,a,b\n2.png,a,b\n"},),
+    ),
+    Mistake(
+        what="of the index … holds bytes",
+        hint="Take it as dataset.source",
+        given={
+            **FLAT,
+            "l.parquet": {"path": ["1.png", "2.png"], "raw": [b"a", b"b"]},
+            "dataset.index": "l.parquet",
+        },
+        followed=(
+            {"dataset.source": "AT/source/l.parquet", "dataset.index": None},
+            {"l.parquet": {"path": ["1.png", "2.png"]}},
+        ),
+    ),
+    Mistake(
+        what="holds values that are no numbers",
+        hint="or set dataset.label_kind to 'class'",
+        given={**INDEXED, "l.csv": ROWS, "dataset.label_kind": "value"},
+        followed=({"l.csv": "path,label\n1.png,1\n2.png,2\n"}, {"dataset.label_kind": "class"}),
+    ),
+    Mistake(
+        what="' has no value",
+        hint="Write a number (or nan) in every row",
+        given={**INDEXED, "l.csv": "path,label,age\n1.png,cat,3\n2.png,cat,\n"},
+        followed=(
+            {"l.csv": "path,label,age\n1.png,cat,3\n2.png,cat,nan\n"},
+            {"l.csv": ROWS},
+            {
+                "l.csv": "path,label,age,n\n1.png,cat,3,1\n2.png,cat,,1\n",
+                "dataset.fields": {"n": "n"},
+            },
+        ),
+    ),
+    Mistake(
+        what="Column … cannot be a field",
+        hint="Name the columns that count in dataset.fields",
+        given={**INDEXED, "l.csv": "path,label,My column\n1.png,cat,a\n2.png,cat,b\n"},
+        followed=({"dataset.fields": {"text": "My column"}},),
+    ),
+    # functions that read, one of which writes to the source
+    Mistake(
+        what="since the source folder was listed",
+        hint="Pack again when nothing writes",
+        given=reader("touching"),
+        followed=({},),
+    ),
+    Mistake(
+        what="returned … as '",
+        hint="Valid: bytes, str, numbers and numpy arrays",
+        given=reader("objects"),
+        followed=(reader("good"),),
+    ),
+    Mistake(
+        what="returned … for ",
+        hint="Return a dict of fields",
+        given=reader("listed"),
+        followed=(reader("good"),),
+    ),
+    Mistake(
+        what="The reader of dataset.reader raised",
+        hint="Correct the function, or narrow",
+        given=reader("raising"),
+        followed=(reader("good"), {"dataset.include": ["2.dat"]}),
+    ),
+    Mistake(
+        what="Both dataset.reader and dataset.fields are given",
+        hint="keep one",
+        given={**reader("good"), "dataset.fields": {"x": "*.dat"}},
+        followed=({"dataset.fields": None}, {"dataset.reader": None, **NONE}),
+    ),
+)
