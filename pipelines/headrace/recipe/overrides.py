@@ -189,7 +189,8 @@ def check_from_outside(overrides: Sequence[str]) -> None:
             raise RecipeError(
                 f"The override '{told}' sets '{refused[0]}', which only a recipe's file may say",
                 "From Airflow no targets and no arguments of PyTorch's compiler or Lightning's "
-                "Trainer are taken, but for numbers, true and false. Write it into a recipe file.",
+                "Trainer are taken, but for numbers, true and false of callbacks and loggers. "
+                "Write it into a recipe file.",
             )
 
 

@@ -109,7 +109,12 @@ MISTAKES = (
             (".tar.xz", "w:xz"),
         )
         for what, hint, more, then in (
-            ("There is no … file", "decompress it first", {"dataset.format": "tar"}, {}),
+            (
+                "There is no … file",
+                "decompress it first",
+                {"dataset.format": "tar", "README": ""},
+                {},
+            ),
             ("matches dataset.include: ", "decompress it first", {}, {}),
             (
                 "The source folder … …",
@@ -141,8 +146,8 @@ MISTAKES = (
     Mistake(
         what="matches dataset.include: ",
         hint="Set dataset.include to patterns",
-        given={"cat/1.txt": b"a"},
-        followed=({"dataset.include": ["**/*.txt"]},),
+        given={"cat/1.dcm": b"a"},
+        followed=({"dataset.include": ["**/*.dcm"]},),
     ),
     Mistake(
         what="is empty",

@@ -271,7 +271,7 @@ def test_mixed_shapes_name_two_files_and_the_way_out(
         pack(make_context(image_source), in_process)
     message = str(caught.value)
     assert "'dog/04.png' has shape (3, 5) uint8, 'cat/01.png' has (3, 4) uint8" in message
-    assert "pack.images" in message
+    assert "pack.fields.image.keep to 'encoded'" in message
     folder, manifest = packed(
         pack(make_context(image_source, pack={"images": "encoded"}), in_process)
     )

@@ -61,23 +61,19 @@ def rows_as_samples(path: str) -> str:
     start = "Rows that are samples themselves are read from Parquet files alone"
     if suffix not in _READ_BY:
         return f"{start}: set dataset.source to {path}, without dataset.index."
-    module = _READ_BY[suffix].partition(".")[0]
     code = (
-        f"import sys; from pyarrow import {module}, parquet; "
+        f"import sys; from pyarrow import {_READ_BY[suffix].partition('.')[0]}, parquet; "
         f"parquet.write_table({_READ_BY[suffix]}(sys.argv[1]), sys.argv[2])"
     )
     command = shlex.join(["python", "-c", code, path, f"{stem}.parquet"])
-    return (
-        f"{start}: write one with `{command}` and set dataset.source to {stem}.parquet, without "
-        "dataset.index."
-    )
+    then = f"set dataset.source to {stem}.parquet, without dataset.index."
+    return f"{start}: write one with `{command}` and {then}"
 
 
-def only_way_in(place: SourcePlace, paths: Iterable[str]) -> str:
-    """What to do when all files of a place are such; empty when there are others."""
+def ways_in(place: SourcePlace, paths: Iterable[str]) -> set[str]:
+    """What `way_in` says of the files of a place, the empty text included."""
     folder = "" if place.folder is None else f"{place.folder}/"
-    ways = {way_in(folder + path) for path in paths}
-    return "" if "" in ways else min(ways, default="")
+    return {way_in(folder + path) for path in paths}
 
 
 def field_of(name: str, path: str) -> SourceField:
@@ -173,7 +169,7 @@ def _no_container(
     return RecipeError(
         f"There is no {form} file ({', '.join(suffixes)}) among the {len(others):,} files in "
         f"{place.name}",
-        only_way_in(place, others)
+        max(ways_in(place, others), default="")
         or "Set dataset.source to the folder that holds them, or correct dataset.format.",
     )
 

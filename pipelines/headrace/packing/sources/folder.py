@@ -25,9 +25,9 @@ from headrace.packing.sources.files import (
     is_text_sample,
     kind_of,
     no_second_label,
-    only_way_in,
     plural,
     suffix_of,
+    ways_in,
 )
 from headrace.packing.sources.index import Index, index_of
 from headrace.packing.sources.parts import grouped, made_of, parts_of, patterns_of, values_of
@@ -148,7 +148,7 @@ def _included(
         )
     raise RecipeError(
         f"None of the {len(others):,} files in {place.name} matches dataset.include: {patterns}",
-        only_way_in(place, others) or "Set dataset.include to patterns that match your samples.",
+        min(ways_in(place, others)) or "Set dataset.include to patterns that match your samples.",
     )
 
 

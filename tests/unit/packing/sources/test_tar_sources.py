@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from headrace.errors import DataError, HeadraceError, RecipeError
+from headrace.errors import DataError, HeadraceError
 from headrace.objects.store import open_store
 from headrace.packing.samples import NOTHING, Source, Unreadable
 from headrace.packing.sources.folder import tar_source
@@ -111,12 +111,6 @@ def test_wrong_tar_files(tmp_path: Path, make, message: str) -> None:  # type: i
     (source / "x.tar").write_bytes(make(tmp_path))
     with pytest.raises(DataError, match=message):
         open_source(spec_of(source, format="tar")).list_samples()
-
-
-def test_compressed_tar_files_are_told(tmp_path: Path) -> None:
-    (tmp_path / "a.tar.gz").write_bytes(b"x")
-    with pytest.raises(RecipeError, match=r"a\.tar\.gz is a compressed tar file\n.*decompress"):
-        open_source(spec_of(tmp_path, format="tar")).list_samples()
 
 
 def test_a_tar_file_that_changes_while_packing(tmp_path: Path) -> None:

@@ -1,0 +1,348 @@
+"""Mistakes in recipes, sites and overrides, told before anything starts."""
+
+from __future__ import annotations
+
+from support.hints import Mistake
+
+CODE = """
+from lightning.pytorch import LightningModule
+from torch import nn
+class Block(nn.Module): ...
+class Model(LightningModule):
+    def __init__(self, width: int, part=None): ...
+    def made(self): ...
+class NoModule: ...
+def read(path, factor): ...
+"""
+TEAMS = "../home/teams.yaml"
+FSDP = {"recipe.trainer.strategy": "fsdp", "recipe.trainer.accelerator": "gpu"}
+ELSEWHERE = {"site.folder": "AT/{user}"}
+CSV = "lightning.pytorch.loggers.CSVLogger"
+MAP = "torchmetrics.detection.MeanAveragePrecision"
+OUTSIDE = {"outside": True}
+
+
+def overrides(*texts: str, **more: object) -> dict[str, object]:
+    return {"overrides": list(texts), **more}
+
+
+MISTAKES = (
+    # who may use a site, and as whom
+    Mistake(
+        what="may not use site",
+        hint="Whoever writes the site file decides",
+        given={"site.allowed_users": ["ada"], "user": "eve"},
+        followed=({"site.allowed_users": ["ada", "eve"]},),
+    ),
+    Mistake(
+        what="has the team '…', which is not known",
+        hint="Write its users into",
+        given={"site.allowed_users": ["@vision"], "user": "ada"},
+        followed=({TEAMS: "vision: [ada]\n"},),
+    ),
+    Mistake(
+        what="has the team '…', which is not known",
+        hint="",
+        given={"site.allowed_users": ["@visoin"], "user": "ada", TEAMS: "vision: [ada]\n"},
+        followed=({"site.allowed_users": ["@vision"]},),
+    ),
+    *(
+        Mistake(
+            what=what,
+            hint="Write a list of users for each team",
+            given={"site.allowed_users": ["@vision"], "user": "ada", TEAMS: text},
+            followed=({TEAMS: "vision: [ada, grace]\n"},),
+        )
+        for what, text in (("…: ……", "vision: ada\n"), ("… cannot be read: …", "vision: [ada\n"))
+    ),
+    Mistake(
+        what="and nobody did",
+        hint="Trigger the DAG yourself",
+        given={**ELSEWHERE, "user": ""},
+        followed=({"user": "someone-else"}, {"site.folder": "AT/site"}),
+    ),
+    Mistake(
+        what="is no name of a Unix account",
+        hint="Say in `accounts` of the site",
+        given={**ELSEWHERE, "user": "ada@lab.org"},
+        followed=({"site.accounts": {"ada@lab.org": "ada"}},),
+    ),
+    Mistake(
+        what="is none of a person",
+        hint="Accounts from uid … on may be used",
+        given={**ELSEWHERE, "user": "root"},
+        followed=({"site.accounts": {"root": "not-here"}},),
+    ),
+    # targets and their arguments
+    Mistake(
+        what="has no argument",
+        hint="",
+        given={"recipe.model.widht": 8},
+        followed=({"recipe.model.widht": None},),
+    ),
+    Mistake(
+        what="not given in the recipe",
+        hint="It takes: ",
+        given={"recipe.model.width": None},
+        followed=({"recipe.model.width": 4},),
+    ),
+    Mistake(
+        what="takes one … there",
+        hint="ask for a run with each of them",
+        given={"recipe.model.width": [4, 8]},
+        followed=({"recipe.model.width": 4}, {"recipe.model.width": 8}),
+    ),
+    Mistake(
+        what="takes one … there",
+        hint="Write it as",
+        given={"recipe.model.width": "wide"},
+        followed=({"recipe.model.width": 8},),
+    ),
+    Mistake(
+        what="each start of the ranks deletes the metrics.csv",
+        hint="Leave it out",
+        given={"recipe.trainer.loggers": [{"_target_": CSV, "version": "a"}]},
+        followed=({"recipe.trainer.loggers": [{"_target_": CSV}]},),
+    ),
+    Mistake(
+        what="is not installed on the machine that trains",
+        hint="Without any package: ",
+        given={
+            "recipe.trainer.loggers": [{"_target_": "lightning.pytorch.loggers.CometLogger"}],
+            "site.allowed_targets": ["lightning.pytorch.loggers.CometLogger"],
+        },
+        followed=({"recipe.trainer.loggers": [{"_target_": CSV}]},),
+    ),
+    Mistake(
+        what="of masks keeps other things than tensors",
+        hint="Compare boxes, iou_type: bbox",
+        given={
+            "recipe.evaluate.metrics": [{"_target_": MAP, "iou_type": "segm"}],
+            "site.roles.gpu.env": {"PYTHONPATH": "/packages/of/the/nodes"},
+        },
+        followed=({"recipe.evaluate.metrics": [{"_target_": MAP, "iou_type": "bbox"}]},),
+    ),
+    Mistake(
+        what="cannot be imported",
+        hint="Correct the file",
+        given={"../code/MODULE.py": "class Model(\n"},
+        followed=({"../code/MODULE.py": CODE},),
+    ),
+    Mistake(
+        what="which is no class of the model's code",
+        hint="",
+        given={**FSDP, "recipe.trainer.fsdp.wrap": ["Blok"]},
+        followed=({"recipe.trainer.fsdp.wrap": ["Block"]},),
+    ),
+    Mistake(
+        what="…",
+        hint="They are in",
+        given={"recipe.model._target_": "MODULE.Modle"},
+        followed=({"recipe.model._target_": "MODULE.Model"},),
+    ),
+    Mistake(
+        what="not a …",
+        hint="Derive it from",
+        given={"recipe.model._target_": "MODULE.NoModule", "recipe.model.width": None},
+        followed=({"../code/MODULE.py": CODE.replace("NoModule:", "NoModule(LightningModule):")},),
+    ),
+    Mistake(
+        what="The site does not allow the target",
+        hint="or put your code below one of its",
+        given={"recipe.model": {"_target_": "sklearn.linear_model.Ridge"}},
+        followed=(
+            {"site.allowed_targets": ["sklearn.linear_model.Ridge"]},
+            {"recipe.model": {"_target_": "MODULE.Model", "width": 8}},
+        ),
+    ),
+    Mistake(
+        what="is an attribute, not a class or function",
+        hint="Name the class itself",
+        given={"recipe.model._target_": "MODULE.Model.made"},
+        followed=({"recipe.model._target_": "MODULE.Model"},),
+    ),
+    Mistake(
+        what="but 'trainer.extra' holds plain values",
+        hint="loggers to 'trainer.loggers'",
+        given={"recipe.trainer.extra": {"profiler": {"_target_": CSV}}},
+        followed=({"recipe.trainer.extra": None, "recipe.trainer.loggers": [{"_target_": CSV}]},),
+    ),
+    Mistake(
+        what="does not allow code from",
+        hint="Move the code there, or add its folder to",
+        given={"recipe.code": ["AT/mine"], "../mine/MODULE.py": CODE},
+        followed=({"recipe.code": ["AT/code"]}, {"site.allowed_code": ["AT/mine"]}),
+    ),
+    Mistake(
+        what="… is …",
+        hint="Valid: ….",
+        given={"recipe.model.part": {"_target_": "torch.nn.ReLU", "_partial_": "yes"}},
+        followed=({"recipe.model.part": {"_target_": "torch.nn.ReLU", "_partial_": True}},),
+    ),
+    Mistake(
+        what="has the unknown key",
+        hint="",
+        given={"recipe.model.part": {"_target_": "torch.nn.ReLU", "_partail_": True}},
+        followed=({"recipe.model.part": {"_target_": "torch.nn.ReLU", "_partial_": True}},),
+    ),
+    Mistake(
+        what="but no '_target_'",
+        hint="Name one, or leave it out",
+        given={"recipe.model.part": {"_partial_": True}},
+        followed=(
+            {"recipe.model.part": {"_target_": "torch.nn.ReLU", "_partial_": True}},
+            {"recipe.model.part": {}},
+        ),
+    ),
+    # what a recipe asks of a site
+    Mistake(
+        what="but dataset.labels is 'none'",
+        hint="Say where labels come from",
+        given={"recipe.dataset.labels": "none"},
+        followed=(
+            {"recipe.dataset.labels": "folders"},
+            {"recipe.dataset.labels": "index", "recipe.dataset.index": "l.csv"},
+            {"recipe.dataset.labels": "field", "recipe.dataset.label_field": "cls"},
+            {"recipe.evaluate.task": "custom"},
+            {"recipe.evaluate": None},
+        ),
+    ),
+    Mistake(
+        what="has no 'dataset': what it trains by brings its own data",
+        hint="Name one, as in dataset: ",
+        given={
+            "packed": True,
+            "recipe.dataset": None,
+            "recipe.model": None,
+            "recipe.evaluate": None,
+            "recipe.train.script": "AT/code/mine.py",
+        },
+        followed=({"recipe.dataset": {"name": "mine", "source": "AT/source"}},),
+    ),
+    Mistake(
+        what="for the role '…', which site",
+        hint="",
+        given={"recipe.train.role": "gup"},
+        followed=({"recipe.train.role": "gpu"},),
+    ),
+    Mistake(
+        what="which lies outside of dataset.source",
+        hint="Write its path below dataset.source",
+        given={"recipe.dataset.index": "/data/l.csv", "recipe.dataset.labels": "index"},
+        followed=({"recipe.dataset.index": "l.csv"},),
+    ),
+    Mistake(
+        what="does not let recipes go",
+        hint="For more, write into the site: ",
+        given={"recipe.dataset.source": "/data/raw"},
+        followed=({"recipe.dataset.source": "AT/source"}, {"site.allowed_sources": ["/data/raw"]}),
+    ),
+    Mistake(
+        what="', no path",
+        hint="Write the whole path",
+        given={"recipe.trainer.loggers": [{"_target_": CSV, "save_dir": "$HOME/logs"}]},
+        followed=({"recipe.trainer.loggers": [{"_target_": CSV, "save_dir": "AT/out/logs"}]},),
+    ),
+    Mistake(
+        what="ranks cannot share equally",
+        hint="Nearest valid: ",
+        given={"recipe.data.global_batch_size": 63},
+        followed=({"recipe.data.global_batch_size": 62}, {"recipe.data.global_batch_size": 64}),
+    ),
+    Mistake(
+        what="train.nodes is",
+        hint="Ask for fewer, or raise roles.",
+        given={"recipe.train.nodes": 2},
+        followed=({"recipe.train.nodes": 1}, {"site.roles.gpu.nodes": 2}),
+    ),
+    Mistake(
+        what="ranks cannot be divided",
+        hint="Set it to a divisor of",
+        given={**FSDP, "recipe.trainer.fsdp.tensor_parallel_size": 3},
+        followed=({"recipe.trainer.fsdp.tensor_parallel_size": 2},),
+    ),
+    # overrides
+    Mistake(
+        what="takes out what is not there",
+        hint="a list is written anew: trainer.callbacks=[]",
+        given=overrides("~model.widht"),
+        followed=(
+            overrides("~model.width", "+model.width=4"),
+            overrides(),
+            overrides("trainer.callbacks=[]"),
+        ),
+    ),
+    Mistake(
+        what="names several values, and a run has one",
+        hint="A list has brackets",
+        given=overrides("dataset.include=a*,b*"),
+        followed=(
+            overrides("dataset.include=['a*','b*']"),
+            overrides("dataset.label_field='a,b'", **{"recipe.dataset.labels": "field"}),
+        ),
+    ),
+    Mistake(
+        what="is not of the form key=value",
+        hint="Write for example trainer.max_epochs=3",
+        given=overrides("trainer.max_epochs"),
+        followed=(
+            overrides("trainer.max_epochs=3"),
+            overrides("+trainer.max_steps=3"),
+            overrides("~seed"),
+        ),
+    ),
+    Mistake(
+        what="is none of a recipe",
+        hint="A key has up to",
+        given=overrides(f"{'a.' * 200}b=1"),
+        followed=(overrides("trainer.max_epochs=1"),),
+    ),
+    Mistake(
+        what="adds what is there",
+        hint="To change it: ",
+        given=overrides("+model.width=4"),
+        followed=(overrides("model.width=4"),),
+    ),
+    Mistake(
+        what="does not fit what is there",
+        hint="Entries of a list are numbered",
+        given={
+            **overrides("data.transforms.maximum=1"),
+            "recipe.data.transforms": [
+                {"_target_": "headrace.data.transforms.ScaleToUnit", "maximum": 255}
+            ],
+        },
+        followed=(overrides("data.transforms[0].maximum=1"),),
+    ),
+    Mistake(
+        what="The overrides are",
+        hint="Write them into a recipe file",
+        given=overrides(*["model.width=4"] * 501),
+        followed=(overrides(**{"recipe.model.width": 4}),),
+    ),
+    Mistake(
+        what="which cannot be changed from Airflow",
+        hint="Write it into a recipe file",
+        given=overrides("code=[AT/code]", **OUTSIDE),
+        followed=(overrides(**{"recipe.code": ["AT/code"]}),),
+    ),
+    Mistake(
+        what="holds an interpolation",
+        hint="write interpolations into a recipe",
+        given=overrides("model.width=${seed}", **OUTSIDE),
+        followed=(overrides("model.width=7"), overrides(**{"recipe.model.width": "${seed}"})),
+    ),
+    Mistake(
+        what="which only a recipe's file may say",
+        hint="but for numbers, true and false of callbacks and loggers",
+        given=overrides(
+            "trainer.extra.profiler=simple",
+            **OUTSIDE,
+            **{"recipe.trainer.loggers": [{"_target_": CSV}]},
+        ),
+        followed=(
+            overrides(**{"recipe.trainer.extra": {"profiler": "simple"}}),
+            overrides("trainer.loggers[0].flush_logs_every_n_steps=5"),
+        ),
+    ),
+)
