@@ -39,7 +39,7 @@ def plan_text(run: Run) -> str:
         return f"Nothing can be told of its machines: {error.what}"
     lines = [line for lease in leases for line in lease_words(lease)]
     prediction = read_record(run.folder.prediction, Prediction)
-    lines += [] if prediction is None else plan_words(prediction, leases)
+    lines += [] if prediction is None else plan_words(run.recipe, prediction, leases)
     return "\n".join(_wrapped(line) for line in lines)
 
 

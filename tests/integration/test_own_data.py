@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from headrace.errors import RecipeError
 from headrace.states import StepState
 from support.bad_input import Place, make_place, words
 from support.training import CODE
@@ -40,12 +41,16 @@ def test_a_script_for_torchrun_runs_unchanged_and_goes_on_after_kill_9(place: Pl
     plan = place.shown("plan", "letters", "--site", "here")
     words(plan.output, "gpu: gang of 1 node, 2 ranks each, on local, for train\n")
     words(plan.output, "nothing is packed or staged: the recipe has no dataset")
+    words(plan.output, "how long train will take here; run it once, with arguments")
 
     done = place.run("letters", f"train.args={json.dumps(arguments)}")
     assert done.returncode == 0, done.stdout + done.stderr
     record, attempts = place.newest()
     assert [(row.step, row.state) for row in attempts] == [("train", StepState.SUCCEEDED)]
     assert attempts[0].outputs["restarts"] >= 1
+    with pytest.raises(RecipeError, match="leaves evaluation out") as caught:
+        place.shown("evaluate", record.run_id)
+    assert caught.value.hint.startswith("Only a 'model' can be evaluated")
     log = place.shown("logs", record.run_id, "train").output
     words(log, "epoch 1 from 0: loss", "epoch 2 from 2: loss")
 
@@ -59,6 +64,8 @@ def test_a_script_for_torchrun_runs_unchanged_and_goes_on_after_kill_9(place: Pl
     what_if = place.shown("what-if", "letters", "--site", "here", "--nodes", "1,2")
     words(what_if.output, "letters, by 1 earlier run or trial on here")
 
+    took = json.loads(place.shown("cost", record.run_id, "--by", "kind", "--json").output)
+    assert {each["kind"]: each["train_s"] > 0 for each in took} == {"idle": False, "train": True}
     again = place.headrace("rerun", record.run_id)  # from the snapshot of the last epoch
     assert again.returncode == 0, again.stdout + again.stderr
     newest, _ = place.newest()

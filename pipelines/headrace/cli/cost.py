@@ -21,6 +21,7 @@ from headrace.ledger.ledger import open_ledger
 from headrace.ledger.usage_records import UsageSum
 from headrace.ledger.usage_rows import By
 from headrace.recipe.access import teams_of
+from headrace.recipe.schema import explain
 from headrace.runs.allowances import known_allowances
 from headrace.runs.spending import (
     bring_up_to_date,
@@ -232,9 +233,6 @@ def _read(file: Path) -> Ownership:
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise UserError(f"{file} cannot be read: {error}", "Give a YAML file.") from error
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        raise UserError(
-            f"{file}: {where or 'the file'}: {first['msg']}",
-            "Its keys are explained in docs/explanations/costs.md.",
-        ) from error
+        what, hint = explain(error, Ownership, str(file))
+        explained = "Its keys are explained in docs/explanations/costs.md."
+        raise UserError(what, f"{hint} {explained}".lstrip()) from None

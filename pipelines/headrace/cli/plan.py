@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from headrace.cli.arguments import Recipe
+from headrace.cli import arguments
 from headrace.cli.console import (
     JsonOption,
     SiteOption,
@@ -25,6 +25,7 @@ from headrace.cli.words import most_words
 from headrace.errors import RecipeError, StepError
 from headrace.recipe.load import load_recipe, load_site
 from headrace.recipe.overrides import check_size
+from headrace.recipe.recipe import Recipe
 from headrace.runs.execute import LeasePreview, execute, previews
 from headrace.runs.foresight import BETWEEN, Prediction, predict
 from headrace.runs.runs import RunRequest, create_run
@@ -32,9 +33,12 @@ from headrace.runs.runs import RunRequest, create_run
 CALIBRATION_STEPS = 50
 """Optimizer steps of a training that is run only to tell how long a whole one takes."""
 
+_CALIBRATED = f"`headrace plan --calibrate` runs {CALIBRATION_STEPS} steps to tell"
+_SHORT = "run it once, with arguments that make it short; then plan tells more"
+
 
 def plan(
-    recipe: Recipe,
+    recipe: arguments.Recipe,
     overrides: Overrides = None,
     site: SiteOption = "laptop",
     dry_run: Annotated[
@@ -71,7 +75,7 @@ def plan(
             tell(line)
         if dry_run and each.script:
             typer.echo(f"\n{each.script}")
-    for line in plan_words(prediction, found):
+    for line in plan_words(asked, prediction, found):
         tell(line)
 
 
@@ -86,7 +90,7 @@ def calibrate(request: RunRequest) -> None:
     if recipe.train.script is not None:
         raise RecipeError(
             f"{recipe.name} trains by a script, which alone knows how to do only a few steps",
-            "Run it once, with arguments that make it short; then plan tells more.",
+            f"{_SHORT[0].upper()}{_SHORT[1:]}.",
         )
     most = recipe.trainer.max_steps
     steps = CALIBRATION_STEPS if most < 0 else min(most, CALIBRATION_STEPS)
@@ -109,7 +113,7 @@ def lease_words(lease: LeasePreview) -> Iterator[str]:
         yield f"  {line}"
 
 
-def plan_words(found: Prediction, leases: Sequence[LeasePreview]) -> Iterator[str]:
+def plan_words(recipe: Recipe, found: Prediction, leases: Sequence[LeasePreview]) -> Iterator[str]:
     """What a run will take, by its parts, or of what nothing is known and what to do about it."""
     if found.parts:
         parts = ", ".join(
@@ -125,10 +129,9 @@ def plan_words(found: Prediction, leases: Sequence[LeasePreview]) -> Iterator[st
     if found.unknown:
         yield (
             f"no earlier run tells how long {', '.join(found.unknown)} will take here; "
-            f"`headrace plan --calibrate` runs {CALIBRATION_STEPS} steps to tell"
+            f"{_CALIBRATED if recipe.train.script is None else _SHORT}"
         )
-    steps = {step for lease in leases for step in lease.steps}
-    if steps & {"train", "suite"} and "pack" not in steps:
+    if recipe.dataset is None:
         yield "nothing is packed or staged: the recipe has no dataset"
     seconds = {part.name: part.seconds for part in found.parts}
     for lease in leases:

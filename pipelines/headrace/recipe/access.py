@@ -14,6 +14,7 @@ from yaml import YAMLError
 from headrace.errors import AccessError, HeadraceError, UserError, nearest
 from headrace.recipe.base import Member, Name
 from headrace.recipe.load import available, home, site_now
+from headrace.recipe.schema import explain
 from headrace.recipe.site import Site
 from headrace.recipe.yaml_text import MAX_CHARS, parsed
 
@@ -64,10 +65,7 @@ def _teams_as_of(file: Path, _version: tuple[int, ...]) -> dict[str, tuple[str, 
         with file.open(encoding="utf-8") as text:
             return Teams.model_validate(parsed(text.read(MAX_CHARS + 1))).root
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"] if part != "[key]")
-        words = str(first["msg"]).removeprefix("Value error, ")
-        raise UserError(f"{file}: {where and where + ': '}{words}", _EXAMPLE) from None
+        raise UserError(explain(error, Teams, str(file))[0], _EXAMPLE) from None
     except (YAMLError, UnicodeDecodeError) as error:
         raise UserError(f"{file} cannot be read: {error}", _EXAMPLE) from None
 

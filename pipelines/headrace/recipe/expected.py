@@ -99,7 +99,7 @@ class Expected:
     def _one(self, node: Mapping[str, Any]) -> str:
         if "properties" in node:
             return _mapping(node)
-        if "description" in node:
+        if "description" in node and node.get("type") != "object":
             return str(node["description"])
         choices = [repr(each) for each in node.get("enum", ())]
         if choices:

@@ -96,11 +96,13 @@ def _has_inner(places: Iterable[Place], outer: Place) -> bool:
 
 def _one(item: Problem, expected: Expected, kind: type[BaseModel]) -> tuple[str, str]:
     location = tuple(item["loc"])
-    key = ".".join(map(str, expected.place)) or "the whole"
+    key = ".".join(map(str, expected.place)) or "the file"
     if item["type"] == "extra_forbidden" and expected.num_behind == 1:
         name, key = str(location[-1]), ".".join(map(str, location))
         hint = nearest(name, _valid_in(kind, location[:-1]))
-        return f"unknown key '{key}'", _of_lightning(key, kind) or _with_places(hint, name, kind)
+        if kind in MODELS.values():
+            hint = _of_lightning(key, kind) or _with_places(hint, name, kind)
+        return f"unknown key '{key}'", hint
     if item["type"] == "missing" and not expected.num_behind:
         return f"the key '{key}' is missing", f"'{key}' takes {expected.words}."
     value = item.get("input")

@@ -42,6 +42,8 @@ def spent(context: StepContext, began_at: float, ended_at: float) -> AttemptUsag
     launch = launches[0].ready.launch
     staging_s = sum(each.ready.staging_s for each in launches)
     told: dict[str, Any] = {}
+    if recipe.train.script is not None:  # all of its time is training's, whatever it tells
+        told = {"train_s": max(ended_at - began_at - staging_s, 0.0)}
     started = [(each, each.start) for each in launches if each.start is not None]
     if started:
         start_s = sum(start.at - each.ready.at for each, start in started)

@@ -32,6 +32,8 @@ class Facts(Record):
     """`trainer.monitor` of its recipe."""
     monitor_mode: str = "min"
     """Whether lower values of that are better, `min`, or higher ones, `max`."""
+    own_data: bool = False
+    """Whether what it trains brings its own data: nothing is packed or staged."""
     objectives: tuple[Objective, ...] = ()
     """Of a suite: what it seeks."""
     log_keys: tuple[str, ...] = ()
@@ -60,6 +62,7 @@ def _read(path: str, owner: str, *, is_suite: bool) -> Facts:
         user=user_of(folder, owner),
         monitor=monitor if isinstance(monitor, str) else None,
         monitor_mode=str(trainer.get("monitor_mode", "min")),
+        own_data=kind in ("train", "suite") and "dataset" in recipe and recipe["dataset"] is None,
         objectives=objectives_of(folder) if is_suite else (),
         log_keys=log_keys_of(folder) if is_suite else (),
         is_folded=suite.get("folds") is True or FOLD in _part(suite.get("grid")),

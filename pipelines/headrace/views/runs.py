@@ -89,6 +89,8 @@ class RunRow(Record):
     is_orphan: bool
     """Whether nobody goes on with it, though it has not ended."""
     trials: Trials | None
+    own_data: bool
+    """Whether it has no dataset, so that nothing is packed or staged."""
 
 
 class RunsPage(Record):
@@ -172,6 +174,7 @@ def _row(record: RunRecord, books: Books, now: float) -> RunRow:
         failure=Failure.model_validate(failed) if failed else None,
         is_orphan=is_orphan,
         trials=_trials(facts, summary, books.trials.get(run_id, {})),
+        own_data=facts.own_data,
     )
     if record.state.is_final:
         return row

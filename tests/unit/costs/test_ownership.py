@@ -53,10 +53,11 @@ def test_without_interest_or_gpus_the_sum_is_plain():
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("cluster: {nodes: 0}", "cluster.purchase_usd: Field required"),
-        ("[]", "the file"),
+        ("cluster: {nodes: 0}", "the key 'cluster.purchase_usd' is missing"),
+        ("[]", "the file: give a mapping with keys of cluster, project"),
         ("a: [", "cannot be read"),
-        ("cluster: {utilisation: 1.5, price: 3}", "cluster"),
+        ("cluster: {utilisation: 1.5, price: 3}", "utilisation: give a number .> 0, ≤ 1. .got 1.5"),
+        ("cluster: {utilisation: 1, price: 3}", "unknown key 'cluster.price'"),
     ],
 )
 def test_a_file_that_cannot_be_meant_is_told(tmp_path: Path, content: str, message: str):

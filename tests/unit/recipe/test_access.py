@@ -51,12 +51,12 @@ def test_a_team_that_is_not_there_lets_nobody_in(headrace_home: Path):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("vision: ada", "vision: Input should be a valid tuple"),
-        ("vision: []", "vision: Tuple should have at least 1 item"),
+        ("vision: ada", "vision: give a list (at least 1 entries), each text"),
+        ("vision: []", "vision: give a list (at least 1 entries)"),
         ("vision: ['@speech']", "'@speech' is a team, and teams have users only"),
-        ("vision: ['ada lovelace']", "vision.0: String should match pattern"),
-        ("'vision team': [ada]", "vision team: String should match pattern"),
-        ("- ada", "Input should be a valid dictionary"),
+        ("vision: ['ada lovelace']", "vision.0: give text of the form"),
+        ("'vision team': [ada]", "vision team: give another name for the key, of letters"),
+        ("- ada", "the file: give a mapping, each a list (at least 1 entries)"),
         ("vision: [ada", "cannot be read"),
     ],
 )

@@ -58,6 +58,19 @@ def page(run: Run) -> RunPage:
     return run_page(run.run_id, can_act=True)
 
 
+@pytest.mark.parametrize("kind", ["train", "suite"])
+def test_a_run_without_a_dataset_says_so(kind: str, headrace_home: Path):
+    recipe = headrace_home / "recipes" / "own.yaml"
+    recipe.parent.mkdir()
+    code = "headrace.examples.digits_model.DigitsClassifier"
+    recipe.write_text(f"train: {{function: {{_target_: {code}}}}}\nevaluate: null\n")
+    words = ("suite.seeds=2",) if kind == "suite" else ()
+    own = make_run(recipe="own", kind=kind, overrides=words)
+    assert page(own).own_data
+    assert not page(make_run()).own_data
+    assert not page(make_run(kind="pack")).own_data
+
+
 def test_a_training_under_way():
     run = training(
         row(0, starts=True),

@@ -23,6 +23,7 @@ export const Head = ({ run, now, children }) => html`<div class="title">
     <span>on ${run.site}</span>
     ${run.user && html`<span>by ${run.user}</span>`}
     <span>started <${Time} at=${run.created_at} now=${now} /></span>
+    ${run.own_data && html`<span>no dataset: nothing is packed or staged</span>`}
   </p>
 </div>`;
 
