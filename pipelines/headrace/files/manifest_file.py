@@ -84,7 +84,9 @@ def parse_manifest(text: bytes, path: str) -> Manifest:
     try:
         manifest = Manifest.model_validate(content)
     except ValidationError as error:
-        raise _damaged(path, str(error)) from error
+        from headrace.recipe.schema import explain  # what few need takes time to load
+
+        raise _damaged(path, explain(error, Manifest, "its content")[0]) from None
     for problem in _contradictions(manifest, content):
         raise _damaged(path, problem)
     return manifest

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from headrace.errors import ManifestError
-from headrace.files.manifest_file import sealed, unsealed
+from headrace.files.manifest_file import parse_manifest, sealed, unsealed
 
 CONTENT = {
     "format_version": 2, "name": "é", "mean": 0.30000000000000004, "tiny": 1e-05,
@@ -39,6 +39,18 @@ def test_only_the_first_version_has_no_digest() -> None:
     assert unsealed(b'{"format_version": 1}', "m") == {"format_version": 1}
     with pytest.raises(ManifestError, match="it has no 'digest'"):
         unsealed(b'{"format_version": 2}', "m")
+
+
+def test_what_is_no_manifest_is_told_in_plain_words() -> None:
+    with pytest.raises(ManifestError) as caught:
+        parse_manifest(b'{"format_version": 1, "name": 3, "shards": null}', "m")
+    for words in (
+        "m is damaged, or was changed by hand: its content: ",
+        "name: give text (got 3)", "the key 'splits' is",
+        "shards: give a list, each a mapping with keys of", "(got null)",
+    ):  # fmt: skip
+        assert words in caught.value.what
+    assert "validation error" not in caught.value.what
 
 
 @pytest.mark.parametrize("text", [b"", b"[]", b"1", b"[" * 100_000, b"\xff\xfe", b'{"a": NaN'])
