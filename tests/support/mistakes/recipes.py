@@ -53,7 +53,7 @@ MISTAKES = (
             given={"site.allowed_users": ["@vision"], "user": "ada", TEAMS: text},
             followed=({TEAMS: "vision: [ada, grace]\n"},),
         )
-        for what, text in (("…: ……", "vision: ada\n"), ("… cannot be read: …", "vision: [ada\n"))
+        for what, text in (("…", "vision: ada\n"), ("… cannot be read: …", "vision: [ada\n"))
     ),
     Mistake(
         what="and nobody did",
