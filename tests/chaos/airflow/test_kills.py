@@ -37,6 +37,8 @@ FindTask = Callable[[AirflowService, str], psutil.Process | None]
 class Job:
     """A run of the main job under Airflow that is to be disturbed.
 
+    It may fail only where it has come further.
+
     Args:
         service: Airflow.
         rng: Chooses moment and victim.
@@ -46,7 +48,7 @@ class Job:
         self.service = service
         self.records = Records(service.home)
         self._rng = rng
-        self.dag_run = service.trigger(overrides=OVERRIDES)
+        self.dag_run = service.trigger(overrides=(*OVERRIDES, "retry.max_failures=1"))
         self.run_id = service.wait_for_run(self.dag_run)
 
     def reach_training(self, least: float = 0.1, most: float = 0.7) -> float:

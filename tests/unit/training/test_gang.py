@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import zipfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +16,8 @@ from headrace.children import ChildGroup
 from headrace.errors import StepCancelledError, UserError, WorkerLostError
 from headrace.files.layout import StepFolder
 from headrace.steps.mailbox import request_cancel
+from headrace.training import function
+from headrace.training.function import call_function
 from headrace.training.gang import Gang
 from headrace.training.launch import rank_children
 from headrace.training.records import FailureKind, NodeLaunch, NodeOutcome, NodeReady
@@ -140,6 +144,37 @@ def test_restarts_with_progress_between_them_do_not_count(tmp_path):
     """Ranks die six times, each time further; two restarts without progress are the most."""
     fleet = SavingFleet("step-{:09d}.ckpt", *[K.KILLED] * 6, None)
     assert len(run_gang(tmp_path, fleet)[0]) == 6
+
+
+@pytest.mark.parametrize(("is_further", "num_calls"), [(True, 7), (False, 3)])
+def test_restarts_of_a_function_are_counted_alike(tmp_path, monkeypatch, is_further, num_calls):
+    """Its process is killed six times; each time it has left a checkpoint, or none at all."""
+    function_recipe = {"train": {"function": {"_target_": "a.b"}, "max_restarts": 2}}
+    context = make_context(
+        tmp_path, make_recipe({**function_recipe, "model": None, "evaluate": None}),
+        make_site(tmp_path),
+    )  # fmt: skip
+    calls = []
+
+    def called(*_: Any) -> Any:
+        calls.append(1)
+        folder = context.run_folder.checkpoints
+        folder.mkdir(exist_ok=True)
+        if len(calls) == 7:
+            return SimpleNamespace(metrics={"loss": 0.5})
+        if is_further:
+            saved = folder / f"at-{len(calls)}.txt"
+            saved.touch()
+            os.utime(saved, (len(calls), len(calls)))
+        raise WorkerLostError("Its process was killed")
+
+    monkeypatch.setattr(function, "_called", called)
+    if is_further:
+        assert call_function(context, ScriptedFleet(), "")["restarts"] == 6
+    else:
+        with pytest.raises(WorkerLostError, match="was killed"):
+            call_function(context, ScriptedFleet(), "")
+    assert len(calls) == num_calls
 
 
 def test_files_of_callbacks_among_the_checkpoints_are_no_progress(tmp_path):

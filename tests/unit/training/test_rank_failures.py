@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import errno
+import os
+import signal
 from pathlib import Path
 
 import pytest
 import torch
+from torch.utils.data import DataLoader, Dataset
 
 from headrace.children import ChildEnd, num_memory_kills
 from headrace.errors import (
@@ -234,3 +237,21 @@ def test_a_data_loader_worker_killed_by_a_signal_is_no_fault_of_the_program():
     assert describe(alone, 0).kind is not FailureKind.KILLED
     end = ChildEnd(name="rank-0", code=1, at=0.0, stopped=False)
     assert script_failure(0, end, str(killed)).kind is FailureKind.KILLED
+
+
+class Killing(Dataset):
+    """Its second sample kills the process that reads it."""
+
+    def __len__(self):
+        return 2
+
+    def __getitem__(self, index):
+        if index == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return index
+
+
+def test_as_torch_tells_of_a_worker_that_was_killed():
+    with pytest.raises(RuntimeError) as caught:
+        list(DataLoader(Killing(), num_workers=1, multiprocessing_context="fork"))
+    assert describe(caught.value, 0).kind is FailureKind.KILLED
