@@ -25,7 +25,6 @@ _ELSEWHERE = (
 )
 """Errors of services that the program asks: the same one again says nothing about the program."""
 
-_TAKEN_AWAY = (FailureClass.TIMED_OUT, FailureClass.PREEMPTED)
 _TOO_SHORT = (
     "Two leases in a row ended before the step got any further. Raise `lifetime` of the role in "
     "the site (with `auto`: `lifetime_max`), or save checkpoints more often "
@@ -81,9 +80,6 @@ class Decision:
 
     again: bool
     """Whether there is another attempt."""
-    free: bool = False
-    """Whether this one does not count as a failure: the machines were taken away, and the step
-    had come further."""
     why_not: str = ""
     """Why not again, where the failure's class alone does not say; for the user."""
     is_programs_fault: bool = False
@@ -114,11 +110,11 @@ def decide(
     own_limit = [_is_own_limit(each, timeout_s) for each in attempts]
     further = [more and not own for more, own in zip(_further(attempts), own_limit, strict=True)]
     if further[-1]:
-        return Decision(again=True, free=last.failure_class in _TAKEN_AWAY)
+        return Decision(again=True)
     if len(attempts) > 1 and last.is_fault_again(attempts[-2]) and not further[-2]:
         return Decision(again=False, why_not=_SAME_FAULT, is_programs_fault=True)
     if grows and last.failure_class is FailureClass.TIMED_OUT and not own_limit[-1]:
-        return Decision(again=True, free=True)
+        return Decision(again=True)
     is_excused = any(further[-2:] + own_limit[-2:])
     why_not = "" if elsewhere else _why_no_such_machines(attempts, is_excused=is_excused)
     return Decision(again=not why_not and _streak(further) < policy.max_failures, why_not=why_not)

@@ -12,7 +12,7 @@ from headrace.steps.retry_policy import Attempt, Decision, decide, num_failures
 
 F, DEFAULT = FailureClass, RetryPolicy()
 MAX_FAILURES = DEFAULT.max_failures
-NO, AGAIN, FREE = Decision(again=False), Decision(again=True), Decision(again=True, free=True)
+NO, AGAIN = Decision(again=False), Decision(again=True)
 
 
 def attempts(*ends: tuple[FailureClass, float], seconds: float = 60.0) -> list[Attempt]:
@@ -30,12 +30,12 @@ def attempts(*ends: tuple[FailureClass, float], seconds: float = 60.0) -> list[A
         ([(F.DATA_ERROR, 10)], NO),
         ([(F.CANCELLED, 10)], NO),
         # the machines were taken away, and the step came further each time
-        ([(F.TIMED_OUT, step) for step in range(1, 20)], FREE),
-        ([(F.PREEMPTED, step) for step in range(1, 20)], FREE),
+        ([(F.TIMED_OUT, step) for step in range(1, 20)], AGAIN),
+        ([(F.PREEMPTED, step) for step in range(1, 20)], AGAIN),
         ([(F.TIMED_OUT, 10), (F.LOST, 20)], AGAIN),
         # the first lease was nearly over when the step began
         ([(F.TIMED_OUT, 0)], AGAIN),
-        ([(F.TIMED_OUT, 0), (F.TIMED_OUT, 10)], FREE),
+        ([(F.TIMED_OUT, 0), (F.TIMED_OUT, 10)], AGAIN),
         ([(F.PREEMPTED, 0), (F.PREEMPTED, 0)], AGAIN),
         ([(F.LOST, 0)] * (MAX_FAILURES - 1), AGAIN),
         ([(F.LOST, 0)] * MAX_FAILURES, NO),
@@ -74,18 +74,18 @@ def test_the_steps_own_limit_is_no_shortage_of_machines() -> None:
     ends = attempts(*[(F.TIMED_OUT, step) for step in range(1, MAX_FAILURES + 1)])
     assert decide(ends, DEFAULT, timeout_s=60.0) == NO
     assert decide(ends[:-1], DEFAULT, timeout_s=60.0) == AGAIN
-    assert decide(ends, DEFAULT, timeout_s=61.0) == FREE
+    assert decide(ends, DEFAULT, timeout_s=61.0) == AGAIN
 
 
 def test_an_attempt_of_unknown_length_did_not_reach_the_steps_limit() -> None:
     ends = [replace(each, seconds=None) for each in attempts((F.TIMED_OUT, 10))]
-    assert decide(ends, DEFAULT, timeout_s=60.0) == FREE
+    assert decide(ends, DEFAULT, timeout_s=60.0) == AGAIN
 
 
 def test_a_lease_that_grows_is_given_its_time() -> None:
     """But not past the step's own limit, against which no lease helps."""
     ends = attempts(*[(F.TIMED_OUT, 0)] * MAX_FAILURES)
-    assert decide(ends, DEFAULT, grows=True) == FREE
+    assert decide(ends, DEFAULT, grows=True) == AGAIN
     assert decide(ends, DEFAULT, timeout_s=60.0, grows=True) == NO
     lost = attempts(*[(F.LOST, 0)] * MAX_FAILURES)
     assert decide(lost, DEFAULT, grows=True) == NO
