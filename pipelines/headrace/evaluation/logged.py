@@ -23,25 +23,6 @@ _FUNCTIONS: dict[Any, str] = {
     torch.min: "min",
 }
 _OF_MODEL = "self"
-_HOOKS = (
-    "on_test_start", "on_test_epoch_start", "on_test_batch_start", "on_test_batch_end",
-    "on_test_epoch_end", "on_test_end",
-)  # fmt: skip
-
-
-def check_testable(model: LightningModule) -> None:
-    """Refuse a model whose test does not come apart into shards."""
-    for hook in _HOOKS:
-        if getattr(type(model), hook) is not getattr(LightningModule, hook):
-            raise UserCodeError(
-                f"{type(model).__name__} has {hook}, which does not run where each shard is "
-                "tested on its own",
-                "Log in test_step: numbers, or the torchmetrics object itself.",
-            )
-    if type(model).test_step is LightningModule.test_step:
-        raise UserCodeError(
-            f"{type(model).__name__} has no test_step", "Write one, or set evaluate.step: predict."
-        )
 
 
 class Log:

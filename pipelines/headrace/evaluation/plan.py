@@ -9,29 +9,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from headrace.errors import DataError, EvaluationError, RecipeError, nearest
+from headrace.errors import DataError, EvaluationError, RecipeError
 from headrace.files.layout import RunFolder, checkpoint_name, kept_name
 from headrace.files.manifest import Manifest
 from headrace.objects.store import read_manifest_at
 from headrace.recipe.evaluate import EvaluateSpec
 from headrace.staging.peers import PeerGroup
 from headrace.steps.context import StepContext
-
-_OF_LABELS = ("accuracy", "precision", "recall", "f1", "auroc", "average_precision")
-HIGHER_IS_BETTER = {
-    "multiclass": ("accuracy", "precision", "recall", "f1", "auroc"),
-    "binary": _OF_LABELS,
-    "multilabel": (*_OF_LABELS, "exact_match"),
-    "regression": ("r2",),
-}
-"""Metrics of each task that `evaluate.min_metrics` may name."""
-
-LOWER_IS_BETTER = {
-    "multiclass": ("calibration_error",),
-    "binary": ("calibration_error",),
-    "regression": ("mae", "rmse"),
-}
-"""Metrics of each task that `evaluate.max_metrics` may name."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,7 +69,7 @@ def plan(manifest: Manifest, spec: EvaluateSpec) -> tuple[ShardTask, ...]:
         DataError: The split is empty, or the dataset has no labels that the task needs.
         RecipeError: `min_metrics` or `max_metrics` names a metric that there is not.
     """
-    _check_metrics(spec)
+    spec.check_bounds()
     if spec.task != "custom":
         _check_labels(manifest, spec.task)
     tasks: list[ShardTask] = []
@@ -120,28 +104,6 @@ def _check_labels(manifest: Manifest, task: str) -> None:
             f"Dataset '{manifest.name}' has {len(manifest.classes)} classes, the task binary two",
             "Set `evaluate.task: multiclass`.",
         )
-
-
-def _check_metrics(spec: EvaluateSpec) -> None:
-    higher, lower = HIGHER_IS_BETTER.get(spec.task, ()), LOWER_IS_BETTER.get(spec.task, ())
-    for name in spec.metrics:
-        if name in (*higher, *lower):
-            raise RecipeError(
-                f"evaluate.metrics has '{name}', which the task {spec.task} has itself",
-                "Give it another name.",
-            )
-    for key, bounds, valid, word in (
-        ("min_metrics", spec.min_metrics, higher, "higher"),
-        ("max_metrics", spec.max_metrics, lower, "lower"),
-    ):
-        for name in bounds:
-            is_own = spec.step == "test" or name.partition(".")[0] in spec.metrics
-            if name not in valid and not is_own:
-                raise RecipeError(
-                    f"evaluate.{key} names '{name}', which is no metric of the task {spec.task} "
-                    f"that is better when it is {word}, nor one of evaluate.metrics",
-                    nearest(name, (*valid, *spec.metrics)),
-                )
 
 
 @dataclass(frozen=True)

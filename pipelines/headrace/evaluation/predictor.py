@@ -18,6 +18,7 @@ from torchmetrics import Metric
 
 from headrace.data.checkpoint_content import read_checkpoint
 from headrace.data.dataset import Reading, SampleReader
+from headrace.data.model_steps import check_steps
 from headrace.data.own_dataset import check_each_once
 from headrace.data.targets import Allowed, instantiate, instantiate_all
 from headrace.data.transforms import Batch, Transform, apply
@@ -27,7 +28,7 @@ from headrace.errors import (
     UserCodeError,
     blaming_user_code,
 )
-from headrace.evaluation.logged import Log, check_testable
+from headrace.evaluation.logged import Log
 from headrace.evaluation.outputs import TARGET, kept, named, update
 from headrace.evaluation.parts import LABEL, Column, Part, joined_columns
 from headrace.evaluation.states import state_of
@@ -126,8 +127,7 @@ def make_model(recipe: Recipe, allowed: Allowed) -> LightningModule:
         raise RecipeError(f"Recipe '{recipe.name}' has no model to evaluate", "Set evaluate: null.")
     torch.manual_seed(recipe.seed)
     model: LightningModule = instantiate(recipe.model, allowed, "model")
-    if recipe.evaluate is not None and recipe.evaluate.step == "test":
-        check_testable(model)
+    check_steps(model, recipe.evaluate)
     return model
 
 

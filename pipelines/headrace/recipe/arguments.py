@@ -70,7 +70,7 @@ def check_arguments(recipe: Recipe, role: Role, listed: Sequence[str] = ()) -> N
             _check(uses(key, target.as_config(), is_whole=is_whole), recipe, role, listed)
     trainer = recipe.trainer
     extra = Use(key="trainer.extra", name=trainer.target, config=trainer.extra, is_whole=False)
-    _check_given(extra, _source_code(recipe, role))
+    _check_given(extra, source_code(recipe, role))
 
 
 def check_loggers(recipe: Recipe, role: Role) -> None:
@@ -129,7 +129,7 @@ def trainer_arguments() -> tuple[str, ...]:
 
 
 def _check(found: Iterator[Use], recipe: Recipe, role: Role, listed: Sequence[str] = ()) -> None:
-    code = _source_code(recipe, role)
+    code = source_code(recipe, role)
     for use in found:
         try:
             if use.name not in listed:
@@ -144,7 +144,8 @@ def _check(found: Iterator[Use], recipe: Recipe, role: Role, listed: Sequence[st
                 ) from None
 
 
-def _source_code(recipe: Recipe, role: Role) -> SourceCode:
+def source_code(recipe: Recipe, role: Role) -> SourceCode:
+    """What targets of a recipe are imported from where `role` trains, as far as it is here."""
     own = [Path(folder).expanduser().resolve() for folder in recipe.code]
     return SourceCode([*own, *(_installed() if is_as_here(role) else ())])
 

@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
+from headrace.errors import RecipeError, nearest
 from headrace.recipe.base import MAX_COUNT, Count, Name, Number, Place, Target
 from headrace.record import Record
 
@@ -33,6 +34,22 @@ def _class_name(metric: object) -> str:
         raise ValueError("each one of the list needs '_target_'")  # noqa: TRY004 - of pydantic
     return target.rpartition(".")[2]
 
+
+_OF_LABELS = ("accuracy", "precision", "recall", "f1", "auroc", "average_precision")
+_HIGHER_IS_BETTER = {
+    "multiclass": ("accuracy", "precision", "recall", "f1", "auroc"),
+    "binary": _OF_LABELS,
+    "multilabel": (*_OF_LABELS, "exact_match"),
+    "regression": ("r2",),
+}
+"""Metrics of each task that `evaluate.min_metrics` may name."""
+
+_LOWER_IS_BETTER = {
+    "multiclass": ("calibration_error",),
+    "binary": ("calibration_error",),
+    "regression": ("mae", "rmse"),
+}
+"""Metrics of each task that `evaluate.max_metrics` may name."""
 
 _Targets = Annotated[
     dict[Annotated[str, Field(pattern=r"^[A-Za-z]\w{0,63}$")], Target], BeforeValidator(_by_target)
@@ -92,6 +109,34 @@ class EvaluateSpec(Record):
             if twice:
                 raise ValueError(f"{key} has {', '.join(twice)} again: leave it out there")
         return self
+
+    def check_bounds(self) -> None:
+        """Refuse bounds of metrics that there are not, and names that the task has itself.
+
+        Raises:
+            RecipeError: A name in `metrics`, `min_metrics` or `max_metrics`.
+        """
+        higher = _HIGHER_IS_BETTER.get(self.task, ())
+        lower = _LOWER_IS_BETTER.get(self.task, ())
+        for name in self.metrics:
+            if name in (*higher, *lower):
+                raise RecipeError(
+                    f"evaluate.metrics has '{name}', which the task {self.task} has itself",
+                    "Give it another name.",
+                )
+        for key, bounds, valid, word in (
+            ("min_metrics", self.min_metrics, higher, "higher"),
+            ("max_metrics", self.max_metrics, lower, "lower"),
+        ):
+            for name in bounds:
+                is_own = self.step == "test" or name.partition(".")[0] in self.metrics
+                if name not in valid and not is_own:
+                    raise RecipeError(
+                        f"evaluate.{key} names '{name}', which is no metric of the task "
+                        f"{self.task} that is better when it is {word}, nor one of "
+                        "evaluate.metrics",
+                        nearest(name, (*valid, *self.metrics)),
+                    )
 
     @property
     def variants(self) -> tuple[EvaluateSpec, ...]:

@@ -15,11 +15,18 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from headrace.errors import RecipeError, SiteError, nearest
-from headrace.recipe.arguments import check_arguments, check_loggers, check_metrics, check_reader
+from headrace.recipe.arguments import (
+    check_arguments,
+    check_loggers,
+    check_metrics,
+    check_reader,
+    source_code,
+)
 from headrace.recipe.base import Target
 from headrace.recipe.evaluate import EvaluateSpec
 from headrace.recipe.gang import check_global_batch, check_nodes, gang_size
 from headrace.recipe.load import home
+from headrace.recipe.model_source import check_model_source
 from headrace.recipe.module_classes import check_module_classes
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Role, Site
@@ -76,7 +83,8 @@ def check_training(recipe: Recipe, site: Site) -> None:
         TargetError: The site does not allow a target or code of the recipe, or a target cannot be
             made from its arguments, or a logger lacks its package, or no module can have a class
             that the recipe names.
-        RecipeError: It evaluates, and its dataset will have no labels.
+        RecipeError: It evaluates, and its dataset will have no labels; or its model has not the
+            steps, or logs not the metrics, that it names.
         UserError: The ranks cannot share the global batch equally, or the role has too few nodes.
     """
     role = _role(recipe, site, "train.role", recipe.train.role)
@@ -86,6 +94,7 @@ def check_training(recipe: Recipe, site: Site) -> None:
     check_loggers(recipe, role)
     check_metrics(recipe, role)
     check_module_classes(recipe, role)
+    _check_model(recipe, role)
     _check_labels(recipe)
     if recipe.model is not None:
         num_nodes, ranks_per_node = gang_size(recipe, role)
@@ -109,6 +118,13 @@ def check_evaluation(recipe: Recipe, site: Site) -> None:
     check_targets(recipe, site)
     check_arguments(recipe, role, site.allowed_targets)
     check_metrics(recipe, role)
+    _check_model(recipe, role, trains=False)
+
+
+def _check_model(recipe: Recipe, role: Role, *, trains: bool = True) -> None:
+    if recipe.evaluate is not None:
+        recipe.evaluate.check_bounds()
+    check_model_source(recipe, source_code(recipe, role), trains=trains)
 
 
 def _check_labels(recipe: Recipe) -> None:

@@ -150,6 +150,15 @@ class SourceCode:
                 lineage += self._bases(each) if is_plain else [None]
         return False if is_known else None
 
+    def plain_bases(self, found: Definition) -> list[Definition] | None:
+        """The bases of a class; None of a function, or where source does not tell all of it."""
+        if not isinstance(found.node, ast.ClassDef):
+            return None
+        is_plain = not (found.node.decorator_list or found.node.keywords)
+        bases = self._bases(found)
+        known = [each for each in bases if each is not None]
+        return known if is_plain and len(known) == len(bases) else None
+
     def signature(self, found: Definition) -> Signature | None:
         """What a class or function may be called with; None where source does not tell."""
         if not isinstance(found.node, ast.ClassDef):
@@ -230,6 +239,11 @@ class SourceCode:
 def _module(name: str, file: str, _mtime_ns: int, _num_bytes: int) -> _Module:
     """A module as it is now: parsing takes longer than to see whether it has changed."""
     return _Module(name, Path(file))
+
+
+def bound_in(scope: ast.AST) -> frozenset[str]:
+    """Names that a module or class itself binds."""
+    return frozenset(_bindings(scope))
 
 
 def _bindings(scope: ast.AST) -> dict[str, list[ast.AST]]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from headrace.data.order import EachOnceOrder, TrainOrder
 from headrace.data.sampling import weight_field
-from headrace.errors import MemoryExhaustedError, RecipeError
+from headrace.errors import MemoryExhaustedError, RecipeError, nearest
 from headrace.files.manifest import FieldInfo, Manifest
 from headrace.recipe.dataset import TRAIN, VALIDATION
 from headrace.recipe.difference import essence
@@ -22,6 +22,8 @@ _BATCHES_HELD = 3
 """The batch in work, the one read ahead, and room for transforms."""
 
 _FLOAT_BYTES = 4
+
+_TRANSFORMS = "headrace.data.transforms."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,14 +61,15 @@ def plan_training(recipe: Recipe, role: Role, manifest: Manifest) -> TrainPlan:
     """Plan the training of a recipe's model.
 
     Raises:
-        UserError: The global batch cannot be shared equally, there are too few samples, or
-            `stage.splits` leaves out what training reads.
+        UserError: The global batch cannot be shared equally, there are too few samples,
+            `stage.splits` leaves out what training reads, or a transform asks for another field.
         ManifestError: The dataset has no training split, not the fold to validate on, or not the
             split to evaluate on.
     """
     num_nodes, ranks_per_node = gang_size(recipe, role)
     manifest.shards_of(TRAIN)
     _check_staged(recipe, manifest)
+    _check_fields(recipe, manifest)
     manifest = manifest.with_fold(recipe.data.fold)
     for variant in recipe.evaluate.variants if recipe.evaluate else ():
         manifest.shards_of(variant.split)
@@ -127,6 +130,27 @@ def _check_staged(recipe: Recipe, manifest: Manifest) -> None:
             f"stage.splits leaves out {', '.join(left_out)}, which training reads",
             f"Add {'it' if len(left_out) == 1 else 'them'}, or set stage.splits to null.",
         )
+
+
+def _check_fields(recipe: Recipe, manifest: Manifest) -> None:
+    """Refuse transforms of headrace for fields that the samples have not.
+
+    They keep all fields. What the user's own code makes of a sample is not known here.
+    """
+    data, names = recipe.data, [field.name for field in manifest.fields]
+    if data.dataset or data.sample_transforms or data.collate:
+        return
+    for key in ("transforms", "augment"):
+        for index, transform in enumerate(getattr(data, key)):
+            if not transform.target.startswith(_TRANSFORMS):
+                return
+            name = str(transform.as_config().get("field", "image"))
+            if name.removesuffix("_shape") not in (*names, "sample_id"):
+                raise RecipeError(
+                    f"data.{key}[{index}] asks for the field '{name}', which samples of dataset "
+                    f"'{manifest.name}' have not",
+                    f"Set its 'field'. {nearest(name, names)}",
+                )
 
 
 def sample_bytes(manifest: Manifest) -> int:

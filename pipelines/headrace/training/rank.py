@@ -15,6 +15,7 @@ from lightning.pytorch.utilities import rank_zero_only
 from lightning.pytorch.utilities.model_helpers import is_overridden
 
 from headrace.data.checkpoint_content import refusing
+from headrace.data.model_steps import check_steps
 from headrace.data.module import HeadraceDataModule
 from headrace.data.sampling import seed_at
 from headrace.data.targets import Allowed, instantiate, instantiate_all
@@ -22,6 +23,7 @@ from headrace.errors import RecipeError, StepError, UserError
 from headrace.files.atomic import read_record, write_record
 from headrace.files.layout import RunFolder
 from headrace.processes import begin_child
+from headrace.recipe.model_source import LOADERS, with_loader
 from headrace.staging.gang_store import Brought, Traffic
 from headrace.steps.context import resolved
 from headrace.training import checkpoints
@@ -118,6 +120,7 @@ class _RankTraining:
         seed_at(self._recipe.seed, 0, 0, 0, "weights")  # the same on all ranks
         model: LightningModule = instantiate(target, self._allowed, "model")
         _check_loaders(model)
+        check_steps(model, self._recipe.evaluate)
         train, pickled = self._recipe.train, self._site.pickled_checkpoints == "allow"
         if train.init_from is not None and self._launch.resume is None:
             path = Path(train.init_from).expanduser()
@@ -209,14 +212,9 @@ def _weights_hash(trainer: Trainer) -> str:
 
 def _check_loaders(model: LightningModule) -> None:
     """Refuse loaders that Lightning would leave unused, as headrace has its own."""
-    for name in ("train_dataloader", "val_dataloader"):
+    for name in LOADERS:
         if is_overridden(name, model):
-            raise UserError(
-                f"The model {type(model).__name__} defines '{name}', which would not be used: "
-                "headrace shares the samples out over the ranks itself",
-                "Take it out; in the recipe data.dataset takes your Dataset, data.collate forms "
-                "batches. A script (train.script) may use any DataLoader.",
-            )
+            raise UserError(*with_loader(type(model).__name__, name))
 
 
 def main(arguments: list[str]) -> int:

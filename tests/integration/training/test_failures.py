@@ -23,7 +23,12 @@ pytestmark = pytest.mark.slow
 
 
 def start(
-    folder: Path, *, ranks: int = 2, train: dict[str, Any] | None = None, **options: Any
+    folder: Path,
+    *,
+    ranks: int = 2,
+    train: dict[str, Any] | None = None,
+    evaluate: dict[str, Any] | None = None,
+    **options: Any,
 ) -> StepContext:
     notes = folder / "notes"
     notes.mkdir(parents=True)
@@ -34,6 +39,7 @@ def start(
             "model": {"_target_": "blob_models.BlobModel", "notes": str(notes), **options},
             "trainer": {"accelerator": "cpu", "max_epochs": 2, "checkpoint_every_steps": 5},
             "train": train or {},
+            "evaluate": evaluate,
         }
     )
     return make_context(folder, recipe, make_site(folder, ranks=ranks, allowed_code=[str(CODE)]))
@@ -71,6 +77,16 @@ def test_a_model_that_calls_sys_exit_is_a_user_error(dataset, tmp_path, no_lefto
     assert told.message.startswith("Rank 1 on node-0: training_step raised SystemExit: 0\n")
     assert "blob_models.py" in told.trace.splitlines()[1]
     assert num_launches(context) == 1
+
+
+def test_a_model_that_cannot_be_evaluated_is_told_before_it_is_trained(dataset, tmp_path):
+    context = start(tmp_path, ranks=1, evaluate={"split": "val", "step": "test", "task": "custom"})
+    told = failure_of(failure(context, dataset))
+    assert told.failure_class is FailureClass.USER_ERROR
+    assert told.message.startswith("Rank 0 on node-0: The model BlobModel has no test_step, which")
+    assert "evaluate.step: predict" in told.message
+    assert told.trace == ""
+    assert not list((tmp_path / "notes").iterdir())  # no batch was trained on
 
 
 def test_a_loss_that_is_not_finite_names_the_step(dataset, tmp_path):

@@ -16,8 +16,9 @@ from torchmetrics.classification import BinaryAccuracy, BinaryAUROC, BinaryRecal
 from torchmetrics.wrappers import MinMaxMetric
 
 from headrace.data.dataset import SampleReader
+from headrace.data.model_steps import check_steps
 from headrace.errors import UserCodeError
-from headrace.evaluation.logged import check_testable, logged_metrics
+from headrace.evaluation.logged import logged_metrics
 from headrace.evaluation.own_metrics import own_values
 from headrace.evaluation.predictor import Predictor
 from headrace.recipe.evaluate import EvaluateSpec
@@ -131,10 +132,38 @@ def test_what_cannot_be_honoured_is_named(split, model, words):
         of_shards(split, model())
 
 
-def test_models_that_do_not_come_apart_are_refused():
+class Bare(LightningModule):
+    def training_step(self, batch, index): ...
+
+
+class OnlyTested(Bare):
+    def test_step(self, batch, index): ...
+
+
+class Calls(Bare):
+    def forward(self, batch): ...
+
+
+def test_models_that_evaluation_cannot_ask_are_refused_as_soon_as_they_are_made():
+    test, predict = EvaluateSpec(step="test", task="custom"), EvaluateSpec()
     with pytest.raises(UserCodeError, match="AtTheEnd has on_test_epoch_end"):
-        check_testable(AtTheEnd())
-    with pytest.raises(UserCodeError, match=r"LightningModule has no test_step"):
-        check_testable(LightningModule())
+        check_steps(AtTheEnd(), test)
+    with pytest.raises(UserCodeError, match=r"The model Calls has no test_step"):
+        check_steps(Calls(), test)
+    with pytest.raises(
+        UserCodeError, match="OnlyTested has neither predict_step nor forward"
+    ) as told:
+        check_steps(OnlyTested(), predict)
+    assert "Set evaluate.step: test and evaluate.task: custom" in told.value.hint
+    with pytest.raises(UserCodeError, match="Bare has neither predict_step nor forward") as told:
+        check_steps(Bare(), predict)
+    assert "evaluate.step: test" not in told.value.hint
+    given = Bare()
+    given.predict_step = lambda batch, index: batch
+    for model, spec in ((OnlyTested(), test), (Calls(), predict), (given, predict), (Bare(), None)):
+        check_steps(model, spec)
+
+
+def test_a_test_goes_with_a_task_of_ones_own():
     with pytest.raises(ValueError, match="goes with task: custom"):
         EvaluateSpec(step="test")

@@ -66,7 +66,8 @@ def test_a_csv_file_of_a_fixed_name_is_refused() -> None:
 
 
 def test_a_class_that_the_model_has_not_is_refused(tmp_path) -> None:
-    code = "from lightning.pytorch import LightningModule\nclass Model(LightningModule): ...\n"
+    code = "from lightning.pytorch import LightningModule\nclass Model(LightningModule):\n"
+    code += "    def forward(self, x): ...\n    training_step = configure_optimizers = forward\n"
     (tmp_path / "mine.py").write_text(code)
     keys = {"code": [str(tmp_path)], "model": {"_target_": "mine.Model"}}
     wrong = {"strategy": "fsdp", "fsdp": {"wrap": ["Blok"]}}

@@ -54,6 +54,24 @@ def test_draws_by_weight_may_make_an_epoch_of_another_length():
         plan_training(recipe(sampling="image"), ROLE, manifest(train=1258))
 
 
+def test_transforms_for_fields_that_there_are_not_are_refused_where_it_is_sure():
+    there, data = manifest(train=1258), "headrace.data.transforms"
+    wrong = {"_target_": f"{data}.ScaleToUnit", "field": "imag"}
+    right, other = {"_target_": f"{data}.Normalize", "mean": 0, "std": 1}, {"_target_": "a.Adds"}
+    with pytest.raises(RecipeError, match=r"(?s)transforms\[1\] asks.*'imag'.*mean 'image'"):
+        plan_training(recipe(transforms=[right, wrong]), ROLE, there)
+    with pytest.raises(RecipeError, match=r"augment\[0\] asks for the field 'imag'"):
+        plan_training(recipe(augment=[wrong]), ROLE, there)
+    for keys in (
+        {"transforms": [other], "augment": [wrong]},
+        {"transforms": [wrong], "collate": other},
+        {"transforms": [wrong], "sample_transforms": [other]},
+        {"transforms": [wrong], "dataset": other},
+        {"transforms": [wrong | {"field": "image_shape"}]},
+    ):
+        plan_training(recipe(**keys), ROLE, there)
+
+
 def test_counts_of_a_training():
     plan = plan_training(recipe(), ROLE, manifest(train=1258, val=180))
     assert plan.world_size == 8

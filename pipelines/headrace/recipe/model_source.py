@@ -1,0 +1,280 @@
+"""What a model's source tells of its steps and of what they log; silent where it does not tell."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from headrace.errors import RecipeError, nearest
+from headrace.recipe.recipe import Recipe
+from headrace.recipe.signatures import Definition, SourceCode, bound_in
+from headrace.recipe.targets import FRAMEWORKS, is_under
+
+TEST_HOOKS = (
+    "on_test_start", "on_test_epoch_start", "on_test_batch_start", "on_test_batch_end",
+    "on_test_epoch_end", "on_test_end",
+)  # fmt: skip
+"""Hooks that do not run where each shard is tested on its own."""
+
+SCORING = ("predict_step", "forward", "__call__")
+"""Methods of which evaluation needs one: Lightning's `predict_step` calls the model."""
+_REMOVED = {
+    "training_epoch_end": "on_train_epoch_end",
+    "validation_epoch_end": "on_validation_epoch_end",
+}
+"""Hooks of Lightning 1, and what took their place."""
+LOADERS = ("train_dataloader", "val_dataloader")
+"""Methods that Lightning would leave unused, as headrace has loaders of its own."""
+_LOGS_NOTHING = ("EarlyStopping", "ModelCheckpoint")
+"""Callbacks of Lightning that no metric comes from."""
+_LOGS_UNSEEN = re.compile(r"callback_metrics|logged_metrics|\b_results\b|\bconfigure_callbacks\b")
+_MOST_CLASSES = 20
+_COUNTED = ("epoch", "step")
+"""What callbacks may watch that nobody logs."""
+
+
+def check_model_source(recipe: Recipe, code: SourceCode, *, trains: bool = True) -> None:
+    """Refuse a model without the steps it will be asked for, or that logs not what is looked at.
+
+    Imports nothing; says nothing of classes whose source, or that of a base, is not all there is.
+
+    Args:
+        recipe: The recipe.
+        code: Where the model's classes are found.
+        trains: Whether the model is trained, and not evaluated alone.
+
+    Raises:
+        RecipeError: Which step, hook or metric there is not, or may not be.
+    """
+    try:
+        classes = _classes(recipe, code)
+    except (OSError, SyntaxError, ValueError, RecursionError):  # for Python to tell
+        return
+    if classes is not None:
+        told = _Told(recipe, classes)
+        if trains:
+            told.check_training()
+        told.check_evaluation()
+        told.check_metrics(trains=trains)
+
+
+def _classes(recipe: Recipe, code: SourceCode) -> list[Definition] | None:
+    """The model's class and its bases but LightningModule; None where these may not be all."""
+    found = None if recipe.model is None else code.definition(recipe.model.target)
+    if found is None:
+        return None
+    lineage, is_module = [found], False
+    for each in lineage:
+        is_of_lightning = is_under(each.module.name, FRAMEWORKS)
+        if is_of_lightning and each.node.name == "LightningModule":
+            is_module = True
+            continue
+        bases = None if is_of_lightning else code.plain_bases(each)
+        if bases is None:
+            return None
+        lineage += bases
+        if len(lineage) > _MOST_CLASSES:
+            return None
+    own = [each for each in lineage if not is_under(each.module.name, FRAMEWORKS)]
+    return own if is_module else None
+
+
+class _Told:
+    """What the classes of a model tell.
+
+    Args:
+        recipe: The recipe.
+        classes: The model's class and its bases of the user.
+    """
+
+    def __init__(self, recipe: Recipe, classes: Sequence[Definition]) -> None:
+        self._recipe, self._classes = recipe, classes
+        self._name = classes[0].node.name
+        self._bound = {name for each in classes for name in bound_in(each.node)}
+        body = [node for each in classes for node in ast.iter_child_nodes(each.node)]
+        self._methods = {node.name for node in body if isinstance(node, ast.FunctionDef)}
+
+    def check_training(self) -> None:
+        """Refuse a model that Lightning or headrace will not train."""
+        for name in LOADERS:
+            if name in self._methods:
+                raise RecipeError(*with_loader(self._name, name))
+        for name, now in _REMOVED.items():
+            if name in self._methods:
+                raise RecipeError(
+                    f"The model {self._name} has {name}, which Lightning 2 does not call any more",
+                    f"Write {now} in its place.",
+                )
+        if not _own_callbacks(self._recipe):  # which may give it one
+            for name in ("training_step", "configure_optimizers"):
+                if self._lacks(name):
+                    raise RecipeError(
+                        f"The model {self._name} has no {name}, which training calls",
+                        nearest(name, self._bound) if self._is_near(name) else "Write one.",
+                    )
+
+    def check_evaluation(self) -> None:
+        """Refuse a model that evaluation cannot ask."""
+        spec = self._recipe.evaluate
+        if spec is None:
+            return
+        if spec.step == "predict" and all(map(self._lacks, SCORING)):
+            raise RecipeError(*without_scores(self._name, has_test="test_step" in self._bound))
+        if spec.step == "test":
+            if self._lacks("test_step"):
+                raise RecipeError(*without_test(self._name))
+            for hook in TEST_HOOKS:
+                if hook in self._methods:
+                    raise RecipeError(*with_hook(self._name, hook))
+
+    def check_metrics(self, *, trains: bool) -> None:
+        """Refuse to look at metrics that nothing logs."""
+        logged = self._logged()
+        if logged is None:
+            return
+        for key, name in _looked_at(self._recipe) if trains and _logs_alone(self._recipe) else ():
+            self._check_logged(key, name, logged)
+        spec = self._recipe.evaluate
+        if spec is not None and spec.step == "test":
+            for key, bounds in (
+                ("min_metrics", spec.min_metrics),
+                ("max_metrics", spec.max_metrics),
+            ):
+                for name in bounds:
+                    if name.partition(".")[0] not in spec.metrics:
+                        self._check_logged(f"evaluate.{key}", name, logged)
+
+    def _check_logged(self, key: str, name: str, logged: Iterable[str]) -> None:
+        if not any(name == each or name.startswith((f"{each}_", f"{each}/")) for each in logged):
+            raise RecipeError(
+                f"{key} names '{name}', which the model {self._name} does not log",
+                nearest(name, logged) or "Log it in validation_step: self.log(…).",
+            )
+
+    def _is_near(self, name: str) -> bool:
+        return "Did you mean" in nearest(name, self._bound)
+
+    def _lacks(self, name: str) -> bool:
+        """Whether neither the classes nor their modules seem to give the model something."""
+        given = re.compile(rf"\.{name}\s*=[^=]")
+        return name not in self._bound and all(
+            each.module.lacks(name) and not given.search(each.module.text) for each in self._classes
+        )
+
+    def _logged(self) -> set[str] | None:
+        """Names that the model logs; None where source does not tell them all."""
+        if "log" in self._bound or "log_dict" in self._bound or not self._lacks("log"):
+            return None
+        found: set[str] = set()
+        for each in self._classes:
+            names = None if _LOGS_UNSEEN.search(each.module.text) else _logged_in(each.node)
+            if names is None:
+                return None
+            found |= names
+        return found
+
+
+def with_loader(model: str, name: str) -> tuple[str, str]:
+    """What is wrong with a model that has a loader of its own, and what to do."""
+    return (
+        f"The model {model} defines '{name}', which would not be used: headrace shares the "
+        "samples out over the ranks itself",
+        "Take it out; in the recipe data.dataset takes your Dataset, data.collate forms batches. "
+        "A script (train.script) may use any DataLoader.",
+    )
+
+
+def without_scores(model: str, *, has_test: bool) -> tuple[str, str]:
+    """What is wrong with a model that evaluation can get no scores from, and what to do."""
+    step = (
+        "Set evaluate.step: test and evaluate.task: custom, and its test_step is taken; or write "
+        if has_test
+        else "Write "
+    )
+    return (
+        f"The model {model} has neither predict_step nor forward, by which evaluate gets scores",
+        f"{step}predict_step(batch, index), which returns them; or set evaluate: null.",
+    )
+
+
+def without_test(model: str) -> tuple[str, str]:
+    """What is wrong with a model for `evaluate.step: test`, and what to do."""
+    return (
+        f"The model {model} has no test_step, which evaluate.step: test calls",
+        "Write one, or set evaluate.step: predict.",
+    )
+
+
+def with_hook(model: str, hook: str) -> tuple[str, str]:
+    """What is wrong with a model whose test does not come apart into shards, and what to do."""
+    return (
+        f"{model} has {hook}, which does not run where each shard is tested on its own",
+        "Log in test_step: numbers, or the torchmetrics object itself.",
+    )
+
+
+def _own_callbacks(recipe: Recipe) -> bool:
+    """Whether code that is not Lightning's sees the model before it is trained."""
+    trainer = recipe.trainer
+    targets = (trainer.target, *(each.target for each in trainer.callbacks))
+    return "callbacks" in trainer.extra or not all(is_under(each, FRAMEWORKS) for each in targets)
+
+
+def _logs_alone(recipe: Recipe) -> bool:
+    """Whether all metrics come from the model."""
+    kinds = [each.target.rpartition(".")[2] for each in recipe.trainer.callbacks]
+    return not _own_callbacks(recipe) and all(kind in _LOGS_NOTHING for kind in kinds)
+
+
+def _looked_at(recipe: Recipe) -> Iterator[tuple[str, str]]:
+    """Keys of a recipe that name metrics of the training, and the names."""
+    if recipe.trainer.monitor is not None:
+        yield "trainer.monitor", recipe.trainer.monitor
+    for index, callback in enumerate(recipe.trainer.callbacks):
+        config = callback.as_config()
+        name = config.get("monitor")
+        if isinstance(name, str) and name not in _COUNTED and config.get("strict", True):
+            yield f"trainer.callbacks[{index}].monitor", name
+
+
+def _logged_in(scope: ast.AST) -> set[str] | None:
+    """Names that a class logs; None where it passes itself on, or a name is not written out."""
+    found: set[str] = set()
+    known: set[int] = set()
+    for node in ast.walk(scope):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            known.add(id(node.value))
+        if isinstance(node, ast.Call) and _may_log(node):
+            names = _names_in(node) if _is_of_self(node.func) else None
+            if names is None:
+                return None
+            found |= names
+            known.add(id(node.func))
+    for node in ast.walk(scope):
+        is_itself = isinstance(node, ast.Name) and node.id == "self"
+        if (is_itself or _is_of_self(node)) and id(node) not in known:
+            return None
+    return found
+
+
+def _is_of_self(node: ast.AST) -> bool:
+    is_log = isinstance(node, ast.Attribute) and node.attr in ("log", "log_dict")
+    return is_log and ast.unparse(node).startswith("self.")
+
+
+def _may_log(call: ast.Call) -> bool:
+    """Whether a call is one of the model's `log`, by whatever name, and no logarithm."""
+    if not isinstance(call.func, ast.Attribute) or call.func.attr not in ("log", "log_dict"):
+        return False
+    return _is_of_self(call.func) or len(call.args) + len(call.keywords) > 1
+
+
+def _names_in(call: ast.Call) -> set[str] | None:
+    """Names in a call of `self.log` or `self.log_dict`, where all are written out."""
+    given: Mapping[str | None, ast.expr] = {each.arg: each.value for each in call.keywords}
+    is_dict = isinstance(call.func, ast.Attribute) and call.func.attr == "log_dict"
+    first = call.args[0] if call.args else given.get("dictionary" if is_dict else "name")
+    keys = first.keys if is_dict and isinstance(first, ast.Dict) else [None if is_dict else first]
+    names = {each.value if isinstance(each, ast.Constant) else None for each in keys}
+    return {str(name) for name in names} if all(isinstance(name, str) for name in names) else None
