@@ -154,7 +154,7 @@ def test_a_dataset_that_is_not_seen_from_here_is_left_to_the_nodes(tmp_path: Pat
 @pytest.mark.parametrize("kind", ["train", "pack"])
 def test_packing_fails_where_its_dataset_is_of_no_use_to_the_run(tmp_path: Path, kind) -> None:
     """The dataset stays: a run of another recipe, or one that only packs, can use it."""
-    run = make_run(kind=kind)
+    run = make_run(kind=kind, overrides=("data.transforms=[]",))
     lease_on_disk(run, host=ProcessIdentity.of())
     ticket = start_step(run, "pack")
     folder = dataset(tmp_path / "d", "array", train=64, test=9)
