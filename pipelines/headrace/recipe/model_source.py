@@ -130,20 +130,11 @@ class _Told:
 
     def check_metrics(self, *, trains: bool) -> None:
         """Refuse to look at metrics that nothing logs."""
-        logged = self._logged()
-        if logged is None:
-            return
-        for key, name in _looked_at(self._recipe) if trains and _logs_alone(self._recipe) else ():
-            self._check_logged(key, name, logged)
-        spec = self._recipe.evaluate
-        if spec is not None and spec.step == "test":
-            for key, bounds in (
-                ("min_metrics", spec.min_metrics),
-                ("max_metrics", spec.max_metrics),
-            ):
-                for name in bounds:
-                    if name.partition(".")[0] not in spec.metrics:
-                        self._check_logged(f"evaluate.{key}", name, logged)
+        named = [*_looked_at(self._recipe)] if trains and _logs_alone(self._recipe) else []
+        named += _bounded(self._recipe)
+        logged = self._logged() if named else None
+        for key, name in () if logged is None else named:
+            self._check_logged(key, name, logged or ())
 
     def _check_logged(self, key: str, name: str, logged: Iterable[str]) -> None:
         if not any(name == each or name.startswith((f"{each}_", f"{each}/")) for each in logged):
@@ -236,6 +227,15 @@ def _looked_at(recipe: Recipe) -> Iterator[tuple[str, str]]:
         name = config.get("monitor")
         if isinstance(name, str) and name not in _COUNTED and config.get("strict", True):
             yield f"trainer.callbacks[{index}].monitor", name
+
+
+def _bounded(recipe: Recipe) -> Iterator[tuple[str, str]]:
+    """Keys of a recipe that bound what the model's `test_step` logs, and the names."""
+    spec = recipe.evaluate
+    if spec is not None and spec.step == "test":
+        for key, bounds in (("min_metrics", spec.min_metrics), ("max_metrics", spec.max_metrics)):
+            others = (name for name in bounds if name.partition(".")[0] not in spec.metrics)
+            yield from ((f"evaluate.{key}", name) for name in others)
 
 
 def _logged_in(scope: ast.AST) -> set[str] | None:
