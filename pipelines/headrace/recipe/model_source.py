@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from headrace.errors import RecipeError, nearest
 from headrace.recipe.recipe import Recipe
@@ -136,11 +136,11 @@ class _Told:
         for key, name in () if logged is None else named:
             self._check_logged(key, name, logged or ())
 
-    def _check_logged(self, key: str, name: str, logged: Iterable[str]) -> None:
-        if not any(name == each or name.startswith((f"{each}_", f"{each}/")) for each in logged):
+    def _check_logged(self, key: str, name: str, names: Collection[str]) -> None:
+        if not any(name == each or name.startswith((f"{each}_", f"{each}/")) for each in names):
             raise RecipeError(
                 f"{key} names '{name}', which the model {self._name} does not log",
-                nearest(name, logged) or "Log it in validation_step: self.log(…).",
+                nearest(name, names) if names else "Log it in validation_step: self.log(…).",
             )
 
     def _is_near(self, name: str) -> bool:

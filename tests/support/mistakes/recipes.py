@@ -11,9 +11,14 @@ class Block(nn.Module): ...
 class Model(LightningModule):
     def __init__(self, width: int, part=None): ...
     def made(self): ...
+    def training_step(self, batch): ...
+    def configure_optimizers(self): ...
+    def forward(self, batch): ...
 class NoModule: ...
 def read(path, factor): ...
 """
+STEPS = "".join(CODE.splitlines(keepends=True)[7:10])
+LOGGING = "def validation_step(self, batch): self.log('loss', 1.0)"
 TEAMS = "../home/teams.yaml"
 FSDP = {"recipe.trainer.strategy": "fsdp", "recipe.trainer.accelerator": "gpu"}
 ELSEWHERE = {"site.folder": "AT/{user}"}
@@ -123,10 +128,34 @@ MISTAKES = (
         followed=({"recipe.evaluate.metrics": [{"_target_": MAP, "iou_type": "bbox"}]},),
     ),
     Mistake(
+        what="which the task … has itself",
+        hint="Give it another name",
+        given={"recipe.evaluate.metrics": {"accuracy": {"_target_": "torchmetrics.Accuracy"}}},
+        followed=({"recipe.evaluate.metrics": {"top": {"_target_": "torchmetrics.Accuracy"}}},),
+    ),
+    Mistake(
         what="cannot be imported",
         hint="Correct the file",
         given={"../code/MODULE.py": "class Model(\n"},
         followed=({"../code/MODULE.py": CODE},),
+    ),
+    Mistake(
+        what="has no …, which training calls",
+        hint="Write one",
+        given={"../code/MODULE.py": CODE.replace("training_step", "learn")},
+        followed=({"../code/MODULE.py": CODE},),
+    ),
+    Mistake(
+        what="which Lightning 2 does not call any more",
+        hint="in its place",
+        given={"../code/MODULE.py": CODE.replace("made", "training_epoch_end")},
+        followed=({"../code/MODULE.py": CODE.replace("made", "on_train_epoch_end")},),
+    ),
+    Mistake(
+        what="which the model … does not log",
+        hint="Log it in validation_step",
+        given={"recipe.trainer.monitor": "loss"},
+        followed=({"../code/MODULE.py": CODE.replace("def made(self): ...", LOGGING)},),
     ),
     Mistake(
         what="which is no class of the model's code",
@@ -144,7 +173,13 @@ MISTAKES = (
         what="not a …",
         hint="Derive it from",
         given={"recipe.model._target_": "MODULE.NoModule", "recipe.model.width": None},
-        followed=({"../code/MODULE.py": CODE.replace("NoModule:", "NoModule(LightningModule):")},),
+        followed=(
+            {
+                "../code/MODULE.py": CODE.replace(
+                    "NoModule: ...\n", f"NoModule(LightningModule):\n{STEPS}"
+                )
+            },
+        ),
     ),
     Mistake(
         what="The site does not allow the target",
