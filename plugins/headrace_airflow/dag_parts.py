@@ -18,8 +18,9 @@ from yaml import YAMLError
 
 from headrace.errors import RecipeError, SiteError, UserError, nearest, shortened
 from headrace.probes.records import PARTS
+from headrace.recipe.from_outside import check_from_outside
 from headrace.recipe.load import available
-from headrace.recipe.overrides import check_from_outside, check_size
+from headrace.recipe.overrides import check_size
 from headrace.recipe.suite import MAX_TRIALS
 from headrace.recipe.yaml_text import parsed
 from headrace.suites import sweep_words
