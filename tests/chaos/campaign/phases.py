@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+from chaos.campaign.processes import Processes
+from chaos.campaign.trials import PHASES
 from headrace.files.atomic import read_record
 from headrace.files.layout import LeaseFolder, SiteFolder
 from headrace.states import StepState
 from headrace.steps import mailbox
 from headrace.steps.mailbox import StepResult, StepSpec
-from headrace_chaos.processes import Processes
-from headrace_chaos.trials import PHASES
 
 
 def phase_of(home: Path) -> str:

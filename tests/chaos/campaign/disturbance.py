@@ -9,10 +9,10 @@ from pathlib import Path
 
 import psutil
 
+from chaos.campaign.phases import phase_of
+from chaos.campaign.processes import Processes, describe, shared_memory
+from chaos.campaign.trials import Trial
 from headrace.record import Record
-from headrace_chaos.phases import phase_of
-from headrace_chaos.processes import Processes, describe, shared_memory
-from headrace_chaos.trials import Trial
 
 Spans = Mapping[str, float]
 """Seconds by `phase/role`: how long such processes lived in that phase of the reference."""

@@ -8,16 +8,16 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 
+from chaos.campaign.checks import result_of
+from chaos.campaign.course import Course
+from chaos.campaign.disturbed_run import DisturbedRun
+from chaos.campaign.ground import LOST_AFTER_S, Ground
+from chaos.campaign.outcome import Outcome, Reference
+from chaos.campaign.phases import Spans
+from chaos.campaign.processes import Processes
+from chaos.campaign.trials import Trial, draw
 from headrace.errors import StepError
 from headrace.states import StepState
-from headrace_chaos.checks import result_of
-from headrace_chaos.course import Course
-from headrace_chaos.disturbed_run import DisturbedRun
-from headrace_chaos.ground import LOST_AFTER_S, Ground
-from headrace_chaos.outcome import Outcome, Reference
-from headrace_chaos.phases import Spans
-from headrace_chaos.processes import Processes
-from headrace_chaos.trials import Trial, draw
 
 _TRIES = 3
 

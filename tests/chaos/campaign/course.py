@@ -9,11 +9,11 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from chaos.campaign.ground import Ground, environment
 from headrace.errors import HeadraceError
 from headrace.ledger.ledger import Ledger
 from headrace.ledger.records import RunRecord
 from headrace.states import StepState
-from headrace_chaos.ground import Ground, environment
 
 POLL_S = 0.05
 _COMMAND = (sys.executable, "-c", "from headrace.cli.app import main; main()  # headrace.cli.app")

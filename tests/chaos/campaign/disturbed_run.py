@@ -6,13 +6,13 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from chaos.campaign.checks import left_over, wrong
+from chaos.campaign.course import POLL_S, Course, HungError
+from chaos.campaign.disturbance import Disturbance
+from chaos.campaign.outcome import Outcome, Reference
+from chaos.campaign.processes import Processes, describe
+from chaos.campaign.trials import Trial
 from headrace.ledger.records import RunRecord
-from headrace_chaos.checks import left_over, wrong
-from headrace_chaos.course import POLL_S, Course, HungError
-from headrace_chaos.disturbance import Disturbance
-from headrace_chaos.outcome import Outcome, Reference
-from headrace_chaos.processes import Processes, describe
-from headrace_chaos.trials import Trial
 
 _GONE_S = 60.0
 """No process of a run may be left so long after its end."""

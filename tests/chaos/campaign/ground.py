@@ -10,9 +10,9 @@ from typing import Any
 
 import yaml
 
+from chaos.campaign.processes import HOME
 from headrace.examples.digits import export_digits
 from headrace.recipe.load import BUILT_IN
-from headrace_chaos.processes import HOME
 
 LOST_AFTER_S = 8.0
 """Silence after which leases of the site count as lost."""
