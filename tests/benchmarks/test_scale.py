@@ -1,4 +1,4 @@
-"""`headrace bench scale`: which trainings it asks for, what it makes of them, and two real ones."""
+"""More and more ranks: which trainings are asked for, what comes of them, and a real one."""
 
 from __future__ import annotations
 
@@ -10,13 +10,12 @@ import pytest
 import yaml
 from PIL import Image
 
+from benchmarks import scale as bench
+from benchmarks.scale import Measured, Mode, ScaleReport, drawn, efficiency, numbers, points_of
 from headrace.errors import StepError, UserError
 from headrace.recipe.load import BUILT_IN
 from headrace.recipe.site import Role
-from headrace_bench import scale as bench
 from headrace_bench.machine import machine
-from headrace_bench.scale import Measured, Mode, ScaleReport, drawn, efficiency, numbers, points_of
-from support.command_line import headrace
 from support.training import CODE, write_blobs
 
 HERE = Role(kind="gang", nodes=1, ranks_per_node=2)
@@ -89,12 +88,12 @@ def recipe(headrace_home: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_a_recipe_is_trained_and_measured(recipe: Path, no_leftover_processes: None) -> None:
+def test_a_recipe_is_trained_and_measured(
+    recipe: Path, capsys: pytest.CaptureFixture[str], no_leftover_processes: None
+) -> None:
     plot = recipe.with_suffix(".png")
-    arguments = ["bench", "scale", str(recipe), "--site", "here", "--ranks", "2", "--steps", "40"]
-    report = ScaleReport.model_validate_json(
-        headrace(*arguments, "--plot", str(plot), "--json").stdout
-    )
+    bench.scale(str(recipe), site="here", ranks="2", steps=40, plot=plot)
+    report = ScaleReport.model_validate_json(capsys.readouterr().out)
     (one,) = report.measured
     assert (one.point.ranks, one.point.nodes, one.point.global_batch_size) == (2, 1, 8)
     assert 0 < one.samples_per_s < 500  # each step of 8 samples sleeps for 20 ms
@@ -106,6 +105,6 @@ def test_a_recipe_is_trained_and_measured(recipe: Path, no_leftover_processes: N
 def test_too_few_steps_cannot_be_measured(monkeypatch: pytest.MonkeyPatch, recipe: Path) -> None:
     monkeypatch.setattr(bench, "execute", lambda run, tick: None)
     with pytest.raises(StepError, match="told its speed only 0 times in 10 steps"):
-        headrace("bench", "scale", str(recipe), "--site", "here", "--ranks", "1", "--steps", "10")
+        bench.scale(str(recipe), site="here", ranks="1", steps=10)
     with pytest.raises(UserError, match="--mode 'fast' is not known"):
-        headrace("bench", "scale", "--mode", "fast")
+        bench.scale(mode="fast")

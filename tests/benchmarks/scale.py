@@ -11,10 +11,8 @@ from pathlib import Path
 from typing import Annotated, Literal, get_args
 
 import typer
-from rich.table import Table
 
-from headrace.cli import arguments
-from headrace.cli.console import JsonOption, SiteOption, amount, open_console, tidy_end
+from headrace.cli.console import SiteOption, open_console, tidy_end
 from headrace.cli.watching import telling
 from headrace.errors import StepError, UserError
 from headrace.files.atomic import write_bytes
@@ -88,10 +86,8 @@ class ScaleReport(Record):
     """By ranks: the rate over that of the fewest ranks, over how many times more there are."""
 
 
-def scale(  # noqa: PLR0913  options of a command
-    recipe: Annotated[
-        str, typer.Argument(help="Recipe that is trained.", autocompletion=arguments.recipes)
-    ] = "digits",
+def scale(
+    recipe: Annotated[str, typer.Argument(help="Recipe that is trained.")] = "digits",
     overrides: Annotated[
         list[str] | None, typer.Argument(metavar="[KEY=VALUE]…", help="Changes to it.")
     ] = None,
@@ -100,7 +96,6 @@ def scale(  # noqa: PLR0913  options of a command
     mode: Annotated[str, typer.Option(help="strong, weak, or both.")] = "both",
     steps: Annotated[int, typer.Option(min=10, help="Optimizer steps of each training.")] = 200,
     plot: Annotated[Path | None, typer.Option(help="File of a figure (PNG).")] = None,
-    as_json: JsonOption = False,
 ) -> None:
     """Train a recipe with more and more ranks: samples a second, and how much of it scales.
 
@@ -109,9 +104,9 @@ def scale(  # noqa: PLR0913  options of a command
     fifth of its steps is a warm-up. Ranks of one machine share its cores.
 
     Examples:
-        headrace bench scale
+        PYTHONPATH=tests python -m benchmarks.scale
 
-        headrace bench scale my-recipe.yaml --site my-cluster --ranks 4,8,16 --plot scale.png
+        … my-recipe.yaml --site my-cluster --ranks 4,8,16 --plot scale.png
     """
     modes = get_args(Mode) if mode == "both" else (mode,)
     if not set(modes) <= set(get_args(Mode)):
@@ -125,7 +120,7 @@ def scale(  # noqa: PLR0913  options of a command
             recipe=recipe, site=site, overrides=given, key="", owner=process_owner()
         ), points, steps, tick)  # fmt: skip
     report = ScaleReport(
-        command=" ".join(["headrace", *sys.argv[1:]]),
+        command=" ".join(sys.argv),
         date=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         recipe=loaded.name,
         site=site,
@@ -136,7 +131,7 @@ def scale(  # noqa: PLR0913  options of a command
     )
     if plot is not None:
         write_bytes(plot.expanduser(), drawn(report))
-    typer.echo(report.model_dump_json(indent=1)) if as_json else _show(report)
+    print(report.model_dump_json(indent=1))
 
 
 def numbers(text: str) -> tuple[int, ...]:
@@ -267,23 +262,5 @@ def drawn(report: ScaleReport) -> bytes:
     return png(made)
 
 
-def _show(report: ScaleReport) -> None:
-    console = open_console()
-    for mode, shares in report.efficiency.items():
-        table = Table(title=f"{mode} scaling of {report.recipe} on {report.site}", box=None)
-        table.title_justify = "left"
-        for name in ("ranks", "nodes", "batch", "samples/s", "efficiency", "data", "other ranks"):
-            table.add_column(name, justify="right")
-        for each in of_mode(report.measured, mode):
-            waits = each.communication
-            table.add_row(
-                str(each.point.ranks),
-                str(each.point.nodes),
-                str(each.point.global_batch_size),
-                amount(each.samples_per_s),
-                f"{shares[each.point.ranks]:.2f}",
-                f"{each.data_wait:.0%}",
-                "" if waits is None else f"{waits:.0%}",
-            )
-        console.print(table)
-    console.print("data, other ranks: share of rank 0's time that it waited for these", style="dim")
+if __name__ == "__main__":
+    typer.run(scale)

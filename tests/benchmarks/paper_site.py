@@ -6,6 +6,7 @@ The files are those that real hosts and steps write, and their heartbeats go on.
 from __future__ import annotations
 
 import itertools
+import os
 import shutil
 import subprocess
 import sys
@@ -177,9 +178,10 @@ def enter_ended(like: Run, num_runs: int, num_days: int = 90) -> None:
 @contextmanager
 def beating(site: SiteFolder) -> Iterator[None]:
     """Have a process write the heartbeats of a site's leases, each every two seconds."""
-    program = f"from headrace_bench.paper_site import beat; beat({str(site.path)!r})"
+    program = f"from benchmarks.paper_site import beat; beat({str(site.path)!r})"
     command = [sys.executable, "-m", "headrace.processes", "--", sys.executable, "-c", program]
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=env) as process:
         try:
             if process.stdout is None or not process.stdout.readline():
                 raise StepError("The process that writes heartbeats has ended")
@@ -196,5 +198,5 @@ def beat(site: str) -> None:
         for folder in folders:
             write_heartbeat(folder)
         if not beats:
-            print("beating", flush=True)  # noqa: T201  whoever has started it waits for that
+            print("beating", flush=True)
         time.sleep(max(began + _BEAT_S - time.monotonic(), 0.0))

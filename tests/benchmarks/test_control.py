@@ -1,4 +1,4 @@
-"""`headrace bench control`: a small site on paper, asked all that a large one is."""
+"""The control side, timed: a small site on paper, asked all that a large one is."""
 
 from __future__ import annotations
 
@@ -7,23 +7,27 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import paper_site
+from benchmarks.control import control
 from headrace.files.layout import SiteFolder
 from headrace.ledger.ledger import open_ledger
 from headrace.runs.reaper import reap
 from headrace.states import LeaseState, StepState
 from headrace.views.leases import leases_page
-from headrace_bench import paper_site
 from support.command_line import headrace
 
 
 def test_all_is_asked_and_nothing_is_left(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_leftover_processes: None
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    no_leftover_processes: None,
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    in_process = "headrace_bench.control._command"  # six starts of Python take most of the time
+    in_process = "benchmarks.control._command"  # six starts of Python take most of the time
     monkeypatch.setattr(in_process, lambda words: headrace(*words.split()[1:]))
-    sizes = ("--leases", "2", "--nodes", "2", "--ended", "3", "--trials", "10")
-    told = json.loads(headrace("bench", "control", *sizes, "--json").stdout)
+    control(leases=2, nodes=2, ended=3, trials=10)
+    told = json.loads(capsys.readouterr().out)
     assert (told["leases"], told["nodes"], told["ended"], told["trials"]) == (2, 4, 3, 10)
     assert {"page of leases", "a pass of the reaper", "headrace cost"} < set(told["seconds"])
     assert all(took_s > 0 for took_s in told["seconds"].values())

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.table import Table
 
-from headrace.cli.console import JsonOption, open_console, tidy_end
+from benchmarks import ledger, paper_site
+from headrace.cli.console import open_console, tidy_end
 from headrace.cli.watching import telling
 from headrace.clusters.overview import num_open
 from headrace.errors import StepError
@@ -32,7 +32,7 @@ from headrace.views.leases import leases_page
 from headrace.views.run import run_page
 from headrace.views.runs import runs_page
 from headrace.views.suite import suite_page, trials_page
-from headrace_bench import ledger, machine, paper_site
+from headrace_bench import machine
 from headrace_bench.suite import HEADRACE
 
 _LOST_AFTER_S = 20.0
@@ -49,7 +49,6 @@ def control(
     url: Annotated[
         str, typer.Option(help="An empty database; by default a SQLite file that is removed.")
     ] = "",
-    as_json: JsonOption = False,
 ) -> None:
     """Make a site on paper, and time what pages, reaper, triggers and commands ask of it.
 
@@ -58,9 +57,9 @@ def control(
     commands the first.
 
     Examples:
-        headrace bench control
+        PYTHONPATH=tests python -m benchmarks.control
 
-        headrace bench control --leases 100 --trials 100000 --url postgresql://localhost/empty
+        … --leases 100 --trials 100000 --url postgresql://localhost/empty
     """
     seconds: dict[str, float] = {}
     with _home(url) as home, tidy_end(), telling(open_console(stderr=True)) as tick:
@@ -78,18 +77,8 @@ def control(
                 seconds[words] = _timed(partial(_command, words))
     host = machine.machine(["sqlalchemy"])
     given = {"leases": leases, "nodes": leases * nodes, "ended": ended, "trials": trials}
-    if as_json:
-        told = {**given, "made_s": made_s, "seconds": seconds, "machine": host.model_dump()}
-        typer.echo(json.dumps({**told, "load": load}, indent=1))
-        return
-    title = ", ".join(f"{number:,} {name}" for name, number in given.items())
-    table = Table("question", title=title, title_justify="left")
-    table.add_column("seconds", justify="right")
-    for name, took_s in seconds.items():
-        table.add_row(name, f"{took_s:.3f}")
-    open_console().print(table)
-    made = f"made in {made_s:.0f} s"
-    typer.echo(f"{host.cpu}, {host.num_cores} cores; load {load:.2f} before, {made}")
+    told = {**given, "made_s": made_s, "seconds": seconds, "machine": host.model_dump()}
+    print(json.dumps({**told, "load": load}, indent=1))
 
 
 @contextmanager
@@ -156,3 +145,7 @@ def _timed(work: Callable[[], object]) -> float:
     began = time.perf_counter()
     work()
     return time.perf_counter() - began
+
+
+if __name__ == "__main__":
+    typer.run(control)

@@ -14,9 +14,7 @@ from pathlib import Path
 from typing import Annotated, Any, get_args
 
 import typer
-from rich.table import Table
 
-from headrace.cli.console import JsonOption, open_console
 from headrace.ledger.ledger import Ledger
 from headrace.ledger.records import LeaseRecord, RunRecord
 from headrace.ledger.trial_records import TrialRecord
@@ -36,30 +34,21 @@ def ledger(
     url: Annotated[
         str, typer.Option(help="An empty database; by default a SQLite file that is removed.")
     ] = "",
-    as_json: JsonOption = False,
 ) -> None:
     """Enter attempts of suites in a ledger, and time each table that `headrace cost` makes of them.
 
     Examples:
-        headrace bench ledger
+        PYTHONPATH=tests python -m benchmarks.ledger
 
-        headrace bench ledger --rows 100000 --url postgresql://me:secret@localhost/empty
+        … --rows 100000 --url postgresql://me:secret@localhost/empty
     """
     with tempfile.TemporaryDirectory(prefix="headrace-bench-") as folder:
         opened = Ledger.open(url or f"sqlite:///{Path(folder) / 'ledger.db'}")
         seconds = {"enter all": _timed(lambda: enter(opened, rows))}
         seconds |= {name: _timed(ask) for name, ask in _questions(opened)}
     host = machine.machine(["sqlalchemy"])
-    if as_json:
-        told = {"rows": rows, "seconds": seconds, "machine": host.model_dump()}
-        typer.echo(json.dumps({**told, "load": machine.load()}, indent=1))
-        return
-    table = Table("question", title=f"{rows:,} attempts, once each", title_justify="left")
-    table.add_column("seconds", justify="right")
-    for name, took_s in seconds.items():
-        table.add_row(name, f"{took_s:.3f}")
-    open_console().print(table)
-    typer.echo(f"{host.cpu}, {host.num_cores} cores; load {machine.load():.2f}")
+    told = {"rows": rows, "seconds": seconds, "machine": host.model_dump()}
+    print(json.dumps({**told, "load": machine.load()}, indent=1))
 
 
 def _questions(opened: Ledger) -> Iterator[tuple[str, Callable[[], object]]]:
@@ -157,3 +146,7 @@ def _lease(number: int) -> LeaseRecord:
         state=LeaseState.CLOSED,
         created_at=float(number),
     )
+
+
+if __name__ == "__main__":
+    typer.run(ledger)
