@@ -1,4 +1,4 @@
-"""What a node of a lease is and has."""
+"""The step `nodes`: what the nodes of a lease are and have."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
@@ -16,9 +16,42 @@ from typing import Any
 
 import psutil
 
+from headrace.clusters.fleet import Fleet, Node
+from headrace.files.tiers import folder_of
+from headrace.steps.context import StepContext
+
 _PACKAGES = ("headrace", "dask", "distributed", "torch", "lightning", "h5py", "numpy")
 _MODELS = ("model name", "cpu\t")
 _VARIABLES = ("OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "SLURM_JOB_ID")
+
+
+def run(context: StepContext) -> dict[str, Any]:
+    """Look at nodes of the lease.
+
+    Args:
+        context: Input `nodes`: how many; 1 when left out.
+
+    Returns:
+        The `nodes`, each with its `name`, `address`, and what `node_facts` gives.
+
+    Raises:
+        LeaseError: The nodes are not there in time.
+    """
+    count = int(str(context.spec.inputs.get("nodes") or 1))
+    with Fleet.open(context.lease_folder) as fleet:
+        nodes = fleet.nodes(count, fleet.role.start_timeout, check=context.check)
+        return {"nodes": facts_of(context, fleet, nodes)}
+
+
+def facts_of(context: StepContext, fleet: Fleet, nodes: Sequence[Node]) -> list[dict[str, Any]]:
+    """What these nodes are; see `run`."""
+    tiers = {tier.name: str(folder_of(tier)) for tier in context.site.tiers}
+    found = []
+    for node in nodes:
+        facts = fleet.call(node, node_facts, tiers)
+        found.append({"name": node.name, "address": node.address, **facts})
+        context.progress(len(found), len(nodes), "nodes", "looking at nodes")
+    return found
 
 
 def node_facts(tiers: Mapping[str, str]) -> dict[str, Any]:

@@ -8,9 +8,8 @@ from pathlib import Path
 import torch
 from torch.utils.benchmark import Timer
 
-from headrace.probes.limits import Cpu, cpu_of, cpu_peak, gpu_peak
-from headrace.probes.records import Findings, Measurement
-from headrace.probes.requests import Request
+from headrace_probes.limits import Cpu, cpu_of, cpu_peak, gpu_peak
+from headrace_probes.probe_records import Findings, Measurement, Request
 
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 _LEAST_S = 0.1

@@ -19,10 +19,9 @@ from torch import Tensor
 from torch.utils.benchmark import Timer
 
 from headrace.files.machine import available_memory_bytes
-from headrace.probes.gemm import devices
-from headrace.probes.limits import gpu_peak
-from headrace.probes.records import Findings, Measurement
-from headrace.probes.requests import Request
+from headrace_probes.arithmetic import devices
+from headrace_probes.limits import gpu_peak
+from headrace_probes.probe_records import Findings, Measurement, Request
 
 _WORD = 8
 _ARRAYS = {"copy": 2, "scale": 2, "add": 3, "triad": 3}

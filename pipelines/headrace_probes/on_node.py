@@ -6,10 +6,12 @@ Nothing is measured in the worker itself, whose threads would disturb it.
 from __future__ import annotations
 
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 
 import psutil
@@ -19,12 +21,20 @@ from headrace.clusters.cancellable_call import wanted
 from headrace.errors import StepError
 from headrace.files import tiers
 from headrace.files.atomic import read_record, write_record
-from headrace.probes.records import Findings
-from headrace.probes.requests import Request, Target, answer_file
+from headrace.processes import begin_child
 from headrace.recipe.site import Tier
 from headrace.steps.model_process import python_module, start_forked
+from headrace_probes.probe_records import Findings, Part, Request, Target, answer_file
 
 _PREFIX = "headrace-probe-"
+_MODULES: dict[Part, str] = {
+    "gemm": "arithmetic",
+    "memory": "memory",
+    "network": "network",
+    "storage": "storage",
+    "train": "training",
+}
+"""Which module measures a part, by its function `measure(request)`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +91,7 @@ def _measured(job: NodeJob, requests: Sequence[Request]) -> list[Findings]:
         children.append(
             Child(
                 name=f"probe {request.part} {request.rank}",
-                command=python_module("headrace.probes.measure", str(file)),
+                command=python_module("headrace_probes.on_node", str(file)),
                 log=Path(job.logs) / f"{job.label}-{request.rank}.log",
                 env=job.env,
             )
@@ -121,3 +131,22 @@ def _targets(job: NodeJob) -> Iterator[tuple[tuple[Target, ...], list[str]]]:
 
 def _target(name: str, parent: Path) -> Target:
     return Target(name=name, folder=tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
+
+
+def main(arguments: list[str]) -> int:
+    """Measure one part in this process: `python -m headrace_probes.on_node REQUEST`.
+
+    The answer is written beside the request.
+    """
+    begin_child()
+    file = Path(arguments[0])
+    request = read_record(file, Request)
+    if request is None:
+        raise StepError(f"There is no request {file}")
+    found: Findings = import_module(f"{__package__}.{_MODULES[request.part]}").measure(request)
+    write_record(answer_file(file), found)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

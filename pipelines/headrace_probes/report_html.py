@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 
 from headrace.evaluation.drawing import ACCENT, figure, png
 from headrace.evaluation.report import Card, Report, Table, columns, render
-from headrace.probes.statistics import Difference, Summary
-from headrace.runs.probes import Comparison, Probed
+from headrace_probes.report import Comparison, Probed
+from headrace_probes.statistics import Difference, Summary
 
 _WIDTH, _LINE, _LEAST = 6.4, 0.24, 2.0
 _BAD = "#b3261e"

@@ -18,9 +18,8 @@ from torch import Tensor
 from torch.distributed import FileStore  # type: ignore[attr-defined]
 
 from headrace.files.machine import available_memory_bytes
-from headrace.probes.records import Findings, Measurement
-from headrace.probes.requests import Request
 from headrace.steps.networks import interface_of, interfaces, network_environment
+from headrace_probes.probe_records import Findings, Measurement, Request
 
 _TIMEOUT = timedelta(seconds=120)
 _LEAST_S, _MOST_S = 0.02, 1.0

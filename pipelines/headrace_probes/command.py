@@ -1,4 +1,4 @@
-"""The command probe: measure a site, and tell two places apart."""
+"""`headrace probe`: measure a site, and tell two places apart."""
 
 from __future__ import annotations
 
@@ -13,11 +13,13 @@ from headrace.cli.listing import Listing
 from headrace.cli.runs import request_of, tell_end
 from headrace.cli.watching import Watching
 from headrace.errors import UserError, nearest
-from headrace.probes.records import PARTS, Part, ProbeOptions
 from headrace.recipe.load import available, load_site
 from headrace.runs.execute import execute
 from headrace.runs.overview import overview
-from headrace.runs.probes import (
+from headrace.runs.runs import RunRequest, create_run
+from headrace.states import StepState
+from headrace_probes.probe_records import PARTS, Part, ProbeOptions
+from headrace_probes.report import (
     RECIPE,
     Comparison,
     Probed,
@@ -26,8 +28,11 @@ from headrace.runs.probes import (
     side_by_side,
     write_comparison,
 )
-from headrace.runs.runs import RunRequest, create_run
-from headrace.states import StepState
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command(rich_help_panel="Run")(probe)
 
 
 def probe(  # noqa: PLR0913  options of a command
@@ -69,7 +74,9 @@ def probe(  # noqa: PLR0913  options of a command
 
     def asked(place: str) -> RunRequest:
         found = overrides_for(load_site(place), options)
-        return request_of(RECIPE, found, place, kind="probe", probe=options)
+        return request_of(
+            RECIPE, found, place, kind="probe", options=options.model_dump(mode="json")
+        )
 
     before = None
     if (compare and compare in available("sites")) or compare.endswith((".yaml", ".yml")):
@@ -112,7 +119,7 @@ def _tell(found: Probed, console: Console, *, as_json: bool) -> None:
     if as_json:
         tell_json(found.model_dump(mode="json"))
         return
-    from headrace.runs.probe_report import lead_of, took_words
+    from headrace_probes.report_html import lead_of, took_words
 
     console.print(f"{lead_of(found)}\n", highlight=False, soft_wrap=True)
     listed = Listing("figure", "median", "unit", "spread", "limit", figures=("median", "spread"))
@@ -134,7 +141,7 @@ def _tell_both(found: Comparison, console: Console, *, as_json: bool) -> None:
     if as_json:
         tell_json({**found.model_dump(mode="json"), "report": str(file)})
         return
-    from headrace.runs.probe_report import difference_words, lead_of, took_words
+    from headrace_probes.report_html import difference_words, lead_of, took_words
 
     console.print(f"before: {lead_of(found.before)}", highlight=False, soft_wrap=True)
     console.print(f"after:  {lead_of(found.after)}\n", highlight=False, soft_wrap=True)

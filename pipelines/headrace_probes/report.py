@@ -9,11 +9,11 @@ from headrace.errors import StepError, UnknownNameError, UserError, nearest
 from headrace.files.atomic import read_bytes, read_record, write_text
 from headrace.files.layout import RunFolder
 from headrace.ledger.ledger import open_ledger
-from headrace.probes.records import REPORT, ProbeOptions, ProbeRecord
-from headrace.probes.statistics import Difference, Summary, compared, efficiency, summaries
 from headrace.recipe.load import BUILT_IN
 from headrace.recipe.site import Site
 from headrace.record import Record
+from headrace_probes.probe_records import REPORT, ProbeOptions, ProbeRecord
+from headrace_probes.statistics import Difference, Summary, compared, efficiency, summaries
 
 RECIPE = str(BUILT_IN / "recipes" / "digits.yaml")
 """A run has a recipe; of that of a probe only role and nodes count."""
@@ -125,14 +125,14 @@ def side_by_side(before: Probed, after: Probed) -> Comparison:
 
 def write_probe_report(run_id: str) -> Path:
     """Write `report.html` of a probe; gives where."""
-    from headrace.runs.probe_report import report_of
+    from headrace_probes.report_html import report_of
 
     return _write(run_id, REPORT, report_of(probed(run_id)))
 
 
 def write_comparison(found: Comparison) -> Path:
     """Write the report of a comparison beside that of the second probe; gives where."""
-    from headrace.runs.probe_report import report_of_comparison
+    from headrace_probes.report_html import report_of_comparison
 
     name = f"compared-with-{found.before.run_id}.html"
     return _write(found.after.run_id, name, report_of_comparison(found))

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from headrace.clusters.containers import environment, in_container, python_of
 from headrace.clusters.records import LeaseSpec
 from headrace.files.layout import LeaseFolder
-from headrace.probes.records import Findings, Measurement, ProbeOptions
+from headrace_probes.probe_records import Findings, Measurement, ProbeOptions
 
 _PROGRAMS = {"python -c pass": "pass", "import torch": "import torch"}
 _TIMEOUT_S = 120

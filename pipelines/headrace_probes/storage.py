@@ -6,21 +6,26 @@ what is free, and whoever asks removes the folders.
 
 from __future__ import annotations
 
+import json
 import mmap
 import multiprocessing
 import os
 import random
 import shutil
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from typing import Any, Literal
 
-from headrace.probes import fio
-from headrace.probes.records import Findings, Measurement
-from headrace.probes.requests import Request, Target
+from headrace.errors import StepError
+from headrace_probes.probe_records import Findings, Measurement, Request, Target
 
+FioKind = Literal["write", "read", "randread"]
+
+_FIO_TIMEOUT_S = 600
 _BLOCK, _PAGE = 2**20, 4096
 _RANDOM_S, _RANDOM_READS = 3.0, 2**14
 _Span = tuple[int, float, float]
@@ -50,18 +55,18 @@ def _of_target(
     request: Request, target: Target, num_bytes: int, clients: int
 ) -> Iterator[Measurement]:
     direct = _takes_direct(Path(target.folder))
-    by_fio = fio.is_there()
+    by_fio = has_fio()
     told = f"{clients} client{'s' if clients > 1 else ''}"
     size = f"{num_bytes // 2**20} MiB each" + ("" if direct else ", page cache")
     program = "fio" if by_fio else "own"
-    kinds: tuple[tuple[fio.Kind, str, str, float, _Work], ...] = (
+    kinds: tuple[tuple[FioKind, str, str, float, _Work], ...] = (
         ("write", "sequential write", "MB/s", 1e6, _write),
         ("read", "sequential read", "MB/s", 1e6, _read),
         ("randread", "random 4 KiB reads", "IOPS", 1.0, _read_randomly),
     )
     for kind, words, unit, scale, work in kinds:
         if by_fio:
-            once = partial(fio.run, kind, target.folder, num_bytes, clients, direct=direct)
+            once = partial(_run_fio, kind, target.folder, num_bytes, clients, direct=direct)
         else:
             once = partial(_together, work, target.folder, num_bytes, clients, direct)
         once()  # warm-up
@@ -167,3 +172,61 @@ def _create(file: str, num_files: int, _: bool) -> _Span:
     span = num_files, start, time.monotonic()
     shutil.rmtree(folder)
     return span
+
+
+def has_fio() -> bool:
+    """Whether fio is on the path."""
+    return shutil.which("fio") is not None
+
+
+def fio_command(
+    kind: FioKind, folder: str, num_bytes: int, clients: int, *, direct: bool
+) -> list[str]:
+    """The command that writes or reads files of so many bytes, one for each client.
+
+    Source: https://fio.readthedocs.io/en/latest/fio_doc.html
+    """
+    of_kind = {
+        "write": ("--bs=1M", "--end_fsync=1"),
+        "read": ("--bs=1M",),
+        "randread": ("--bs=4k", f"--runtime={_RANDOM_S:.0f}", f"--io_size={min(num_bytes, 2**26)}"),
+    }[kind]
+    return [
+        *("fio", f"--name={kind}", f"--rw={kind}", f"--directory={folder}"),
+        *("--filename_format=client-$jobnum", f"--size={num_bytes}", f"--numjobs={clients}"),
+        *(f"--direct={int(direct)}", "--ioengine=psync", "--fallocate=none", "--thread"),
+        *("--group_reporting", "--output-format=json", *of_kind),
+    ]
+
+
+def rate_of(output: str, kind: FioKind) -> float:
+    """Bytes a second, of random reads operations a second, of what fio printed.
+
+    Raises:
+        StepError: It is not what fio prints, or tells of an error.
+    """
+    try:
+        (job,) = json.loads(output[output.index("{") :])["jobs"]
+        error: int = job["error"]
+        told: dict[str, Any] = job["write" if kind == "write" else "read"]
+        rate = float(told["iops"] if kind == "randread" else told["bw_bytes"])
+    except (ValueError, KeyError, TypeError) as wrong:
+        raise StepError(f"fio's output cannot be read: {output[:300]!r}") from wrong
+    if error:
+        raise StepError(f"fio failed with error {error}")
+    return rate
+
+
+def _run_fio(kind: FioKind, folder: str, num_bytes: int, clients: int, *, direct: bool) -> float:
+    """What `rate_of` gives of one run.
+
+    Raises:
+        StepError: fio failed.
+    """
+    words = fio_command(kind, folder, num_bytes, clients, direct=direct)
+    ended = subprocess.run(
+        words, capture_output=True, text=True, check=False, timeout=_FIO_TIMEOUT_S
+    )
+    if ended.returncode:
+        raise StepError(f"fio ended with code {ended.returncode}: {ended.stderr.strip()[-500:]}")
+    return rate_of(ended.stdout, kind)

@@ -1,4 +1,4 @@
-"""The probe step: what the nodes of a lease are, and what they give when they are measured.
+"""The probe step: what the nodes of a lease give when they are measured.
 
 Parts of one node alone run on one node of each machine, all machines at once; network and training
 run on all nodes together; the start of containers is timed by the step itself, outside of them.
@@ -15,50 +15,33 @@ from typing import Any
 from headrace.clusters import client
 from headrace.clusters.fleet import Fleet, Node
 from headrace.files.atomic import write_record
-from headrace.files.tiers import folder_of
-from headrace.probes import container
-from headrace.probes.facts import node_facts
-from headrace.probes.on_node import NodeFound, NodeJob, measure_here
-from headrace.probes.records import REPORT, Findings, Part, ProbeOptions, ProbeRecord
-from headrace.probes.requests import Request
 from headrace.steps.context import StepContext
 from headrace.steps.model_process import model_environment
+from headrace.steps.node_facts import facts_of
 from headrace.steps.usage import AttemptUsage
+from headrace_probes import container
+from headrace_probes.on_node import NodeFound, NodeJob, measure_here
+from headrace_probes.probe_records import REPORT, Findings, Part, ProbeOptions, ProbeRecord, Request
 
 
 def run(context: StepContext) -> dict[str, Any]:
-    """Look at nodes of the lease and, with the input `probe`, measure them.
+    """Measure nodes of the lease.
 
     Args:
-        context: Inputs `nodes`: how many; 1 when left out. `probe`: a `ProbeOptions`; none when
-            left out: the nodes are only looked at.
+        context: Inputs `nodes`: how many; 1 when left out. `options`: a `ProbeOptions`.
 
     Returns:
-        Without `probe` the `nodes`, each with its `name`, `address`, and what `node_facts` gives.
-        With it `probe`, the file of the `ProbeRecord`, and `report`, where its report will be.
+        `probe`, the file of the `ProbeRecord`, and `report`, where its report will be.
 
     Raises:
         LeaseError: The nodes are not there in time.
         StepError: A process that measures failed.
     """
     count = int(str(context.spec.inputs.get("nodes") or 1))
-    options = context.spec.inputs.get("probe")
+    options = ProbeOptions.model_validate(context.spec.inputs["options"])
     with Fleet.open(context.lease_folder) as fleet:
         nodes = fleet.nodes(count, fleet.role.start_timeout, check=context.check)
-        facts = _looked(context, fleet, nodes)
-        if options is None:
-            return {"nodes": facts}
-        return _Probe(context, fleet, nodes, ProbeOptions.model_validate(options)).run(facts)
-
-
-def _looked(context: StepContext, fleet: Fleet, nodes: Sequence[Node]) -> list[dict[str, Any]]:
-    tiers = {tier.name: str(folder_of(tier)) for tier in context.site.tiers}
-    found = []
-    for node in nodes:
-        facts = fleet.call(node, node_facts, tiers)
-        found.append({"name": node.name, "address": node.address, **facts})
-        context.progress(len(found), len(nodes), "nodes", "looking at nodes")
-    return found
+        return _Probe(context, fleet, nodes, options).run(facts_of(context, fleet, nodes))
 
 
 class _Probe:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from statistics import median, quantiles
 
-from headrace.probes.records import Figure, Measurement
+from headrace_probes.probe_records import Figure, Measurement
 
 CERTAIN = 0.01
 """Probability below which a difference does not come from the spread of the repeats.
