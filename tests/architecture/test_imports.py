@@ -18,11 +18,14 @@ LIGHT = (
     "headrace.runs.execute",
     "headrace.runs.reaper",
     "headrace.cli.commands",
+    "headrace_probes.command",
+    "headrace_probes.probe_kind",
 )
 
 SENT = (
-    "headrace.probes.on_node",
-    "headrace.probes.step",
+    "headrace.steps.node_facts",
+    "headrace_probes.on_node",
+    "headrace_probes.probe_step",
     "headrace.packing.pack_shard",
     "headrace.staging.staged",
     "headrace.staging.step",

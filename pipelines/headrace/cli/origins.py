@@ -100,7 +100,7 @@ def _request(before: Origin, site: str) -> RunRequest:
     run_id, _, number = before.name.partition(":")
     run = RunFolder(Path(open_ledger().run(run_id).folder))
     asked = run_of_folder(run_id, run).request
-    names = () if number else ("kind", "of", "watch", "probe")
+    names = () if number else ("kind", "of", "watch", "options")
     more = {name: getattr(asked, name) for name in names}
     recipe, suite = Path(before.folder) / run.recipe.name, before.recipe.suite
     overrides = tuple(f"train.{key}={value}" for key, value in before.launch.items())
