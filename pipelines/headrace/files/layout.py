@@ -150,8 +150,6 @@ class RunFolder(Folder):
     """Folder of training checkpoints."""
     callbacks = Named("callbacks")
     """Folder of those that Lightning's `ModelCheckpoint`s of a recipe or model write."""
-    soundness = Named("soundness")
-    """Folder of what is known of the data that training has read."""
     history = Named("history")
     """Folder of what training told while it went on; see `headrace.steps.history`."""
     profile = Named("profile")

@@ -36,7 +36,6 @@ from headrace.training.checkpointing import (
     weights_hash,
 )
 from headrace.training.chosen import best_of
-from headrace.training.data_watch import spared_steps
 from headrace.training.failures import describe
 from headrace.training.history import KeepHistory, mean_over_ranks
 from headrace.training.init_weights import load_weights, telling_misfit
@@ -144,7 +143,7 @@ class _RankTraining:
 
     def _prune(self) -> None:
         keep = self._recipe.trainer.keep_checkpoints
-        checkpoints.prune(self._run.checkpoints, keep, spared_steps(self._run))
+        checkpoints.prune(self._run.checkpoints, keep)
 
     def _trainer(
         self,
