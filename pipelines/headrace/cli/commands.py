@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
+from collections.abc import Callable
 from importlib.metadata import entry_points
 from pathlib import Path
 
@@ -23,7 +24,6 @@ from headrace.cli import (
     origins,
     plan,
     probe,
-    profile,
     results,
     run_list,
     runs,
@@ -43,14 +43,14 @@ from headrace.processes import end_quickly, tell_children
 COMMANDS = "headrace.commands"
 """Entry points: functions that add commands of other packages, as of the benchmarks."""
 
-_PANELS = {
+_PANELS: dict[str, tuple[typer.Typer | Callable[..., None], ...]] = {
     "Run": (
         *(runs.run, sweep.sweep, runs.evaluate, runs.resume, origins.rerun, runs.cancel),
         *(plan.plan, what_if.what_if, probe.probe),
     ),
     "Look": (
         *(runs.status, top.top, runs.logs, run_list.app, suites.app, results.results),
-        *(origins.diff, cost.cost, profile.profile, shell.shell),
+        *(origins.diff, cost.cost, shell.shell),
     ),
     "Data": (datasets.inspect, datasets.verify, export.export, cache.app, datasets.examples),
     "Airflow": (airflow.demo, airflow.up, airflow.down, airflow.env, airflow.password),

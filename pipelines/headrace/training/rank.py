@@ -43,7 +43,6 @@ from headrace.training.loggers import build_loggers, identity_of
 from headrace.training.meeting import meet
 from headrace.training.model_form import form
 from headrace.training.own_checkpoints import OwnCheckpoints
-from headrace.training.profiling import Profiling
 from headrace.training.rank_data import settings_of
 from headrace.training.records import NodeReady, TrainingOutcome
 from headrace.training.scaling import look_no_more, scaling_callbacks
@@ -154,7 +153,7 @@ class _RankTraining:
     ) -> Trainer:
         launch, rank, recipe = self._launch, self._rank, self._recipe.trainer
         evaluate = self._recipe.evaluate
-        beat = SignsOfLife(Beat(self._folder.beat(rank)), Profiling(launch, rank))
+        beat = SignsOfLife(Beat(self._folder.beat(rank)))
         seed = StepSeed(self._recipe.seed, recipe.data_rank(rank))
         named = instantiate_all(recipe.callbacks, self._allowed, "trainer.callbacks")
         if launch.resume is not None:

@@ -22,7 +22,6 @@ from headrace.data.targets import Allowed, instantiate
 from headrace.errors import NotFiniteLossError
 from headrace.files.atomic import write_if_room
 from headrace.recipe.train import TrainerSpec
-from headrace.training.profiling import Profiling
 from headrace.training.records import TrainingProgress
 from headrace.training.strategies import make_strategy
 from headrace.training.watch import Beat
@@ -146,12 +145,11 @@ class SignsOfLife(Callback):  # type: ignore[misc]
     """Beats at every batch, and lets SIGTERM end the rank at once.
 
     Lightning's own handler of SIGTERM talks to the other ranks, which may be dead, and before each
-    batch rank 0 tells the others whether there was one, for which all wait. After each batch this
-    has `profiling` look whether somebody wants to know more.
+    batch rank 0 tells the others whether there was one, for which all wait.
     """
 
-    def __init__(self, beat: Beat, profiling: Profiling) -> None:
-        self._beat, self._profiling = beat, profiling
+    def __init__(self, beat: Beat) -> None:
+        self._beat = beat
 
     def on_train_start(self, trainer: Trainer, *_: Any) -> None:
         """Beat, and take SIGTERM back from Lightning."""
@@ -163,16 +161,8 @@ class SignsOfLife(Callback):  # type: ignore[misc]
         self._beat.tick()
 
     # after the forward pass, ranks that wait for another are one beat ahead of it
-    on_train_batch_start = on_before_backward = on_validation_batch_end = _tick
-
-    def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
-        """Beat; a profile begins and ends between two steps."""
-        self._beat.tick()
-        self._profiling.after_batch(trainer.global_step)
-
-    def on_train_end(self, *_: Any) -> None:
-        """Leave a profile of the steps that there were."""
-        self._profiling.end()
+    on_train_batch_start = on_before_backward = on_train_batch_end = _tick
+    on_validation_batch_end = _tick
 
 
 class ProgressWriter(Callback):  # type: ignore[misc]
