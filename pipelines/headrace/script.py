@@ -26,8 +26,8 @@ from headrace.files.layout import RunFolder
 from headrace.recipe.dataset import TRAIN, VALIDATION
 from headrace.steps.context import resolved
 from headrace.training import checkpoints
+from headrace.training.progress import ScriptReports
 from headrace.training.records import NodeLaunch, NodeReady, Paused, TrainingProgress
-from headrace.training.script_reports import ScriptReports
 
 if TYPE_CHECKING:  # they import torch, which a script may do without
     from headrace.data.dataset import SampleDataset

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import typer
@@ -21,7 +22,6 @@ from headrace.cli import (
     ledger,
     origins,
     plan,
-    profile,
     results,
     run_list,
     runs,
@@ -42,14 +42,14 @@ from headrace.processes import end_quickly, tell_children
 COMMANDS = "headrace.commands"
 """Entry points: functions that add commands of other packages, as of the benchmarks."""
 
-_PANELS = {
+_PANELS: dict[str, tuple[typer.Typer | Callable[..., None], ...]] = {
     "Run": (
         *(runs.run, sweep.sweep, runs.evaluate, runs.resume, origins.rerun, runs.cancel),
         *(plan.plan, what_if.what_if),
     ),
     "Look": (
         *(runs.status, top.top, runs.logs, run_list.app, suites.app, results.results),
-        *(origins.diff, cost.cost, profile.profile, shell.shell),
+        *(origins.diff, cost.cost, shell.shell),
     ),
     "Data": (datasets.inspect, datasets.verify, export.export, cache.app, datasets.examples),
     "Airflow": (airflow.demo, airflow.up, airflow.down, airflow.env, airflow.password),

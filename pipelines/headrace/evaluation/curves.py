@@ -13,8 +13,7 @@ from matplotlib.ticker import MaxNLocator, PercentFormatter
 from numpy.typing import NDArray
 
 from headrace.evaluation.drawing import ACCENT, figure, png
-from headrace.steps.history import PARTS, History, HistoryRow, RankRow, UsageRow
-from headrace.steps.series import Series, series_of
+from headrace.steps.history import PARTS, History, HistoryRow, RankRow, Series, UsageRow, series_of
 
 _SIZE = (5.2, 3.4)
 _MAX_FIGURES = 12

@@ -7,7 +7,7 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
@@ -138,23 +138,10 @@ def publish(prepared: Path, final: Path) -> None:
     fsync_folder(final.parent)
 
 
-def prune(folder: Path, keep: int, spared_steps: Iterable[int] = ()) -> None:
-    """Remove all but the newest checkpoints; of each spared step the newest up to it stays, too."""
-    steps = {path: step_of(path) or 0 for path in newest_first(folder)}
-    spared = {next((path for path in steps if steps[path] <= most), None) for most in spared_steps}
-    for path in list(steps)[keep:]:
-        if path not in spared:
-            remove(path)
-
-
-def remove_after(folder: Path, step: int) -> None:
-    """Remove the checkpoints that are further than a step, and the final one."""
-    for path in newest_first(folder):
-        if (step_of(path) or 0) > step:
-            remove(path)
-    remove(folder / FINAL)
-    for kind in ("best", "kept"):
-        remove_weights(folder, kind, lambda of: of > step)
+def prune(folder: Path, keep: int) -> None:
+    """Remove all but the newest checkpoints."""
+    for path in newest_first(folder)[keep:]:
+        remove(path)
 
 
 def remove_weights(

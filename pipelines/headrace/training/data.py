@@ -26,19 +26,10 @@ _LOOK_S = 0.2
 
 
 class DataOnNode:
-    """A dataset on a node, where ranks read; here all of it came before they start.
-
-    Attributes:
-        is_fresh: Whether every byte there has just been compared with its checksum.
-        mended: Files of shards that were found damaged or gone; all of them once `is_whole`.
-        is_whole: Whether all of it has come.
-    """
+    """A dataset on a node, where ranks read; here all of it came before they start."""
 
     def __init__(self, copy: StagedCopy | None = None) -> None:
         self._copy = copy
-        self.is_fresh = copy is not None and copy.is_fresh
-        self.mended = frozenset[str]() if copy is None else copy.mended
-        self.is_whole = copy is not None
 
     @property
     def folder(self) -> Path:
@@ -104,10 +95,7 @@ def data_on_node(
 
 
 class _StagedMeanwhile(DataOnNode):
-    """Stages by a thread of its own, in the order in which samples are read.
-
-    It is not fresh: shards are compared as they come.
-    """
+    """Stages by a thread of its own, in the order in which samples are read."""
 
     def __init__(self, launch: NodeLaunch, recipe: Recipe, site: Site, manifest: Manifest) -> None:
         super().__init__()
@@ -160,7 +148,6 @@ class _StagedMeanwhile(DataOnNode):
                 self._stop_at_end,
                 self._options,
             ) as copy:
-                self.mended, self.is_whole = copy.mended, True
                 self._tell(copy, time.perf_counter() - started)
                 self._begun(copy.folder)
                 self._ending.wait()

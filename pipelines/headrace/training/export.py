@@ -32,8 +32,6 @@ class Exported(Record):
     checkpoint: str
     step: int | None = None
     """Optimizer steps that the weights are from; null when the checkpoint does not tell."""
-    inputs: dict[str, str] = {}
-    """What a program takes, by name: dtype and shape; `batch` is any size."""
 
 
 def export_weights(

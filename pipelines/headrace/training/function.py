@@ -26,9 +26,9 @@ from headrace.steps.context import StepContext, resolved
 from headrace.steps.model_process import VARYING, KeptProcess, model_environment, python_module
 from headrace.steps.usage import AttemptUsage
 from headrace.training import checkpoints
-from headrace.training.follower import Follower
 from headrace.training.launch import script_environment
 from headrace.training.own_gpus import own_gpus
+from headrace.training.progress import Follower
 from headrace.training.records import NodeLaunch, NodeReady, Paused, TrainingProgress
 from headrace.training.restarts import Restarts
 from headrace.training.watch import is_unwanted

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import NoReturn
 
-from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.loggers import Logger
 from lightning.pytorch.utilities import rank_zero_only
 from lightning.pytorch.utilities.model_helpers import is_overridden
@@ -36,22 +36,19 @@ from headrace.training.checkpointing import (
     weights_hash,
 )
 from headrace.training.chosen import best_of
-from headrace.training.data_watch import spared_steps
 from headrace.training.failures import describe
-from headrace.training.history import KeepHistory, mean_over_ranks
+from headrace.training.history_writer import KeepHistory, mean_over_ranks
 from headrace.training.init_weights import load_weights, telling_misfit
+from headrace.training.learning_rates import look_no_more, scaling_callbacks
 from headrace.training.loggers import build_loggers, identity_of
 from headrace.training.meeting import meet
 from headrace.training.model_form import form
 from headrace.training.own_checkpoints import OwnCheckpoints
-from headrace.training.profiling import Profiling
 from headrace.training.rank_data import settings_of
 from headrace.training.records import NodeReady, TrainingOutcome
-from headrace.training.scaling import look_no_more, scaling_callbacks
 from headrace.training.strategies import ShardedStrategy
 from headrace.training.trainer import (
     LossGuard,
-    ProgressWriter,
     SignsOfLife,
     StepSeed,
     StopAtStep,
@@ -85,10 +82,7 @@ class _RankTraining:
         data_ranks = self._recipe.trainer.data_ranks(self._launch.world_size)
         loader = data.train_loader
         history = KeepHistory(self._run, self._launch, loader, data_ranks, lambda: saving.waited_s)
-        progress = ProgressWriter(
-            self._folder.progress, loader, data_ranks, lambda: history.metrics
-        )
-        trainer = self._trainer(data, guard, saving, (history, progress))
+        trainer = self._trainer(data, guard, saving, history)
         meet(trainer.strategy, self._launch, self._rank)
         try:
             resume, pickled = self._launch.resume, self._site.pickled_checkpoints == "allow"
@@ -101,7 +95,7 @@ class _RankTraining:
                 )
         finally:
             self._tell_streamed()
-        self._finish(trainer, saving, progress.data_wait)
+        self._finish(trainer, saving, history.data_wait)
 
     def _data(self) -> HeadraceDataModule:
         given = (self._recipe, self._site)
@@ -144,18 +138,18 @@ class _RankTraining:
 
     def _prune(self) -> None:
         keep = self._recipe.trainer.keep_checkpoints
-        checkpoints.prune(self._run.checkpoints, keep, spared_steps(self._run))
+        checkpoints.prune(self._run.checkpoints, keep)
 
     def _trainer(
         self,
         data: HeadraceDataModule,
         guard: LossGuard,
         saving: StepCheckpoints,
-        telling: tuple[Callback, ...],
+        history: KeepHistory,
     ) -> Trainer:
         launch, rank, recipe = self._launch, self._rank, self._recipe.trainer
         evaluate = self._recipe.evaluate
-        beat = SignsOfLife(Beat(self._folder.beat(rank)), Profiling(launch, rank))
+        beat = SignsOfLife(Beat(self._folder.beat(rank)))
         seed = StepSeed(self._recipe.seed, recipe.data_rank(rank))
         named = instantiate_all(recipe.callbacks, self._allowed, "trainer.callbacks")
         if launch.resume is not None:
@@ -165,7 +159,7 @@ class _RankTraining:
         best = () if recipe.monitor is None else (KeepBest(saving, recipe),)
         kept = KeepSteps(saving, recipe, evaluate.steps if evaluate else ())
         own = OwnCheckpoints(self._run.callbacks, last=(in_time, saving))
-        last = (guard, StopAtStep(recipe.max_steps), *best, kept, in_time, *telling, own, saving)
+        last = (guard, StopAtStep(recipe.max_steps), *best, kept, in_time, history, own, saving)
         return build_trainer(
             recipe,
             self._allowed,

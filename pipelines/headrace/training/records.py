@@ -21,10 +21,8 @@ class LaunchFolder:
         stop: Its presence asks all nodes to stop their ranks.
         progress: `TrainingProgress`, by rank 0.
         paused: `Paused`, by rank 0.
-        trained: `TrainingOutcome`, by rank 0; it counts once the data it came from is known as
-            sound.
+        trained: `TrainingOutcome`, by rank 0.
         meeting: By which the ranks of a single node find each other.
-        round: The newest `Round` in which all nodes look at their data again, by the driver.
         launched: Its presence says that the launcher of all ranks has ended.
     """
 
@@ -35,12 +33,7 @@ class LaunchFolder:
         self.paused = path / "paused.json"
         self.trained = path / "trained.json"
         self.meeting = path / "meeting"
-        self.round = path / "round.json"
         self.launched = path / "launched"
-
-    def sound(self, node_index: int) -> Path:
-        """The newest `Round` that a node's data has passed."""
-        return self.path / f"sound-{node_index}.json"
 
     def staged(self, node_index: int) -> Path:
         """`NodeStaged`, by the node."""

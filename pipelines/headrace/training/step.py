@@ -15,15 +15,14 @@ from headrace.steps.context import Skipped, StepContext, skipped_shards
 from headrace.training import checkpoints
 from headrace.training.checkpoint_copies import CheckpointCopies
 from headrace.training.data import manifest_of
-from headrace.training.follower import Follower
 from headrace.training.function import call_function
 from headrace.training.gang import Gang
 from headrace.training.plan import (
     plan_training,
     training_fingerprint,
 )
+from headrace.training.progress import Follower, spent
 from headrace.training.records import TrainingOutcome, TrainingProgress
-from headrace.training.spent import spent
 
 
 def run(context: StepContext) -> dict[str, Any]:

@@ -10,8 +10,7 @@ from headrace.files.layout import RunFolder
 from headrace.ledger.ledger import open_ledger
 from headrace.record import Record
 from headrace.runs.origin import Beside, origin, side_by_side
-from headrace.steps.history import History, read_history
-from headrace.steps.series import series_of, thinned
+from headrace.steps.history import History, read_history, series_of, thinned
 
 MOST_POINTS = 2000
 """Points of a curve that are shown, its peaks among them."""

@@ -1,8 +1,9 @@
-"""What a training on one rank leaves behind of how it went."""
+"""What a training on one rank leaves behind of how it went, and what its steps' time goes to."""
 
 from __future__ import annotations
 
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,20 +12,20 @@ import psutil
 import pytest
 import torch
 from lightning.pytorch import LightningModule, Trainer
+from torch.utils.data import DataLoader
 
 from headrace.files.layout import RunFolder
 from headrace.steps.history import newest_use, read_history, read_ranks, read_usage
-from headrace.training import usage
-from headrace.training.history import KeepHistory
-from headrace.training.usage import RankUsage, Usage
+from headrace.training import history_writer
+from headrace.training.history_writer import KeepHistory, RankUsage, StepParts, Usage
 
 pytestmark = [  # of Lightning: where there is a Slurm that this is no job of, and for PyTorch
     pytest.mark.filterwarnings("ignore:The `srun` command is available:UserWarning"),
     pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning"),
+    pytest.mark.filterwarnings("ignore:.*does not have many workers"),
 ]
 
 STEPS = 4
-LAUNCH: Any = SimpleNamespace(node_index=0, node_name="here")
 
 
 class Loader(list[torch.Tensor]):
@@ -60,14 +61,22 @@ class Model(LightningModule):
         return torch.optim.SGD(groups)
 
 
+def kept(folder: Path, loader: Any, checkpoint_s: Any = lambda: 0.0, ranks: int = 1) -> KeepHistory:
+    files: Any = SimpleNamespace(progress=folder / "progress.json")
+    launch: Any = SimpleNamespace(node_index=0, node_name="here", folder=files)
+    return KeepHistory(RunFolder(folder), launch, loader, ranks, checkpoint_s)
+
+
+def trainer_of(history: KeepHistory, **options: Any) -> Trainer:
+    return Trainer(
+        accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False,
+        enable_model_summary=False, log_every_n_steps=1, callbacks=[history], **options,
+    )  # fmt: skip
+
+
 def fit(folder: Path, **options: Any) -> None:
     loader = Loader([torch.zeros(2)] * STEPS)
-    trainer = Trainer(
-        accelerator="cpu", max_epochs=2, logger=False, enable_checkpointing=False,
-        enable_progress_bar=False, enable_model_summary=False,
-        log_every_n_steps=1,
-        callbacks=[KeepHistory(RunFolder(folder), LAUNCH, loader, 1, lambda: 0.0)], **options,
-    )  # fmt: skip
+    trainer = trainer_of(kept(folder, loader), max_epochs=2, **options)
     trainer.fit(Model(), loader, [torch.zeros(2)])
 
 
@@ -76,9 +85,9 @@ def test_losses_metrics_and_rates_of_each_epoch_are_kept(tmp_path: Path) -> None
     fit(tmp_path, num_sanity_val_steps=1)
     found = read_history(RunFolder(tmp_path))
     assert [(each.step, each.epoch) for each in found.starts] == [(0, 0)]
-    kept = {each.step: each for each in found.metrics}
-    assert list(kept) == [STEPS, 2 * STEPS]
-    first, second = kept.values()
+    by_step = {each.step: each for each in found.metrics}
+    assert list(by_step) == [STEPS, 2 * STEPS]
+    first, second = by_step.values()
     assert first.metrics == {"val_loss": 10.0, "epoch_loss": 2.5}
     assert second.metrics == {"val_loss": 9.0, "epoch_loss": 6.5}
     whole = [each for each in found.told if each.loss is not None and not each.metrics]
@@ -157,7 +166,7 @@ def test_how_busy_a_node_is(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_usage_is_kept_by_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headrace.training.history._LEAST_USAGE_S", 0.0)
+    monkeypatch.setattr("headrace.training.history_writer._LEAST_USAGE_S", 0.0)
     fit(tmp_path)
     run = RunFolder(tmp_path)
     rows, ranks = read_usage(run)["node-0"], read_ranks(run)[0]
@@ -190,7 +199,8 @@ def test_disks_and_network_are_rates_without_the_loopback(monkeypatch: pytest.Mo
         return {"lo": SimpleNamespace(bytes_recv=moved * 99, bytes_sent=0), "eth0": eth}
 
     now_s = iter((10.0, 12.0, 13.0))
-    monkeypatch.setattr(usage, "time", SimpleNamespace(time=float, monotonic=lambda: next(now_s)))
+    clock = SimpleNamespace(time=float, monotonic=lambda: next(now_s))
+    monkeypatch.setattr(history_writer, "time", clock)
     monkeypatch.setattr(psutil, "net_io_counters", net)
     disks = SimpleNamespace(read_bytes=0, write_bytes=50)
     monkeypatch.setattr(psutil, "disk_io_counters", lambda: disks)
@@ -201,3 +211,119 @@ def test_disks_and_network_are_rates_without_the_loopback(monkeypatch: pytest.Mo
     assert (row.disk_read_bytes_per_s, row.disk_write_bytes_per_s) == (300, 0)
     monkeypatch.setattr(psutil, "disk_io_counters", lambda: None)
     assert looks.look().disk_read_bytes_per_s is None
+
+
+class Clock:
+    """A step's parts take as long as they say."""
+
+    now_s = 0.0
+    monotonic = staticmethod(time.monotonic)
+    time = staticmethod(time.time)
+
+    def perf_counter(self) -> float:
+        return self.now_s
+
+
+class SGD(torch.optim.SGD):
+    """Takes a second a step, besides what it runs within."""
+
+    def __init__(self, weight: torch.nn.Parameter, clock: Clock) -> None:
+        super().__init__([weight], 0.1)
+        self.clock = clock
+
+    def step(self, closure: Any = None) -> Any:
+        loss = super().step(closure)
+        self.clock.now_s += 1
+        return loss
+
+
+class TimedModel(LightningModule):
+    """Forward takes 2 s, backward 4 s; `optimizers` of them by hand, as in a GAN."""
+
+    def __init__(self, clock: Clock, optimizers: int) -> None:
+        super().__init__()
+        self.clock, self.num_optimizers = clock, optimizers
+        self.weight = torch.nn.Parameter(torch.zeros(()))
+        self.weight.register_hook(lambda _: self.wait(4))
+        self.automatic_optimization = optimizers == 1
+
+    def wait(self, seconds: float) -> None:
+        self.clock.now_s += seconds
+
+    def training_step(self, batch, index):
+        if self.automatic_optimization:
+            self.wait(2)
+            return self.weight * 0
+        for optimizer in self.optimizers():
+            self.wait(2)
+            self.manual_backward(self.weight * 0)
+            optimizer.step()
+        return None
+
+    def on_train_batch_end(self, *_: Any) -> None:
+        self.wait(100)
+
+    def configure_optimizers(self):
+        return [SGD(self.weight, self.clock) for _ in range(self.num_optimizers)]
+
+
+@pytest.mark.parametrize(("optimizers", "accumulated"), [(1, 1), (1, 2), (2, 1)])
+def test_each_part_has_the_time_that_it_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, optimizers: int, accumulated: int
+) -> None:
+    clock, model_s = Clock(), 1000.0
+    monkeypatch.setattr(history_writer, "time", clock)
+    monkeypatch.setattr(history_writer, "_LEAST_S", 1e9)  # no row restarts the parts
+    waited = iter((3.0, 3.0, 8.0))
+    loader: Any = SimpleNamespace(num_samples=0, wait_s=0.0)
+    history = kept(tmp_path, loader, lambda: next(waited))
+    parts = history._parts
+    trainer = trainer_of(history, max_epochs=1, accumulate_grad_batches=accumulated)
+    trainer.fit(TimedModel(clock, optimizers), DataLoader([0.0] * 4))
+    steps = 4 * optimizers
+    assert parts.shares(None, model_s) == {
+        "forward": 2 * steps / model_s,
+        "backward": 4 * steps / model_s,
+        "optimizer": steps // accumulated / model_s,
+        "checkpoint": 5 / model_s,
+    }
+    waited = iter((8.0, 8.0))
+    parts.restart()
+    parts.start(_on("cuda"))
+    parts.note("forward")
+    assert parts.shares(None, model_s) == {"checkpoint": 0.0}
+
+
+def _on(device: str) -> Any:
+    strategy = SimpleNamespace(root_device=torch.device(device))
+    return SimpleNamespace(strategy=strategy, optimizers=[])
+
+
+def test_waiting_for_other_ranks_is_no_part_of_backward(monkeypatch: pytest.MonkeyPatch) -> None:
+    """10 of the 25 ns of the mean backward pass went by without any computing."""
+
+    class Wrapped:
+        told = {
+            "avg_backward_comm_time": 18,
+            "avg_backward_compute_comm_overlap_time": 8,
+            "avg_backward_compute_time": 15,
+        }
+
+        def _get_ddp_logging_data(self) -> dict[str, int]:
+            return self.told
+
+    clock = Clock()
+    monkeypatch.setattr(history_writer, "time", clock)
+    monkeypatch.setattr(history_writer, "DistributedDataParallel", Wrapped)
+    parts = StepParts(lambda: 0.0)
+    parts.start(_on("cpu"))
+    parts.begin()
+    clock.now_s = 5.0
+    parts.note("backward")
+    assert parts.shares(Wrapped(), 10.0) == {
+        "backward": 0.3,
+        "communication": 0.2,
+        "checkpoint": 0.0,
+    }
+    Wrapped.told = {}
+    assert parts.shares(Wrapped(), 10.0) == {"backward": 0.5, "checkpoint": 0.0}

@@ -1,4 +1,4 @@
-"""What rank 0 tells of a training while it goes on, by a clock of the test's own."""
+"""What is told of a training while it goes on."""
 
 from __future__ import annotations
 
@@ -7,66 +7,32 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import torch
 
-from headrace.files.atomic import read_record, write_record
+from headrace.files.atomic import write_record
 from headrace.files.layout import RunFolder, StepFolder
 from headrace.files.lines import append_line
 from headrace.steps.history import EvaluatedRow, evaluated_file
-from headrace.training import trainer
+from headrace.training import progress
+from headrace.training.progress import Follower, Meter
 from headrace.training.records import BestCheckpoint, TrainingProgress
-from headrace.training.step import Follower
-from headrace.training.trainer import ProgressWriter
-
-MODULE = SimpleNamespace(automatic_optimization=True)
-TRAINER = SimpleNamespace(
-    is_global_zero=True,
-    current_epoch=1,
-    global_step=7,
-    accumulate_grad_batches=2,
-    lightning_module=MODULE,
-    fit_loop=SimpleNamespace(epoch_loop=SimpleNamespace(total_batch_idx=13)),
-)
-
-
-class Clock:
-    """In place of the module `time`."""
-
-    now_s = 100.0
-
-    def monotonic(self) -> float:
-        return self.now_s
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    made = Clock()
-    monkeypatch.setattr(trainer, "time", made)
-    return made
 
 
 def test_the_share_of_time_that_batches_were_waited_for_is_told(
-    tmp_path: Path, clock: Clock
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    clock = SimpleNamespace(now_s=100.0)
+    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: clock.now_s))
     loader = SimpleNamespace(wait_s=5.0, num_samples=64)
-    writer = ProgressWriter(tmp_path / "progress.json", loader, 2, lambda: {"val_loss": 0.25})
-    writer.on_train_start(TRAINER, None)
+    told, whole = (Meter(lambda: (2 * loader.num_samples, loader.wait_s)) for _ in range(2))
     clock.now_s, loader.wait_s, loader.num_samples = 104.0, 6.0, 96
-    writer.on_train_batch_end(TRAINER, MODULE, torch.tensor(0.25), None, 0)
-    told = read_record(tmp_path / "progress.json", TrainingProgress)
-    assert told == TrainingProgress(
-        epoch=1, step=7, loss=0.5, samples_per_s=16.0, data_wait=0.25, metrics={"val_loss": 0.25}
-    )
-    assert writer.data_wait == 0.25
+    assert told.figures() == {"samples_per_s": 16.0, "data_wait": 0.25}
+    told.restart()
     clock.now_s, loader.wait_s = 106.0, 8.0
-    writer.on_train_batch_end(TRAINER, MODULE, torch.tensor(0.25), None, 1)
-    told = read_record(tmp_path / "progress.json", TrainingProgress)
-    assert told is not None
-    assert told.data_wait == 1.0  # since the last report
-    assert writer.data_wait == 0.5  # of all
+    assert told.figures()["data_wait"] == 1.0  # since the last report
+    assert whole.figures()["data_wait"] == 0.5  # of all
 
 
-def reported_of(progress: TrainingProgress, folder: Path) -> dict[str, float]:
+def reported_of(told: TrainingProgress, folder: Path) -> dict[str, float]:
     """What the status is told, of a run in a folder."""
     reported: dict[str, float] = {}
     context: Any = SimpleNamespace(
@@ -74,7 +40,7 @@ def reported_of(progress: TrainingProgress, folder: Path) -> dict[str, float]:
         progress=lambda *_: None,
         run_folder=RunFolder(folder),
     )
-    Follower(context, None, 2)(progress)
+    Follower(context, None, 2)(told)
     return reported
 
 
@@ -100,8 +66,8 @@ def test_what_is_waited_for_and_a_problem_that_ends_no_training_are_told(tmp_pat
 
 def test_the_figures_of_a_step_are_what_was_measured(tmp_path: Path) -> None:
     """No figure is told that nobody has measured, such as how busy an accelerator is."""
-    progress = TrainingProgress(epoch=0, step=3, loss=0.5, samples_per_s=16.0, data_wait=0.25)
-    told = reported_of(progress, tmp_path)
+    measured = TrainingProgress(epoch=0, step=3, loss=0.5, samples_per_s=16.0, data_wait=0.25)
+    told = reported_of(measured, tmp_path)
     assert told == {"samples_per_s": 16.0, "data_wait": 0.25, "loss": 0.5}
 
 
