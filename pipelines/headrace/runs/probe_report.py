@@ -5,9 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 
-from headrace.evaluation.drawing import ACCENT, figure, png
-from headrace.evaluation.report import Card, Report, Table, columns, render
 from headrace.probes.statistics import Difference, Summary
+from headrace.report.html import ACCENT, Card, Report, Table, columns, figure, png, render
 from headrace.runs.probes import Comparison, Probed
 
 _WIDTH, _LINE, _LEAST = 6.4, 0.24, 2.0

@@ -112,7 +112,7 @@ def write_report(
 
     Objectives in place of those that the suite sought may be given.
     """
-    from headrace.evaluation.report import render
+    from headrace.report.html import render
     from headrace.suites.report import Told, suite_report
 
     folder = RunFolder(Path(record.folder))

@@ -35,7 +35,7 @@ MODULES = {
     "pack": "headrace.packing.step",
     "stage": "headrace.staging.step",
     "train": "headrace.training.step",
-    "evaluate": "headrace.evaluation.step",
+    "evaluate": "headrace.evaluation.evaluate_step",
     "probe": "headrace.probes.step",
     "suite": "headrace.suites.step",
 }

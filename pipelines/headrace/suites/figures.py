@@ -9,9 +9,9 @@ from itertools import accumulate
 from matplotlib import colormaps
 from pydantic import JsonValue
 
-from headrace.evaluation.drawing import ACCENT, figure, png
 from headrace.ledger.trial_records import TrialRecord
 from headrace.recipe.suite import Objective
+from headrace.report.html import ACCENT, figure, png
 from headrace.suites.analysis import (
     Marginal,
     are_folds,

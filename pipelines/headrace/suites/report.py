@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from headrace.evaluation.report import Card, Report, Table, columns
 from headrace.ledger.trial_records import TrialRecord
 from headrace.recipe.suite import Objective
+from headrace.report.html import Card, Report, Table, columns
 from headrace.suites.analysis import (
     Marginal,
     Results,
