@@ -5,8 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 
-from headrace.evaluation.drawing import ACCENT, figure, png
-from headrace.evaluation.report import Card, Report, Table, columns, render
+from headrace.report.html import ACCENT, Card, Report, Table, columns, figure, png, render
 from headrace_probes.report import Comparison, Probed
 from headrace_probes.statistics import Difference, Summary
 

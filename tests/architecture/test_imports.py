@@ -31,7 +31,7 @@ SENT = (
     "headrace.staging.step",
     "headrace.training.gang",
     "headrace.script",
-    "headrace.evaluation.step",
+    "headrace.evaluation.evaluate_step",
 )
 """Modules of the functions that go to workers. Dask's scheduler, which lives in the lease's host,
 imports them too, in its event loop: while that takes long, the lease gives no heartbeat. And what

@@ -241,7 +241,7 @@ def efficiency(measured: Sequence[Measured], mode: Mode) -> dict[int, float]:
 
 def drawn(report: ScaleReport) -> bytes:
     """Samples a second by ranks, as a PNG; dashed is what scales without loss."""
-    from headrace.evaluation.drawing import figure, png  # matplotlib takes half a second
+    from headrace.report.html import figure, png  # matplotlib takes half a second
 
     made, axes = figure(5.2, 3.6)
     for mode in report.efficiency:

@@ -52,7 +52,7 @@ def test_every_tracked_file_is_in_the_wheel_once(wheel, source):
         "headrace/recipe/builtin/recipes/digits.yaml",
         "headrace/recipe/builtin/sites/laptop.yaml",
         "headrace/ledger/*/versions/*.py",
-        "headrace/evaluation/*.jinja",
+        "headrace/report/*.jinja",
         "headrace_airflow/dags/headrace_*.py",
         "headrace-*.dist-info/licenses/LICENSE",
     ],

@@ -156,7 +156,7 @@ def check_evaluated(recipe: Recipe, dataset: str) -> None:
         RecipeError: A bound names no metric.
     """
     # they bring numpy and xxhash, and Airflow parses this module
-    from headrace.evaluation.plan import plan as plan_evaluation
+    from headrace.evaluation.evaluation_plan import plan as plan_evaluation
     from headrace.files.manifest_file import FILE_NAME, read_manifest
 
     folder = Path(dataset).expanduser()

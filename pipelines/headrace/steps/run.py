@@ -36,7 +36,7 @@ MODULES = {
     "pack": "headrace.packing.step",
     "stage": "headrace.staging.step",
     "train": "headrace.training.step",
-    "evaluate": "headrace.evaluation.step",
+    "evaluate": "headrace.evaluation.evaluate_step",
     "nodes": "headrace.steps.node_facts",
     "suite": "headrace.suites.step",
 }

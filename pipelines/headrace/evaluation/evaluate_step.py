@@ -1,11 +1,14 @@
 """The evaluate step: predictions on all workers, then metrics and a report on one of them.
 
-The nodes of a gang pass shards on to each other meanwhile, as they do in training.
+The nodes of a gang pass shards on to each other meanwhile, as they do in training. Beside a
+training the step evaluates its checkpoints as they come, the newest first.
 """
 
 from __future__ import annotations
 
 import logging
+import os
+import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,23 +22,32 @@ from headrace.children import Child
 from headrace.clusters.cancellable_call import check_wanted, node_name, wanted
 from headrace.clusters.fleet import Fleet
 from headrace.errors import RecipeError, WorkerLostError
-from headrace.evaluation.plan import (
+from headrace.evaluation.evaluation_plan import (
     Inputs,
     Job,
     ShardTask,
+    evaluated_step,
     plan_evaluation,
     read_inputs,
     require,
     variants_of,
 )
-from headrace.evaluation.watch import watch
+from headrace.files.atomic import is_there
 from headrace.files.layout import RunFolder, StepFolder
+from headrace.files.lines import append_line
 from headrace.processes import ProcessIdentity
 from headrace.recipe.dataset import packed_split
 from headrace.recipe.site import Role
 from headrace.staging.peers import PeerGroup, groups_of
 from headrace.staging.staged import StagingOptions, staged
 from headrace.steps.context import StepContext, resolved
+from headrace.steps.history import (
+    EvaluatedRow,
+    History,
+    evaluated_file,
+    read_evaluated,
+    read_history,
+)
 from headrace.steps.model_process import KeptProcess, model_environment, python_module, start_forked
 from headrace.steps.usage import AttemptUsage
 
@@ -49,6 +61,10 @@ _PATIENCE_S = 60.0
 """Longest wait for the nodes to serve; those that come later serve from then on."""
 
 _LOOK_S = 0.2
+_WATCH_S = 1.0
+
+Evaluate = Callable[[int, str], dict[str, Any]]
+"""Evaluates a variant of the recipe with a checkpoint, by its path; gives its outputs."""
 
 
 def run(context: StepContext) -> dict[str, Any]:
@@ -247,3 +263,95 @@ def _wait(
                 logger.warning("Node %d does not serve its shards yet", group.index)
                 break
             time.sleep(_LOOK_S)
+
+
+def watch(context: StepContext, watched: RunFolder, evaluate: Evaluate) -> dict[str, Any]:
+    """Evaluate each checkpoint on the recipe's splits until no more come; gives the outputs.
+
+    What this run has evaluated before an interruption is not evaluated again.
+    """
+    variants = variants_of(context)
+    first = variants[0]
+    splits = {n: one.split for n, one in enumerate(variants) if one.checkpoint == first.checkpoint}
+    while True:
+        is_over = is_there(context.run_folder.enough)  # before looking: all that came is seen
+        rows = _evaluated(context, watched)
+        done = {(row.step, row.split) for row in rows}
+        left = {
+            step: path
+            for step, path in _checkpoints(watched).items()
+            if any((step, split) not in done for split in splits.values())
+        }
+        context.progress(len({row.step for row in rows}), None, "checkpoints", "evaluated")
+        if left:
+            step = max(left)
+            with _held(context, left[step]) as path:
+                for place, split in splits.items():
+                    if path is not None and (step, split) not in done:
+                        _note(context, watched, step, evaluate(place, str(path)))
+        elif is_over:
+            return _outputs(rows, first.split)
+        else:
+            time.sleep(_WATCH_S)
+
+
+def _evaluated(context: StepContext, watched: RunFolder) -> list[EvaluatedRow]:
+    rows = read_evaluated(watched)
+    return [row for row in rows if row.run_id == context.spec.run_id]
+
+
+def _checkpoints(watched: RunFolder) -> dict[int, Path]:
+    """Those that are there, by optimizer steps."""
+    paths = sorted(watched.checkpoints.glob("*.ckpt"))
+    has_ended = any(path.name == "final.ckpt" for path in paths)
+    history = read_history(watched) if has_ended else History(())
+    steps = ((evaluated_step(path, history), path) for path in paths)
+    return {step: path for step, path in steps if step is not None}
+
+
+@contextmanager
+def _held(context: StepContext, path: Path) -> Iterator[Path | None]:
+    """A checkpoint under another name, as training may remove its own; None when it has already."""
+    folder = context.run_folder.checkpoints
+    shutil.rmtree(folder, ignore_errors=True)  # of an attempt that was killed
+    folder.mkdir()
+    held = folder / path.name
+    try:
+        if path.is_dir():
+            shutil.copytree(path, held, copy_function=os.link)
+        else:
+            os.link(path, held)
+    except (FileNotFoundError, shutil.Error):
+        yield None
+    except OSError as error:
+        logger.info("%s is used where it lies: %s", path, error)
+        yield path
+    else:
+        yield held
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _note(context: StepContext, watched: RunFolder, step: int, outputs: dict[str, Any]) -> None:
+    metrics = outputs["metrics"].items()
+    row = EvaluatedRow(
+        at=time.time(),
+        run_id=context.spec.run_id,
+        step=step,
+        split=outputs["split"],
+        metrics={name: value for name, value in metrics if isinstance(value, float)},
+        report=outputs["report"],
+    )
+    watched.history.mkdir(exist_ok=True)
+    append_line(evaluated_file(watched), row.model_dump_json())
+
+
+def _outputs(rows: list[EvaluatedRow], split: str) -> dict[str, Any]:
+    mine = (row for row in rows if row.split == split)
+    newest = max(mine, key=lambda row: row.step, default=None)
+    return {
+        "split": split,
+        "metrics": newest.metrics if newest else {},
+        "report": newest.report if newest else "",
+        "steps": sorted({row.step for row in rows}),
+    }

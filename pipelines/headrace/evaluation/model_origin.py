@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import platform
-import re
 import shlex
 import time
 from collections.abc import Iterator, Sequence
@@ -14,26 +13,17 @@ from pathlib import Path
 from pydantic import JsonValue, TypeAdapter
 
 from headrace.errors import without_secrets
-from headrace.evaluation.plan import Inputs
-from headrace.evaluation.report import Table, columns
+from headrace.evaluation.evaluation_plan import Inputs, evaluated_step
 from headrace.files.atomic import read_bytes, read_record
 from headrace.recipe.difference import Change, Resumption, differences
 from headrace.recipe.recipe import Recipe
+from headrace.report.html import Table, columns
 from headrace.steps.context import Skipped, StepContext
 from headrace.steps.history import History
 
 _PACKAGES = ("headrace", "torch", "lightning", "torchmetrics", "numpy")
-_STEP = re.compile(r"(?:step|best|kept)-(\d+)\.ckpt")
 _COLUMNS = (*columns("What"), *columns("Value", kind="path"))
 _Content = TypeAdapter(dict[str, JsonValue])
-
-
-def evaluated_step(checkpoint: Path, history: History) -> int | None:
-    """Optimizer steps of a checkpoint of the run; None when that is not known."""
-    match = _STEP.fullmatch(checkpoint.name)
-    if match is not None:
-        return int(match[1])
-    return history.rows[-1].step if history.rows and checkpoint.name == "final.ckpt" else None
 
 
 def chosen(context: StepContext, inputs: Inputs, history: History) -> str:

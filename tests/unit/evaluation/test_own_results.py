@@ -10,9 +10,9 @@ import torch
 
 from headrace.data.targets import Allowed
 from headrace.errors import TargetError, UserCodeError
-from headrace.evaluation.own_figures import own_figures
-from headrace.evaluation.report import Report, render
+from headrace.evaluation.own_results import own_figures
 from headrace.recipe.evaluate import EvaluateSpec
+from headrace.report.html import Report, render
 
 CODE = """
 from matplotlib.figure import Figure

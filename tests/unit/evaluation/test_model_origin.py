@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from headrace.evaluation.plan import Inputs
-from headrace.evaluation.provenance import (
+from headrace.evaluation.evaluation_plan import Inputs
+from headrace.evaluation.model_origin import (
     changes_tables,
     chosen,
     evaluated_step,

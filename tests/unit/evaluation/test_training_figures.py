@@ -9,8 +9,8 @@ import pytest
 from matplotlib.figure import Figure
 from PIL import Image
 
-from headrace.evaluation import curves
-from headrace.evaluation.curves import training_figures
+from headrace.evaluation import training_figures as curves
+from headrace.evaluation.training_figures import training_figures
 from headrace.steps.history import EvaluatedRow, History, HistoryRow, RankRow, UsageRow
 
 NAMES = ("Learning rate", "Throughput", "Waiting for data, and use of the nodes")

@@ -14,15 +14,11 @@ from numpy.typing import NDArray
 
 from headrace.data.targets import Allowed
 from headrace.errors import HeadraceError, ShardError
-from headrace.evaluation.curves import training_figures
-from headrace.evaluation.judge import Judgement, judge
-from headrace.evaluation.logged import logged_metrics
-from headrace.evaluation.own_figures import own_figures
-from headrace.evaluation.own_metrics import OwnValues, make_metrics, own_values
-from headrace.evaluation.parts import FILE_NAME, Part, merge, read_part, results_of, write_results
-from headrace.evaluation.plan import (
+from headrace.evaluation.batch_outputs import logged_metrics
+from headrace.evaluation.evaluation_plan import (
     Inputs,
     Job,
+    evaluated_step,
     plan_evaluation,
     read_inputs,
     report_folder,
@@ -30,9 +26,12 @@ from headrace.evaluation.plan import (
     trained_in,
     variants_of,
 )
+from headrace.evaluation.merge import FILE_NAME, Part, merge, read_part, results_of, write_results
+from headrace.evaluation.model_origin import changes_tables, provenance_table
+from headrace.evaluation.own_results import OwnValues, make_metrics, own_figures, own_values
 from headrace.evaluation.predictor import make_model
-from headrace.evaluation.provenance import changes_tables, evaluated_step, provenance_table
-from headrace.evaluation.report import Card, Report, Table, columns, render
+from headrace.evaluation.results import Judgement, judge
+from headrace.evaluation.training_figures import training_figures
 from headrace.files.atomic import write_json, write_text
 from headrace.files.layout import StepFolder
 from headrace.files.manifest import Manifest
@@ -41,6 +40,7 @@ from headrace.recipe.dataset import packed_split
 from headrace.recipe.evaluate import EvaluateSpec
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Site
+from headrace.report.html import Card, Report, Table, columns, render
 from headrace.shards import format as names
 from headrace.shards.dataset import ShardedDataset
 from headrace.shards.places import DEFAULT_ROOM

@@ -5,6 +5,7 @@ Light to import: the work is done by processes of their own, see `headrace.evalu
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,6 +17,9 @@ from headrace.objects.store import read_manifest_at
 from headrace.recipe.evaluate import EvaluateSpec
 from headrace.staging.peers import PeerGroup
 from headrace.steps.context import StepContext
+from headrace.steps.history import History
+
+_STEP = re.compile(r"(?:step|best|kept)-(\d+)\.ckpt")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,6 +161,14 @@ def _checkpoint(context: StepContext, wanted: int | str) -> Path:
             f"There are: {there}. Training keeps the steps that its recipe names, if it has them.",
         )
     return path
+
+
+def evaluated_step(checkpoint: Path, history: History) -> int | None:
+    """Optimizer steps of a checkpoint of the run; None when that is not known."""
+    match = _STEP.fullmatch(checkpoint.name)
+    if match is not None:
+        return int(match[1])
+    return history.rows[-1].step if history.rows and checkpoint.name == "final.ckpt" else None
 
 
 def trained_in(context: StepContext, checkpoint: Path) -> RunFolder:

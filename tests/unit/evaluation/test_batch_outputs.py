@@ -18,8 +18,8 @@ from torchmetrics.wrappers import MinMaxMetric
 from headrace.data.dataset import SampleReader
 from headrace.data.model_steps import check_steps
 from headrace.errors import UserCodeError
-from headrace.evaluation.logged import logged_metrics
-from headrace.evaluation.own_metrics import own_values
+from headrace.evaluation.batch_outputs import logged_metrics
+from headrace.evaluation.own_results import own_values
 from headrace.evaluation.predictor import Predictor
 from headrace.recipe.evaluate import EvaluateSpec
 from headrace.shards.dataset import ShardedDataset

@@ -1,27 +1,43 @@
-"""The report of a suite: one HTML file that needs nothing else."""
+"""The report of a suite: one HTML file that needs nothing else, with Optuna's figures."""
 
 from __future__ import annotations
 
+import random
+import threading
+import warnings
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from headrace.evaluation.report import Card, Report, Table, columns
 from headrace.ledger.trial_records import TrialRecord
 from headrace.recipe.suite import Objective
+from headrace.report.html import ACCENT, Card, Report, Table, columns, figure, png
 from headrace.suites.analysis import (
     Marginal,
     Results,
     Spread,
     are_folds,
+    finished,
+    importance_of,
     range_words,
     results_of,
+    study_of,
     varying,
 )
-from headrace.suites.figures import Curves, curves_figure, suite_figures
-from headrace.suites.importance import importance_of
 from headrace.suites.names import short_keys, written
+from headrace.suites.records import FOLD
 
+Curves = Mapping[str, Sequence[tuple[float, float]]]
+"""Steps and values, by what is drawn."""
+
+_DRAWING = threading.Lock()
+"""Optuna draws by pyplot, whose current figure and style all threads share."""
+
+_SIZE = (5.2, 3.4)
+_MOST_DRAWN = 2000
+_MOST_SLICES = 12
+_MOST_OBJECTIVES = 3
 _SHOWN = 20
 _MOST_ROWS = 2000
 
@@ -50,15 +66,88 @@ def suite_report(told: Told) -> Report:
     if told.curves:
         metric = objectives[0].metric
         which = "trials" if are_folds(rows) else "best trials"
-        training[f"{metric} of the {which}"] = curves_figure(told.curves, metric)
+        training[f"{metric} of the {which}"] = _curves(told.curves, metric)
     return Report(
         title=told.run_id,
         lead=told.lead,
         cards=_cards(rows, found),
-        figures=suite_figures(rows, objectives, found.marginals, matters.shares, told.log_keys),
+        figures=_figures(finished(rows), objectives, matters.shares, told.log_keys),
         tables=tuple(_tables(rows, found, matters.why_not)),
         training=training,
     )
+
+
+def _figures(
+    ended: Sequence[TrialRecord],
+    objectives: Sequence[Objective],
+    shares: Mapping[str, float],
+    log_keys: Sequence[str],
+) -> dict[str, bytes]:
+    """All figures by title; none without an ended trial that has a value.
+
+    Of very many trials some are drawn, chosen by chance, the same ones each time.
+    """
+    if not ended or not objectives:
+        return {}
+    from optuna.visualization import matplotlib as plots
+
+    if len(ended) > _MOST_DRAWN:
+        ended = random.Random(0).sample(ended, _MOST_DRAWN)
+    metric, sought = objectives[0].metric, objectives[:_MOST_OBJECTIVES]
+    keys = [key for key in varying(ended) if key != FOLD]
+    by_end = sorted(ended, key=lambda row: row.finished_at or 0.0)
+    study = study_of(by_end, [each.mode for each in sought], keys, log_keys)
+    first: dict[str, Any] = {"target_name": metric}
+    if len(sought) > 1:
+        first["target"] = lambda trial: trial.values[0]
+    found = {}
+    if not are_folds(ended):
+        title = f"{metric} of the trials as they ended"
+        found[title] = _drawn(plots.plot_optimization_history, study, **first)
+        if len(sought) > 1:
+            metrics = [each.metric for each in sought]
+            title = " and ".join(metrics)
+            found[title] = _drawn(plots.plot_pareto_front, study, target_names=metrics)
+        if len(keys) > 1:
+            title = "Values of the trials"
+            found[title] = _drawn(plots.plot_parallel_coordinate, study, **first)
+    if shares:
+        drawn, axes = figure(*_SIZE)
+        names, ranked = short_keys(shares), list(shares)[::-1]
+        axes.barh([names[key] for key in ranked], [shares[key] for key in ranked], color=ACCENT)
+        axes.set(xlim=(0, 1))
+        found[f"Share of {metric} that comes from each key"] = png(drawn)
+    for key in keys[:_MOST_SLICES]:
+        found[f"{metric} by {key}"] = _drawn(plots.plot_slice, study, params=[key], **first)
+    return found
+
+
+def _drawn(plot: Callable[..., Any], study: Any, **options: Any) -> bytes:
+    """A figure of Optuna's as PNG bytes, without its title: the report has one above."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt
+
+    with _DRAWING, plt.rc_context(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Optuna calls its figures experimental
+        axes = plot(study, **options)
+        axes.set_title("")
+        drawn = axes.figure
+        drawn.set_layout_engine("tight")
+        plt.close(drawn)
+        return png(drawn)
+
+
+def _curves(curves: Curves, metric: str) -> bytes:
+    """A metric of several trials by optimizer step."""
+    drawn, axes = figure(*_SIZE)
+    for name, points in curves.items():
+        steps, values = zip(*points, strict=True)
+        axes.plot(steps, values, marker="o", markersize=2.5, linewidth=1.3, label=name)
+    axes.set(xlabel="Optimizer step", ylabel=metric)
+    axes.legend(fontsize=7, frameon=False)
+    return png(drawn)
 
 
 def _cards(rows: Sequence[TrialRecord], found: Results) -> tuple[Card, ...]:

@@ -1,40 +1,46 @@
-"""From merged predictions to what the report shows: metrics, figures, the worst mistakes."""
+"""What the report shows of merged predictions: metrics, figures, the worst mistakes."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from io import BytesIO
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image, ImageDraw
 
+from headrace.data.dataset import SampleReader
 from headrace.evaluation.figures import (
     classification_figures,
     multilabel_figures,
     regression_figures,
 )
-from headrace.evaluation.labels import (
-    MultilabelResult,
-    binary_metrics,
-    multilabel_result,
-    of_two_classes,
-)
 from headrace.evaluation.metrics import (
     ClassificationResult,
     ClassMetrics,
+    MultilabelResult,
     Predictions,
+    binary_metrics,
     classification_result,
+    multilabel_result,
+    of_two_classes,
     regression_metrics,
 )
-from headrace.evaluation.pictures import picture
-from headrace.evaluation.report import Table, columns
+from headrace.fields import audio
+from headrace.fields.kinds import TEXTS
 from headrace.recipe.evaluate import EvaluateSpec
+from headrace.report.html import ACCENT, Table, columns
 from headrace.shards.dataset import ShardedDataset
 
 _MAX_PAIRS = 10
 _MAX_CLASSES = 40
 _MAX_MISTAKES = 20
+_SIDE_PIXELS = 96
+_CHANNELS = (1, 3, 4)
+_WAVE_PIXELS = (240, 48)
+_FEWEST_NUMBERS = 32
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,13 +102,13 @@ def _multilabel(
     predictions: Predictions, dataset: ShardedDataset, ids: NDArray[np.int64]
 ) -> Judgement:
     result = multilabel_result(predictions, dataset.manifest.classes)
-    names = [each.name for each in result.labels]
+    names = [each.name for each in result.classes]
     mistakes = multilabel_mistakes(predictions, result)
     return Judgement(
         metrics=result.metrics,
         figures=multilabel_figures(result.probabilities, predictions.label, names),
         tables=(
-            _classes_table("Labels", result.labels),
+            _classes_table("Labels", result.classes),
             _mistakes_table(mistakes, dataset, ids, "Farthest from the truth", "Largest error"),
         ),
     )
@@ -238,7 +244,7 @@ def regression_mistakes(predictions: Predictions) -> tuple[Mistake, ...]:
 
 def multilabel_mistakes(predictions: Predictions, result: MultilabelResult) -> tuple[Mistake, ...]:
     """The twenty samples with a wrong label whose probability is farthest from the truth."""
-    names = np.array([each.name for each in result.labels], object)
+    names = np.array([each.name for each in result.classes], object)
     truth, found = predictions.label.astype(bool), result.probabilities > 0.5
     return _mistakes(
         predictions,
@@ -260,3 +266,55 @@ def _mistakes(
     return tuple(
         Mistake(int(predictions.sample_id[row]), *told(row), float(weight[row])) for row in worst
     )
+
+
+def picture(dataset: ShardedDataset, place: NDArray[np.int64]) -> bytes | None:
+    """The sample at a place of the split, `(1,) int64`, as a PNG: its first field that has one."""
+    for info in dataset.manifest.fields:
+        if info.name == "label" or info.encoding in TEXTS:
+            continue
+        values = SampleReader(dataset, fields=[info.name]).read(place)[info.name][0].numpy()
+        if info.encoding in audio.ENCODINGS and values.ndim == 2:
+            values = values.mean(1)
+        drawn = to_png(values) or to_waveform(values)
+        if drawn is not None:
+            return drawn
+    return None
+
+
+def to_png(values: NDArray[Any]) -> bytes | None:
+    """Pixels `(height, width[, channels]) uint8` as a small PNG; None when they are none."""
+    if values.dtype != np.uint8 or values.ndim not in (2, 3) or min(values.shape[:2]) < 2:
+        return None
+    if values.ndim == 3 and values.shape[2] not in _CHANNELS:
+        return None
+    pixels = values[..., 0] if values.ndim == 3 and values.shape[2] == 1 else values
+    image = Image.fromarray(np.ascontiguousarray(pixels))
+    image.thumbnail((_SIDE_PIXELS, _SIDE_PIXELS))
+    return _png(image)
+
+
+def to_waveform(values: NDArray[Any]) -> bytes | None:
+    """Numbers `(frames,)` as a small PNG of their lowest and highest in each stretch.
+
+    None when they are no row of at least 32 real numbers. Those that are not finite count as 0.
+    """
+    if values.ndim != 1 or values.dtype.kind not in "iuf" or len(values) < _FEWEST_NUMBERS:
+        return None
+    width, height = _WAVE_PIXELS
+    parts = np.array_split(np.nan_to_num(values.astype(np.float64), posinf=0, neginf=0), width)
+    parts = [part for part in parts if len(part)]
+    low, high = (np.array([find(part) for part in parts]) for find in (np.min, np.max))
+    span = max(high.max() - low.min(), 1e-12)
+    tops, bottoms = ((high.max() - each) / span * (height - 1) for each in (high, low))
+    image = Image.new("RGB", (len(parts), height), "white")
+    draw = ImageDraw.Draw(image)
+    for x, (top, bottom) in enumerate(zip(tops, bottoms, strict=True)):
+        draw.line([(x, round(top)), (x, round(bottom))], fill=ACCENT)
+    return _png(image)
+
+
+def _png(image: Image.Image) -> bytes:
+    buffer = BytesIO()
+    image.save(buffer, format="PNG")
+    return buffer.getvalue()

@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 from numpy.typing import NDArray
 
-from headrace.evaluation.drawing import ACCENT, figure, png
+from headrace.report.html import ACCENT, figure, png
 from headrace.steps.history import PARTS, History, HistoryRow, RankRow, Series, UsageRow, series_of
 
 _SIZE = (5.2, 3.4)
