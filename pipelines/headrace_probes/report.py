@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 from headrace.errors import StepError, UnknownNameError, UserError, nearest
-from headrace.files.atomic import read_bytes, read_record, write_text
+from headrace.files.atomic import read_record, write_text
 from headrace.files.layout import RunFolder
 from headrace.ledger.ledger import open_ledger
 from headrace.recipe.load import BUILT_IN
 from headrace.recipe.site import Site
 from headrace.record import Record
+from headrace.runs.provenance import read_provenance
 from headrace_probes.probe_records import REPORT, ProbeOptions, ProbeRecord
 from headrace_probes.statistics import Difference, Summary, compared, efficiency, summaries
 
@@ -108,7 +108,7 @@ def probed(run_id: str) -> Probed:
         rows=rows,
         efficiency=efficiency(rows),
         report=str(folder.report / REPORT),
-        images=_images(folder),
+        images=read_provenance(folder).images,
         elapsed_s=(run.finished_at or record.finished_at) - run.created_at,
         node_s=sum(each.node_s for each in usage),
         usd=sum(known) if known and len(known) == len(usd) else None,
@@ -142,8 +142,3 @@ def _write(run_id: str, name: str, html: str) -> Path:
     file = RunFolder(Path(open_ledger().run(run_id).folder)).report / name
     write_text(file, html)
     return file
-
-
-def _images(folder: RunFolder) -> dict[str, str]:
-    told = json.loads(read_bytes(folder.provenance) or b"{}").get("images")
-    return told if isinstance(told, dict) else {}

@@ -29,8 +29,8 @@ from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Site
 from headrace.record import Record
 from headrace.runs.audit import START, Actor, check_access, note, noting_refusals
+from headrace.runs.code_state import images_of
 from headrace.runs.flow import KINDS, check_evaluated, fitted, of_run
-from headrace.runs.images import images_of
 from headrace.runs.provenance import user_of, write_provenance
 from headrace.runs.results import write_report
 from headrace.runs.secrets import HERE, Asker, secrets_for

@@ -1,18 +1,25 @@
-"""The code that a run was asked for with: commit, what is not committed, installed packages."""
+"""What a run is made with: commit, what is not committed, packages, images of its containers."""
 
 from __future__ import annotations
 
+import hashlib
 import os
+import platform
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from pydantic import JsonValue
+from headrace.recipe.recipe import Recipe
+from headrace.recipe.site import Site
+from headrace.record import Record
+
+UNKNOWN = "not known"
+"""What nobody has told, or cannot be read from here."""
 
 MAX_DIFF_BYTES = 4 * 2**20
 """Most that is kept of what is not committed; the files that go beyond are named only."""
@@ -20,6 +27,30 @@ MAX_DIFF_BYTES = 4 * 2**20
 _MAX_NEW_BYTES = 256 * 2**10
 _TIMEOUT_S = 20
 _FILE = b"\ndiff --git "
+_PARTS, _PART_BYTES = 64, 2**16
+
+
+class Commit(Record):
+    """The commit of a working tree."""
+
+    commit: str
+    dirty: bool
+    """Whether there is more than that."""
+
+
+class CodeState(Record):
+    """What a run is made with, besides its recipe and data."""
+
+    code_folder: str = ""
+    """Folder of the code, whose repository the commit is of."""
+    git: Commit | None = None
+    left_out: tuple[str, ...] = ()
+    """Files that were not committed and are not kept: they were too large."""
+    python: str = UNKNOWN
+    packages: dict[str, str] = {}
+    """Versions by name; of older runs only the most important."""
+    images: dict[str, str] = {}
+    """Digests of the images of its containers, by path."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,13 +63,24 @@ class Uncommitted:
     """Files that are not in it, since they are too large."""
 
 
-def git_state(folder: Path) -> JsonValue:
-    """`{"commit", "dirty"}` of the repository around a folder; None outside one or without git."""
+def code_state(folder: Path, images: Iterable[str]) -> CodeState:
+    """What a run of the code in a folder, with these images, is made with now."""
+    return CodeState(
+        code_folder=str(folder),
+        git=git_state(folder) if folder.is_dir() else None,
+        python=platform.python_version(),
+        packages=_installed(),
+        images=digests(images),
+    )
+
+
+def git_state(folder: Path) -> Commit | None:
+    """That of the repository around a folder; None outside one or without git."""
     commit = _git(folder, "rev-parse", "HEAD")
     if commit is None:
         return None
     dirty = bool(_git(folder, "status", "--porcelain"))
-    return {"commit": commit.decode().strip(), "dirty": dirty}
+    return Commit(commit=commit.decode().strip(), dirty=dirty)
 
 
 def uncommitted(folder: Path, max_bytes: int = MAX_DIFF_BYTES) -> Uncommitted | None:
@@ -61,9 +103,9 @@ def uncommitted(folder: Path, max_bytes: int = MAX_DIFF_BYTES) -> Uncommitted | 
     return Uncommitted(diff=diff, left_out=(*large, *cut)) if whole or large else None
 
 
-def installed() -> dict[str, JsonValue]:
+def _installed() -> dict[str, str]:
     """Versions of all installed packages by name; the first on Python's path counts."""
-    found: dict[str, JsonValue] = {}
+    found: dict[str, str] = {}
     for folder in sys.path:
         for info in Path(folder).glob("*.dist-info") if folder else ():
             name, _, version = info.name.removesuffix(".dist-info").partition("-")
@@ -120,3 +162,49 @@ def _git(folder: Path, *arguments: str, environment: dict[str, str] | None = Non
     except (FileNotFoundError, subprocess.TimeoutExpired):
         return None
     return done.stdout if done.returncode == 0 else None
+
+
+def images_of(recipe: Recipe, site: Site) -> list[str]:
+    """The images that a run's containers are made of."""
+    roles = (site.roles.get(name) for name in (recipe.pack_role, recipe.train.role))
+    containers = (role.batch.container for role in roles if role is not None)
+    return [each.image for each in containers if each is not None and each.runtime != "none"]
+
+
+def digests(images: Iterable[str]) -> dict[str, str]:
+    """Digests of images as they lie now, by path."""
+    return {image: _digest(Path(image).expanduser()) for image in dict.fromkeys(images)}
+
+
+def _digest(image: Path) -> str:
+    """Of a file its size and parts all over it, of a folder names, sizes and times of its files.
+
+    Images in one file are compressed and begin with their time: another build differs everywhere.
+    """
+    found = hashlib.blake2b(digest_size=16)
+    try:
+        for each in _of_folder(image) if image.is_dir() else _of_file(image):
+            found.update(each)
+    except OSError:
+        return UNKNOWN
+    return found.hexdigest()
+
+
+def _of_file(image: Path) -> Iterator[bytes]:
+    with image.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        yield str(size).encode()
+        for number in range(_PARTS):
+            file.seek(number * max(size - _PART_BYTES, 0) // (_PARTS - 1))
+            yield file.read(_PART_BYTES)
+
+
+def _of_folder(image: Path) -> Iterator[bytes]:
+    for folder, folders, files in os.walk(image):
+        folders.sort()
+        for name in sorted((*files, *folders)):
+            path = Path(folder, name)
+            told = path.lstat()
+            is_file = not path.is_dir() or path.is_symlink()
+            what = (told.st_size, told.st_mtime_ns) if is_file else ()
+            yield f"{path.relative_to(image)} {what}\n".encode(errors="surrogateescape")
