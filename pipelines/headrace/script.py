@@ -20,12 +20,12 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, SupportsFloat
 
+from headrace.checkpoints import files as checkpoints
 from headrace.errors import UserError
 from headrace.files.atomic import is_there, read_record, write_record
 from headrace.files.layout import RunFolder
 from headrace.recipe.dataset import TRAIN, VALIDATION
 from headrace.steps.context import resolved
-from headrace.training import checkpoints
 from headrace.training.progress import ScriptReports
 from headrace.training.records import NodeLaunch, NodeReady, Paused, TrainingProgress
 

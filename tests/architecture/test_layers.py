@@ -23,7 +23,7 @@ HOMES = {
     "dask": {"clusters"},
     "h5py": {"shards"},
     "sqlalchemy": {"ledger"},
-    "torch": {"data", "training", "evaluation", "examples"},
+    "torch": {"checkpoints", "data", "training", "evaluation", "examples"},
     "boto3": {"clusters", "objects"},
 }
 """The only modules of headrace that may import a package by themselves."""

@@ -16,6 +16,8 @@ import yaml
 
 from headrace.batch import ec2_api
 from headrace.batch.machines import Machine, Price
+from headrace.checkpoints import files as checkpoints
+from headrace.checkpoints.files import step_of
 from headrace.clusters import client
 from headrace.clusters.fleet import Fleet
 from headrace.clusters.overview import view
@@ -30,8 +32,6 @@ from headrace.recipe.recipe import RetryPolicy
 from headrace.recipe.site import Role
 from headrace.runs import budget, costs, execute, site_machines
 from headrace.states import LeaseState, StepState
-from headrace.training import checkpoints
-from headrace.training.checkpoints import step_of
 from support import fleet_functions, paced_run
 from support.command_line import headrace
 from support.ec2_sim import Ec2Sim, name_of

@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader
 from headrace.data.targets import Allowed
 from headrace.recipe.load import parse
 from headrace.recipe.train import TrainerSpec
-from headrace.training.checkpointing import CheckpointWriter, StepCheckpoints
+from headrace.training.checkpoint_callbacks import CheckpointWriter, StepCheckpoints
 from headrace.training.learning_rates import scaling_callbacks
 from headrace.training.model_form import form
 from headrace.training.trainer import build_trainer

@@ -17,7 +17,7 @@ from headrace.ledger.ledger import open_ledger
 from headrace.steps.context import resolved
 
 if TYPE_CHECKING:
-    from headrace.training.export import Exported
+    from headrace.checkpoints.weights import Exported
 
 
 class Format(str, Enum):
@@ -67,7 +67,7 @@ def export(
             raise UserError("--checkpoint goes with a run, not with a file", "Leave it out.")
         done = _written(_run_of(found), found, output, form)
     else:
-        from headrace.training.chosen import chosen
+        from headrace.checkpoints.files import chosen
 
         run = RunFolder(Path(open_ledger().run(what).folder))
         done = _written(run, chosen(run, checkpoint), output, form)
@@ -81,7 +81,7 @@ def _run_of(checkpoint: Path) -> RunFolder | None:
 
 
 def _written(run: RunFolder | None, checkpoint: Path, output: Path, form: Format) -> Exported:
-    from headrace.training.export import export_weights
+    from headrace.checkpoints.weights import export_weights
 
     pickled = run is not None and resolved(run)[1].pickled_checkpoints == "allow"
     return export_weights(checkpoint, output, form.value, pickled=pickled)

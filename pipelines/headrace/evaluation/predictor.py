@@ -16,7 +16,7 @@ from lightning.fabric.utilities.apply_func import move_data_to_device
 from lightning.pytorch import LightningModule
 from torchmetrics import Metric
 
-from headrace.data.checkpoint_content import read_checkpoint
+from headrace.checkpoints.content import read_checkpoint
 from headrace.data.dataset import Reading, SampleReader
 from headrace.data.model_steps import check_steps
 from headrace.data.own_dataset import check_each_once

@@ -131,7 +131,7 @@ def of_run(recipe: Recipe, run: RunFolder, *, watch: bool = False) -> Recipe:
         RecipeError: It leaves evaluation out.
         UnknownNameError: The run has no such checkpoint.
     """
-    from headrace.training.chosen import chosen
+    from headrace.checkpoints.files import chosen
 
     spec = recipe.evaluate
     if spec is None:
@@ -199,8 +199,8 @@ def _with_init_file(recipe: Recipe) -> Recipe:
         return recipe
     if "/" in wanted or wanted.startswith("~"):
         return recipe
+    from headrace.checkpoints.files import chosen
     from headrace.ledger.ledger import open_ledger
-    from headrace.training.chosen import chosen
 
     run_id, _, checkpoint = wanted.partition(":")
     path = chosen(RunFolder(Path(open_ledger().run(run_id).folder)), checkpoint)

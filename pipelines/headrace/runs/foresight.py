@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from statistics import NormalDist
 from typing import TYPE_CHECKING
 
+from headrace.checkpoints.files import newest_step
 from headrace.errors import HeadraceError
 from headrace.files.atomic import read_record, write_record
 from headrace.files.layout import RunFolder
@@ -24,7 +25,6 @@ from headrace.states import StepState
 from headrace.steps.mailbox import StepStatus
 from headrace.steps.step_kinds import StepOptions
 from headrace.suites.records import SuiteSummary
-from headrace.training.checkpoints import newest_step
 
 if TYPE_CHECKING:
     from headrace.costs.features import Features

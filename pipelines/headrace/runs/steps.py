@@ -9,6 +9,7 @@ from pathlib import Path
 
 from pydantic import JsonValue
 
+from headrace.checkpoints import files as checkpoints
 from headrace.clusters import client
 from headrace.clusters.lease_status import sure_state
 from headrace.errors import LeaseEndsError, LeaseTakenError, StepNotEndedError
@@ -26,7 +27,6 @@ from headrace.states import FailureClass, StepState
 from headrace.steps import mailbox
 from headrace.steps.mailbox import StepResult, StepSpec
 from headrace.steps.retry_policy import ERROR, KEPT, TOTAL, Attempt, Decision, decide
-from headrace.training import checkpoints
 
 _OVER = "its time is over"
 _OVER_ERRORS = (LeaseEndsError.__name__, LeaseTakenError.__name__)

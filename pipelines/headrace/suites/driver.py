@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from headrace.checkpoints.files import progress_in
 from headrace.clusters.calls import Calls, EndedCall
 from headrace.clusters.cancellable_call import GRACE_S
 from headrace.errors import (
@@ -33,7 +34,6 @@ from headrace.suites.records import PRUNED, Added, Ended, Started, TrialJob
 from headrace.suites.register import Register, Retention
 from headrace.suites.schedule import Placement, place
 from headrace.suites.source import Source
-from headrace.training.checkpoints import progress_in
 
 _WAIT_S = 0.2
 _LOOK_EVERY_S = 1.0

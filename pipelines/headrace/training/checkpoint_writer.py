@@ -22,10 +22,10 @@ from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
 from lightning.pytorch import Trainer
 from torch import Tensor
 
-from headrace.data.checkpoint_content import check_can_be_loaded
+from headrace.checkpoints import files as checkpoints
+from headrace.checkpoints.content import check_can_be_loaded
 from headrace.errors import HeadraceError, PickledCheckpointError, StorageFullError
 from headrace.files.machine import free_bytes, is_full, system_error
-from headrace.training import checkpoints
 from headrace.training.strategies import ExactDDPStrategy, ShardedStrategy
 
 logger = logging.getLogger(__name__)

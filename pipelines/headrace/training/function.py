@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from headrace.checkpoints import files as checkpoints
 from headrace.children import Child
 from headrace.clusters.fleet import Fleet, Node
 from headrace.errors import StepError, UserCodeError, WorkerLostError
@@ -25,7 +26,6 @@ from headrace.recipe.site import Role
 from headrace.steps.context import StepContext, resolved
 from headrace.steps.model_process import VARYING, KeptProcess, model_environment, python_module
 from headrace.steps.usage import AttemptUsage
-from headrace.training import checkpoints
 from headrace.training.launch import script_environment
 from headrace.training.own_gpus import own_gpus
 from headrace.training.progress import Follower

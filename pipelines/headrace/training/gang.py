@@ -13,6 +13,7 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
+from headrace.checkpoints import files as checkpoints
 from headrace.children import start_program
 from headrace.clusters.fleet import Fleet, Node
 from headrace.data.streaming import in_turn
@@ -29,7 +30,6 @@ from headrace.staging.peers import PeerGroup, groups_of
 from headrace.steps.context import StepContext, resolved
 from headrace.steps.model_process import start_forked
 from headrace.steps.networks import interface_of, interfaces
-from headrace.training import checkpoints
 from headrace.training.data import data_on_node, manifest_of
 from headrace.training.failures import PortTakenError, verdict
 from headrace.training.launch import free_port, rank_children

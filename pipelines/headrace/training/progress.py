@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, SupportsFloat
 
+from headrace.checkpoints import files as checkpoints
 from headrace.files.atomic import read_record, read_text, write_if_room
 from headrace.files.layout import RunFolder
 from headrace.steps.context import StepContext
@@ -27,9 +28,7 @@ from headrace.steps.history import (
     training_file,
 )
 from headrace.steps.usage import AttemptUsage
-from headrace.training import checkpoints
 from headrace.training.records import (
-    BestCheckpoint,
     LaunchFolder,
     NodeLaunch,
     NodeReady,
@@ -208,7 +207,7 @@ class Follower:
         Also what the newest checkpoint was judged to be, where somebody evaluates them meanwhile.
         """
         told = [(name, each) for name, each in progress.metrics.items() if math.isfinite(each)]
-        best = read_record(self._context.run_folder.checkpoints / checkpoints.BEST, BestCheckpoint)
+        best = checkpoints.best_of(self._context.run_folder.checkpoints)
         known = dict(told[:_MAX_METRICS]) | ({f"best {best.metric}": best.value} if best else {})
         rows = read_evaluated(self._context.run_folder)
         newest = max(rows, key=lambda row: row.step, default=None)

@@ -14,7 +14,10 @@ from lightning.pytorch.loggers import Logger
 from lightning.pytorch.utilities import rank_zero_only
 from lightning.pytorch.utilities.model_helpers import is_overridden
 
-from headrace.data.checkpoint_content import refusing
+from headrace.checkpoints import files as checkpoints
+from headrace.checkpoints.content import refusing
+from headrace.checkpoints.files import best_of
+from headrace.checkpoints.weights import load_weights, telling_misfit, weights_hash
 from headrace.data.model_steps import check_steps
 from headrace.data.module import HeadraceDataModule
 from headrace.data.sampling import seed_at
@@ -26,19 +29,16 @@ from headrace.processes import begin_child
 from headrace.recipe.model_source import LOADERS, with_loader
 from headrace.staging.gang_store import Brought, Traffic
 from headrace.steps.context import resolved
-from headrace.training import checkpoints
-from headrace.training.best import KeepBest, KeepSteps
-from headrace.training.checkpoint_writer import CheckpointWriter
-from headrace.training.checkpointing import (
+from headrace.training.checkpoint_callbacks import (
+    KeepBest,
+    KeepSteps,
     StepCheckpoints,
     StopInTime,
     TrainingPausedError,
-    weights_hash,
 )
-from headrace.training.chosen import best_of
+from headrace.training.checkpoint_writer import CheckpointWriter
 from headrace.training.failures import describe
 from headrace.training.history_writer import KeepHistory, mean_over_ranks
-from headrace.training.init_weights import load_weights, telling_misfit
 from headrace.training.learning_rates import look_no_more, scaling_callbacks
 from headrace.training.loggers import build_loggers, identity_of
 from headrace.training.meeting import meet

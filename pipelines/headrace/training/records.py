@@ -224,21 +224,6 @@ class NodeOutcome(Record):
     """What its ranks have fetched, and what it has read for other nodes."""
 
 
-class BestCheckpoint(Figures):
-    """Which checkpoint is the best one; written when it is whole."""
-
-    file: str
-    """Its name."""
-    metric: str
-    """By which it is the best."""
-    value: float
-    """The metric, the mean over ranks."""
-    epoch: int
-    """Epoch that it was written in, from 0."""
-    step: int
-    """Optimizer steps done."""
-
-
 class TrainingOutcome(Figures):
     """What training gave; written when it is complete, next to the final checkpoint."""
 

@@ -6,13 +6,13 @@ import time
 from pathlib import Path
 from typing import Any
 
+from headrace.checkpoints import files as checkpoints
 from headrace.clusters.fleet import Fleet
 from headrace.errors import StepError
 from headrace.files.atomic import read_record, write_record
 from headrace.files.manifest import Manifest
 from headrace.recipe.gang import gang_size
 from headrace.steps.context import Skipped, StepContext, skipped_shards
-from headrace.training import checkpoints
 from headrace.training.checkpoint_copies import CheckpointCopies
 from headrace.training.data import manifest_of
 from headrace.training.function import call_function

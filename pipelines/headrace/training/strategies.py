@@ -159,9 +159,9 @@ class ShardedStrategy(_ExactMeans, ModelParallelStrategy):  # type: ignore[misc]
 
 
 def _parts() -> ModuleType:
-    from headrace.training import sharded_checkpoint  # it takes a second, and few need it
+    from headrace.checkpoints import sharded_writer  # it takes a second, and few need it
 
-    return sharded_checkpoint
+    return sharded_writer
 
 
 def make_strategy(spec: TrainerSpec, num_nodes: int, ranks_per_node: int) -> Strategy | str:

@@ -8,10 +8,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from headrace.checkpoints.files import best_of
 from headrace.files.layout import RunFolder
 from headrace.record import Record
 from headrace.steps.history import History, RankRow, Use
-from headrace.training.chosen import best_of
 
 _STEP = re.compile(r"-(\d+)\.ckpt")
 

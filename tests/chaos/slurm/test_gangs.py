@@ -15,12 +15,12 @@ from pathlib import Path
 import pytest
 import yaml
 
+from headrace.checkpoints import files as checkpoints
 from headrace.clusters.records import LeaseSpec, Walltime
 from headrace.recipe.load import load_recipe
 from headrace.runs import leases
 from headrace.runs.runs import Run
 from headrace.states import FailureClass, StepState
-from headrace.training import checkpoints
 from support.disturbed import LONG_S
 from support.paced_run import PacedRun, Waiting, home_for_paced_runs, until
 from support.slurm_dev import LEAVING_S, DevSlurm

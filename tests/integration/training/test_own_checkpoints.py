@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from headrace.data.checkpoint_content import read_checkpoint
+from headrace.checkpoints.content import read_checkpoint
+from headrace.checkpoints.weights import weights_hash
 from headrace.errors import WorkerLostError
 from headrace.steps.history import read_history
-from headrace.training.checkpointing import weights_hash
 from support.training import CODE, make_context, make_recipe, make_site, train_here
 
 pytestmark = pytest.mark.slow

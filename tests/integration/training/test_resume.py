@@ -16,8 +16,11 @@ import psutil
 import pytest
 import torch
 
+from headrace.checkpoints import files as checkpoints
+from headrace.checkpoints.content import read_checkpoint
+from headrace.checkpoints.files import best_of
+from headrace.checkpoints.weights import weights_hash
 from headrace.clusters.records import HostRecord
-from headrace.data.checkpoint_content import read_checkpoint
 from headrace.errors import (
     LeaseEndsError,
     LeaseTakenError,
@@ -31,10 +34,8 @@ from headrace.processes import ProcessIdentity
 from headrace.shards.dataset import ShardedDataset
 from headrace.steps.history import read_history
 from headrace.steps.mailbox import request_cancel
-from headrace.training import checkpoints, gang
+from headrace.training import gang
 from headrace.training.checkpoint_copies import CheckpointCopies
-from headrace.training.checkpointing import weights_hash
-from headrace.training.chosen import best_of
 from headrace.training.step import run
 from support.training import (
     CODE,

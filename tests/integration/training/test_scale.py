@@ -16,13 +16,12 @@ from torch import Tensor
 from torch import zeros_like as zeros
 from torch.nn.functional import linear, mse_loss
 
-from headrace.data.checkpoint_content import read_checkpoint, read_weights
+from headrace.checkpoints import files as checkpoints
+from headrace.checkpoints.content import read_checkpoint, read_weights
+from headrace.checkpoints.weights import export_weights, weights_hash
 from headrace.errors import StepError
 from headrace.files.damage import SEAL
 from headrace.files.layout import checkpoint_name
-from headrace.training import checkpoints
-from headrace.training.checkpointing import weights_hash
-from headrace.training.export import export_weights
 from support.training import CODE, make_context, make_recipe, make_site, train_here, write_blobs
 
 pytestmark = pytest.mark.slow

@@ -11,7 +11,7 @@ import torch
 from lightning.pytorch import LightningModule
 from torchmetrics.segmentation import MeanIoU
 
-from headrace.data.checkpoint_content import read_checkpoint
+from headrace.checkpoints.content import read_checkpoint
 from headrace.data.dataset import Reading
 from headrace.data.own_dataset import OwnDataset
 from headrace.errors import (

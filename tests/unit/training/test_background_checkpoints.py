@@ -16,11 +16,11 @@ from lightning.pytorch import LightningModule, Trainer
 from torch import nn
 from torch.utils.data import DataLoader
 
+from headrace.checkpoints import files as checkpoints
 from headrace.errors import PickledCheckpointError, StorageFullError
 from headrace.files.layout import checkpoint_name
-from headrace.training import checkpoints
+from headrace.training.checkpoint_callbacks import StepCheckpoints
 from headrace.training.checkpoint_writer import CheckpointWriter, HostCopy
-from headrace.training.checkpointing import StepCheckpoints
 from support.small_disk import small_disk
 
 pytestmark = pytest.mark.filterwarnings(  # Lightning's hints, and what it still uses

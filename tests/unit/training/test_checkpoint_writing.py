@@ -11,11 +11,11 @@ from types import SimpleNamespace
 import pytest
 from torch.distributed.checkpoint.api import CheckpointException
 
-from headrace.data.sharded_content import one_failure
+from headrace.checkpoints import files as checkpoints
+from headrace.checkpoints.sharded import one_failure
 from headrace.errors import StorageFullError
-from headrace.training import checkpoints
+from headrace.training.checkpoint_callbacks import StepCheckpoints
 from headrace.training.checkpoint_writer import CheckpointWriter
-from headrace.training.checkpointing import StepCheckpoints
 from support.small_disk import small_disk
 
 

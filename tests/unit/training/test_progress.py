@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 
+from headrace.checkpoints.files import BestCheckpoint
 from headrace.files.atomic import write_record
 from headrace.files.layout import RunFolder, StepFolder
 from headrace.files.lines import append_line
 from headrace.steps.history import EvaluatedRow, evaluated_file
 from headrace.training import progress
 from headrace.training.progress import Follower, Meter
-from headrace.training.records import BestCheckpoint, TrainingProgress
+from headrace.training.records import TrainingProgress
 
 
 def test_the_share_of_time_that_batches_were_waited_for_is_told(
@@ -73,7 +74,9 @@ def test_the_figures_of_a_step_are_what_was_measured(tmp_path: Path) -> None:
 
 def test_the_newest_metrics_and_the_best_one_are_told_and_not_too_many(tmp_path: Path) -> None:
     best = BestCheckpoint(file="best-000000002.ckpt", metric="m0", value=0.9, epoch=0, step=2)
-    write_record(RunFolder(tmp_path).checkpoints / "best.json", best)
+    folder = RunFolder(tmp_path).checkpoints
+    write_record(folder / "best.json", best)
+    (folder / best.file).touch()
     metrics = {"nan": float("nan"), **{f"m{index}": float(index) for index in range(30)}}
     told = reported_of(TrainingProgress(epoch=0, step=3, metrics=metrics), tmp_path)
     assert told["best m0"] == 0.9

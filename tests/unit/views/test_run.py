@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from headrace.checkpoints.files import BestCheckpoint
 from headrace.errors import UnknownNameError
 from headrace.files.atomic import write_record
 from headrace.files.lines import append_line
@@ -21,7 +22,6 @@ from headrace.steps.history import (
     usage_file,
 )
 from headrace.steps.mailbox import StepStatus
-from headrace.training.records import BestCheckpoint
 from headrace.views.curves import MOST_POINTS, curves_page
 from headrace.views.logs import log_page, report_file
 from headrace.views.run import RunPage, run_page

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from headrace.checkpoints import files as checkpoints
+from headrace.checkpoints.weights import weights_hash
 from headrace.files.atomic import read_record, write_record
 from headrace.files.layout import checkpoint_name
-from headrace.training import checkpoints
-from headrace.training.checkpointing import weights_hash
 from headrace.training.records import TrainingOutcome
 
 

@@ -15,13 +15,13 @@ import numpy as np
 import pytest
 import torch
 
-from headrace.data.checkpoint_content import (
+from headrace.checkpoints.content import (
     check_can_be_loaded,
     read_checkpoint,
     read_weights,
     refusing,
 )
-from headrace.data.sharded_content import load_into
+from headrace.checkpoints.sharded import load_into
 from headrace.errors import PickledCheckpointError
 from headrace.files.checksums import file_xxh3_128
 from headrace.files.damage import seal

@@ -11,7 +11,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from headrace.training.sharded_checkpoint import save
+from headrace.checkpoints.sharded_writer import save
 
 
 @pytest.fixture

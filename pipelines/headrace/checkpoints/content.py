@@ -87,9 +87,9 @@ def _damage(path: Path) -> str | None:
 
 
 def _sharded() -> ModuleType:
-    from headrace.data import sharded_content  # it takes a second, and few need it
+    from headrace.checkpoints import sharded  # it takes a second, and few need it
 
-    return sharded_content
+    return sharded
 
 
 def read_weights(path: Path, *, pickled: bool = False) -> Mapping[str, Tensor]:

@@ -8,12 +8,11 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from headrace.checkpoints.files import best_of
 from headrace.errors import RecipeError
 from headrace.recipe.train import TrainerSpec
-from headrace.training.best import KeepBest
+from headrace.training.checkpoint_callbacks import KeepBest, StepCheckpoints
 from headrace.training.checkpoint_writer import CheckpointWriter
-from headrace.training.checkpointing import StepCheckpoints
-from headrace.training.chosen import best_of
 
 STEPS_PER_EPOCH = 10
 

@@ -1,4 +1,4 @@
-"""Checkpoint files: names, which is the newest whole one, which are too old."""
+"""Checkpoint files of a run: names, which is the newest whole one, the best, and the one meant."""
 
 from __future__ import annotations
 
@@ -11,8 +11,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
-from headrace.files.atomic import fsync_folder
+from headrace.errors import UnknownNameError
+from headrace.files.atomic import fsync_folder, read_record
 from headrace.files.damage import archive_damage, is_sealed, sealed_damage
+from headrace.files.layout import RunFolder, checkpoint_name, kept_name
+from headrace.record import Figures
 
 logger = logging.getLogger(__name__)
 
@@ -28,7 +31,22 @@ BEST = "best.json"
 _ARCHIVE = b"PK\x03\x04"
 
 _NAME = re.compile(r"step-(\d{9,})\.ckpt")
-_WEIGHTS_NAME = re.compile(r"(?:best|kept)-(\d{9,})\.ckpt")
+_WEIGHTS_NAME = re.compile(r"(?:best|kept)-\d{9,}\.ckpt")
+
+
+class BestCheckpoint(Figures):
+    """Which checkpoint is the best one; written when it is whole."""
+
+    file: str
+    """Its name."""
+    metric: str
+    """By which it is the best."""
+    value: float
+    """The metric, the mean over ranks."""
+    epoch: int
+    """Epoch that it was written in, from 0."""
+    step: int
+    """Optimizer steps done."""
 
 
 def best_name_of(step: int) -> str:
@@ -144,13 +162,10 @@ def prune(folder: Path, keep: int) -> None:
         remove(path)
 
 
-def remove_weights(
-    folder: Path, kind: Literal["best", "kept"], wanted: Callable[[int], bool]
-) -> None:
-    """Remove the weights of a kind whose steps are `wanted` away; the best one is forgotten."""
-    found = {path: _WEIGHTS_NAME.fullmatch(path.name) for path in folder.glob(f"{kind}-*.ckpt")}
-    for path, match in found.items():
-        if match is not None and wanted(int(match[1])):
+def remove_weights(folder: Path, kind: Literal["best", "kept"], but: Path | None = None) -> None:
+    """Remove the weights of a kind, all or all `but` one."""
+    for path in folder.glob(f"{kind}-*.ckpt"):
+        if _WEIGHTS_NAME.fullmatch(path.name) and path != but:
             remove(path)
 
 
@@ -168,3 +183,46 @@ def remove(path: Path) -> None:
         shutil.rmtree(path.replace(going), ignore_errors=True)
     else:
         path.unlink(missing_ok=True)
+
+
+def best_of(folder: Path) -> BestCheckpoint | None:
+    """The best checkpoint in a folder; None when there is none."""
+    best = read_record(folder / BEST, BestCheckpoint)
+    return best if best is not None and (folder / best.file).exists() else None
+
+
+def chosen(run: RunFolder, wanted: str = "") -> Path:
+    """A checkpoint of a run.
+
+    Args:
+        run: Folder of the run.
+        wanted: `best` by `trainer.monitor`; `last`, the final one or the newest whole one while
+            training is not over; a number of optimizer steps; empty is the best one if there is
+            one, else the last.
+
+    Raises:
+        UnknownNameError: There is none; names those that are there.
+    """
+    path = _found(run.checkpoints, wanted)
+    if path is not None and path.exists():
+        return path
+    there = sorted(each.name for each in run.checkpoints.glob("*.ckpt"))
+    raise UnknownNameError(
+        f"Run {run.run_id} has no checkpoint '{wanted or 'last'}'",
+        f"Valid: best (with trainer.monitor), last, or a number of steps. There are: "
+        f"{', '.join(there) or 'none'}.",
+    )
+
+
+def _found(folder: Path, wanted: str) -> Path | None:
+    if wanted in ("", "best"):
+        best = best_of(folder)
+        if best is not None or wanted:
+            return folder / best.file if best is not None else None
+    if wanted in ("", "last"):
+        final = folder / FINAL
+        return final if final.exists() else newest_whole(folder)
+    if not wanted.isdecimal():
+        return None
+    whole, kept = (folder / name_of(int(wanted)) for name_of in (checkpoint_name, kept_name))
+    return whole if whole.exists() else kept

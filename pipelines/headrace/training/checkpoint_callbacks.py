@@ -1,30 +1,48 @@
-"""When checkpoints are written: by optimizer step, at the end, and before the lease is over."""
+"""When checkpoints are written: by step, where a metric is best, and before the lease is over."""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
-import xxhash
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.callbacks import Checkpoint
-from torch import Tensor
-from torch.distributed.tensor import DTensor
 
+from headrace.checkpoints import files as checkpoints
+from headrace.errors import RecipeError, nearest
 from headrace.files.atomic import read_text, write_record
-from headrace.files.layout import checkpoint_name
-from headrace.training import checkpoints
+from headrace.files.layout import checkpoint_name, kept_name
+from headrace.recipe.train import TrainerSpec
 from headrace.training.checkpoint_writer import CheckpointWriter
 from headrace.training.records import NodeLaunch, Paused
 
 _LOOK_EVERY_S = 2.0
 
 
-class StepCheckpoints(Checkpoint):  # type: ignore[misc]
+class _AfterStep(Callback):  # type: ignore[misc]
+    """Does something after optimizer steps, when gradients are not half way."""
+
+    _seen_step = 0
+
+    def on_train_start(self, trainer: Trainer, *_: Any) -> None:
+        """Count from the step that training goes on from."""
+        self._seen_step = trainer.global_step
+
+    def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
+        """Do it when there was a step."""
+        stepped, self._seen_step = trainer.global_step != self._seen_step, trainer.global_step
+        if stepped:
+            self.after_step(trainer)
+
+    def after_step(self, trainer: Trainer) -> None:
+        """Called after each step, also after the last of an epoch, before its validation."""
+        raise NotImplementedError
+
+
+class StepCheckpoints(_AfterStep, Checkpoint):  # type: ignore[misc]
     """A checkpoint after every so many optimizer steps; whole or not there.
 
     One that falls due on the last batch of an epoch is written after validation, when the epoch
@@ -53,14 +71,8 @@ class StepCheckpoints(Checkpoint):  # type: ignore[misc]
         self._every_steps = every_steps
         self._prune = prune
         self._saved_step = 0
-        self._seen_step = 0
         self.waited_s = 0.0
         self.metrics: dict[str, float] = {}
-
-    @property
-    def longest_s(self) -> float:
-        """Longest time that a checkpoint has taken here."""
-        return self.writer.longest_s
 
     @property
     def final(self) -> Path:
@@ -77,13 +89,17 @@ class StepCheckpoints(Checkpoint):  # type: ignore[misc]
 
     def on_train_start(self, trainer: Trainer, *_: Any) -> None:
         """Count from the step that training goes on from."""
-        self._saved_step = self._seen_step = trainer.global_step
+        super().on_train_start(trainer)
+        self._saved_step = trainer.global_step
 
     def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
-        """Write a checkpoint when one is due and gradients are not half way."""
+        """Tell what went wrong with a checkpoint, too."""
         self.writer.look()
-        stepped, self._seen_step = trainer.global_step != self._seen_step, trainer.global_step
-        if stepped and self._is_due(trainer) and not trainer.is_last_batch:
+        super().on_train_batch_end(trainer)
+
+    def after_step(self, trainer: Trainer) -> None:
+        """Write a checkpoint when one is due."""
+        if self._is_due(trainer) and not trainer.is_last_batch:
             self.save(trainer)
 
     def on_train_epoch_end(self, trainer: Trainer, *_: Any) -> None:
@@ -123,7 +139,7 @@ class TrainingPausedError(Exception):
     """Training has stopped with a checkpoint; another launch goes on from there."""
 
 
-class StopInTime(Callback):  # type: ignore[misc]
+class StopInTime(_AfterStep):
     """Ends the launch with a last checkpoint before `stop_at`, seconds since the epoch.
 
     It ends at once when the file `notice` is there: the nodes are about to be taken away. When
@@ -140,24 +156,22 @@ class StopInTime(Callback):  # type: ignore[misc]
         self._known_risk = ""
         self._saving = saving
         self._file = file
-        self._seen_step = self._look_at_step = 0
+        self._look_at_step = 0
         self._times = _StepTimes()
 
     def on_train_start(self, trainer: Trainer, *_: Any) -> None:
         """Count from the step that training goes on from."""
-        self._seen_step = self._look_at_step = trainer.global_step
+        super().on_train_start(trainer)
+        self._look_at_step = trainer.global_step
 
-    def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
+    def after_step(self, trainer: Trainer) -> None:
         """Look at the clock now and then."""
         step = trainer.global_step
-        if step == self._seen_step:  # gradients may be half way
-            return
-        self._seen_step = step
         self._times.note(time.monotonic())
         # the last step of an epoch is saved after its validation, which has not been yet
         if step < self._look_at_step or trainer.is_last_batch or trainer.should_stop:
             return
-        needed_s = self._times.longest_s + 2 * self._saving.longest_s + _LOOK_EVERY_S
+        needed_s = self._times.longest_s + 2 * self._saving.writer.longest_s + _LOOK_EVERY_S
         is_over = time.time() + needed_s > self._stop_at or _word(self._notice) is not None
         ahead = self._times.steps_in(_LOOK_EVERY_S)
         found = (is_over, self._has_new_risk(), step + ahead)
@@ -208,19 +222,103 @@ class _StepTimes:
         return max(1, int(seconds * (self._num_steps - 1) / elapsed_s))
 
 
-def weights_hash(state: Mapping[str, Tensor]) -> str:
-    """XXH3 of a `state_dict()`, 128 bits, hexadecimal; the same whatever device it is on.
+class KeepBest(Callback):  # type: ignore[misc]
+    """Writes weights after each validation, or epoch, in which the metric is better than before.
 
-    It is over name, dtype, shape and bytes of each, in order of names. All ranks must call it when
-    they share them out.
+    What is on the disk counts, not what a resumed training remembers: that may have been better
+    already when it was interrupted. A tie keeps the earlier one.
+
+    Args:
+        saving: How checkpoints are written, and where.
+        spec: Names the metric, `monitor`, and in which direction it is better, `monitor_mode`.
     """
-    digest = xxhash.xxh3_128()
-    for name in sorted(state):
-        values = _whole(state[name]).detach().cpu().contiguous()
-        digest.update(f"{name} {values.dtype} {tuple(values.shape)}\n".encode())
-        digest.update(values.reshape(-1).view(torch.uint8).numpy().data)
-    return digest.hexdigest()
+
+    def __init__(self, saving: StepCheckpoints, spec: TrainerSpec) -> None:
+        self._folder, self._writer = saving.folder, saving.writer
+        self._metric, self._mode = spec.monitor or "", spec.monitor_mode
+        self._weights_only = spec.ema is None  # Lightning puts the average into whole ones only
+        self._best: float | None = None
+
+    def on_train_start(self, trainer: Trainer, *_: Any) -> None:
+        """Take what there is; a training that begins anew has none."""
+        if trainer.global_step == 0 and trainer.is_global_zero:
+            checkpoints.remove_weights(self._folder, "best")
+        found = checkpoints.best_of(self._folder)
+        known = None if found is None or found.metric != self._metric else found.value
+        self._best = trainer.strategy.broadcast(known, 0)
+
+    def on_validation_end(self, trainer: Trainer, *_: Any) -> None:
+        """Look at the metric."""
+        self._look(trainer)
+
+    def on_train_epoch_end(self, trainer: Trainer, *_: Any) -> None:
+        """Look at the metric, which training may log as well; it must be there by now."""
+        every = trainer.check_val_every_n_epoch or 1
+        if (trainer.current_epoch + 1) % every == 0 and not self._look(trainer):
+            raise RecipeError(
+                f"trainer.monitor names '{self._metric}', which the model does not log",
+                nearest(self._metric, trainer.callback_metrics)
+                or "Log it in validation_step: self.log(…).",
+            )
+
+    def _look(self, trainer: Trainer) -> bool:
+        """Write when the metric is better; whether there is one."""
+        found = trainer.callback_metrics.get(self._metric)
+        if found is None:
+            return False
+        value = float(trainer.strategy.reduce(found.detach().clone(), reduce_op="mean"))
+        if self._is_better(value):
+            self._best = value
+            self._write(trainer, value)
+        return True
+
+    def _is_better(self, value: float) -> bool:
+        if math.isnan(value):
+            return False
+        if self._best is None:
+            return True
+        return value < self._best if self._mode == "min" else value > self._best
+
+    def _write(self, trainer: Trainer, value: float) -> None:
+        step = trainer.global_step
+        path = self._folder / checkpoints.best_name_of(step)
+        best = checkpoints.BestCheckpoint(
+            file=path.name,
+            metric=self._metric,
+            value=value,
+            epoch=trainer.current_epoch,
+            step=step,
+        )
+
+        def told() -> None:
+            write_record(self._folder / checkpoints.BEST, best)
+            checkpoints.remove_weights(self._folder, "best", but=path)
+
+        self._writer.write(trainer, path, weights_only=self._weights_only, then=told)
 
 
-def _whole(value: Tensor) -> Tensor:
-    return value.full_tensor() if isinstance(value, DTensor) else value
+class KeepSteps(_AfterStep):
+    """Writes weights after the optimizer steps that are evaluated later; they are never pruned.
+
+    Args:
+        saving: How checkpoints are written, and where.
+        spec: Tells whether the weights are an average.
+        steps: Counted as Lightning does: those of all optimizers.
+    """
+
+    def __init__(self, saving: StepCheckpoints, spec: TrainerSpec, steps: Collection[int]) -> None:
+        self._folder, self._writer = saving.folder, saving.writer
+        self._weights_only = spec.ema is None  # as in `KeepBest`
+        self._steps = steps
+
+    def on_train_start(self, trainer: Trainer, *_: Any) -> None:
+        """A training that begins anew has none."""
+        super().on_train_start(trainer)
+        if trainer.global_step == 0 and trainer.is_global_zero:
+            checkpoints.remove_weights(self._folder, "kept")
+
+    def after_step(self, trainer: Trainer) -> None:
+        """Write them, also before validation and before training ends."""
+        if trainer.global_step in self._steps:
+            path = self._folder / kept_name(trainer.global_step)
+            self._writer.write(trainer, path, weights_only=self._weights_only)

@@ -21,7 +21,7 @@ from torch.distributed.checkpoint.state_dict import (
 from torch.distributed.checkpoint.state_dict_saver import save as save_state
 from torch.optim import Optimizer
 
-from headrace.data.sharded_content import (
+from headrace.checkpoints.sharded import (
     REST,
     WEIGHTS,
     load_into,
@@ -29,11 +29,11 @@ from headrace.data.sharded_content import (
     read_rest,
     weights_in,
 )
+from headrace.checkpoints.weights import differences, misfit
 from headrace.files.atomic import AS_USUAL, replacing
 from headrace.files.checksums import file_xxh3_128
 from headrace.files.damage import seal
 from headrace.files.machine import system_error
-from headrace.training.init_weights import differences, misfit
 
 _INDEX = ".metadata"
 
