@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from headrace.batch.jobs import JOB_STARTED
 from headrace.batch.queue_state import read_state, state_file
-from headrace.batch.systems import system_of
+from headrace.batch.registry import system_of
 from headrace.clusters import preflight
 from headrace.clusters.client import GAVE_UP, request_close
 from headrace.clusters.lifetime import TIMED_OUT

@@ -12,7 +12,7 @@ import os
 import sys
 from pathlib import Path
 
-from headrace.batch.systems import system_of
+from headrace.batch.registry import system_of
 from headrace.clusters import client, host, preflight
 from headrace.clusters.records import BadNodes, LeaseSpec
 from headrace.files.atomic import is_there, write_record

@@ -20,9 +20,9 @@ from headrace.batch.jobs import (
     with_log,
 )
 from headrace.batch.queue_state import JobRecord, final_status, job_status, look
+from headrace.batch.registry import system_of
 from headrace.batch.submission_gate import SubmissionGate, recovered
 from headrace.batch.system import BatchSystem
-from headrace.batch.systems import system_of
 from headrace.clusters.backends import LeaseBackend, OpenCluster
 from headrace.clusters.lease_jobs import (
     NodeRequest,

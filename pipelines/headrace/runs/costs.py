@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 
-from headrace.batch.systems import meter_of
+from headrace.batch.registry import meter_of
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.records import MachineRecord
 from headrace.recipe.site import Role

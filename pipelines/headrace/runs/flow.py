@@ -189,7 +189,7 @@ def _check_places(recipe: Recipe, site: Site) -> None:
 
 def _is_seen(path: Path, role: Role, site: Site) -> bool:
     """Whether this machine sees what the nodes of a role see under a path."""
-    return role.backend == "local" or path.is_relative_to(Path(site.folder).expanduser())
+    return role.is_here or path.is_relative_to(Path(site.folder).expanduser())
 
 
 def _with_init_file(recipe: Recipe) -> Recipe:

@@ -17,13 +17,13 @@ from headrace.files.layout import LeaseFolder, SiteFolder
 from headrace.ledger.ledger import open_ledger
 from headrace.recipe.access import check_user
 from headrace.recipe.accounts import account
+from headrace.recipe.backend import backend_of
 from headrace.recipe.site import Role, Site
 from headrace.runs.runs import Run, outputs_of
 from headrace.runs.secrets import HERE, secrets_for
 from headrace.states import LeaseState
 
 _POLL_S = 0.2
-_BACKENDS = ("local", "slurm")
 
 
 def lease_of(run: Run) -> LeaseFolder:
@@ -91,10 +91,10 @@ def check(role: Role, name: str) -> None:
         UserError: So it is.
     """
     where = "a login node" if role.batch.login else role.backend
-    if role.backend not in _BACKENDS or role.batch.login:
+    if not backend_of(role.backend).opens_shells or role.batch.login:
         raise UserError(
-            f"headrace shell works where leases are {' or '.join(_BACKENDS)} and commands need no "
-            f"login node; role {name} is on {where}",
+            f"headrace shell works where leases are local or slurm and commands need no login "
+            f"node; role {name} is on {where}",
             "`headrace lease show LEASE` names the job: enter its node by ssh, or run headrace "
             "shell on the login node itself.",
         )

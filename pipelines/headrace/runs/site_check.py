@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from headrace.batch.findings import Finding, Grade, fail, ok, warn
-from headrace.batch.systems import system_of
+from headrace.batch.registry import system_of
 from headrace.clusters import client, preflight
 from headrace.clusters.lease_jobs import job_spec
 from headrace.clusters.lease_status import last_heartbeat
@@ -86,7 +86,7 @@ def check(
     for name in role_names:
         if name not in site.roles:
             raise SiteError(f"Site {site.name} has no role '{name}'", nearest(name, site.roles))
-    names = [name for name in role_names or site.roles if site.roles[name].backend != "local"]
+    names = [name for name in role_names or site.roles if not site.roles[name].is_here]
     silent: dict[_Queue, Finding] = {}
     wait = None if submit_wait_s is None else Wait(submit_wait_s, tell)
     roles = [_role(site, name, wait, silent) for name in names]

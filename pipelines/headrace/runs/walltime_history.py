@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from headrace.batch.systems import system_of
+from headrace.batch.registry import system_of
 from headrace.clusters.records import HostRecord, LeaseInfo, LeaseSpec, PoolRecord, Walltime
 from headrace.errors import BatchError, StepError
 from headrace.files.atomic import read_record

@@ -13,7 +13,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from headrace.batch.machines import Price
-from headrace.batch.systems import meter_of
+from headrace.batch.registry import meter_of
 from headrace.costs.durations import read_durations
 from headrace.costs.features import Features, features_of, features_of_point
 from headrace.costs.forecast import Eta, Forecast, durations, eta
@@ -103,7 +103,7 @@ def places_of(recipe: Recipe, role: Role) -> int:
     if role.batch.gpus_per_node:
         each = role.batch.gpus_per_node * shared // ranks
     else:
-        cpus = len(os.sched_getaffinity(0)) if role.backend == "local" else role.cpus_per_node
+        cpus = len(os.sched_getaffinity(0)) if role.is_here else role.cpus_per_node
         each = suite.trials_per_node or cpus // (ranks * role.threads_per_rank)
     nodes = role.nodes // (recipe.train.nodes or 1)
     return max(min(nodes * max(each, 1), suite.max_running or nodes * max(each, 1)), 1)
@@ -219,7 +219,7 @@ def place_of(site_name: str, role_name: str = "gpu") -> Place:
     offers = site_offers(role) if meter is None else meter.offers()
     starts = starts_of(site.name, role_name) if has_ledger() else []
     wait_s = statistics.median(starts) if starts else 0.0
-    has_queue = role.backend not in ("local", "ec2", "ssh")
+    has_queue = role.has_queue
     return Place(
         name=site.name,
         nodes=role.nodes,

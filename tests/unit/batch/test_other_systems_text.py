@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from headrace.batch import lsf, pbs, sge
 from headrace.batch.commands import Answer
 from headrace.batch.jobs import JobSpec, JobState, JobStatus
 from headrace.batch.system import BatchSystem
@@ -18,6 +17,7 @@ from headrace.clusters.records import LeaseSpec
 from headrace.errors import AmbiguousSubmitError, BatchError
 from headrace.files.layout import LeaseFolder
 from headrace.recipe.site import Role
+from headrace_queues import lsf, pbs, sge
 from support.scripted_commands import ScriptedCommands
 
 BODY = """\

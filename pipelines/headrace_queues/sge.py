@@ -26,9 +26,22 @@ from headrace.batch.findings import (
     warn,
 )
 from headrace.batch.jobs import JobSpec, JobState, JobStatus, ended_on
-from headrace.batch.system import BatchSystem, by_id, first_words
+from headrace.batch.system import (
+    FOLDER,
+    ID_AT_ONCE,
+    LOGS,
+    NAMED,
+    ONCE,
+    ONE_JOB,
+    ONLY_SLURM,
+    OWN_OPTION,
+    BatchSystem,
+    by_id,
+    first_words,
+)
 from headrace.errors import BatchError, nearest
 from headrace.recipe.batch import Batch
+from headrace.recipe.site import Role
 
 _IN_BOOKS_FOR_DAYS = "30"
 
@@ -48,6 +61,23 @@ _NO_BOOKS = "An ended job then counts as lost, whatever it died of; have the fil
 
 class Sge(BatchSystem):
     """Grid Engine through its commands."""
+
+    lacks = ONLY_SLURM | {
+        "gpu_type": OWN_OPTION,
+        "memory_per_node": f"its name for memory differs; {OWN_OPTION}, such as `-l h_vmem=4G`",
+        "exclusive": f"its name for it differs; {OWN_OPTION}, such as `-l exclusive=true`",
+    }
+    refuses = {
+        "-N": NAMED,
+        "-j, -o, -e": LOGS,
+        "-wd, -cwd": FOLDER,
+        "-r": ONCE,
+        "-sync": ID_AT_ONCE,
+        "-t": ONE_JOB,
+        "-q": "write `batch.partition`",
+        "-P": "write `batch.account`",
+        "-pe": "write `batch.parallel_environment`",
+    }
 
     name = "Grid Engine"
     template = "sge"
@@ -71,6 +101,15 @@ class Sge(BatchSystem):
     silent = "Is the qmaster up? `batch.config` must name the SGE_ROOT of this cluster."
     programs = ("qsub", "qstat", "qacct", "qdel", "qconf")
     version_option = "-help"
+
+    @classmethod
+    @override
+    def check_role(cls, role: Role) -> None:
+        slots = role.cpus_per_node * (role.nodes if role.kind == "gang" else 1)
+        if slots > 1 and not role.batch.parallel_environment:
+            raise ValueError(
+                f"{slots} slots need `batch.parallel_environment`; `qconf -spl` lists them"
+            )
 
     @override
     def poll(self, job_ids: Sequence[str]) -> dict[str, JobStatus]:

@@ -16,7 +16,18 @@ from typing_extensions import override
 from headrace.batch.commands import Answer
 from headrace.batch.findings import Finding, QueueFacts, judge_queue, longest_s
 from headrace.batch.jobs import JobSpec, JobState, JobStatus, ended_on
-from headrace.batch.system import BatchSystem, by_id
+from headrace.batch.system import (
+    FOLDER,
+    ID_AT_ONCE,
+    LOGS,
+    NAMED,
+    NO_TERMINAL,
+    ONCE,
+    ONE_TASK_A_NODE,
+    ONLY_SLURM,
+    BatchSystem,
+    by_id,
+)
 from headrace.errors import BatchError
 from headrace.recipe.batch import Batch
 
@@ -50,6 +61,21 @@ _MINUTES = re.compile(r"([\d.]+) min")
 
 class Lsf(BatchSystem):
     """LSF through its commands."""
+
+    lacks = ONLY_SLURM | {"parallel_environment": "that is Grid Engine's"}
+    refuses = {
+        "-J": NAMED,
+        "-n": ONE_TASK_A_NODE,
+        "-o, -e, -oo, -eo": LOGS,
+        "-cwd": FOLDER,
+        "-r": ONCE,
+        "-K": ID_AT_ONCE,
+        "-I": NO_TERMINAL,
+        "-W": "write `lifetime` of the role",
+        "-q": "write `batch.partition`",
+        "-P": "write `batch.account`",
+        "-gpu": "write `batch.gpus_per_node`",
+    }
 
     name = "LSF"
     template = "lsf"

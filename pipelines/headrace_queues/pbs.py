@@ -26,7 +26,19 @@ from headrace.batch.findings import (
     warn,
 )
 from headrace.batch.jobs import JobSpec, JobState, JobStatus, ended_on
-from headrace.batch.system import BatchSystem, by_id, first_words
+from headrace.batch.system import (
+    ID_AT_ONCE,
+    LOGS,
+    NAMED,
+    NO_TERMINAL,
+    ONCE,
+    ONE_JOB,
+    ONLY_SLURM,
+    OWN_OPTION,
+    BatchSystem,
+    by_id,
+    first_words,
+)
 from headrace.recipe.batch import Batch
 
 _STATES = {
@@ -56,6 +68,24 @@ Attributes = Mapping[str, Any]
 
 class Pbs(BatchSystem):
     """PBS through its commands."""
+
+    lacks = ONLY_SLURM | {
+        "parallel_environment": "that is Grid Engine's",
+        "gpu_type": OWN_OPTION,
+        "reservation": "a reservation is a queue; write it into `batch.partition`",
+        "nodelist": OWN_OPTION,
+        "exclude": OWN_OPTION,
+    }
+    refuses = {
+        "-N": NAMED,
+        "-j, -k, -o, -e": LOGS,
+        "-r": ONCE,
+        "-W block=true": ID_AT_ONCE,
+        "-J": ONE_JOB,
+        "-I": NO_TERMINAL,
+        "-q": "write `batch.partition`",
+        "-A": "write `batch.account`",
+    }
 
     name = "PBS"
     template = "pbs"
