@@ -9,7 +9,7 @@ import pytest
 from headrace.errors import RecipeError, TargetError
 from headrace.recipe import arguments
 from headrace.recipe.arguments import check_loggers
-from headrace.recipe.fit import check_training
+from headrace.recipe.fit import check_training, opened
 from headrace.recipe.load import load_recipe, load_site, parse
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Role
@@ -77,9 +77,12 @@ def test_a_class_that_the_model_has_not_is_refused(tmp_path) -> None:
         check_training(recipe_of({}, **keys, trainer=wrong), site)
 
 
+OTHER_LOGGER = {"_target_": "lightning.pytorch.loggers.CSVLogger"}
+
+
 def with_logger(kind: str) -> Recipe:
     target = {"_target_": f"lightning.pytorch.loggers.{kind}"}
-    return recipe_of({}, trainer={"loggers": [{"_target_": "my.Logger"}, target]})
+    return recipe_of({}, trainer={"loggers": [OTHER_LOGGER, target]})
 
 
 @pytest.mark.parametrize(
@@ -102,22 +105,11 @@ def test_a_logger_without_its_package_is_refused_where_the_nodes_are_as_here(
     assert "pip install" in caught.value.hint
     other = {"backend": "slurm", "batch": {"modules": ["python/3.13"]}}
     check_loggers(with_logger(kind), Role.model_validate(other))
+    with pytest.raises(TargetError, match=f"{kind} needs {package}"):
+        check_training(with_logger(kind), opened(load_site("laptop"), is_from_terminal=True))
+    check_loggers(with_logger("CSVLogger"), Role())
     there.add(installed)
     check_loggers(with_logger(kind), Role())
-
-
-def test_loggers_that_need_no_package_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(arguments, "find_spec", lambda _: None)
-    check_loggers(with_logger("CSVLogger"), Role())
-
-
-def test_a_missing_logger_is_refused_with_the_rest_of_the_training(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(arguments, "find_spec", lambda _: None)
-    logger = {"loggers": [{"_target_": "lightning.pytorch.loggers.TensorBoardLogger"}]}
-    with pytest.raises(TargetError, match="TensorBoardLogger needs tensorboard"):
-        check_training(recipe_of({}, trainer=logger), load_site("laptop"))
 
 
 DETECTION = "torchmetrics.detection"
