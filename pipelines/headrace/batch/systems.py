@@ -17,8 +17,8 @@ from headrace.batch.slurm import Slurm
 from headrace.batch.ssh import SshCommands
 from headrace.batch.system import BatchSystem
 from headrace.errors import SiteError, nearest
-from headrace.recipe.accounts import account
 from headrace.recipe.site import Role
+from headrace.recipe.unix_accounts import account
 
 _SYSTEMS: dict[str, type[Slurm | Pbs | Sge | Lsf | HTCondor | Oar]] = {
     "slurm": Slurm,

@@ -10,7 +10,7 @@ from matplotlib import colormaps
 from pydantic import JsonValue
 
 from headrace.evaluation.drawing import ACCENT, figure, png
-from headrace.ledger.trial_records import TrialRecord
+from headrace.ledger.trial_rows import TrialRecord
 from headrace.recipe.suite import Objective
 from headrace.suites.analysis import (
     Marginal,

@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import JsonValue
 
-from headrace.ledger.trial_records import TrialRecord
+from headrace.ledger.trial_rows import TrialRecord
 from headrace.record import Figures
 from headrace.suites.analysis import finished, varying
 from headrace.suites.names import written

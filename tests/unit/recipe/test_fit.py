@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from headrace.errors import RecipeError, TargetError
-from headrace.recipe import arguments
-from headrace.recipe.arguments import check_loggers
+from headrace.recipe import target_arguments
 from headrace.recipe.fit import check_training, opened
 from headrace.recipe.load import load_recipe, load_site, parse
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Role
+from headrace.recipe.target_arguments import check_loggers
 
 
 def recipe_of(dataset: dict[str, Any], **changes: Any) -> Recipe:
@@ -97,7 +97,7 @@ def test_a_logger_without_its_package_is_refused_where_the_nodes_are_as_here(
     monkeypatch: pytest.MonkeyPatch, kind: str, package: str, installed: str
 ) -> None:
     there: set[str] = set()
-    monkeypatch.setattr(arguments, "find_spec", lambda name: name in there or None)
+    monkeypatch.setattr(target_arguments, "find_spec", lambda name: name in there or None)
     with pytest.raises(TargetError) as caught:
         check_loggers(with_logger(kind), Role())
     assert f"trainer.loggers[1]: {kind} needs {package}, which is not" in caught.value.what
@@ -131,17 +131,17 @@ def test_metrics_of_detection_without_their_packages_are_told_with_the_extra(
     monkeypatch: pytest.MonkeyPatch, target: str, there: tuple[str, ...], lacking: str
 ) -> None:
     """Not once training is over; nodes with packages of their own may have them."""
-    monkeypatch.setattr(arguments, "find_spec", lambda name: name in there or None)
+    monkeypatch.setattr(target_arguments, "find_spec", lambda name: name in there or None)
     evaluate = {"task": "custom", "metrics": {"map": {"_target_": target}}}
     recipe = recipe_of({}, evaluate=evaluate)
     with pytest.raises(TargetError, match=rf"metrics\.map: \w+ needs {lacking}") as caught:
-        arguments.check_metrics(recipe, Role())
+        target_arguments.check_metrics(recipe, Role())
     assert "pip install 'headrace[detection]'" in caught.value.hint
     other = {"backend": "slurm", "batch": {"modules": ["python/3.13"]}}
-    arguments.check_metrics(recipe, Role.model_validate(other))
-    monkeypatch.setattr(arguments, "find_spec", lambda name: name)
-    arguments.check_metrics(recipe, Role())
+    target_arguments.check_metrics(recipe, Role.model_validate(other))
+    monkeypatch.setattr(target_arguments, "find_spec", lambda name: name)
+    target_arguments.check_metrics(recipe, Role())
     metrics = {"map": {"_target_": target, "iou_type": "segm"}}
     masks = recipe_of({}, evaluate={"task": "custom", "metrics": metrics})
     with pytest.raises(TargetError, match="of masks keeps other things than tensors"):
-        arguments.check_metrics(masks, Role())
+        target_arguments.check_metrics(masks, Role())
