@@ -80,7 +80,7 @@ class RunRequest(Record):
     @field_validator("options")
     @classmethod
     def _of_the_kind(cls, options: StepOptions | None, info: ValidationInfo) -> StepOptions | None:
-        kind = info.data["kind"]
+        kind = info.data.get("kind", KINDS[0])  # one that is no text has been refused
         if kind in KINDS:
             return None
         model = step_kind(kind, KINDS).options
