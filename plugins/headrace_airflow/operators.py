@@ -29,7 +29,7 @@ from headrace.errors import (
     StepNotEndedError,
 )
 from headrace.ledger.ledger import open_ledger
-from headrace.recipe.accounts import other_account
+from headrace.recipe.unix_accounts import other_account
 from headrace.runs import leases
 from headrace.runs.bad_nodes import why_not_the_nodes
 from headrace.runs.flow import PlannedStep, steps_of

@@ -16,8 +16,8 @@ from typing import Annotated, Any, get_args
 import typer
 
 from headrace.ledger.ledger import Ledger
-from headrace.ledger.records import LeaseRecord, RunRecord
-from headrace.ledger.trial_records import TrialRecord
+from headrace.ledger.rows import LeaseRecord, RunRecord
+from headrace.ledger.trial_rows import TrialRecord
 from headrace.ledger.usage_records import UsageRecord
 from headrace.ledger.usage_rows import By
 from headrace.states import LeaseState, StepState

@@ -29,7 +29,7 @@ from headrace.files.lines import append_line
 from headrace.files.private import make_private
 from headrace.ledger.database import Database, default_url
 from headrace.ledger.ledger import open_ledger
-from headrace.ledger.records import AttemptRecord, LeaseRecord, RunRecord
+from headrace.ledger.rows import AttemptRecord, LeaseRecord, RunRecord
 from headrace.processes import ProcessIdentity
 from headrace.runs import leases
 from headrace.runs.counting import note_machines

@@ -15,11 +15,11 @@ import pytest
 from sqlalchemy import event, text
 
 from headrace.errors import CapacityError, LedgerError, OwnLeasesError, UnknownNameError
-from headrace.ledger import places
+from headrace.ledger import lease_slots
 from headrace.ledger.database import Database
 from headrace.ledger.ledger import Ledger
-from headrace.ledger.records import REVISION
-from headrace.ledger.trial_records import JournalPart
+from headrace.ledger.rows import REVISION
+from headrace.ledger.trial_rows import JournalPart
 from headrace.ledger.usage_records import IDLE
 from headrace.ledger.usage_rows import By
 from headrace.states import FailureClass, LeaseState, StepState
@@ -405,7 +405,7 @@ class LedgerContract:
         assert ask("ada2", "ada", max_active=3)
         assert not ask("cy2", "cy")
         assert not ask("ada3", "ada", max_active=4)  # cy2 is called, and is not there any more
-        monkeypatch.setattr(places, "PATIENCE_S", 0.0)
+        monkeypatch.setattr(lease_slots, "PATIENCE_S", 0.0)
         assert ask("ada3", "ada", max_active=4)
 
     def test_a_user_has_so_many_leases_and_others_go_on(self, ledger: Ledger):

@@ -17,7 +17,7 @@ from headrace.clusters.backends import backend
 from headrace.errors import JobRefusedError
 from headrace.files.layout import SiteFolder
 from headrace.ledger.ledger import open_ledger
-from headrace.ledger.records import AttemptRecord
+from headrace.ledger.rows import AttemptRecord
 from headrace.recipe.load import BUILT_IN
 from headrace.recipe.site import Role
 from headrace.runs.bad_nodes import bad_nodes

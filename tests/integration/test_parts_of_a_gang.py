@@ -15,7 +15,7 @@ import pytest
 
 from headrace.clusters.lease_jobs import job_name
 from headrace.ledger.ledger import open_ledger
-from headrace.ledger.records import AttemptRecord
+from headrace.ledger.rows import AttemptRecord
 from headrace.objects.store import read_manifest_at
 from headrace.recipe.site import StoreOptions
 from headrace.runs.execute import execute

@@ -26,7 +26,7 @@ from headrace.clusters.records import HostRecord, Waiting
 from headrace.errors import BudgetError
 from headrace.files.atomic import read_record
 from headrace.files.layout import LeaseFolder
-from headrace.ledger.records import AttemptRecord
+from headrace.ledger.rows import AttemptRecord
 from headrace.recipe.load import BUILT_IN
 from headrace.recipe.recipe import RetryPolicy
 from headrace.recipe.site import Role

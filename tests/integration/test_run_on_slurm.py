@@ -22,7 +22,7 @@ from headrace.clusters.overview import view
 from headrace.clusters.pages import pages_of
 from headrace.files.layout import SiteFolder
 from headrace.ledger.ledger import open_ledger
-from headrace.ledger.records import AttemptRecord
+from headrace.ledger.rows import AttemptRecord
 from headrace.recipe.load import BUILT_IN, load_recipe, load_site
 from headrace.recipe.site import Role
 from headrace.runs import leases

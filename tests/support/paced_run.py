@@ -16,7 +16,7 @@ from headrace.clusters.local import marked
 from headrace.clusters.records import HostRecord
 from headrace.files.atomic import read_record, write_text
 from headrace.files.layout import LeaseFolder
-from headrace.ledger.records import AttemptRecord
+from headrace.ledger.rows import AttemptRecord
 from headrace.recipe.load import BUILT_IN
 from headrace.runs.execute import execute
 from headrace.runs.provenance import process_owner

@@ -7,8 +7,8 @@ from typing import Protocol
 
 from headrace.batch.commands import Commands, LocalCommands, SudoCommands
 from headrace.batch.ssh import SshCommands
-from headrace.recipe.accounts import account
 from headrace.recipe.site import Role
+from headrace.recipe.unix_accounts import account
 
 # seconds since the epoch: the commands may run in another time zone than this process
 _ENVIRONMENT = {"SLURM_TIME_FORMAT": "%s"}

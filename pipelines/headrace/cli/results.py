@@ -23,7 +23,7 @@ from headrace.cli.suite_view import (
 from headrace.errors import UserError
 from headrace.files.atomic import write_text
 from headrace.files.layout import RunFolder
-from headrace.ledger.trial_records import TrialRecord
+from headrace.ledger.trial_rows import TrialRecord
 from headrace.recipe.suite import Objective
 from headrace.runs.results import (
     as_csv,

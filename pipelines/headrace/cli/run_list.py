@@ -22,7 +22,7 @@ from headrace.cli.console import (
 from headrace.cli.listing import Listing
 from headrace.cli.words import usd_words
 from headrace.ledger.ledger import open_ledger
-from headrace.ledger.records import AttemptRecord, RunRecord
+from headrace.ledger.rows import AttemptRecord, RunRecord
 from headrace.runs.audit import Actor
 from headrace.states import StepState
 from headrace.views.headline import Headline

@@ -9,7 +9,7 @@ import typer
 
 from headrace.cli.arguments import OneSuite, suites
 from headrace.errors import UserError
-from headrace.ledger.records import RunRecord
+from headrace.ledger.rows import RunRecord
 from headrace.runs.suites import ask, ask_for_more, find_suite, only_suite
 
 Numbered = Annotated[

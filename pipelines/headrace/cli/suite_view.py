@@ -14,7 +14,7 @@ from rich.text import Text
 from headrace.cli.console import duration, plain_table
 from headrace.cli.listing import Listing
 from headrace.cli.words import cost_words, money
-from headrace.ledger.trial_records import TrialRecord
+from headrace.ledger.trial_rows import TrialRecord
 from headrace.recipe.suite import Objective
 from headrace.runs.suites import SuiteView
 from headrace.suites.analysis import PointResult, Spread, varying

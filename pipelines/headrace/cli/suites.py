@@ -26,8 +26,7 @@ from headrace.cli.watching import REFRESH_S, Counts
 from headrace.errors import UnknownNameError, UserError, nearest
 from headrace.files.layout import RunFolder
 from headrace.ledger.ledger import open_ledger
-from headrace.ledger.trial_records import TrialRecord
-from headrace.ledger.trial_rows import TRIAL_ORDERS
+from headrace.ledger.trial_rows import TRIAL_ORDERS, TrialRecord
 from headrace.runs.suites import (
     SuiteView,
     find_suite,

@@ -28,7 +28,7 @@ from headrace.data.sampling import (
 )
 from headrace.errors import UserError
 from headrace.files.manifest import Manifest, ShardInfo
-from headrace.recipe.gang import check_global_batch
+from headrace.recipe.gang_size import check_global_batch
 from headrace.recipe.recipe import DataSpec
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from sqlalchemy.orm import Session
 from headrace import __version__
 from headrace.errors import LedgerError, nearest
 from headrace.ledger.engines import BACKENDS, cause_of
-from headrace.ledger.records import REVISION, REVISION_TABLE
+from headrace.ledger.rows import REVISION, REVISION_TABLE
 from headrace.recipe.load import home
 
 VARIABLE = "HEADRACE_LEDGER"

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from headrace.clusters import client
 from headrace.clusters.lease_jobs import symptom_of
 from headrace.ledger.ledger import open_ledger
-from headrace.ledger.records import LeaseRecord
+from headrace.ledger.rows import LeaseRecord
 from headrace.runs.runs import Run
 
 _MOST_BAD_NODES = 8

@@ -14,7 +14,7 @@ from headrace.errors import BudgetError, UserError
 from headrace.files.atomic import is_there, leave_word, read_record
 from headrace.files.layout import LeaseFolder
 from headrace.ledger.ledger import open_ledger
-from headrace.ledger.records import LeaseRecord
+from headrace.ledger.rows import LeaseRecord
 from headrace.runs.allowances import USD, Allowance, Measure, Most, allowances
 from headrace.runs.audit import Actor
 from headrace.runs.costs import run_cost

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from headrace.ledger.records import AttemptRecord, LeaseRecord, RunRecord
+from headrace.ledger.rows import AttemptRecord, LeaseRecord, RunRecord
 from headrace.states import LeaseState, StepState
 
 

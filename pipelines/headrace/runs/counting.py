@@ -23,7 +23,7 @@ from headrace.files.atomic import read_record
 from headrace.files.layout import LeaseFolder
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.machine_rows import PRICE
-from headrace.ledger.records import LeaseRecord, MachineRecord
+from headrace.ledger.rows import LeaseRecord, MachineRecord
 from headrace.ledger.usage_rows import at_most
 from headrace.recipe.site import Role
 from headrace.runs.costs import LEAST_BILLED_S, billed_s

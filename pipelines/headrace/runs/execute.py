@@ -22,7 +22,7 @@ from headrace.errors import (
 from headrace.files.layout import SiteFolder
 from headrace.files.machine import full_words, is_full
 from headrace.ledger.ledger import open_ledger
-from headrace.recipe.gang import gang_size
+from headrace.recipe.gang_size import gang_size
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Role, Site
 from headrace.record import Record

@@ -11,7 +11,6 @@ from pydantic import JsonValue
 from headrace.errors import DataError, RecipeError, UnknownNameError, UserError, nearest
 from headrace.files.damage import archive_damage, is_sealed, sealed_damage
 from headrace.files.layout import RunFolder
-from headrace.recipe.arguments import is_as_here
 from headrace.recipe.fit import (
     absolute,
     check_evaluation,
@@ -20,9 +19,10 @@ from headrace.recipe.fit import (
     check_training,
     opened,
 )
-from headrace.recipe.gang import narrowed
+from headrace.recipe.gang_size import narrowed
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Role, Site
+from headrace.recipe.target_arguments import is_as_here
 from headrace.states import StepState
 from headrace.steps.mailbox import StepResult
 from headrace.steps.run import failure_of

@@ -18,7 +18,7 @@ from headrace.files.lines import read_last_line
 from headrace.files.sharing import open_to_read
 from headrace.ledger.database import default_url
 from headrace.ledger.ledger import open_ledger
-from headrace.ledger.records import AttemptRecord
+from headrace.ledger.rows import AttemptRecord
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Site
 from headrace.runs.runs import Run, open_run

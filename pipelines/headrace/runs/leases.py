@@ -22,8 +22,8 @@ from headrace.errors import (
 from headrace.files.atomic import is_there, read_record
 from headrace.files.layout import LeaseFolder
 from headrace.ledger.ledger import open_ledger
-from headrace.ledger.records import LeaseRecord
-from headrace.recipe.access import check_user
+from headrace.ledger.rows import LeaseRecord
+from headrace.recipe.teams import check_user
 from headrace.runs import budget
 from headrace.runs.bad_nodes import bad_nodes
 from headrace.runs.flow import steps_of

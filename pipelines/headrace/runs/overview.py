@@ -14,7 +14,7 @@ from headrace.clusters.lease_status import sure_state
 from headrace.errors import StepError
 from headrace.files.layout import LeaseFolder, StepFolder
 from headrace.ledger.ledger import open_ledger
-from headrace.ledger.records import AttemptRecord, LeaseRecord, RunRecord
+from headrace.ledger.rows import AttemptRecord, LeaseRecord, RunRecord
 from headrace.record import Record
 from headrace.runs.bad_nodes import bad_nodes
 from headrace.runs.causes import why_no_lease

@@ -17,9 +17,9 @@ from headrace.errors import RecipeError, without_secrets
 from headrace.files.atomic import read_bytes, write_bytes, write_record
 from headrace.files.layout import RunFolder
 from headrace.processes import ProcessIdentity
-from headrace.recipe.accounts import account
 from headrace.recipe.difference import Change, differences
 from headrace.recipe.load import BUILT_IN, load_recipe, locate
+from headrace.recipe.unix_accounts import account
 from headrace.runs.code_state import CodeState, code_state, uncommitted
 
 logger = logging.getLogger(__name__)

@@ -17,7 +17,7 @@ from headrace.errors import HeadraceError, StepError
 from headrace.files.atomic import is_there, read_record
 from headrace.files.layout import LeaseFolder, SiteFolder, StepFolder
 from headrace.ledger.ledger import open_ledger
-from headrace.ledger.records import AttemptRecord, RunRecord
+from headrace.ledger.rows import AttemptRecord, RunRecord
 from headrace.runs import budget, leases
 from headrace.runs.counting import note_machines, note_unfinished
 from headrace.runs.ec2_places import known_places

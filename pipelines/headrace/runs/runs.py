@@ -20,13 +20,13 @@ from headrace.files.layout import LeaseFolder, RunFolder, SiteFolder
 from headrace.files.private import make_private
 from headrace.files.sharing import share
 from headrace.ledger.ledger import open_ledger
-from headrace.ledger.records import RunRecord
-from headrace.recipe.access import check_user
-from headrace.recipe.accounts import other_account
+from headrace.ledger.rows import RunRecord
 from headrace.recipe.difference import Resumption
 from headrace.recipe.load import load_recipe, load_site, settled, site_now, source_of
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Site
+from headrace.recipe.teams import check_user
+from headrace.recipe.unix_accounts import other_account
 from headrace.record import Record
 from headrace.runs.audit import START, Actor, check_access, note, noting_refusals
 from headrace.runs.code_state import images_of
@@ -80,7 +80,7 @@ class RunRequest(Record):
     @field_validator("options")
     @classmethod
     def _of_the_kind(cls, options: StepOptions | None, info: ValidationInfo) -> StepOptions | None:
-        kind = info.data["kind"]
+        kind = info.data.get("kind", KINDS[0])  # one that is no text has been refused
         if kind in KINDS:
             return None
         model = step_kind(kind, KINDS).options

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from headrace.clusters.lease_secrets import LeaseSecrets
 from headrace.errors import SecretError
-from headrace.recipe.accounts import account
 from headrace.recipe.site import Site
+from headrace.recipe.unix_accounts import account
 
 _HARMLESS = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@+-]*")
 _USER = "{user}"

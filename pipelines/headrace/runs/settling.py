@@ -14,9 +14,9 @@ from headrace.clusters.records import PoolRecord
 from headrace.errors import BatchError, HeadraceError, SilentError, StepError
 from headrace.files.atomic import is_there, read_record
 from headrace.files.layout import LeaseFolder
+from headrace.ledger.lease_slots import why_own_full
 from headrace.ledger.ledger import open_ledger
-from headrace.ledger.places import why_own_full
-from headrace.ledger.records import LeaseRecord, RunRecord
+from headrace.ledger.rows import LeaseRecord, RunRecord
 from headrace.runs.counting import note_machines
 from headrace.runs.provenance import owner_is_gone, owner_process
 from headrace.runs.runs import Run, run_of_record

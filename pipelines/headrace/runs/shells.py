@@ -15,10 +15,10 @@ from headrace.clusters.records import LeaseSpec
 from headrace.errors import LeaseError, SiteError, UserError, nearest
 from headrace.files.layout import LeaseFolder, SiteFolder
 from headrace.ledger.ledger import open_ledger
-from headrace.recipe.access import check_user
-from headrace.recipe.accounts import account
 from headrace.recipe.backend import backend_of
 from headrace.recipe.site import Role, Site
+from headrace.recipe.teams import check_user
+from headrace.recipe.unix_accounts import account
 from headrace.runs.runs import Run, outputs_of
 from headrace.runs.secrets import HERE, secrets_for
 from headrace.states import LeaseState

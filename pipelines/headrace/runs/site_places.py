@@ -22,9 +22,9 @@ from headrace.errors import BatchError, SiteError
 from headrace.files import tiers
 from headrace.files.machine import file_system_of
 from headrace.files.sharing import share
-from headrace.recipe.accounts import other_account
 from headrace.recipe.batch import Login
 from headrace.recipe.site import Role, Site, Tier
+from headrace.recipe.unix_accounts import other_account
 from headrace.runs import site_files
 
 _OF_ONE_MACHINE = (

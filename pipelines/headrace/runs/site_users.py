@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from headrace.batch.findings import Finding, fail, ok, warn
 from headrace.errors import SecretError, UserError
-from headrace.recipe.access import may_use
 from headrace.recipe.site import Site
+from headrace.recipe.teams import may_use
 from headrace.runs.secrets import HERE, secrets_for
 
 _NOBODY = ""

@@ -16,7 +16,7 @@ from headrace.errors import LeaseEndsError, LeaseTakenError, StepNotEndedError
 from headrace.files.atomic import is_there, look_afresh
 from headrace.files.layout import LeaseFolder, StepFolder
 from headrace.ledger.ledger import open_ledger
-from headrace.ledger.records import AttemptRecord
+from headrace.ledger.rows import AttemptRecord
 from headrace.runs import leases
 from headrace.runs.bad_nodes import why_not_the_nodes
 from headrace.runs.flow import PlannedStep, judged, step_of

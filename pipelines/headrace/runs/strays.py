@@ -21,7 +21,7 @@ from headrace.errors import BatchError, HeadraceError, UnknownNameError
 from headrace.files.atomic import is_there
 from headrace.files.layout import LeaseFolder
 from headrace.ledger.ledger import open_ledger
-from headrace.ledger.records import LeaseRecord
+from headrace.ledger.rows import LeaseRecord
 from headrace.recipe.ec2 import Ec2
 from headrace.runs.ec2_places import Places
 

@@ -14,8 +14,8 @@ from headrace.files.atomic import is_there, read_bytes, read_record
 from headrace.files.layout import RunFolder
 from headrace.files.lines import append_line
 from headrace.ledger.ledger import open_ledger
-from headrace.ledger.records import RunRecord
-from headrace.ledger.trial_records import TrialRecord
+from headrace.ledger.rows import RunRecord
+from headrace.ledger.trial_rows import TrialRecord
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.suite import MAX_TRIALS, Objective
 from headrace.record import Figures

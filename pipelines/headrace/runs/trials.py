@@ -14,8 +14,8 @@ from headrace.files.atomic import is_there
 from headrace.files.layout import RunFolder
 from headrace.files.lines import whole_lines
 from headrace.ledger.ledger import open_ledger
-from headrace.ledger.records import RunRecord
-from headrace.ledger.trial_records import JournalPart, TrialRecord
+from headrace.ledger.rows import RunRecord
+from headrace.ledger.trial_rows import JournalPart, TrialRecord
 from headrace.ledger.usage_records import UsageRecord
 from headrace.runs.counting import note_machines
 from headrace.runs.usage import Held, machines_by_lease

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from headrace.clusters.records import Walltime
-from headrace.recipe.gang import gang_size
+from headrace.recipe.gang_size import gang_size
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Role
 

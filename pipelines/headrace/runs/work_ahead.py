@@ -20,7 +20,7 @@ from headrace.costs.forecast import Eta, Forecast, durations, eta
 from headrace.costs.what_if import Place
 from headrace.errors import UnknownNameError, UserError
 from headrace.ledger.ledger import open_ledger
-from headrace.recipe.gang import gang_size
+from headrace.recipe.gang_size import gang_size
 from headrace.recipe.load import load_recipe, load_site
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Role, Site

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import JsonValue
 
-from headrace.ledger.trial_records import TrialRecord
+from headrace.ledger.trial_rows import TrialRecord
 from headrace.recipe.suite import Objective
 from headrace.record import Figures
 from headrace.states import StepState

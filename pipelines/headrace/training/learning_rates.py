@@ -10,8 +10,7 @@ from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.callbacks import EMAWeightAveraging, LearningRateFinder
 from torch.optim import Optimizer
 
-from headrace.recipe.scale import EmaSpec, ScaleLrSpec
-from headrace.recipe.train import TrainerSpec
+from headrace.recipe.train import EmaSpec, ScaleLrSpec, TrainerSpec
 
 
 def scaling_callbacks(spec: TrainerSpec, global_batch_size: int) -> list[Callback]:

@@ -14,7 +14,7 @@ from headrace.errors import MemoryExhaustedError, RecipeError, nearest
 from headrace.files.manifest import FieldInfo, Manifest
 from headrace.recipe.dataset import TRAIN, VALIDATION
 from headrace.recipe.difference import essence
-from headrace.recipe.gang import gang_size
+from headrace.recipe.gang_size import gang_size
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Role
 

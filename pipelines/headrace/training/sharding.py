@@ -13,7 +13,7 @@ from torch.distributed.tensor import DTensor
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from headrace.errors import RecipeError
-from headrace.recipe.scale import FsdpSpec
+from headrace.recipe.train import FsdpSpec
 from headrace.training.model_form import of_classes, parts_of
 
 _OWN_WAY = "Give the model a configure_model of its own that shards it, over self.device_mesh."

@@ -11,7 +11,7 @@ from headrace.clusters.fleet import Fleet
 from headrace.errors import StepError
 from headrace.files.atomic import read_record, write_record
 from headrace.files.manifest import Manifest
-from headrace.recipe.gang import gang_size
+from headrace.recipe.gang_size import gang_size
 from headrace.steps.context import Skipped, StepContext, skipped_shards
 from headrace.training.checkpoint_copies import CheckpointCopies
 from headrace.training.data import manifest_of

@@ -24,8 +24,7 @@ from torch.distributed.algorithms.ddp_comm_hooks.post_localSGD_hook import (
 )
 
 from headrace.errors import RecipeError
-from headrace.recipe.scale import DdpSpec, LocalSgdSpec, PowerSgdSpec
-from headrace.recipe.train import TrainerSpec
+from headrace.recipe.train import DdpSpec, LocalSgdSpec, PowerSgdSpec, TrainerSpec
 from headrace.training.sharding import clip_by_norm, shard
 
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable
 
 from headrace.errors import UserError
-from headrace.ledger.acts import ActRecord
+from headrace.ledger.audit_rows import ActRecord
 from headrace.ledger.ledger import open_ledger
 from headrace.record import Record
 from headrace.runs.audit import Actor, refused_requests

@@ -7,7 +7,7 @@ from typing import Literal
 
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.usage_records import UsageSum
-from headrace.recipe.access import Sites
+from headrace.recipe.teams import Sites
 from headrace.record import Record
 from headrace.runs.allowances import Allowance, known_allowances
 from headrace.runs.spending import wasted

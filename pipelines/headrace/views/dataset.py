@@ -10,8 +10,8 @@ from headrace.files.atomic import read_record
 from headrace.files.layout import RunFolder
 from headrace.files.manifest import Manifest
 from headrace.ledger.ledger import open_ledger
-from headrace.recipe.access import Sites
 from headrace.recipe.site import Site, StoreOptions
+from headrace.recipe.teams import Sites
 from headrace.record import Record
 from headrace.shards.inspection import DatasetSummary, summarise
 from headrace.views.datasets import DatasetRow, Known, find_dataset, others_at, row_of

@@ -15,7 +15,7 @@ from headrace.errors import UnknownNameError, nearest
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.many_runs import Packing
 from headrace.objects.store import is_remote
-from headrace.recipe.access import Sites
+from headrace.recipe.teams import Sites
 from headrace.record import Record
 from headrace.states import StepState
 

@@ -10,7 +10,7 @@ from typing import Any, Literal, cast, get_args
 from headrace.errors import HeadraceError
 from headrace.files.atomic import read_bytes
 from headrace.files.layout import RunFolder
-from headrace.ledger.records import RunRecord
+from headrace.ledger.rows import RunRecord
 from headrace.recipe.suite import Objective
 from headrace.record import Record
 from headrace.runs.provenance import user_of

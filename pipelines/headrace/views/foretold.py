@@ -10,8 +10,8 @@ from headrace.errors import StepError
 from headrace.files.atomic import read_record
 from headrace.files.layout import RunFolder
 from headrace.ledger.ledger import open_ledger
-from headrace.ledger.records import AttemptRecord, LeaseRecord, MachineRecord, RunRecord
-from headrace.recipe.access import Sites
+from headrace.ledger.rows import AttemptRecord, LeaseRecord, MachineRecord, RunRecord
+from headrace.recipe.teams import Sites
 from headrace.record import Record
 from headrace.runs.costs import cost_of
 from headrace.runs.foresight import Prediction

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from headrace.ledger.records import RunRecord
+from headrace.ledger.rows import RunRecord
 from headrace.record import Record
 from headrace.runs.origin import run_metrics
 from headrace.views.facts import facts_of

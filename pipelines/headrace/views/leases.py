@@ -11,8 +11,8 @@ from headrace.clusters import overview
 from headrace.errors import HeadraceError
 from headrace.files.layout import LeaseFolder
 from headrace.ledger.ledger import open_ledger
-from headrace.ledger.records import LeaseRecord, MachineRecord
-from headrace.recipe.access import Sites
+from headrace.ledger.rows import LeaseRecord, MachineRecord
+from headrace.recipe.teams import Sites
 from headrace.record import Record
 from headrace.states import LeaseState
 

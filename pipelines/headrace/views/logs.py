@@ -10,7 +10,7 @@ from headrace.errors import UnknownNameError, nearest
 from headrace.files.layout import LeaseFolder, StepFolder
 from headrace.files.sharing import open_to_read
 from headrace.ledger.ledger import open_ledger
-from headrace.ledger.records import AttemptRecord
+from headrace.ledger.rows import AttemptRecord
 from headrace.record import Record
 
 MOST_LINES = 2000

@@ -11,7 +11,7 @@ from multiprocessing.connection import Connection
 
 from headrace.errors import DataError, UserError
 from headrace.objects.store import is_remote
-from headrace.recipe.access import Sites
+from headrace.recipe.teams import Sites
 from headrace.views import sample_process
 from headrace.views.datasets import find_dataset
 from headrace.views.sample_process import PATIENCE_S

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pydantic import JsonValue
 
 from headrace.ledger.ledger import open_ledger
-from headrace.ledger.trial_records import TrialRecord
+from headrace.ledger.trial_rows import TrialRecord
 from headrace.recipe.suite import MAX_TRIALS, Objective
 from headrace.record import Record
 from headrace.runs.suites import SuiteView, find_suite, suite_view

@@ -16,8 +16,8 @@ from airflow.models.dag import DagModel
 from fastapi import Depends, HTTPException, Query
 
 from headrace.ledger.ledger import open_ledger
-from headrace.ledger.records import RunRecord
-from headrace.recipe.access import Sites, sites_for
+from headrace.ledger.rows import RunRecord
+from headrace.recipe.teams import Sites, sites_for
 from headrace_airflow.airflow_api import DagRunAddress
 
 DAG_ID = "headrace_train"

@@ -12,7 +12,7 @@ from pydantic import Field
 from headrace.errors import UserError
 from headrace.files.layout import LeaseFolder
 from headrace.ledger.ledger import open_ledger
-from headrace.ledger.records import RunRecord
+from headrace.ledger.rows import RunRecord
 from headrace.recipe.from_outside import check_from_outside
 from headrace.record import Record
 from headrace.runs.audit import AIRFLOW, Actor, note

@@ -13,7 +13,7 @@ from headrace.files.atomic import UNFINISHED, is_there
 from headrace.files.layout import LeaseFolder, SiteFolder
 from headrace.files.manifest_file import read_manifest
 from headrace.ledger.ledger import Ledger
-from headrace.ledger.records import AttemptRecord, RunRecord
+from headrace.ledger.rows import AttemptRecord, RunRecord
 from headrace.record import Record
 from headrace.states import StepState
 from headrace.steps import mailbox

@@ -12,7 +12,7 @@ from pathlib import Path
 from chaos.campaign.ground import Ground, environment
 from headrace.errors import HeadraceError
 from headrace.ledger.ledger import Ledger
-from headrace.ledger.records import RunRecord
+from headrace.ledger.rows import RunRecord
 from headrace.states import StepState
 
 POLL_S = 0.05

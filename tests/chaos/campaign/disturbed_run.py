@@ -12,7 +12,7 @@ from chaos.campaign.disturbance import Disturbance
 from chaos.campaign.outcome import Outcome, Reference
 from chaos.campaign.processes import Processes, describe
 from chaos.campaign.trials import Trial
-from headrace.ledger.records import RunRecord
+from headrace.ledger.rows import RunRecord
 
 _GONE_S = 60.0
 """No process of a run may be left so long after its end."""

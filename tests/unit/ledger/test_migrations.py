@@ -12,7 +12,7 @@ from headrace.ledger import migrations
 from headrace.ledger.columns import Row
 from headrace.ledger.database import Database
 from headrace.ledger.ledger import Ledger
-from headrace.ledger.records import REVISION, REVISION_TABLE
+from headrace.ledger.rows import REVISION, REVISION_TABLE
 
 
 def test_the_newest_migration_gives_the_revision_of_the_tables():

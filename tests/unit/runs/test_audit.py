@@ -9,7 +9,7 @@ import pytest
 
 from headrace.errors import AccessError, StepError, UserError
 from headrace.ledger.ledger import open_ledger
-from headrace.recipe.accounts import account
+from headrace.recipe.unix_accounts import account
 from headrace.runs import audit
 from headrace.runs.audit import AIRFLOW, Actor
 from headrace.runs.provenance import process_owner

@@ -9,7 +9,7 @@ import pytest
 
 from headrace.cli.words import cost_words, money
 from headrace.ledger.ledger import open_ledger
-from headrace.ledger.records import MachineRecord
+from headrace.ledger.rows import MachineRecord
 from headrace.runs.costs import billed_s, cost_of, run_cost, start_split
 from support.ledger_rows import lease_row, machine_row, run_row
 

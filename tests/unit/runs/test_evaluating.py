@@ -11,7 +11,7 @@ import pytest
 from headrace.errors import ManifestError, RecipeError, StepError, UnknownNameError
 from headrace.files.layout import kept_name
 from headrace.ledger.ledger import open_ledger
-from headrace.ledger.records import AttemptRecord
+from headrace.ledger.rows import AttemptRecord
 from headrace.recipe.load import load_recipe
 from headrace.runs.flow import of_run, steps_of
 from headrace.runs.minding import tell

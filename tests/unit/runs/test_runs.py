@@ -9,7 +9,7 @@ import pytest
 
 from headrace.errors import AccessError, HeadraceError, SiteError, StepError, TargetError, UserError
 from headrace.ledger.ledger import open_ledger
-from headrace.recipe.accounts import account
+from headrace.recipe.unix_accounts import account
 from headrace.runs.leases import acquire
 from headrace.runs.provenance import process_owner
 from headrace.runs.resuming import take_over_run

@@ -8,8 +8,8 @@ import pytest
 
 from headrace.errors import SecretError
 from headrace.ledger.ledger import open_ledger
-from headrace.recipe.accounts import account
 from headrace.recipe.load import load_site
+from headrace.recipe.unix_accounts import account
 from headrace.runs import leases
 from headrace.runs.secrets import HERE, Asker, secrets_for
 from support.runs import make_run

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from headrace.ledger.trial_records import TrialRecord
+from headrace.ledger.trial_rows import TrialRecord
 from headrace.recipe.suite import Objective
 from headrace.states import StepState
 from headrace.suites.analysis import (

@@ -18,7 +18,7 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, DefaultClause
 
 from headrace.ledger.columns import Row
-from headrace.ledger.records import REVISION_TABLE
+from headrace.ledger.rows import REVISION_TABLE
 
 _FOLDER = Path(__file__).parent
 

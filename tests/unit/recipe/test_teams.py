@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from headrace.errors import AccessError, SiteError, UserError
-from headrace.recipe.access import check_user, may_use, sites_for, teams, teams_of
 from headrace.recipe.load import load_site, site_now
+from headrace.recipe.teams import check_user, may_use, sites_for, teams, teams_of
 from support.access import write_site
 
 

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from headrace.errors import TargetError
-from headrace.recipe.arguments import check_arguments, check_reader
 from headrace.recipe.load import load_recipe, parse
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Role
+from headrace.recipe.target_arguments import check_arguments, check_reader
 
 CODE = """
 import functools
@@ -302,7 +302,7 @@ def test_nothing_is_imported(code):
     """The recipes that come along, too: what checks them stays light."""
     program = (
         "import sys\n"
-        "from headrace.recipe.arguments import check_arguments\n"
+        "from headrace.recipe.target_arguments import check_arguments\n"
         "from headrace.recipe.load import load_recipe\n"
         "from headrace.recipe.site import Role\n"
         "check_arguments(load_recipe('digits', sys.argv[1:]), Role())\n"

@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 
 from headrace.errors import CapacityError, OwnLeasesError
 from headrace.ledger.database import LedgerPart
-from headrace.ledger.records import LeaseRecord, WaitRecord
+from headrace.ledger.rows import LeaseRecord, WaitRecord
 from headrace.ledger.usage_records import SUMS
 from headrace.states import LeaseState
 

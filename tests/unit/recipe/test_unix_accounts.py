@@ -13,8 +13,8 @@ import yaml
 
 from headrace.batch.commands import Answer, SudoCommands
 from headrace.errors import SiteError
-from headrace.recipe.accounts import other_account
 from headrace.recipe.load import load_site
+from headrace.recipe.unix_accounts import other_account
 
 _PERSON = next((each.pw_name for each in pwd.getpwall() if 1000 <= each.pw_uid < 60000), "")
 
