@@ -25,8 +25,8 @@ from headrace.runs.provenance import owner_is_gone
 from headrace.runs.trials import note_trials
 from headrace.states import StepState
 from headrace.steps.context import resolved
-from headrace.suites.added import added_points
 from headrace.suites.analysis import PointResult, points
+from headrace.suites.points import added_points
 from headrace.suites.records import (
     FAILED,
     FOLD,
@@ -38,7 +38,7 @@ from headrace.suites.records import (
     SuiteSummary,
     Trial,
 )
-from headrace.suites.space import log_keys
+from headrace.suites.values import log_keys
 
 _Content = TypeAdapter(dict[str, Any])
 _LATER = ("retry", "add")

@@ -29,10 +29,10 @@ from headrace.suites.foresight import Order, Outlook
 from headrace.suites.journal import Journal, TakenOverError
 from headrace.suites.machines import AskedNode, Capacity, Machines
 from headrace.suites.outcome import LEASE_OVER, Verdict, ended, judge, never_begun
+from headrace.suites.points import Source
 from headrace.suites.records import PRUNED, Added, Ended, Started, TrialJob
 from headrace.suites.register import Register, Retention
 from headrace.suites.schedule import Placement, place
-from headrace.suites.source import Source
 from headrace.training.checkpoints import progress_in
 
 _WAIT_S = 0.2

@@ -1,4 +1,4 @@
-"""The trials of a suite: counted without being built, numbered, named, checked.
+"""The trials of a suite: counted without being built, numbered, named, checked, added.
 
 The points are the product of grid, zip, and points with file, the last one fastest; each point is
 repeated with every seed, and with every fold.
@@ -10,32 +10,36 @@ import itertools
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from headrace.errors import RecipeError, nearest
 from headrace.recipe.fit import check_places, check_training
 from headrace.recipe.load import recipe_from
+from headrace.recipe.overrides import read_override
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Site
-from headrace.recipe.suite import MAX_TRIALS
+from headrace.recipe.suite import MAX_TRIALS, SuiteSpec
 from headrace.recipe.targets import check_targets
 from headrace.suites.axes import (
     Axis,
+    Condition,
     axes_of,
     check_keys,
     joined,
+    read_points,
     repeats_of,
     samples,
     space_axes,
     suite_of,
     texts,
 )
-from headrace.suites.conditions import Condition
+from headrace.suites.board import Board, Row
 from headrace.suites.names import by_template, by_values, constant_keys, written
-from headrace.suites.point_file import read_points
-from headrace.suites.records import Point, Trial
+from headrace.suites.records import Entry, Point, Trial
 from headrace.suites.samplers import check_sampler
-from headrace.suites.space import too_many
+from headrace.suites.values import parse, too_many
+
+_BLOCK = 1000
 
 
 def trial_recipe(source: Mapping[str, Any], values: Point) -> Recipe:
@@ -247,6 +251,139 @@ def _with_file(recipe: Recipe) -> Recipe:
         return recipe
     update = {"points": (*suite.points, *read_points(suite.file)), "file": None}
     return recipe.model_copy(update={"suite": suite.model_copy(update=update)})
+
+
+def added_points(
+    recipe: Recipe,
+    source: Mapping[str, Any],
+    site: Site,
+    known: Iterable[Trial],
+    words: Sequence[str],
+) -> tuple[tuple[Point, ...], int]:
+    """Points of words such as `model.lr=0.1,0.2` and `seed=3`: every combination.
+
+    Args:
+        recipe: The suite's.
+        source: The same before interpolation.
+        site: Where it runs.
+        known: Trials that it has.
+        words: What is different from its recipe.
+
+    Returns:
+        The points, and the number of their trials: each has all seeds and folds of the suite, if it
+        names none itself.
+
+    Raises:
+        UserError: A word or a value cannot be used, names no values but an interval, or the suite
+            has such a trial.
+    """
+    axes = _axes(words)
+    points = tuple(joined(parts) for parts in itertools.product(*axes))
+    trial_recipe(source, points[0])
+    maker = TrialMaker(recipe, known)
+    check_trials(source, axes, site, maker)
+    num_trials = sum(1 for point in points for _ in maker.trials(point))
+    if not num_trials:
+        raise RecipeError("suite.skip leaves out all of them", "Name other values.")
+    return points, num_trials
+
+
+def _axes(words: Sequence[str]) -> list[Axis]:
+    plain, update = parse(words)
+    if "search" in update:
+        raise RecipeError(
+            "An interval is no value", "Name the values to add, as in model.lr=0.01,0.02."
+        )
+    changes = [read_override(word) for word in plain]
+    for change in changes:
+        if change.sign:
+            raise RecipeError(
+                f"'{change.sign}{change.key}' is no value of a trial", f"Write {change.key}=VALUE."
+            )
+    axes: list[Axis] = [[{change.key: change.value}] for change in changes]
+    seeds = update.pop("seeds", [])
+    axes += axes_of(SuiteSpec.model_validate(update))
+    axes += [[{"seed": seed} for seed in seeds]] if isinstance(seeds, list) and seeds else []
+    check_keys(axes)
+    return axes
+
+
+class Source(Protocol):
+    """Gives trials, and is told how they end."""
+
+    @property
+    def total(self) -> int:
+        """Trials in all, as far as is known: those to come count, too."""
+
+    @property
+    def is_exhausted(self) -> bool:
+        """Whether it gives no more."""
+
+    def watch(self, board: Board) -> None:
+        """Be told of the board on which its trials will stand; called once, first."""
+
+    def more(self, wanted: int) -> Sequence[Trial]:
+        """Some further trials, not more than a block; none when there are none just now.
+
+        Args:
+            wanted: Trials that could begin at once.
+        """
+
+    def add(self, point: Point) -> Iterable[Trial]:
+        """The trials of a point that somebody adds.
+
+        Raises:
+            RecipeError: It cannot be used, or is there.
+        """
+
+    def take(self, entry: Entry) -> None:
+        """Something has happened to a trial; told in the journal's order, after the board."""
+
+    def promises_little(self, row: Row) -> bool:
+        """Whether a running trial is to be ended, by what it has told so far."""
+
+
+class Given:
+    """The trials that a recipe names: all of them are there from the start."""
+
+    def __init__(self, recipe: Recipe) -> None:
+        self._recipe = recipe
+        self._trials: Iterator[Trial] = expand(recipe)
+        self._board = Board()
+        self._maker: TrialMaker | None = None
+        self.is_exhausted = False
+        self._count = count(recipe)
+
+    @property
+    def total(self) -> int:
+        """Trials in all."""
+        return max(self._count, len(self._board.rows))
+
+    def watch(self, board: Board) -> None:
+        """Trials that it has are left out."""
+        self._board = board
+
+    def more(self, wanted: int) -> Sequence[Trial]:
+        """The next block."""
+        del wanted
+        left = (trial for trial in self._trials if trial.number not in self._board.rows)
+        block = list(itertools.islice(left, _BLOCK))
+        self.is_exhausted = not block
+        return block
+
+    def add(self, point: Point) -> Iterable[Trial]:
+        """Trials after all others."""
+        if self._maker is None:
+            self._maker = TrialMaker(self._recipe, (row.trial for row in self._board.rows.values()))
+        return self._maker.trials(point)
+
+    def take(self, entry: Entry) -> None:
+        """Nothing follows from it."""
+
+    def promises_little(self, row: Row) -> bool:
+        """None is ended."""
+        del row
+        return False
 
 
 def _value_at(base: Any, key: str, own: Sequence[str]) -> Any:

@@ -12,9 +12,9 @@ from headrace.suites.board import Board, Row
 from headrace.suites.journal import Journal
 from headrace.suites.machines import Machines
 from headrace.suites.outcome import never_begun
+from headrace.suites.points import Source
 from headrace.suites.records import Added, Ended, Entry, Heeded
 from headrace.suites.schedule import Queue
-from headrace.suites.source import Source
 
 
 class Register:

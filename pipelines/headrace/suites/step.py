@@ -12,7 +12,7 @@ from headrace.suites.board import Board
 from headrace.suites.driver import Driver, Work
 from headrace.suites.journal import Journal
 from headrace.suites.node_slots import capacity
-from headrace.suites.source import Given, Source
+from headrace.suites.points import Given, Source
 from headrace.suites.trial import run_trial
 
 
@@ -40,8 +40,7 @@ def source_of(context: StepContext) -> Source:
     if recipe.suite is None or recipe.suite.search is None:
         return Given(recipe)
     from headrace.data.targets import Allowed
-    from headrace.suites.proposed import Proposed
-    from headrace.suites.search import Search
+    from headrace.suites.search import Proposed, Search
 
     search = Search(recipe, Allowed.of(recipe, context.site))
     return Proposed(recipe, search, context.run_folder)

@@ -13,9 +13,8 @@ from headrace.recipe.recipe import Recipe
 from headrace.states import StepState
 from headrace.steps.history import HistoryRow, training_file
 from headrace.suites.board import Board
-from headrace.suites.proposed import Proposed
 from headrace.suites.records import Added, Ended, Entry, Started
-from headrace.suites.search import Search
+from headrace.suites.search import Proposed, Search
 
 SPACE = {"model.learning_rate": "interval(0.1, 0.9)"}
 
