@@ -31,8 +31,8 @@ from headrace.suites.records import (
     FAILED,
     FOLD,
     PRUNED,
+    CommandsApplied,
     Control,
-    Heeded,
     Point,
     RunningTrial,
     SuiteSummary,
@@ -275,7 +275,7 @@ def has_more_to_do(run: RunFolder, step_kind: str = "suite") -> bool:
     heeded = 0
     for line in (read_bytes(run.journal) or b"").splitlines():
         if line.startswith(_HEEDED):
-            heeded = max(heeded, Heeded.model_validate_json(line).lines)
+            heeded = max(heeded, CommandsApplied.model_validate_json(line).lines)
     return any(line.startswith(_LATER_LINES) for line in asked[heeded:])
 
 

@@ -37,7 +37,7 @@ MODULES = {
     "train": "headrace.training.step",
     "evaluate": "headrace.evaluation.evaluate_step",
     "probe": "headrace.probes.step",
-    "suite": "headrace.suites.step",
+    "suite": "headrace.suites.suite_step",
 }
 """Which module runs which kind of step; the siblings above meet only here."""
 

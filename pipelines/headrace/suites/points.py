@@ -33,10 +33,10 @@ from headrace.suites.axes import (
     suite_of,
     texts,
 )
-from headrace.suites.board import Board, Row
 from headrace.suites.names import by_template, by_values, constant_keys, written
 from headrace.suites.records import Entry, Point, Trial
 from headrace.suites.samplers import check_sampler
+from headrace.suites.suite_state import Board, Row
 from headrace.suites.values import parse, too_many
 
 _BLOCK = 1000

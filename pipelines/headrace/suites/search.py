@@ -25,10 +25,10 @@ from headrace.recipe.recipe import Recipe
 from headrace.recipe.suite import SearchSpec
 from headrace.states import StepState
 from headrace.steps.history import read_history
-from headrace.suites.board import Board, Row
 from headrace.suites.points import TrialMaker, count
 from headrace.suites.records import Added, Ended, Entry, Point, Trial
 from headrace.suites.samplers import keeps_nothing, make_pruner, sampler_maker
+from headrace.suites.suite_state import Board, Row
 from headrace.suites.values import domain_of
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from headrace.steps.mailbox import StepResult
 from headrace.suites import trial
 from headrace.suites.node_slots import capacity
 from headrace.suites.records import Trial, TrialJob
-from headrace.suites.trial import run_trial
+from headrace.suites.suite_step import run_trial
 from support.training import CODE, make_recipe, make_site, write_blobs
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("no_leftover_processes")]

@@ -12,9 +12,9 @@ from headrace.recipe.load import load_recipe, load_site
 from headrace.recipe.recipe import Recipe
 from headrace.states import StepState
 from headrace.steps.history import HistoryRow, training_file
-from headrace.suites.board import Board
 from headrace.suites.records import Added, Ended, Entry, Started
 from headrace.suites.search import Proposed, Search
+from headrace.suites.suite_state import Board
 
 SPACE = {"model.learning_rate": "interval(0.1, 0.9)"}
 

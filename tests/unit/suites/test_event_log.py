@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from headrace.files.layout import RunFolder
 from headrace.recipe.suite import Objective
 from headrace.states import StepState
-from headrace.suites.board import Board
-from headrace.suites.journal import Journal, TakenOverError
-from headrace.suites.records import Added, Ended, Entry, Heeded, Started
+from headrace.suites.event_log import Journal, TakenOverError
+from headrace.suites.records import Added, CommandsApplied, Ended, Entry, Started
+from headrace.suites.suite_state import Board
 from support.scripted_trials import trial
 
 
@@ -47,7 +47,7 @@ def test_a_torn_last_line_is_cut_off_wherever_it_was_torn(tmp_path: Path) -> Non
         kept = sum(end <= size for end in ends) - 1
         with Journal(run, "second") as journal:
             assert list(journal.entries()) == entries[:kept]
-            journal.add(Heeded(lines=3))
+            journal.add(CommandsApplied(lines=3))
         with Journal(run, "third") as journal:
             assert [each.event for each in journal.entries()][kept:] == ["heeded"]
 
@@ -167,12 +167,12 @@ def test_controls_change_trials() -> None:
             *(Added(trial=trial(number)) for number in (1, 2)),
             _started(1, 1),
             _ended(1, 1, "failed"),
-            Heeded(lines=2, retried=(1, 9), cancelled=(2, 9)),
+            CommandsApplied(lines=2, retried=(1, 9), cancelled=(2, 9)),
         ]
     )
-    assert (board.heeded, board.num_failed, board.counts["queued"]) == (2, 0, 2)
+    assert (board.applied, board.num_failed, board.counts["queued"]) == (2, 0, 2)
     assert (len(board.rows[1].failed), board.rows[2].unwanted) == (0, True)
-    board.take(Heeded(lines=3, retried=(2,)))
+    board.take(CommandsApplied(lines=3, retried=(2,)))
     assert not board.rows[2].unwanted
 
 
@@ -188,7 +188,8 @@ ENTRIES = st.lists(
             st.booleans(),
         ),
         st.builds(
-            lambda numbers: Heeded(lines=1, retried=tuple(numbers)), st.sets(st.integers(1, 4))
+            lambda numbers: CommandsApplied(lines=1, retried=tuple(numbers)),
+            st.sets(st.integers(1, 4)),
         ),
     )
 )
