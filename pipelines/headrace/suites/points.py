@@ -10,7 +10,8 @@ import itertools
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from functools import cached_property
+from typing import Any
 
 from headrace.errors import RecipeError, nearest
 from headrace.recipe.fit import check_places, check_training
@@ -308,19 +309,36 @@ def _axes(words: Sequence[str]) -> list[Axis]:
     return axes
 
 
-class Source(Protocol):
-    """Gives trials, and is told how they end."""
+class Source:
+    """Where the trials of a suite come from, as its driver sees it; here those that a recipe names.
+
+    Args:
+        recipe: The suite's.
+    """
+
+    def __init__(self, recipe: Recipe) -> None:
+        self._recipe = recipe
+        self._board = Board()
+        self._count = count(recipe)
+        self._left: Iterator[Trial] | None = expand(recipe)
+
+    @cached_property
+    def _maker(self) -> TrialMaker:
+        return TrialMaker(self._recipe, (row.trial for row in self._board.rows.values()))
 
     @property
     def total(self) -> int:
         """Trials in all, as far as is known: those to come count, too."""
+        return max(self._count, len(self._board.rows))
 
     @property
     def is_exhausted(self) -> bool:
         """Whether it gives no more."""
+        return self._left is None
 
     def watch(self, board: Board) -> None:
         """Be told of the board on which its trials will stand; called once, first."""
+        self._board = board
 
     def more(self, wanted: int) -> Sequence[Trial]:
         """Some further trials, not more than a block; none when there are none just now.
@@ -328,60 +346,26 @@ class Source(Protocol):
         Args:
             wanted: Trials that could begin at once.
         """
+        del wanted  # all are there from the start
+        new = (each for each in self._left or () if each.number not in self._board.rows)
+        block = list(itertools.islice(new, _BLOCK))
+        if not block:
+            self._left = None
+        return block
 
     def add(self, point: Point) -> Iterable[Trial]:
-        """The trials of a point that somebody adds.
+        """The trials of a point that somebody adds, with numbers after all others.
 
         Raises:
             RecipeError: It cannot be used, or is there.
         """
-
-    def take(self, entry: Entry) -> None:
-        """Something has happened to a trial; told in the journal's order, after the board."""
-
-    def promises_little(self, row: Row) -> bool:
-        """Whether a running trial is to be ended, by what it has told so far."""
-
-
-class Given:
-    """The trials that a recipe names: all of them are there from the start."""
-
-    def __init__(self, recipe: Recipe) -> None:
-        self._recipe = recipe
-        self._trials: Iterator[Trial] = expand(recipe)
-        self._board = Board()
-        self._maker: TrialMaker | None = None
-        self.is_exhausted = False
-        self._count = count(recipe)
-
-    @property
-    def total(self) -> int:
-        """Trials in all."""
-        return max(self._count, len(self._board.rows))
-
-    def watch(self, board: Board) -> None:
-        """Trials that it has are left out."""
-        self._board = board
-
-    def more(self, wanted: int) -> Sequence[Trial]:
-        """The next block."""
-        del wanted
-        left = (trial for trial in self._trials if trial.number not in self._board.rows)
-        block = list(itertools.islice(left, _BLOCK))
-        self.is_exhausted = not block
-        return block
-
-    def add(self, point: Point) -> Iterable[Trial]:
-        """Trials after all others."""
-        if self._maker is None:
-            self._maker = TrialMaker(self._recipe, (row.trial for row in self._board.rows.values()))
         return self._maker.trials(point)
 
     def take(self, entry: Entry) -> None:
-        """Nothing follows from it."""
+        """Something has happened to a trial; told in the events' order, after the board."""
 
     def promises_little(self, row: Row) -> bool:
-        """None is ended."""
+        """Whether a running trial is to be ended, by what it has told so far."""
         del row
         return False
 

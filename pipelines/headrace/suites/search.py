@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import math
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from statistics import fmean
@@ -25,10 +25,10 @@ from headrace.recipe.recipe import Recipe
 from headrace.recipe.suite import SearchSpec
 from headrace.states import StepState
 from headrace.steps.history import read_history
-from headrace.suites.points import TrialMaker, count
+from headrace.suites.points import Source
 from headrace.suites.records import Added, Ended, Entry, Point, Trial
 from headrace.suites.samplers import keeps_nothing, make_pruner, sampler_maker
-from headrace.suites.suite_state import Board, Row
+from headrace.suites.suite_state import Row
 from headrace.suites.values import domain_of
 
 if TYPE_CHECKING:
@@ -187,10 +187,11 @@ def _quietly() -> Iterator[None]:
         yield
 
 
-class Proposed:
+class Proposed(Source):
     """Proposals of a search, each with all of its seeds and folds.
 
-    The search is brought to where it was by the journal: the same calls in the same order.
+    The search is brought to where it was by the journal, by the same calls in the same order. It is
+    not told of trials that somebody adds.
 
     Args:
         recipe: The suite's.
@@ -199,10 +200,9 @@ class Proposed:
     """
 
     def __init__(self, recipe: Recipe, search: Search, run: RunFolder) -> None:
+        super().__init__(recipe)
         self._search, self._run = search, run
-        self._recipe = recipe
-        self._board = Board()
-        self._a_point = count(recipe) // search.spec.trials
+        self._a_point = self._count // search.spec.trials
         self._numbers: dict[int, list[int]] = {}
         self._has_pruner = search.spec.pruner != "none"
 
@@ -217,10 +217,6 @@ class Proposed:
         """Whether all are proposed."""
         return self._search.num_proposed >= self._search.spec.trials
 
-    def watch(self, board: Board) -> None:
-        """Number trials after those on the board."""
-        self._board = board
-
     def more(self, wanted: int) -> Sequence[Trial]:
         """Trials of one proposal, when there is room for one: the next may know more."""
         while wanted > 0 and (proposed := self._search.propose()) is not None:
@@ -229,10 +225,6 @@ class Proposed:
                 return trials
             self._search.tell(number, None)  # suite.skip leaves it out
         return ()
-
-    def add(self, point: Point) -> Iterable[Trial]:
-        """Trials that the sampler has not proposed, and is not told of."""
-        return self._maker.trials(point)
 
     def take(self, entry: Entry) -> None:
         """Bring the search to where it is after an entry."""
@@ -253,10 +245,6 @@ class Proposed:
             for step, value in enumerate(values, 1)
         ]
         return any(told)
-
-    @cached_property
-    def _maker(self) -> TrialMaker:
-        return TrialMaker(self._recipe, (row.trial for row in self._board.rows.values()))
 
     def _know(self, trial: Trial, proposal: int) -> None:
         while self._search.num_proposed < proposal and (left_out := self._search.propose()):

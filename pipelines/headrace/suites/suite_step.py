@@ -35,7 +35,7 @@ from headrace.suites.event_log import Journal
 from headrace.suites.gpu_turns import TURNS, gpus_at
 from headrace.suites.node_slots import capacity, part_of
 from headrace.suites.one_node import OneNode
-from headrace.suites.points import Given, Source, trial_recipe
+from headrace.suites.points import Source, trial_recipe
 from headrace.suites.records import PRUNED, TrialJob
 from headrace.suites.suite_state import Board
 from headrace.training.data import manifest_of
@@ -70,7 +70,7 @@ def source_of(context: StepContext) -> Source:
     """Where the trials of a suite come from."""
     recipe = context.recipe
     if recipe.suite is None or recipe.suite.search is None:
-        return Given(recipe)
+        return Source(recipe)
     from headrace.data.targets import Allowed
     from headrace.suites.search import Proposed, Search
 
