@@ -10,9 +10,10 @@ import pytest
 from headrace.files.layout import RunFolder
 from headrace.files.lines import append_line
 from headrace.states import StepState
-from headrace.suites.records import ENTRY, Added, CommandsApplied, Control, Ended, Entry
+from headrace.suites.records import ENTRY, Added, CommandsApplied, Control, Entry
 from headrace.suites.suite_state import Board, Controls
 from support.scripted_trials import Listed, trial
+from support.suite_journal import ended, failed
 
 
 @pytest.fixture
@@ -29,16 +30,7 @@ def _board(*states: str) -> Board:
     for number, state in enumerate(states, 1):
         board.take(Added(trial=trial(number)))
         if state:
-            board.take(
-                Ended(
-                    number=number,
-                    attempt=0,
-                    state=StepState(state),
-                    is_final=True,
-                    started_at=0,
-                    finished_at=0,
-                )
-            )
+            board.take(ended(number, attempt=0, state=StepState(state)))
     return board
 
 
@@ -51,12 +43,9 @@ def _note_commands(controls: Controls, board: Board) -> list[Entry]:
     return entries
 
 
-def test_nothing_is_asked(run: RunFolder) -> None:
-    assert _note_commands(Controls(run, 3), _board("")) == []
-
-
 def test_pause_and_limit_are_as_they_were_asked_last(run: RunFolder) -> None:
     controls, board = Controls(run, 3), _board("")
+    assert _note_commands(controls, board) == []
     _ask(run, "pause")
     _ask(run, "limit", limit=7)
     _note_commands(controls, board)
@@ -100,21 +89,10 @@ def test_a_later_driver_does_not_heed_twice_but_stays_paused(run: RunFolder) -> 
     added, _ = _note_commands(Controls(run, None), board)
     assert isinstance(added, Added)
     assert added.trial.values == {"lr": 1}
-    board.take(board_end(1))
+    board.take(failed(1))
     later = Controls(run, None)
     assert _note_commands(later, board) == []
     assert (later.is_paused, board.rows[1].state.value, len(board.rows)) == (True, "failed", 2)
-
-
-def board_end(number: int) -> Ended:
-    return Ended(
-        number=number,
-        attempt=1,
-        state=StepState.FAILED,
-        is_final=True,
-        started_at=0,
-        finished_at=0,
-    )
 
 
 def test_a_point_that_cannot_be_used_costs_that_point(
