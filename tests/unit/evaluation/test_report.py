@@ -13,8 +13,6 @@ from headrace.evaluation.evaluation_plan import shortfalls
 from headrace.evaluation.figures import classification_figures, confusion_matrix
 from headrace.evaluation.metrics import Predictions, classification_result
 from headrace.evaluation.results import (
-    classification_mistakes,
-    confused_pairs,
     judge,
     picture,
     to_png,
@@ -106,6 +104,14 @@ def test_figures_are_pictures_and_the_same_each_time():
         assert content == again[title]
 
 
+def test_a_model_that_is_always_right_and_one_sample_have_pictures_too():
+    for count in (1, 6):
+        label = np.arange(count) % 2
+        given = Predictions(np.arange(count), label, np.eye(2)[label] * 1.0005)
+        figures = classification_figures(classification_result(given, ("a", "b")), label)
+        assert len(figures) == 4
+
+
 def test_of_many_classes_the_matrix_shows_those_confused_most(monkeypatch):
     """A thousand, of which 30 and 31, 500 and 7 are taken for each other."""
     confusion = np.diag(np.full(1000, 50))
@@ -147,24 +153,19 @@ def test_regression_report(dataset):
             assert image.format == "PNG"
 
 
-def test_mistakes_are_the_most_confident_ones():
+def test_mistakes_are_the_most_confident_ones_and_pairs_the_most_confused(dataset):
     result = classification_result(predictions(), NAMES)
-    mistakes = classification_mistakes(predictions(), result)
-    weights = [each.weight for each in mistakes]
-    assert weights == sorted(weights, reverse=True)
     wrong = result.predicted != predictions().label
-    assert weights[0] == result.probabilities.max(1)[wrong].max()
-    assert len(mistakes) == min(20, wrong.sum())
-    assert all(each.true != each.predicted for each in mistakes)
-
-
-def test_confused_pairs_worst_first():
-    result = classification_result(predictions(), NAMES)
-    pairs = confused_pairs(result)
-    counts = [pair.num_samples for pair in pairs]
+    _, pairs, mistakes = judge(predictions(), dataset, sample_ids(dataset), EvaluateSpec()).tables
+    weights = [float(row[4]) for row in mistakes.rows]
+    assert weights == sorted(weights, reverse=True)
+    assert weights[0] == pytest.approx(result.probabilities.max(1)[wrong].max(), abs=1e-4)
+    assert len(weights) == min(20, wrong.sum())
+    assert all(row[2] != row[3] for row in mistakes.rows)
+    counts = [int(row[2]) for row in pairs.rows]
     assert counts == sorted(counts, reverse=True)
-    assert sum(counts) == (result.predicted != predictions().label).sum()
-    assert pairs[0].share == pairs[0].num_samples / 30
+    assert sum(counts) == wrong.sum()
+    assert pairs.rows[0][3] == f"{counts[0] / 30:.1%}"
 
 
 def test_mistakes_carry_source_and_picture(dataset):
