@@ -22,7 +22,7 @@ from headrace.recipe.load import available
 from headrace.recipe.overrides import check_size
 from headrace.recipe.suite import MAX_TRIALS
 from headrace.recipe.yaml_text import parsed
-from headrace.suites import sweep_words
+from headrace.suites import values as sweep_values
 
 TAGS = ["headrace"]
 
@@ -177,8 +177,8 @@ def check_overrides(overrides: Sequence[str]) -> tuple[str, ...]:
 
 def check_sweep(words: Sequence[str], trials: int | None) -> tuple[str, ...]:
     """Overrides of which some name several values, as overrides that are safe to take."""
-    overrides, update = sweep_words.parse(words, trials=trials)
-    return check_overrides((*overrides, *sweep_words.as_overrides(update)))
+    overrides, update = sweep_values.parse(words, trials=trials)
+    return check_overrides((*overrides, *sweep_values.as_overrides(update)))
 
 
 def choice(kind: str, title: str, description: str) -> Param:

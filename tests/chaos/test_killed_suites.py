@@ -17,8 +17,8 @@ from headrace.files.atomic import read_record
 from headrace.files.layout import LeaseFolder, RunFolder
 from headrace.recipe.site import Role
 from headrace.states import LeaseState
-from headrace.suites.board import Board
-from headrace.suites.journal import Journal
+from headrace.suites.event_log import Journal
+from headrace.suites.suite_state import Board
 from support.leases import TESTS, opened, wait_for_state
 from support.scripted_trials import executions, suite_context
 from support.waiting import wait_until

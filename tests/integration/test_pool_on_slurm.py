@@ -19,7 +19,7 @@ from headrace.files.atomic import read_record
 from headrace.files.layout import LeaseFolder, SiteFolder
 from headrace.recipe.site import Role
 from headrace.states import LeaseState
-from headrace.suites.step import run_suite
+from headrace.suites.suite_step import run_suite
 from support import fleet_functions
 from support.leases import START_TIMEOUT_S, lease_spec, opened, submit_look, wait_for_state
 from support.paced_run import Waiting, until

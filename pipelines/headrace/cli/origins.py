@@ -17,7 +17,7 @@ from headrace.files.layout import RunFolder
 from headrace.ledger.ledger import open_ledger
 from headrace.runs.origin import Differing, Origin, compare, origin, today
 from headrace.runs.runs import RunRequest, create_run, run_of_folder
-from headrace.suites.sweep_words import as_overrides
+from headrace.suites.values import as_overrides
 
 Which = Annotated[
     str,

@@ -10,7 +10,7 @@ from headrace.cli.arguments import Recipe
 from headrace.cli.console import JsonOption, SiteOption
 from headrace.cli.runs import carry_out, request_of
 from headrace.runs.runs import create_run
-from headrace.suites import sweep_words
+from headrace.suites import values as sweep_values
 
 
 def sweep(
@@ -41,7 +41,7 @@ def sweep(
 
         headrace sweep my-recipe.yaml 'model.lr=tag(log, interval(1e-5, 1e-1))' --trials 50
     """
-    overrides, update = sweep_words.parse(words or (), trials=trials)
-    overrides = (*overrides, *sweep_words.as_overrides(update))
+    overrides, update = sweep_values.parse(words or (), trials=trials)
+    overrides = (*overrides, *sweep_values.as_overrides(update))
     request = request_of(recipe, overrides, site, kind="suite")
     carry_out(create_run(request), as_json=as_json)

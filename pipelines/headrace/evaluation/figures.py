@@ -1,6 +1,6 @@
 """Pictures of how good a model is: confusion, curves, reliability, residuals.
 
-scikit-learn draws the confusion, torchmetrics the curves.
+Drawn by scikit-learn, the curves by torchmetrics.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ import numpy as np
 import numpy.typing as npt
 import torch
 import torchmetrics.functional.classification as classification
-from matplotlib.ticker import MaxNLocator
-from sklearn.metrics import ConfusionMatrixDisplay
+from sklearn.calibration import CalibrationDisplay
+from sklearn.metrics import ConfusionMatrixDisplay, PredictionErrorDisplay
 from torchmetrics.utilities.plot import plot_curve
 
 from headrace.evaluation.metrics import CALIBRATION_BINS, ClassificationResult
-from headrace.report.html import ACCENT, figure, png
+from headrace.report.html import figure, png
 
 _MAX_NAMED_CLASSES = 25
 _MAX_CURVES = 10
@@ -51,10 +51,16 @@ def multilabel_figures(
 
 def regression_figures(predicted: npt.NDArray[Any], label: npt.NDArray[Any]) -> dict[str, bytes]:
     """All pictures for a regressor as PNG bytes, by title."""
-    return {
-        "Predicted and true values": _predicted_and_true(predicted, label),
-        "Residuals": _residuals(predicted, label),
-    }
+    display = PredictionErrorDisplay(y_true=label, y_pred=predicted)
+    pictures = {}
+    for title, kind in (
+        ("Predicted and true values", "actual_vs_predicted"),
+        ("Residuals", "residual_vs_predicted"),
+    ):
+        drawn, axes = figure(5.2, 4.6)
+        display.plot(axes, kind=kind, scatter_kwargs={"alpha": 0.5, "s": 12})
+        pictures[title] = png(drawn)
+    return pictures
 
 
 def confusion_matrix(confusion: npt.NDArray[np.int64], names: Sequence[str]) -> bytes:
@@ -129,33 +135,10 @@ def _curves(
 
 def _reliability(confidence: npt.NDArray[Any], correct: npt.NDArray[np.bool_]) -> bytes:
     """How often the model is right at each confidence, both `(num_samples,)`."""
-    edges = np.linspace(0, 1, CALIBRATION_BINS + 1)
-    places = np.clip(np.digitize(confidence, edges[1:-1], right=True), 0, CALIBRATION_BINS - 1)
-    counts = np.bincount(places, minlength=CALIBRATION_BINS)
-    hits = np.bincount(places, weights=correct, minlength=CALIBRATION_BINS)
     drawn, axes = figure(5.2, 4.6)
-    used = counts > 0
-    middle, width = (edges[:-1] + edges[1:])[used] / 2, 1 / CALIBRATION_BINS
-    axes.bar(middle, (hits[used] / counts[used]), width, color=ACCENT, edgecolor="white")
-    axes.plot([0, 1], [0, 1], "--", color="grey", linewidth=1)
+    confidence = np.clip(confidence, 0, 1)  # probabilities of the user's add up to 1 about
+    CalibrationDisplay.from_predictions(
+        correct, confidence, n_bins=CALIBRATION_BINS, pos_label=True, ax=axes, name="the model"
+    )
     axes.set(xlabel="Confidence", ylabel="Accuracy", xlim=(0, 1), ylim=(0, 1.03))
-    return png(drawn)
-
-
-def _predicted_and_true(predicted: npt.NDArray[Any], label: npt.NDArray[Any]) -> bytes:
-    drawn, axes = figure(5.2, 4.6)
-    axes.plot(label, predicted, ".", color=ACCENT, alpha=0.5, markersize=4)
-    low = float(min(label.min(), predicted.min()))
-    high = float(max(label.max(), predicted.max()))
-    axes.plot([low, high], [low, high], "--", color="grey", linewidth=1)
-    axes.set(xlabel="True", ylabel="Predicted")
-    return png(drawn)
-
-
-def _residuals(predicted: npt.NDArray[Any], label: npt.NDArray[Any]) -> bytes:
-    drawn, axes = figure(5.2, 4.6)
-    axes.hist(predicted - label, bins=40, color=ACCENT, edgecolor="white")
-    axes.axvline(0, color="grey", linestyle="--", linewidth=1)
-    axes.set(xlabel="Predicted - true", ylabel="Samples")
-    axes.yaxis.set_major_locator(MaxNLocator(integer=True))
     return png(drawn)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 
 import torch
 from matplotlib.figure import Figure
@@ -13,6 +12,7 @@ from torchmetrics import Metric
 from headrace.data.targets import Allowed, instantiate
 from headrace.errors import UserCodeError, blaming_user_code
 from headrace.evaluation.merge import Column, State, check_mergeable, merged
+from headrace.evaluation.results import Judgement
 from headrace.recipe.evaluate import EvaluateSpec
 from headrace.report.html import Table, columns, png
 
@@ -21,16 +21,6 @@ _MOST_NAMED = 100
 
 _MOST_COLUMNS = 30
 _PNG = b"\x89PNG\r\n\x1a\n"
-
-
-@dataclass(frozen=True)
-class OwnValues:
-    """What the recipe's metrics gave."""
-
-    metrics: dict[str, float]
-    """Numbers by name; those of a vector or mapping as `name.class`, without what is undefined."""
-    tables: tuple[Table, ...]
-    """Vectors and matrices."""
 
 
 def make_metrics(spec: EvaluateSpec, allowed: Allowed) -> dict[str, Metric]:
@@ -51,8 +41,11 @@ def make_metrics(spec: EvaluateSpec, allowed: Allowed) -> dict[str, Metric]:
 
 def own_values(
     metrics: Mapping[str, Metric], states: Sequence[Mapping[str, State]], classes: Sequence[str]
-) -> OwnValues:
+) -> Judgement:
     """Compute metrics of a whole split.
+
+    Numbers have names; those of a vector or mapping are `name.class`, without what is undefined.
+    Vectors and matrices are tables.
 
     Args:
         metrics: Fresh ones by name.
@@ -73,7 +66,10 @@ def own_values(
         for name, number in _numbers(path, value, classes)
         if math.isfinite(number)
     }
-    return OwnValues(numbers, tuple(_table(*leaf, classes) for leaf in leaves if _is_shown(leaf)))
+    tables = tuple(
+        _table(path, value, classes) for path, value in leaves if not isinstance(value, int | float)
+    )
+    return Judgement(metrics=numbers, tables=tables)
 
 
 def _computed(name: str, metric: Metric, states: Sequence[Mapping[str, State]]) -> object:
@@ -104,10 +100,6 @@ def _numbers(path: str, value: object, classes: Sequence[str]) -> Iterator[tuple
             yield f"{path}.{name}", float(number)
 
 
-def _is_shown(leaf: _Leaf) -> bool:
-    return not isinstance(leaf[1], int | float)
-
-
 def _table(path: str, value: object, classes: Sequence[str]) -> Table:
     shape = tuple(value.shape) if isinstance(value, torch.Tensor) else ()
     if not isinstance(value, torch.Tensor) or len(shape) not in (1, 2) or shape[-1:] == (0,):
@@ -129,24 +121,14 @@ def _names(length: int, classes: Sequence[str]) -> list[str]:
     return list(classes) if len(classes) == length else [str(index) for index in range(length)]
 
 
-@dataclass(frozen=True)
-class OwnFigures:
-    """What the recipe's figures gave, by name."""
-
-    images: dict[str, bytes] = field(default_factory=dict)
-    """PNG bytes."""
-    pages: dict[str, str] = field(default_factory=dict)
-    """HTML."""
-
-
-def own_figures(spec: EvaluateSpec, allowed: Allowed, results: Mapping[str, Column]) -> OwnFigures:
+def own_figures(spec: EvaluateSpec, allowed: Allowed, results: Mapping[str, Column]) -> Judgement:
     """Call each figure of a recipe with the results of the samples: arrays and lists by name.
 
     Raises:
         TargetError: One is not allowed.
         UserCodeError: One raised, or gave no figure.
     """
-    found = OwnFigures()
+    found = Judgement()
     for name, target in spec.figures.items():
         draw = instantiate(target, allowed, f"evaluate.figures.{name}", partial=True)
         given = {key: _plain(column) for key, column in results.items()}
@@ -154,7 +136,7 @@ def own_figures(spec: EvaluateSpec, allowed: Allowed, results: Mapping[str, Colu
         with blaming_user_code(f"The figure '{name}'", hint):
             drawn = _drawn(draw(given))
         if isinstance(drawn, bytes):
-            found.images[name] = drawn
+            found.figures[name] = drawn
         elif isinstance(drawn, str):
             found.pages[name] = drawn
         else:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from io import BytesIO
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +21,6 @@ from headrace.evaluation.figures import (
 from headrace.evaluation.metrics import (
     ClassificationResult,
     ClassMetrics,
-    MultilabelResult,
     Predictions,
     binary_metrics,
     classification_result,
@@ -47,10 +47,10 @@ _FEWEST_NUMBERS = 32
 class Judgement:
     """What was found out about a model."""
 
-    metrics: dict[str, float]
-    figures: dict[str, bytes]
+    metrics: dict[str, float] = field(default_factory=dict)
+    figures: dict[str, bytes] = field(default_factory=dict)
     """PNG bytes by title."""
-    tables: tuple[Table, ...]
+    tables: tuple[Table, ...] = ()
     pages: dict[str, str] = field(default_factory=dict)
     """HTML by title."""
 
@@ -69,48 +69,63 @@ def judge(
     Raises:
         EvaluationError: The predictions cannot be judged.
     """
+    worst = partial(_worst, dataset, ids)
     if spec.task == "regression":
-        worst = _mistakes_table(
-            regression_mistakes(predictions), dataset, ids, "Largest errors", "Absolute error"
-        )
-        return Judgement(
-            metrics=regression_metrics(predictions),
-            figures=regression_figures(predictions.scores, predictions.label),
-            tables=(worst,),
-        )
+        return _regression(predictions, worst)
     if spec.task == "multilabel":
-        return _multilabel(predictions, dataset, ids)
-    classes = dataset.manifest.classes
+        return _multilabel(predictions, dataset.manifest.classes, worst)
     if spec.task == "binary":
         predictions = of_two_classes(predictions)
-    result = classification_result(predictions, classes)
-    mistakes = classification_mistakes(predictions, result)
+    result = classification_result(predictions, dataset.manifest.classes)
+    label, found = predictions.label, result.predicted
+    is_binary = spec.task == "binary"
+    names = [each.name for each in result.classes]
     return Judgement(
-        metrics=binary_metrics(result, predictions.label)
-        if spec.task == "binary"
-        else result.metrics,
-        figures=classification_figures(result, predictions.label),
+        metrics=binary_metrics(result, label) if is_binary else result.metrics,
+        figures=classification_figures(result, label),
         tables=(
             _classes_table("Classes", result.classes),
             _pairs_table(result),
-            _mistakes_table(mistakes, dataset, ids, "Mistaken with most confidence", "Confidence"),
+            worst(
+                ("Mistaken with most confidence", "Confidence"),
+                wrong=found != label,
+                weight=result.probabilities.max(1),
+                told=lambda row: (names[int(label[row])], names[int(found[row])]),
+            ),
         ),
     )
 
 
+def _regression(predictions: Predictions, worst: Callable[..., Table]) -> Judgement:
+    label, found = predictions.label, predictions.scores
+    errors = np.abs(found - label)
+    table = worst(
+        ("Largest errors", "Absolute error"),
+        wrong=errors > 0,
+        weight=errors,
+        told=lambda row: (f"{float(label[row]):.6g}", f"{float(found[row]):.6g}"),
+    )
+    metrics = regression_metrics(predictions)
+    return Judgement(metrics=metrics, figures=regression_figures(found, label), tables=(table,))
+
+
 def _multilabel(
-    predictions: Predictions, dataset: ShardedDataset, ids: NDArray[np.int64]
+    predictions: Predictions, classes: Sequence[str], worst: Callable[..., Table]
 ) -> Judgement:
-    result = multilabel_result(predictions, dataset.manifest.classes)
+    result = multilabel_result(predictions, classes)
     names = [each.name for each in result.classes]
-    mistakes = multilabel_mistakes(predictions, result)
+    words = np.array(names, object)
+    truth, found = predictions.label.astype(bool), result.probabilities > 0.5
+    table = worst(
+        ("Farthest from the truth", "Largest error"),
+        wrong=(truth != found).any(1),
+        weight=np.abs(result.probabilities - truth).max(1),
+        told=lambda row: (", ".join(words[truth[row]]), ", ".join(words[found[row]])),
+    )
     return Judgement(
         metrics=result.metrics,
         figures=multilabel_figures(result.probabilities, predictions.label, names),
-        tables=(
-            _classes_table("Labels", result.classes),
-            _mistakes_table(mistakes, dataset, ids, "Farthest from the truth", "Largest error"),
-        ),
+        tables=(_classes_table("Labels", result.classes), table),
     )
 
 
@@ -137,6 +152,11 @@ def _classes_table(title: str, classes: Sequence[ClassMetrics]) -> Table:
 
 
 def _pairs_table(result: ClassificationResult) -> Table:
+    """The ten pairs of classes with most mistakes, the worst first."""
+    wrong = result.confusion.copy()
+    np.fill_diagonal(wrong, 0)
+    order = np.argsort(-wrong, axis=None, kind="stable")[:_MAX_PAIRS]
+    pairs = [np.unravel_index(place, wrong.shape) for place in order]
     return Table(
         title="Classes confused most",
         columns=(
@@ -144,128 +164,61 @@ def _pairs_table(result: ClassificationResult) -> Table:
             *columns("Samples", "Share of the class", kind="number"),
         ),
         rows=[
-            (pair.true, pair.predicted, str(pair.num_samples), f"{pair.share:.1%}")
-            for pair in confused_pairs(result)
+            (
+                result.classes[true].name,
+                result.classes[predicted].name,
+                str(wrong[true, predicted]),
+                f"{wrong[true, predicted] / result.classes[true].support:.1%}",
+            )
+            for true, predicted in pairs
+            if wrong[true, predicted]
         ],
         empty="No sample was taken for another class.",
     )
 
 
-def _mistakes_table(
-    mistakes: tuple[Mistake, ...],
+def _worst(
     dataset: ShardedDataset,
     ids: NDArray[np.int64],
-    title: str,
-    weight: str,
+    titles: tuple[str, str],
+    *,
+    wrong: NDArray[np.bool_],
+    weight: NDArray[Any],
+    told: Callable[[int], tuple[str, str]],
 ) -> Table:
+    """The twenty wrong samples of most weight, with their pictures.
+
+    Args:
+        dataset: The split.
+        ids: Ids of its samples in its order.
+        titles: Of the table, and of the weights.
+        wrong: Which rows are.
+        weight: How bad each row is.
+        told: Gives the truth of a row, and what the model said.
+    """
+    rows = np.flatnonzero(wrong)
+    worst = rows[np.argsort(-weight[rows], kind="stable")][:_MAX_MISTAKES].tolist()
     # one by one: not many shards are held at once of those that lie elsewhere
-    places = [np.flatnonzero(ids == mistake.sample_id) for mistake in mistakes]
-    rows = [
+    order = np.argsort(ids, kind="stable")
+    places = [order[row : row + 1] for row in worst]
+    cells = [
         (
             picture(dataset, place),
             dataset.sources(place)[0],
-            mistake.true,
-            mistake.predicted,
-            f"{mistake.weight:.4f}",
-            str(mistake.sample_id),
+            *told(row),
+            f"{weight[row]:.4f}",
+            str(ids[place[0]]),
         )
-        for mistake, place in zip(mistakes, places, strict=True)
+        for row, place in zip(worst, places, strict=True)
     ]
+    title, heading = titles
     heads = (
         *columns("", kind="image"),
         *columns("Source", kind="path"),
         *columns("True", "Predicted"),
-        *columns(weight, "Sample id", kind="number"),
+        *columns(heading, "Sample id", kind="number"),
     )
-    return Table(title=title, columns=heads, rows=rows, empty="The model made no mistake.")
-
-
-class ConfusedPair(NamedTuple):
-    """Two classes of which one is taken for the other; `share` is that of the true class."""
-
-    true: str
-    predicted: str
-    num_samples: int
-    share: float
-
-
-class Mistake(NamedTuple):
-    """A sample that the model got wrong; `weight` is its confidence, or the absolute error."""
-
-    sample_id: int
-    true: str
-    predicted: str
-    weight: float
-
-
-def confused_pairs(result: ClassificationResult) -> tuple[ConfusedPair, ...]:
-    """The ten pairs with most mistakes, the worst first."""
-    wrong = result.confusion.copy()
-    np.fill_diagonal(wrong, 0)
-    order = np.argsort(-wrong, axis=None, kind="stable")[:_MAX_PAIRS]
-    pairs = [np.unravel_index(place, wrong.shape) for place in order]
-    return tuple(
-        ConfusedPair(
-            true=result.classes[row].name,
-            predicted=result.classes[column].name,
-            num_samples=int(wrong[row, column]),
-            share=float(wrong[row, column] / result.classes[row].support),
-        )
-        for row, column in pairs
-        if wrong[row, column]
-    )
-
-
-def classification_mistakes(
-    predictions: Predictions, result: ClassificationResult
-) -> tuple[Mistake, ...]:
-    """The twenty wrong samples of which the model was most sure."""
-    names = [each.name for each in result.classes]
-    label, found = predictions.label, result.predicted
-    return _mistakes(
-        predictions,
-        wrong=found != label,
-        weight=result.probabilities.max(1),
-        told=lambda row: (names[int(label[row])], names[int(found[row])]),
-    )
-
-
-def regression_mistakes(predictions: Predictions) -> tuple[Mistake, ...]:
-    """The twenty samples with the largest errors."""
-    label, found = predictions.label, predictions.scores
-    errors = np.abs(found - label)
-    return _mistakes(
-        predictions,
-        wrong=errors > 0,
-        weight=errors,
-        told=lambda row: (f"{float(label[row]):.6g}", f"{float(found[row]):.6g}"),
-    )
-
-
-def multilabel_mistakes(predictions: Predictions, result: MultilabelResult) -> tuple[Mistake, ...]:
-    """The twenty samples with a wrong label whose probability is farthest from the truth."""
-    names = np.array([each.name for each in result.classes], object)
-    truth, found = predictions.label.astype(bool), result.probabilities > 0.5
-    return _mistakes(
-        predictions,
-        wrong=(truth != found).any(1),
-        weight=np.abs(result.probabilities - truth).max(1),
-        told=lambda row: (", ".join(names[truth[row]]), ", ".join(names[found[row]])),
-    )
-
-
-def _mistakes(
-    predictions: Predictions,
-    wrong: NDArray[np.bool_],
-    weight: NDArray[Any],
-    told: Callable[[int], tuple[str, str]],
-) -> tuple[Mistake, ...]:
-    """Those of most weight; `told` gives the truth of a row, and what the model said."""
-    rows = np.flatnonzero(wrong)
-    worst = rows[np.argsort(-weight[rows], kind="stable")][:_MAX_MISTAKES].tolist()
-    return tuple(
-        Mistake(int(predictions.sample_id[row]), *told(row), float(weight[row])) for row in worst
-    )
+    return Table(title=title, columns=heads, rows=cells, empty="The model made no mistake.")
 
 
 def picture(dataset: ShardedDataset, place: NDArray[np.int64]) -> bytes | None:

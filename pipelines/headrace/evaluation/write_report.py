@@ -28,7 +28,7 @@ from headrace.evaluation.evaluation_plan import (
 )
 from headrace.evaluation.merge import FILE_NAME, Part, merge, read_part, results_of, write_results
 from headrace.evaluation.model_origin import changes_tables, provenance_table
-from headrace.evaluation.own_results import OwnValues, make_metrics, own_figures, own_values
+from headrace.evaluation.own_results import make_metrics, own_figures, own_values
 from headrace.evaluation.predictor import make_model
 from headrace.evaluation.results import Judgement, judge
 from headrace.evaluation.training_figures import training_figures
@@ -70,14 +70,14 @@ def conclude(job: Job) -> dict[str, Any]:
         whole = merge(parts, ids)
         results = results_of(whole, _sources(dataset, ids), inputs.spec.split)
         write_results(folder / FILE_NAME, results)
-        found = Judgement(metrics={}, figures={}, tables=())
+        found = Judgement()
         if inputs.spec.task != "custom":
             found = judge(whole.predictions, dataset, ids, inputs.spec)
         own = _own_metrics(context, inputs.spec, parts, dataset.manifest.classes)
         drawn = own_figures(inputs.spec, Allowed.of(context.recipe, context.site), results)
         judgement = Judgement(
             metrics={**found.metrics, **own.metrics},
-            figures={**found.figures, **drawn.images},
+            figures={**found.figures, **drawn.figures},
             tables=(*own.tables, *found.tables),
             pages=drawn.pages,
         )
@@ -129,7 +129,7 @@ def _opened(
 
 def _own_metrics(
     context: StepContext, spec: EvaluateSpec, parts: Sequence[Part], classes: Sequence[str]
-) -> OwnValues:
+) -> Judgement:
     """Values of the metrics that the recipe names, and of what the model has logged."""
     allowed = Allowed.of(context.recipe, context.site)
     metrics = make_metrics(spec, allowed)

@@ -25,20 +25,20 @@ from headrace.runs.provenance import owner_is_gone
 from headrace.runs.trials import note_trials
 from headrace.states import StepState
 from headrace.steps.context import resolved
-from headrace.suites.added import added_points
 from headrace.suites.analysis import PointResult, points
+from headrace.suites.points import added_points
 from headrace.suites.records import (
     FAILED,
     FOLD,
     PRUNED,
+    CommandsApplied,
     Control,
-    Heeded,
     Point,
     RunningTrial,
     SuiteSummary,
     Trial,
 )
-from headrace.suites.space import log_keys
+from headrace.suites.values import log_keys
 
 _Content = TypeAdapter(dict[str, Any])
 _LATER = ("retry", "add")
@@ -275,7 +275,7 @@ def has_more_to_do(run: RunFolder, step_kind: str = "suite") -> bool:
     heeded = 0
     for line in (read_bytes(run.journal) or b"").splitlines():
         if line.startswith(_HEEDED):
-            heeded = max(heeded, Heeded.model_validate_json(line).lines)
+            heeded = max(heeded, CommandsApplied.model_validate_json(line).lines)
     return any(line.startswith(_LATER_LINES) for line in asked[heeded:])
 
 

@@ -31,9 +31,9 @@ from headrace.runs.site_machines import site_offers
 from headrace.runs.walltime import is_alike
 from headrace.runs.walltime_history import starts_of
 from headrace.suites import points
-from headrace.suites.board import Board
 from headrace.suites.foresight import around_s, forecasts_of, known_of
 from headrace.suites.records import ENTRY, Point
+from headrace.suites.suite_state import Board
 
 _DRIFT = 0.15
 """Spread of what machines are slower or faster by from one suite to the next: known trials are of

@@ -38,7 +38,7 @@ MODULES = {
     "train": "headrace.training.step",
     "evaluate": "headrace.evaluation.evaluate_step",
     "nodes": "headrace.steps.node_facts",
-    "suite": "headrace.suites.step",
+    "suite": "headrace.suites.suite_step",
 }
 """Which module runs which built-in kind of step; the siblings above meet only here."""
 

@@ -19,7 +19,7 @@ from headrace.runs.audit import AIRFLOW, Actor, note
 from headrace.runs.runs import open_run
 from headrace.runs.stopping import ask_to_stop, close_lease
 from headrace.runs.suites import ask, ask_for_more, find_suite, further_points
-from headrace.suites import sweep_words
+from headrace.suites import values as sweep_values
 from headrace_airflow.web.access import User, acts, check_acts_on
 
 router = APIRouter(prefix="/act", dependencies=[acts])
@@ -121,8 +121,8 @@ def _split(words: str) -> list[str]:
         raise UserError(f"The values cannot be read: {error}", hint) from error
     if not found:
         raise UserError("No values are named", "Write KEY=VALUES, as in model.lr=0.1,0.2 seed=3.")
-    overrides, update = sweep_words.parse(found)
-    check_from_outside((*overrides, *sweep_words.as_overrides(update)))
+    overrides, update = sweep_values.parse(found)
+    check_from_outside((*overrides, *sweep_values.as_overrides(update)))
     return found
 
 

@@ -15,7 +15,7 @@ from headrace.runs.runs import Run
 from headrace.runs.suites import has_more_to_do
 from headrace.runs.trials import note_trials
 from headrace.states import FailureClass, StepState
-from headrace.suites.records import Control, Heeded, RunningTrial, SuiteSummary
+from headrace.suites.records import CommandsApplied, Control, RunningTrial, SuiteSummary
 from headrace.views.suite import suite_page
 from support.command_line import headrace
 from support.ledger_rows import machine_row
@@ -235,7 +235,7 @@ def test_of_a_suite_that_has_ended_more_trials_can_be_asked_for(suite: Run):
     assert f"headrace resume {suite.run_id}" in shown("retry", suite.run_id, "3")
     assert has_more_to_do(suite.folder)
     assert not has_more_to_do(suite.folder, "pack")
-    journal(suite.folder, Heeded(lines=1, retried=(3,)))
+    journal(suite.folder, CommandsApplied(lines=1, retried=(3,)))
     assert not has_more_to_do(suite.folder)
     assert f"headrace resume {suite.run_id}" in shown("add", suite.run_id, "seed=9")
     assert has_more_to_do(suite.folder)

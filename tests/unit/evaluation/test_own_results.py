@@ -70,7 +70,7 @@ class Frames(HTMLParser):
 
 
 def test_images_and_pages_come_into_the_report(allowed):
-    image = own_figures(drawing("errors", bins=5), allowed, RESULTS).images["errors"]
+    image = own_figures(drawing("errors", bins=5), allowed, RESULTS).figures["errors"]
     assert image.startswith(b"\x89PNG")
     pages = own_figures(drawing("page", word='"quoted"'), allowed, RESULTS).pages
     html = render(

@@ -19,10 +19,10 @@ from headrace.files.lines import append_line
 from headrace.recipe.site import Role
 from headrace.recipe.suite import Objective
 from headrace.steps.context import StepContext
-from headrace.suites.board import Board
-from headrace.suites.journal import Journal, TakenOverError
+from headrace.suites.event_log import Journal, TakenOverError
 from headrace.suites.records import Control, Ended, Entry, Started, SuiteSummary, Trial
-from headrace.suites.step import run_suite
+from headrace.suites.suite_state import Board
+from headrace.suites.suite_step import run_suite
 from support.leases import opened
 from support.scripted_trials import (
     GARBAGE,

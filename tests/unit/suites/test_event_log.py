@@ -13,19 +13,15 @@ from hypothesis import strategies as st
 from headrace.files.layout import RunFolder
 from headrace.recipe.suite import Objective
 from headrace.states import StepState
-from headrace.suites.board import Board
-from headrace.suites.journal import Journal, TakenOverError
-from headrace.suites.records import Added, Ended, Entry, Heeded, Started
+from headrace.suites.event_log import Journal, TakenOverError
+from headrace.suites.records import Added, CommandsApplied, Ended, Entry
+from headrace.suites.suite_state import Board
 from support.scripted_trials import trial
-
-
-def _started(number: int, attempt: int) -> Started:
-    return Started(number=number, attempt=attempt, node="node-0")
+from support.suite_journal import ended, started
 
 
 def _ended(number: int, attempt: int, state: str, **fields: object) -> Ended:
-    values = {"is_final": True, "started_at": 10.0, "finished_at": 14.0, **fields}
-    return Ended(number=number, attempt=attempt, state=StepState(state), **values)  # type: ignore[arg-type]
+    return ended(number, None, attempt, state=StepState(state), **fields)
 
 
 def _board(entries: Iterable[Entry]) -> Board:
@@ -37,7 +33,7 @@ def _board(entries: Iterable[Entry]) -> Board:
 
 def test_a_torn_last_line_is_cut_off_wherever_it_was_torn(tmp_path: Path) -> None:
     run = RunFolder(tmp_path)
-    entries: list[Entry] = [Added(trial=trial(1)), _started(1, 1), _ended(1, 1, "succeeded")]
+    entries: list[Entry] = [Added(trial=trial(1)), started(1, 1), _ended(1, 1, "succeeded")]
     with Journal(run, "first") as journal:
         journal.add(*entries)
     whole = run.journal.read_bytes()
@@ -47,25 +43,18 @@ def test_a_torn_last_line_is_cut_off_wherever_it_was_torn(tmp_path: Path) -> Non
         kept = sum(end <= size for end in ends) - 1
         with Journal(run, "second") as journal:
             assert list(journal.entries()) == entries[:kept]
-            journal.add(Heeded(lines=3))
+            journal.add(CommandsApplied(lines=3))
         with Journal(run, "third") as journal:
             assert [each.event for each in journal.entries()][kept:] == ["heeded"]
-
-
-def test_a_torn_line_longer_than_a_block_is_cut_off(tmp_path: Path) -> None:
-    run = RunFolder(tmp_path)
-    with Journal(run, "first") as journal:
-        journal.add(Added(trial=trial(1)))
-    whole = run.journal.read_bytes()
-    run.journal.write_bytes(whole + b"x" * 3_000_000)
-    with Journal(run, "second"):
+    run.journal.write_bytes(whole + b"x" * 3_000_000)  # longer than a block
+    with Journal(run, "fourth"):
         assert run.journal.read_bytes() == whole
 
 
 def test_a_damaged_line_costs_that_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     run = RunFolder(tmp_path)
     with Journal(run, "first") as journal:
-        journal.add(Added(trial=trial(1)), Added(trial=trial(2)), _started(1, 1))
+        journal.add(Added(trial=trial(1)), Added(trial=trial(2)), started(1, 1))
     lines = run.journal.read_bytes().splitlines(keepends=True)
     run.journal.write_bytes(lines[0] + b"\xff{]\n" + lines[2])
     with Journal(run, "second") as journal:
@@ -79,9 +68,9 @@ def test_an_earlier_writer_writes_no_more(tmp_path: Path) -> None:
     with Journal(run, "first") as first:
         first.add(Added(trial=trial(1)))
         with Journal(run, "second") as second:
-            second.add(_started(1, 1))
+            second.add(started(1, 1))
             with pytest.raises(TakenOverError, match="second has taken this suite over"):
-                first.add(_started(1, 1))
+                first.add(started(1, 1))
             with pytest.raises(TakenOverError):
                 first.sync_now_and_then()
             assert len(list(second.entries())) == 2
@@ -97,7 +86,7 @@ def test_a_full_disk_leaves_no_part_of_a_line(
         size = run.journal.stat().st_size
         monkeypatch.setattr(os, "write", lambda handle, data: write(handle, data[:10]))
         with pytest.raises(OSError, match="No space left"):
-            journal.add(_started(1, 1))
+            journal.add(started(1, 1))
         assert run.journal.stat().st_size == size
 
 
@@ -105,21 +94,21 @@ def test_the_board_counts_and_finds_the_best() -> None:
     board = _board(
         [
             *(Added(trial=trial(number)) for number in range(1, 8)),
-            _started(1, 1),
+            started(1, 1),
             _ended(1, 1, "succeeded", objectives=(3.0,)),
-            _started(2, 1),
+            started(2, 1),
             _ended(2, 1, "succeeded", objectives=(2.0,)),
-            _started(3, 1),
+            started(3, 1),
             _ended(3, 1, "succeeded"),
-            _started(4, 1),
+            started(4, 1),
             _ended(4, 1, "succeeded", objectives=(1.0,), pruned=True),
-            _started(5, 1),
+            started(5, 1),
             _ended(5, 1, "failed", is_final=False, machines=("m-0",)),
-            _started(5, 2),
-            _started(6, 1),
+            started(5, 2),
+            started(6, 1),
             _ended(6, 1, "lost", is_final=False, is_counted=False),
             _ended(7, 0, "cancelled"),
-            _started(99, 1),  # of a trial whose line is damaged
+            started(99, 1),  # of a trial whose line is damaged
         ]
     )
     told = {state: count for state, count in board.counts.items() if count}
@@ -134,7 +123,7 @@ def test_the_board_counts_and_finds_the_best() -> None:
 def test_the_best_of_folds_is_kept_but_not_told() -> None:
     fold = trial(1).model_copy(update={"values": {"data.fold": 0}})
     over = _ended(1, 1, "succeeded", objectives=(3.0,))
-    board = _board([Added(trial=fold), _started(1, 1), over])
+    board = _board([Added(trial=fold), started(1, 1), over])
     assert board.best is not None
     assert board.told_best is None
 
@@ -142,7 +131,7 @@ def test_the_best_of_folds_is_kept_but_not_told() -> None:
 @pytest.mark.parametrize("state", ["preempted", "lost"])
 def test_a_machine_that_went_away_is_not_avoided_when_it_is_back(state: str) -> None:
     gone = _ended(1, 1, state, is_final=False, machines=("m-0",))
-    row = _board([Added(trial=trial(1)), _started(1, 1), gone]).rows[1]
+    row = _board([Added(trial=trial(1)), started(1, 1), gone]).rows[1]
     assert (len(row.failed), row.avoids) == (1, frozenset())
 
 
@@ -150,7 +139,7 @@ def test_an_end_that_is_told_twice_counts_once() -> None:
     board = _board(
         [
             Added(trial=trial(1)),
-            _started(1, 1),
+            started(1, 1),
             _ended(1, 1, "failed", is_final=False),
             _ended(1, 1, "failed", is_final=False),
         ]
@@ -165,21 +154,21 @@ def test_controls_change_trials() -> None:
     board = _board(
         [
             *(Added(trial=trial(number)) for number in (1, 2)),
-            _started(1, 1),
+            started(1, 1),
             _ended(1, 1, "failed"),
-            Heeded(lines=2, retried=(1, 9), cancelled=(2, 9)),
+            CommandsApplied(lines=2, retried=(1, 9), cancelled=(2, 9)),
         ]
     )
-    assert (board.heeded, board.num_failed, board.counts["queued"]) == (2, 0, 2)
+    assert (board.applied, board.num_failed, board.counts["queued"]) == (2, 0, 2)
     assert (len(board.rows[1].failed), board.rows[2].unwanted) == (0, True)
-    board.take(Heeded(lines=3, retried=(2,)))
+    board.take(CommandsApplied(lines=3, retried=(2,)))
     assert not board.rows[2].unwanted
 
 
 ENTRIES = st.lists(
     st.one_of(
         st.builds(lambda number: Added(trial=trial(number)), st.integers(1, 3)),
-        st.builds(_started, st.integers(1, 3), st.integers(1, 3)),
+        st.builds(started, st.integers(1, 3), st.integers(1, 3)),
         st.builds(
             lambda number, attempt, state, final: _ended(number, attempt, state, is_final=final),
             st.integers(1, 3),
@@ -188,7 +177,8 @@ ENTRIES = st.lists(
             st.booleans(),
         ),
         st.builds(
-            lambda numbers: Heeded(lines=1, retried=tuple(numbers)), st.sets(st.integers(1, 4))
+            lambda numbers: CommandsApplied(lines=1, retried=tuple(numbers)),
+            st.sets(st.integers(1, 4)),
         ),
     )
 )

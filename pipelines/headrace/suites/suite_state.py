@@ -1,12 +1,18 @@
-"""How the trials of a suite stand, by their journal."""
+"""How the trials of a suite stand, by its events; and what is asked of it while it runs."""
 
 from __future__ import annotations
 
+import logging
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+from pydantic import ValidationError
+
+from headrace.errors import RecipeError
+from headrace.files.layout import RunFolder
+from headrace.files.lines import whole_lines
 from headrace.recipe.suite import Objective
 from headrace.states import StepState
 from headrace.steps.retry_policy import Attempt
@@ -15,12 +21,19 @@ from headrace.suites.records import (
     FOLD,
     PRUNED,
     Added,
+    CommandsApplied,
+    Control,
     Ended,
     Entry,
-    Heeded,
+    Point,
     Started,
     Trial,
 )
+
+logger = logging.getLogger(__name__)
+
+AddPoint = Callable[[Point], Iterable[Trial]]
+"""Makes the trials of a point, with numbers after those that are there."""
 
 _GONE = (StepState.LOST, StepState.PREEMPTED)
 """Ends of attempts whose machine went away: one that comes back is sound again."""
@@ -83,7 +96,7 @@ class Board:
     """The best trial; None without one objective, or a trial that has it."""
     span: tuple[float, float] = (math.inf, -math.inf)
     """When the first attempt began, and the last one ended, seconds since the epoch."""
-    heeded: int = 0
+    applied: int = 0
     """Lines of the controls that have been read."""
 
     @property
@@ -111,8 +124,8 @@ class Board:
         """Bring the board to where it is after an entry; one about an unknown trial is left out."""
         if isinstance(entry, Added):
             self._add(entry)
-        elif isinstance(entry, Heeded):
-            self._heed(entry)
+        elif isinstance(entry, CommandsApplied):
+            self._note_commands(entry)
         elif (row := self.rows.get(entry.number)) is not None:
             self.counts[row.counted_as] -= 1
             if isinstance(entry, Started):
@@ -131,8 +144,8 @@ class Board:
             self.rows[entry.trial.number] = row
             self.counts[row.counted_as] += 1
 
-    def _heed(self, entry: Heeded) -> None:
-        self.heeded = entry.lines
+    def _note_commands(self, entry: CommandsApplied) -> None:
+        self.applied = entry.lines
         for number in entry.cancelled:
             if number in self.rows:
                 self.rows[number].unwanted = True
@@ -194,3 +207,86 @@ def _count(row: Row, entry: Ended) -> None:
             machines=",".join(entry.machines),
         )
         row.failed = (*(() if came_further else row.failed), attempt)
+
+
+class Controls:
+    """Reads `controls.jsonl` of a suite from where it was read before.
+
+    Attributes:
+        is_paused: Whether no more trials begin.
+        limit: Most trials at once; None: no limit.
+    """
+
+    def __init__(self, run: RunFolder, limit: int | None) -> None:
+        self._path = run.controls
+        self._offset = self._lines = 0
+        self.is_paused = False
+        self.limit = limit
+
+    def apply_commands(self, board: Board, add: AddPoint) -> list[Entry]:
+        """Entries that follow from what was asked since the last call; sets pause and limit.
+
+        What the board's journal says was applied before is not done again.
+        """
+        trials: list[Trial] = []
+        retried: set[int] = set()
+        cancelled: set[int] = set()
+        priorities: dict[int, float] = {}
+        for line, control in self._new():
+            self._set(control)
+            if line <= board.applied:
+                continue
+            numbers = control.numbers or tuple(board.rows)
+            if control.what == "add":
+                trials += _added(control, add)
+            elif control.what == "retry":
+                retried |= {each for each in numbers if _is_failed(board, each)}
+                cancelled -= retried
+            elif control.what == "cancel":
+                cancelled |= {each for each in numbers if _goes_on(board, each)}
+            elif control.what == "prioritize":
+                priorities |= dict.fromkeys(control.numbers, control.priority or 0.0)
+        if self._lines <= board.applied:
+            return []
+        applied = CommandsApplied(
+            lines=self._lines,
+            retried=tuple(sorted(retried)),
+            cancelled=tuple(sorted(cancelled)),
+            priorities=priorities,
+        )
+        return [*(Added(trial=trial) for trial in trials), applied]
+
+    def _set(self, control: Control) -> None:
+        if control.what in ("pause", "resume"):
+            self.is_paused = control.what == "pause"
+        elif control.what == "limit":
+            self.limit = control.limit
+
+    def _new(self) -> Iterator[tuple[int, Control]]:
+        """Controls with the numbers of their lines; a line that is none is left out."""
+        lines, self._offset = whole_lines(self._path, self._offset)
+        for line in lines:
+            self._lines += 1
+            try:
+                yield self._lines, Control.model_validate_json(line)
+            except ValidationError as error:
+                logger.warning("Line %d of %s is no control: %s", self._lines, self._path, error)
+
+
+def _added(control: Control, add: AddPoint) -> Iterator[Trial]:
+    told = {} if control.priority is None else {"priority": control.priority}
+    for point in control.points:
+        try:
+            yield from [trial.model_copy(update=told) for trial in add(point)]
+        except RecipeError as error:
+            logger.warning("The point %s is not added: %s", point, error)
+
+
+def _is_failed(board: Board, number: int) -> bool:
+    row = board.rows.get(number)
+    return row is not None and (row.has_failed or row.unwanted)
+
+
+def _goes_on(board: Board, number: int) -> bool:
+    row = board.rows.get(number)
+    return row is not None and not row.state.is_final

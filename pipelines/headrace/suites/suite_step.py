@@ -1,7 +1,8 @@
-"""An attempt at a trial on its node: it trains and evaluates there, in processes of its own.
+"""The suite step: all trials of a recipe on the nodes of one lease; and one trial on its node.
 
-It runs in a thread of the node's Dask worker, beside those of other trials; what the recipe names
-runs in children only, which get their part of the node by their environment.
+A trial trains and evaluates in processes of its own. It runs in a thread of the node's Dask worker,
+beside those of other trials; what the recipe names runs in children only, which get their part of
+the node by their environment.
 """
 
 from __future__ import annotations
@@ -14,29 +15,94 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from headrace.clusters.calls import Calls
 from headrace.clusters.cancellable_call import wanted
 from headrace.clusters.fleet import Fleet
 from headrace.clusters.gpus import Gpu
-from headrace.errors import HeadraceError, StepCancelledError, StepError
+from headrace.errors import HeadraceError, StepCancelledError, StepError, SuiteFailedError
 from headrace.evaluation.evaluate_step import evaluate, own_predictor
 from headrace.files.atomic import is_there, read_record, read_text, write_record
 from headrace.files.layout import RunFolder, StepFolder
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Role, Site
+from headrace.states import StepState
 from headrace.steps.context import StepContext
 from headrace.steps.history import read_history
 from headrace.steps.mailbox import StepResult, StepSpec
 from headrace.steps.run import refused, run_step
+from headrace.suites.driver import Driver, Work
+from headrace.suites.event_log import Journal
 from headrace.suites.gpu_turns import TURNS, gpus_at
 from headrace.suites.node_slots import capacity, part_of
 from headrace.suites.one_node import OneNode
-from headrace.suites.points import trial_recipe
+from headrace.suites.points import Source, trial_recipe
 from headrace.suites.records import PRUNED, TrialJob
+from headrace.suites.suite_state import Board
 from headrace.training.data import manifest_of
 from headrace.training.function import call_function
 from headrace.training.step import completed, train
 
 _FROM_TRAINING = ("checkpoint", "best_checkpoint")
+_USELESS = {
+    state.value for state in StepState if state.is_final and state is not StepState.SUCCEEDED
+}
+
+
+def run(context: StepContext) -> dict[str, Any]:
+    """Run the trials of the recipe's suite on the dataset of the input `dataset`, if it has one.
+
+    Trials that have ended, in whatever attempt at this step, are not run again.
+
+    Returns:
+        `total`, `counts` of trials by state, and `best` and `best_value` where one is best.
+
+    Raises:
+        RecipeError: The suite cannot be used.
+        SuiteFailedError: All trials have failed, or so many that it does not go on.
+        StepCancelledError: Somebody asked it to stop, or cancelled all trials.
+        LeaseEndsError: The lease ends first; another one goes on with it.
+    """
+    work = Work(dataset=context.dataset, run_trial=run_trial, capacity=capacity)
+    return run_suite(context, source_of(context), work)
+
+
+def source_of(context: StepContext) -> Source:
+    """Where the trials of a suite come from."""
+    recipe = context.recipe
+    if recipe.suite is None or recipe.suite.search is None:
+        return Source(recipe)
+    from headrace.data.targets import Allowed
+    from headrace.suites.search import Proposed, Search
+
+    search = Search(recipe, Allowed.of(recipe, context.site))
+    return Proposed(recipe, search, context.run_folder)
+
+
+def run_suite(context: StepContext, source: Source, work: Work) -> dict[str, Any]:
+    """Run what a source gives; returns and raises as `run`."""
+    with Calls.open(context.lease_folder) as calls, _journal(context) as journal:
+        driver = Driver(context, calls, journal, source, work)
+        driver.run()
+    return _outputs(driver.board)
+
+
+def _journal(context: StepContext) -> Journal:
+    return Journal(context.run_folder, f"{context.spec.key} in {context.lease_folder.lease_id}")
+
+
+def _outputs(board: Board) -> dict[str, Any]:
+    counts = {state: count for state, count in board.counts.items() if count}
+    if counts.keys() == {StepState.CANCELLED.value}:
+        raise StepCancelledError(f"All {len(board.rows)} trials were cancelled")
+    if board.rows and not counts.keys() - _USELESS:
+        raise SuiteFailedError(
+            f"All {board.num_failed} trials have failed; {board.commonest_failure}",
+            "See them all: headrace suite show. When the cause is corrected, have them run again "
+            "by `headrace suite retry`.",
+        )
+    best = board.told_best
+    found = {"best": best.trial.number, "best_value": best.objectives[0]} if best else {}
+    return {"total": len(board.rows), "counts": counts, **found}
 
 
 def run_trial(job: TrialJob, fleet: Fleet | None = None) -> StepResult:

@@ -17,7 +17,7 @@ from headrace.errors import LeaseError
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Role
 from headrace.recipe.suite import SuiteSpec
-from headrace.suites.schedule import Needs, Placement, Room, Seat
+from headrace.suites.schedule import Allocation, NodeResources, Placement, Resources
 
 if TYPE_CHECKING:
     from headrace.suites.node_slots import NodeCapacity
@@ -39,7 +39,7 @@ class AskedNode:
     node: Node
 
 
-class Machines:
+class Nodes:
     """Nodes that are there, with what is free on each.
 
     Args:
@@ -51,8 +51,8 @@ class Machines:
     def __init__(self, calls: Calls, recipe: Recipe, capacity: Capacity) -> None:
         self._calls, self._recipe, self._capacity = calls, recipe, capacity
         self._nodes: dict[str, Node] = {}
-        self._rooms: dict[str, Room] = {}
-        self._held: dict[int, list[tuple[Room, Seat]]] = {}
+        self._resources: dict[str, NodeResources] = {}
+        self._held: dict[int, list[tuple[NodeResources, Allocation]]] = {}
         self._gpu_bytes: int | None = None
         self._per_gpu = 1
         self._has_gpus = bool(calls.role.batch.gpus_per_node)
@@ -64,12 +64,12 @@ class Machines:
     def is_asking(self) -> bool:
         """Whether a node that has just come still tells what it has: trials wait to be spread."""
         is_late = time.monotonic() - self._asked_s > _PATIENCE_S
-        return not is_late and len(self._rooms) < len(self._nodes)
+        return not is_late and len(self._resources) < len(self._nodes)
 
     @property
-    def rooms(self) -> list[Room]:
+    def resources(self) -> list[NodeResources]:
         """Nodes that have told what they have."""
-        return list(self._rooms.values())
+        return list(self._resources.values())
 
     @property
     def per_gpu(self) -> int:
@@ -83,15 +83,15 @@ class Machines:
         for name, node in list(self._nodes.items()):
             if not _is_same(there.get(name), node):
                 del self._nodes[name]
-                self._rooms.pop(name, None)
+                self._resources.pop(name, None)
         for name, node in there.items():
             if name not in self._nodes:
                 self._asked_s = time.monotonic()
                 self._calls.begin(AskedNode(node), node, self._capacity)
         self._nodes = there
         left_s = self._calls.left_s()
-        for name, room in self._rooms.items():
-            room.left_s = left_s.get(name, math.inf)
+        for name, resources in self._resources.items():
+            resources.left_s = left_s.get(name, math.inf)
         return self._calls.drop_lost(tuple(there.values()))
 
     def joined(
@@ -112,8 +112,10 @@ class Machines:
         self._has_gpus = bool(capacity.gpus) or before == (True, True)
         self._has_told = True
         most = _most(self._recipe.suite)
-        room = Room(node.name, len(capacity.gpus), capacity.cpus, most, capacity.machine)
-        self._rooms[node.name] = room
+        resources = NodeResources(
+            node.name, len(capacity.gpus), capacity.cpus, most, capacity.machine
+        )
+        self._resources[node.name] = resources
         sizes = [gpu.memory_bytes for gpu in capacity.gpus if gpu.memory_bytes]
         self._gpu_bytes = min(
             [*sizes, *([self._gpu_bytes] if self._gpu_bytes else [])], default=None
@@ -126,23 +128,25 @@ class Machines:
 
     def machine(self, name: str) -> str:
         """What the machine of a node is called where it comes from."""
-        return self._rooms[name].machine
+        return self._resources[name].machine
 
     def hold(self, placement: Placement) -> None:
-        """A trial has begun in its seats."""
-        seats = [(self._rooms[seat.node], seat) for seat in placement.seats]
-        self._held[placement.number] = seats
+        """A trial has begun on its nodes."""
+        allocations = [
+            (self._resources[allocation.node], allocation) for allocation in placement.allocations
+        ]
+        self._held[placement.number] = allocations
 
     def release(self, number: int, *, has_staged: bool = False, is_lost: bool = False) -> None:
-        """A trial has left its seats.
+        """A trial has left its nodes.
 
         Where it has staged, its data lies; nodes that were lost under it are not there until seen.
         """
-        for room, seat in self._held.pop(number, []):
-            room.give_back(seat)
-            room.is_staged = room.is_staged or has_staged
-            if is_lost and self._rooms.get(room.name) is room:
-                del self._rooms[room.name], self._nodes[room.name]
+        for resources, allocation in self._held.pop(number, []):
+            resources.give_back(allocation)
+            resources.is_staged = resources.is_staged or has_staged
+            if is_lost and self._resources.get(resources.name) is resources:
+                del self._resources[resources.name], self._nodes[resources.name]
 
     def learn(self, gpu_bytes: int | None) -> bool:
         """Note the memory of a GPU that a trial took; gives whether fewer or more share one now."""
@@ -152,19 +156,19 @@ class Machines:
         return before != self._per_gpu
 
     @property
-    def _usual(self) -> Room:
+    def _usual(self) -> NodeResources:
         """A node as they are, as far as is known."""
         role = self._calls.role
         cpus = range(role.cpus_per_node)
         num_gpus = role.batch.gpus_per_node or role.ranks_per_node
-        guess = Room("", num_gpus, cpus, _most(self._recipe.suite))
-        return next(iter(self._rooms.values()), guess)
+        guess = NodeResources("", num_gpus, cpus, _most(self._recipe.suite))
+        return next(iter(self._resources.values()), guess)
 
     def most_at_once(self) -> int:
         """Trials that could run at once, about, when all nodes are there."""
         return self._calls.role.nodes * max(self._usual.holds(self.needs({})), 1)
 
-    def ask_for(self, waiting: Mapping[Needs, int], most: int) -> None:
+    def ask_for(self, waiting: Mapping[Resources, int], most: int) -> None:
         """Have as many nodes as there is work for.
 
         Args:
@@ -175,7 +179,7 @@ class Machines:
             LeaseError: There is work, and no node comes.
         """
         usual = self._usual
-        count = float(sum(room.running > 0 for room in self._rooms.values()))
+        count = float(sum(resources.running > 0 for resources in self._resources.values()))
         for needs, trials in waiting.items():
             trials, most = min(trials, most), most - min(trials, most)
             if trials:
@@ -192,24 +196,26 @@ class Machines:
                 "See host.log in the lease's folder.",
             )
 
-    def why_never(self, needs: Needs) -> str:
+    def why_never(self, needs: Resources) -> str:
         """Why a trial can never begin on these machines; empty when it can."""
         role = self._calls.role
         if needs.nodes > role.nodes:
             return f"It takes {needs.nodes} nodes, and its role has at most {role.nodes}"
-        most = max((room.num_gpus for room in self._rooms.values()), default=needs.gpus)
+        most = max(
+            (resources.num_gpus for resources in self._resources.values()), default=needs.gpus
+        )
         return (
             f"It takes {needs.gpus} GPUs of a node, which has {most}" if needs.gpus > most else ""
         )
 
-    def needs(self, values: Mapping[str, JsonValue]) -> Needs:
+    def needs(self, values: Mapping[str, JsonValue]) -> Resources:
         """What a trial with these values takes of the nodes that are there."""
         return needs_of(self._recipe, self._calls.role, values, self._has_gpus, self.per_gpu)
 
 
 def needs_of(
     recipe: Recipe, role: Role, values: Mapping[str, JsonValue], has_gpus: bool, per_gpu: int
-) -> Needs:
+) -> Resources:
     """What a trial takes: one node with one rank unless its recipe says more.
 
     A trial of one rank may share its GPU; one of several has its GPUs for itself.
@@ -219,7 +225,7 @@ def needs_of(
     ranks = _whole(values.get("train.ranks_per_node", train.ranks_per_node)) or 1
     accelerator = values.get("trainer.accelerator", recipe.trainer.accelerator)
     on_gpus = accelerator == "gpu" or (accelerator == "auto" and has_gpus)
-    return Needs(
+    return Resources(
         nodes=nodes,
         gpus=ranks if on_gpus else 0,
         share=1 / per_gpu if ranks == nodes == 1 else 1.0,

@@ -9,8 +9,8 @@ from headrace.clusters.calls import EndedCall
 from headrace.clusters.fleet import Node
 from headrace.recipe.load import load_recipe
 from headrace.recipe.site import Role
-from headrace.suites.machines import AskedNode, Machines
 from headrace.suites.node_slots import Gpu, NodeCapacity
+from headrace.suites.nodes import AskedNode, Nodes
 from headrace.suites.schedule import Placement
 
 _GPUS = (Gpu(name="0"), Gpu(name="1"))
@@ -42,24 +42,27 @@ class _Calls:
 
 def test_what_runs_on_a_node_is_known_when_another_one_comes_before_it() -> None:
     calls = _Calls()
-    machines = Machines(calls, load_recipe("digits"), NodeCapacity)  # type: ignore[arg-type]
+    machines = Nodes(calls, load_recipe("digits"), NodeCapacity)  # type: ignore[arg-type]
     calls.names = ("node-1",)
     machines.look()
     (node,) = calls.asked
     told = NodeCapacity(machine="m-1", gpus=_GPUS, cpus=(0, 1, 2, 3), memory_bytes=1)
     assert machines.joined(node, told)
-    (room,) = machines.rooms
-    seat = room.seat(machines.needs({}))
-    assert seat is not None
-    room.take(seat)
-    machines.hold(Placement(number=1, seats=(seat,)))
+    (resources,) = machines.resources
+    allocation = resources.allocation(machines.needs({}))
+    assert allocation is not None
+    resources.take(allocation)
+    machines.hold(Placement(number=1, allocations=(allocation,)))
     calls.names = ("node-0", "node-1")
     machines.look()
     assert [each.name for each in calls.asked] == ["node-1", "node-0"]
-    assert [(each.running, each.left_s) for each in machines.rooms] == [(1, 60.0)]
+    assert [(each.running, each.left_s) for each in machines.resources] == [(1, 60.0)]
     assert machines.node("node-1").index == 1
     assert not machines.joined(calls.asked[1], told)
-    assert not room.is_staged
+    assert not resources.is_staged
     machines.release(1, has_staged=True)
-    assert room.is_staged
-    assert [(each.name, each.running) for each in machines.rooms] == [("node-1", 0), ("node-0", 0)]
+    assert resources.is_staged
+    assert [(each.name, each.running) for each in machines.resources] == [
+        ("node-1", 0),
+        ("node-0", 0),
+    ]

@@ -11,9 +11,9 @@ from headrace.recipe.suite import Objective, SuiteSpec
 from headrace.states import FailureClass, StepState
 from headrace.steps.mailbox import Failure, StepResult
 from headrace.steps.retry_policy import Attempt
-from headrace.suites.board import Board, Row
-from headrace.suites.outcome import Verdict, ended, judge, values_of
 from headrace.suites.records import PRUNED, Added, Ended, Started
+from headrace.suites.suite_state import Board, Row
+from headrace.suites.trial_policy import Verdict, ended, judge, values_of
 from support.scripted_trials import trial
 
 FINAL, AGAIN = {"is_final": True}, {"is_final": False}

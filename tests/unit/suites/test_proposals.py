@@ -10,12 +10,11 @@ from headrace.files.atomic import write_text
 from headrace.files.layout import RunFolder
 from headrace.recipe.load import load_recipe, load_site
 from headrace.recipe.recipe import Recipe
-from headrace.states import StepState
 from headrace.steps.history import HistoryRow, training_file
-from headrace.suites.board import Board
-from headrace.suites.proposed import Proposed
-from headrace.suites.records import Added, Ended, Entry, Started
-from headrace.suites.search import Search
+from headrace.suites.records import Added, Entry
+from headrace.suites.search import Proposed, Search
+from headrace.suites.suite_state import Board
+from support.suite_journal import ended, failed, started
 
 SPACE = {"model.learning_rate": "interval(0.1, 0.9)"}
 
@@ -49,22 +48,9 @@ class _Suite:
         self.note(*(Added(trial=trial) for trial in trials))
         return [trial.values for trial in trials]
 
-    def end(self, number: int, loss: float | None, **fields: Any) -> None:
-        self.note(Started(number=number, attempt=1, node="node-0"))
-        state = StepState.FAILED if loss is None else StepState.SUCCEEDED
-        values = () if loss is None else (loss,)
-        self.note(
-            Ended(
-                number=number,
-                attempt=1,
-                state=state,
-                is_final=True,
-                objectives=values,
-                started_at=0,
-                finished_at=1,
-                **fields,
-            )
-        )
+    def end(self, number: int, loss: float | None) -> None:
+        over = failed(number) if loss is None else ended(number, loss)
+        self.note(started(number), over)
 
 
 def test_another_driver_proposes_what_this_one_would(tmp_path: Path) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from optuna.distributions import CategoricalDistribution as Choices
+from optuna.distributions import FloatDistribution as Float
+from optuna.distributions import IntDistribution as Int
 
 from headrace.errors import RecipeError
 from headrace.recipe.load import load_recipe
-from headrace.suites.space import domain_of
-from headrace.suites.sweep_words import as_overrides, parse
+from headrace.suites.values import as_overrides, domain_of, ends_of, parse
 
 
 @pytest.mark.parametrize(
@@ -105,23 +107,24 @@ def test_sweeps_are_added_to_the_suite_that_the_recipe_has():
 
 
 @pytest.mark.parametrize(
-    ("words", "expected"),
+    ("words", "expected", "ends"),
     [
-        ("interval(0, 1)", {"low": 0.0, "high": 1.0}),
-        ("int(interval(1, 8))", {"low": 1, "high": 8, "is_int": True}),
-        ("tag(log, interval(1e-5, 1))", {"low": 1e-5, "high": 1.0, "is_log": True}),
-        ("tag(log, int(interval(1, 64)))", {"low": 1, "high": 64, "is_int": True, "is_log": True}),
-        ("range(1, 9)", {"low": 1, "high": 8, "is_int": True, "step": 1}),
-        ("range(1, 10, 4)", {"low": 1, "high": 9, "is_int": True, "step": 4}),
-        ("range(0, 1, step=0.25)", {"low": 0, "high": 0.75, "step": 0.25}),
-        ("choice(a, 2)", {"values": ("a", 2)}),
-        (["a", None], {"values": ("a", None)}),
+        ("interval(0, 1)", Float(0, 1), (0, 1)),
+        ("int(interval(1, 8))", Int(1, 8), (1, 8)),
+        ("tag(log, interval(1e-5, 1))", Float(1e-5, 1, log=True), (1e-5, 1)),
+        ("tag(log, int(interval(1, 64)))", Int(1, 64, log=True), (1, 64)),
+        ("range(1, 9)", Int(1, 8), (1, 8)),
+        ("range(1, 10, 4)", Int(1, 9, step=4), (1, 9)),
+        ("range(3, 0, -1)", Int(1, 3), (1, 3)),
+        ("range(0, 1, step=0.25)", Float(0, 0.75, step=0.25), (0, 0.75)),
+        ("choice(a, 2)", Choices(('"a"', "2")), ("a", 2)),
+        (["a", None], Choices(('"a"', "null")), ("a", None)),
     ],
 )
-def test_words_of_a_space(words, expected):
-    domain = domain_of("k", words)
-    assert domain.model_dump(exclude_defaults=True) == expected
-    assert len(domain.ends) == 2
+def test_words_of_a_space(words, expected, ends):
+    assert domain_of("k", words) == expected
+    assert ends_of(expected) == ends
+    assert type(ends_of(expected)[0]) is type(ends[0]) or isinstance(expected, Float)
 
 
 @pytest.mark.parametrize(
