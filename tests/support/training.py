@@ -22,7 +22,7 @@ from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Site
 from headrace.steps.context import StepContext
 from headrace.steps.mailbox import StepSpec
-from headrace.training.step import train
+from headrace.training.train_step import train
 from support.shards import write_dataset
 
 CODE = Path(__file__).parent / "training_code"

@@ -7,7 +7,7 @@ import pytest
 from headrace import script
 from headrace.errors import UserError
 from headrace.training.launch import script_environment
-from headrace.training.records import NodeLaunch, NodeReady
+from headrace.training.launch_records import NodeLaunch, NodeReady
 from support.training import make_recipe
 
 

@@ -34,7 +34,7 @@ StepFunction = Callable[[StepContext], dict[str, Any]]
 MODULES = {
     "pack": "headrace.packing.step",
     "stage": "headrace.staging.step",
-    "train": "headrace.training.step",
+    "train": "headrace.training.train_step",
     "evaluate": "headrace.evaluation.step",
     "probe": "headrace.probes.step",
     "suite": "headrace.suites.step",

@@ -32,9 +32,9 @@ from headrace.suites.node_slots import capacity, part_of
 from headrace.suites.one_node import OneNode
 from headrace.suites.points import trial_recipe
 from headrace.suites.records import PRUNED, TrialJob
-from headrace.training.data import manifest_of
+from headrace.training.data_on_node import manifest_of
 from headrace.training.function import call_function
-from headrace.training.step import completed, train
+from headrace.training.train_step import completed, train
 
 _FROM_TRAINING = ("checkpoint", "best_checkpoint")
 

@@ -28,18 +28,18 @@ from headrace.steps.history import (
     training_file,
 )
 from headrace.steps.usage import AttemptUsage
-from headrace.training.records import (
+from headrace.training.launch_records import (
     LaunchFolder,
     NodeLaunch,
     NodeReady,
     TrainingOutcome,
     TrainingProgress,
 )
-from headrace.training.watch import Beat
+from headrace.training.watch_ranks import Beat
 
 if TYPE_CHECKING:  # they import torch and NumPy
     from headrace.data.loader import BatchLoader
-    from headrace.training.plan import TrainPlan
+    from headrace.training.training_plan import TrainPlan
 
 _MAX_METRICS = 12
 _MAX_JUDGED = 3

@@ -37,16 +37,15 @@ from headrace.training.checkpoint_callbacks import (
     TrainingPausedError,
 )
 from headrace.training.checkpoint_writer import CheckpointWriter
-from headrace.training.failures import describe
 from headrace.training.history_writer import KeepHistory, mean_over_ranks
+from headrace.training.launch_records import NodeReady, TrainingOutcome
 from headrace.training.learning_rates import look_no_more, scaling_callbacks
 from headrace.training.loggers import build_loggers, identity_of
-from headrace.training.meeting import meet
-from headrace.training.model_form import form
 from headrace.training.own_checkpoints import OwnCheckpoints
 from headrace.training.rank_data import settings_of
-from headrace.training.records import NodeReady, TrainingOutcome
-from headrace.training.strategies import ShardedStrategy
+from headrace.training.rank_failures import describe
+from headrace.training.rendezvous import meet
+from headrace.training.strategies import ShardedStrategy, form
 from headrace.training.trainer import (
     LossGuard,
     SignsOfLife,
@@ -54,7 +53,7 @@ from headrace.training.trainer import (
     StopAtStep,
     build_trainer,
 )
-from headrace.training.watch import Beat
+from headrace.training.watch_ranks import Beat
 
 logger = logging.getLogger(__name__)
 

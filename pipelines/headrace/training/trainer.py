@@ -20,7 +20,7 @@ from headrace.errors import NotFiniteLossError
 from headrace.recipe.train import TrainerSpec
 from headrace.training.history_writer import whole_loss
 from headrace.training.strategies import make_strategy
-from headrace.training.watch import Beat
+from headrace.training.watch_ranks import Beat
 
 _INTERVAL_S = 1.0
 

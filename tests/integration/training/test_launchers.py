@@ -16,8 +16,8 @@ from headrace.errors import SiteError
 from headrace.files.manifest_file import read_manifest
 from headrace.recipe.site import Role
 from headrace.steps.context import StepContext
-from headrace.training.records import LaunchFolder
-from headrace.training.step import train
+from headrace.training.launch_records import LaunchFolder
+from headrace.training.train_step import train
 from support.leases import opened
 from support.slurm_dev import DevSlurm
 from support.training import (

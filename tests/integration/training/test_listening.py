@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from headrace.training.launch import free_port
-from headrace.training.meeting import all_reduce_problem, tcp_store
+from headrace.training.rendezvous import all_reduce_problem, tcp_store
 from support.doors import doors
 from support.training import (
     CODE,

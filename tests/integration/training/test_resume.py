@@ -36,7 +36,7 @@ from headrace.steps.history import read_history
 from headrace.steps.mailbox import request_cancel
 from headrace.training import gang
 from headrace.training.checkpoint_copies import CheckpointCopies
-from headrace.training.step import run
+from headrace.training.train_step import run
 from support.training import (
     CODE,
     ThisProcessFleet,

@@ -7,8 +7,8 @@ import pytest
 
 from headrace.errors import ShardError
 from headrace.files.manifest_file import read_manifest
-from headrace.training.data import data_on_node
-from headrace.training.records import NodeLaunch
+from headrace.training.data_on_node import data_on_node
+from headrace.training.launch_records import NodeLaunch
 from support.shards import write_dataset
 from support.training import make_recipe, make_site
 from support.waiting import wait_until

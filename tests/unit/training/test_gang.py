@@ -20,8 +20,8 @@ from headrace.training import function
 from headrace.training.function import call_function
 from headrace.training.gang import Gang
 from headrace.training.launch import rank_children
-from headrace.training.records import FailureKind, NodeLaunch, NodeOutcome, NodeReady
-from headrace.training.watch import RankWatch
+from headrace.training.launch_records import FailureKind, NodeLaunch, NodeOutcome, NodeReady
+from headrace.training.watch_ranks import RankWatch
 from support.scripted_fleet import ScriptedFleet
 from support.training import make_context, make_recipe, make_site
 

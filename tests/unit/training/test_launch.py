@@ -15,7 +15,7 @@ from headrace.training.launch import (
     rank_children,
     torchrun_environment,
 )
-from headrace.training.records import NodeLaunch, NodeReady
+from headrace.training.launch_records import NodeLaunch, NodeReady
 from support.training import make_recipe
 
 LAUNCH = NodeLaunch(

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from headrace.errors import StepError
 from headrace.recipe.site import Role
 from headrace.training.launch import Placement, launcher_command, placement
-from headrace.training.records import NodeLaunch, NodeReady
+from headrace.training.launch_records import NodeLaunch, NodeReady
 
 _RANK = (sys.executable, "-u", "-m", "headrace.training.mpi")
 _FOLDER = "/leases/l1/steps/000003/parts/launch-002"

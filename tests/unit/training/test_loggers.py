@@ -16,8 +16,8 @@ from headrace.files.layout import SiteFolder
 from headrace.recipe.load import load_recipe, load_site
 from headrace.recipe.recipe import Recipe
 from headrace.steps.mailbox import StepSpec
+from headrace.training.launch_records import NodeLaunch, NodeReady
 from headrace.training.loggers import Identity, build_loggers, identity_of
-from headrace.training.records import NodeLaunch, NodeReady
 from support.ports import find_free_port
 
 ALLOWED = Allowed(

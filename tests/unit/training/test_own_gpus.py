@@ -14,8 +14,8 @@ from headrace.processes import MEMORY
 from headrace.recipe.batch import Batch
 from headrace.recipe.load import load_recipe
 from headrace.recipe.site import Role
+from headrace.training.launch_records import NodeLaunch
 from headrace.training.own_gpus import own_gpus
-from headrace.training.records import NodeLaunch
 
 MASK = "CUDA_VISIBLE_DEVICES"
 TWO_RANKS = Role(ranks_per_node=2)

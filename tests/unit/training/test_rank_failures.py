@@ -23,15 +23,15 @@ from headrace.errors import (
     WorkerLostError,
 )
 from headrace.states import FailureClass
-from headrace.training.failures import (
+from headrace.training.launch_records import FailureKind, NodeOutcome, RankFailure
+from headrace.training.rank_failures import (
     PortTakenError,
     describe,
     script_failure,
     to_error,
     verdict,
 )
-from headrace.training.records import FailureKind, NodeOutcome, RankFailure
-from headrace.training.watch import Beat, read_beat
+from headrace.training.watch_ranks import Beat, read_beat
 
 
 def user_function(error: BaseException) -> None:

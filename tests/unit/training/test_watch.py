@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from headrace.children import Child, ChildGroup
-from headrace.training.records import NodeLaunch
-from headrace.training.watch import Beat, RankWatch
+from headrace.training.launch_records import NodeLaunch
+from headrace.training.watch_ranks import Beat, RankWatch
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def test_a_rank_does_not_hang_because_the_clock_was_set(
 def test_a_script_hangs_only_if_it_has_reported_before(
     launch: NodeLaunch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, reports: bool
 ) -> None:
-    monkeypatch.setattr("headrace.training.watch.START_S", 0.0)
+    monkeypatch.setattr("headrace.training.watch_ranks.START_S", 0.0)
     code = ("-c", "import time; time.sleep(600)")
     command = (sys.executable, "-m", "headrace.processes", "--", sys.executable, *code)
     child = Child(name="rank 0", command=command, log=tmp_path / "rank-0.log")
