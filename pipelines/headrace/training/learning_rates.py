@@ -10,7 +10,7 @@ from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.callbacks import EMAWeightAveraging, LearningRateFinder
 from torch.optim import Optimizer
 
-from headrace.recipe.scale import EmaSpec, ScaleLrSpec
+from headrace.recipe.scale import ScaleLrSpec
 from headrace.recipe.train import TrainerSpec
 
 
@@ -20,7 +20,13 @@ def scaling_callbacks(spec: TrainerSpec, global_batch_size: int) -> list[Callbac
     if spec.scale_lr is not None:
         found.append(ScaledRate(spec.scale_lr, global_batch_size))
     if spec.ema is not None:
-        found.append(_averaging(spec.ema))
+        found.append(
+            EMAWeightAveraging(
+                decay=spec.ema.decay,
+                update_every_n_steps=spec.ema.every,
+                update_starting_at_step=spec.ema.start,
+            )
+        )
     return found
 
 
@@ -77,9 +83,3 @@ class ScaledRate(Callback):  # type: ignore[misc]
 
         optimizer.register_step_pre_hook(before)
         optimizer.register_step_post_hook(after)
-
-
-def _averaging(spec: EmaSpec) -> EMAWeightAveraging:
-    return EMAWeightAveraging(
-        decay=spec.decay, update_every_n_steps=spec.every, update_starting_at_step=spec.start
-    )

@@ -11,15 +11,12 @@ import pytest
 from headrace.children import Child, ChildGroup
 from headrace.training.launch_records import NodeLaunch
 from headrace.training.watch_ranks import Beat, RankWatch
+from support.training import make_launch
 
 
 @pytest.fixture
 def launch(tmp_path: Path) -> NodeLaunch:
-    made = NodeLaunch(
-        run_folder=str(tmp_path / "run"), step_folder=str(tmp_path / "step"), dataset="",
-        number=1, node_index=0, node_name="node-0", num_nodes=1, ranks_per_node=1,
-        host="127.0.0.1", master_address="127.0.0.1", master_port=0, resume=None,
-    )  # fmt: skip
+    made = make_launch(tmp_path)
     made.folder.path.mkdir(parents=True)
     return made
 
