@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 import structlog
@@ -166,7 +166,7 @@ class PrepareRunOperator(BaseOperator):  # type: ignore[misc]
     template_fields_renderers = {"resolved_recipe": "yaml"}
     overwrite_rtif_after_execution = True
 
-    def __init__(self, *, kind: Literal["train", "pack", "suite", "probe"], **kwargs: Any) -> None:
+    def __init__(self, *, kind: str, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.kind = kind
         self.plan = ""

@@ -32,7 +32,7 @@ from headrace.states import LeaseState, StepState
 from headrace.steps import mailbox
 from support import fleet_functions
 from support.doors import Door, doors, key_of, knock, no_key, page_status
-from support.leases import START_TIMEOUT_S, lease_spec, opened, start, submit_probe, wait_for_state
+from support.leases import START_TIMEOUT_S, lease_spec, opened, start, submit_look, wait_for_state
 from support.rank_processes import drivers_of
 from support.slurm_dev import DevSlurm
 from support.waiting import wait_until
@@ -87,7 +87,7 @@ class BackendContract:
     def test_runs_steps_of_the_mailbox_until_it_is_closed_on_request(self, site: Path) -> None:
         """Those that are submitted early wait for the machines."""
         folder = start(site, self.role(nodes=1))
-        steps = [submit_probe(folder, name) for name in ("first", "second")]
+        steps = [submit_look(folder, name) for name in ("first", "second")]
         for step in steps:
             result = wait_until(lambda step=step: mailbox.outcome(step), 120, "the step to end")
             assert result.state is StepState.SUCCEEDED, result.failure
@@ -97,7 +97,7 @@ class BackendContract:
             assert set(node["tiers"]) == {"shm", "disk"}
         (view,) = views(SiteFolder(site))
         assert (view.num_steps, view.state) == (2, LeaseState.READY)
-        step = submit_probe(folder, "third")
+        step = submit_look(folder, "third")
         client.end(folder, grace_s=20, reason="the test is over")
         assert client.state(folder, 15) is LeaseState.CLOSED
         assert client.why_ended(folder) == "the test is over"
@@ -289,7 +289,7 @@ class GangContract(BackendContract):
         with Fleet.open(folder) as fleet:
             for node in fleet.nodes(2, START_TIMEOUT_S):
                 fleet.call(node, fleet_functions.leave_orphan, 600)
-            submit_probe(folder)
+            submit_look(folder)
             assert len(processes_of(folder)) >= 6
             host_of(folder).kill()
             wait_until(
@@ -305,7 +305,7 @@ class GangContract(BackendContract):
     def test_a_killed_driver_is_recorded_as_lost(self, site: Path) -> None:
         folder = opened(site, self.role())
         host_of(folder).suspend()
-        step = submit_probe(folder)
+        step = submit_look(folder)
         recipe = SiteFolder(site).run("demo").recipe
         recipe.unlink()
         os.mkfifo(recipe)  # the driver waits as it begins: nobody writes to this pipe
@@ -315,7 +315,7 @@ class GangContract(BackendContract):
         result = wait_until(lambda: mailbox.outcome(step), 90, "the outcome")
         assert result.state is StepState.LOST
         assert "signal 9" in str(result.failure)
-        again = submit_probe(folder, "again")
+        again = submit_look(folder, "again")
         result = wait_until(lambda: mailbox.outcome(again), 120, "the next step to end")
         assert result.state is StepState.SUCCEEDED
 

@@ -33,7 +33,6 @@ from headrace.errors import (
 )
 from headrace.files.atomic import read_record, write_record
 from headrace.ledger.ledger import open_ledger
-from headrace.probes.records import ProbeOptions
 from headrace.processes import ProcessIdentity
 from headrace.recipe.base import Target
 from headrace.recipe.load import load_site
@@ -57,7 +56,6 @@ from headrace_airflow.operators import (
     ReleaseLeaseOperator,
     StepOperator,
 )
-from headrace_airflow.probe_operator import PrepareProbeOperator
 from headrace_airflow.run_operators import (
     FinishRunOperator,
     PrepareRunOperator,
@@ -66,6 +64,8 @@ from headrace_airflow.run_operators import (
     told_to_airflow,
 )
 from headrace_airflow.triggers import LeaseTrigger, RoomTrigger, StepTrigger
+from headrace_probes.operator import PrepareProbeOperator
+from headrace_probes.probe_records import ProbeOptions
 from support.runs import attempt_row_of, lease_on_disk
 
 
@@ -205,13 +205,14 @@ def test_prepare_makes_a_probe_of_what_the_form_says(context):
     operator = PrepareProbeOperator(task_id="prepare")
     run = open_run(operator.execute(context))
     assert (run.recipe.train.role, run.recipe.train.nodes) == ("gpu", 1)
-    assert run.request.probe == ProbeOptions()
+    assert ProbeOptions.model_validate(run.request.options) == ProbeOptions()
     assert "gpu: gang of 1 node" in operator.plan
     context["ti"].run_id = context["dag_run"].run_id = "another"
     context["params"] |= {"role": "cpu", "nodes": 1, "parts": ["gemm"], "quick": True}
     run = open_run(operator.execute(context))
     assert (run.recipe.train.role, run.recipe.train.nodes) == ("cpu", 1)
-    assert run.request.probe == ProbeOptions(only=("gemm",), role="cpu", nodes=1, quick=True)
+    asked = ProbeOptions(only=("gemm",), role="cpu", nodes=1, quick=True)
+    assert ProbeOptions.model_validate(run.request.options) == asked
     context["ti"].run_id = context["dag_run"].run_id = "a third"
     context["params"]["role"] = "gpuu"
     with pytest.raises(AirflowFailException, match="has no role 'gpuu'"):

@@ -31,7 +31,16 @@ _HEAVY = {
     *("aiobotocore", "obstore", "soundfile", "alembic", "fastapi"),
 }
 
-_LIGHT = {"headrace", "headrace_airflow", "airflow", "antlr4", "asgiref", "filelock", "omegaconf"}
+_LIGHT = {
+    "headrace",
+    "headrace_airflow",
+    "headrace_probes",
+    "airflow",
+    "antlr4",
+    "asgiref",
+    "filelock",
+    "omegaconf",
+}
 """Packages that parsing may add to what Airflow imports by itself."""
 
 

@@ -24,7 +24,7 @@ from headrace.states import LeaseState, StepState
 from headrace.steps import mailbox
 from headrace.views.facts import facts_of
 from support import command_line
-from support.leases import opened, submit_probe
+from support.leases import opened, submit_look
 from support.waiting import wait_until
 
 Headrace = Callable[..., str]
@@ -52,7 +52,7 @@ def lease(headrace_home: Path) -> Iterator[LeaseFolder]:
 def test_seen_entered_and_closed(headrace: Headrace, lease: LeaseFolder) -> None:
     info = client.info(lease)
     assert info is not None
-    step = submit_probe(lease)
+    step = submit_look(lease)
     wait_until(lambda: mailbox.outcome(step), 120, "the step to end")
 
     table = headrace("list")

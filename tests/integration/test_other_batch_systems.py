@@ -22,7 +22,7 @@ from headrace.recipe.site import Role
 from headrace.states import FailureClass, LeaseState
 from support import fleet_functions
 from support.fake_queues.commands import FakeQueue, fake_queue
-from support.leases import START_TIMEOUT_S, opened, submit_probe, wait_for_state
+from support.leases import START_TIMEOUT_S, opened, submit_look, wait_for_state
 from support.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(180)
@@ -133,7 +133,7 @@ def test_a_node_on_which_jobs_fail_is_left_out_or_at_least_named(
         assert [each.node for each in view(folder).avoids] == ["fake1"]
         assert view(folder).bad_nodes == ("fake1",)
     else:
-        submit_probe(folder)
+        submit_look(folder)
         wait_for_state(folder, LeaseState.FAILED, START_TIMEOUT_S)
         assert view(folder).takes_all == "PBS cannot leave nodes out"
         assert "3 jobs in a row came to nothing" in view(folder).why_ended

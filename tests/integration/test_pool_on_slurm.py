@@ -21,7 +21,7 @@ from headrace.recipe.site import Role
 from headrace.states import LeaseState
 from headrace.suites.step import run_suite
 from support import fleet_functions
-from support.leases import START_TIMEOUT_S, lease_spec, opened, submit_probe, wait_for_state
+from support.leases import START_TIMEOUT_S, lease_spec, opened, submit_look, wait_for_state
 from support.paced_run import Waiting, until
 from support.scripted_trials import Listed, executions, suite_context, work
 from support.slurm_dev import DevSlurm
@@ -231,7 +231,7 @@ def _bad(node: str) -> str:
 
 
 def _ask_until_failed(folder: LeaseFolder) -> None:
-    submit_probe(folder)
+    submit_look(folder)
     wait_for_state(folder, LeaseState.FAILED, START_TIMEOUT_S)
 
 

@@ -14,12 +14,12 @@ from headrace.clusters.fleet import Fleet
 from headrace.clusters.records import BadNodes, LeaseSpec
 from headrace.files.atomic import read_record
 from headrace.files.layout import LeaseFolder, SiteFolder
-from headrace.probes.records import ProbeRecord
 from headrace.recipe.site import Role, Tier
 from headrace.states import LeaseState, StepState
 from headrace.steps import mailbox
+from headrace_probes.probe_records import ProbeRecord
 from support import container_image
-from support.leases import START_TIMEOUT_S, lease_spec, submit_probe, wait_for_state
+from support.leases import START_TIMEOUT_S, lease_spec, submit_look, wait_for_state
 from support.slurm_dev import DevSlurm
 from support.waiting import wait_until
 
@@ -70,7 +70,7 @@ def test_workers_run_in_the_container_and_the_host_outside(
 def _check_that_a_probe_measures_inside(lease: LeaseFolder) -> None:
     """On both nodes together, from inside the container; its start from outside."""
     options = {"only": ["network", "container"], "quick": True}
-    step = submit_probe(lease, nodes=2, probe=options)
+    step = submit_look(lease, nodes=2, kind="probe", options=options)
     wait_until(lambda: mailbox.outcome(step), START_TIMEOUT_S, "the probe to end")
     result = mailbox.outcome(step)
     assert result is not None

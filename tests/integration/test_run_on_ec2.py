@@ -35,7 +35,7 @@ from headrace.states import LeaseState, StepState
 from support import fleet_functions, paced_run
 from support.command_line import headrace
 from support.ec2_sim import Ec2Sim, name_of
-from support.leases import START_TIMEOUT_S, opened, submit_probe, wait_for_state
+from support.leases import START_TIMEOUT_S, opened, submit_look, wait_for_state
 from support.paced_run import PacedRun, until
 from support.s3_servers import KEY, SECRET
 from support.training import CODE, weights_here
@@ -292,7 +292,7 @@ def test_instances_that_never_ran_anything_are_reaped(
     """pains 22: a wrong image, and host and guards were killed; nothing on the node ends it."""
     ec2_sim.boots = False
     folder = opened(home / "aws", Role(**_role(ec2_sim, kind="pool")))
-    submit_probe(folder)
+    submit_look(folder)
     wait_until(ec2_sim.alive, START_TIMEOUT_S, "an instance")
     _assert_requests_are_closed(ec2_sim, *(file.read_text() for file in folder.tls.iterdir()))
     (instance,) = ec2_sim.alive()

@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 TREES = {
     "pipelines/headrace": "headrace",
     "pipelines/headrace_bench": "headrace_bench",
-    "pipelines/headrace_chaos": "headrace_chaos",
+    "pipelines/headrace_probes": "headrace_probes",
     "plugins/headrace_airflow": "headrace_airflow",
     "dags": "headrace_airflow/dags",
 }
@@ -52,7 +52,7 @@ def test_every_tracked_file_is_in_the_wheel_once(wheel, source):
         "headrace/recipe/builtin/recipes/digits.yaml",
         "headrace/recipe/builtin/sites/laptop.yaml",
         "headrace/ledger/*/versions/*.py",
-        "headrace/evaluation/*.jinja",
+        "headrace/report/*.jinja",
         "headrace_airflow/dags/headrace_*.py",
         "headrace-*.dist-info/licenses/LICENSE",
     ],
@@ -64,7 +64,7 @@ def test_files_that_are_not_imported_are_in_the_wheel(wheel, pattern):
 def test_nothing_else_is_in_the_wheel(wheel):
     tops = {name.partition("/")[0] for name in wheel.namelist()}
     (info,) = (name for name in tops if name.endswith(".dist-info"))
-    assert tops == {"headrace", "headrace_airflow", "headrace_bench", "headrace_chaos", info}
+    assert tops == {"headrace", "headrace_airflow", "headrace_bench", "headrace_probes", info}
     assert not [name for name in wheel.namelist() if "__pycache__" in name]
 
 
@@ -78,7 +78,8 @@ def test_entry_points_name_what_exists(wheel):
     assert found == {
         ("console_scripts", "headrace"): "headrace.cli.app:main",
         ("headrace.commands", "bench"): "headrace_bench.command:register",
-        ("headrace.commands", "chaos"): "headrace_chaos.command:register",
+        ("headrace.commands", "probe"): "headrace_probes.command:register",
+        ("headrace.steps", "probe"): "headrace_probes.probe_kind:PROBE",
         ("apache_airflow_provider", "provider_info"): "headrace_airflow.provider:get_provider_info",
         ("airflow.plugins", "headrace"): "headrace_airflow.plugin:HeadracePlugin",
     }

@@ -70,16 +70,16 @@ def wait_for_state(folder: LeaseFolder, state: LeaseState, timeout_s: float) -> 
     wait_until(seen, timeout_s, f"the lease to be {state.value}")
 
 
-def submit_probe(
-    lease: LeaseFolder, name: str = "look", nodes: int = 1, **more: JsonValue
+def submit_look(
+    lease: LeaseFolder, name: str = "look", nodes: int = 1, kind: str = "nodes", **more: JsonValue
 ) -> StepFolder:
-    """Put a probe step into the mailbox of a lease; `more` are further inputs."""
+    """Put a step that looks at nodes into the mailbox of a lease; `more` are further inputs."""
     run = SiteFolder(lease.path.parent.parent).run("demo")
     write_record(run.recipe, load_recipe("digits"))
     write_record(run.site, load_site("laptop"))
     spec = StepSpec(
         key=f"demo/{name}/1",
-        kind="probe",
+        kind=kind,
         run_id="demo",
         name=name,
         attempt=1,

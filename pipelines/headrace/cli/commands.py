@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable
-from importlib.metadata import entry_points
 from pathlib import Path
 
 import typer
@@ -23,7 +22,6 @@ from headrace.cli import (
     ledger,
     origins,
     plan,
-    probe,
     results,
     run_list,
     runs,
@@ -36,6 +34,7 @@ from headrace.cli import (
 )
 from headrace.cli.app import EXIT_INTERRUPTED
 from headrace.cli.console import open_console, outlive_readers
+from headrace.entry_points import load_group
 from headrace.errors import HeadraceError, StorageFullError
 from headrace.files.machine import full_words, is_full
 from headrace.processes import end_quickly, tell_children
@@ -46,7 +45,7 @@ COMMANDS = "headrace.commands"
 _PANELS: dict[str, tuple[typer.Typer | Callable[..., None], ...]] = {
     "Run": (
         *(runs.run, sweep.sweep, runs.evaluate, runs.resume, origins.rerun, runs.cancel),
-        *(plan.plan, what_if.what_if, probe.probe),
+        *(plan.plan, what_if.what_if),
     ),
     "Look": (
         *(runs.status, top.top, runs.logs, run_list.app, suites.app, results.results),
@@ -96,8 +95,8 @@ def build() -> typer.Typer:
                 app.add_typer(part, rich_help_panel=panel)
             else:
                 app.command(rich_help_panel=panel)(part)
-    for command in sorted(entry_points(group=COMMANDS)):
-        command.load()(app)
+    for register in load_group(COMMANDS).values():
+        register(app)
     _part_examples(app)
     return app
 

@@ -34,8 +34,14 @@ from headrace.runs.results import (
     write_report,
 )
 from headrace.runs.suites import find_suite, objectives_of
-from headrace.suites.analysis import Marginal, Results, are_folds, range_words, results_of
-from headrace.suites.importance import importance_of
+from headrace.suites.analysis import (
+    Marginal,
+    Results,
+    are_folds,
+    importance_of,
+    range_words,
+    results_of,
+)
 from headrace.suites.names import short_keys
 
 _SHOWN = 10

@@ -28,10 +28,8 @@ from headrace.errors import (
     UserCodeError,
     blaming_user_code,
 )
-from headrace.evaluation.logged import Log
-from headrace.evaluation.outputs import TARGET, kept, named, update
-from headrace.evaluation.parts import LABEL, Column, Part, joined_columns
-from headrace.evaluation.states import state_of
+from headrace.evaluation.batch_outputs import TARGET, Log, kept, named, update
+from headrace.evaluation.merge import LABEL, Column, Part, joined_columns, state_of
 from headrace.recipe.evaluate import EvaluateSpec
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Site

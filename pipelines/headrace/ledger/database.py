@@ -122,7 +122,7 @@ class Database:
             return
         from headrace.ledger import migrations  # half a second that only a missing schema is worth
 
-        if found is not None and found not in migrations.revisions():
+        if found is not None and found > REVISION:
             raise LedgerError(
                 f"The ledger {self.shown} has schema revision {found}, which is newer than "
                 f"{REVISION}, the newest that headrace {__version__} knows",

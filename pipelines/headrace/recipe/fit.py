@@ -65,8 +65,8 @@ def check_packing(recipe: Recipe, site: Site) -> None:
     check_reader(recipe, role)
 
 
-def check_probing(recipe: Recipe, site: Site) -> None:
-    """Refuse to probe a role that the site does not have, or more nodes than it has.
+def check_role(recipe: Recipe, site: Site) -> None:
+    """Refuse a role that the site does not have, or more nodes than it has.
 
     Raises:
         SiteError: The site lacks the role.

@@ -16,7 +16,7 @@ from headrace.recipe.fit import (
     absolute,
     check_evaluation,
     check_packing,
-    check_probing,
+    check_role,
     check_training,
     opened,
 )
@@ -26,6 +26,9 @@ from headrace.recipe.site import Role, Site
 from headrace.states import StepState
 from headrace.steps.mailbox import StepResult
 from headrace.steps.run import failure_of
+
+KINDS = ("train", "pack", "evaluate", "suite")
+"""Kinds of runs that headrace brings; others have one step, of a kind that a package adds."""
 
 _WEIGHTS = (".ckpt", ".pt", ".pth", ".safetensors")
 """Endings of files that `train.init_from` may name; what has none of them may be a run."""
@@ -64,8 +67,8 @@ def steps_of(recipe: Recipe, kind: str) -> tuple[PlannedStep, ...]:
         return packing
     if kind == "evaluate":
         return (PlannedStep(name="evaluate", kind="evaluate", role=role, needs=data),)
-    if kind == "probe":
-        return (PlannedStep(name="probe", kind="probe", role=role),)
+    if kind not in KINDS:
+        return (PlannedStep(name=kind, kind=kind, role=role),)
     if kind == "suite":
         return (*packing, PlannedStep(name="suite", kind="suite", role=role, needs=data))
     checkpoint = ("checkpoint", "train", "checkpoint")
@@ -106,8 +109,8 @@ def fitted(recipe: Recipe, site: Site, kind: str, *, is_from_terminal: bool) -> 
         check_evaluation(recipe, site)
         _check_weights(recipe, site)
         return recipe, site
-    if kind == "probe":
-        check_probing(recipe, site)
+    if kind not in KINDS:
+        check_role(recipe, site)
         return recipe, narrowed(recipe, site)
     check_packing(recipe, site)
     if kind == "train":
@@ -153,7 +156,7 @@ def check_evaluated(recipe: Recipe, dataset: str) -> None:
         RecipeError: A bound names no metric.
     """
     # they bring numpy and xxhash, and Airflow parses this module
-    from headrace.evaluation.plan import plan as plan_evaluation
+    from headrace.evaluation.evaluation_plan import plan as plan_evaluation
     from headrace.files.manifest_file import FILE_NAME, read_manifest
 
     folder = Path(dataset).expanduser()

@@ -14,7 +14,6 @@ from headrace.errors import HeadraceError
 from headrace.files.atomic import read_record, write_record
 from headrace.files.layout import RunFolder
 from headrace.ledger.ledger import open_ledger
-from headrace.probes.records import ProbeOptions
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Site
 from headrace.record import Record
@@ -24,6 +23,7 @@ from headrace.runs.runs import Run
 from headrace.runs.walltime import slots
 from headrace.states import StepState
 from headrace.steps.mailbox import StepStatus
+from headrace.steps.step_kinds import StepOptions
 from headrace.suites.records import SuiteSummary
 
 if TYPE_CHECKING:
@@ -66,10 +66,12 @@ class Prediction(Record):
     made_at: float
 
 
-def predict(recipe: Recipe, site: Site, kind: str, probe: ProbeOptions | None = None) -> Prediction:
+def predict(
+    recipe: Recipe, site: Site, kind: str, options: StepOptions | None = None
+) -> Prediction:
     """What a run of this kind will take, by earlier ones of the recipe on the site.
 
-    Of a probe those tell that measured the same.
+    Of a kind with options those tell that were given the same.
     """
     from headrace.costs.forecast import eta
 
@@ -78,7 +80,7 @@ def predict(recipe: Recipe, site: Site, kind: str, probe: ProbeOptions | None = 
         one
         for role in sorted({step.role for step in steps})
         for one in earlier(recipe, site, role)
-        if one.probe == probe
+        if one.options == options
     ]
     packed = [one for one in taken if one.kind == "pack"]
     parts = [part for step in steps if (part := _part(step, recipe, site, taken))]
@@ -139,7 +141,7 @@ def note_prediction(run: Run) -> None:
     try:
         if read_record(run.folder.prediction, Prediction) is None:
             asked = run.request
-            found = predict(run.recipe, run.site, asked.kind, asked.probe)
+            found = predict(run.recipe, run.site, asked.kind, asked.options)
             write_record(run.folder.prediction, found)
     except HeadraceError as error:  # a run does not fail for want of a forecast
         logger.warning("Nothing is foretold of run %s: %s", run.run_id, error.what)

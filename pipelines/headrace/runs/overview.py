@@ -22,7 +22,7 @@ from headrace.runs.costs import Cost, run_cost
 from headrace.runs.flow import PlannedStep, steps_of
 from headrace.runs.foresight import Ahead, ahead_of
 from headrace.runs.leases import lost_nodes
-from headrace.runs.provenance import images_kept, owner_is_gone, owner_process
+from headrace.runs.provenance import owner_is_gone, owner_process, read_provenance
 from headrace.runs.runs import Run, open_run
 from headrace.runs.settling import why_no_room
 from headrace.runs.steps import ended_of
@@ -183,7 +183,7 @@ def overview(run_id: str) -> RunView:
     use = newest_use(run.folder) if trains else Use()
     asked = () if owner_process(run.request.owner) is None else run.request.words
     changed = tuple(each.words for each in run.request.resumed)
-    told = {"asked": asked, "changed": changed, "images": images_kept(run.folder)}
+    told = {"asked": asked, "changed": changed, "images": read_provenance(run.folder).images}
     known = known.model_copy(update={**told, "steps": steps, "use": use})
     is_watched = not record.state.is_final and not known.owner_is_gone
     try:

@@ -112,8 +112,8 @@ def write_report(
 
     Objectives in place of those that the suite sought may be given.
     """
-    from headrace.evaluation.report import render
-    from headrace.suites.report import Told, suite_report
+    from headrace.report.html import render
+    from headrace.suites.suite_report import Told, suite_report
 
     folder = RunFolder(Path(record.folder))
     rows = trials_of(record)

@@ -168,7 +168,7 @@ class _Trial:
         write_record(run.recipe, load_recipe(_ANY_RECIPE))
         write_record(run.site, self._site)
         step = mailbox.submit(self.folder, StepSpec(
-            key=f"{self.folder.lease_id}/look/1", kind="probe", run_id="", name="look", attempt=1,
+            key=f"{self.folder.lease_id}/look/1", kind="nodes", run_id="", name="look", attempt=1,
             run_folder=str(run.path), inputs={"nodes": 1},
         ))  # fmt: skip
         while self._state().is_active and not self._is_late():

@@ -292,8 +292,8 @@ def _put(run: Run, record: AttemptRecord) -> Ticket:
 def _inputs(run: Run, planned: PlannedStep) -> dict[str, JsonValue]:
     """What a step is given: by earlier ones of the run, or of the run that it evaluates."""
     request = run.request
-    if request.probe is not None:
-        return {"nodes": run.recipe.train.nodes, "probe": request.probe.model_dump(mode="json")}
+    if request.options is not None:
+        return {"nodes": run.recipe.train.nodes, "options": request.options}
     if not request.of:
         return planned.inputs(outputs_of(run.run_id))
     watched = {"watched": open_ledger().run(request.of).folder} if request.watch else {}

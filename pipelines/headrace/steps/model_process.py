@@ -46,7 +46,7 @@ _LOOK_S = 0.25
 _Answer = tuple[Any, Exception | None]
 """What a call gave, or raised."""
 
-_IMPORTED = ("headrace.training.rank", "headrace.evaluation.predict", "headrace.probes.measure")
+_IMPORTED = ("headrace.training.rank", "headrace.evaluation.predict")
 
 VARYING = frozenset(
     (

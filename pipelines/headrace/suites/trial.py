@@ -18,7 +18,7 @@ from headrace.clusters.cancellable_call import wanted
 from headrace.clusters.fleet import Fleet
 from headrace.clusters.gpus import Gpu
 from headrace.errors import HeadraceError, StepCancelledError, StepError
-from headrace.evaluation.step import evaluate, own_predictor
+from headrace.evaluation.evaluate_step import evaluate, own_predictor
 from headrace.files.atomic import is_there, read_record, read_text, write_record
 from headrace.files.layout import RunFolder, StepFolder
 from headrace.recipe.recipe import Recipe

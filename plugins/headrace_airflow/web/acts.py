@@ -13,7 +13,7 @@ from headrace.errors import UserError
 from headrace.files.layout import LeaseFolder
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.records import RunRecord
-from headrace.recipe.overrides import check_from_outside
+from headrace.recipe.from_outside import check_from_outside
 from headrace.record import Record
 from headrace.runs.audit import AIRFLOW, Actor, note
 from headrace.runs.runs import open_run

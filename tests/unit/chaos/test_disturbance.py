@@ -6,13 +6,13 @@ from pathlib import Path
 import psutil
 import pytest
 
+from chaos.campaign.disturbance import Disturbance
+from chaos.campaign.processes import Processes
+from chaos.campaign.trials import Trial
 from headrace.files.atomic import write_record
 from headrace.files.layout import SiteFolder
 from headrace.states import StepState
 from headrace.steps.mailbox import StepResult, StepSpec
-from headrace_chaos.disturbance import Disturbance
-from headrace_chaos.processes import Processes
-from headrace_chaos.trials import Trial
 from support.sleepers import sleeper
 from support.waiting import wait_until
 

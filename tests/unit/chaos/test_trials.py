@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from headrace_chaos.trials import TARGETS, draw
+from chaos.campaign.trials import TARGETS, draw
 
 LOST_AFTER_S = 8.0
 

@@ -47,11 +47,11 @@ def test_the_help_is_short_and_in_parts() -> None:
 
 
 WITHOUT_JSON = """
-demo up down env password cancel logs shell schema chaos
+demo up down env password cancel logs shell schema
 suite watch, suite logs, suite pause, suite resume, suite cancel, suite retry, suite prioritize
 suite add, lease close, lease reap, lease adopt, lease shell, cloud destroy, example digits
 ledger migrate, ledger export, ledger url, bench read, bench pack, bench stage, bench train
-bench s3, bench suite, bench ledger, bench foresight, bench
+bench s3, bench suite, bench foresight, bench
 """
 
 

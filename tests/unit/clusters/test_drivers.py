@@ -16,7 +16,7 @@ from headrace.recipe.site import Role
 from headrace.states import FailureClass, StepState
 from headrace.steps import mailbox
 from headrace.steps.mailbox import StepSpec, StepStatus
-from support.leases import submit_probe
+from support.leases import submit_look
 from support.rank_processes import DRIVERS
 from support.small_disk import fill, small_disk
 from support.waiting import wait_until
@@ -60,7 +60,7 @@ def _tick_until_done(drivers: Drivers) -> None:
 
 def test_runs_each_step_once_and_records_the_exit(lease: LeaseFolder) -> None:
     """Without a ready lease the probe fails, in words; the driver itself ends in good order."""
-    first, second = submit_probe(lease, "first"), submit_probe(lease, "second")
+    first, second = submit_look(lease, "first"), submit_look(lease, "second")
     drivers = Drivers(lease, os.environ)
     drivers.check()
     assert drivers.num_running == 2
@@ -80,7 +80,7 @@ def test_runs_each_step_once_and_records_the_exit(lease: LeaseFolder) -> None:
 
 def test_a_step_whose_host_was_killed_is_not_run_twice(lease: LeaseFolder) -> None:
     """pains 6: the driver died with its host; the step ends as lost, never twice."""
-    folder = submit_probe(lease)
+    folder = submit_look(lease)
     write_record(folder.status, StepStatus(state=StepState.RUNNING))
     drivers = Drivers(lease, os.environ)
     drivers.check()
@@ -91,7 +91,7 @@ def test_a_step_whose_host_was_killed_is_not_run_twice(lease: LeaseFolder) -> No
 
 
 def test_a_driver_that_ignores_the_cancel_is_killed(lease: LeaseFolder) -> None:
-    folder = submit_probe(lease)
+    folder = submit_look(lease)
     _hold_drivers(folder)
     drivers = Drivers(lease, os.environ, cancel_grace_s=0.2)
     drivers.check()
@@ -106,7 +106,7 @@ def test_a_driver_that_ignores_the_cancel_is_killed(lease: LeaseFolder) -> None:
 
 
 def test_end_all_leaves_no_process(lease: LeaseFolder) -> None:
-    folder = submit_probe(lease)
+    folder = submit_look(lease)
     _hold_drivers(folder)
     drivers = Drivers(lease, os.environ)
     drivers.check()
@@ -124,7 +124,7 @@ def test_end_all_leaves_no_process(lease: LeaseFolder) -> None:
 
 def test_the_end_of_a_driver_is_recorded_when_a_full_disk_has_room_again(tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk", "256k") as disk:
-        folder = submit_probe(_lease(disk))
+        folder = submit_look(_lease(disk))
         _hold_drivers(folder)
         drivers = Drivers(LeaseFolder(folder.path.parent.parent), os.environ)
         drivers.check()
@@ -145,7 +145,7 @@ def test_the_end_of_a_driver_is_recorded_when_a_full_disk_has_room_again(tmp_pat
 
 
 def test_a_driver_that_dies_leaves_a_word(lease: LeaseFolder) -> None:
-    folder = submit_probe(lease)
+    folder = submit_look(lease)
     _hold_drivers(folder)
     drivers = Drivers(lease, os.environ)
     drivers.check()
@@ -166,7 +166,7 @@ def test_drivers_are_forked_from_a_process_that_was_there_before(
     monkeypatch.setenv("WORD", "set since for workers")
     drivers.warm_up()
     (server,) = _servers()
-    first = submit_probe(lease, "first")
+    first = submit_look(lease, "first")
     _hold_drivers(first)
     drivers.check()
     (driver,) = _started(first)
@@ -177,7 +177,7 @@ def test_drivers_are_forked_from_a_process_that_was_there_before(
     assert result is not None
     assert result.failure is not None
     assert "signal 9" in result.failure.message
-    second = submit_probe(lease, "second")
+    second = submit_look(lease, "second")
     _hold_drivers(second)
     drivers.check()
     (driver,) = _started(second)

@@ -6,9 +6,9 @@ import torch
 from torchmetrics import classification
 
 from headrace.errors import EvaluationError
-from headrace.evaluation.conclude import cards, sample_ids
-from headrace.evaluation.judge import judge
 from headrace.evaluation.metrics import Predictions
+from headrace.evaluation.results import judge
+from headrace.evaluation.write_report import cards, sample_ids
 from headrace.recipe.evaluate import EvaluateSpec
 from headrace.shards.dataset import ShardedDataset
 from support.shards import write_dataset

@@ -23,7 +23,7 @@ from headrace.errors import (
     UserCodeError,
     UserError,
 )
-from headrace.evaluation.own_metrics import own_values
+from headrace.evaluation.own_results import own_values
 from headrace.evaluation.predictor import Predictor, choose_device, load_model
 from headrace.recipe.evaluate import EvaluateSpec
 from headrace.recipe.recipe import Recipe

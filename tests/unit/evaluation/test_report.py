@@ -9,15 +9,20 @@ import pytest
 from PIL import Image
 
 from headrace.evaluation import figures
-from headrace.evaluation.conclude import cards, sample_ids
-from headrace.evaluation.drawing import png
+from headrace.evaluation.evaluation_plan import shortfalls
 from headrace.evaluation.figures import classification_figures, confusion_matrix
-from headrace.evaluation.judge import classification_mistakes, confused_pairs, judge
 from headrace.evaluation.metrics import Predictions, classification_result
-from headrace.evaluation.pictures import picture, to_png, to_waveform
-from headrace.evaluation.plan import shortfalls
-from headrace.evaluation.report import Report, render
+from headrace.evaluation.results import (
+    classification_mistakes,
+    confused_pairs,
+    judge,
+    picture,
+    to_png,
+    to_waveform,
+)
+from headrace.evaluation.write_report import cards, sample_ids
 from headrace.recipe.evaluate import EvaluateSpec
+from headrace.report.html import Report, png, render
 from headrace.shards.dataset import ShardedDataset
 from support.shards import write_dataset
 
@@ -123,8 +128,8 @@ def test_of_many_classes_the_matrix_shows_those_confused_most(monkeypatch):
     assert {"class 7", "class 30", "class 31", "class 500"} < set(names)
     assert len(names) == 25
     assert drawn[0].get_title() == "25 of 1000 classes, those confused most"
-    counts = [text.get_text() for text in drawn[0].texts]
-    assert sorted(counts) == ["50"] * 25 + ["9"] * 2
+    shares = [text.get_text() for text in drawn[0].texts if text.get_visible()]
+    assert sorted(shares) == ["0.15"] * 2 + ["0.85"] * 2 + ["1.00"] * 23
 
 
 def test_of_many_classes_the_table_shows_the_hardest_and_folds_the_others(dataset):

@@ -14,7 +14,6 @@ from headrace.errors import RecipeError
 from headrace.files.atomic import write_json
 from headrace.files.layout import checkpoint_name
 from headrace.ledger.ledger import open_ledger
-from headrace.probes.records import ProbeOptions
 from headrace.recipe.load import load_recipe, load_site
 from headrace.runs.foresight import Ahead, Prediction, noting, predict
 from headrace.runs.history import earlier, known_of
@@ -222,20 +221,6 @@ def test_what_was_foretold_is_kept_and_shown_beside_what_it_took(headrace_home: 
     shown = headrace("status", run.run_id).output
     assert "predicted" in shown
     assert "took" in shown
-
-
-def test_probes_tell_of_those_that_measure_the_same(headrace_home: Path):
-    quick = ProbeOptions(only=("memory",), quick=True)
-    for options, took_s in ((quick, 5.0), (ProbeOptions(), 500.0)):
-        run = make_run(kind="probe", probe=options)
-        attempt_row_of(run, "probe", lease_on_disk(run, "gpu"), kind="probe", number=None,
-                       state=StepState.SUCCEEDED, started_at=1000.0,
-                       finished_at=1000.0 + took_s)  # fmt: skip
-    site = load_site("laptop")
-    for options, took_s in ((quick, 5.0), (ProbeOptions(), 500.0)):
-        (part,) = predict(run.recipe, site, "probe", options).parts
-        assert (part.name, part.seconds, part.num_known) == ("probe", pytest.approx(took_s), 1)
-    assert predict(run.recipe, site, "probe", ProbeOptions(only=("gemm",))).unknown == ("probe",)
 
 
 def test_words_of_what_is_ahead():

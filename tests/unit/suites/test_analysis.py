@@ -16,13 +16,13 @@ from headrace.suites.analysis import (
     best,
     finished,
     front,
+    importance_of,
     marginals,
     points,
     results_of,
     spread,
     varying,
 )
-from headrace.suites.importance import importance_of
 from headrace.suites.names import short_keys
 
 LOSS = (Objective(metric="loss"),)

@@ -7,7 +7,7 @@ import pytest
 from headrace.errors import UnknownNameError
 from headrace.files.atomic import write_json
 from headrace.files.layout import RunFolder
-from headrace.runs.origin import UNKNOWN
+from headrace.runs.code_state import UNKNOWN
 from headrace.steps.history import HistoryRow, training_file
 from headrace.views.curves import compare_page, curves_page
 from support.runs import make_run

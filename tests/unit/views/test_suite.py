@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import optuna
 import pytest
 
 from headrace.errors import UserError
@@ -11,7 +12,7 @@ from headrace.files.atomic import write_record
 from headrace.files.layout import RunFolder
 from headrace.ledger.ledger import open_ledger
 from headrace.runs.results import write_report
-from headrace.suites import figures
+from headrace.suites import suite_report
 from headrace.suites.records import RunningTrial, SuiteSummary
 from headrace.views.suite import suite_page, trials_page
 from support.runs import make_run
@@ -85,18 +86,16 @@ def test_keys_that_are_sampled_by_orders_of_magnitude_are_drawn_so(monkeypatch: 
     )
     journal(run.folder, *(added(at, model__lr=lr, model__hidden=at) for at, lr in LRS.items()))
     journal(run.folder, *(each for at in LRS for each in (started(at), ended(at, 0.5 / at))))
-    drawn: list[tuple[tuple[float, ...], bool]] = []
-    places = figures._places
+    scales = {}
 
-    def seen(values: list[float], *, is_log: bool) -> list[float]:
-        drawn.append((tuple(values), is_log))
-        return places(values, is_log=is_log)
+    def seen(_: object, study: optuna.Study, **__: object) -> bytes:
+        kinds = study.trials[0].distributions.items()
+        scales.update({key: kind.log for key, kind in kinds})
+        return b""
 
-    monkeypatch.setattr(figures, "_places", seen)
+    monkeypatch.setattr(suite_report, "_drawn", seen)
     assert write_report(open_ledger().run(run.run_id)).exists()
-    assert {tuple(sorted(values)): is_log for values, is_log in drawn}[tuple(LRS.values())]
-    assert places(tuple(LRS.values()), is_log=True) == pytest.approx([0.0, 0.5, 1.0])
-    assert places(tuple(LRS.values()), is_log=False)[1] < 0.25
+    assert scales == {"model.lr": True, "model.hidden": False}
 
 
 LRS = {1: 1e-3, 2: 10**-2.5, 3: 1e-2}

@@ -1,0 +1,80 @@
+"""docs/how-to/extend.md: its packages, installed beside headrace, do what the page says."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from headrace.entry_points import load_group
+from headrace.errors import UserError
+from support.runs import make_run
+from support.sources import ROOT
+
+PAGE = (ROOT / "docs" / "how-to" / "extend.md").read_text()
+
+
+def blocks(section: str, language: str) -> str:
+    """The code of a language in a section of the page."""
+    text = PAGE.partition(f"## {section}\n")[2].partition("\n## ")[0]
+    return "\n".join(re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL))
+
+
+def install(folder: Path, name: str, module: str, entry_points: str) -> None:
+    """Lay a package down as pip does: its module, and a folder with what it is."""
+    folder.mkdir(exist_ok=True)
+    (folder / f"{name}.py").write_text(module)
+    info = folder / f"{name}-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(entry_points)
+
+
+@pytest.fixture
+def site_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder that packages are found in, by this process and those that it starts."""
+    folder = tmp_path / "site-packages"
+    monkeypatch.syspath_prepend(folder)
+    monkeypatch.setenv("PYTHONPATH", str(folder))
+    load_group.cache_clear()
+    yield folder
+    load_group.cache_clear()
+
+
+def entry_points_of(section: str) -> str:
+    """What pip makes of the table in the section's pyproject.toml."""
+    group, entries = re.findall(
+        r'\[project\.entry-points\."([\w.]+)"\]\n((?:\w+ = ".*"\n?)+)', blocks(section, "toml")
+    )[0]
+    return f"[{group}]\n{entries}".replace('"', "")
+
+
+def headrace(*words: str) -> str:
+    """What a command prints, of a process of its own: this one has found its commands already."""
+    program = [sys.executable, "-c", "from headrace.cli.app import main; main()"]
+    return subprocess.run([*program, *words], capture_output=True, text=True, check=True).stdout
+
+
+def test_a_command(site_packages: Path, headrace_home: Path):
+    points = entry_points_of("A command")
+    install(site_packages, "headrace_greeting", blocks("A command", "python"), points)
+    assert "Tell the newest runs." in headrace("--help")
+    assert "headrace newest --num 1" in headrace("newest", "--help")
+    run = make_run()
+    assert headrace("newest", "--num", "1") == f"{run.run_id} in {run.folder.path}\n"
+
+
+@pytest.mark.parametrize(
+    ("module", "told"),
+    [("raise ImportError('no torch')", "ImportError: no torch"), ("", "has no attribute 'add'")],
+)
+def test_a_package_that_cannot_be_loaded_is_named(site_packages: Path, module: str, told: str):
+    install(site_packages, "broken_addon", module, "[headrace.commands]\nx = broken_addon:add\n")
+    with pytest.raises(UserError, match=told) as caught:
+        load_group("headrace.commands")
+    assert "The package broken_addon adds 'x' to headrace.commands" in str(caught.value)
+    assert "pip uninstall broken_addon" in str(caught.value)
