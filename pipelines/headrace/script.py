@@ -26,8 +26,8 @@ from headrace.files.atomic import is_there, read_record, write_record
 from headrace.files.layout import RunFolder
 from headrace.recipe.dataset import TRAIN, VALIDATION
 from headrace.steps.context import resolved
+from headrace.training.launch_records import NodeLaunch, NodeReady, Paused, TrainingProgress
 from headrace.training.progress import ScriptReports
-from headrace.training.records import NodeLaunch, NodeReady, Paused, TrainingProgress
 
 if TYPE_CHECKING:  # they import torch, which a script may do without
     from headrace.data.dataset import SampleDataset

@@ -23,7 +23,7 @@ from headrace.runs.provenance import process_owner
 from headrace.runs.runs import Run, RunRequest, create_run
 from headrace.staging.peers import PeerGroup
 from headrace.states import StepState
-from headrace.training.step import train
+from headrace.training.train_step import train
 from support.bad_input import Place
 from support.net_hosts import DATA, NetHosts
 from support.s3_faults import Faults, faulty

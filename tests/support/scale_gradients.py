@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from headrace.errors import RecipeError
 from headrace.training.trainer import SignsOfLife
-from headrace.training.watch import Beat
+from headrace.training.watch_ranks import Beat
 from support.scale_models import (
     RATE,
     WORLD_SIZE,

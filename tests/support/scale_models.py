@@ -19,7 +19,7 @@ from headrace.recipe.load import parse
 from headrace.recipe.train import TrainerSpec
 from headrace.training.checkpoint_callbacks import CheckpointWriter, StepCheckpoints
 from headrace.training.learning_rates import scaling_callbacks
-from headrace.training.model_form import form
+from headrace.training.strategies import form
 from headrace.training.trainer import build_trainer
 
 WORLD_SIZE = 2

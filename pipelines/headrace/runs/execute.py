@@ -53,7 +53,7 @@ _RETRY_PAUSE_S = 3.0
 _ASK_AGAIN_S = 1.0
 _SILENT_PAUSE_S = 10.0
 _RELEASE_S = 20.0
-_JUDGES = "headrace.training.plan"
+_JUDGES = "headrace.training.training_plan"
 """What `flow.judged` imports, and with it numpy: better while the step is under way than after."""
 
 

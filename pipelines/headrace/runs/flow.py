@@ -243,7 +243,7 @@ def _check_dataset(recipe: Recipe, site: Site, dataset: str | None) -> None:
     if dataset is None or recipe.model is None:
         return
     from headrace.files.manifest_file import FILE_NAME, read_manifest
-    from headrace.training.plan import plan_training
+    from headrace.training.training_plan import plan_training
 
     folder = Path(dataset).expanduser()
     if not (folder / FILE_NAME).is_file():

@@ -35,7 +35,7 @@ StepFunction = Callable[[StepContext], dict[str, Any]]
 MODULES = {
     "pack": "headrace.packing.step",
     "stage": "headrace.staging.step",
-    "train": "headrace.training.step",
+    "train": "headrace.training.train_step",
     "evaluate": "headrace.evaluation.evaluate_step",
     "nodes": "headrace.steps.node_facts",
     "suite": "headrace.suites.suite_step",

@@ -38,9 +38,9 @@ from headrace.suites.one_node import OneNode
 from headrace.suites.points import Source, trial_recipe
 from headrace.suites.records import PRUNED, TrialJob
 from headrace.suites.suite_state import Board
-from headrace.training.data import manifest_of
+from headrace.training.data_on_node import manifest_of
 from headrace.training.function import call_function
-from headrace.training.step import completed, train
+from headrace.training.train_step import completed, train
 
 _FROM_TRAINING = ("checkpoint", "best_checkpoint")
 _USELESS = {

@@ -17,7 +17,7 @@ from headrace.files.atomic import read_text, write_record
 from headrace.files.layout import checkpoint_name, kept_name
 from headrace.recipe.train import TrainerSpec
 from headrace.training.checkpoint_writer import CheckpointWriter
-from headrace.training.records import NodeLaunch, Paused
+from headrace.training.launch_records import NodeLaunch, Paused
 
 _LOOK_EVERY_S = 2.0
 

@@ -27,11 +27,11 @@ from headrace.steps.context import StepContext, resolved
 from headrace.steps.model_process import VARYING, KeptProcess, model_environment, python_module
 from headrace.steps.usage import AttemptUsage
 from headrace.training.launch import script_environment
+from headrace.training.launch_records import NodeLaunch, NodeReady, Paused, TrainingProgress
 from headrace.training.own_gpus import own_gpus
 from headrace.training.progress import Follower
-from headrace.training.records import NodeLaunch, NodeReady, Paused, TrainingProgress
 from headrace.training.restarts import Restarts
-from headrace.training.watch import is_unwanted
+from headrace.training.watch_ranks import is_unwanted
 
 _STOPPING_S = 5.0
 _FOLLOW_EVERY_S = 0.5

@@ -31,9 +31,9 @@ from headrace.recipe.site import Site
 from headrace.recipe.targets import uses
 from headrace.steps.context import resolved
 from headrace.steps.model_process import answer_calls
-from headrace.training.failures import describe, to_error, user_trace
 from headrace.training.function import PRELOAD, Called
-from headrace.training.records import FailureKind
+from headrace.training.launch_records import FailureKind
+from headrace.training.rank_failures import describe, to_error, user_trace
 
 _KEY = "train.function"
 _OF_THE_MACHINE = (FailureKind.OUT_OF_MEMORY, FailureKind.NO_SPACE)

@@ -30,13 +30,9 @@ from headrace.staging.peers import PeerGroup, groups_of
 from headrace.steps.context import StepContext, resolved
 from headrace.steps.model_process import start_forked
 from headrace.steps.networks import interface_of, interfaces
-from headrace.training.data import data_on_node, manifest_of
-from headrace.training.failures import PortTakenError, verdict
+from headrace.training.data_on_node import data_on_node, manifest_of
 from headrace.training.launch import free_port, rank_children
-from headrace.training.mpi import run_together
-from headrace.training.own_gpus import own_gpus
-from headrace.training.plan import check_memory, plan_training, training_fingerprint
-from headrace.training.records import (
+from headrace.training.launch_records import (
     LaunchFolder,
     NodeLaunch,
     NodeOutcome,
@@ -46,8 +42,12 @@ from headrace.training.records import (
     TrainingOutcome,
     TrainingProgress,
 )
+from headrace.training.mpi import run_together
+from headrace.training.own_gpus import own_gpus
+from headrace.training.rank_failures import PortTakenError, verdict
 from headrace.training.restarts import Restarts
-from headrace.training.watch import run_watched, tell_failure
+from headrace.training.training_plan import check_memory, plan_training, training_fingerprint
+from headrace.training.watch_ranks import run_watched, tell_failure
 
 _MAX_PORT_CLASHES, _SECRET_BYTES, _STOPPING_S = 5, 32, 5.0
 

@@ -23,9 +23,9 @@ from headrace.data.loader import BatchLoader
 from headrace.files.atomic import write_if_room
 from headrace.files.layout import RunFolder
 from headrace.steps.history import HistoryRow, RankRow, RowWriter, UsageRow, rank_file, usage_file
+from headrace.training.launch_records import NodeLaunch, TrainingProgress
 from headrace.training.learning_rates import rate_factor
 from headrace.training.progress import Meter, training_rows
-from headrace.training.records import NodeLaunch, TrainingProgress
 
 _LEAST_S = 0.1
 _LEAST_USAGE_S = 1.0

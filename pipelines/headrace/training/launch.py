@@ -15,7 +15,7 @@ from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Role
 from headrace.steps.model_process import model_environment, python_module
 from headrace.steps.networks import network_environment
-from headrace.training.records import NodeLaunch, NodeReady
+from headrace.training.launch_records import NodeLaunch, NodeReady
 
 _NO_QUEUE = "^slurm,tm,lsf,gridengine"
 

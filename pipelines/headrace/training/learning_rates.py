@@ -10,7 +10,7 @@ from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.callbacks import EMAWeightAveraging, LearningRateFinder
 from torch.optim import Optimizer
 
-from headrace.recipe.train import EmaSpec, ScaleLrSpec, TrainerSpec
+from headrace.recipe.train import ScaleLrSpec, TrainerSpec
 
 
 def scaling_callbacks(spec: TrainerSpec, global_batch_size: int) -> list[Callback]:
@@ -19,7 +19,13 @@ def scaling_callbacks(spec: TrainerSpec, global_batch_size: int) -> list[Callbac
     if spec.scale_lr is not None:
         found.append(ScaledRate(spec.scale_lr, global_batch_size))
     if spec.ema is not None:
-        found.append(_averaging(spec.ema))
+        found.append(
+            EMAWeightAveraging(
+                decay=spec.ema.decay,
+                update_every_n_steps=spec.ema.every,
+                update_starting_at_step=spec.ema.start,
+            )
+        )
     return found
 
 
@@ -76,9 +82,3 @@ class ScaledRate(Callback):  # type: ignore[misc]
 
         optimizer.register_step_pre_hook(before)
         optimizer.register_step_post_hook(after)
-
-
-def _averaging(spec: EmaSpec) -> EMAWeightAveraging:
-    return EMAWeightAveraging(
-        decay=spec.decay, update_every_n_steps=spec.every, update_starting_at_step=spec.start
-    )

@@ -22,7 +22,7 @@ from headrace.processes import begin_child
 from headrace.recipe.site import Role
 from headrace.steps.context import resolved
 from headrace.training.launch import Placement, launcher_command, placement, rank_children
-from headrace.training.records import (
+from headrace.training.launch_records import (
     FailureKind,
     LaunchFolder,
     NodeLaunch,
@@ -30,7 +30,7 @@ from headrace.training.records import (
     NodeReady,
     RankFailure,
 )
-from headrace.training.watch import START_S, is_over, run_watched, tell_failure
+from headrace.training.watch_ranks import START_S, is_over, run_watched, tell_failure
 
 _LOOK_S = 0.1
 _PATIENCE_S = 3 * GRACE_S

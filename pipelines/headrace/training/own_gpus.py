@@ -12,8 +12,8 @@ from headrace.files.layout import RunFolder, StepFolder
 from headrace.processes import MEMORY
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Role
-from headrace.training.records import NodeLaunch
-from headrace.training.watch import is_unwanted
+from headrace.training.launch_records import NodeLaunch
+from headrace.training.watch_ranks import is_unwanted
 
 
 @contextmanager

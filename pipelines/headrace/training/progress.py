@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, SupportsFloat
 
@@ -28,18 +27,18 @@ from headrace.steps.history import (
     training_file,
 )
 from headrace.steps.usage import AttemptUsage
-from headrace.training.records import (
+from headrace.training.launch_records import (
     LaunchFolder,
     NodeLaunch,
     NodeReady,
     TrainingOutcome,
     TrainingProgress,
 )
-from headrace.training.watch import Beat
+from headrace.training.watch_ranks import Beat
 
 if TYPE_CHECKING:  # they import torch and NumPy
     from headrace.data.loader import BatchLoader
-    from headrace.training.plan import TrainPlan
+    from headrace.training.training_plan import TrainPlan
 
 _MAX_METRICS = 12
 _MAX_JUDGED = 3
@@ -218,19 +217,6 @@ class Follower:
         return known | {"evaluated step": float(newest.step)} | named
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Launch:
-    """One launch of all ranks that got its data."""
-
-    ready: NodeReady
-    start: HistoryRow | None
-    """Where it went on from; None when no step began, or a script told nothing."""
-    batches: int = 0
-    """Those of optimizer steps that it trained on."""
-    data_wait: float = 0.0
-    """Share of its time."""
-
-
 def spent(context: StepContext, began_at: float, ended_at: float) -> AttemptUsage:
     """What the training of a step used between two times, in seconds since the epoch.
 
@@ -240,21 +226,21 @@ def spent(context: StepContext, began_at: float, ended_at: float) -> AttemptUsag
     launches = _launches(context, began_at)
     if not launches:
         return AttemptUsage()
-    launch = launches[0].ready.launch
-    staging_s = sum(each.ready.staging_s for each in launches)
+    launch = launches[0][0].launch
+    staging_s = sum(ready.staging_s for ready, _ in launches)
     told: dict[str, Any] = {}
     if recipe.train.script is not None:  # all of its time is training's, whatever it tells
         told = {"train_s": max(ended_at - began_at - staging_s, 0.0)}
-    started = [(each, each.start) for each in launches if each.start is not None]
+    started = [(ready, start) for ready, start in launches if start is not None]
     if started:
-        start_s = sum(start.at - each.ready.at for each, start in started)
+        start_s = sum(start.at - ready.at for ready, start in started)
         train_s = max(ended_at - began_at - staging_s - start_s, 0.0)
-        last, _ = started[-1]
-        batches = sum(each.batches for each in launches)
+        trained = [_trained(ready, start) for ready, start in started]
+        batches, data_wait = sum(each for each, _ in trained), trained[-1][1]
         told = {
             "start_s": start_s,
             "train_s": train_s,
-            "data_wait_s": last.data_wait * train_s,
+            "data_wait_s": data_wait * train_s,
             "samples": batches * recipe.data.global_batch_size if recipe.model else None,
             **_of_nodes(context.run_folder, began_at, started[0][1].at, train_s),
         }
@@ -268,31 +254,30 @@ def spent(context: StepContext, began_at: float, ended_at: float) -> AttemptUsag
     )
 
 
-def _launches(context: StepContext, began_at: float) -> list[_Launch]:
+def _launches(context: StepContext, began_at: float) -> list[tuple[NodeReady, HistoryRow | None]]:
+    """Launches of all ranks that got their data, and where each went on from.
+
+    That is None when no step began, or a script told nothing.
+    """
     starts = [row for row in read_history(context.run_folder).starts if row.at >= began_at]
-    found: list[_Launch] = []
+    found: list[tuple[NodeReady, HistoryRow | None]] = []
     for path in sorted(context.folder.parts.glob("launch-*"), reverse=True):
         ready = read_record(LaunchFolder(path).ready(0), NodeReady)
         if ready is not None:
             own = [row for row in starts if row.at >= ready.at]
             starts = [row for row in starts if row.at < ready.at]
-            found.insert(0, _launch(ready, own[0] if own else None))
+            found.insert(0, (ready, own[0] if own else None))
     return found
 
 
-def _launch(ready: NodeReady, start: HistoryRow | None) -> _Launch:
+def _trained(ready: NodeReady, start: HistoryRow) -> tuple[int, float]:
+    """Batches of optimizer steps that a launch trained on, and its share of waiting for data."""
     folder = ready.launch.folder
     progress = read_record(folder.progress, TrainingProgress) or _NOTHING
     trained = read_record(folder.trained, TrainingOutcome)
-    if start is None:
-        return _Launch(ready=ready, start=None)
     steps = progress.step if trained is None else trained.steps
-    return _Launch(
-        ready=ready,
-        start=start,
-        batches=max(steps - start.step, 0) // progress.steps_per_batch,
-        data_wait=min(progress.data_wait if trained is None else trained.data_wait, 1.0),
-    )
+    data_wait = progress.data_wait if trained is None else trained.data_wait
+    return max(steps - start.step, 0) // progress.steps_per_batch, min(data_wait, 1.0)
 
 
 def _of_ranks(run: RunFolder, began_at: float) -> dict[str, Any]:
@@ -313,14 +298,16 @@ def _of_ranks(run: RunFolder, began_at: float) -> dict[str, Any]:
 def _of_nodes(run: RunFolder, began_at: float, since: float, train_s: float) -> dict[str, Any]:
     """How busy the nodes were, the mean over them, and the energy of their GPUs together."""
     nodes = [[row for row in rows if row.at >= began_at] for rows in read_usage(run).values()]
-    nodes = [rows for rows in nodes if rows]
-    cpu = [_mean(rows, since, lambda row: row.cpu) for rows in nodes]
-    gpu = [_mean(rows, since, lambda row: row.gpu) for rows in nodes]
-    power = [_mean(rows, since, lambda row: row.gpu_power_w) for rows in nodes]
-    watts = [each for each in power if each is not None]
+
+    def means(value: Callable[[UsageRow], float | None]) -> list[float]:
+        found = (_mean(rows, since, value) for rows in nodes)
+        return [each for each in found if each is not None]
+
+    cpu, gpu = means(lambda row: row.cpu), means(lambda row: row.gpu)
+    watts = means(lambda row: row.gpu_power_w)
     return {
-        "cpu_use": _mean_of(cpu),
-        "gpu_use": _mean_of(gpu),
+        "cpu_use": min(sum(cpu) / len(cpu), 1.0) if cpu else None,
+        "gpu_use": min(sum(gpu) / len(gpu), 1.0) if gpu else None,
         "energy_wh": sum(watts) * train_s / _S_PER_H if watts else None,
     }
 
@@ -328,18 +315,12 @@ def _of_nodes(run: RunFolder, began_at: float, since: float, train_s: float) -> 
 def _mean(
     rows: Sequence[UsageRow], since: float, value: Callable[[UsageRow], float | None]
 ) -> float | None:
-    """Mean over time: each row tells of the time since the one before."""
-    weights = [
-        max(row.at - at, 1e-3)
-        for row, at in zip(rows, (since, *(r.at for r in rows)), strict=False)
+    """Mean over time of what was told: each row tells of the time since the one before."""
+    begins = (since, *(row.at for row in rows))
+    known = [
+        (each, max(row.at - begin, 1e-3))
+        for row, begin in zip(rows, begins, strict=False)
+        if (each := value(row)) is not None
     ]
-    told = [(value(row), weight) for row, weight in zip(rows, weights, strict=True)]
-    known = [(each, weight) for each, weight in told if each is not None]
-    return (
-        sum(each * weight for each, weight in known) / sum(w for _, w in known) if known else None
-    )
-
-
-def _mean_of(values: Sequence[float | None]) -> float | None:
-    known = [each for each in values if each is not None]
-    return min(sum(known) / len(known), 1.0) if known else None
+    whole_s = sum(seconds for _, seconds in known)
+    return sum(each * seconds for each, seconds in known) / whole_s if known else None

@@ -6,11 +6,11 @@ import faulthandler
 import logging
 import os
 import sys
+from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
 from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.loggers import Logger
 from lightning.pytorch.utilities import rank_zero_only
 from lightning.pytorch.utilities.model_helpers import is_overridden
 
@@ -37,16 +37,15 @@ from headrace.training.checkpoint_callbacks import (
     TrainingPausedError,
 )
 from headrace.training.checkpoint_writer import CheckpointWriter
-from headrace.training.failures import describe
 from headrace.training.history_writer import KeepHistory, mean_over_ranks
+from headrace.training.launch_records import NodeReady, TrainingOutcome
 from headrace.training.learning_rates import look_no_more, scaling_callbacks
 from headrace.training.loggers import build_loggers, identity_of
-from headrace.training.meeting import meet
-from headrace.training.model_form import form
 from headrace.training.own_checkpoints import OwnCheckpoints
 from headrace.training.rank_data import settings_of
-from headrace.training.records import NodeReady, TrainingOutcome
-from headrace.training.strategies import ShardedStrategy
+from headrace.training.rank_failures import describe
+from headrace.training.rendezvous import meet
+from headrace.training.strategies import ShardedStrategy, form
 from headrace.training.trainer import (
     LossGuard,
     SignsOfLife,
@@ -54,7 +53,7 @@ from headrace.training.trainer import (
     StopAtStep,
     build_trainer,
 )
-from headrace.training.watch import Beat
+from headrace.training.watch_ranks import Beat
 
 logger = logging.getLogger(__name__)
 
@@ -75,7 +74,10 @@ class _RankTraining:
 
     def run(self) -> None:
         """Train from the checkpoint or from scratch to the end; rank 0 leaves the outcome."""
-        data = self._data()
+        given = (self._recipe, self._site)
+        data = HeadraceDataModule(
+            settings_of(self._node, self._rank, given, self._allowed, self._traffic)
+        )
         model = self._model()
         guard = LossGuard(self._recipe.trainer.stop_on_nan)
         saving = self._saving(guard)
@@ -94,18 +96,9 @@ class _RankTraining:
                     weights_only=not pickled,
                 )
         finally:
-            self._tell_streamed()
+            if self._traffic.brought != Brought():
+                write_record(self._folder.streamed(self._rank), self._traffic.brought)
         self._finish(trainer, saving, history.data_wait)
-
-    def _data(self) -> HeadraceDataModule:
-        given = (self._recipe, self._site)
-        return HeadraceDataModule(
-            settings_of(self._node, self._rank, given, self._allowed, self._traffic)
-        )
-
-    def _tell_streamed(self) -> None:
-        if self._traffic.brought != Brought():
-            write_record(self._folder.streamed(self._rank), self._traffic.brought)
 
     def _model(self) -> LightningModule:
         target = self._recipe.model
@@ -132,13 +125,11 @@ class _RankTraining:
         return StepCheckpoints(
             self._run.checkpoints,
             every_steps=self._recipe.trainer.checkpoint_every_steps,
-            prune=self._prune,
+            prune=partial(
+                checkpoints.prune, self._run.checkpoints, self._recipe.trainer.keep_checkpoints
+            ),
             writer=writer,
         )
-
-    def _prune(self) -> None:
-        keep = self._recipe.trainer.keep_checkpoints
-        checkpoints.prune(self._run.checkpoints, keep)
 
     def _trainer(
         self,
@@ -148,6 +139,8 @@ class _RankTraining:
         history: KeepHistory,
     ) -> Trainer:
         launch, rank, recipe = self._launch, self._rank, self._recipe.trainer
+        identity = None if rank else identity_of(self._node, self._recipe, self._site)
+        loggers = build_loggers(self._recipe, self._allowed, self._run.tensorboard, identity)
         evaluate = self._recipe.evaluate
         beat = SignsOfLife(Beat(self._folder.beat(rank)))
         seed = StepSeed(self._recipe.seed, recipe.data_rank(rank))
@@ -166,14 +159,10 @@ class _RankTraining:
             launch.num_nodes,
             launch.ranks_per_node,
             callbacks=[beat, seed, *scaling, *named, *last],
-            logger=self._loggers() or False,
+            logger=loggers or False,
             default_root_dir=str(self._run.path),
             limit_val_batches=None if data.has_validation else 0,
         )
-
-    def _loggers(self) -> list[Logger]:
-        identity = None if self._rank else identity_of(self._node, self._recipe, self._site)
-        return build_loggers(self._recipe, self._allowed, self._run.tensorboard, identity)
 
     def _finish(self, trainer: Trainer, saving: StepCheckpoints, data_wait: float) -> None:
         logged = {name: float(value) for name, value in trainer.callback_metrics.items()}

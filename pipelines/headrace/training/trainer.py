@@ -20,7 +20,7 @@ from headrace.errors import NotFiniteLossError
 from headrace.recipe.train import TrainerSpec
 from headrace.training.history_writer import whole_loss
 from headrace.training.strategies import make_strategy
-from headrace.training.watch import Beat
+from headrace.training.watch_ranks import Beat
 
 _INTERVAL_S = 1.0
 
@@ -133,10 +133,6 @@ class LossGuard(Callback):  # type: ignore[misc]
             )
 
 
-def _tell_nothing() -> None:
-    """In place of what Lightning tells all ranks of SIGTERM."""
-
-
 class SignsOfLife(Callback):  # type: ignore[misc]
     """Beats at every batch, and lets SIGTERM end the rank at once.
 
@@ -150,7 +146,7 @@ class SignsOfLife(Callback):  # type: ignore[misc]
     def on_train_start(self, trainer: Trainer, *_: Any) -> None:
         """Beat, and take SIGTERM back from Lightning."""
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        trainer.fit_loop.epoch_loop._broadcast_sigterm_tensor = _tell_nothing  # noqa: SLF001
+        trainer.fit_loop.epoch_loop._broadcast_sigterm_tensor = lambda: None  # noqa: SLF001
         self._beat.tick()
 
     def _tick(self, *_: Any) -> None:

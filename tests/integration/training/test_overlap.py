@@ -13,14 +13,9 @@ import pytest
 from headrace.files.manifest_file import read_manifest
 from headrace.objects.store import LocalStore
 from headrace.staging.staged import ensure_staged
+from headrace.steps.context import StepContext
 from support.shards import write_dataset
-from support.training import (
-    CODE,
-    make_context,
-    make_recipe,
-    make_site,
-    train_here,
-)
+from support.training import blob_step, events_of, train_here
 from support.waiting import wait_until
 
 pytestmark = pytest.mark.slow
@@ -39,20 +34,8 @@ def dataset(tmp_path_factory) -> Path:
     return folder
 
 
-def start(folder: Path, *, overlap: bool = True, **model: Any):
-    """A step in `folder`; another call is another attempt of the same run."""
-    (folder / "notes").mkdir(parents=True, exist_ok=True)
-    recipe = make_recipe(
-        {
-            "seed": 5,
-            "code": [str(CODE)],
-            "stage": {"overlap": overlap},
-            "data": {"global_batch_size": 8, "prefetch": 2},
-            "model": {"_target_": "blob_models.BlobModel", "notes": str(folder / "notes"), **model},
-            "trainer": {"accelerator": "cpu", "max_epochs": 2, "checkpoint_every_steps": 3},
-        }
-    )
-    return make_context(folder, recipe, make_site(folder, allowed_code=[str(CODE)]))
+def start(folder: Path, **model: Any) -> StepContext:
+    return blob_step(folder, model, stage={"overlap": True}, data={"prefetch": 2})
 
 
 def notes(folder: Path) -> list[dict[str, Any]]:
@@ -110,6 +93,5 @@ def test_training_starts_before_all_is_staged_and_its_order_is_the_same(
     assert outputs["weights_xxh3"] == expected["weights_xxh3"]
     assert outputs["restarts"] >= 1
     assert outputs["staged_meanwhile"]
-    events = [json.loads(line) for line in context.folder.events.read_text().splitlines()]
-    staged = [event for event in events if event["event"] == "staged_meanwhile"]
+    staged = events_of(context, "staged_meanwhile")
     assert staged[-1]["num_bytes"] == read_manifest(dataset).num_bytes

@@ -13,7 +13,7 @@ from headrace.checkpoints import files as checkpoints
 from headrace.checkpoints.weights import weights_hash
 from headrace.files.atomic import read_record, write_record
 from headrace.files.layout import checkpoint_name
-from headrace.training.records import TrainingOutcome
+from headrace.training.launch_records import TrainingOutcome
 
 
 def save(folder: Path, step: int) -> Path:

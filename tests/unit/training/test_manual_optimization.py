@@ -18,10 +18,10 @@ from headrace.files.atomic import read_record
 from headrace.files.layout import RunFolder
 from headrace.training import history_writer
 from headrace.training.history_writer import KeepHistory
-from headrace.training.plan import TrainPlan
+from headrace.training.launch_records import TrainingProgress
 from headrace.training.progress import Follower
-from headrace.training.records import TrainingProgress
 from headrace.training.trainer import LossGuard
+from headrace.training.training_plan import TrainPlan
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*does not have many workers"),

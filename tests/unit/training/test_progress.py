@@ -14,8 +14,8 @@ from headrace.files.layout import RunFolder, StepFolder
 from headrace.files.lines import append_line
 from headrace.steps.history import EvaluatedRow, evaluated_file
 from headrace.training import progress
+from headrace.training.launch_records import TrainingProgress
 from headrace.training.progress import Follower, Meter
-from headrace.training.records import TrainingProgress
 
 
 def test_the_share_of_time_that_batches_were_waited_for_is_told(

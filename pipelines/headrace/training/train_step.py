@@ -14,15 +14,15 @@ from headrace.files.manifest import Manifest
 from headrace.recipe.gang_size import gang_size
 from headrace.steps.context import Skipped, StepContext, skipped_shards
 from headrace.training.checkpoint_copies import CheckpointCopies
-from headrace.training.data import manifest_of
+from headrace.training.data_on_node import manifest_of
 from headrace.training.function import call_function
 from headrace.training.gang import Gang
-from headrace.training.plan import (
+from headrace.training.launch_records import TrainingOutcome, TrainingProgress
+from headrace.training.progress import Follower, spent
+from headrace.training.training_plan import (
     plan_training,
     training_fingerprint,
 )
-from headrace.training.progress import Follower, spent
-from headrace.training.records import TrainingOutcome, TrainingProgress
 
 
 def run(context: StepContext) -> dict[str, Any]:

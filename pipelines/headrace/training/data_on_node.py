@@ -20,7 +20,7 @@ from headrace.recipe.site import Site
 from headrace.staging.bringing import Arrival
 from headrace.staging.gang_store import Brought
 from headrace.staging.staged import StagedCopy, StagingOptions, staged
-from headrace.training.records import NodeLaunch, NodeStaged
+from headrace.training.launch_records import NodeLaunch, NodeStaged
 
 _LOOK_S = 0.2
 

@@ -2,7 +2,7 @@
 
 PyTorch's own rendezvous listens on all interfaces, and asks nobody who they are.
 
-`python -m headrace.training.meeting ADDRESS:PORT RANK WORLD_SIZE GPUS` tries it out before any
+`python -m headrace.training.rendezvous ADDRESS:PORT RANK WORLD_SIZE GPUS` tries it out before any
 training: a small all-reduce between nodes, one process each.
 """
 
@@ -25,7 +25,7 @@ from torch.distributed import (  # type: ignore[attr-defined]
 )
 
 from headrace.steps.networks import interface_of, interfaces
-from headrace.training.records import NodeLaunch
+from headrace.training.launch_records import NodeLaunch
 
 _TRIAL_TIMEOUT = timedelta(seconds=60)
 _TIMEOUT = timedelta(minutes=30)

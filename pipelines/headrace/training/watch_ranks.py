@@ -13,9 +13,9 @@ from headrace.children import Child, ChildEnd, ChildGroup, Process, start_progra
 from headrace.clusters.cancellable_call import wanted
 from headrace.files.atomic import is_there, read_record, write_text
 from headrace.files.layout import StepFolder
-from headrace.training.failures import script_failure
 from headrace.training.launch import rank_name
-from headrace.training.records import FailureKind, NodeLaunch, NodeOutcome, RankFailure
+from headrace.training.launch_records import FailureKind, NodeLaunch, NodeOutcome, RankFailure
+from headrace.training.rank_failures import script_failure
 
 _LOOK_EVERY_S = 0.25
 _DUMP_S = 1.0

@@ -22,7 +22,7 @@ from headrace.errors import (
     WorkerLostError,
 )
 from headrace.states import FailureClass
-from headrace.training.records import FailureKind, NodeOutcome, RankFailure
+from headrace.training.launch_records import FailureKind, NodeOutcome, RankFailure
 
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 _MACHINE = (errno.EIO, errno.ESTALE, errno.ENODEV, errno.EROFS)

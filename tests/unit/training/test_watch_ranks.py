@@ -9,17 +9,14 @@ from pathlib import Path
 import pytest
 
 from headrace.children import Child, ChildGroup
-from headrace.training.records import NodeLaunch
-from headrace.training.watch import Beat, RankWatch
+from headrace.training.launch_records import NodeLaunch
+from headrace.training.watch_ranks import Beat, RankWatch
+from support.training import make_launch
 
 
 @pytest.fixture
 def launch(tmp_path: Path) -> NodeLaunch:
-    made = NodeLaunch(
-        run_folder=str(tmp_path / "run"), step_folder=str(tmp_path / "step"), dataset="",
-        number=1, node_index=0, node_name="node-0", num_nodes=1, ranks_per_node=1,
-        host="127.0.0.1", master_address="127.0.0.1", master_port=0, resume=None,
-    )  # fmt: skip
+    made = make_launch(tmp_path)
     made.folder.path.mkdir(parents=True)
     return made
 
@@ -42,7 +39,7 @@ def test_a_rank_does_not_hang_because_the_clock_was_set(
 def test_a_script_hangs_only_if_it_has_reported_before(
     launch: NodeLaunch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, reports: bool
 ) -> None:
-    monkeypatch.setattr("headrace.training.watch.START_S", 0.0)
+    monkeypatch.setattr("headrace.training.watch_ranks.START_S", 0.0)
     code = ("-c", "import time; time.sleep(600)")
     command = (sys.executable, "-m", "headrace.processes", "--", sys.executable, *code)
     child = Child(name="rank 0", command=command, log=tmp_path / "rank-0.log")
