@@ -29,7 +29,7 @@ from headrace.files.private import make_private
 from headrace.ledger.database import Database, default_url
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.records import AttemptRecord, LeaseRecord, RunRecord
-from headrace.processes import ProcessIdentity
+from headrace.processes.identity import ProcessIdentity
 from headrace.runs import leases
 from headrace.runs.counting import note_machines
 from headrace.runs.runs import Run, RunRequest, create_run, recorded, run_of_folder

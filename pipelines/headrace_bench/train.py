@@ -21,7 +21,7 @@ from headrace.clusters.records import LeaseSpec
 from headrace.errors import LeaseError, StepError, UserError
 from headrace.files.atomic import write_record
 from headrace.files.layout import LeaseFolder, SiteFolder
-from headrace.processes import ProcessIdentity
+from headrace.processes.identity import ProcessIdentity
 from headrace.recipe.load import parse
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Site

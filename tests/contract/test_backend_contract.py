@@ -26,7 +26,7 @@ from headrace.clusters.records import HostRecord
 from headrace.clusters.scheduler import make_keys
 from headrace.files.atomic import read_record, write_record
 from headrace.files.layout import LeaseFolder, SiteFolder
-from headrace.processes import ProcessIdentity
+from headrace.processes.identity import ProcessIdentity
 from headrace.recipe.site import Role
 from headrace.states import LeaseState, StepState
 from headrace.steps import mailbox

@@ -26,7 +26,7 @@ from headrace.errors import SiteError, UnknownNameError, UserError
 from headrace.files.atomic import write_record
 from headrace.files.layout import LeaseFolder, SiteFolder
 from headrace.ledger.ledger import open_ledger
-from headrace.processes import ProcessIdentity
+from headrace.processes.identity import ProcessIdentity
 from headrace.recipe.site import Role
 from headrace.runs.reaper import reap
 from headrace.states import LeaseState

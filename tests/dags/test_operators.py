@@ -34,7 +34,7 @@ from headrace.errors import (
 from headrace.files.atomic import read_record, write_record
 from headrace.ledger.ledger import open_ledger
 from headrace.probes.records import ProbeOptions
-from headrace.processes import ProcessIdentity
+from headrace.processes.identity import ProcessIdentity
 from headrace.recipe.base import Target
 from headrace.recipe.load import load_site
 from headrace.runs.audit import refused_requests

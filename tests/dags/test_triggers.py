@@ -13,7 +13,7 @@ from headrace.clusters.lease_status import write_heartbeat
 from headrace.clusters.records import Ending, HostRecord, LeaseInfo, LeaseSpec
 from headrace.files.atomic import write_record
 from headrace.files.layout import LeaseFolder
-from headrace.processes import ProcessIdentity
+from headrace.processes.identity import ProcessIdentity
 from headrace.recipe.site import Role
 from headrace.runs import overview as watch
 from headrace.states import LeaseState, StepState

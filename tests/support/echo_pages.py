@@ -14,7 +14,7 @@ from headrace.clusters.records import LeaseInfo
 from headrace.clusters.scheduler import make_keys
 from headrace.files.atomic import write_json, write_record
 from headrace.files.layout import LeaseFolder
-from headrace.processes import ProcessIdentity
+from headrace.processes.identity import ProcessIdentity
 from headrace.runs.runs import Run
 from support.runs import lease_on_disk
 

@@ -10,7 +10,7 @@ from headrace.clusters import client
 from headrace.clusters.records import LeaseSpec
 from headrace.files.atomic import write_record
 from headrace.files.layout import LeaseFolder, SiteFolder, StepFolder
-from headrace.processes import ProcessIdentity
+from headrace.processes.identity import ProcessIdentity
 from headrace.recipe.load import load_recipe, load_site
 from headrace.recipe.site import Role
 from headrace.states import LeaseState

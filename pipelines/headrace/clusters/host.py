@@ -29,7 +29,7 @@ from headrace.clusters.records import Ending, HostRecord, LeaseInfo, LeaseSpec
 from headrace.errors import HeadraceError, SilentError
 from headrace.files.atomic import is_there, read_record, read_text, write_if_room, write_record
 from headrace.files.layout import LeaseFolder
-from headrace.processes import ProcessIdentity, tell_children
+from headrace.processes.identity import ProcessIdentity, tell_children
 from headrace.states import LeaseState
 
 logger = logging.getLogger(__name__)

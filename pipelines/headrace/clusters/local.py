@@ -24,7 +24,7 @@ from headrace.clusters.records import LeaseSpec
 from headrace.errors import LeaseError
 from headrace.files.atomic import is_there, read_record
 from headrace.files.layout import LeaseFolder
-from headrace.processes import end_processes
+from headrace.processes.identity import end_processes
 
 logger = logging.getLogger(__name__)
 

@@ -25,7 +25,7 @@ from headrace.clusters.scheduler import address, prepare, security, worker_optio
 from headrace.errors import LeaseError
 from headrace.files.atomic import is_there
 from headrace.files.layout import LeaseFolder
-from headrace.processes import die_with_parent
+from headrace.processes.identity import die_with_parent
 
 logger = logging.getLogger(__name__)
 

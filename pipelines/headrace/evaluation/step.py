@@ -15,7 +15,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from headrace.children import Child
 from headrace.clusters.cancellable_call import check_wanted, node_name, wanted
 from headrace.clusters.fleet import Fleet
 from headrace.errors import RecipeError, WorkerLostError
@@ -30,13 +29,15 @@ from headrace.evaluation.plan import (
 )
 from headrace.evaluation.watch import watch
 from headrace.files.layout import RunFolder, StepFolder
-from headrace.processes import ProcessIdentity
+from headrace.processes.children import Child
+from headrace.processes.identity import ProcessIdentity
+from headrace.processes.kept_process import KeptProcess
 from headrace.recipe.dataset import packed_split
 from headrace.recipe.site import Role
 from headrace.staging.peers import PeerGroup, groups_of
 from headrace.staging.staged import StagingOptions, staged
 from headrace.steps.context import StepContext, resolved
-from headrace.steps.model_process import KeptProcess, model_environment, python_module, start_forked
+from headrace.steps.model_process import model_environment, python_module, start_forked
 from headrace.steps.usage import AttemptUsage
 
 logger = logging.getLogger(__name__)

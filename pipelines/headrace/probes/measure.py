@@ -10,7 +10,7 @@ from headrace.errors import StepError
 from headrace.files.atomic import read_record, write_record
 from headrace.probes.records import Findings
 from headrace.probes.requests import Request, answer_file
-from headrace.processes import begin_child
+from headrace.processes.identity import begin_child
 
 
 def main(arguments: list[str]) -> int:

@@ -14,13 +14,13 @@ from pathlib import Path
 
 import psutil
 
-from headrace.children import Child, ChildGroup
 from headrace.clusters.cancellable_call import wanted
 from headrace.errors import StepError
 from headrace.files import tiers
 from headrace.files.atomic import read_record, write_record
 from headrace.probes.records import Findings
 from headrace.probes.requests import Request, Target, answer_file
+from headrace.processes.children import Child, ChildGroup
 from headrace.recipe.site import Tier
 from headrace.steps.model_process import python_module, start_forked
 

@@ -18,7 +18,7 @@ from pydantic import JsonValue
 from headrace.errors import RecipeError, without_secrets
 from headrace.files.atomic import read_bytes, write_bytes, write_json
 from headrace.files.layout import RunFolder
-from headrace.processes import ProcessIdentity
+from headrace.processes.identity import ProcessIdentity
 from headrace.recipe.accounts import account
 from headrace.recipe.difference import differences
 from headrace.recipe.load import BUILT_IN, load_recipe, locate

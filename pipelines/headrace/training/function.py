@@ -14,16 +14,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from headrace.children import Child
 from headrace.clusters.fleet import Fleet, Node
 from headrace.errors import StepError, UserCodeError, WorkerLostError
 from headrace.files.atomic import read_record
 from headrace.files.layout import RunFolder, StepFolder
-from headrace.fork_server import ForkServers
+from headrace.processes.children import Child
+from headrace.processes.fork_server import ForkServers
+from headrace.processes.kept_process import KeptProcess
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Role
 from headrace.steps.context import StepContext, resolved
-from headrace.steps.model_process import VARYING, KeptProcess, model_environment, python_module
+from headrace.steps.model_process import VARYING, model_environment, python_module
 from headrace.steps.usage import AttemptUsage
 from headrace.training import checkpoints
 from headrace.training.follower import Follower

@@ -13,7 +13,6 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-from headrace.children import start_program
 from headrace.clusters.fleet import Fleet, Node
 from headrace.data.streaming import in_turn
 from headrace.data.targets import check_code
@@ -22,6 +21,7 @@ from headrace.files.atomic import read_record, write_record, write_text
 from headrace.files.layout import RunFolder
 from headrace.files.machine import available_memory_bytes
 from headrace.files.manifest import Manifest
+from headrace.processes.children import start_program
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Role, Site
 from headrace.staging.gang_store import Brought

@@ -28,7 +28,7 @@ from headrace.errors import (
 )
 from headrace.files.atomic import read_record, write_record, write_text
 from headrace.files.layout import RunFolder, checkpoint_name
-from headrace.processes import ProcessIdentity
+from headrace.processes.identity import ProcessIdentity
 from headrace.shards.dataset import ShardedDataset
 from headrace.steps.history import read_history
 from headrace.steps.mailbox import request_cancel

@@ -13,7 +13,7 @@ from headrace.cli.profile import numbers
 from headrace.errors import StepError, UserError
 from headrace.files.atomic import read_record, write_record
 from headrace.files.layout import StepFolder
-from headrace.processes import ProcessIdentity
+from headrace.processes.identity import ProcessIdentity
 from headrace.runs import profiles
 from headrace.runs.profiles import first_step
 from headrace.runs.runs import Run

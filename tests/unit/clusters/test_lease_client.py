@@ -25,7 +25,7 @@ from headrace.clusters.scheduler import make_keys
 from headrace.errors import LeaseError, SiteError, UnknownNameError
 from headrace.files.atomic import write_record, write_text
 from headrace.files.layout import LeaseFolder, SiteFolder
-from headrace.processes import ProcessIdentity
+from headrace.processes.identity import ProcessIdentity
 from headrace.recipe.site import Role
 from headrace.states import FailureClass, LeaseState
 

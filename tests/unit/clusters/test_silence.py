@@ -17,7 +17,7 @@ from headrace.clusters.records import Ending, HostRecord, LeaseSpec
 from headrace.files.atomic import write_record, write_text
 from headrace.files.layout import LeaseFolder, SiteFolder
 from headrace.files.locks import locked
-from headrace.processes import ProcessIdentity
+from headrace.processes.identity import ProcessIdentity
 from headrace.recipe.site import Role
 from headrace.states import LeaseState
 from support.late_files import late_files

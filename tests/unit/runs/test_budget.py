@@ -21,7 +21,7 @@ from headrace.errors import BatchError, BudgetError, UserError
 from headrace.files.atomic import write_record
 from headrace.files.lines import read_lines
 from headrace.ledger.ledger import open_ledger
-from headrace.processes import ProcessIdentity
+from headrace.processes.identity import ProcessIdentity
 from headrace.recipe.load import BUILT_IN, load_site
 from headrace.recipe.suite import SuiteSpec
 from headrace.runs import budget, reaper

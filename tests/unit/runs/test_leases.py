@@ -16,7 +16,7 @@ from headrace.errors import CapacityError, OwnLeasesError
 from headrace.files.atomic import write_record
 from headrace.files.layout import StepFolder
 from headrace.ledger.ledger import open_ledger
-from headrace.processes import ProcessIdentity
+from headrace.processes.identity import ProcessIdentity
 from headrace.runs import leases
 from headrace.runs.bad_nodes import bad_nodes, not_the_nodes
 from headrace.runs.leases import RELEASED, release

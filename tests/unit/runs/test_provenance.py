@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.processes import ProcessIdentity
+from headrace.processes.identity import ProcessIdentity
 from headrace.recipe.load import BUILT_IN
 from headrace.runs.provenance import owner_is_gone, owner_process, process_owner
 from headrace.runs.working_tree import MAX_DIFF_BYTES, git_state, uncommitted

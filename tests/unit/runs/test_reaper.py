@@ -12,7 +12,7 @@ from headrace.files.atomic import write_text
 from headrace.files.layout import StepFolder
 from headrace.files.lines import append_line
 from headrace.ledger.ledger import open_ledger
-from headrace.processes import ProcessIdentity
+from headrace.processes.identity import ProcessIdentity
 from headrace.runs.reaper import end_run, reap
 from headrace.runs.spending import bring_up_to_date
 from headrace.states import FailureClass, LeaseState, StepState

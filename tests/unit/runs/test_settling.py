@@ -14,7 +14,7 @@ from headrace.errors import CapacityError, SilentError
 from headrace.files.atomic import write_record
 from headrace.files.layout import LeaseFolder
 from headrace.ledger.ledger import open_ledger
-from headrace.processes import ProcessIdentity
+from headrace.processes.identity import ProcessIdentity
 from headrace.runs.leases import acquire, release
 from headrace.runs.reaper import end_run
 from headrace.runs.runs import Run

@@ -18,7 +18,7 @@ from headrace.files.atomic import read_record, write_record, write_text
 from headrace.files.layout import StepFolder, checkpoint_name
 from headrace.files.lines import append_line
 from headrace.ledger.ledger import open_ledger
-from headrace.processes import ProcessIdentity
+from headrace.processes.identity import ProcessIdentity
 from headrace.runs.leases import acquire
 from headrace.runs.reaper import end_run
 from headrace.runs.steps import Ticket, cancel_step, collect, start_step

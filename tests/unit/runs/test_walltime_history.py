@@ -14,7 +14,7 @@ from headrace.clusters.records import HostRecord, LeaseInfo, LeaseSpec, PoolReco
 from headrace.files.atomic import read_record, write_record
 from headrace.files.layout import LeaseFolder
 from headrace.ledger.ledger import open_ledger
-from headrace.processes import ProcessIdentity
+from headrace.processes.identity import ProcessIdentity
 from headrace.recipe.load import BUILT_IN, load_recipe, load_site
 from headrace.runs import leases
 from headrace.runs.execute import previews

@@ -12,7 +12,7 @@ from headrace.files.lines import append_line
 from headrace.ledger.database import Database, default_url
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.records import LeaseRecord
-from headrace.processes import ProcessIdentity
+from headrace.processes.identity import ProcessIdentity
 from headrace.runs.runs import Run
 from headrace.states import LeaseState
 from headrace.views.leases import LeaseRow, leases_page

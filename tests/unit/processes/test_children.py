@@ -12,8 +12,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from headrace.children import Child, ChildEnd, ChildGroup, Process, start_program
-from headrace.fork_server import ForkServers
+from headrace.processes.children import Child, ChildEnd, ChildGroup, Process, start_program
+from headrace.processes.fork_server import ForkServers
 from support.waiting import wait_until
 
 SLEEP = "import time; time.sleep(600)"
@@ -110,7 +110,7 @@ def test_a_child_that_cannot_start_ends_those_that_did(tmp_path, no_leftover_pro
 
 def test_children_die_with_a_killed_supervisor(tmp_path, no_leftover_processes):
     supervisor = (
-        "from pathlib import Path; from headrace.children import *; import sys\n"
+        "from pathlib import Path; from headrace.processes.children import *; import sys\n"
         f"c = Child(name='c', command=(sys.executable, '-m', 'headrace.processes', '--', "
         f"sys.executable, '-c', 'import os, time; print(os.getpid(), flush=True); "
         f"time.sleep(600)'), log=Path({str(tmp_path / 'c.log')!r}))\n"
