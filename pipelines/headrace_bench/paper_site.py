@@ -17,9 +17,9 @@ from pathlib import Path
 
 import yaml
 
-from headrace.clusters.lease_status import write_heartbeat
+from headrace.clusters.lease_records import HostRecord, LeaseInfo, LeaseSpec
+from headrace.clusters.lease_state import write_heartbeat
 from headrace.clusters.node_marks import NodeLine
-from headrace.clusters.records import HostRecord, LeaseInfo, LeaseSpec
 from headrace.errors import StepError
 from headrace.examples.digits import export_digits
 from headrace.files.atomic import write_record

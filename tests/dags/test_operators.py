@@ -18,8 +18,8 @@ from airflow.sdk.exceptions import (
 )
 from structlog.testing import capture_logs
 
+from headrace.clusters.lease_records import LeaseSpec, Walltime
 from headrace.clusters.overview import num_open
-from headrace.clusters.records import LeaseSpec, Walltime
 from headrace.errors import (
     CapacityError,
     JobRefusedError,

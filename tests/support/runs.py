@@ -7,8 +7,8 @@ import time
 import uuid
 from typing import Any
 
-from headrace.clusters.lease_status import write_heartbeat
-from headrace.clusters.records import HostRecord, LeaseSpec
+from headrace.clusters.lease_records import HostRecord, LeaseSpec
+from headrace.clusters.lease_state import write_heartbeat
 from headrace.files.atomic import write_record
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.records import AttemptRecord, LeaseRecord

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from headrace.clusters import client
+from headrace.clusters import lease_client
 from headrace.errors import StepError, UserError
 from headrace.files.atomic import read_record, write_record
 from headrace.files.layout import LeaseFolder, StepFolder
@@ -97,7 +97,7 @@ def _training(run: Run) -> StepFolder:
 
 def _is_over(step: StepFolder) -> bool:
     lease = LeaseFolder(step.path.parent.parent)
-    return look(lease, step, client.spec(lease).lost_after_s).final
+    return look(lease, step, lease_client.spec(lease).lost_after_s).final
 
 
 def _request(run: Run, step: StepFolder, wish: Wish) -> ProfileRequest:

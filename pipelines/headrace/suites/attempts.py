@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from itertools import cycle, islice
 from typing import TYPE_CHECKING
 
-from headrace.clusters.calls import EndedCall
+from headrace.clusters.shared_calls import EndedCall
 from headrace.errors import StepError
 from headrace.files.layout import RunFolder, StepFolder
 from headrace.states import StepState

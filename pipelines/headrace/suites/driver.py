@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from headrace.clusters.calls import Calls, EndedCall
 from headrace.clusters.cancellable_call import GRACE_S
+from headrace.clusters.shared_calls import EndedCall, SharedCalls
 from headrace.errors import (
     HeadraceError,
     LeaseEndsError,
@@ -60,7 +60,7 @@ class Driver:
     """
 
     def __init__(
-        self, context: StepContext, calls: Calls, journal: Journal, source: Source, work: Work
+        self, context: StepContext, calls: SharedCalls, journal: Journal, source: Source, work: Work
     ) -> None:
         self._context, self._calls, self._journal = context, calls, journal
         self._source, self._work = source, work

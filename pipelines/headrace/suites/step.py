@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from headrace.clusters.calls import Calls
+from headrace.clusters.shared_calls import SharedCalls
 from headrace.errors import StepCancelledError, SuiteFailedError
 from headrace.states import StepState
 from headrace.steps.context import StepContext
@@ -49,7 +49,7 @@ def source_of(context: StepContext) -> Source:
 
 def run_suite(context: StepContext, source: Source, work: Work) -> dict[str, Any]:
     """Run what a source gives; returns and raises as `run`."""
-    with Calls.open(context.lease_folder) as calls, _journal(context) as journal:
+    with SharedCalls.open(context.lease_folder) as calls, _journal(context) as journal:
         driver = Driver(context, calls, journal, source, work)
         driver.run()
     return _outputs(driver.board)

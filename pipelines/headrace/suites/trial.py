@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from headrace.clusters.cancellable_call import wanted
-from headrace.clusters.fleet import Fleet
 from headrace.clusters.gpus import Gpu
+from headrace.clusters.node_calls import NodeCalls, OneNode
 from headrace.errors import HeadraceError, StepCancelledError, StepError
 from headrace.evaluation.step import evaluate, own_predictor
 from headrace.files.atomic import is_there, read_record, read_text, write_record
@@ -29,7 +29,6 @@ from headrace.steps.mailbox import StepResult, StepSpec
 from headrace.steps.run import refused, run_step
 from headrace.suites.gpu_turns import TURNS, gpus_at
 from headrace.suites.node_slots import capacity, part_of
-from headrace.suites.one_node import OneNode
 from headrace.suites.points import trial_recipe
 from headrace.suites.records import PRUNED, TrialJob
 from headrace.training.data import manifest_of
@@ -39,7 +38,7 @@ from headrace.training.step import completed, train
 _FROM_TRAINING = ("checkpoint", "best_checkpoint")
 
 
-def run_trial(job: TrialJob, fleet: Fleet | None = None) -> StepResult:
+def run_trial(job: TrialJob, fleet: NodeCalls | None = None) -> StepResult:
     """Make an attempt at a trial to its result, which is in its folder when this returns.
 
     An attempt that has a result is not made again. A further one goes on from the checkpoints of
@@ -135,7 +134,7 @@ def _site_of(site: Site, recipe: Recipe, job: TrialJob, gpus: Sequence[Gpu]) -> 
     return site.model_copy(update={"roles": roles})
 
 
-def _run(job: TrialJob, fleet: Fleet | None, context: StepContext) -> dict[str, Any]:
+def _run(job: TrialJob, fleet: NodeCalls | None, context: StepContext) -> dict[str, Any]:
     fleet = fleet or OneNode(context.site.roles[context.recipe.train.role])
     try:
         return _trained_and_judged(context, fleet, job.dataset)
@@ -147,7 +146,7 @@ def _run(job: TrialJob, fleet: Fleet | None, context: StepContext) -> dict[str, 
         _share_energy(context, job.share)
 
 
-def _trained(context: StepContext, fleet: Fleet, dataset: str) -> dict[str, Any]:
+def _trained(context: StepContext, fleet: NodeCalls, dataset: str) -> dict[str, Any]:
     if context.recipe.train.function is not None:
         return call_function(context, fleet, dataset)
     manifest = manifest_of(dataset, context.site)
@@ -155,7 +154,7 @@ def _trained(context: StepContext, fleet: Fleet, dataset: str) -> dict[str, Any]
     return train(context, fleet, dataset, manifest) if done is None else done.outputs(())
 
 
-def _trained_and_judged(context: StepContext, fleet: Fleet, dataset: str) -> dict[str, Any]:
+def _trained_and_judged(context: StepContext, fleet: NodeCalls, dataset: str) -> dict[str, Any]:
     outputs = _trained(context, fleet, dataset)
     metrics = _numbers({**_last_loss(context), **outputs["metrics"]})
     if context.recipe.evaluate is not None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from headrace.clusters.fleet import Fleet, Node
+from headrace.clusters.node_calls import Node, NodeCalls
 from headrace.errors import StepError, UserCodeError, WorkerLostError
 from headrace.files.atomic import read_record
 from headrace.files.layout import RunFolder, StepFolder
@@ -64,7 +64,7 @@ class Called:
     """What PyTorch held at most, if it used a GPU."""
 
 
-def call_function(context: StepContext, fleet: Fleet, dataset: str) -> dict[str, Any]:
+def call_function(context: StepContext, fleet: NodeCalls, dataset: str) -> dict[str, Any]:
     """Have a node call the recipe's function, again when its process is killed.
 
     Returns:
@@ -94,7 +94,7 @@ def call_function(context: StepContext, fleet: Fleet, dataset: str) -> dict[str,
     }
 
 
-def _called(context: StepContext, fleet: Fleet, dataset: str, number: int) -> Called:
+def _called(context: StepContext, fleet: NodeCalls, dataset: str, number: int) -> Called:
     role = context.site.roles[context.recipe.train.role]
     (node,) = fleet.nodes(1, role.start_timeout, check=context.check)
     launch = _launch(context, node, dataset, number)

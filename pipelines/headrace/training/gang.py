@@ -13,7 +13,7 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-from headrace.clusters.fleet import Fleet, Node
+from headrace.clusters.node_calls import Node, NodeCalls
 from headrace.data.streaming import in_turn
 from headrace.data.targets import check_code
 from headrace.errors import DataError, HeadraceError, WorkerLostError
@@ -73,7 +73,7 @@ class Gang:
     def __init__(
         self,
         context: StepContext,
-        fleet: Fleet,
+        fleet: NodeCalls,
         size: tuple[int, int],
         dataset: str,
         follow: Callable[[TrainingProgress | None], None],

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from headrace.clusters.records import LeaseSpec, Walltime
+from headrace.clusters.lease_records import LeaseSpec, Walltime
 from headrace.recipe.load import load_recipe
 from headrace.runs import leases
 from headrace.runs.runs import Run

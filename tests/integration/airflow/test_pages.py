@@ -15,7 +15,7 @@ import pytest
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
-from headrace.clusters.records import Ending
+from headrace.clusters.lease_records import Ending
 from headrace.files.atomic import is_there, write_record
 from headrace.files.lines import read_lines
 from headrace.ledger.ledger import open_ledger

@@ -17,7 +17,7 @@ import psutil
 import pytest
 import torch
 
-from headrace.clusters.records import HostRecord
+from headrace.clusters.lease_records import HostRecord
 from headrace.data.checkpoint_content import read_checkpoint
 from headrace.errors import (
     LeaseEndsError,

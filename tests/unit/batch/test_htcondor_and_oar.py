@@ -22,9 +22,9 @@ from headrace.batch.oar import Oar
 from headrace.batch.system import BatchSystem
 from headrace.batch.systems import system_of
 from headrace.clusters.lease_jobs import NodeRequest
-from headrace.clusters.pool import PoolJob
+from headrace.clusters.lease_records import LeaseSpec
+from headrace.clusters.pool_job import PoolJob
 from headrace.clusters.queued import backend as batch_backend
-from headrace.clusters.records import LeaseSpec
 from headrace.errors import AmbiguousSubmitError, BatchError, JobRefusedError
 from headrace.files.layout import LeaseFolder
 from headrace.recipe.site import Role

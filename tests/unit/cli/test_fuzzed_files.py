@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 
-from headrace.clusters.records import Ending, LeaseInfo, PoolRecord, Waiting
+from headrace.clusters.lease_records import Ending, LeaseInfo, PoolRecord, Waiting
 from headrace.errors import HeadraceError, StepError
 from headrace.files.atomic import write_record
 from headrace.files.layout import LeaseFolder, StepFolder

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.clusters.records import PoolJobView, PoolRecord
+from headrace.clusters.lease_records import PoolJobView, PoolRecord
 from headrace.files.atomic import write_record
 from headrace.processes.identity import ProcessIdentity
 from headrace.runs.reaper import end_run

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.clusters.records import Ending, LeaseInfo
+from headrace.clusters.lease_records import Ending, LeaseInfo
 from headrace.files.atomic import write_record
 from headrace.files.layout import SiteFolder
 from headrace.ledger.ledger import open_ledger

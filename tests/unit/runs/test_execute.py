@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from headrace.clusters.lease_status import write_heartbeat
+from headrace.clusters.lease_state import write_heartbeat
 from headrace.errors import LeaseError, LeaseLostError, LedgerError, StorageFullError
 from headrace.files.atomic import write_record, write_text
 from headrace.ledger.ledger import open_ledger

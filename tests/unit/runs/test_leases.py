@@ -10,8 +10,8 @@ from dataclasses import replace
 import pytest
 
 from headrace.cli.view import remarks
+from headrace.clusters.lease_records import BadNodes, PoolRecord
 from headrace.clusters.preflight import Check, NodeReport, report_file
-from headrace.clusters.records import BadNodes, PoolRecord
 from headrace.errors import CapacityError, OwnLeasesError
 from headrace.files.atomic import write_record
 from headrace.files.layout import StepFolder

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from headrace.clusters import queued
-from headrace.clusters.records import HostRecord, LeaseInfo, LeaseSpec, PoolRecord, Walltime
+from headrace.clusters.lease_records import HostRecord, LeaseInfo, LeaseSpec, PoolRecord, Walltime
 from headrace.files.atomic import read_record, write_record
 from headrace.files.layout import LeaseFolder
 from headrace.ledger.ledger import open_ledger

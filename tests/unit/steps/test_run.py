@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from headrace.clusters.records import HostRecord
+from headrace.clusters.lease_records import HostRecord
 from headrace.errors import DataError, StepCancelledError, StepError, UserCodeError, WorkerLostError
 from headrace.files.atomic import read_record, write_record, write_text
 from headrace.files.layout import LeaseFolder, RunFolder, StepFolder
