@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from headrace.clusters.containers import environment, in_container, python_of
-from headrace.clusters.records import LeaseSpec
+from headrace.clusters.lease_records import LeaseSpec
 from headrace.files.layout import LeaseFolder
 from headrace_probes.probe_records import Findings, Measurement, ProbeOptions
 

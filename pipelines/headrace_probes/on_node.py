@@ -16,12 +16,12 @@ from pathlib import Path
 
 import psutil
 
-from headrace.children import Child, ChildGroup
 from headrace.clusters.cancellable_call import wanted
 from headrace.errors import StepError
 from headrace.files import tiers
 from headrace.files.atomic import read_record, write_record
-from headrace.processes import begin_child
+from headrace.processes.children import Child, ChildGroup
+from headrace.processes.identity import begin_child
 from headrace.recipe.site import Tier
 from headrace.steps.model_process import python_module, start_forked
 from headrace_probes.probe_records import Findings, Part, Request, Target, answer_file

@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from headrace.clusters import client
-from headrace.clusters.fleet import Fleet, Node
+from headrace.clusters import lease_client
+from headrace.clusters.fleet import Fleet
+from headrace.clusters.node_calls import Node, NodeCalls
 from headrace.files.atomic import write_record
 from headrace.steps.context import StepContext
 from headrace.steps.model_process import model_environment
@@ -48,7 +49,7 @@ class _Probe:
     """The measurements of one lease."""
 
     def __init__(
-        self, context: StepContext, fleet: Fleet, nodes: Sequence[Node], options: ProbeOptions
+        self, context: StepContext, fleet: NodeCalls, nodes: Sequence[Node], options: ProbeOptions
     ) -> None:
         self._context, self._fleet, self._nodes = context, fleet, nodes
         self._options = options
@@ -131,7 +132,7 @@ class _Probe:
 
     def _container(self) -> Iterator[Findings]:
         lease = self._context.lease_folder
-        yield container.measure(lease, client.spec(lease), self._options, self._context.check)
+        yield container.measure(lease, lease_client.spec(lease), self._options, self._context.check)
 
     def _ranks(self, part: Part, per_node: int, nodes: Sequence[Node]) -> list[Findings]:
         """Ranks that meet, so many on each node."""
@@ -198,7 +199,7 @@ class _Probe:
         is_bare = of_role is None or of_role.runtime == "none"
         return ProbeRecord(
             site=self._context.site.name,
-            role=client.spec(self._context.lease_folder).role_name,
+            role=lease_client.spec(self._context.lease_folder).role_name,
             backend=self._role.backend,
             options=self._options,
             container="" if of_role is None or is_bare else f"{of_role.runtime} {of_role.image}",

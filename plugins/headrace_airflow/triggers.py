@@ -16,7 +16,7 @@ from typing import Any
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 from asgiref.sync import sync_to_async
 
-from headrace.clusters import client
+from headrace.clusters import lease_client
 from headrace.clusters.overview import num_open
 from headrace.files.layout import LeaseFolder, StepFolder
 from headrace.runs.overview import LeaseLook, look, look_lease
@@ -240,7 +240,7 @@ class LeaseTrigger(_Watcher):
         """Close the lease after a user has ended the task that acquires it."""
         if await self._was_ended():
             await asyncio.to_thread(
-                client.request_close, self.lease_folder, stopped(str(self.waiting))
+                lease_client.request_close, self.lease_folder, stopped(str(self.waiting))
             )
 
 

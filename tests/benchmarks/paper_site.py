@@ -18,9 +18,9 @@ from pathlib import Path
 
 import yaml
 
-from headrace.clusters.lease_status import write_heartbeat
+from headrace.clusters.lease_records import HostRecord, LeaseInfo, LeaseSpec
+from headrace.clusters.lease_state import write_heartbeat
 from headrace.clusters.node_marks import NodeLine
-from headrace.clusters.records import HostRecord, LeaseInfo, LeaseSpec
 from headrace.errors import StepError
 from headrace.examples.digits import export_digits
 from headrace.files.atomic import write_record
@@ -30,7 +30,7 @@ from headrace.files.private import make_private
 from headrace.ledger.database import Database, default_url
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.rows import AttemptRecord, LeaseRecord, RunRecord
-from headrace.processes import ProcessIdentity
+from headrace.processes.identity import ProcessIdentity
 from headrace.runs import leases
 from headrace.runs.counting import note_machines
 from headrace.runs.runs import Run, RunRequest, create_run, recorded, run_of_folder
@@ -179,7 +179,15 @@ def enter_ended(like: Run, num_runs: int, num_days: int = 90) -> None:
 def beating(site: SiteFolder) -> Iterator[None]:
     """Have a process write the heartbeats of a site's leases, each every two seconds."""
     program = f"from benchmarks.paper_site import beat; beat({str(site.path)!r})"
-    command = [sys.executable, "-m", "headrace.processes", "--", sys.executable, "-c", program]
+    command = [
+        sys.executable,
+        "-m",
+        "headrace.processes",
+        "--",
+        sys.executable,
+        "-c",
+        program,
+    ]
     env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
     with subprocess.Popen(command, stdout=subprocess.PIPE, env=env) as process:
         try:

@@ -18,8 +18,8 @@ from airflow.sdk.exceptions import (
 )
 from structlog.testing import capture_logs
 
+from headrace.clusters.lease_records import LeaseSpec, Walltime
 from headrace.clusters.overview import num_open
-from headrace.clusters.records import LeaseSpec, Walltime
 from headrace.errors import (
     CapacityError,
     JobRefusedError,
@@ -33,7 +33,7 @@ from headrace.errors import (
 )
 from headrace.files.atomic import read_record, write_record
 from headrace.ledger.ledger import open_ledger
-from headrace.processes import ProcessIdentity
+from headrace.processes.identity import ProcessIdentity
 from headrace.recipe.base import Target
 from headrace.recipe.load import load_site
 from headrace.runs.audit import refused_requests

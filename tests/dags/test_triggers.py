@@ -9,11 +9,11 @@ from dataclasses import asdict, replace
 import pytest
 
 from headrace.clusters import overview
-from headrace.clusters.lease_status import write_heartbeat
-from headrace.clusters.records import Ending, HostRecord, LeaseInfo, LeaseSpec
+from headrace.clusters.lease_records import Ending, HostRecord, LeaseInfo, LeaseSpec
+from headrace.clusters.lease_state import write_heartbeat
 from headrace.files.atomic import write_record
 from headrace.files.layout import LeaseFolder
-from headrace.processes import ProcessIdentity
+from headrace.processes.identity import ProcessIdentity
 from headrace.recipe.site import Role
 from headrace.runs import overview as watch
 from headrace.states import LeaseState, StepState

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from headrace.clusters.fleet import Fleet
-from headrace.clusters.scaling import MAX_FAILURES
+from headrace.clusters.pool_policy import MAX_FAILURES
 from headrace.recipe.recipe import RetryPolicy
 from headrace.recipe.suite import SuiteSpec
 from headrace.recipe.train import TrainSpec

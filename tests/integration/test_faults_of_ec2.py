@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from headrace.batch.queue_state import read_state
-from headrace.clusters import client
+from headrace.clusters import lease_client
 from headrace.clusters.fleet import Fleet
 from headrace.clusters.overview import view
 from headrace.files.layout import LeaseFolder
@@ -32,7 +32,7 @@ def site(tmp_path: Path, headrace_home: Path, ec2_sim: Ec2Sim) -> Iterator[Path]
     yield tmp_path
     ec2_sim.is_silent = False
     for folder in (tmp_path / "leases").glob("*/spec.json"):
-        client.end(LeaseFolder(folder.parent), grace_s=20)
+        lease_client.end(LeaseFolder(folder.parent), grace_s=20)
 
 
 def test_two_leases_wait_for_capacity_and_go_on_while_ec2_is_silent(site: Path, ec2_sim: Ec2Sim):
@@ -52,12 +52,12 @@ def test_two_leases_wait_for_capacity_and_go_on_while_ec2_is_silent(site: Path, 
         work = fleet.map(fleet_functions.work_for, [0.1] * 60)
         done = dict(next(work) for _ in range(4))
         ec2_sim.is_silent = True
-        client.request_close(other, "enough")
+        lease_client.request_close(other, "enough")
         wait_until(other.closed.exists, _GONE_WITHIN_S, "the other lease to close")
-        assert client.why_ended(other) == "enough"
+        assert lease_client.why_ended(other) == "enough"
         wait_until(lambda: gone not in ec2_sim.alive(), _GONE_WITHIN_S, "its instance to end")
         assert len(done | dict(work)) == 60
-        assert client.state(one, 15.0) is LeaseState.READY
+        assert lease_client.state(one, 15.0) is LeaseState.READY
         wait_until(lambda: _failures(one) >= 3, _GONE_WITHIN_S, "more questions without answer")
         told = "".join(x.log.read_text() for x in (one, other)).count("asked again later")
         assert told <= _failures(one) + 1  # botocore's own repetitions, and ticks, are not told
@@ -78,16 +78,18 @@ def test_a_member_that_never_joins_is_named_and_the_whole_gang_ends(site: Path, 
     folder = start(site, role.model_copy(update={"batch": batch}))
     wait_until(lambda: len(ec2_sim.alive()) == 2, _GONE_WITHIN_S, "the instances")
     _, second = sorted(ec2_sim.alive(), key=lambda each: int(each.ami_launch_index))
-    assert client.state(folder, 15.0) is LeaseState.STARTING  # the control side looks now and then
+    assert (
+        lease_client.state(folder, 15.0) is LeaseState.STARTING
+    )  # the control side looks now and then
     ec2_sim.boot_s = 0.0
     wait_until(folder.closed.exists, START_TIMEOUT_S, "the gang to be given up")
-    assert client.state(folder, 15.0) is LeaseState.FAILED
-    assert "nodes were there after 15 s; no worker came from" in client.why_ended(folder)
-    assert second.id in client.why_ended(folder)
-    bad = client.bad_nodes(folder)
+    assert lease_client.state(folder, 15.0) is LeaseState.FAILED
+    assert "nodes were there after 15 s; no worker came from" in lease_client.why_ended(folder)
+    assert second.id in lease_client.why_ended(folder)
+    bad = lease_client.bad_nodes(folder)
     assert bad is not None
     assert second.id in bad.nodes
-    client.end(folder)
+    lease_client.end(folder)
     wait_until(lambda: not ec2_sim.alive(), _GONE_WITHIN_S, "all instances to end")
 
 

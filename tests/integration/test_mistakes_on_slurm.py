@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from headrace.clusters import client
+from headrace.clusters import lease_client
 from headrace.clusters.backends import backend
 from headrace.errors import JobRefusedError
 from headrace.files.layout import SiteFolder
@@ -138,19 +138,19 @@ def test_nodes_that_are_down_for_now_are_no_refusal(home: Path, slurm: DevSlurm)
 def test_an_option_with_spaces_reaches_slurm_whole(tmp_path: Path, slurm: DevSlurm):
     role = Role(**_GANG, batch={**_BATCH, "options": ("--comment=two words",)})
     folder = SiteFolder(tmp_path).lease("spaced-1")
-    client.start(folder, lease_spec(folder, role))
-    job_id = client.find_job(folder).split()[-1]
+    lease_client.start(folder, lease_spec(folder, role))
+    job_id = lease_client.find_job(folder).split()[-1]
     told = slurm.run("squeue", "--noheader", f"--jobs={job_id}", "--Format=comment:50")
     assert told.strip() == "two words"
-    client.end(folder)
+    lease_client.end(folder)
 
 
 def test_who_cancelled_a_job_is_told_in_place_of_the_signal(tmp_path: Path, slurm: DevSlurm):
     folder = opened(tmp_path, Role(**_GANG, batch=_BATCH), lease_id="cancelled-1")
-    slurm.run("scancel", client.find_job(folder).split()[-1])
+    slurm.run("scancel", lease_client.find_job(folder).split()[-1])
     wait_for_state(folder, LeaseState.CLOSED, LEAVING_S)
-    cause = wait_until(lambda: client.cause(folder), LEAVING_S, "the cause", poll_s=0.5)
+    cause = wait_until(lambda: lease_client.cause(folder), LEAVING_S, "the cause", poll_s=0.5)
     assert "ended: cancelled" in cause.why
-    assert client.why_ended(folder) == cause.why
-    assert "SIGTERM" not in client.why_ended(folder)
-    client.end(folder)
+    assert lease_client.why_ended(folder) == cause.why
+    assert "SIGTERM" not in lease_client.why_ended(folder)
+    lease_client.end(folder)

@@ -18,11 +18,11 @@ from headrace.batch import ec2_api
 from headrace.batch.machines import Machine, Price
 from headrace.checkpoints import files as checkpoints
 from headrace.checkpoints.files import step_of
-from headrace.clusters import client
+from headrace.clusters import lease_client
 from headrace.clusters.fleet import Fleet
+from headrace.clusters.lease_records import HostRecord, Waiting
 from headrace.clusters.overview import view
 from headrace.clusters.pages import pages_of
-from headrace.clusters.records import HostRecord, Waiting
 from headrace.errors import BudgetError
 from headrace.files.atomic import read_record
 from headrace.files.layout import LeaseFolder
@@ -84,7 +84,7 @@ def site(tmp_path: Path, headrace_home: Path, ec2_sim: Ec2Sim) -> Iterator[Path]
     """A site's folder; all leases in it are ended afterwards."""
     yield tmp_path
     for folder in (tmp_path / "leases").glob("*/spec.json"):
-        client.end(LeaseFolder(folder.parent), grace_s=20)
+        lease_client.end(LeaseFolder(folder.parent), grace_s=20)
 
 
 def test_same_weights_as_here_though_ec2_was_silent_and_members_of_the_gang_were_taken_away(
@@ -126,7 +126,7 @@ def test_same_weights_as_here_though_ec2_was_silent_and_members_of_the_gang_were
             record = read_record(waiting, Waiting)
             asked |= set() if record is None else {record.at}
             yield
-        assert "EC2 says 503: " in client.waiting_for(LeaseFolder(waiting.parent))
+        assert "EC2 says 503: " in lease_client.waiting_for(LeaseFolder(waiting.parent))
         ec2_sim.is_silent = False
         yield from paced.held_at(TAKEN_AT)
         pages = pages_of(paced.lease())  # as Airflow's pages ask for them
@@ -304,7 +304,7 @@ def test_instances_that_never_ran_anything_are_reaped(
         f"instance {instance.id} (m5.large in us-east-1a) of lease demo-1: ended" in reaped.stdout
     )
     assert (ec2_sim.alive(), ec2_sim.volumes()) == ([], [])
-    client.end(folder)
+    lease_client.end(folder)
 
 
 def test_the_plan_shows_the_requests_and_what_instances_run(home: Path, ec2_sim: Ec2Sim):

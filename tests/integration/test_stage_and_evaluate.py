@@ -12,8 +12,8 @@ import torch
 from pyarrow import parquet
 from torchmetrics.classification import MulticlassAccuracy, MulticlassAUROC
 
-from headrace.clusters import client
-from headrace.clusters.records import HostRecord, LeaseSpec
+from headrace.clusters import lease_client
+from headrace.clusters.lease_records import HostRecord, LeaseSpec
 from headrace.data.dataset import SampleReader
 from headrace.data.transforms import ScaleToUnit
 from headrace.examples.digits_model import DigitsClassifier
@@ -67,15 +67,17 @@ def lease(home, site):
         role=site.roles["gpu"],
         preload=leases.PRELOAD,
     )
-    client.start(folder, spec)
+    lease_client.start(folder, spec)
     try:
         wait_until(
-            lambda: client.state(folder, 60) is not LeaseState.STARTING, 90, "the lease to be ready"
+            lambda: lease_client.state(folder, 60) is not LeaseState.STARTING,
+            90,
+            "the lease to be ready",
         )
-        assert client.state(folder, 60) is LeaseState.READY, client.why_ended(folder)
+        assert lease_client.state(folder, 60) is LeaseState.READY, lease_client.why_ended(folder)
         yield folder
     finally:
-        client.end(folder, 10)
+        lease_client.end(folder, 10)
 
 
 @pytest.fixture(scope="module")

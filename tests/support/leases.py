@@ -6,11 +6,11 @@ from pathlib import Path
 
 from pydantic import JsonValue
 
-from headrace.clusters import client
-from headrace.clusters.records import LeaseSpec
+from headrace.clusters import lease_client
+from headrace.clusters.lease_records import LeaseSpec
 from headrace.files.atomic import write_record
 from headrace.files.layout import LeaseFolder, SiteFolder, StepFolder
-from headrace.processes import ProcessIdentity
+from headrace.processes.identity import ProcessIdentity
 from headrace.recipe.load import load_recipe, load_site
 from headrace.recipe.site import Role
 from headrace.states import LeaseState
@@ -45,7 +45,7 @@ def start(
 ) -> LeaseFolder:
     """Start a lease, without waiting for its machines."""
     folder = SiteFolder(site).lease(lease_id)
-    client.start(folder, lease_spec(folder, role, owner))
+    lease_client.start(folder, lease_spec(folder, role, owner))
     return folder
 
 
@@ -60,10 +60,10 @@ def wait_for_state(folder: LeaseFolder, state: LeaseState, timeout_s: float) -> 
     """Wait for a state; an end that was not waited for fails at once."""
 
     def seen() -> bool:
-        now = client.state(folder, 15.0)
+        now = lease_client.state(folder, 15.0)
         if now is not state and not now.is_active:
             raise AssertionError(
-                f"Lease is {now}: {client.why_ended(folder)}\n{folder.log.read_text()}"
+                f"Lease is {now}: {lease_client.why_ended(folder)}\n{folder.log.read_text()}"
             )
         return now is state
 

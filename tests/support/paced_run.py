@@ -12,8 +12,8 @@ import psutil
 import yaml
 
 from headrace.batch.queue_state import JobRecord
+from headrace.clusters.lease_records import HostRecord
 from headrace.clusters.local import marked
-from headrace.clusters.records import HostRecord
 from headrace.files.atomic import read_record, write_text
 from headrace.files.layout import LeaseFolder
 from headrace.ledger.rows import AttemptRecord

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from headrace.clusters.fleet import Node
+from headrace.clusters.node_calls import Node
 from headrace.errors import HeadraceError
 from headrace.files.atomic import write_record
 from headrace.files.layout import RunFolder, SiteFolder

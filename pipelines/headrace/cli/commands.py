@@ -37,7 +37,7 @@ from headrace.cli.console import open_console, outlive_readers
 from headrace.entry_points import load_group
 from headrace.errors import HeadraceError, StorageFullError
 from headrace.files.machine import full_words, is_full
-from headrace.processes import end_quickly, tell_children
+from headrace.processes.identity import end_quickly, tell_children
 
 COMMANDS = "headrace.commands"
 """Entry points: functions that add commands of other packages, as of the benchmarks."""

@@ -24,10 +24,10 @@ from headrace.cli.console import (
 )
 from headrace.cli.listing import Listing
 from headrace.cli.words import cost_words, nodes_words
-from headrace.clusters import client, overview
+from headrace.clusters import lease_client, overview
+from headrace.clusters.lease_records import LeaseInfo, LeaseSpec, PoolJobView
 from headrace.clusters.overview import LeaseView
 from headrace.clusters.overview import reap as reap_site
-from headrace.clusters.records import LeaseInfo, LeaseSpec, PoolJobView
 from headrace.files.atomic import read_record
 from headrace.files.layout import LeaseFolder, SiteFolder, StepFolder
 from headrace.ledger.ledger import open_ledger
@@ -78,7 +78,7 @@ def show(lease_id: LeaseArgument, site: SiteOption = "laptop", as_json: JsonOpti
     Example: headrace lease show digits-20260102-030405-0a1b2c3d-gpu-1
     """
     folder = _lease_folder(site, lease_id)
-    view, spec, info = overview.view(folder), client.spec(folder), client.info(folder)
+    view, spec, info = overview.view(folder), lease_client.spec(folder), lease_client.info(folder)
     machines = open_ledger().machines(lease_id=lease_id)
     cost = cost_of(filter(has_price, machines), time.time())
     if as_json:
@@ -104,8 +104,8 @@ def close(
     """
     folder = _lease_folder(site, lease_id)
     close_lease(folder, Actor.here(), grace, reason)
-    state = client.state(folder, client.spec(folder).lost_after_s)
-    typer.echo(f"{lease_id} is {state.value}: {client.why_ended(folder)}")
+    state = lease_client.state(folder, lease_client.spec(folder).lost_after_s)
+    typer.echo(f"{lease_id} is {state.value}: {lease_client.why_ended(folder)}")
 
 
 @app.command()

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from typing import Protocol
 
 from headrace.batch.jobs import JobView
-from headrace.clusters.records import LeaseSpec
+from headrace.clusters.lease_records import LeaseSpec
 from headrace.files.layout import LeaseFolder
 from headrace.recipe.backend import backend_of
 

@@ -9,11 +9,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from headrace.clusters import client
-from headrace.clusters.lease_status import lease_status, sure_states
+from headrace.clusters import lease_client
+from headrace.clusters.lease_records import (
+    AvoidedNode,
+    LeaseInfo,
+    LeaseSpec,
+    PoolJobView,
+    PoolRecord,
+)
+from headrace.clusters.lease_state import lease_status, sure_states
 from headrace.clusters.local import marked
 from headrace.clusters.node_marks import spans_of
-from headrace.clusters.records import AvoidedNode, LeaseInfo, LeaseSpec, PoolJobView, PoolRecord
 from headrace.errors import SilentError, StepError, UnknownNameError, nearest
 from headrace.files.atomic import is_there, read_record
 from headrace.files.layout import LeaseFolder, SiteFolder, StepFolder
@@ -89,7 +95,7 @@ def num_open(leases: Path, lost_after_s: float, only: Collection[str] = ()) -> i
     found = (leases / each for each in only) if only else leases.glob("*")
     known = map(LeaseFolder, found)
     return sum(
-        client.state(folder, lost_after_s).is_active
+        lease_client.state(folder, lost_after_s).is_active
         for folder in known
         if is_there(folder.spec) and not is_there(folder.closed)
     )
@@ -120,16 +126,16 @@ def views(site: SiteFolder, *, ended: bool = False) -> tuple[LeaseView, ...]:
 
 def view(folder: LeaseFolder) -> LeaseView:
     """One lease."""
-    spec, info = client.spec(folder), client.info(folder)
+    spec, info = lease_client.spec(folder), lease_client.info(folder)
     jobs = read_record(folder.pool, PoolRecord)  # none for a gang, and without a queue
     pool = jobs or PoolRecord()
-    bad = client.bad_nodes(folder)
+    bad = lease_client.bad_nodes(folder)
     now = time.time()
     steps = steps_of(folder)
     num_running = sum(1 for step in steps if not (is_there(step.exit) or is_there(step.result)))
-    state = client.state(folder, spec.lost_after_s)
+    state = lease_client.state(folder, spec.lost_after_s)
     is_idle = state is LeaseState.READY and num_running == 0
-    wait = client.wait_of(folder, for_more=True) if state.is_active else client.Wait()
+    wait = lease_client.wait_of(folder, for_more=True) if state.is_active else lease_client.Wait()
     return LeaseView(
         lease_id=spec.lease_id,
         run_id=spec.run_id,
@@ -152,7 +158,7 @@ def view(folder: LeaseFolder) -> LeaseView:
         ended=pool.ended,
         avoids=pool.avoids,
         takes_all=pool.takes_all,
-        why_ended="" if state.is_active else client.why_ended(folder),
+        why_ended="" if state.is_active else lease_client.why_ended(folder),
     )
 
 
@@ -223,7 +229,7 @@ def leftovers(site: SiteFolder) -> tuple[Leftover, ...]:
 
 def _checked_spec(folder: LeaseFolder) -> LeaseSpec:
     lease_status(folder)
-    return client.spec(folder)
+    return lease_client.spec(folder)
 
 
 def reap(site: SiteFolder) -> tuple[Leftover, ...]:
@@ -236,7 +242,7 @@ def reap(site: SiteFolder) -> tuple[Leftover, ...]:
 
 def _end(leftover: Leftover) -> bool:
     try:
-        client.end(leftover.folder, _GRACE_S, leftover.why)
+        lease_client.end(leftover.folder, _GRACE_S, leftover.why)
     except SilentError as error:
         lease_id = leftover.folder.lease_id
         logger.warning("Lease %s is looked at again later: %s", lease_id, error.what)
@@ -246,7 +252,7 @@ def _end(leftover: Leftover) -> bool:
 
 def _why_left(folder: LeaseFolder, spec: LeaseSpec, state: LeaseState, num_processes: int) -> str:
     if state is LeaseState.LOST:
-        return client.why_ended(folder)
+        return lease_client.why_ended(folder)
     if not state.is_active:
         return f"it has ended and left {num_processes} processes" if num_processes else ""
     owner = spec.owner

@@ -14,7 +14,7 @@ from pathlib import Path
 from pydantic import Field
 
 from headrace.clusters.containers import environment, in_container
-from headrace.clusters.records import BadNodes, LeaseSpec
+from headrace.clusters.lease_records import BadNodes, LeaseSpec
 from headrace.errors import LeaseError
 from headrace.files import tiers
 from headrace.files.atomic import is_there, read_record, write_record, write_text

@@ -34,8 +34,8 @@ from headrace.clusters.lease_jobs import (
     node_job,
     symptom_of,
 )
+from headrace.clusters.lease_records import LeaseSpec, PoolRecord
 from headrace.clusters.local import end_marked, mark, start_host
-from headrace.clusters.records import LeaseSpec, PoolRecord
 from headrace.errors import BatchError, JobRefusedError
 from headrace.files.atomic import is_there, read_record
 from headrace.files.layout import LeaseFolder

@@ -18,9 +18,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from headrace.children import Child
 from headrace.clusters.cancellable_call import check_wanted, node_name, wanted
 from headrace.clusters.fleet import Fleet
+from headrace.clusters.node_calls import NodeCalls
 from headrace.errors import RecipeError, WorkerLostError
 from headrace.evaluation.evaluation_plan import (
     Inputs,
@@ -35,7 +35,9 @@ from headrace.evaluation.evaluation_plan import (
 from headrace.files.atomic import is_there
 from headrace.files.layout import RunFolder, StepFolder
 from headrace.files.lines import append_line
-from headrace.processes import ProcessIdentity
+from headrace.processes.children import Child
+from headrace.processes.identity import ProcessIdentity
+from headrace.processes.kept_process import KeptProcess
 from headrace.recipe.dataset import packed_split
 from headrace.recipe.site import Role
 from headrace.staging.peers import PeerGroup, groups_of
@@ -48,7 +50,7 @@ from headrace.steps.history import (
     read_evaluated,
     read_history,
 )
-from headrace.steps.model_process import KeptProcess, model_environment, python_module, start_forked
+from headrace.steps.model_process import model_environment, python_module, start_forked
 from headrace.steps.usage import AttemptUsage
 
 logger = logging.getLogger(__name__)
@@ -90,7 +92,7 @@ def run(context: StepContext) -> dict[str, Any]:
         return _judged(context, fleet, *planned)
 
 
-def evaluate(context: StepContext, fleet: Fleet) -> dict[str, Any]:
+def evaluate(context: StepContext, fleet: NodeCalls) -> dict[str, Any]:
     """Evaluate what the recipe names on the nodes of a lease; returns and raises as `run`."""
     return _judged(context, fleet, *_planned(context))
 
@@ -121,7 +123,7 @@ def own_predictor() -> Iterator[None]:
 
 
 def _judged(
-    context: StepContext, fleet: Fleet, inputs: dict[int, Inputs], missing: RecipeError | None
+    context: StepContext, fleet: NodeCalls, inputs: dict[int, Inputs], missing: RecipeError | None
 ) -> dict[str, Any]:
     also: list[dict[str, Any]] = []
     with _counted(context, fleet.role):
@@ -151,7 +153,7 @@ def _planned(context: StepContext) -> tuple[dict[int, Inputs], RecipeError | Non
 
 
 def _evaluate(
-    context: StepContext, fleet: Fleet, variant: int, checkpoint: str = ""
+    context: StepContext, fleet: NodeCalls, variant: int, checkpoint: str = ""
 ) -> dict[str, Any]:
     """Score a variant's split with its checkpoint, or another one, then judge and report it."""
     inputs = read_inputs(context, variant, checkpoint)
@@ -200,7 +202,7 @@ def answer(job: Job) -> Any:
     return predictor.call(child, job, wanted)
 
 
-def _predict(context: StepContext, fleet: Fleet, job: Job, tasks: Sequence[ShardTask]) -> None:
+def _predict(context: StepContext, fleet: NodeCalls, job: Job, tasks: Sequence[ShardTask]) -> None:
     jobs = [replace(job, task=task) for task in tasks]
     done, total = 0, sum(task.num_samples for task in tasks)
     context.progress(done, total, "samples", "predicting")
@@ -213,7 +215,7 @@ def _predict(context: StepContext, fleet: Fleet, job: Job, tasks: Sequence[Shard
 
 @contextmanager
 def _serving(
-    context: StepContext, fleet: Fleet, dataset: str, split: str
+    context: StepContext, fleet: NodeCalls, dataset: str, split: str
 ) -> Iterator[Mapping[str, PeerGroup]]:
     """Have the nodes of a gang serve what they hold of a split while the block runs.
 
@@ -242,7 +244,7 @@ def serve_node(run_folder: str, dataset: str, split: str, group: PeerGroup) -> N
             time.sleep(_LOOK_S)
 
 
-def _groups(context: StepContext, fleet: Fleet) -> dict[str, PeerGroup]:
+def _groups(context: StepContext, fleet: NodeCalls) -> dict[str, PeerGroup]:
     role, mode = fleet.role, context.recipe.stage.peers
     if role.kind != "gang" or role.nodes < 2 or mode == "never":
         return {}

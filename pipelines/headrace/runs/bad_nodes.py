@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from headrace.clusters import client
+from headrace.clusters import lease_client
 from headrace.clusters.lease_jobs import symptom_of
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.rows import LeaseRecord
@@ -18,7 +18,7 @@ def bad_nodes(run: Run, records: Sequence[LeaseRecord]) -> tuple[str, ...]:
     """Nodes that a run's leases, given the newest first, failed on; a few, the newest last."""
     found: dict[str, None] = {}
     for record in reversed(records):
-        seen = client.bad_nodes(run.lease_folder(record.lease_id))
+        seen = lease_client.bad_nodes(run.lease_folder(record.lease_id))
         if seen is None or not_the_nodes(run, record, records):
             continue
         for node in seen.nodes:

@@ -16,8 +16,8 @@ from typing import Any
 
 from headrace.batch.machines import Machine, Meter
 from headrace.clusters.lease_jobs import job_name
+from headrace.clusters.lease_records import LeaseSpec
 from headrace.clusters.node_marks import NodeMarks
-from headrace.clusters.records import LeaseSpec
 from headrace.errors import BatchError, StepError
 from headrace.files.atomic import read_record
 from headrace.files.layout import LeaseFolder

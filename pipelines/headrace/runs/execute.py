@@ -10,8 +10,8 @@ from datetime import timedelta
 from pathlib import Path
 
 from headrace.clusters.backends import backend
+from headrace.clusters.lease_records import LeaseSpec, Walltime
 from headrace.clusters.lifetime import leaving_s
-from headrace.clusters.records import LeaseSpec, Walltime
 from headrace.errors import (
     CapacityError,
     LeaseError,

@@ -8,10 +8,10 @@ from collections.abc import Collection, Sequence
 from contextlib import suppress
 from functools import partial
 
-from headrace.clusters import client
+from headrace.clusters import lease_client
 from headrace.clusters.backends import backend
-from headrace.clusters.lease_status import sure_state
-from headrace.clusters.records import LeaseSpec, Walltime
+from headrace.clusters.lease_records import LeaseSpec, Walltime
+from headrace.clusters.lease_state import sure_state
 from headrace.errors import (
     BatchError,
     CapacityError,
@@ -161,7 +161,7 @@ def current(run: Run, role_name: str) -> str | None:
 
 def note_ready(run: Run, lease_id: str) -> None:
     """Record addresses and job ids of a lease that has become ready."""
-    info = client.info(run.lease_folder(lease_id))
+    info = lease_client.info(run.lease_folder(lease_id))
     if info is not None:
         open_ledger().set_lease_state(
             lease_id,
@@ -185,7 +185,7 @@ def release(run: Run, role_name: str, reason: str, *, wait: bool = True) -> bool
         return True
     folder = run.lease_folder(record.lease_id)
     if not wait and not is_there(folder.closed):
-        client.request_close(folder, reason)
+        lease_client.request_close(folder, reason)
         return False
     if sure_state(folder, run.site.limits.lost_after).is_active:
         _cancel_steps(folder, f"{RELEASED}: {reason}")
@@ -229,7 +229,7 @@ def _start(run: Run, role_name: str, lease_id: str) -> None:
     walltime = for_run(run, role_name) if asked is None else asked.walltime
     if asked is None and walltime is not None:
         logger.info("Lease %s gets %s: %s", lease_id, shown(walltime.seconds), walltime.why)
-    client.start(folder, _spec(run, role_name, lease_id, walltime), run.secrets)
+    lease_client.start(folder, _spec(run, role_name, lease_id, walltime), run.secrets)
 
 
 def _spec(run: Run, role_name: str, lease_id: str, walltime: Walltime | None) -> LeaseSpec:

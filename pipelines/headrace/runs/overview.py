@@ -9,8 +9,8 @@ from pathlib import Path
 
 from pydantic import JsonValue
 
-from headrace.clusters import client
-from headrace.clusters.lease_status import sure_state
+from headrace.clusters import lease_client
+from headrace.clusters.lease_state import sure_state
 from headrace.errors import StepError
 from headrace.files.layout import LeaseFolder, StepFolder
 from headrace.ledger.ledger import open_ledger
@@ -65,14 +65,14 @@ def look_lease(folder: LeaseFolder, lost_after_s: float, *, twice: bool = False)
         lost_after_s: Seconds without a heartbeat after which it counts as lost.
         twice: Look a second time at a silent one, which takes some seconds; see `sure_state`.
     """
-    info = client.info(folder)
-    state = (sure_state if twice else client.state)(folder, lost_after_s)
+    info = lease_client.info(folder)
+    state = (sure_state if twice else lease_client.state)(folder, lost_after_s)
     return LeaseLook(
         state=state,
         dashboard_url=info.dashboard_url if info else "",
-        why="" if state.is_active else client.why_ended(folder),
-        waits_for=client.waiting_for(folder) if state.is_active else "",
-        is_refused=state is LeaseState.FAILED and client.is_refused(folder),
+        why="" if state.is_active else lease_client.why_ended(folder),
+        waits_for=lease_client.waiting_for(folder) if state.is_active else "",
+        is_refused=state is LeaseState.FAILED and lease_client.is_refused(folder),
     )
 
 
@@ -229,8 +229,8 @@ def _waits(
     open_leases = [row for row in leases if row.state.is_active]
     no_room = _no_room(run, planned, known, open_leases)
     folders = (run.lease_folder(row.lease_id) for row in open_leases)
-    queued = (client.wait_of(folder, for_more=True) for folder in folders)
-    wait = next((each for each in queued if each.why), client.Wait())
+    queued = (lease_client.wait_of(folder, for_more=True) for folder in folders)
+    wait = next((each for each in queued if each.why), lease_client.Wait())
     bad = bad_nodes(run, leases)
     leaves_out = any(run.site.roles[step.role].leaves_nodes_out for step in planned)
     return {

@@ -16,7 +16,7 @@ from pydantic import ConfigDict
 from headrace.errors import RecipeError, without_secrets
 from headrace.files.atomic import read_bytes, write_bytes, write_record
 from headrace.files.layout import RunFolder
-from headrace.processes import ProcessIdentity
+from headrace.processes.identity import ProcessIdentity
 from headrace.recipe.difference import Change, differences
 from headrace.recipe.load import BUILT_IN, load_recipe, locate
 from headrace.recipe.unix_accounts import account

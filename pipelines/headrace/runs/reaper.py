@@ -10,9 +10,9 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from headrace.clusters import client
+from headrace.clusters import lease_client
+from headrace.clusters.lease_records import LeaseSpec
 from headrace.clusters.overview import folders
-from headrace.clusters.records import LeaseSpec
 from headrace.errors import HeadraceError, StepError
 from headrace.files.atomic import is_there, read_record
 from headrace.files.layout import LeaseFolder, SiteFolder, StepFolder
@@ -139,7 +139,7 @@ def _settle_attempts(run: Run) -> None:
         if folder is None:
             record_lost(attempt)
             continue
-        result = mailbox.outcome(folder) or mailbox.lost(folder, client.why_ended(lease))
+        result = mailbox.outcome(folder) or mailbox.lost(folder, lease_client.why_ended(lease))
         record_outcome(run.run_id, attempt.step, attempt.attempt, result)
 
 
@@ -155,7 +155,7 @@ def adopt(site: SiteFolder) -> tuple[str, ...]:
     """
     by_run: dict[str, list[LeaseFolder]] = defaultdict(list)
     for folder in folders(site):
-        by_run[client.spec(folder).run_id].append(folder)
+        by_run[lease_client.spec(folder).run_id].append(folder)
     return tuple(line for run_id, found in by_run.items() for line in _adopt(site, run_id, found))
 
 
@@ -170,11 +170,11 @@ def _adopt(site: SiteFolder, run_id: str, found: Sequence[LeaseFolder]) -> Itera
     except HeadraceError as error:
         yield from (f"lease {folder.lease_id}: left alone: {error.what}" for folder in new)
         return
-    jobs = {folder.lease_id: client.find_job(folder) for folder in new}
+    jobs = {folder.lease_id: lease_client.find_job(folder) for folder in new}
     for folder in sorted(found, key=lambda each: each.spec.stat().st_mtime):
         _enter_lease(folder)
     for folder in new:
-        state = client.state(folder, client.spec(folder).lost_after_s)
+        state = lease_client.state(folder, lease_client.spec(folder).lost_after_s)
         job = jobs[folder.lease_id]
         yield f"lease {folder.lease_id}: {state.value}{f', {job}' if job else ''}, run {run_id}"
     if not new:
@@ -204,7 +204,7 @@ def _enter_run(site: SiteFolder, run_id: str) -> Run:
 
 
 def _enter_lease(folder: LeaseFolder) -> None:
-    spec = client.spec(folder)
+    spec = lease_client.spec(folder)
     record = leases.recorded(open_run(spec.run_id), spec.role_name, spec.lease_id)
     changes = {"created_at": folder.spec.stat().st_mtime, **_found(folder, spec)}
     entered = replace(record, **changes)
@@ -216,7 +216,7 @@ def _enter_lease(folder: LeaseFolder) -> None:
 
 def _found(folder: LeaseFolder, spec: LeaseSpec) -> dict[str, Any]:
     """How a lease stands; one that was lost and not closed is open: something may be left."""
-    info = client.info(folder)
+    info = lease_client.info(folder)
     if not is_there(folder.closed):
         if info is None:
             return {"state": LeaseState.STARTING}
@@ -227,10 +227,10 @@ def _found(folder: LeaseFolder, spec: LeaseSpec) -> dict[str, Any]:
             "ready_at": info.ready_at,
         }
     return {
-        "state": client.state(folder, spec.lost_after_s),
+        "state": lease_client.state(folder, spec.lost_after_s),
         "job_ids": info.job_ids if info else (),
         "ended_at": folder.closed.stat().st_mtime,
-        "why_ended": client.why_ended(folder),
+        "why_ended": lease_client.why_ended(folder),
     }
 
 
@@ -253,6 +253,6 @@ def _enter_attempt(lease: LeaseFolder, step: StepFolder) -> None:
     )
     result = mailbox.outcome(step)
     if result is None and is_there(lease.closed):
-        result = mailbox.lost(step, client.why_ended(lease))
+        result = mailbox.lost(step, lease_client.why_ended(lease))
     if result is not None:
         record_outcome(spec.run_id, spec.name, spec.attempt, result)

@@ -8,9 +8,9 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from headrace.clusters import client
-from headrace.clusters.lease_status import sure_states
-from headrace.clusters.records import PoolRecord
+from headrace.clusters import lease_client
+from headrace.clusters.lease_records import PoolRecord
+from headrace.clusters.lease_state import sure_states
 from headrace.errors import BatchError, HeadraceError, SilentError, StepError
 from headrace.files.atomic import is_there, read_record
 from headrace.files.layout import LeaseFolder
@@ -34,13 +34,13 @@ def settle(run: Run, record: LeaseRecord, reason: str = "ended by request") -> N
     The reason is written down unless the lease has ended by itself.
     """
     folder = run.lease_folder(record.lease_id)
-    state = client.state(folder, run.site.limits.lost_after)
-    if state is LeaseState.LOST or client.ended_by_itself(folder):
+    state = lease_client.state(folder, run.site.limits.lost_after)
+    if state is LeaseState.LOST or lease_client.ended_by_itself(folder):
         with suppress(BatchError):  # the queue does not answer; the lease ends all the same
-            client.cause(folder)
-    client.end(folder, reason=reason)
+            lease_client.cause(folder)
+    lease_client.end(folder, reason=reason)
     note_machines(record)
-    why = client.why_ended(folder)
+    why = lease_client.why_ended(folder)
     final = LeaseState.CLOSED if state.is_active else state
     lost_nodes: tuple[EndedJob, ...] = ()
     with suppress(StepError):  # a damaged record of its nodes keeps no lease open
@@ -92,7 +92,7 @@ def settle_ended(site_name: str | None = None) -> list[str]:
         state = states.get(folder, LeaseState.STARTING)
         why = _why_over(run, folder, state, has_ended=rows[run.run_id].state.is_final)
         if why and try_to_settle(run, record, why):
-            done.append(f"lease {record.lease_id}: closed ({client.why_ended(folder)})")
+            done.append(f"lease {record.lease_id}: closed ({lease_client.why_ended(folder)})")
     return done
 
 
@@ -111,7 +111,7 @@ def _is_begun(run: Run, record: LeaseRecord) -> bool:
 def _is_readable(folder: LeaseFolder) -> bool:
     """Whether its files can be read; one of another release, or a damaged one, is left alone."""
     try:
-        client.why_ended(folder)
+        lease_client.why_ended(folder)
     except StepError as error:
         logger.warning("Lease %s is passed over: %s", folder.lease_id, error)
         return False
@@ -133,7 +133,7 @@ def _is_of_this_machine(record: LeaseRecord) -> bool:
 
 
 def _end_without_run(record: LeaseRecord, error: HeadraceError) -> None:
-    client.end(LeaseFolder(Path(record.folder)))
+    lease_client.end(LeaseFolder(Path(record.folder)))
     note_machines(record)
     open_ledger().set_lease_state(
         record.lease_id, LeaseState.LOST, ended_at=time.time(), why_ended=error.what

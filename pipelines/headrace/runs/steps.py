@@ -10,8 +10,8 @@ from pathlib import Path
 from pydantic import JsonValue
 
 from headrace.checkpoints import files as checkpoints
-from headrace.clusters import client
-from headrace.clusters.lease_status import sure_state
+from headrace.clusters import lease_client
+from headrace.clusters.lease_state import sure_state
 from headrace.errors import LeaseEndsError, LeaseTakenError, StepNotEndedError
 from headrace.files.atomic import is_there, look_afresh
 from headrace.files.layout import LeaseFolder, StepFolder
@@ -96,7 +96,7 @@ def collect(run: Run, ticket: Ticket) -> StepResult:
         result = result.model_copy(update={"outputs": {**result.outputs, **kept, **error}})
         if result.failure is not None and result.failure.error in _OVER_ERRORS:
             # the next attempt must not get what is left of it
-            client.request_close(ticket.lease, _OVER)
+            lease_client.request_close(ticket.lease, _OVER)
     record_outcome(run.run_id, ticket.step, ticket.attempt, result)
     return result
 
@@ -161,16 +161,18 @@ def _explained(run: Run, ticket: Ticket, result: StepResult | None) -> StepResul
     """The outcome of a step that left none: its lease has ended, or only its driver."""
     lease, folder = ticket.lease, ticket.folder
     if is_there(lease.job) and mailbox.was_killed(folder):
-        client.await_end(lease, 2 * run.site.limits.heartbeat)  # the job's end may be on its way
+        lease_client.await_end(
+            lease, 2 * run.site.limits.heartbeat
+        )  # the job's end may be on its way
     is_alive = sure_state(lease, run.site.limits.lost_after).is_active
     if is_alive and result is not None and not is_there(lease.close):
         return result
     if is_alive and result is None:
         raise StepNotEndedError(f"Step {ticket.step} of run {run.run_id} has not ended yet")
-    cause = client.cause(lease)
-    client.end(lease)
+    cause = lease_client.cause(lease)
+    lease_client.end(lease)
     look_afresh(folder.path)
-    result = mailbox.outcome(folder) or mailbox.lost(folder, client.why_ended(lease))
+    result = mailbox.outcome(folder) or mailbox.lost(folder, lease_client.why_ended(lease))
     if result.state is not StepState.LOST:
         return result
     plain = result.model_copy(update={"failure": None})
@@ -230,7 +232,7 @@ def _resume(run: Run, latest: AttemptRecord) -> Ticket | StepResult | None:
     ticket = _find(run, latest)
     if ticket is None:
         return _resubmit(run, latest)
-    lease = client.state(ticket.lease, run.site.limits.lost_after)
+    lease = lease_client.state(ticket.lease, run.site.limits.lost_after)
     if mailbox.outcome(ticket.folder) is None and lease.is_active:
         return ticket  # also when it is being cancelled: the caller sees its end and asks again
     try:

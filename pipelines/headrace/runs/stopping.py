@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headrace.clusters import client
+from headrace.clusters import lease_client
 from headrace.errors import StepError
 from headrace.files.layout import LeaseFolder
 from headrace.runs.audit import Actor, note
@@ -27,6 +27,6 @@ def ask_to_stop(run: Run, by: Actor, step: str | None = None) -> tuple[str, ...]
 
 def close_lease(folder: LeaseFolder, by: Actor, grace_s: float, reason: str = "") -> None:
     """End a lease, which gets `grace_s` seconds to do so by itself, on behalf of somebody."""
-    run_id = client.spec(folder).run_id
-    client.end(folder, grace_s, f"{reason} (closed by {by})" if reason else f"closed by {by}")
+    run_id = lease_client.spec(folder).run_id
+    lease_client.end(folder, grace_s, f"{reason} (closed by {by})" if reason else f"closed by {by}")
     note(by, "close", run_id, " ".join(filter(None, (folder.lease_id, reason))))

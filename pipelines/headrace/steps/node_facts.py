@@ -16,7 +16,8 @@ from typing import Any
 
 import psutil
 
-from headrace.clusters.fleet import Fleet, Node
+from headrace.clusters.fleet import Fleet
+from headrace.clusters.node_calls import Node
 from headrace.files.tiers import folder_of
 from headrace.steps.context import StepContext
 

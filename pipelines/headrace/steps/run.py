@@ -21,7 +21,7 @@ from headrace.errors import HeadraceError, StepError
 from headrace.files.atomic import is_there, read_record, write_if_room, write_record
 from headrace.files.layout import RunFolder, StepFolder
 from headrace.files.machine import full_words, is_full
-from headrace.processes import begin_child
+from headrace.processes.identity import begin_child
 from headrace.states import FailureClass, StepState
 from headrace.steps.context import StepContext, resolved
 from headrace.steps.mailbox import Failure, StepResult, StepSpec, StepStatus

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from headrace.checkpoints.files import progress_in
-from headrace.clusters.calls import Calls, EndedCall
 from headrace.clusters.cancellable_call import GRACE_S
+from headrace.clusters.shared_calls import EndedCall, SharedCalls
 from headrace.errors import (
     HeadraceError,
     LeaseEndsError,
@@ -68,7 +68,7 @@ class Driver:
     """
 
     def __init__(
-        self, context: StepContext, calls: Calls, journal: Journal, source: Source, work: Work
+        self, context: StepContext, calls: SharedCalls, journal: Journal, source: Source, work: Work
     ) -> None:
         self._context, self._calls, self._journal = context, calls, journal
         self._source, self._work = source, work

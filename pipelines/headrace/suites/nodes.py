@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from pydantic import JsonValue
 
-from headrace.clusters.calls import Calls, EndedCall
-from headrace.clusters.fleet import Node
+from headrace.clusters.node_calls import Node
+from headrace.clusters.shared_calls import EndedCall, SharedCalls
 from headrace.errors import LeaseError
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Role
@@ -48,7 +48,7 @@ class Nodes:
         capacity: Called on each node, tells what it has.
     """
 
-    def __init__(self, calls: Calls, recipe: Recipe, capacity: Capacity) -> None:
+    def __init__(self, calls: SharedCalls, recipe: Recipe, capacity: Capacity) -> None:
         self._calls, self._recipe, self._capacity = calls, recipe, capacity
         self._nodes: dict[str, Node] = {}
         self._resources: dict[str, NodeResources] = {}

@@ -15,10 +15,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from headrace.clusters.calls import Calls
 from headrace.clusters.cancellable_call import wanted
-from headrace.clusters.fleet import Fleet
 from headrace.clusters.gpus import Gpu
+from headrace.clusters.node_calls import NodeCalls, OneNode
+from headrace.clusters.shared_calls import SharedCalls
 from headrace.errors import HeadraceError, StepCancelledError, StepError, SuiteFailedError
 from headrace.evaluation.evaluate_step import evaluate, own_predictor
 from headrace.files.atomic import is_there, read_record, read_text, write_record
@@ -34,7 +34,6 @@ from headrace.suites.driver import Driver, Work
 from headrace.suites.event_log import Journal
 from headrace.suites.gpu_turns import TURNS, gpus_at
 from headrace.suites.node_slots import capacity, part_of
-from headrace.suites.one_node import OneNode
 from headrace.suites.points import Source, trial_recipe
 from headrace.suites.records import PRUNED, TrialJob
 from headrace.suites.suite_state import Board
@@ -80,7 +79,7 @@ def source_of(context: StepContext) -> Source:
 
 def run_suite(context: StepContext, source: Source, work: Work) -> dict[str, Any]:
     """Run what a source gives; returns and raises as `run`."""
-    with Calls.open(context.lease_folder) as calls, _journal(context) as journal:
+    with SharedCalls.open(context.lease_folder) as calls, _journal(context) as journal:
         driver = Driver(context, calls, journal, source, work)
         driver.run()
     return _outputs(driver.board)
@@ -105,7 +104,7 @@ def _outputs(board: Board) -> dict[str, Any]:
     return {"total": len(board.rows), "counts": counts, **found}
 
 
-def run_trial(job: TrialJob, fleet: Fleet | None = None) -> StepResult:
+def run_trial(job: TrialJob, fleet: NodeCalls | None = None) -> StepResult:
     """Make an attempt at a trial to its result, which is in its folder when this returns.
 
     An attempt that has a result is not made again. A further one goes on from the checkpoints of
@@ -201,7 +200,7 @@ def _site_of(site: Site, recipe: Recipe, job: TrialJob, gpus: Sequence[Gpu]) -> 
     return site.model_copy(update={"roles": roles})
 
 
-def _run(job: TrialJob, fleet: Fleet | None, context: StepContext) -> dict[str, Any]:
+def _run(job: TrialJob, fleet: NodeCalls | None, context: StepContext) -> dict[str, Any]:
     fleet = fleet or OneNode(context.site.roles[context.recipe.train.role])
     try:
         return _trained_and_judged(context, fleet, job.dataset)
@@ -213,7 +212,7 @@ def _run(job: TrialJob, fleet: Fleet | None, context: StepContext) -> dict[str, 
         _share_energy(context, job.share)
 
 
-def _trained(context: StepContext, fleet: Fleet, dataset: str) -> dict[str, Any]:
+def _trained(context: StepContext, fleet: NodeCalls, dataset: str) -> dict[str, Any]:
     if context.recipe.train.function is not None:
         return call_function(context, fleet, dataset)
     manifest = manifest_of(dataset, context.site)
@@ -221,7 +220,7 @@ def _trained(context: StepContext, fleet: Fleet, dataset: str) -> dict[str, Any]
     return train(context, fleet, dataset, manifest) if done is None else done.outputs(())
 
 
-def _trained_and_judged(context: StepContext, fleet: Fleet, dataset: str) -> dict[str, Any]:
+def _trained_and_judged(context: StepContext, fleet: NodeCalls, dataset: str) -> dict[str, Any]:
     outputs = _trained(context, fleet, dataset)
     metrics = _numbers({**_last_loss(context), **outputs["metrics"]})
     if context.recipe.evaluate is not None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import cycle, islice
 from typing import TYPE_CHECKING, Any
 
-from headrace.clusters.calls import EndedCall
+from headrace.clusters.shared_calls import EndedCall
 from headrace.errors import LeaseEndsError, LeaseTakenError, StepError
 from headrace.files.layout import RunFolder, StepFolder
 from headrace.recipe.recipe import RetryPolicy

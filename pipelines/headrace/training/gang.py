@@ -14,8 +14,7 @@ from functools import partial
 from pathlib import Path
 
 from headrace.checkpoints import files as checkpoints
-from headrace.children import start_program
-from headrace.clusters.fleet import Fleet, Node
+from headrace.clusters.node_calls import Node, NodeCalls
 from headrace.data.streaming import in_turn
 from headrace.data.targets import check_code
 from headrace.errors import HeadraceError, WorkerLostError
@@ -23,6 +22,7 @@ from headrace.files.atomic import read_record, write_record, write_text
 from headrace.files.layout import RunFolder
 from headrace.files.machine import available_memory_bytes
 from headrace.files.manifest import Manifest
+from headrace.processes.children import start_program
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Role, Site
 from headrace.staging.gang_store import Brought
@@ -72,7 +72,7 @@ class Gang:
     def __init__(
         self,
         context: StepContext,
-        fleet: Fleet,
+        fleet: NodeCalls,
         size: tuple[int, int],
         dataset: str,
         follow: Callable[[TrainingProgress | None], None],

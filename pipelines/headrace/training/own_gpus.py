@@ -9,7 +9,7 @@ from pathlib import Path
 from headrace.clusters.gpu_claims import ClaimFile
 from headrace.clusters.gpus import visible_gpus
 from headrace.files.layout import RunFolder, StepFolder
-from headrace.processes import MEMORY
+from headrace.processes.identity import MEMORY
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Role
 from headrace.training.launch_records import NodeLaunch

@@ -10,7 +10,6 @@ import traceback
 from collections.abc import Iterable, Sequence
 from types import TracebackType
 
-from headrace.children import ChildEnd
 from headrace.errors import (
     DataError,
     HeadraceError,
@@ -21,6 +20,7 @@ from headrace.errors import (
     UserError,
     WorkerLostError,
 )
+from headrace.processes.children import ChildEnd
 from headrace.states import FailureClass
 from headrace.training.launch_records import FailureKind, NodeOutcome, RankFailure
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from headrace.checkpoints import files as checkpoints
 from headrace.clusters.fleet import Fleet
+from headrace.clusters.node_calls import NodeCalls
 from headrace.errors import StepError
 from headrace.files.atomic import read_record, write_record
 from headrace.files.manifest import Manifest
@@ -56,7 +57,9 @@ def run(context: StepContext) -> dict[str, Any]:
         return train(context, fleet, dataset, manifest)
 
 
-def train(context: StepContext, fleet: Fleet, dataset: str, manifest: Manifest) -> dict[str, Any]:
+def train(
+    context: StepContext, fleet: NodeCalls, dataset: str, manifest: Manifest
+) -> dict[str, Any]:
     """Train on the nodes of a lease; returns and raises as `run`."""
     skipped = skipped_shards(context, dataset, manifest)
     follow, size = _follower(context, manifest.without(skipped.files))

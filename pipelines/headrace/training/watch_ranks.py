@@ -9,10 +9,10 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from headrace.children import Child, ChildEnd, ChildGroup, Process, start_program
 from headrace.clusters.cancellable_call import wanted
 from headrace.files.atomic import is_there, read_record, write_text
 from headrace.files.layout import StepFolder
+from headrace.processes.children import Child, ChildEnd, ChildGroup, Process, start_program
 from headrace.training.launch import rank_name
 from headrace.training.launch_records import FailureKind, NodeLaunch, NodeOutcome, RankFailure
 from headrace.training.rank_failures import script_failure

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import subprocess
+import os
 import sys
-import threading
-from contextlib import suppress
-from multiprocessing import Pipe
-from multiprocessing.connection import Connection
+from pathlib import Path
 
-from headrace.errors import DataError, UserError
+from headrace.errors import DataError, MemoryExhaustedError, UserError, WorkerLostError
 from headrace.objects.store import is_remote
+from headrace.processes.children import Child, start_program
+from headrace.processes.kept_process import KeptProcess
 from headrace.recipe.teams import Sites
 from headrace.views import sample_process
 from headrace.views.datasets import find_dataset
@@ -40,9 +39,9 @@ class SampleReader:
     """Asks a process for samples, one after the other; it is started when there is none."""
 
     def __init__(self, patience_s: float = PATIENCE_S) -> None:
-        self._command = (sys.executable, "-m", sample_process.__name__, str(patience_s))
-        self._lock = threading.Lock()
-        self._running: tuple[subprocess.Popen[bytes], Connection] | None = None
+        command = (sys.executable, "-m", sample_process.__name__, str(patience_s))
+        self._child = Child(name="reader of samples", command=command, log=Path(os.devnull))
+        self._process = KeptProcess(start_program)
 
     def ask(self, question: SampleQuestion) -> Sample:
         """The sample, or what `read_sample` raises.
@@ -50,37 +49,15 @@ class SampleReader:
         Raises:
             DataError: The process has ended, which it also does when it takes too long.
         """
-        with self._lock:
-            answer = self._answer(question)
-            if answer == 0:  # nobody had asked for a while
-                answer = self._answer(question)
-        if isinstance(answer, int):
+        try:
+            sample: Sample = self._process.call(self._child, question, lambda: True)
+        except (WorkerLostError, MemoryExhaustedError) as error:
             raise DataError(
                 f"Sample {question.index:,} of '{question.split}' in {question.folder} cannot be "
-                f"read: the process that reads it ended with code {answer}",
+                f"read: {error.what}",
                 "`headrace verify` tells whether the dataset is damaged.",
-            )
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
-    def _answer(self, question: SampleQuestion) -> Sample | Exception | int:
-        """What the process says; its exit code when it has ended."""
-        process, questions = self._running = self._running or self._start()
-        with suppress(OSError, EOFError):
-            questions.send(question)
-            answer: Sample | Exception = questions.recv()
-            return answer
-        self._running = None
-        questions.close()
-        return process.wait()
-
-    def _start(self) -> tuple[subprocess.Popen[bytes], Connection]:
-        ours, theirs = Pipe()
-        with theirs:
-            descriptor = theirs.fileno()
-            command = (*self._command, str(descriptor))
-            return subprocess.Popen(command, pass_fds=(descriptor,)), ours
+            ) from error
+        return sample
 
 
 _READER = SampleReader()

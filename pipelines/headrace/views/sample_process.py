@@ -1,18 +1,18 @@
-"""Reads samples in a process of its own: `python -m headrace.views.sample_process SECONDS FD`.
+"""Reads samples in a process of its own: `python -m headrace.views.sample_process SECONDS`.
 
 A shard that is damaged can hang HDF5, and one that is cut short while it is mapped ends the process
-that reads it: neither may happen to a server. The process ends when nobody asks for a while, and by
-an alarm when it takes too long. Who asks may be a thread of the server that soon ends.
+that reads it: neither may happen to a server. The process ends with the server's end of its line,
+when nobody asks for a while, and by an alarm when it takes too long. It does not die with the
+thread that started it, which soon ends.
 """
 
 from __future__ import annotations
 
 import signal
 import sys
-from multiprocessing.connection import Connection
 
-from headrace.errors import HeadraceError
-from headrace.views.samples import Sample, read_sample
+from headrace.processes.kept_process import answer_calls
+from headrace.views.samples import Sample, SampleQuestion, read_sample
 
 PATIENCE_S = 20.0
 """Seconds that reading a sample may take."""
@@ -21,22 +21,18 @@ IDLE_S = 120.0
 """Seconds without a question after which it ends."""
 
 
-def main(patience_s: float, descriptor: int) -> None:
-    """Answer the questions of a connection until there are no more."""
-    questions = Connection(descriptor)
-    while questions.poll(IDLE_S):
-        try:
-            question = questions.recv()
-        except EOFError:
-            return
+def main(patience_s: float) -> None:
+    """Answer questions until there are no more."""
+
+    def answer(question: SampleQuestion) -> Sample:
         signal.setitimer(signal.ITIMER_REAL, patience_s)
         try:
-            answer: Sample | Exception = read_sample(question)
-        except (HeadraceError, OSError) as error:
-            answer = error
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        questions.send(answer)
+            return read_sample(question)
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+
+    answer_calls(answer, IDLE_S)
 
 
 if __name__ == "__main__":
-    main(float(sys.argv[1]), int(sys.argv[2]))
+    main(float(sys.argv[1]))

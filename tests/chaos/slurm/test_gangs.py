@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from headrace.checkpoints import files as checkpoints
-from headrace.clusters.records import LeaseSpec, Walltime
+from headrace.clusters.lease_records import LeaseSpec, Walltime
 from headrace.recipe.load import load_recipe
 from headrace.runs import leases
 from headrace.runs.runs import Run

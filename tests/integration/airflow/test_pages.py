@@ -15,11 +15,11 @@ import pytest
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
-from headrace.clusters.records import Ending
+from headrace.clusters.lease_records import Ending
 from headrace.files.atomic import is_there, write_record
 from headrace.files.lines import read_lines
 from headrace.ledger.ledger import open_ledger
-from headrace.processes import ProcessIdentity
+from headrace.processes.identity import ProcessIdentity
 from headrace.runs.audit import AIRFLOW, Actor, note
 from headrace.runs.reaper import end_run
 from headrace.runs.runs import Run

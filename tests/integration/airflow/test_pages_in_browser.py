@@ -24,7 +24,7 @@ from headrace.files.layout import RunFolder
 from headrace.files.manifest import Quarantined
 from headrace.files.manifest_file import write_manifest
 from headrace.ledger.ledger import open_ledger
-from headrace.processes import end_processes
+from headrace.processes.identity import end_processes
 from headrace.runs import leases
 from headrace.runs.reaper import end_run
 from headrace.runs.runs import Run

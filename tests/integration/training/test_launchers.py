@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from headrace.clusters import client
+from headrace.clusters import lease_client
 from headrace.clusters.fleet import Fleet
 from headrace.errors import SiteError
 from headrace.files.manifest_file import read_manifest
@@ -112,4 +112,4 @@ def test_ranks_of_srun_and_mpirun_in_a_slurm_job_end_like_those_of_the_default_l
                 outputs = train(context, fleet, str(dataset), read_manifest(dataset))
                 assert outputs["weights_xxh3"] == weights
     finally:
-        client.end(folder)
+        lease_client.end(folder)

@@ -20,7 +20,7 @@ from headrace.checkpoints import files as checkpoints
 from headrace.checkpoints.content import read_checkpoint
 from headrace.checkpoints.files import best_of
 from headrace.checkpoints.weights import weights_hash
-from headrace.clusters.records import HostRecord
+from headrace.clusters.lease_records import HostRecord
 from headrace.errors import (
     LeaseEndsError,
     LeaseTakenError,
@@ -30,7 +30,7 @@ from headrace.errors import (
 )
 from headrace.files.atomic import write_record, write_text
 from headrace.files.layout import RunFolder, checkpoint_name
-from headrace.processes import ProcessIdentity
+from headrace.processes.identity import ProcessIdentity
 from headrace.shards.dataset import ShardedDataset
 from headrace.steps.context import StepContext
 from headrace.steps.history import read_history

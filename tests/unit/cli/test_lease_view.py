@@ -10,8 +10,8 @@ from typing import Any
 from rich.console import Console
 
 from headrace.cli.leases import _details, _summary
+from headrace.clusters.lease_records import AvoidedNode
 from headrace.clusters.overview import LeaseView
-from headrace.clusters.records import AvoidedNode
 from headrace.files.layout import LeaseFolder
 from headrace.recipe.site import Role
 from headrace.states import EndedJob, LeaseState

@@ -10,7 +10,7 @@ from rich.console import Console
 from headrace.cli.listing import Listing
 from headrace.files.atomic import write_record
 from headrace.ledger.ledger import open_ledger
-from headrace.processes import ProcessIdentity
+from headrace.processes.identity import ProcessIdentity
 from headrace.runs.reaper import end_run
 from headrace.runs.runs import Run
 from headrace.states import FailureClass, StepState

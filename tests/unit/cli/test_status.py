@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from headrace.clusters.records import PoolJobView, PoolRecord
+from headrace.clusters.lease_records import PoolJobView, PoolRecord
 from headrace.files.atomic import write_record
-from headrace.processes import ProcessIdentity
+from headrace.processes.identity import ProcessIdentity
 from headrace.runs.reaper import end_run
 from headrace.states import StepState
 from support.command_line import headrace

@@ -11,7 +11,7 @@ import pytest
 from headrace.files.atomic import write_json, write_record
 from headrace.files.layout import RunFolder, StepFolder
 from headrace.files.lines import append_line
-from headrace.processes import ProcessIdentity
+from headrace.processes.identity import ProcessIdentity
 from headrace.runs.runs import Run
 from headrace.steps.history import UsageRow, usage_file
 from headrace.steps.mailbox import StepSpec

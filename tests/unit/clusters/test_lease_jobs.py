@@ -24,7 +24,7 @@ from headrace.clusters.lease_jobs import (
     node_job,
     record_file,
 )
-from headrace.clusters.pool import PoolJob
+from headrace.clusters.pool_job import PoolJob
 from headrace.errors import BatchError
 from headrace.files.layout import LeaseFolder
 from headrace.recipe.site import Role

@@ -7,7 +7,7 @@ import stat
 
 import pytest
 
-from headrace.clusters import client
+from headrace.clusters import lease_client
 from headrace.clusters.lease_secrets import LeaseSecrets, handed_over, secrets_of
 from headrace.errors import LeaseError
 from headrace.files.atomic import write_record
@@ -50,7 +50,7 @@ def test_the_end_of_a_lease_whose_host_was_killed_removes_them(folder):
     write_record(folder.spec, lease_spec(folder, Role()))
     with handed_over(folder, GIVEN):
         pass
-    client.end(folder, grace_s=0)
+    lease_client.end(folder, grace_s=0)
     assert not folder.secrets.exists()
 
 

@@ -9,10 +9,8 @@ from typing import Any
 
 import pytest
 
-from headrace.clusters import client
-from headrace.clusters.lease_status import write_heartbeat
-from headrace.clusters.overview import leftovers, reap, view, views
-from headrace.clusters.records import (
+from headrace.clusters import lease_client
+from headrace.clusters.lease_records import (
     Ending,
     HostRecord,
     LeaseInfo,
@@ -20,10 +18,12 @@ from headrace.clusters.records import (
     PoolJobView,
     PoolRecord,
 )
+from headrace.clusters.lease_state import write_heartbeat
+from headrace.clusters.overview import leftovers, reap, view, views
 from headrace.errors import SilentError
 from headrace.files.atomic import write_record, write_text
 from headrace.files.layout import LeaseFolder, SiteFolder
-from headrace.processes import ProcessIdentity
+from headrace.processes.identity import ProcessIdentity
 from headrace.recipe.site import Role
 from headrace.states import LeaseState
 from support.leases import lease_spec
@@ -87,7 +87,7 @@ def test_a_lease_that_nobody_can_read_keeps_no_other_from_being_ended(
     caplog.set_level(logging.WARNING)
     write_text(site.lease("b").spec, '{"lease_id": "b", "a field of tomorrow": 1}')
     assert [each.folder.lease_id for each in reap(site)] == ["c"]
-    assert client.state(site.lease("c"), 20) is LeaseState.LOST
+    assert lease_client.state(site.lease("c"), 20) is LeaseState.LOST
     assert site.lease("c").closed.exists()
     assert "Lease b is passed over" in caplog.text
     assert leftovers(site) == ()
@@ -108,17 +108,17 @@ def test_a_lease_whose_batch_system_is_silent_keeps_no_other_from_being_ended(
 ) -> None:
     """pains 22: it is ended another time."""
     _lease(site, "b", heartbeat="1.0 1.0")
-    end = client.end
+    end = lease_client.end
 
     def silent_about_b(folder: LeaseFolder, *given: Any) -> None:
         if folder.lease_id == "b":
             raise SilentError("EC2 says 503: no")
         end(folder, *given)
 
-    monkeypatch.setattr(client, "end", silent_about_b)
+    monkeypatch.setattr(lease_client, "end", silent_about_b)
     assert [each.folder.lease_id for each in reap(site)] == ["c"]
     assert "Lease b is looked at again later: EC2 says 503: no" in caplog.text
-    monkeypatch.setattr(client, "end", end)
+    monkeypatch.setattr(lease_client, "end", end)
     assert [each.folder.lease_id for each in reap(site)] == ["b"]
 
 

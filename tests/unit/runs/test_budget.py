@@ -16,12 +16,12 @@ import yaml
 
 from headrace.batch.ec2_meter import Ec2Meter
 from headrace.batch.machines import Machine
-from headrace.clusters import client
+from headrace.clusters import lease_client
 from headrace.errors import BatchError, BudgetError, UserError
 from headrace.files.atomic import write_record
 from headrace.files.lines import read_lines
 from headrace.ledger.ledger import open_ledger
-from headrace.processes import ProcessIdentity
+from headrace.processes.identity import ProcessIdentity
 from headrace.recipe.load import BUILT_IN, load_site
 from headrace.recipe.suite import SuiteSpec
 from headrace.runs import budget, reaper
@@ -66,9 +66,11 @@ def machines(monkeypatch: pytest.MonkeyPatch) -> list[Machine]:
     """What EC2 tells of any lease; no host is started, and EC2 itself never asked."""
     found: list[Machine] = []
     monkeypatch.setattr(Ec2Meter, "machines", lambda _self, _name: tuple(found))
-    monkeypatch.setattr(client, "start", lambda *_: None)
+    monkeypatch.setattr(lease_client, "start", lambda *_: None)
     monkeypatch.setattr(reaper, "known_places", lambda: SimpleNamespace(roles=()))
-    monkeypatch.setattr(client, "end", lambda folder, **_: client.request_close(folder, "ended"))
+    monkeypatch.setattr(
+        lease_client, "end", lambda folder, **_: lease_client.request_close(folder, "ended")
+    )
     return found
 
 

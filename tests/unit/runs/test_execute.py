@@ -7,11 +7,11 @@ import time
 
 import pytest
 
-from headrace.clusters.lease_status import write_heartbeat
+from headrace.clusters.lease_state import write_heartbeat
 from headrace.errors import LeaseError, LeaseLostError, LedgerError, StorageFullError
 from headrace.files.atomic import write_record, write_text
 from headrace.ledger.ledger import open_ledger
-from headrace.processes import ProcessIdentity
+from headrace.processes.identity import ProcessIdentity
 from headrace.runs import execute as module
 from headrace.runs.execute import execute
 from headrace.runs.flow import steps_of

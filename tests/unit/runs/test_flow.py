@@ -16,7 +16,7 @@ from headrace.files.atomic import write_record
 from headrace.files.damage import seal
 from headrace.files.layout import StepFolder
 from headrace.ledger.ledger import open_ledger
-from headrace.processes import ProcessIdentity
+from headrace.processes.identity import ProcessIdentity
 from headrace.recipe.load import load_recipe, load_site
 from headrace.runs.execute import previews
 from headrace.runs.flow import fitted, step_of, steps_of

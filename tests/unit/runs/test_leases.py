@@ -10,13 +10,13 @@ from dataclasses import replace
 import pytest
 
 from headrace.cli.view import remarks
+from headrace.clusters.lease_records import BadNodes, PoolRecord
 from headrace.clusters.preflight import Check, NodeReport, report_file
-from headrace.clusters.records import BadNodes, PoolRecord
 from headrace.errors import CapacityError, OwnLeasesError
 from headrace.files.atomic import write_record
 from headrace.files.layout import StepFolder
 from headrace.ledger.ledger import open_ledger
-from headrace.processes import ProcessIdentity
+from headrace.processes.identity import ProcessIdentity
 from headrace.runs import leases
 from headrace.runs.bad_nodes import bad_nodes, not_the_nodes
 from headrace.runs.leases import RELEASED, release

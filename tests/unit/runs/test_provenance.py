@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.processes import ProcessIdentity
+from headrace.processes.identity import ProcessIdentity
 from headrace.recipe.difference import Change
 from headrace.recipe.load import BUILT_IN
 from headrace.runs.code_state import MAX_DIFF_BYTES, Commit, git_state, uncommitted

@@ -8,13 +8,13 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from headrace.clusters import client
-from headrace.clusters.records import Ending
+from headrace.clusters import lease_client
+from headrace.clusters.lease_records import Ending
 from headrace.errors import CapacityError, SilentError
 from headrace.files.atomic import write_record
 from headrace.files.layout import LeaseFolder
 from headrace.ledger.ledger import open_ledger
-from headrace.processes import ProcessIdentity
+from headrace.processes.identity import ProcessIdentity
 from headrace.runs.leases import acquire, release
 from headrace.runs.reaper import end_run
 from headrace.runs.runs import Run
@@ -29,7 +29,7 @@ _GONE_BY_ITSELF = "its owner, process 7 on here, has gone"
 def started(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """No host is started; ids of the leases that would have been."""
     ids: list[str] = []
-    monkeypatch.setattr(client, "start", lambda folder, *_: ids.append(folder.lease_id))
+    monkeypatch.setattr(lease_client, "start", lambda folder, *_: ids.append(folder.lease_id))
     return ids
 
 
@@ -59,12 +59,12 @@ def test_a_lease_stays_open_while_its_batch_system_is_silent(
     """pains 22: the run has ended all the same, and whoever looks next ends the lease."""
     run = make_run()
     lease_id = lease_on_disk(run)
-    end = client.end
+    end = lease_client.end
 
     def silent(folder: LeaseFolder, reason: str) -> None:
         raise SilentError("EC2 says 503: no")
 
-    monkeypatch.setattr(client, "end", silent)
+    monkeypatch.setattr(lease_client, "end", silent)
     release(run, "cpu", "the last step was done")
     end_run(run, StepState.SUCCEEDED)
     assert settle_ended() == []
@@ -73,7 +73,7 @@ def test_a_lease_stays_open_while_its_batch_system_is_silent(
     assert open_ledger().lease(lease_id).state.is_active
     with pytest.raises(SilentError):
         acquire(run, "cpu")  # whose machines may be there is not asked for a second time
-    monkeypatch.setattr(client, "end", end)
+    monkeypatch.setattr(lease_client, "end", end)
     (told,) = settle_ended()
     assert told.startswith(f"lease {lease_id}: closed")
     assert not open_ledger().lease(lease_id).state.is_active

@@ -10,15 +10,15 @@ from pathlib import Path
 import psutil
 import pytest
 
-from headrace.clusters import lease_status
-from headrace.clusters.lease_status import write_heartbeat
-from headrace.clusters.records import HostRecord
+from headrace.clusters import lease_state
+from headrace.clusters.lease_records import HostRecord
+from headrace.clusters.lease_state import write_heartbeat
 from headrace.errors import CapacityError, StepError, StepNotEndedError
 from headrace.files.atomic import read_record, write_record, write_text
 from headrace.files.layout import StepFolder, checkpoint_name
 from headrace.files.lines import append_line
 from headrace.ledger.ledger import open_ledger
-from headrace.processes import ProcessIdentity
+from headrace.processes.identity import ProcessIdentity
 from headrace.runs.leases import acquire
 from headrace.runs.reaper import end_run
 from headrace.runs.steps import Ticket, cancel_step, collect, start_step
@@ -121,7 +121,7 @@ def test_a_lease_that_is_silent_at_one_look_only_keeps_its_step(monkeypatch):
     assert isinstance(ticket, Ticket)
     long_ago = run.site.limits.lost_after + 1
     write_text(lease.heartbeat, f"{time.time() - long_ago} {time.monotonic() - long_ago}\n")
-    monkeypatch.setattr(lease_status, "_wait", lambda _seconds: write_heartbeat(lease))
+    monkeypatch.setattr(lease_state, "_wait", lambda _seconds: write_heartbeat(lease))
     with pytest.raises(StepNotEndedError):
         collect(run, ticket)
     assert acquire(run, "cpu") == ticket.lease_id

@@ -10,11 +10,11 @@ import pytest
 import yaml
 
 from headrace.clusters import queued
-from headrace.clusters.records import HostRecord, LeaseInfo, LeaseSpec, PoolRecord, Walltime
+from headrace.clusters.lease_records import HostRecord, LeaseInfo, LeaseSpec, PoolRecord, Walltime
 from headrace.files.atomic import read_record, write_record
 from headrace.files.layout import LeaseFolder
 from headrace.ledger.ledger import open_ledger
-from headrace.processes import ProcessIdentity
+from headrace.processes.identity import ProcessIdentity
 from headrace.recipe.load import BUILT_IN, load_recipe, load_site
 from headrace.runs import leases
 from headrace.runs.execute import previews

@@ -11,11 +11,11 @@ import time
 
 import pytest
 
-from headrace.clusters.records import HostRecord
+from headrace.clusters.lease_records import HostRecord
 from headrace.errors import DataError, StepCancelledError, StepError, UserCodeError, WorkerLostError
 from headrace.files.atomic import read_record, write_record, write_text
 from headrace.files.layout import LeaseFolder, RunFolder, StepFolder
-from headrace.processes import ProcessIdentity
+from headrace.processes.identity import ProcessIdentity
 from headrace.recipe.load import load_recipe, load_site
 from headrace.states import FailureClass, StepState
 from headrace.steps.mailbox import StepResult, StepSpec, StepStatus

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from headrace.clusters.calls import EndedCall
-from headrace.clusters.fleet import Node
+from headrace.clusters.node_calls import Node
+from headrace.clusters.shared_calls import EndedCall
 from headrace.recipe.load import load_recipe
 from headrace.recipe.site import Role
 from headrace.suites.node_slots import Gpu, NodeCapacity

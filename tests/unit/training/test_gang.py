@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from headrace.children import ChildGroup
 from headrace.errors import StepCancelledError, UserError, WorkerLostError
 from headrace.files.layout import StepFolder
+from headrace.processes.children import ChildGroup
 from headrace.steps.mailbox import request_cancel
 from headrace.training import function
 from headrace.training.function import call_function

@@ -10,7 +10,7 @@ from headrace.clusters.gpu_claims import FOLDER, ClaimFile
 from headrace.errors import StepCancelledError
 from headrace.files.atomic import leave_word
 from headrace.files.layout import StepFolder
-from headrace.processes import MEMORY
+from headrace.processes.identity import MEMORY
 from headrace.recipe.batch import Batch
 from headrace.recipe.load import load_recipe
 from headrace.recipe.site import Role

@@ -11,7 +11,6 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from headrace.children import ChildEnd, num_memory_kills
 from headrace.errors import (
     DataError,
     MemoryExhaustedError,
@@ -22,6 +21,7 @@ from headrace.errors import (
     UserError,
     WorkerLostError,
 )
+from headrace.processes.children import ChildEnd, num_memory_kills
 from headrace.states import FailureClass
 from headrace.training.launch_records import FailureKind, NodeOutcome, RankFailure
 from headrace.training.rank_failures import (

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.children import Child, ChildGroup
+from headrace.processes.children import Child, ChildGroup
 from headrace.training.launch_records import NodeLaunch
 from headrace.training.watch_ranks import Beat, RankWatch
 from support.training import make_launch

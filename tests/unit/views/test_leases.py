@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
-from headrace.clusters.lease_status import write_heartbeat
+from headrace.clusters.lease_records import LeaseInfo
+from headrace.clusters.lease_state import write_heartbeat
 from headrace.clusters.node_marks import NodeLine
-from headrace.clusters.records import LeaseInfo
 from headrace.files.atomic import write_record
 from headrace.files.lines import append_line
 from headrace.ledger.database import Database, default_url
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.rows import LeaseRecord
-from headrace.processes import ProcessIdentity
+from headrace.processes.identity import ProcessIdentity
 from headrace.runs.runs import Run
 from headrace.states import LeaseState
 from headrace.views.leases import LeaseRow, leases_page

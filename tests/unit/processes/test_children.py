@@ -12,8 +12,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from headrace.children import Child, ChildEnd, ChildGroup, Process, start_program
-from headrace.fork_server import ForkServers
+from headrace.processes.children import Child, ChildEnd, ChildGroup, Process, start_program
+from headrace.processes.fork_server import ForkServers
 from support.waiting import wait_until
 
 SLEEP = "import time; time.sleep(600)"
@@ -23,7 +23,15 @@ Start = Callable[[Child], Process]
 
 
 def child(folder: Path, name: str, code: str, **env: str) -> Child:
-    command = (sys.executable, "-m", "headrace.processes", "--", sys.executable, "-c", code)
+    command = (
+        sys.executable,
+        "-m",
+        "headrace.processes",
+        "--",
+        sys.executable,
+        "-c",
+        code,
+    )
     return Child(name=name, command=command, log=folder / f"{name}.log", env=env)
 
 
@@ -110,7 +118,7 @@ def test_a_child_that_cannot_start_ends_those_that_did(tmp_path, no_leftover_pro
 
 def test_children_die_with_a_killed_supervisor(tmp_path, no_leftover_processes):
     supervisor = (
-        "from pathlib import Path; from headrace.children import *; import sys\n"
+        "from pathlib import Path; from headrace.processes.children import *; import sys\n"
         f"c = Child(name='c', command=(sys.executable, '-m', 'headrace.processes', '--', "
         f"sys.executable, '-c', 'import os, time; print(os.getpid(), flush=True); "
         f"time.sleep(600)'), log=Path({str(tmp_path / 'c.log')!r}))\n"
@@ -145,7 +153,10 @@ def test_lines_of_an_earlier_process_are_left_out(tmp_path: Path) -> None:
 
 def test_no_command_is_an_error():
     ended = subprocess.run(
-        [sys.executable, "-m", "headrace.processes"], capture_output=True, text=True, check=False
+        [sys.executable, "-m", "headrace.processes"],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert ended.returncode == 1
     assert "python -m headrace.processes -- COMMAND" in ended.stderr

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from headrace.batch.jobs import JobView
 from headrace.clusters.backends import backend
-from headrace.clusters.records import Ending, HostRecord, LeaseSpec, Waiting
+from headrace.clusters.lease_records import Ending, HostRecord, LeaseSpec, Waiting
 from headrace.errors import StepError
 from headrace.files.atomic import is_there, look_afresh, read_record, read_text, write_text
 from headrace.files.layout import LeaseFolder

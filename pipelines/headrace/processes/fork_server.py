@@ -29,9 +29,9 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from headrace.children import Child, Process, signal_group
 from headrace.errors import WorkerLostError
-from headrace.processes import holds_gpu, open_files
+from headrace.processes.children import Child, Process, signal_group
+from headrace.processes.identity import holds_gpu, open_files
 
 IDLE_S = 30.0
 """Seconds without a child after which a server ends."""

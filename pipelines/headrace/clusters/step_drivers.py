@@ -12,12 +12,12 @@ from dataclasses import dataclass
 
 import psutil
 
-from headrace.children import Child, Process
 from headrace.files.atomic import is_there, write_json
 from headrace.files.layout import LeaseFolder, StepFolder
 from headrace.files.machine import is_full
-from headrace.fork_server import ForkServers
-from headrace.processes import end_processes
+from headrace.processes.children import Child, Process
+from headrace.processes.fork_server import ForkServers
+from headrace.processes.identity import end_processes
 
 logger = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from headrace.processes import ProcessIdentity, end_processes, spawn_detached
+from headrace.processes.identity import ProcessIdentity, end_processes, spawn_detached
 from support.waiting import wait_until
 
 
@@ -97,10 +97,10 @@ def test_a_detached_process_is_let_go_without_a_warning_and_leaves_no_zombie(tmp
 
 ENTRY_POINT = """
 import subprocess, sys
-from headrace.processes import tell_children
+from headrace.processes.identity import tell_children
 if sys.argv[1:] == ["tells"]:
     tell_children()
-child = "from headrace.processes import die_with_parent; die_with_parent()"
+child = "from headrace.processes.identity import die_with_parent; die_with_parent()"
 sys.exit(subprocess.run([sys.executable, "-c", child], stderr=subprocess.DEVNULL).returncode)
 """
 

@@ -6,17 +6,14 @@ import logging
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from headrace.batch.jobs import JobState, JobView
 from headrace.clusters.lease_jobs import most_common, telling_lines
-from headrace.clusters.records import AvoidedNode
-from headrace.clusters.scaling import SETTLED_S, Failures
+from headrace.clusters.lease_records import AvoidedNode
+from headrace.clusters.pool_job import PoolJob
+from headrace.clusters.pool_policy import Failures
 from headrace.errors import HeadraceError, JobRefusedError, LeaseError
 from headrace.states import EndedJob, FailureClass
-
-if TYPE_CHECKING:
-    from headrace.clusters.pool import PoolJob
 
 logger = logging.getLogger(__name__)
 
@@ -33,16 +30,6 @@ _MAX_ENDED = 20
 _STUCK_S = 10.0
 _NUM_NODES = 2
 _MEND = "Correct `batch` (container, python, modules, prologue) or the tiers of the role."
-
-
-def is_nodes_fault(state: JobState, here_s: float | None) -> bool:
-    """Whether the end of a node's job, `here_s` after its worker joined, speaks against the node.
-
-    A job that was cancelled, preempted or out of time or memory would have been so elsewhere.
-    """
-    if state is JobState.NODE_FAILED:
-        return True
-    return state is JobState.FAILED and (here_s is None or here_s < SETTLED_S)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,9 +13,9 @@ from typing import Any
 from distributed import Client, Future
 
 from headrace.clusters import cancellable_call
-from headrace.clusters.fleet import Fleet
-from headrace.clusters.nodes import Node, loss, present, results_of, waits_for
-from headrace.clusters.records import LeaseSpec
+from headrace.clusters.fleet import Fleet, loss, present, results_of, waits_for
+from headrace.clusters.lease_records import LeaseSpec
+from headrace.clusters.node_calls import Node, no_check
 from headrace.clusters.scheduler import LEFT
 from headrace.errors import LeaseError
 
@@ -44,7 +44,7 @@ class PartOfFleet(Fleet):
         self._nodes = tuple(nodes)
 
     def nodes(
-        self, count: int, timeout_s: float, *, check: Callable[[], None] = lambda: None
+        self, count: int, timeout_s: float, *, check: Callable[[], None] = no_check
     ) -> tuple[Node, ...]:
         """The first of them; raises `LeaseError` when there are not so many."""
         del timeout_s
@@ -54,7 +54,7 @@ class PartOfFleet(Fleet):
         return self._nodes[:count]
 
 
-class Calls(Fleet):
+class SharedCalls(Fleet):
     """A fleet for calls that share nodes: they take no place, whoever begins them accounts for it.
 
     A call leaves its worker's pool of threads, so that any number runs at once.

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from headrace.clusters.scaling import (
+from headrace.clusters.pool_policy import (
     MAX_FAILURES,
     MAX_UNUSED,
     SETTLED_S,

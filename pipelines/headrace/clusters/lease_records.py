@@ -8,7 +8,7 @@ from pydantic import Field
 
 from headrace.batch.jobs import JobView
 from headrace.files.layout import LeaseFolder
-from headrace.processes import ProcessIdentity
+from headrace.processes.identity import ProcessIdentity
 from headrace.recipe.site import Role, Site, Tier
 from headrace.record import Record
 from headrace.states import EndedJob, LeaseState

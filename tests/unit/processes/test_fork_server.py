@@ -13,9 +13,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from headrace.children import Child, ChildGroup
-from headrace.fork_server import ForkServers
-from headrace.processes import holds_gpu
+from headrace.processes.children import Child, ChildGroup
+from headrace.processes.fork_server import ForkServers
+from headrace.processes.identity import holds_gpu
 from support.waiting import wait_until
 
 TESTS = str(Path(__file__).parents[1])
@@ -142,8 +142,8 @@ def test_children_die_with_a_killed_parent(tmp_path):
     log = tmp_path / "logs" / "one.log"
     code = f"import os; print(os.getpid(), flush=True); {SLEEP}"
     parent = (
-        "from pathlib import Path; from headrace.children import *\n"
-        "from headrace.fork_server import *\n"
+        "from pathlib import Path; from headrace.processes.children import *\n"
+        "from headrace.processes.fork_server import *\n"
         f"c = Child(name='one', command=({code!r},), log=Path({str(log)!r}))\n"
         f"servers = ForkServers({MODULE!r}, frozenset())\n"
         "with ChildGroup([c], start=servers.start) as group: group.supervise(lambda: True)\n"

@@ -13,10 +13,7 @@ from filelock import FileLock
 
 from headrace.batch.jobs import JobView
 from headrace.clusters.backends import backend
-from headrace.clusters.lease_secrets import LeaseSecrets, handed_over
-from headrace.clusters.lease_status import decide, host_alive, lease_status
-from headrace.clusters.lifetime import BY_SIGNAL
-from headrace.clusters.records import (
+from headrace.clusters.lease_records import (
     BadNodes,
     Ending,
     HostRecord,
@@ -25,6 +22,9 @@ from headrace.clusters.records import (
     PoolRecord,
     Waiting,
 )
+from headrace.clusters.lease_secrets import LeaseSecrets, handed_over
+from headrace.clusters.lease_state import decide, host_alive, lease_status
+from headrace.clusters.lifetime import BY_SIGNAL
 from headrace.errors import CapacityError, JobRefusedError, SilentError, UnknownNameError
 from headrace.files.atomic import (
     UNFINISHED,

@@ -9,8 +9,6 @@ from pathlib import Path
 import psutil
 import pytest
 
-from headrace import children
-from headrace.children import Child, start_program
 from headrace.errors import (
     MemoryExhaustedError,
     RecipeError,
@@ -19,15 +17,17 @@ from headrace.errors import (
     UserCodeError,
     WorkerLostError,
 )
-from headrace.fork_server import ForkServers
-from headrace.steps.model_process import KeptProcess
+from headrace.processes import children
+from headrace.processes.children import Child, start_program
+from headrace.processes.fork_server import ForkServers
+from headrace.processes.kept_process import KeptProcess
 from support.waiting import wait_until
 
 TESTS = str(Path(__file__).parents[2])
 ANSWERS = """
 import os, time
-from headrace.processes import die_with_parent
-from headrace.steps.model_process import answer_calls
+from headrace.processes.identity import die_with_parent
+from headrace.processes.kept_process import answer_calls
 die_with_parent()
 answer_calls(lambda code: eval(code, globals()), float(os.environ.get("WAIT_S", "60")))
 """

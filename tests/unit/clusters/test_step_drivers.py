@@ -8,8 +8,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from headrace.clusters.drivers import Drivers
-from headrace.clusters.records import LeaseSpec
+from headrace.clusters.lease_records import LeaseSpec
+from headrace.clusters.step_drivers import Drivers
 from headrace.files.atomic import read_record, write_record
 from headrace.files.layout import LeaseFolder, RunFolder, SiteFolder, StepFolder
 from headrace.recipe.site import Role

@@ -1,7 +1,4 @@
-"""Processes of this machine: identity, dying with a parent, outliving one, ending many.
-
-`python -m headrace.processes -- COMMAND…` runs a command that dies with its parent.
-"""
+"""Processes of this machine: identity, dying with a parent, outliving one, ending many."""
 
 from __future__ import annotations
 
@@ -14,7 +11,6 @@ import resource
 import signal
 import socket
 import subprocess
-import sys
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -24,7 +20,7 @@ from typing import NamedTuple
 import psutil
 from pydantic import BaseModel, ConfigDict
 
-from headrace.errors import LeaseLostError, UserError
+from headrace.errors import LeaseLostError
 
 logger = logging.getLogger(__name__)
 
@@ -204,22 +200,3 @@ def _signal(process: psutil.Process, sig: signal.Signals) -> None:
         return
     except psutil.AccessDenied:
         logger.warning("Process %d may not be ended by this user", process.pid)
-
-
-def main(arguments: Sequence[str]) -> None:
-    """Become the command; the kernel's promise outlives the exec.
-
-    Raises:
-        UserError: No command was given.
-    """
-    if arguments[:1] != ["--"] or len(arguments) < 2:
-        raise UserError(
-            f"No command in {list(arguments)}", "Call python -m headrace.processes -- COMMAND…"
-        )
-    die_with_parent()
-    take_part()
-    os.execvp(arguments[1], list(arguments[1:]))
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

@@ -8,15 +8,14 @@ import pytest
 
 from headrace.batch.jobs import JobState
 from headrace.batch.slurm import parse_squeue
-from headrace.clusters.failure_tracker import (
+from headrace.clusters.node_failures import (
     AVOIDED_S,
     MAX_AVOIDED,
     Avoidance,
     FailureTracker,
-    is_nodes_fault,
 )
-from headrace.clusters.pool import PoolJob
-from headrace.clusters.scaling import MAX_FAILURES, SETTLED_S
+from headrace.clusters.pool_job import PoolJob, is_nodes_fault
+from headrace.clusters.pool_policy import MAX_FAILURES, SETTLED_S
 from headrace.errors import JobRefusedError
 from headrace.states import FailureClass
 from support.pool_nodes import pool_job

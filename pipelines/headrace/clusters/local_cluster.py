@@ -14,11 +14,11 @@ from distributed import LocalCluster, Nanny
 from distributed.core import Status
 from distributed.deploy.adaptive import Adaptive
 
-from headrace.clusters.node_times import NodeTimes
-from headrace.clusters.records import LeaseSpec
+from headrace.clusters.lease_records import LeaseSpec
 from headrace.clusters.scheduler import (
     LOOPBACK,
     LeaseScheduler,
+    NodeTimes,
     demand,
     make_keys,
     prepare,
