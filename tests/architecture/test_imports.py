@@ -15,8 +15,8 @@ LIGHT = (
     "headrace.clusters.client",
     "headrace.clusters.records",
     "headrace.ledger.ledger",
-    "headrace.runs.execute",
-    "headrace.runs.reaper",
+    "headrace.execution.execute",
+    "headrace.execution.reap",
     "headrace.cli.commands",
 )
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 import yaml
-
 from headrace.cli.sweep import sweep
+
 from headrace.recipe.fit import absolute
 from headrace.recipe.load import load_recipe, load_site, source_of
 from headrace.suites.points import checked, count

@@ -13,12 +13,12 @@ import pytest
 from headrace.clusters import client
 from headrace.clusters.fleet import Fleet
 from headrace.clusters.node_marks import spans_of
-from headrace.clusters.overview import view
 from headrace.clusters.records import HostRecord
 from headrace.files.atomic import read_record
 from headrace.files.layout import LeaseFolder, SiteFolder
 from headrace.recipe.site import Role
 from headrace.states import LeaseState
+from headrace.status.lease import lease_view as view
 from headrace.suites.step import run_suite
 from support import fleet_functions
 from support.leases import START_TIMEOUT_S, lease_spec, opened, submit_probe, wait_for_state

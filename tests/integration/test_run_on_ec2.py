@@ -18,18 +18,19 @@ from headrace.batch import ec2_api
 from headrace.batch.machines import Machine, Price
 from headrace.clusters import client
 from headrace.clusters.fleet import Fleet
-from headrace.clusters.overview import view
 from headrace.clusters.pages import pages_of
 from headrace.clusters.records import HostRecord, Waiting
 from headrace.errors import BudgetError
+from headrace.execution import execute
 from headrace.files.atomic import read_record
 from headrace.files.layout import LeaseFolder
 from headrace.ledger.records import AttemptRecord
 from headrace.recipe.load import BUILT_IN
 from headrace.recipe.recipe import RetryPolicy
 from headrace.recipe.site import Role
-from headrace.runs import budget, costs, execute, site_machines
+from headrace.runs import budget, costs, site_machines
 from headrace.states import LeaseState, StepState
+from headrace.status.lease import lease_view as view
 from headrace.training import checkpoints
 from headrace.training.checkpoints import step_of
 from support import fleet_functions, paced_run

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import entry_points
 from pathlib import Path
 
@@ -25,13 +26,10 @@ from headrace.cli import (
     probe,
     profile,
     results,
-    run_list,
     runs,
     shell,
     site,
     suites,
-    sweep,
-    top,
     what_if,
 )
 from headrace.cli.app import EXIT_INTERRUPTED
@@ -43,13 +41,13 @@ from headrace.processes import end_quickly, tell_children
 COMMANDS = "headrace.commands"
 """Entry points: functions that add commands of other packages, as of the benchmarks."""
 
-_PANELS = {
+_PANELS: Mapping[str, Sequence[Callable[..., None] | typer.Typer]] = {
     "Run": (
-        *(runs.run, sweep.sweep, runs.evaluate, runs.resume, origins.rerun, runs.cancel),
+        *(runs.run, suites.sweep, runs.evaluate, runs.resume, origins.rerun, runs.cancel),
         *(plan.plan, what_if.what_if, probe.probe),
     ),
     "Look": (
-        *(runs.status, top.top, runs.logs, run_list.app, suites.app, results.results),
+        *(runs.status, runs.logs, runs.app, suites.app, results.results),
         *(origins.diff, cost.cost, profile.profile, shell.shell),
     ),
     "Data": (datasets.inspect, datasets.verify, export.export, cache.app, datasets.examples),
@@ -96,6 +94,7 @@ def build() -> typer.Typer:
                 app.add_typer(part, rich_help_panel=panel)
             else:
                 app.command(rich_help_panel=panel)(part)
+    app.command(hidden=True)(leases.top)
     for command in sorted(entry_points(group=COMMANDS)):
         command.load()(app)
     _part_examples(app)

@@ -13,7 +13,7 @@ from headrace.cli.arguments import RunArgument
 from headrace.cli.console import JsonOption, amount, open_console, plain_table, tell_json
 from headrace.cli.runs import known_run
 from headrace.errors import UserError
-from headrace.runs.profiles import MOST_STEPS, Wish, profile_run
+from headrace.execution.profiles import MOST_STEPS, Wish, profile_run
 from headrace.runs.runs import open_run
 from headrace.steps.profile import Operator, RankProfile
 

@@ -11,11 +11,11 @@ import pytest
 
 from headrace.cli.profile import numbers
 from headrace.errors import StepError, UserError
+from headrace.execution import profiles
+from headrace.execution.profiles import first_step
 from headrace.files.atomic import read_record, write_record
 from headrace.files.layout import StepFolder
 from headrace.processes import ProcessIdentity
-from headrace.runs import profiles
-from headrace.runs.profiles import first_step
 from headrace.runs.runs import Run
 from headrace.states import StepState
 from headrace.steps.mailbox import Progress, StepResult, StepStatus
