@@ -222,7 +222,8 @@ def status(
 ) -> None:
     """Show how a run stands: steps, progress, rate, time left.
 
-    Of a suite it tells how its trials stand. With **--watch** until it ends: as a table, or where that is no terminal in lines.
+    Of a suite it tells how its trials stand. With **--watch** that is told until it ends: as a
+    table, or in lines where the output is no terminal.
 
     Examples:
         headrace status

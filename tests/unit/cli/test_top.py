@@ -48,6 +48,9 @@ def told() -> list[dict]:
 def test_without_leases_it_says_so() -> None:
     assert told() == []
     assert headrace("lease", "list", "--watch").stdout == "No open leases.\n"
+    old = headrace("top")
+    assert old.stdout == "No open leases.\n"
+    assert old.stderr.startswith("headrace top is headrace lease list --watch now")
 
 
 def test_of_a_training_its_nodes_are_told_as_long_as_it_runs() -> None:
