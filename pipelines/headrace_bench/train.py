@@ -21,11 +21,11 @@ from headrace.clusters.lease_records import LeaseSpec
 from headrace.errors import LeaseError, StepError, UserError
 from headrace.files.atomic import write_record
 from headrace.files.layout import LeaseFolder, SiteFolder
+from headrace.leases.run_leases import PRELOAD
 from headrace.processes.identity import ProcessIdentity
 from headrace.recipe.load import parse
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Site
-from headrace.runs.leases import PRELOAD
 from headrace.states import LeaseState
 from headrace.steps import mailbox
 from headrace.steps.mailbox import StepSpec

@@ -13,11 +13,11 @@ from headrace.cli.listing import Listing
 from headrace.cli.runs import request_of, tell_end
 from headrace.cli.watching import Watching
 from headrace.errors import UserError, nearest
+from headrace.execution.execute import execute
 from headrace.recipe.load import available, load_site
-from headrace.runs.execute import execute
-from headrace.runs.overview import overview
 from headrace.runs.runs import RunRequest, create_run
 from headrace.states import StepState
+from headrace.status.run_details import run_details
 from headrace_probes.probe_records import PARTS, Part, ProbeOptions
 from headrace_probes.report import (
     RECIPE,
@@ -109,7 +109,7 @@ def _done(request: RunRequest, console: Console, *, as_json: bool) -> Probed:
     outlive_terminal()
     with Watching(run.run_id, console) as tick:
         execute(run, tick)
-    view = overview(run.run_id)
+    view = run_details(run.run_id)
     if view.state is not StepState.SUCCEEDED:
         tell_end(view, console, as_json=as_json)
     return probed(run.run_id)

@@ -19,19 +19,17 @@ import typer
 from benchmarks import ledger, paper_site
 from headrace.cli.console import open_console, tidy_end
 from headrace.cli.watching import telling
-from headrace.clusters.overview import num_open
 from headrace.errors import StepError
+from headrace.execution.reap import reap
 from headrace.files.layout import LeaseFolder, SiteFolder
 from headrace.ledger.database import VARIABLE
 from headrace.ledger.ledger import open_ledger
-from headrace.runs.overview import look
-from headrace.runs.reaper import reap
 from headrace.runs.spending import bring_up_to_date
+from headrace.status.lease import leases_page, num_open
+from headrace.status.run_details import run_page, runs_page
+from headrace.status.step import look
+from headrace.status.suite import suite_page, trials_page
 from headrace.views.cost import cost_page
-from headrace.views.leases import leases_page
-from headrace.views.run import run_page
-from headrace.views.runs import runs_page
-from headrace.views.suite import suite_page, trials_page
 from headrace_bench import machine
 from headrace_bench.suite import HEADRACE
 

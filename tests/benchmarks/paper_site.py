@@ -27,11 +27,11 @@ from headrace.files.atomic import write_record
 from headrace.files.layout import LeaseFolder, SiteFolder
 from headrace.files.lines import append_line
 from headrace.files.private import make_private
+from headrace.leases import run_leases
 from headrace.ledger.database import Database, default_url
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.rows import AttemptRecord, LeaseRecord, RunRecord
 from headrace.processes.identity import ProcessIdentity
-from headrace.runs import leases
 from headrace.runs.counting import note_machines
 from headrace.runs.runs import Run, RunRequest, create_run, recorded, run_of_folder
 from headrace.states import LeaseState, StepState
@@ -71,11 +71,11 @@ def asked(kind: str, *overrides: str) -> Run:
 def training(like: Run, number: int) -> LeaseFolder:
     """One more run that trains on a lease of its own, whose nodes are all there."""
     run = _like(like, number)
-    record = leases.recorded(run, _ROLE, f"{run.run_id}-{_ROLE}-1")
+    record = run_leases.recorded(run, _ROLE, f"{run.run_id}-{_ROLE}-1")
     open_ledger().add_lease(record, max_active=run.site.limits.max_leases)
     folder = run.lease_folder(record.lease_id)
     _write_lease(folder, run)
-    leases.note_ready(run, record.lease_id)
+    run_leases.note_ready(run, record.lease_id)
     note_machines(record)
     spec = StepSpec(
         key=f"{run.run_id}/train/1",
@@ -166,7 +166,7 @@ def enter_ended(like: Run, num_runs: int, num_days: int = 90) -> None:
         run_id = f"ended-{number:06d}"
         run = replace(recorded(like, at), run_id=run_id, key=run_id, folder=f"/nowhere/{run_id}")
         runs.append(replace(run, state=StepState.SUCCEEDED, finished_at=at + 1))
-        lease = leases.recorded(like, _ROLE, f"{run_id}-{_ROLE}-1")
+        lease = run_leases.recorded(like, _ROLE, f"{run_id}-{_ROLE}-1")
         lease = replace(lease, run_id=run_id, key=f"{run_id}/{_ROLE}", created_at=at)
         ended.append(replace(lease, state=LeaseState.CLOSED, ended_at=at + 1))
     database = Database(default_url())

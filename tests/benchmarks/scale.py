@@ -15,11 +15,11 @@ import typer
 from headrace.cli.console import SiteOption, open_console, tidy_end
 from headrace.cli.watching import telling
 from headrace.errors import StepError, UserError
+from headrace.execution.execute import execute
 from headrace.files.atomic import write_bytes
 from headrace.recipe.load import load_recipe, load_site
 from headrace.recipe.site import Role
 from headrace.record import Record
-from headrace.runs.execute import execute
 from headrace.runs.provenance import process_owner
 from headrace.runs.runs import Run, RunRequest, create_run
 from headrace.steps.history import HistoryRow, read_history

@@ -9,11 +9,11 @@ import pytest
 
 from benchmarks import paper_site
 from benchmarks.control import control
+from headrace.execution.reap import reap
 from headrace.files.layout import SiteFolder
 from headrace.ledger.ledger import open_ledger
-from headrace.runs.reaper import reap
 from headrace.states import LeaseState, StepState
-from headrace.views.leases import leases_page
+from headrace.status.lease import leases_page
 from support.command_line import headrace
 
 

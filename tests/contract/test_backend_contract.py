@@ -21,7 +21,7 @@ from headrace.clusters import lease_client
 from headrace.clusters.fleet import Fleet
 from headrace.clusters.lease_records import HostRecord
 from headrace.clusters.local import marked
-from headrace.clusters.overview import leftovers, reap, views
+from headrace.clusters.overview import leftovers, reap
 from headrace.clusters.pages import pages_of
 from headrace.clusters.scheduler import make_keys
 from headrace.files.atomic import read_record, write_record
@@ -29,6 +29,7 @@ from headrace.files.layout import LeaseFolder, SiteFolder
 from headrace.processes.identity import ProcessIdentity
 from headrace.recipe.site import Role
 from headrace.states import LeaseState, StepState
+from headrace.status.lease import site_leases
 from headrace.steps import mailbox
 from support import fleet_functions
 from support.doors import Door, doors, key_of, knock, no_key, page_status
@@ -95,7 +96,7 @@ class BackendContract:
             assert node["name"] == "node-0"
             assert node["num_cpus"] >= 1
             assert set(node["tiers"]) == {"shm", "disk"}
-        (view,) = views(SiteFolder(site))
+        (view,) = site_leases(SiteFolder(site))
         assert (view.num_steps, view.state) == (2, LeaseState.READY)
         step = submit_look(folder, "third")
         lease_client.end(folder, grace_s=20, reason="the test is over")

@@ -12,10 +12,10 @@ import pytest
 from headrace.batch.queue_state import read_state
 from headrace.clusters import lease_client
 from headrace.clusters.fleet import Fleet
-from headrace.clusters.overview import view
 from headrace.files.layout import LeaseFolder
 from headrace.recipe.site import Role
 from headrace.states import LeaseState
+from headrace.status.lease import lease_view
 from support import fleet_functions
 from support.ec2_sim import Ec2Sim, name_of
 from support.leases import START_TIMEOUT_S, opened, start
@@ -42,7 +42,7 @@ def test_two_leases_wait_for_capacity_and_go_on_while_ec2_is_silent(site: Path, 
     one, other = (opened(site, role, lease_id=each) for each in ("demo-1", "demo-11"))
 
     def capacity_comes() -> None:
-        if "no capacity for m5.large in us-east-1a" in view(one).waits_for:
+        if "no capacity for m5.large in us-east-1a" in lease_view(one).waits_for:
             ec2_sim.refuse = None
 
     with Fleet.open(one) as fleet, Fleet.open(other) as idle:
@@ -63,7 +63,7 @@ def test_two_leases_wait_for_capacity_and_go_on_while_ec2_is_silent(site: Path, 
         assert told <= _failures(one) + 1  # botocore's own repetitions, and ticks, are not told
         ec2_sim.terminate(kept, "Server.InternalError")
         ec2_sim.is_silent = False
-        wait_until(lambda: view(one).ended, _GONE_WITHIN_S, "the pool to see it")
+        wait_until(lambda: lease_view(one).ended, _GONE_WITHIN_S, "the pool to see it")
         assert fleet.nodes(1, START_TIMEOUT_S)
     started = [name_of(each) for each in ec2_sim.instances]
     assert len(started) == len(set(started)) == 3

@@ -21,8 +21,8 @@ from headrace.recipe.load import load_site
 from headrace.recipe.site import Role
 from headrace.runs.runs import run_of_folder
 from headrace.states import LeaseState, StepState
+from headrace.status.run import facts_of
 from headrace.steps import mailbox
-from headrace.views.facts import facts_of
 from support import command_line
 from support.leases import opened, submit_look
 from support.waiting import wait_until

@@ -15,17 +15,17 @@ import yaml
 from headrace.clusters import lease_client
 from headrace.clusters.backends import backend
 from headrace.errors import JobRefusedError
+from headrace.execution.execute import execute
 from headrace.files.layout import SiteFolder
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.rows import AttemptRecord
 from headrace.recipe.load import BUILT_IN
 from headrace.recipe.site import Role
-from headrace.runs.bad_nodes import bad_nodes
-from headrace.runs.execute import execute
-from headrace.runs.overview import overview
 from headrace.runs.provenance import process_owner
 from headrace.runs.runs import Run, RunRequest, create_run
 from headrace.states import FailureClass, LeaseState, StepState
+from headrace.status.lease import bad_nodes
+from headrace.status.run_details import run_details
 from support.command_line import headrace
 from support.container_image import why_not
 from support.leases import lease_spec, opened, wait_for_state
@@ -92,7 +92,7 @@ def test_a_python_that_is_not_there_is_told_after_two_jobs(home: Path):
     assert second.failure_class is FailureClass.USER_ERROR
     assert second.message.startswith(missing)
     assert "no node is at fault" in second.message
-    assert overview(run.run_id).state is StepState.FAILED
+    assert run_details(run.run_id).state is StepState.FAILED
     assert_no_node_is_blamed(run)
 
 
@@ -115,7 +115,7 @@ def test_a_role_of_a_later_step_that_is_refused_is_told_before_anything_is_packe
     assert lease.state is LeaseState.FAILED
     assert "invalid partition specified: nope" in lease.why_ended
     assert open_ledger().attempts(run.run_id) == ()
-    assert "invalid partition specified: nope" in overview(run.run_id).why
+    assert "invalid partition specified: nope" in run_details(run.run_id).why
     for command in (["status", run.run_id], ["runs"]):
         shown = headrace(*command).output
         assert "The jobs of role gpu can never start" in shown, command

@@ -15,11 +15,11 @@ from headrace.clusters import lease_client
 from headrace.clusters.fleet import Fleet
 from headrace.clusters.lease_records import HostRecord
 from headrace.clusters.local import marked
-from headrace.clusters.overview import view
 from headrace.files.atomic import read_record
 from headrace.files.layout import LeaseFolder
 from headrace.recipe.site import Role
 from headrace.states import FailureClass, LeaseState
+from headrace.status.lease import lease_view
 from support import fleet_functions
 from support.fake_queues.commands import FakeQueue, fake_queue
 from support.leases import START_TIMEOUT_S, opened, submit_look, wait_for_state
@@ -130,14 +130,14 @@ def test_a_node_on_which_jobs_fail_is_left_out_or_at_least_named(
     if Role(backend=backend).leaves_nodes_out:
         with Fleet.open(folder) as fleet:
             fleet.nodes(2, START_TIMEOUT_S)
-        assert [each.node for each in view(folder).avoids] == ["fake1"]
-        assert view(folder).bad_nodes == ("fake1",)
+        assert [each.node for each in lease_view(folder).avoids] == ["fake1"]
+        assert lease_view(folder).bad_nodes == ("fake1",)
     else:
         submit_look(folder)
         wait_for_state(folder, LeaseState.FAILED, START_TIMEOUT_S)
-        assert view(folder).takes_all == "PBS cannot leave nodes out"
-        assert "3 jobs in a row came to nothing" in view(folder).why_ended
-    assert {each.host for each in view(folder).ended} == {"fake1"}
+        assert lease_view(folder).takes_all == "PBS cannot leave nodes out"
+        assert "3 jobs in a row came to nothing" in lease_view(folder).why_ended
+    assert {each.host for each in lease_view(folder).ended} == {"fake1"}
     lease_client.end(folder, grace_s=20, reason="the test is over")
     _nothing_is_left(folder, queue)
 

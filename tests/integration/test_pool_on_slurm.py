@@ -14,11 +14,11 @@ from headrace.clusters import lease_client
 from headrace.clusters.fleet import Fleet
 from headrace.clusters.lease_records import HostRecord
 from headrace.clusters.node_marks import spans_of
-from headrace.clusters.overview import view
 from headrace.files.atomic import read_record
 from headrace.files.layout import LeaseFolder, SiteFolder
 from headrace.recipe.site import Role
 from headrace.states import LeaseState
+from headrace.status.lease import lease_view as view
 from headrace.suites.suite_step import run_suite
 from support import fleet_functions
 from support.leases import START_TIMEOUT_S, lease_spec, opened, submit_look, wait_for_state

@@ -21,17 +21,18 @@ from headrace.checkpoints.files import step_of
 from headrace.clusters import lease_client
 from headrace.clusters.fleet import Fleet
 from headrace.clusters.lease_records import HostRecord, Waiting
-from headrace.clusters.overview import view
 from headrace.clusters.pages import pages_of
 from headrace.errors import BudgetError
+from headrace.execution import execute
 from headrace.files.atomic import read_record
 from headrace.files.layout import LeaseFolder
 from headrace.ledger.rows import AttemptRecord
 from headrace.recipe.load import BUILT_IN
 from headrace.recipe.recipe import RetryPolicy
 from headrace.recipe.site import Role
-from headrace.runs import budget, costs, execute, site_machines
+from headrace.runs import budget, costs, site_machines
 from headrace.states import LeaseState, StepState
+from headrace.status.lease import lease_view as view
 from support import fleet_functions, paced_run
 from support.command_line import headrace
 from support.ec2_sim import Ec2Sim, name_of

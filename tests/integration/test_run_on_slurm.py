@@ -18,20 +18,20 @@ import yaml
 from headrace.batch.slurm_queues import parse_limit
 from headrace.clusters import lease_client
 from headrace.clusters.fleet import Fleet
-from headrace.clusters.overview import view
 from headrace.clusters.pages import pages_of
+from headrace.execution.execute import execute, previews
 from headrace.files.layout import SiteFolder
+from headrace.leases import run_leases
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.rows import AttemptRecord
 from headrace.recipe.load import BUILT_IN, load_recipe, load_site
 from headrace.recipe.site import Role
-from headrace.runs import leases
 from headrace.runs.costs import run_cost
-from headrace.runs.execute import execute, previews
 from headrace.runs.provenance import process_owner
 from headrace.runs.runs import Run, RunRequest, create_run
 from headrace.runs.walltime import DEFAULT_S
 from headrace.states import FailureClass, LeaseState, StepState
+from headrace.status.lease import lease_view as view
 from support.documents import NEEDS_SLURM, Reader, blocks
 from support.leases import START_TIMEOUT_S, lease_spec, opened, wait_for_state
 from support.secret_sweep import check_only_in, digest_of, files_with, told_by
@@ -179,14 +179,14 @@ def _check_that_the_next_lease_is_shorter(earlier: Run, slurm: DevSlurm) -> None
     assert chosen.most_s == 48 * 3600
     assert "in one earlier run, times 1.5 plus 5 minutes" in planned["gpu"].time
     run = _run("quick")
-    lease_id = leases.acquire(run, "gpu")
+    lease_id = run_leases.acquire(run, "gpu")
     try:
         (job_id,) = slurm.queue()
         limit = slurm.run("squeue", "--noheader", f"--jobs={job_id}", "--format=%l").strip()
         assert parse_limit(limit) == chosen.seconds
         assert lease_client.spec(run.lease_folder(lease_id)).walltime == chosen
     finally:
-        leases.release(run, "gpu", "the test has seen enough")
+        run_leases.release(run, "gpu", "the test has seen enough")
 
 
 @pytest.mark.parametrize("kind", ["gang", "pool"])

@@ -20,10 +20,10 @@ from headrace.examples.digits_model import DigitsClassifier
 from headrace.files.atomic import read_record, write_record
 from headrace.files.layout import LeaseFolder, RunFolder, StepFolder
 from headrace.files.manifest_file import read_manifest
+from headrace.leases import run_leases
 from headrace.recipe.base import Target
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Role, Site, Tier
-from headrace.runs import leases
 from headrace.shards.dataset import ShardedDataset
 from headrace.states import FailureClass, LeaseState, StepState
 from headrace.steps import mailbox
@@ -65,7 +65,7 @@ def lease(home, site):
         run_id="test",
         role_name="gpu",
         role=site.roles["gpu"],
-        preload=leases.PRELOAD,
+        preload=run_leases.PRELOAD,
     )
     lease_client.start(folder, spec)
     try:
@@ -207,7 +207,7 @@ def test_predictors_are_forked_from_what_the_nodes_imported_as_they_started(eval
     forking = {
         pid: each.info["ppid"]
         for pid, each in named.items()
-        if pid in family and leases.PRELOAD[0] in (each.info["cmdline"] or ())
+        if pid in family and run_leases.PRELOAD[0] in (each.info["cmdline"] or ())
     }
     servers = [pid for pid, parent in forking.items() if parent not in forking]
     assert len(servers) <= 2  # nodes

@@ -9,14 +9,14 @@ import pytest
 
 from headrace.cli.console import amount
 from headrace.errors import UserError
+from headrace.execution.reap import end_run
 from headrace.files.atomic import write_record
 from headrace.ledger.ledger import open_ledger
-from headrace.runs.reaper import end_run
 from headrace.runs.runs import Run
 from headrace.states import FailureClass, LeaseState, StepState
+from headrace.status.run_details import runs_page
 from headrace.steps.mailbox import Progress, StepStatus
 from headrace.suites.records import SuiteSummary
-from headrace.views.runs import runs_page
 from support.command_line import headrace
 from support.ledger_rows import machine_row
 from support.runs import attempt_row_of, ended_owner, lease_on_disk, make_run

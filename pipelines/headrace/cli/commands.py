@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import typer
@@ -23,13 +23,10 @@ from headrace.cli import (
     origins,
     plan,
     results,
-    run_list,
     runs,
     shell,
     site,
     suites,
-    sweep,
-    top,
     what_if,
 )
 from headrace.cli.app import EXIT_INTERRUPTED
@@ -42,13 +39,13 @@ from headrace.processes.identity import end_quickly, tell_children
 COMMANDS = "headrace.commands"
 """Entry points: functions that add commands of other packages, as of the benchmarks."""
 
-_PANELS: dict[str, tuple[typer.Typer | Callable[..., None], ...]] = {
+_PANELS: Mapping[str, Sequence[Callable[..., None] | typer.Typer]] = {
     "Run": (
-        *(runs.run, sweep.sweep, runs.evaluate, runs.resume, origins.rerun, runs.cancel),
+        *(runs.run, suites.sweep, runs.evaluate, runs.resume, origins.rerun, runs.cancel),
         *(plan.plan, what_if.what_if),
     ),
     "Look": (
-        *(runs.status, top.top, runs.logs, run_list.app, suites.app, results.results),
+        *(runs.status, runs.logs, runs.app, suites.app, results.results),
         *(origins.diff, cost.cost, shell.shell),
     ),
     "Data": (datasets.inspect, datasets.verify, export.export, cache.app, datasets.examples),
@@ -97,6 +94,7 @@ def build() -> typer.Typer:
                 app.command(rich_help_panel=panel)(part)
     for register in load_group(COMMANDS).values():
         register(app)
+    app.command(hidden=True)(leases.top)
     _part_examples(app)
     return app
 

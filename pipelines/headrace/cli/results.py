@@ -33,7 +33,8 @@ from headrace.runs.results import (
     write_parquet,
     write_report,
 )
-from headrace.runs.suites import find_suite, objectives_of
+from headrace.runs.suites import objectives_of
+from headrace.status.suite import find_suite
 from headrace.suites.analysis import (
     Marginal,
     Results,

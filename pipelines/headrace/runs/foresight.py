@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from statistics import NormalDist
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from headrace.checkpoints.files import newest_step
 from headrace.errors import HeadraceError
@@ -29,9 +29,31 @@ from headrace.suites.records import SuiteSummary
 if TYPE_CHECKING:
     from headrace.costs.features import Features
     from headrace.costs.forecast import Eta, Forecast
-    from headrace.runs.overview import StepView
 
 logger = logging.getLogger(__name__)
+
+
+class StepSeen(Protocol):
+    """How a step of a run stands, as far as its end depends on that; see `StepView`."""
+
+    @property
+    def name(self) -> str: ...  # noqa: D102
+
+    @property
+    def state(self) -> StepState | None: ...  # noqa: D102
+
+    @property
+    def status(self) -> StepStatus | None: ...  # noqa: D102
+
+    @property
+    def elapsed_s(self) -> float | None: ...  # noqa: D102
+
+    @property
+    def failures(self) -> int: ...  # noqa: D102
+
+    @property
+    def kept(self) -> float: ...  # noqa: D102
+
 
 BETWEEN = "between"
 """Name of the part of a run that is no step: leases that start, results that are collected."""
@@ -147,7 +169,7 @@ def note_prediction(run: Run) -> None:
         logger.warning("Nothing is foretold of run %s: %s", run.run_id, error.what)
 
 
-def ahead_of(folder: RunFolder, steps: Sequence[StepView], *, goes_on: bool) -> Ahead | None:
+def ahead_of(folder: RunFolder, steps: Sequence[StepSeen], *, goes_on: bool) -> Ahead | None:
     """What a run was expected to take, and how long it will go on; None where nobody said.
 
     How long is not told while attempts at a step fail without progress.
@@ -167,7 +189,7 @@ def ahead_of(folder: RunFolder, steps: Sequence[StepView], *, goes_on: bool) -> 
     return told.model_copy(update={"eta_s": left[0], "eta_half_s": left[1]})
 
 
-def _is_failing(step: StepView, folder: RunFolder) -> bool:
+def _is_failing(step: StepSeen, folder: RunFolder) -> bool:
     """Whether attempts at a step fail, and the newest one has come no further so far."""
     if not step.failures:
         return False
@@ -176,7 +198,7 @@ def _is_failing(step: StepView, folder: RunFolder) -> bool:
     return step.status is None or step.status.progress.done <= step.kept
 
 
-def left_of(prediction: Prediction, steps: Sequence[StepView]) -> Eta | None:
+def left_of(prediction: Prediction, steps: Sequence[StepSeen]) -> Eta | None:
     """How long a run will go on; None where nothing tells of a step that is left."""
     from headrace.costs.forecast import Running, eta
 

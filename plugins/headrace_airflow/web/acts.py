@@ -10,6 +10,7 @@ from fastapi import APIRouter, HTTPException
 from pydantic import Field
 
 from headrace.errors import UserError
+from headrace.execution.end_run import ask_to_stop, close_lease
 from headrace.files.layout import LeaseFolder
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.rows import RunRecord
@@ -17,8 +18,8 @@ from headrace.recipe.from_outside import check_from_outside
 from headrace.record import Record
 from headrace.runs.audit import AIRFLOW, Actor, note
 from headrace.runs.runs import open_run
-from headrace.runs.stopping import ask_to_stop, close_lease
-from headrace.runs.suites import ask, ask_for_more, find_suite, further_points
+from headrace.runs.suites import ask, ask_for_more, further_points
+from headrace.status.suite import find_suite
 from headrace.suites import values as sweep_values
 from headrace_airflow.web.access import User, acts, check_acts_on
 

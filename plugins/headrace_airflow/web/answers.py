@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import json
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -13,7 +14,7 @@ from typing import Any
 
 from fastapi import Request, Response
 
-from headrace.record import Record
+from headrace.record import Record, as_json_values
 
 KEPT_S = 2.0
 """Seconds that an answer is given to everybody who asks the same."""
@@ -77,6 +78,8 @@ class Answers:
 def _answer(question: Callable[[], Record]) -> Answer:
     record = question()
     body = record.model_dump_json().encode()
+    if b"NaN" in body or b"Infinity" in body:  # browsers refuse what is no JSON
+        body = json.dumps(as_json_values(record)).encode()
     lasting = body
     if "now" in type(record).model_fields:
         lasting = record.model_dump_json(exclude={"now"}).encode()

@@ -14,22 +14,19 @@ from starlette.types import Scope
 from headrace.errors import HeadraceError, StepError, UnknownNameError, UserError
 from headrace.ledger.ledger import open_ledger
 from headrace.states import StepState
-from headrace.views.acts import check_refused
+from headrace.status.dataset import dataset_page, datasets_page
+from headrace.status.lease import leases_page
+from headrace.status.logs import MOST_LINES, log_page, report_file
+from headrace.status.run_details import RunPage, check_refused, run_page, runs_page
+from headrace.status.suite import suite_page, trials_page
+from headrace.status.training import compare_page, curves_page
 from headrace.views.cost import By, cost_page
-from headrace.views.curves import compare_page, curves_page
-from headrace.views.dataset import dataset_page
-from headrace.views.datasets import datasets_page
-from headrace.views.leases import leases_page
-from headrace.views.logs import MOST_LINES, log_page, report_file
-from headrace.views.run import RunPage, run_page
-from headrace.views.runs import runs_page
-from headrace.views.sample_page import sample_page
-from headrace.views.samples import SampleQuestion
-from headrace.views.suite import suite_page, trials_page
 from headrace_airflow.airflow_api import DagRunAddress
 from headrace_airflow.web import acts, proxy
 from headrace_airflow.web.access import Asker, MayAct, Seen, reads, sees_runs
 from headrace_airflow.web.answers import PRIVATE, Answers
+from headrace_airflow.web.sample_page import sample_page
+from headrace_airflow.web.samples import SampleQuestion
 
 STATIC = Path(__file__).parent / "static"
 PAGES = ("run", "suite", "leases", "datasets", "cost", "dask", "tensorboard")

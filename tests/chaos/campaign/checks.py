@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from headrace.clusters.overview import leftovers, views
+from headrace.clusters.overview import leftovers
 from headrace.files.atomic import UNFINISHED, is_there
 from headrace.files.layout import LeaseFolder, SiteFolder
 from headrace.files.manifest_file import read_manifest
@@ -16,6 +16,7 @@ from headrace.ledger.ledger import Ledger
 from headrace.ledger.rows import AttemptRecord, RunRecord
 from headrace.record import Record
 from headrace.states import StepState
+from headrace.status.lease import site_leases
 from headrace.steps import mailbox
 
 _KEPT = ("datasets", "tier", "runs")
@@ -101,7 +102,7 @@ def left_over(
         if UNFINISHED.fullmatch(path.name) or _PREPARED_STEP.fullmatch(path.name):
             yield f"temporary {path.relative_to(home)}"
     yield from (f"memory {path}" for path in memory if path.exists())
-    yield from (f"open lease {view.lease_id}" for view in views(SiteFolder(home)))
+    yield from (f"open lease {view.lease_id}" for view in site_leases(SiteFolder(home)))
     yield from (f"lease {each.folder.lease_id}: {each.why}" for each in leftovers(SiteFolder(home)))
     yield from _disagreements(home, run.run_id)
 

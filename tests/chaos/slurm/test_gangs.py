@@ -17,8 +17,8 @@ import yaml
 
 from headrace.checkpoints import files as checkpoints
 from headrace.clusters.lease_records import LeaseSpec, Walltime
+from headrace.leases import run_leases
 from headrace.recipe.load import load_recipe
-from headrace.runs import leases
 from headrace.runs.runs import Run
 from headrace.states import FailureClass, StepState
 from support.disturbed import LONG_S
@@ -173,7 +173,7 @@ def test_preempted_out_of_memory_and_out_of_time(
     monkeypatch: pytest.MonkeyPatch,
 ):
     """pains 18, 31, 32, peers 41: each cause is told apart; the third lease gets one minute."""
-    monkeypatch.setattr(leases, "_spec", _third_is_short(leases._spec))
+    monkeypatch.setattr(run_leases, "_spec", _third_is_short(run_leases._spec))
     paced = PacedRun(home, "quick")
 
     def disturb() -> Waiting:

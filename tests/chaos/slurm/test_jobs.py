@@ -11,11 +11,11 @@ import pytest
 from headrace.batch.queue_state import JobRecord
 from headrace.clusters import lease_client
 from headrace.clusters.lease_records import HostRecord
-from headrace.clusters.overview import view
 from headrace.files.atomic import read_record
 from headrace.files.layout import LeaseFolder, SiteFolder
 from headrace.recipe.site import Role
 from headrace.states import FailureClass, LeaseState
+from headrace.status.lease import lease_view
 from support.leases import lease_spec, opened, wait_for_state
 from support.slurm_dev import LEAVING_S, DevSlurm
 from support.waiting import wait_until
@@ -46,7 +46,7 @@ def test_a_host_that_never_reports_is_given_up_and_its_node_is_left_out(
     assert cause is not None
     assert cause.failure_class is FailureClass.INFRASTRUCTURE
     lease_client.end(folder)
-    assert view(folder).bad_nodes == (node,)
+    assert lease_view(folder).bad_nodes == (node,)
     another = SiteFolder(tmp_path).lease("silent-2")
     spec = lease_spec(another, role).model_copy(update={"exclude": (node,)})
     lease_client.start(another, spec)

@@ -43,7 +43,8 @@ def test_the_help_is_short_and_in_parts() -> None:
     rows = [line for line in told[told.index("╭─ Run") :].splitlines() if line.startswith("│")]
     assert [row for row in rows if not re.match(r"│ [a-z-]+ +[A-Z].+\. +│$", row)] == []
     commands = get_command(build()).commands  # type: ignore[attr-defined]
-    assert {row.split()[1] for row in rows} == set(commands)
+    shown = {name for name, command in commands.items() if not command.hidden}
+    assert {row.split()[1] for row in rows} == shown
 
 
 WITHOUT_JSON = """

@@ -14,10 +14,10 @@ from rich.console import Console
 
 from headrace.cli import results
 from headrace.errors import UnknownNameError, UserError
+from headrace.execution.reap import end_run
 from headrace.files.atomic import write_record
 from headrace.files.lines import append_line
 from headrace.recipe.recipe import Recipe
-from headrace.runs.reaper import end_run
 from headrace.runs.runs import Run
 from headrace.states import StepState
 from headrace.steps.history import HistoryRow, training_file

@@ -8,13 +8,8 @@ from typing import Any
 
 import pytest
 
-from headrace.evaluation.evaluation_plan import Inputs
-from headrace.evaluation.model_origin import (
-    changes_tables,
-    chosen,
-    evaluated_step,
-    provenance_table,
-)
+from headrace.evaluation.evaluation_plan import Inputs, evaluated_step
+from headrace.evaluation.model_origin import changes_tables, chosen, provenance_table
 from headrace.files.atomic import write_json, write_record
 from headrace.files.layout import RunFolder
 from headrace.recipe.evaluate import EvaluateSpec

@@ -8,6 +8,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from headrace.errors import RecipeError, SiteError
+from headrace.recipe.interpolation import with_environment
 from headrace.recipe.load import (
     available,
     load_recipe,
@@ -16,7 +17,6 @@ from headrace.recipe.load import (
     recipe_from,
     settled,
     source_of,
-    with_environment,
 )
 from headrace.recipe.site import Site
 

@@ -18,18 +18,19 @@ from headrace.batch.ec2_meter import Ec2Meter
 from headrace.batch.machines import Machine
 from headrace.clusters import lease_client
 from headrace.errors import BatchError, BudgetError, UserError
+from headrace.execution import reap as reaper
+from headrace.execution.reap import reap
 from headrace.files.atomic import write_record
 from headrace.files.lines import read_lines
+from headrace.leases.end_leases import settle
+from headrace.leases.run_leases import acquire
 from headrace.ledger.ledger import open_ledger
 from headrace.processes.identity import ProcessIdentity
 from headrace.recipe.load import BUILT_IN, load_site
 from headrace.recipe.suite import SuiteSpec
-from headrace.runs import budget, reaper
+from headrace.runs import budget
 from headrace.runs.costs import most_cost, run_cost
-from headrace.runs.leases import acquire
-from headrace.runs.reaper import reap
 from headrace.runs.runs import Run
-from headrace.runs.settling import settle
 from headrace.suites.records import Control, RunningTrial, SuiteSummary
 from support.ledger_rows import machine_row, usage_row
 from support.runs import lease_on_disk, make_run

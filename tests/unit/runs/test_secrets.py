@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from headrace.errors import SecretError
+from headrace.leases import run_leases
 from headrace.ledger.ledger import open_ledger
 from headrace.recipe.load import load_site
 from headrace.recipe.unix_accounts import account
-from headrace.runs import leases
 from headrace.runs.secrets import HERE, Asker, secrets_for
 from support.runs import make_run
 
@@ -81,6 +81,6 @@ def test_a_hostile_name_of_a_user_leads_nowhere(user):
 def test_no_machine_is_asked_for_without_the_secrets():
     run = replace(make_run(), site=site_with(KEY="env:NOT_THERE"))
     with pytest.raises(SecretError, match="NOT_THERE"):
-        leases.acquire(run, "cpu")
+        run_leases.acquire(run, "cpu")
     assert not open_ledger().leases(run_id=run.run_id)
     assert not run.site_folder.leases.exists()

@@ -11,15 +11,15 @@ import yaml
 
 from headrace.clusters import queued
 from headrace.clusters.lease_records import HostRecord, LeaseInfo, LeaseSpec, PoolRecord, Walltime
+from headrace.execution.execute import previews
+from headrace.execution.step_attempts import conclude
 from headrace.files.atomic import read_record, write_record
 from headrace.files.layout import LeaseFolder
+from headrace.leases import run_leases as leases
 from headrace.ledger.ledger import open_ledger
 from headrace.processes.identity import ProcessIdentity
 from headrace.recipe.load import BUILT_IN, load_recipe, load_site
-from headrace.runs import leases
-from headrace.runs.execute import previews
 from headrace.runs.runs import Run
-from headrace.runs.steps import conclude
 from headrace.runs.walltime_history import can_grow, for_run, start_s
 from headrace.states import FailureClass, StepState
 from headrace.steps.mailbox import Failure, StepResult
@@ -217,7 +217,7 @@ def test_a_lease_keeps_its_choice_and_its_reason(
         folder.path.mkdir(parents=True, exist_ok=True)
         write_record(folder.spec, spec)
 
-    caplog.set_level("INFO", "headrace.runs.leases")
+    caplog.set_level("INFO", "headrace.leases.run_leases")
     lease_id = leases.acquire(run, "gpu")
     earlier_run()
     assert leases.acquire(run, "gpu") == lease_id  # asked again while it waits for its turn

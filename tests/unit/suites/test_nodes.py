@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from headrace.clusters.gpus import Gpu
 from headrace.clusters.node_calls import Node
 from headrace.clusters.shared_calls import EndedCall
 from headrace.recipe.load import load_recipe
 from headrace.recipe.site import Role
-from headrace.suites.node_slots import Gpu, NodeCapacity
+from headrace.suites.node_slots import NodeCapacity
 from headrace.suites.nodes import AskedNode, Nodes
 from headrace.suites.schedule import Placement
 

@@ -14,7 +14,8 @@ from headrace.checkpoints import files as checkpoints
 from headrace.errors import StoreAccessError
 from headrace.files.atomic import write_text
 from headrace.files.layout import checkpoint_name, kept_name
-from headrace.objects.store import Store, below, open_store
+from headrace.objects.protocol import Store
+from headrace.objects.store import below, open_store
 from headrace.steps.context import StepContext
 from headrace.training.checkpoint_copies import CheckpointCopies
 from support.checkpoints import write_in_parts

@@ -9,15 +9,16 @@ const isOpen = (row) => row.state === "ready" || row.state === "starting";
 
 const Name = ({ row }) => html`<span class="stack">
   ${row.run_id ? html`<a class="strong" href=${link("run/", { id: row.run_id })}>${row.lease_id}</a>` : html`<span class="strong">${row.lease_id}</span>`}
-  ${row.has_dashboard && html`<a class="small" href=${link("dask/", { id: row.lease_id })} aria-label=${`Dask dashboard of ${row.lease_id}`}>Dask dashboard</a>`}
+  ${row.dashboard_url && html`<a class="small" href=${link("dask/", { id: row.lease_id })} aria-label=${`Dask dashboard of ${row.lease_id}`}>Dask dashboard</a>`}
 </span>`;
 
 const Nodes = ({ row }) =>
-  isOpen(row) && row.nodes_wanted
-    ? html`<${Meter} value=${row.nodes_here / row.nodes_wanted} text=${`${row.nodes_here} of ${row.nodes_wanted}`} />`
+  isOpen(row) && row.nodes
+    ? html`<${Meter} value=${row.nodes_here / row.nodes} text=${`${row.nodes_here} of ${row.nodes}`} />`
     : null;
 
 function Waits({ row, now }) {
+  if (row.damage) return row.damage;
   if (row.waits_for) {
     const left = row.expected_start - now;
     return known(row.expected_start) && left > 0
@@ -29,7 +30,7 @@ function Waits({ row, now }) {
   return null;
 }
 
-const columnsOf = (now, refresh) => [
+const columnsOf = (now, canAct, refresh) => [
   { id: "lease", title: "Lease", lead: true, width: "36%", value: (row) => row.lease_id, cell: (row) => html`<${Name} row=${row} />` },
   { id: "state", title: "State", value: (row) => row.state, cell: (row) => html`<${State} of=${row.state} />` },
   { id: "kind", title: "Kind", value: (row) => row.kind, cell: (row) => html`<span class="stack"><span>${words(row.kind)}</span><span class="muted small">${row.role}</span></span>` },
@@ -42,7 +43,7 @@ const columnsOf = (now, refresh) => [
     id: "close",
     title: "Close",
     hidden: true,
-    cell: (row) => (row.can_close
+    cell: (row) => (canAct && isOpen(row)
       ? html`<${Act} label="Close" what=${row.lease_id} kind="danger" question="Close this lease?" address="act/lease" body=${{ id: row.lease_id }} onDone=${refresh}
           detail=${`${row.lease_id}: its machines are given back, and what runs on them ends.`} />`
       : null),
@@ -53,7 +54,7 @@ const columnsOf = (now, refresh) => [
 export function Leases() {
   const seen = useLive(link("data/leases"));
   const rows = seen.data?.rows ?? [];
-  const columns = columnsOf(seen.data?.now, seen.refresh);
+  const columns = columnsOf(seen.data?.now, seen.data?.can_act, seen.refresh);
   const sort = useSorted(rows, columns);
   const hourly = rows.filter(isOpen).reduce((sum, row) => sum + (row.usd_per_hour ?? 0), 0);
   document.title = "Leases · headrace";

@@ -13,16 +13,16 @@ const Use = ({ name, share }) =>
   known(share) ? html`<div class="use"><dt>${name}</dt><dd><${Meter} value=${share} /></dd></div>` : null;
 
 /** The newest figures of each node, and of its ranks. */
-export const Nodes = ({ nodes }) => html`<ul class="nodes">${nodes.map((node) => html`<li key=${node.node}>
+export const Nodes = ({ use }) => html`<ul class="nodes">${use.nodes.map((node) => html`<li key=${node.node}>
   <h3 class="code">${node.node}</h3>
   <dl>
     <${Use} name="CPU" share=${node.cpu} />
     <${Use} name="Memory" share=${node.memory} />
     <${Use} name="GPU" share=${node.gpu} />
     <${Use} name="GPU memory" share=${node.gpu_memory} />
-    ${known(node.power_w) && html`<div class="use"><dt>Power</dt><dd class="number">${count(node.power_w)} W</dd></div>`}
+    ${known(node.gpu_power_w) && html`<div class="use"><dt>Power</dt><dd class="number">${count(node.gpu_power_w)} W</dd></div>`}
   </dl>
-  <${Ranks} ranks=${node.ranks} />
+  <${Ranks} ranks=${use.ranks.filter((rank) => rank.node === node.node)} />
 </li>`)}</ul>`;
 
 const STEPS_S = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 28800, 86400, 172800, 604800];

@@ -45,20 +45,20 @@ function Figures({ run }) {
   const step = run.steps.find((each) => each.state === "running") ?? run.steps.findLast((each) => each.state);
   const metric = run.metric ?? newest(run);
   const { best } = run;
-  const foretold = known(run.eta_s) ? plusMinus(run.eta_error_s) : known(step?.eta_s) ? `of ${words(step.name)}; no earlier run tells of the rest` : "no earlier run tells";
+  const foretold = known(run.eta_s) ? plusMinus(run.ahead?.eta_half_s) : known(step?.eta_s) ? `of ${words(step.name)}; no earlier run tells of the rest` : "no earlier run tells";
   const ends = isActive(run.state)
     ? html`<${Stat} name="Left" value=${duration(run.eta_s ?? step?.eta_s)}>${foretold}<//>
       <${Stat} name="Elapsed" value=${duration(run.elapsed_s)} />`
-    : html`<${Stat} name="Took" value=${duration(run.elapsed_s)}>${known(run.predicted_s) && `expected ${duration(run.predicted_s)}`}<//>`;
+    : html`<${Stat} name="Took" value=${duration(run.elapsed_s)}>${known(run.ahead?.predicted_s) && `expected ${duration(run.ahead.predicted_s)}`}<//>`;
   return html`<dl class="panel stats">
-    <${Stat} name=${isActive(run.state) ? "Step" : "Last step"} value=${words(step?.name) || "none yet"}>${(isActive(run.state) && step?.message) || words(step?.state)}<//>
+    <${Stat} name=${isActive(run.state) ? "Step" : "Last step"} value=${words(step?.name) || "none yet"}>${(isActive(run.state) && step?.words) || words(step?.state)}<//>
     ${ends}
     ${known(run.epoch) && !isActive(run.state) && html`<${Stat} name="Epochs" value=${count(run.epoch + 1)} />`}
     ${known(metric?.value) && html`<${Stat} name="Newest value" value=${number(metric.value)}>${metric.name}<//>`}
     ${best && html`<${Stat} name="Best value" value=${number(best.value)}>${best.name}${known(best.step) ? `, step ${count(best.step)}` : ""}<//>`}
     ${known(run.throughput) && html`<${Stat} name="Throughput" value=${`${number(run.throughput)}/s`}>samples<//>`}
     ${known(run.data_wait) && html`<${Stat} name="Waits for data" value=${percent(run.data_wait)}>of the time<//>`}
-    ${(known(run.usd) || run.num_unpriced > 0) && html`<${Stat} name="Cost" value=${costOf(run)} />`}
+    ${run.cost && html`<${Stat} name="Cost" value=${costOf(run)} />`}
   </dl>`;
 }
 
@@ -72,7 +72,7 @@ const Steps = ({ steps }) => html`<ol class="steps panel flush" aria-label="Step
   <span class="row"><span class="strong">${words(step.name)}</span><${State} of=${step.state ?? ""} /></span>
   <${Progress} value=${step.state === "succeeded" ? 1 : step.progress} state=${step.state} label=${`Progress of ${step.name}`} />
   <span class="row small muted number"><span>${stepNote(step)}</span>
-    <span>${step.state === "running" && known(step.rate) ? `${number(step.rate)} ${step.unit}/s` : ""}${step.attempt > 1 ? ` attempt ${step.attempt}` : ""}</span></span>
+    <span>${step.state === "running" && known(step.status?.rate) ? `${number(step.status.rate)} ${step.status.progress.unit}/s` : ""}${step.attempt > 1 ? ` attempt ${step.attempt}` : ""}</span></span>
 </li>`)}</ol>`;
 
 const attemptColumns = (now) => [
@@ -104,7 +104,7 @@ export const Acts = ({ acts, now }) => html`<${Section} title="Who did what" flu
   <${Table} caption="Who did what, the newest first" columns=${actColumns(now)} rows=${acts} rowKey=${(row) => `${row.at}/${row.what}`} cards empty="Nothing is noted." /><//>`;
 
 const Actions = ({ run, refresh }) => html`
-  ${run.dashboard && html`<a href=${link("dask/", { id: run.dashboard })}>Dask dashboard</a>`}
+  ${run.dashboard_lease && html`<a href=${link("dask/", { id: run.dashboard_lease })}>Dask dashboard</a>`}
   ${run.tensorboard && html`<a href=${link("tensorboard/", { id: run.run_id })}>TensorBoard</a>`}
   <${Copy} label="Copy rerun command" kind="" text=${run.rerun} />
   ${run.can_act && isActive(run.state) && html`<${Act} label="Cancel run" question="Cancel this run?" kind="danger" address="act/cancel"
@@ -131,7 +131,7 @@ function Whole({ run, refresh }) {
     <${Figures} run=${run} />
     <${Steps} steps=${run.steps} />
     ${trains && html`<${Section} title="Training"><${Curves} runs=${[run.curves]} /><//>`}
-    ${run.nodes.length > 0 && html`<${Section} title="Nodes and ranks" flush><${Nodes} nodes=${run.nodes} /><//>`}
+    ${run.use.nodes.length > 0 && html`<${Section} title="Nodes and ranks" flush><${Nodes} use=${run.use} /><//>`}
     ${attempts.length > 0 && html`<${Section} title="Timeline"><${Timeline} attempts=${run.attempts} now=${run.now} /><//>`}
     <div class=${trains ? "beside" : ""}>
       <${Section} title="Attempts" flush><${Table} caption="Attempts, the newest first" columns=${attemptColumns(run.now)} rows=${attempts} rowKey=${(row) => `${row.step}/${row.attempt}/${row.lease_id}`} cards empty="None yet." /><//>

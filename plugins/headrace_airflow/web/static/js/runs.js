@@ -24,14 +24,14 @@ const refusedRow = (act) => ({ ...act, created_at: act.at, state: "refused", rec
 
 const Name = ({ row }) => html`<span class="stack">
   <a class="strong row-link ellipsis" href=${pageOf(row)}>${row.recipe}</a>
-  <span class="muted small code ellipsis" title=${row.why || undefined}>${row.run_id}</span>
+  <span class="muted small code ellipsis" title=${row.why || row.damage || undefined}>${row.run_id}</span>
 </span>`;
 
 function Doing({ row }) {
   if (row.is_orphan) return html`<span class="muted">nobody goes on with it</span>`;
   const trials = row.trials && `${count(row.trials.ended)} of ${count(row.trials.total)} trials${row.trials.useless ? `, ${count(row.trials.useless)} without success` : ""}`;
   if (!isActive(row.state)) {
-    const told = row.why ? `${row.failure ? `${words(row.failure.step)}: ` : ""}${row.why}` : trials;
+    const told = row.why ? `${row.failure ? `${words(row.failure.step)}: ` : ""}${row.why}` : row.damage || trials;
     return told ? html`<span class="muted ellipsis" title=${told}>${told}</span>` : null;
   }
   return html`<span class="stack"><span>${trials || words(row.step) || "waits"}</span>
@@ -63,7 +63,7 @@ function columnsOf({ now, ticked, tick }) {
     { id: "metric", title: "Metric", numeric: true, width: "108px", value: (row) => row.metric?.value, cell: (row) => html`<${Metric} metric=${row.metric} />` },
     { id: "elapsed", title: "Elapsed", numeric: true, width: "106px", value: (row) => row.elapsed_s, cell: (row) => duration(row.elapsed_s) },
     { id: "eta", title: "Left", numeric: true, width: "106px", value: (row) => row.eta_s, cell: (row) => (isActive(row.state) ? Left({ row }) : null) },
-    { id: "usd", title: "Cost", numeric: true, width: "84px", value: (row) => row.usd, cell: costOf },
+    { id: "usd", title: "Cost", numeric: true, width: "84px", value: (row) => row.cost?.usd, cell: costOf },
     { id: "site", title: "Site", width: "104px", value: (row) => row.site, cell: (row) => html`<span class="stack"><span class="ellipsis" title=${row.site}>${row.site}</span><span class="muted small ellipsis">${row.user}</span></span>` },
     { id: "created", title: "Started", numeric: true, width: "116px", value: (row) => row.created_at, cell: (row) => html`<${Time} at=${row.created_at} now=${now} />` },
   ];

@@ -25,8 +25,8 @@ function Counts({ trials }) {
 }
 
 function Figures({ suite }) {
-  const { run, best, point, objectives } = suite;
-  const { total, counts, ended } = run.trials ?? { total: null, counts: {}, ended: 0 };
+  const { best, point, objectives } = suite;
+  const { total, counts, ended } = suite.trials;
   const goal = objectives[0] && `${objectives[0].metric}, ${objectives[0].mode === "max" ? "higher" : "lower"} is better`;
   return html`<dl class="panel stats">
     <${Stat} name="Trials that have ended" value=${count(ended)}>of ${count(total)}<//>
@@ -34,28 +34,28 @@ function Figures({ suite }) {
     ${point
       ? html`<${Stat} name="Mean of the folds" value=${number(point.spread.mean)}>${known(point.spread.std) ? `± ${number(point.spread.std)}, ` : ""}${goal}<//>
         ${Object.entries(point.folds).map(([fold, { mean }]) => html`<${Stat} key=${fold} name=${`Fold ${fold}`} value=${number(mean)} />`)}`
-      : html`<${Stat} name="Best value" value=${number(best?.value)}>${goal}<//>
-        <${Stat} name="Best trial" value=${best ? best.number : undefined}>${best?.name}<//>`}
-    ${isActive(run.state)
+      : html`<${Stat} name="Best value" value=${number(suite.best_value)}>${goal}<//>
+        <${Stat} name="Best trial" value=${best ?? undefined}>${suite.best_name}<//>`}
+    ${isActive(suite.state)
       ? html`<${Stat} name="Left" value=${duration(suite.eta_s)}>${known(suite.eta_error_s) ? `± ${duration(suite.eta_error_s)}` : ""}<//>`
-      : html`<${Stat} name="Took" value=${duration(run.elapsed_s)} />`}
-    ${(known(run.usd) || run.num_unpriced > 0) && html`<${Stat} name="Cost" value=${costOf(run)} />`}
+      : html`<${Stat} name="Took" value=${duration(suite.elapsed_s)} />`}
+    ${suite.cost && html`<${Stat} name="Cost" value=${costOf(suite)} />`}
   </dl>`;
 }
 
 function Actions({ suite, keys, refresh }) {
-  const { run, paused } = suite;
-  const rerun = html`<${Copy} label="Copy rerun command" kind="" text=${`headrace rerun ${run.run_id}`} />`;
+  const { paused } = suite;
+  const rerun = html`<${Copy} label="Copy rerun command" kind="" text=${`headrace rerun ${suite.run_id}`} />`;
   if (!suite.can_act) return rerun;
-  const failed = (run.trials?.counts.failed ?? 0) + (run.trials?.counts.lost ?? 0);
-  const given = (what) => ({ address: "act/suite", body: { id: run.run_id, what, trials: [] }, onDone: refresh });
+  const failed = (suite.trials.counts.failed ?? 0) + (suite.trials.counts.lost ?? 0);
+  const given = (what) => ({ address: "act/suite", body: { id: suite.run_id, what, trials: [] }, onDone: refresh });
   return html`${rerun}
-    <${Add} id=${run.run_id} keys=${keys} onDone=${refresh} />
-    ${isActive(run.state) && (paused
+    <${Add} id=${suite.run_id} keys=${keys} onDone=${refresh} />
+    ${isActive(suite.state) && (paused
       ? html`<${Act} key="resume" ...${given("resume")} label="Resume" question="Let trials begin again?" detail="The suite goes on where it stands." />`
       : html`<${Act} key="pause" ...${given("pause")} label="Pause" question="Pause this suite?" detail="Trials that run go on; no more begin until it is resumed." />`)}
     ${failed > 0 && html`<${Act} key="retry" ...${given("retry")} label="Retry failed" question=${`Run ${count(failed)} failed trials again?`} detail="Each goes on from its last checkpoint where it has one." />`}
-    ${isActive(run.state) && html`<${Act} key="cancel" ...${given("cancel")} label="Cancel trials" kind="danger" question="Cancel all trials that have not ended?" detail="Those that run are stopped, and the others never begin. The suite ends with the results so far." />`}`;
+    ${isActive(suite.state) && html`<${Act} key="cancel" ...${given("cancel")} label="Cancel trials" kind="danger" question="Cancel all trials that have not ended?" detail="Those that run are stopped, and the others never begin. The suite ends with the results so far." />`}`;
 }
 
 /** Metrics as words. */
@@ -67,7 +67,7 @@ function Running({ suite }) {
   return html`<${Section} title="Running now" flush>
     <ul class="running">${suite.running.slice(0, MOST_RUNNING).map((trial) => html`<li key=${trial.number}>
       <span class="row"><span class="ellipsis" title=${trial.name}><span class="strong">${trial.number}</span> ${trial.name}</span><span class="muted small">${trial.node}</span></span>
-      <${Progress} value=${trial.progress} label=${`Progress of trial ${trial.number}`} />
+      <${Progress} value=${trial.done} label=${`Progress of trial ${trial.number}`} />
       <span class="small muted number ellipsis">${trial.waits || measured(trial.metrics)}</span>
     </li>`)}</ul>${more > 0 && html`<p class="muted empty">and ${count(more)} more</p>`}
   <//>`;
@@ -116,21 +116,21 @@ function Found({ data, objective, logKeys }) {
 
 /** How one suite stands. */
 export function Suite({ id }) {
-  const seen = useLive(link("data/suite", { id }), { isFinal: (suite) => !isActive(suite.run.state) });
+  const seen = useLive(link("data/suite", { id }), { isFinal: (suite) => !isActive(suite.state) });
   const suite = seen.data;
-  const trials = useTrials(id, suite !== null && !isActive(suite.run.state));
+  const trials = useTrials(id, suite !== null && !isActive(suite.state));
   const [within, choose] = useState({ isWithin: null }); // functions in a box: useState would call them
   if (!suite) return html`<h1 class="sr-only">Suite</h1><${Missing} seen=${seen} />`;
   const refresh = () => { seen.refresh(); trials.refresh(); };
   const objective = suite.objectives[0];
-  document.title = `${suite.run.recipe} · ${words(suite.run.state)} · headrace`;
-  return html`<p class="sr-only" role="status">${suite.run.recipe} ${words(suite.run.state)}</p>
+  document.title = `${suite.recipe} · ${words(suite.state)} · headrace`;
+  return html`<p class="sr-only" role="status">${suite.recipe} ${words(suite.state)}</p>
     <${Trouble} seen=${seen} />
-    <${Head} run=${suite.run} now=${suite.now}><${Actions} suite=${suite} keys=${trials.data?.keys ?? []} refresh=${refresh} /><//>
+    <${Head} run=${suite} now=${suite.now}><${Actions} suite=${suite} keys=${trials.data?.keys ?? []} refresh=${refresh} /><//>
     ${suite.damage && html`<${Notice} kind="warn" what=${suite.damage} />`}
-    ${suite.run.why && !suite.damage && html`<${Notice} kind=${isActive(suite.run.state) ? "warn" : "bad"} what=${suite.run.why} />`}
+    ${suite.why && !suite.damage && html`<${Notice} kind=${isActive(suite.state) ? "warn" : "bad"} what=${suite.why} />`}
     <${Figures} suite=${suite} />
-    ${suite.run.trials && html`<${Counts} trials=${suite.run.trials} />`}
+    <${Counts} trials=${suite.trials} />
     <${Running} suite=${suite} />
     ${trials.data && html`<${Found} data=${trials.data} objective=${objective} logKeys=${suite.log_keys} />
       <${Parallel} data=${trials.data} objective=${objective} logKeys=${suite.log_keys} onChoose=${(isWithin) => choose({ isWithin })} />`}
