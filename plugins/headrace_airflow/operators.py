@@ -35,8 +35,8 @@ from headrace.runs.bad_nodes import why_not_the_nodes
 from headrace.runs.flow import PlannedStep, steps_of
 from headrace.runs.overview import look, look_lease
 from headrace.runs.runs import Run, open_run
-from headrace.runs.secrets import Asker
 from headrace.runs.steps import Ticket, cancel_step, collect, conclude, start_step
+from headrace.site_secrets import Asker
 from headrace.states import FailureClass, LeaseState, StepState
 from headrace.steps.mailbox import StepResult
 from headrace.steps.retry_policy import Attempt, decide

@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from headrace.clusters.lease_secrets import LeaseSecrets
 from headrace.errors import HeadraceError, SiteError, StepError
 from headrace.files.atomic import read_record, write_json, write_record
 from headrace.files.layout import LeaseFolder, RunFolder, SiteFolder
@@ -33,9 +32,9 @@ from headrace.runs.images import images_of
 from headrace.runs.probes import write_probe_report
 from headrace.runs.provenance import user_of, write_provenance
 from headrace.runs.results import write_report
-from headrace.runs.secrets import HERE, Asker, secrets_for
 from headrace.runs.suites import is_suite
 from headrace.runs.usage import note_usage
+from headrace.site_secrets import HERE, Asker, LeaseSecrets, secrets_for
 from headrace.states import StepState
 from headrace.suites.points import checked
 
