@@ -34,7 +34,7 @@ from headrace.ledger.ledger import open_ledger
 from headrace.recipe.unix_accounts import other_account
 from headrace.runs.flow import PlannedStep, steps_of
 from headrace.runs.runs import Run, open_run
-from headrace.runs.secrets import Asker
+from headrace.site_secrets import Asker
 from headrace.states import FailureClass, LeaseState, StepState
 from headrace.status.lease import look_lease, why_not_the_nodes
 from headrace.status.step import figures, look

@@ -25,7 +25,6 @@ from headrace.batch.jobs import JOB_STARTED
 from headrace.clusters import lease_client
 from headrace.clusters.backends import LeaseBackend, OpenCluster, backend
 from headrace.clusters.lease_records import Ending, HostRecord, LeaseInfo, LeaseSpec
-from headrace.clusters.lease_secrets import forget, secrets_of
 from headrace.clusters.lease_state import write_heartbeat
 from headrace.clusters.lifetime import TIMED_OUT, LeaseClock, ends_at, why_close
 from headrace.clusters.local import Guard
@@ -41,6 +40,7 @@ from headrace.files.atomic import (
 )
 from headrace.files.layout import LeaseFolder
 from headrace.processes.identity import ProcessIdentity, tell_children
+from headrace.site_secrets import forget, secrets_of
 from headrace.states import LeaseState
 
 logger = logging.getLogger(__name__)

@@ -22,7 +22,6 @@ from headrace.clusters.lease_records import (
     PoolRecord,
     Waiting,
 )
-from headrace.clusters.lease_secrets import LeaseSecrets, handed_over
 from headrace.clusters.lease_state import decide, host_alive, lease_status
 from headrace.clusters.lifetime import BY_SIGNAL
 from headrace.errors import CapacityError, JobRefusedError, SilentError, UnknownNameError
@@ -36,6 +35,7 @@ from headrace.files.atomic import (
 )
 from headrace.files.layout import LeaseFolder
 from headrace.files.private import make_private
+from headrace.site_secrets import LeaseSecrets, handed_over
 from headrace.states import LeaseState
 
 GAVE_UP = "the gang did not come together"

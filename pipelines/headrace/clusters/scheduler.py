@@ -28,7 +28,6 @@ from tornado.netutil import bind_sockets
 from tornado.routing import Router
 from tornado.web import Application, RequestHandler
 
-from headrace.clusters.lease_secrets import secrets_of
 from headrace.clusters.node_marks import NodeLine
 from headrace.errors import LeaseError
 from headrace.files.atomic import write_bytes
@@ -36,6 +35,7 @@ from headrace.files.layout import LeaseFolder
 from headrace.files.lines import append_line
 from headrace.files.sharing import private_folder_mode
 from headrace.recipe.site import Role
+from headrace.site_secrets import secrets_of
 
 logger = logging.getLogger(__name__)
 

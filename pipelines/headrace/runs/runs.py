@@ -13,7 +13,6 @@ from typing import Any
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from headrace.clusters.lease_secrets import LeaseSecrets
 from headrace.errors import HeadraceError, SiteError, StepError
 from headrace.files.atomic import read_record, write_json, write_record
 from headrace.files.layout import LeaseFolder, RunFolder, SiteFolder
@@ -33,9 +32,9 @@ from headrace.runs.code_state import images_of
 from headrace.runs.flow import KINDS, check_evaluated, fitted, of_run
 from headrace.runs.provenance import user_of, write_provenance
 from headrace.runs.results import write_report
-from headrace.runs.secrets import HERE, Asker, secrets_for
 from headrace.runs.suites import is_suite
 from headrace.runs.usage import note_usage
+from headrace.site_secrets import HERE, Asker, LeaseSecrets, secrets_for
 from headrace.states import StepState
 from headrace.steps.step_kinds import StepOptions, step_kind
 from headrace.suites.points import checked

@@ -20,7 +20,7 @@ from headrace.recipe.site import Role, Site
 from headrace.recipe.teams import check_user
 from headrace.recipe.unix_accounts import account
 from headrace.runs.runs import Run, outputs_of
-from headrace.runs.secrets import HERE, secrets_for
+from headrace.site_secrets import HERE, secrets_for
 from headrace.states import LeaseState
 
 _POLL_S = 0.2

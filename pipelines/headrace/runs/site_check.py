@@ -25,8 +25,8 @@ from headrace.recipe.load import load_recipe
 from headrace.recipe.site import Role, Site
 from headrace.record import Record
 from headrace.runs import site_places, site_users
-from headrace.runs.secrets import HERE, secrets_for
 from headrace.runs.walltime import FLOOR_S
+from headrace.site_secrets import HERE, secrets_for
 from headrace.states import LeaseState
 from headrace.steps import mailbox
 from headrace.steps.mailbox import StepSpec

@@ -8,7 +8,7 @@ from headrace.batch.findings import Finding, fail, ok, warn
 from headrace.errors import SecretError, UserError
 from headrace.recipe.site import Site
 from headrace.recipe.teams import may_use
-from headrace.runs.secrets import HERE, secrets_for
+from headrace.site_secrets import HERE, secrets_for
 
 _NOBODY = ""
 _OF_AIRFLOW = "airflow:"

@@ -13,13 +13,13 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from headrace.clusters.lease_secrets import secrets_of
 from headrace.errors import SiteError, StepCancelledError, StepError
 from headrace.files.atomic import is_there, read_record, write_record, write_text
 from headrace.files.layout import LeaseFolder, RunFolder, StepFolder
 from headrace.processes.children import GRACE_S, Child, ChildGroup
 from headrace.processes.identity import begin_child
 from headrace.recipe.site import Role
+from headrace.site_secrets import secrets_of
 from headrace.steps.context import resolved
 from headrace.training.launch import Placement, launcher_command, placement, rank_children
 from headrace.training.launch_records import (
