@@ -12,6 +12,10 @@ import pytest
 
 from headrace.entry_points import load_group
 from headrace.errors import UserError
+from headrace.ledger.ledger import open_ledger
+from headrace.ledger.newest import newest_runs
+from headrace.runs.runs import open_run, outputs_of
+from headrace.states import StepState
 from support.runs import make_run
 from support.sources import ROOT
 
@@ -47,10 +51,10 @@ def site_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[P
 
 def entry_points_of(section: str) -> str:
     """What pip makes of the table in the section's pyproject.toml."""
-    group, entries = re.findall(
+    groups = re.findall(
         r'\[project\.entry-points\."([\w.]+)"\]\n((?:\w+ = ".*"\n?)+)', blocks(section, "toml")
-    )[0]
-    return f"[{group}]\n{entries}".replace('"', "")
+    )
+    return "".join(f"[{group}]\n{entries}\n" for group, entries in groups).replace('"', "")
 
 
 def headrace(*words: str) -> str:
@@ -66,6 +70,20 @@ def test_a_command(site_packages: Path, headrace_home: Path):
     assert "headrace newest --num 1" in headrace("newest", "--help")
     run = make_run()
     assert headrace("newest", "--num", "1") == f"{run.run_id} in {run.folder.path}\n"
+
+
+def test_a_step(site_packages: Path, headrace_home: Path, no_leftover_processes: None):
+    """Its run is made, done on a lease and kept as any other; one that fails tells its words."""
+    install(site_packages, "headrace_room", blocks("A step", "python"), entry_points_of("A step"))
+    headrace("room")
+    (run_id,) = newest_runs(1)
+    (attempt,) = open_ledger().attempts(run_id)
+    assert (attempt.kind, attempt.state) == ("room", StepState.SUCCEEDED)
+    assert outputs_of(run_id)["room"]["free_gb"] > 0
+    assert "room --site laptop --least-gb 1.0" in " ".join(open_run(run_id).request.words)
+    with pytest.raises(subprocess.CalledProcessError) as failed:
+        headrace("room", "--least-gb", "1e9")
+    assert "GB are free" in failed.value.stdout + failed.value.stderr
 
 
 @pytest.mark.parametrize(
