@@ -20,7 +20,6 @@ from headrace.files.layout import LeaseFolder
 from headrace.files.private import make_private
 from headrace.recipe.site import Site
 from headrace.recipe.unix_accounts import account
-from headrace.site_secrets import LeaseSecrets
 
 _HARMLESS = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@+-]*")
 _USER = "{user}"
