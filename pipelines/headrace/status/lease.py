@@ -74,7 +74,9 @@ class LeaseView(Record):
     idle_s: float | None = None
     """Seconds since the last step ended; null while one runs and when it is not ready."""
     dashboard_url: str = ""
-    """Dask dashboard; empty until it is ready."""
+    """Secret link of its Dask dashboard; empty until it is ready, and never on a page."""
+    has_dashboard: bool = False
+    """Whether its Dask dashboard is there."""
     usd_per_hour: float | None = None
     """Of its machines that are there and whose prices are known."""
     excludes: tuple[str, ...] = ()
@@ -165,6 +167,7 @@ def lease_view(folder: LeaseFolder) -> LeaseView:
         num_steps=len(steps),
         num_running=num_running,
         dashboard_url=info.dashboard_url if info and is_ready else "",
+        has_dashboard=bool(info and is_ready and info.dashboard_url),
         folder=str(folder.path),
         excludes=spec.exclude,
         bad_nodes=() if bad is None else bad.nodes,
@@ -227,7 +230,11 @@ def leases_page(*, can_act: bool, sites: Sites = None) -> LeasesPage:
         for row in active
         if sites is None or row.site_name in sites
     ]
-    return LeasesPage(now=time.time(), rows=(*rows, *map(_row, ended)), can_act=can_act)
+    shown = [
+        each.model_copy(update={"dashboard_url": "", "folder": ""})
+        for each in (*rows, *map(_row, ended))
+    ]
+    return LeasesPage(now=time.time(), rows=tuple(shown), can_act=can_act)
 
 
 def num_open(leases: Path, lost_after_s: float, only: Collection[str] = ()) -> int:

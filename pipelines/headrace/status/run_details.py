@@ -71,7 +71,8 @@ class RunDetails(RunView):
     images: dict[str, str] = {}
     """Digests of the images of its containers when it began, by path."""
     dashboard_url: str = ""
-    """Dask dashboard of the newest lease that is open and ready."""
+    """Secret link of the Dask dashboard of the newest lease that is open and ready; never on a
+    page."""
     dashboard_lease: str = ""
     """That lease."""
     waits_for: str = ""
@@ -162,8 +163,9 @@ def run_page(run_id: str, *, can_act: bool) -> RunPage:
     folder = RunFolder(Path(record.folder))
     history = read_history(folder)
     last = next((each for each in reversed(history.told) if each.samples_per_s is not None), None)
+    details = _details(record, books).model_copy(update={"dashboard_url": ""})
     return RunPage(
-        **dict(_details(record, books)),
+        **dict(details),
         now=time.time(),
         can_act=can_act,
         tensorboard=has_events(folder),

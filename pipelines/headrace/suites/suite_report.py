@@ -85,14 +85,13 @@ def _figures(
 ) -> dict[str, bytes]:
     """All figures by title; none without an ended trial that has a value.
 
-    Of very many trials some are drawn, chosen by chance, the same ones each time.
+    Of very many trials the best are drawn, and others by chance, the same ones each time.
     """
     if not ended or not objectives:
         return {}
     from optuna.visualization import matplotlib as plots
 
-    if len(ended) > _MOST_DRAWN:
-        ended = random.Random(0).sample(ended, _MOST_DRAWN)
+    ended = _drawn_of(ended, objectives[0])
     metric, sought = objectives[0].metric, objectives[:_MOST_OBJECTIVES]
     keys = [key for key in varying(ended) if key != FOLD]
     by_end = sorted(ended, key=lambda row: row.finished_at or 0.0)
@@ -120,6 +119,17 @@ def _figures(
     for key in keys[:_MOST_SLICES]:
         found[f"{metric} by {key}"] = _drawn(plots.plot_slice, study, params=[key], **first)
     return found
+
+
+def _drawn_of(ended: Sequence[TrialRecord], sought: Objective) -> Sequence[TrialRecord]:
+    """All trials, or of very many the best tenth of those drawn and others by chance."""
+    if len(ended) <= _MOST_DRAWN:
+        return ended
+    sign = -1 if sought.mode == "max" else 1
+    ranked = sorted(ended, key=lambda row: (row.objective is None, sign * (row.objective or 0.0)))
+    num_best = _MOST_DRAWN // 10
+    others = random.Random(0).sample(ranked[num_best:], _MOST_DRAWN - num_best)
+    return [*ranked[:num_best], *others]
 
 
 def _drawn(plot: Callable[..., Any], study: Any, **options: Any) -> bytes:

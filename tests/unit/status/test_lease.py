@@ -22,6 +22,7 @@ from headrace.recipe.site import Role
 from headrace.runs.runs import Run
 from headrace.states import LeaseState
 from headrace.status.lease import LeaseView, lease_view, leases_page, site_leases
+from headrace.status.run_details import run_page
 from support.leases import lease_spec
 from support.ledger_rows import lease_row, machine_row
 from support.runs import lease_on_disk, make_run
@@ -51,11 +52,24 @@ def test_an_open_lease_tells_its_nodes_address_and_price():
     open_ledger().put_machines([machine_row(lease_id=lease_id, usd_per_hour=1.5)])
     row = rows()[lease_id]
     assert (row.state, row.kind, row.nodes_here) == (LeaseState.READY, "pool", 1)
-    assert row.dashboard_url == "http://127.0.0.1:8787"
+    assert row.has_dashboard
     assert row.usd_per_hour == 1.5
     assert row.idle_s is not None
     assert leases_page(can_act=True).can_act
     assert not leases_page(can_act=False).can_act
+
+
+def test_pages_never_get_the_secret_link_of_a_dashboard_nor_where_a_lease_lies():
+    """Whoever has the link needs no login: pages open the dashboard by a ticket."""
+    run = make_run()
+    lease_id = ready(run)
+    told = (
+        leases_page(can_act=True).model_dump_json()
+        + run_page(run.run_id, can_act=True).model_dump_json()
+    )
+    assert lease_id in told
+    assert "8787" not in told
+    assert str(run.lease_folder(lease_id).path) not in leases_page(can_act=True).model_dump_json()
 
 
 def test_one_that_has_ended_comes_last():

@@ -9,7 +9,7 @@ const isOpen = (row) => row.state === "ready" || row.state === "starting";
 
 const Name = ({ row }) => html`<span class="stack">
   ${row.run_id ? html`<a class="strong" href=${link("run/", { id: row.run_id })}>${row.lease_id}</a>` : html`<span class="strong">${row.lease_id}</span>`}
-  ${row.dashboard_url && html`<a class="small" href=${link("dask/", { id: row.lease_id })} aria-label=${`Dask dashboard of ${row.lease_id}`}>Dask dashboard</a>`}
+  ${row.has_dashboard && html`<a class="small" href=${link("dask/", { id: row.lease_id })} aria-label=${`Dask dashboard of ${row.lease_id}`}>Dask dashboard</a>`}
 </span>`;
 
 const Nodes = ({ row }) =>
