@@ -12,7 +12,7 @@ from starlette.requests import Request
 
 from headrace.errors import UnknownNameError
 from headrace.record import Figures, Record
-from headrace_airflow.web.answers import Answers
+from headrace_pages.answers import Answers
 
 
 class Page(Record):

@@ -82,6 +82,7 @@ def test_entry_points_name_what_exists(wheel):
         ("headrace.steps", "probe"): "headrace_probes.probe_kind:PROBE",
         ("apache_airflow_provider", "provider_info"): "headrace_airflow.provider:get_provider_info",
         ("airflow.plugins", "headrace"): "headrace_airflow.plugin:HeadracePlugin",
+        ("airflow.plugins", "headrace_pages"): "headrace_pages.plugin:PagesPlugin",
     }
     for target in found.values():
         module = target.partition(":")[0].replace(".", "/")

@@ -20,7 +20,7 @@ from headrace.files.manifest import FieldInfo, Manifest, ShardInfo
 from headrace.files.manifest_file import read_manifest
 from headrace.packing.step import pack
 from headrace.shards.dataset import ShardedDataset
-from headrace_airflow.web.samples import FieldOfSample, SampleQuestion, read_sample
+from headrace_pages.samples import FieldOfSample, SampleQuestion, read_sample
 from headrace_bench.shards import ShardWriter
 from support.shards import write_identified
 

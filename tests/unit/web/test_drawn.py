@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from headrace_airflow.web.drawn import MOST_PIXELS, MOST_STRETCHES, Drawn, drawn
+from headrace_pages.drawn import MOST_PIXELS, MOST_STRETCHES, Drawn, drawn
 
 
 def pixels(shown: Drawn) -> np.ndarray[Any, Any]:

@@ -16,7 +16,7 @@ import pytest
 
 from headrace.errors import StepError, UserError
 from headrace.files.layout import RunFolder
-from headrace_airflow.web import tensorboard
+from headrace_pages import tensorboard
 from support.waiting import wait_until
 
 
@@ -38,7 +38,7 @@ def processes(folder: object) -> list[psutil.Process]:
     return [
         each
         for each in found
-        if "headrace_airflow.web.tensorboard_process" in (each.info["cmdline"] or ())
+        if "headrace_pages.tensorboard_process" in (each.info["cmdline"] or ())
         and any(str(folder) in word for word in each.info["cmdline"])
     ]
 
@@ -93,7 +93,7 @@ def test_it_ends_when_nobody_asks_and_with_who_started_it(tmp_path: Path, socket
     code = (
         "import sys, tempfile; tempfile.tempdir = sys.argv[1]\n"
         "from pathlib import Path; from headrace.files.layout import RunFolder\n"
-        "from headrace_airflow.web.tensorboard import serve; serve(RunFolder(Path(sys.argv[2])))"
+        "from headrace_pages.tensorboard import serve; serve(RunFolder(Path(sys.argv[2])))"
     )
     folder = logged(tmp_path / "left").path
     subprocess.run([sys.executable, "-W", "ignore", "-c", code, sockets, folder], check=True)

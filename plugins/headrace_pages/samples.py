@@ -20,7 +20,7 @@ from headrace.record import Record
 from headrace.shards.chunks import read_rows
 from headrace.shards.format import FIELDS_GROUP, MEND
 from headrace.shards.reader import ShardReader
-from headrace_airflow.web.drawn import Drawn, drawn
+from headrace_pages.drawn import Drawn, drawn
 
 MOST_LETTERS = 10_000
 """Letters of a text that are sent."""

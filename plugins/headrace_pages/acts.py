@@ -21,7 +21,7 @@ from headrace.runs.runs import open_run
 from headrace.runs.suites import ask, ask_for_more, further_points
 from headrace.status.suite import find_suite
 from headrace.suites import values as sweep_values
-from headrace_airflow.web.access import User, acts, check_acts_on
+from headrace_pages.access import User, acts, check_acts_on
 
 router = APIRouter(prefix="/act", dependencies=[acts])
 

@@ -73,7 +73,7 @@ def _start(run: RunFolder, place: Path, kept_s: float) -> None:
         before.kill()
         before.wait()
     log = place.with_suffix(".log")
-    module = "headrace_airflow.web.tensorboard_process"
+    module = "headrace_pages.tensorboard_process"
     with log.open("wb") as file:
         process = subprocess.Popen(
             [sys.executable, "-m", module, str(run.tensorboard), str(place), str(kept_s)],

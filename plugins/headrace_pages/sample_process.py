@@ -1,6 +1,6 @@
 """Reads samples in a process of its own.
 
-`python -m headrace_airflow.web.sample_process SECONDS FD` starts it.
+`python -m headrace_pages.sample_process SECONDS FD` starts it.
 
 A shard that is damaged can hang HDF5, and one that is cut short while it is mapped ends the process
 that reads it: neither may happen to a server. The process ends with the server's end of its line,
@@ -14,7 +14,7 @@ import signal
 import sys
 
 from headrace.processes.kept_process import answer_calls
-from headrace_airflow.web.samples import Sample, SampleQuestion, read_sample
+from headrace_pages.samples import Sample, SampleQuestion, read_sample
 
 PATIENCE_S = 20.0
 """Seconds that reading a sample may take."""

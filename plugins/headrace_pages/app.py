@@ -22,11 +22,11 @@ from headrace.status.suite import suite_page, trials_page
 from headrace.status.training import compare_page, curves_page
 from headrace.views.cost import By, cost_page
 from headrace_airflow.airflow_api import DagRunAddress
-from headrace_airflow.web import acts, proxy
-from headrace_airflow.web.access import Asker, MayAct, Seen, reads, sees_runs
-from headrace_airflow.web.answers import PRIVATE, Answers
-from headrace_airflow.web.sample_page import sample_page
-from headrace_airflow.web.samples import SampleQuestion
+from headrace_pages import acts, proxy
+from headrace_pages.access import Asker, MayAct, Seen, reads, sees_runs
+from headrace_pages.answers import PRIVATE, Answers
+from headrace_pages.sample_page import sample_page
+from headrace_pages.samples import SampleQuestion
 
 STATIC = Path(__file__).parent / "static"
 PAGES = ("run", "suite", "leases", "datasets", "cost", "dask", "tensorboard")

@@ -27,10 +27,10 @@ from headrace.errors import HeadraceError
 from headrace.files.layout import LeaseFolder, RunFolder
 from headrace.ledger.ledger import open_ledger
 from headrace.record import Record
-from headrace_airflow.web.access import Seen, User, check_site, reads
-from headrace_airflow.web.answers import PRIVATE
-from headrace_airflow.web.tensorboard import serve
-from headrace_airflow.web.tickets import LASTS_S, Ticket, sealed, unsealed
+from headrace_pages.access import Seen, User, check_site, reads
+from headrace_pages.answers import PRIVATE
+from headrace_pages.tensorboard import serve
+from headrace_pages.tickets import LASTS_S, Ticket, sealed, unsealed
 
 logger = logging.getLogger(__name__)
 

@@ -12,9 +12,9 @@ from headrace.processes.children import Child, start_program
 from headrace.processes.kept_process import KeptProcess
 from headrace.recipe.teams import Sites
 from headrace.status.dataset import find_dataset
-from headrace_airflow.web import sample_process
-from headrace_airflow.web.sample_process import PATIENCE_S
-from headrace_airflow.web.samples import Sample, SampleQuestion
+from headrace_pages import sample_process
+from headrace_pages.sample_process import PATIENCE_S
+from headrace_pages.samples import Sample, SampleQuestion
 
 
 def sample_page(name: str, question: SampleQuestion, sites: Sites = None) -> Sample:

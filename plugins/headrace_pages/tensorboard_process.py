@@ -1,6 +1,6 @@
 """The process of a TensorBoard.
 
-`python -m headrace_airflow.web.tensorboard_process FOLDER SOCKET S` starts it.
+`python -m headrace_pages.tensorboard_process FOLDER SOCKET S` starts it.
 
 It answers on a Unix socket, as every account of the machine reaches ports of 127.0.0.1. It has the
 plugins that come with TensorBoard, but for the one that opens whatever files event files name.

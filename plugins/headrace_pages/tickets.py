@@ -9,7 +9,7 @@ from fastapi import HTTPException
 from itsdangerous import BadSignature, SignatureExpired, URLSafeTimedSerializer
 
 from headrace.record import Record
-from headrace_airflow.web.access import secret_key
+from headrace_pages.access import secret_key
 
 LASTS_S = 3600
 """Seconds for which a ticket is good."""
