@@ -24,8 +24,13 @@ from support.runs import make_run
 GIVEN = LeaseSecrets(values={"KEY": "hunter2"}, hidden=("KEY", "MY_KEY", "NOT_THERE"))
 
 
+@pytest.fixture(autouse=True)
+def _own_ledger(headrace_home, monkeypatch):
+    monkeypatch.delenv("HEADRACE_LEDGER", raising=False)
+
+
 @pytest.fixture
-def folder(tmp_path, headrace_home):
+def folder(tmp_path):
     return SiteFolder(tmp_path).lease("demo-gpu-1")
 
 
