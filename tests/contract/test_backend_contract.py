@@ -177,11 +177,11 @@ class BackendContract:
         write_record(asked, lease_spec(folder, self.role()))
         code = (
             "import sys; from pathlib import Path\n"
-            "from headrace.clusters import client\n"
+            "from headrace.clusters import lease_client\n"
             "from headrace.clusters.lease_records import LeaseSpec\n"
             "from headrace.files.layout import LeaseFolder\n"
             "spec = LeaseSpec.model_validate_json(Path(sys.argv[1]).read_bytes())\n"
-            "client.start(LeaseFolder(Path(sys.argv[2])), spec)\n"
+            "lease_client.start(LeaseFolder(Path(sys.argv[2])), spec)\n"
         )
         command = [sys.executable, "-c", code, str(asked), str(folder.path)]
         callers = [subprocess.Popen(command) for _ in range(4)]

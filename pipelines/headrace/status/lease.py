@@ -8,7 +8,7 @@ import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 
-from headrace.clusters import lease_client as client
+from headrace.clusters import lease_client
 from headrace.clusters.lease_jobs import symptom_of
 from headrace.clusters.lease_records import AvoidedNode, LeaseInfo, PoolJobView, PoolRecord
 from headrace.clusters.lease_state import sure_state
@@ -121,18 +121,18 @@ def look_lease(folder: LeaseFolder, lost_after_s: float, *, twice: bool = False)
         lost_after_s: Seconds without a heartbeat after which it counts as lost.
         twice: Look a second time at a silent one, which takes some seconds; see `sure_state`.
     """
-    info = client.info(folder)
-    state = (sure_state if twice else client.state)(folder, lost_after_s)
-    wait = client.wait_of(folder) if state.is_active else client.Wait()
+    info = lease_client.info(folder)
+    state = (sure_state if twice else lease_client.state)(folder, lost_after_s)
+    wait = lease_client.wait_of(folder) if state.is_active else lease_client.Wait()
     return LeaseView(
         lease_id=folder.lease_id,
         folder=str(folder.path),
         state=state,
         dashboard_url=info.dashboard_url if info else "",
-        why_ended="" if state.is_active else client.why_ended(folder),
+        why_ended="" if state.is_active else lease_client.why_ended(folder),
         waits_for=wait.why,
         expected_start=wait.starts_at,
-        is_refused=state is LeaseState.FAILED and client.is_refused(folder),
+        is_refused=state is LeaseState.FAILED and lease_client.is_refused(folder),
     )
 
 
@@ -143,15 +143,15 @@ def lease_view(folder: LeaseFolder) -> LeaseView:
         UnknownNameError: It is not there.
         StepError: A file of it is damaged, or of another release.
     """
-    spec, info = client.spec(folder), client.info(folder)
+    spec, info = lease_client.spec(folder), lease_client.info(folder)
     jobs = read_record(folder.pool, PoolRecord)  # none for a gang, and without a queue
     pool = jobs or PoolRecord()
-    bad = client.bad_nodes(folder)
+    bad = lease_client.bad_nodes(folder)
     steps = steps_of(folder)
     num_running = sum(map(_runs, steps))
-    state = client.state(folder, spec.lost_after_s)
+    state = lease_client.state(folder, spec.lost_after_s)
     is_ready = state is LeaseState.READY
-    wait = client.wait_of(folder, for_more=True) if state.is_active else client.Wait()
+    wait = lease_client.wait_of(folder, for_more=True) if state.is_active else lease_client.Wait()
     return LeaseView(
         lease_id=spec.lease_id,
         run_id=spec.run_id,
@@ -177,7 +177,7 @@ def lease_view(folder: LeaseFolder) -> LeaseView:
         ended=pool.ended,
         avoids=pool.avoids,
         takes_all=pool.takes_all,
-        why_ended="" if state.is_active else client.why_ended(folder),
+        why_ended="" if state.is_active else lease_client.why_ended(folder),
     )
 
 
@@ -242,7 +242,7 @@ def num_open(leases: Path, lost_after_s: float, only: Collection[str] = ()) -> i
     found = (leases / each for each in only) if only else leases.glob("*")
     known = map(LeaseFolder, found)
     return sum(
-        client.state(folder, lost_after_s).is_active
+        lease_client.state(folder, lost_after_s).is_active
         for folder in known
         if is_there(folder.spec) and not is_there(folder.closed)
     )
@@ -266,7 +266,7 @@ def bad_nodes(run: Run, records: Sequence[LeaseRecord]) -> tuple[str, ...]:
     """Nodes that a run's leases, given the newest first, failed on; a few, the newest last."""
     found: dict[str, None] = {}
     for record in reversed(records):
-        seen = client.bad_nodes(run.lease_folder(record.lease_id))
+        seen = lease_client.bad_nodes(run.lease_folder(record.lease_id))
         if seen is None or not_the_nodes(run, record, records):
             continue
         for node in seen.nodes:

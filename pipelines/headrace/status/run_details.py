@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from headrace.clusters import lease_client as client
+from headrace.clusters import lease_client
 from headrace.errors import StepError, UserError
 from headrace.files.layout import RunFolder
 from headrace.ledger.audit_rows import ActRecord
@@ -272,8 +272,8 @@ def _waits(
     has_lease = step is None or step.role in {row.role for row in open_leases}
     no_room = "" if has_lease else why_no_room(run)
     folders = (run.lease_folder(row.lease_id) for row in open_leases)
-    queued = (client.wait_of(folder, for_more=True) for folder in folders)
-    wait = next((each for each in queued if each.why), client.Wait())
+    queued = (lease_client.wait_of(folder, for_more=True) for folder in folders)
+    wait = next((each for each in queued if each.why), lease_client.Wait())
     bad = bad_nodes(run, leases)
     leaves_out = any(run.site.roles[step.role].leaves_nodes_out for step in planned)
     return {

@@ -210,7 +210,9 @@ def test_a_lease_keeps_its_choice_and_its_reason(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     run = make_run(site="chosen")
-    monkeypatch.setattr(leases.client, "start", lambda folder, spec, _: write_spec(folder, spec))
+    monkeypatch.setattr(
+        leases.lease_client, "start", lambda folder, spec, _: write_spec(folder, spec)
+    )
     monkeypatch.setattr(queued._BatchBackend, "refusal", lambda *_: "")  # there is no Slurm
 
     def write_spec(folder: Any, spec: LeaseSpec) -> None:
@@ -224,7 +226,7 @@ def test_a_lease_keeps_its_choice_and_its_reason(
     told = [record.getMessage() for record in caplog.records if record.name == leases.logger.name]
     assert len(told) == 1
     assert told[0].startswith(f"Lease {lease_id} gets 1:00:00: no earlier run tells")
-    spec = leases.client.spec(run.lease_folder(lease_id))
+    spec = leases.lease_client.spec(run.lease_folder(lease_id))
     assert (spec.role.lifetime_s, spec.role.lifetime_max) == (3600.0, None)
     shown = headrace("lease", "show", lease_id, "--site", "chosen")
     assert "1:00:00, chosen: no earlier run tells how long" in shown.output

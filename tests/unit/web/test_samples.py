@@ -17,10 +17,10 @@ from PIL import Image
 from headrace.errors import DataError, ManifestError, UnknownNameError, UserError
 from headrace.files.manifest import FieldInfo, Manifest, ShardInfo
 from headrace.states import StepState
+from headrace_bench.shards import ShardWriter
 from headrace_pages import sample_page, sample_process, samples
 from headrace_pages.sample_page import SampleReader
 from headrace_pages.samples import FieldOfSample, SampleQuestion, read_sample
-from headrace_bench.shards import ShardWriter
 from support.runs import attempt_row_of, lease_on_disk, make_run
 from support.shards import write_dataset, write_identified
 from support.waiting import wait_until
