@@ -34,6 +34,7 @@ _HEAVY = {
 _LIGHT = {
     "headrace",
     "headrace_airflow",
+    "headrace_pages",
     "headrace_probes",
     "airflow",
     "antlr4",
