@@ -14,13 +14,13 @@ from starlette.types import Scope
 from headrace.errors import HeadraceError, StepError, UnknownNameError, UserError
 from headrace.ledger.ledger import open_ledger
 from headrace.states import StepState
+from headrace.status.cost import By, cost_page
 from headrace.status.dataset import dataset_page, datasets_page
 from headrace.status.lease import leases_page
 from headrace.status.logs import MOST_LINES, log_page, report_file
 from headrace.status.run_details import RunPage, check_refused, run_page, runs_page
 from headrace.status.suite import suite_page, trials_page
 from headrace.status.training import compare_page, curves_page
-from headrace.views.cost import By, cost_page
 from headrace_airflow.airflow_api import DagRunAddress
 from headrace_pages import acts, proxy
 from headrace_pages.access import Asker, MayAct, Seen, reads, sees_runs

@@ -25,11 +25,11 @@ from headrace.files.layout import LeaseFolder, SiteFolder
 from headrace.ledger.database import VARIABLE
 from headrace.ledger.ledger import open_ledger
 from headrace.runs.spending import bring_up_to_date
+from headrace.status.cost import cost_page
 from headrace.status.lease import leases_page, num_open
 from headrace.status.run_details import run_page, runs_page
 from headrace.status.step import look
 from headrace.status.suite import suite_page, trials_page
-from headrace.views.cost import cost_page
 from headrace_bench import machine
 from headrace_bench.suite import HEADRACE
 

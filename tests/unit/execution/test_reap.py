@@ -16,9 +16,9 @@ from headrace.ledger.ledger import open_ledger
 from headrace.processes.identity import ProcessIdentity
 from headrace.runs.spending import bring_up_to_date
 from headrace.states import FailureClass, LeaseState, StepState
+from headrace.status.cost import cost_page
 from headrace.steps import mailbox
 from headrace.steps.mailbox import StepSpec
-from headrace.views.cost import cost_page
 from support.runs import attempt_row_of, ended_owner, lease_on_disk, make_run
 
 _BEGAN = NodeLine.model_validate({"event": "began", "name": "node-1"}).model_dump_json()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from headrace.ledger.ledger import open_ledger
-from headrace.views.cost import cost_page
+from headrace.status.cost import cost_page
 from support.ledger_rows import lease_row, run_row, usage_row
 
 

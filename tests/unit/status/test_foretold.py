@@ -11,7 +11,7 @@ from headrace.files.layout import RunFolder
 from headrace.ledger.ledger import open_ledger
 from headrace.runs.foresight import Part, Prediction
 from headrace.states import StepState
-from headrace.views.cost import cost_page
+from headrace.status.cost import cost_page
 from support.ledger_rows import attempt_row, lease_row, machine_row, run_row
 
 
