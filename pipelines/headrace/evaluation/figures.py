@@ -1,6 +1,7 @@
 """Pictures of how good a model is: confusion, curves, reliability, residuals.
 
-Drawn by scikit-learn, the curves by torchmetrics.
+Drawn by scikit-learn, the curves by torchmetrics. Ranks are forked from a process that has imported
+this module, so that scikit-learn is imported where something is drawn.
 """
 
 from __future__ import annotations
@@ -12,8 +13,6 @@ import numpy as np
 import numpy.typing as npt
 import torch
 import torchmetrics.functional.classification as classification
-from sklearn.calibration import CalibrationDisplay
-from sklearn.metrics import ConfusionMatrixDisplay, PredictionErrorDisplay
 from torchmetrics.utilities.plot import plot_curve
 
 from headrace.evaluation.metrics import CALIBRATION_BINS, ClassificationResult
@@ -51,6 +50,8 @@ def multilabel_figures(
 
 def regression_figures(predicted: npt.NDArray[Any], label: npt.NDArray[Any]) -> dict[str, bytes]:
     """All pictures for a regressor as PNG bytes, by title."""
+    from sklearn.metrics import PredictionErrorDisplay
+
     display = PredictionErrorDisplay(y_true=label, y_pred=predicted)
     pictures = {}
     for title, kind in (
@@ -68,6 +69,8 @@ def confusion_matrix(confusion: npt.NDArray[np.int64], names: Sequence[str]) -> 
 
     Of many classes those are shown that are confused most.
     """
+    from sklearn.metrics import ConfusionMatrixDisplay
+
     shown = _most_confused(confusion)
     side = max(4.5, 0.36 * len(shown) + 1.6)
     drawn, axes = figure(side, side * 0.92)
@@ -135,6 +138,8 @@ def _curves(
 
 def _reliability(confidence: npt.NDArray[Any], correct: npt.NDArray[np.bool_]) -> bytes:
     """How often the model is right at each confidence, both `(num_samples,)`."""
+    from sklearn.calibration import CalibrationDisplay
+
     drawn, axes = figure(5.2, 4.6)
     confidence = np.clip(confidence, 0, 1)  # probabilities of the user's add up to 1 about
     CalibrationDisplay.from_predictions(

@@ -12,14 +12,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psutil
 
-from headrace.clusters.fleet import Fleet
-from headrace.clusters.node_calls import Node
 from headrace.files.tiers import folder_of
 from headrace.steps.context import StepContext
+
+if TYPE_CHECKING:
+    from headrace.clusters.node_calls import Node, NodeCalls
 
 _PACKAGES = ("headrace", "dask", "distributed", "torch", "lightning", "h5py", "numpy")
 _MODELS = ("model name", "cpu\t")
@@ -38,13 +39,15 @@ def run(context: StepContext) -> dict[str, Any]:
     Raises:
         LeaseError: The nodes are not there in time.
     """
+    from headrace.clusters.fleet import Fleet  # Dask; benchmarks and their command need it not
+
     count = int(str(context.spec.inputs.get("nodes") or 1))
     with Fleet.open(context.lease_folder) as fleet:
         nodes = fleet.nodes(count, fleet.role.start_timeout, check=context.check)
         return {"nodes": facts_of(context, fleet, nodes)}
 
 
-def facts_of(context: StepContext, fleet: Fleet, nodes: Sequence[Node]) -> list[dict[str, Any]]:
+def facts_of(context: StepContext, fleet: NodeCalls, nodes: Sequence[Node]) -> list[dict[str, Any]]:
     """What these nodes are; see `run`."""
     tiers = {tier.name: str(folder_of(tier)) for tier in context.site.tiers}
     found = []
