@@ -17,7 +17,9 @@ TREES = {
     "pipelines/headrace": "headrace",
     "pipelines/headrace_bench": "headrace_bench",
     "pipelines/headrace_probes": "headrace_probes",
+    "pipelines/headrace_queues": "headrace_queues",
     "plugins/headrace_airflow": "headrace_airflow",
+    "plugins/headrace_pages": "headrace_pages",
     "dags": "headrace_airflow/dags",
 }
 """Folder of the source tree: folder in the wheel."""
@@ -53,6 +55,8 @@ def test_every_tracked_file_is_in_the_wheel_once(wheel, source):
         "headrace/recipe/builtin/sites/laptop.yaml",
         "headrace/ledger/*/versions/*.py",
         "headrace/report/*.jinja",
+        "headrace_queues/*.jinja",
+        "headrace_pages/static/js/*.js",
         "headrace_airflow/dags/headrace_*.py",
         "headrace-*.dist-info/licenses/LICENSE",
     ],
@@ -64,7 +68,8 @@ def test_files_that_are_not_imported_are_in_the_wheel(wheel, pattern):
 def test_nothing_else_is_in_the_wheel(wheel):
     tops = {name.partition("/")[0] for name in wheel.namelist()}
     (info,) = (name for name in tops if name.endswith(".dist-info"))
-    assert tops == {"headrace", "headrace_airflow", "headrace_bench", "headrace_probes", info}
+    own = {"headrace", "headrace_airflow", "headrace_bench", "headrace_pages", "headrace_probes"}
+    assert tops == own | {"headrace_queues", info}
     assert not [name for name in wheel.namelist() if "__pycache__" in name]
 
 
@@ -77,6 +82,10 @@ def test_entry_points_name_what_exists(wheel):
     }
     assert found == {
         ("console_scripts", "headrace"): "headrace.cli.app:main",
+        **{
+            ("headrace.backends", each): f"headrace_queues.{each}:{each.title()}"
+            for each in ("lsf", "pbs", "sge")
+        },
         ("headrace.commands", "bench"): "headrace_bench.command:register",
         ("headrace.commands", "probe"): "headrace_probes.command:register",
         ("headrace.steps", "probe"): "headrace_probes.probe_kind:PROBE",
