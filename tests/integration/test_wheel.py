@@ -16,8 +16,11 @@ ROOT = Path(__file__).parents[2]
 TREES = {
     "pipelines/headrace": "headrace",
     "pipelines/headrace_bench": "headrace_bench",
+    "pipelines/headrace_ec2": "headrace_ec2",
     "pipelines/headrace_probes": "headrace_probes",
+    "pipelines/headrace_queues": "headrace_queues",
     "plugins/headrace_airflow": "headrace_airflow",
+    "plugins/headrace_pages": "headrace_pages",
     "dags": "headrace_airflow/dags",
 }
 """Folder of the source tree: folder in the wheel."""
@@ -53,6 +56,8 @@ def test_every_tracked_file_is_in_the_wheel_once(wheel, source):
         "headrace/recipe/builtin/sites/laptop.yaml",
         "headrace/ledger/*/versions/*.py",
         "headrace/report/*.jinja",
+        "headrace_ec2/ec2.sh.jinja",
+        "headrace_queues/pbs.sh.jinja",
         "headrace_airflow/dags/headrace_*.py",
         "headrace-*.dist-info/licenses/LICENSE",
     ],
@@ -64,7 +69,7 @@ def test_files_that_are_not_imported_are_in_the_wheel(wheel, pattern):
 def test_nothing_else_is_in_the_wheel(wheel):
     tops = {name.partition("/")[0] for name in wheel.namelist()}
     (info,) = (name for name in tops if name.endswith(".dist-info"))
-    assert tops == {"headrace", "headrace_airflow", "headrace_bench", "headrace_probes", info}
+    assert tops == {name for name in TREES.values() if "/" not in name} | {info}
     assert not [name for name in wheel.namelist() if "__pycache__" in name]
 
 
@@ -77,7 +82,12 @@ def test_entry_points_name_what_exists(wheel):
     }
     assert found == {
         ("console_scripts", "headrace"): "headrace.cli.app:main",
+        ("headrace.backends", "ec2"): "headrace_ec2.backend:Ec2",
+        ("headrace.backends", "lsf"): "headrace_queues.lsf:Lsf",
+        ("headrace.backends", "pbs"): "headrace_queues.pbs:Pbs",
+        ("headrace.backends", "sge"): "headrace_queues.sge:Sge",
         ("headrace.commands", "bench"): "headrace_bench.command:register",
+        ("headrace.commands", "cloud"): "headrace_ec2.command:register",
         ("headrace.commands", "probe"): "headrace_probes.command:register",
         ("headrace.steps", "probe"): "headrace_probes.probe_kind:PROBE",
         ("apache_airflow_provider", "provider_info"): "headrace_airflow.provider:get_provider_info",
