@@ -40,7 +40,7 @@ export const percent = (value) =>
   text(value, (it) => `${(it * 100).toFixed(it > 0 && it < 0.0995 ? 1 : 0)} %`);
 
 /** What a run has cost: `+?` and `?` are of machines whose price is not known. */
-export const costOf = ({ cost }) => (cost === null ? dollars(null) : !cost.usd && cost.unpriced ? "?" : `${dollars(cost.usd)}${cost.unpriced ? "+?" : ""}`);
+export const costOf = ({ cost }) => (!cost ? dollars(null) : !cost.usd && cost.unpriced ? "?" : `${dollars(cost.usd)}${cost.unpriced ? "+?" : ""}`);
 
 /** US dollars. */
 export const dollars = (value) =>
