@@ -13,8 +13,10 @@ from annotated_types import Ge, Gt, Le, Lt, MinLen
 from pydantic import BaseModel, ByteSize, JsonValue
 from pydantic.fields import FieldInfo
 
+from headrace.recipe.backend import option_blocks
 from headrace.recipe.base import Fraction, Lifetime, Name, Seconds, Target
 from headrace.recipe.schema import meanings
+from headrace.recipe.site import Role
 
 WORDS = {
     "duration": "a number of seconds, or text such as `90s`, `30min`, `4h`, `2d`",
@@ -103,6 +105,8 @@ def _fields(model: type[BaseModel]) -> Iterator[tuple[str, FieldInfo, Any]]:
     hints = get_type_hints(model, include_extras=True)
     for name, field in model.model_fields.items():
         yield field.alias or name, field, hints[name]
+    for name, options in option_blocks().items() if model is Role else ():
+        yield name, FieldInfo(default=None), options | None
 
 
 def _title(path: str, hint: Any) -> str:

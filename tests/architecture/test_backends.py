@@ -11,7 +11,6 @@ from support.sources import product_modules, relative
 OWN = (
     "pipelines/headrace_ec2/",
     "pipelines/headrace_queues/",
-    "pipelines/headrace/runs/ec2_places.py",
 )
 
 

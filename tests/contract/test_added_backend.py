@@ -9,8 +9,7 @@ import pytest
 
 from contract.test_batch_contract import FakeQueueContract
 from headrace.batch.system import BatchSystem
-from headrace.entry_points import load_group
-from headrace.recipe.backend import backend_of
+from headrace.recipe.backend import backend_of, option_blocks
 from headrace.recipe.load import load_site
 from support.added_packages import blocks, entry_points_of, install
 
@@ -21,10 +20,10 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     install(folder, "headrace_tq", blocks(section, "python"), entry_points_of(section))
     (folder / "headrace_tq.sh.jinja").write_text(blocks(section, "jinja"))
     monkeypatch.syspath_prepend(folder)
-    for cache in (load_group, backend_of):
+    for cache in (backend_of, option_blocks):
         cache.cache_clear()
     yield
-    for cache in (load_group, backend_of):
+    for cache in (backend_of, option_blocks):
         cache.cache_clear()
 
 

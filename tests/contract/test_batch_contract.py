@@ -9,9 +9,8 @@ from typing import Any, ClassVar
 
 import pytest
 
-from headrace.batch import ec2_api, submission_gate
+from headrace.batch import submission_gate
 from headrace.batch.commands import Commands
-from headrace.batch.ec2 import Ec2
 from headrace.batch.jobs import JobSpec, JobState, JobStatus
 from headrace.batch.queue_state import JobRecord, final_status, intent_of, job_status, state_file
 from headrace.batch.slurm import Slurm
@@ -21,6 +20,8 @@ from headrace.batch.system import INDEX, BatchSystem
 from headrace.errors import AmbiguousSubmitError, BatchError, JobRefusedError
 from headrace.files.atomic import write_text
 from headrace.recipe.batch import Batch
+from headrace_ec2 import api as ec2_api
+from headrace_ec2.backend import Ec2
 from headrace_queues.lsf import Lsf
 from headrace_queues.pbs import Pbs
 from headrace_queues.sge import Sge

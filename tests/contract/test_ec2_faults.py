@@ -16,9 +16,6 @@ from typing import Any
 
 import pytest
 
-from headrace.batch import ec2_api
-from headrace.batch.ec2 import Ec2
-from headrace.batch.ec2_api import Ec2Api, Ec2Error
 from headrace.batch.findings import Grade
 from headrace.batch.jobs import JobSpec, JobState, JobStatus
 from headrace.batch.queue_state import JobRecord, final_status
@@ -32,6 +29,9 @@ from headrace.errors import (
     SubmitLimitError,
 )
 from headrace.recipe.batch import Batch
+from headrace_ec2 import api as ec2_api
+from headrace_ec2.api import Ec2Api, Ec2Error
+from headrace_ec2.backend import Ec2
 from support.ec2_sim import IMAGE, IMAGE_NAME, Ec2Sim, client_error, name_of
 from support.small_disk import fill, small_disk
 from support.waiting import wait_until

@@ -17,7 +17,6 @@ from typing import Any
 import pytest
 import yaml
 
-from headrace.batch.ec2 import Ec2
 from headrace.batch.jobs import JobSpec
 from headrace.clusters.lease_jobs import job_name
 from headrace.clusters.lease_records import Ending, HostRecord
@@ -30,6 +29,7 @@ from headrace.ledger.ledger import open_ledger
 from headrace.processes.identity import ProcessIdentity
 from headrace.recipe.site import Role
 from headrace.states import LeaseState
+from headrace_ec2.backend import Ec2
 from support.command_line import headrace
 from support.ec2_sim import Ec2Sim, name_of
 from support.leases import lease_spec

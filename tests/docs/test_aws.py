@@ -14,11 +14,11 @@ import pytest
 import yaml
 from omegaconf import OmegaConf
 
-from headrace.batch.ec2_check import policy
-from headrace.batch.ec2_requests import offers, run_instances, tags, with_tags
 from headrace.batch.jobs import JobSpec
 from headrace.recipe.load import parse
 from headrace.recipe.site import Site
+from headrace_ec2.check import policy
+from headrace_ec2.requests import offers, run_instances, tags, with_tags
 
 ROOT = Path(__file__).parents[2]
 PAGES = ROOT / "docs" / "how-to"

@@ -12,13 +12,13 @@ import pytest
 import yaml
 from omegaconf import OmegaConf
 
-from headrace.batch.ec2 import Ec2
-from headrace.batch.ec2_check import policy
-from headrace.batch.ec2_requests import offers
 from headrace.batch.findings import Grade
 from headrace.batch.jobs import JobSpec
 from headrace.recipe.load import parse
 from headrace.recipe.site import Site
+from headrace_ec2.backend import Ec2
+from headrace_ec2.check import policy
+from headrace_ec2.requests import offers
 from support.command_line import headrace
 from support.ec2_sim import IMAGE, Ec2Sim
 

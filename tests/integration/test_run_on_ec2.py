@@ -14,7 +14,6 @@ import psutil
 import pytest
 import yaml
 
-from headrace.batch import ec2_api
 from headrace.batch.machines import Machine, Price
 from headrace.checkpoints import files as checkpoints
 from headrace.checkpoints.files import step_of
@@ -33,6 +32,7 @@ from headrace.recipe.site import Role
 from headrace.runs import budget, costs, site_machines
 from headrace.states import LeaseState, StepState
 from headrace.status.lease import lease_view as view
+from headrace_ec2 import api as ec2_api
 from support import fleet_functions, paced_run
 from support.command_line import headrace
 from support.ec2_sim import Ec2Sim, name_of
@@ -236,7 +236,10 @@ class _Meter:
     age_s = 0.0
     """How long that has been there."""
 
-    def of(self, role: Role) -> _Meter | None:
+    least_billed_s = 0.0
+    advice = ""
+
+    def of(self, role: Role, *, asks_all: bool = False) -> _Meter | None:
         return self if role.kind == "gang" else None
 
     def machines(self, job_name: str) -> tuple[Machine, ...]:

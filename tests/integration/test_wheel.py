@@ -16,6 +16,7 @@ ROOT = Path(__file__).parents[2]
 TREES = {
     "pipelines/headrace": "headrace",
     "pipelines/headrace_bench": "headrace_bench",
+    "pipelines/headrace_ec2": "headrace_ec2",
     "pipelines/headrace_probes": "headrace_probes",
     "pipelines/headrace_queues": "headrace_queues",
     "plugins/headrace_airflow": "headrace_airflow",
@@ -55,6 +56,7 @@ def test_every_tracked_file_is_in_the_wheel_once(wheel, source):
         "headrace/recipe/builtin/sites/laptop.yaml",
         "headrace/ledger/*/versions/*.py",
         "headrace/report/*.jinja",
+        "headrace_ec2/*.jinja",
         "headrace_queues/*.jinja",
         "headrace_pages/static/js/*.js",
         "headrace_airflow/dags/headrace_*.py",
@@ -68,8 +70,7 @@ def test_files_that_are_not_imported_are_in_the_wheel(wheel, pattern):
 def test_nothing_else_is_in_the_wheel(wheel):
     tops = {name.partition("/")[0] for name in wheel.namelist()}
     (info,) = (name for name in tops if name.endswith(".dist-info"))
-    own = {"headrace", "headrace_airflow", "headrace_bench", "headrace_pages", "headrace_probes"}
-    assert tops == own | {"headrace_queues", info}
+    assert tops == {name for name in TREES.values() if "/" not in name} | {info}
     assert not [name for name in wheel.namelist() if "__pycache__" in name]
 
 
@@ -82,11 +83,12 @@ def test_entry_points_name_what_exists(wheel):
     }
     assert found == {
         ("console_scripts", "headrace"): "headrace.cli.app:main",
-        **{
-            ("headrace.backends", each): f"headrace_queues.{each}:{each.title()}"
-            for each in ("lsf", "pbs", "sge")
-        },
+        ("headrace.backends", "ec2"): "headrace_ec2.backend:Ec2",
+        ("headrace.backends", "lsf"): "headrace_queues.lsf:Lsf",
+        ("headrace.backends", "pbs"): "headrace_queues.pbs:Pbs",
+        ("headrace.backends", "sge"): "headrace_queues.sge:Sge",
         ("headrace.commands", "bench"): "headrace_bench.command:register",
+        ("headrace.commands", "cloud"): "headrace_ec2.command:register",
         ("headrace.commands", "probe"): "headrace_probes.command:register",
         ("headrace.steps", "probe"): "headrace_probes.probe_kind:PROBE",
         ("apache_airflow_provider", "provider_info"): "headrace_airflow.provider:get_provider_info",

@@ -48,6 +48,11 @@ class Meter(Protocol):
     Whatever asks somebody raises BatchError without an answer.
     """
 
+    least_billed_s: float
+    """Seconds that a machine is paid for at least."""
+    advice: str
+    """What to write where a price is not known, for users."""
+
     def machines(self, job_name: str) -> tuple[Machine, ...]:
         """Machines of a lease's job, or of the jobs `<name>-…`, as far as they are still known."""
 

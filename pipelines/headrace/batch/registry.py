@@ -23,9 +23,12 @@ def system_of(role: Role, timeout_s: float = 60.0) -> BatchSystem:
     return found
 
 
-def meter_of(role: Role) -> Meter | None:
-    """What counts the machines of a role and prices them; None where the role tells."""
-    found: Meter | None = backend_of(role.backend).meter(role)
+def meter_of(role: Role, *, asks_all: bool = False) -> Meter | None:
+    """What counts the machines of a role and prices them; None where the role tells.
+
+    With `asks_all` it asks for prices also whom the role leaves out.
+    """
+    found: Meter | None = backend_of(role.backend).meter(role, asks_all=asks_all)
     return found
 
 

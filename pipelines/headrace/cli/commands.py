@@ -14,7 +14,6 @@ from headrace.cli import (
     airflow,
     audit,
     cache,
-    cloud,
     cost,
     datasets,
     export,
@@ -53,7 +52,6 @@ _PANELS: Mapping[str, Sequence[Callable[..., None] | typer.Typer]] = {
     "Admin": (
         leases.app,
         site.app,
-        cloud.app,
         ledger.app,
         audit.audit,
         site.schema,

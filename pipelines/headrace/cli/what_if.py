@@ -10,7 +10,7 @@ from rich.table import Table
 
 from headrace.cli import what_if_words as words
 from headrace.cli.console import JsonOption, duration, open_console, plain_table, tell_json
-from headrace.runs.interruptions import ASSUMED_PER_HOUR
+from headrace.recipe.backend import ASSUMED_PER_HOUR
 
 if TYPE_CHECKING:
     from headrace.costs.what_if import Figure, Row

@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 MAX_SKEW_S = 5.0
 """Clocks of nodes that differ more make live leases look lost."""
 
-_NAMES = ("SLURMD_NODENAME", "HEADRACE_EC2_INSTANCE")
+_NAMES = ("SLURMD_NODENAME", "HEADRACE_NODE")
 _VARIABLES = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
 _SMI_TIMEOUT_S = 30.0
 _START_TIMEOUT_S = 90.0

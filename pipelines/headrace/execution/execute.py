@@ -25,6 +25,7 @@ from headrace.files.layout import SiteFolder
 from headrace.files.machine import full_words, is_full
 from headrace.leases import run_leases
 from headrace.ledger.ledger import open_ledger
+from headrace.recipe.backend import backend_of
 from headrace.recipe.gang_size import gang_size
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Role, Site
@@ -262,9 +263,10 @@ def _counted(number: int, what: str) -> str:
 
 def _loss(recipe: Recipe, site: Site, role_name: str, steps: tuple[str, ...]) -> str:
     role = site.roles[role_name]
-    if role.ec2 is None or "spot" not in role.ec2.markets or "train" not in steps:
+    of_one = backend_of(role.backend).interruptions(role)
+    if of_one is None or "train" not in steps:
         return ""
-    return loss_in_words(recipe, role, pace(recipe, site, role_name))
+    return loss_in_words(recipe, role.nodes, of_one, pace(recipe, site, role_name))
 
 
 def _time(role: Role, steps: tuple[str, ...], script: str, walltime: Walltime | None) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -21,9 +20,9 @@ from headrace.leases import run_leases
 from headrace.leases.end_leases import settle_ended, try_to_settle
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.rows import AttemptRecord, RunRecord
+from headrace.recipe.backend import backend_of, known_backends
 from headrace.runs import budget
 from headrace.runs.counting import note_machines, note_unfinished
-from headrace.runs.ec2_places import known_places
 from headrace.runs.flow import steps_of
 from headrace.runs.provenance import owner_is_gone
 from headrace.runs.runs import (
@@ -53,7 +52,7 @@ def reap(
     owner_is_done: Callable[[RunRecord], bool],
     step_is_abandoned: Callable[[RunRecord, str], bool],
 ) -> tuple[str, ...]:
-    """End steps, leases, runs and instances that nobody answers for any more; a line for each.
+    """End steps, leases, runs and machines that nobody answers for any more; a line for each.
 
     `owner_is_done` is asked for runs whose owner is no process of this machine that has ended,
     `step_is_abandoned` for running steps of runs whose owner lives.
@@ -82,8 +81,11 @@ def reap(
     for run in living:
         budget.enforce(run)
     done += settle_ended()
-    if (places := known_places()).roles:  # the client of EC2 takes long to load
-        done += importlib.import_module("headrace.runs.strays").reap(places)
+    for name in known_backends():
+        try:
+            done += backend_of(name).reap()
+        except HeadraceError as error:  # of a package that cannot be loaded
+            done.append(f"what backend {name} has left was not looked for: {error.what}")
     note_unfinished()
     return tuple(done)
 

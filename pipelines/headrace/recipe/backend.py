@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import importlib
+import math
 import re
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
 from functools import cache
-from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from headrace.entry_points import load_group
-from headrace.errors import SiteError, nearest
+from headrace.entry_points import load_entry, names_in
+from headrace.errors import SiteError, UserError, nearest
 from headrace.recipe.batch import Batch
+from headrace.record import Record
 
 if TYPE_CHECKING:
     from headrace.recipe.site import Role
@@ -23,7 +26,6 @@ _BUILT_IN = {
     "local": "headrace.recipe.backend:Local",
     "slurm": "headrace.batch.slurm:Slurm",
     "ssh": "headrace.batch.hosts:SshHosts",
-    "ec2": "headrace.recipe.ec2:Ec2Backend",
 }
 
 
@@ -34,10 +36,26 @@ QUEUE_KEYS = (
 )
 """Keys of `batch` that only a queue can fulfil."""
 
+ASSUMED_PER_HOUR = -math.log(1.0 - 0.2) / (365.25 * 24 / 12)
+"""Interruptions an hour of a spot instance of which nobody says better: 1 in 5 within a month,
+where the last band, `>20%`, begins of https://aws.amazon.com/ec2/spot/instance-advisor/."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Interruptions:
+    """How often machines are taken away whose owner wants them back."""
+
+    per_hour: float
+    """Interruptions of one node an hour."""
+    source: str
+    """Who says so, for users."""
+
 
 class Backend:
     """What a role may ask of a backend, and what follows from the backend's kind."""
 
+    options: ClassVar[type[Record] | None] = None
+    """Model of the part of a role that has the backend's name; None where there is no such part."""
     lacks: ClassVar[Mapping[str, str]] = {}
     """Keys of `batch` that it cannot fulfil, and what to do instead."""
     refuses: ClassVar[Mapping[str, str]] = {}
@@ -81,9 +99,22 @@ class Backend:
         raise SiteError(f"Backend '{role.backend}' has no queue")
 
     @classmethod
-    def meter(cls, _role: Role) -> Any:
-        """What counts machines of a role and prices them, a `Meter`; None where roles tell."""
+    def meter(cls, _role: Role, *, asks_all: bool = False) -> Any:
+        """What counts machines of a role and prices them, a `Meter`; None where roles tell.
+
+        With `asks_all` it asks for prices also whom the role leaves out.
+        """
         return None
+
+    @classmethod
+    def interruptions(cls, _role: Role) -> Interruptions | None:
+        """How often nodes of a role are taken away; None where nobody takes them."""
+        return None
+
+    @classmethod
+    def reap(cls) -> Iterable[str]:
+        """End what it has started and nobody answers for any more; a line for each, for users."""
+        return ()
 
 
 class Local(Backend):
@@ -116,13 +147,27 @@ def backend_of(name: str) -> type[Backend]:
     names = known_backends()
     if name not in names:
         raise SiteError(f"There is no backend '{name}'", nearest(name, names))
-    added: type[Backend] = load_group(GROUP)[name]
+    added: type[Backend] = load_entry(GROUP, name)
     return added
 
 
 def known_backends() -> list[str]:
     """Names of all backends that roles may give."""
-    return [*_BUILT_IN, *sorted({each.name for each in entry_points(group=GROUP)} - {*_BUILT_IN})]
+    return [*_BUILT_IN, *(name for name in names_in(GROUP) if name not in _BUILT_IN)]
+
+
+@cache
+def option_blocks() -> Mapping[str, type[Record]]:
+    """Models of the parts of roles that have the names of backends, by these names.
+
+    A package that cannot be loaded has none: roles that name its backend are told why.
+    """
+    found = {}
+    for name in known_backends():
+        with suppress(UserError):
+            if (options := backend_of(name).options) is not None:
+                found[name] = options
+    return found
 
 
 def check_backend(role: Role) -> None:

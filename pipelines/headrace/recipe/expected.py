@@ -7,6 +7,10 @@ from functools import lru_cache
 from typing import Any
 
 from pydantic import BaseModel
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
+
+from headrace.recipe.backend import option_blocks
+from headrace.recipe.site import Role
 
 _LIMITS = {
     "minimum": "≥ ",
@@ -25,9 +29,23 @@ Place = tuple[int | str, ...]
 """Where a value stands in a file: keys and numbers of entries."""
 
 
+class WithOptions(GenerateJsonSchema):
+    """Writes schemas in which roles have the options of all backends."""
+
+    def model_schema(self, schema: Any) -> JsonSchemaValue:
+        """As pydantic writes the model; of roles, with a key for each backend's own options."""
+        written = super().model_schema(schema)
+        if schema["cls"] is Role:
+            for name, options in option_blocks().items():
+                inner = self.generate_inner(options.__pydantic_core_schema__)
+                written["properties"][name] = {"anyOf": [inner, {"type": "null"}], "default": None}
+            written["additionalProperties"] = False
+        return written
+
+
 @lru_cache(maxsize=8)
 def _schema(kind: type[BaseModel]) -> dict[str, Any]:
-    return kind.model_json_schema(by_alias=True)
+    return kind.model_json_schema(by_alias=True, schema_generator=WithOptions)
 
 
 class Expected:

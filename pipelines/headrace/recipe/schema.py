@@ -11,12 +11,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
-from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
+from pydantic.json_schema import JsonSchemaValue
 
 from headrace.errors import UnknownNameError, nearest, shortened
-from headrace.recipe.expected import Expected, Place
+from headrace.recipe.backend import option_blocks
+from headrace.recipe.expected import Expected, Place, WithOptions
 from headrace.recipe.recipe import Recipe
-from headrace.recipe.site import Site
+from headrace.recipe.site import Role, Site
 from headrace.recipe.target_arguments import trainer_arguments
 from headrace.recipe.train import OF_LIGHTNING, TrainerSpec
 
@@ -165,13 +166,16 @@ def _with_places(hint: str, key: str, kind: type[BaseModel]) -> str:
 
 def _places(kind: type[BaseModel], prefix: str = "") -> Iterator[str]:
     """Dotted keys of a model and of those in it; `*` stands for names and numbers."""
-    for name, field in kind.model_fields.items():
-        place = f"{prefix}{field.alias or name}"
+    keys: dict[str, Any] = {
+        field.alias or name: field.annotation for name, field in kind.model_fields.items()
+    }
+    for name, annotation in {**keys, **(option_blocks() if kind is Role else {})}.items():
+        place = f"{prefix}{name}"
         yield place
-        inner = _model_in(field.annotation)
+        inner = _model_in(annotation)
         if inner is not None:
-            is_one = inner in (field.annotation, *get_args(field.annotation))
-            is_one = is_one and getattr(field.annotation, "__origin__", None) not in (dict, tuple)
+            is_one = inner in (annotation, *get_args(annotation))
+            is_one = is_one and getattr(annotation, "__origin__", None) not in (dict, tuple)
             yield from _places(inner, f"{place}." if is_one else f"{place}.*.")
 
 
@@ -203,12 +207,14 @@ def meanings(model: type[BaseModel]) -> dict[str, str]:
     (`use_attribute_docstrings`), which was a fifth of the time that a process of headrace takes to
     start; only schemas and reference pages need them.
     """
-    parts = [each for each in reversed(model.__mro__) if each.__module__.startswith("headrace.")]
+    parts = [each for each in reversed(model.__mro__) if each not in BaseModel.__mro__]
     texts: dict[str, str] = {}
     for part in parts:
         texts |= _texts_in(part)
     fields = {name: field.alias or name for name, field in model.model_fields.items()}
-    return {key: texts[name] for name, key in fields.items() if name in texts}
+    told = {key: texts[name] for name, key in fields.items() if name in texts}
+    blocks = option_blocks() if model is Role else {}
+    return told | {name: options.__doc__ or "" for name, options in blocks.items()}
 
 
 def _texts_in(kind: type) -> dict[str, str]:
@@ -225,7 +231,7 @@ def _texts_in(kind: type) -> dict[str, str]:
     }
 
 
-class WithMeanings(GenerateJsonSchema):
+class WithMeanings(WithOptions):
     """Writes schemas of models whose keys have their meanings as descriptions."""
 
     def model_schema(self, schema: Any) -> JsonSchemaValue:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic_core import InitErrorDetails
 
 from headrace.errors import SiteError
-from headrace.recipe.backend import backend_of, check_backend, known
+from headrace.recipe.backend import backend_of, check_backend, known, option_blocks
 from headrace.recipe.base import (
     Amount,
     Bytes,
@@ -20,25 +21,21 @@ from headrace.recipe.base import (
     no_credentials,
 )
 from headrace.recipe.batch import Batch
-from headrace.recipe.ec2 import Ec2
 from headrace.recipe.prices import NodePrice, SitePrices
 from headrace.recipe.secret_sources import Secrets
 from headrace.record import Record
 
-OF_ONE_BACKEND = ("ec2",)
-"""Keys of roles that hold the options of the backend of that name."""
-
 
 class Role(Record):
     """One kind of lease that this place gives out."""
+
+    model_config = ConfigDict(extra="allow")  # options of its backend, under the backend's name
 
     backend: Annotated[Name, AfterValidator(known)] = "local"
     """What gives the machines: `local`, this one; `slurm`; `pbs`, OpenPBS; `sge`, Grid Engine;
     `lsf`; `ssh`, `batch.hosts`; `ec2`; or what another package adds."""
     batch: Batch = Batch()
     """What the batch system is asked for; the local backend has none."""
-    ec2: Ec2 | None = None
-    """Instances of backend `ec2`, which has no queue; of `batch`, what nodes do counts there."""
     kind: Literal["pool", "gang"] = "pool"
     """A pool grows and shrinks between 0 and `nodes`; a gang is exactly `nodes`, all or nothing."""
     host: Literal["control", "job"] = "control"
@@ -77,6 +74,23 @@ class Role(Record):
     """Further options of the launcher, such as `--mpi=pmix`."""
 
     @model_validator(mode="after")
+    def _read_options(self) -> Role:
+        given = self.__pydantic_extra__ or {}
+        for key, value in tuple(given.items()):
+            options = backend_of(self.backend).options if key == self.backend else None
+            if options is None and key not in option_blocks():
+                unknown = InitErrorDetails(type="extra_forbidden", loc=(key,), input=value)
+                raise ValidationError.from_exception_data("Role", [unknown])
+            if value is None:  # roles of leases of earlier releases have `ec2: null`
+                del given[key]
+            elif options is None:
+                raise ValueError(f"backend '{key}' and the key `{key}` go together; write both or "
+                                 "neither")  # fmt: skip
+            else:
+                given[key] = _valid(options, key, value)
+        return self
+
+    @model_validator(mode="after")
     def _check(self) -> Role:
         check_backend(self)
         if self.price and self.price.usd_per_gpu_hour and not self.batch.gpus_per_node:
@@ -84,10 +98,6 @@ class Role(Record):
                              "too, or `price.usd_per_node_hour`")  # fmt: skip
         if self.host_options and self.host != "job":
             raise ValueError("`host_options` are for `host: job`; leave them out or write that too")
-        for key in OF_ONE_BACKEND:
-            if getattr(self, key) is not None and self.backend != key:
-                raise ValueError(f"backend '{key}' and the key `{key}` go together; write both or "
-                                 "neither")  # fmt: skip
         return self
 
     @model_validator(mode="after")
@@ -111,6 +121,11 @@ class Role(Record):
         if self.lifetime_max is not None and not is_auto:
             raise ValueError("`lifetime_max` goes with `lifetime: auto`; leave it out")
         return self
+
+    @property
+    def own_options(self) -> Any:
+        """Options of its backend, a record of its model of options; None where it has none."""
+        return (self.__pydantic_extra__ or {}).get(self.backend)
 
     @property
     def lifetime_s(self) -> float:
@@ -147,6 +162,25 @@ class Role(Record):
     def cpus_per_node(self) -> int:
         """CPUs that a batch system is asked for on each node."""
         return max(self.threads_per_node, self.ranks_per_node * self.threads_per_rank)
+
+
+def _valid(options: type[Record], key: str, value: Any) -> Record:
+    """A part of a role, read by the model of its backend; errors tell their place in the role."""
+    try:
+        return options.model_validate(value)
+    except ValidationError as error:
+        raise ValidationError.from_exception_data(
+            error.title,
+            [
+                InitErrorDetails(
+                    type=each["type"],
+                    loc=(key, *each["loc"]),
+                    input=each["input"],
+                    ctx=each.get("ctx", {}),
+                )
+                for each in error.errors()
+            ],
+        ) from None
 
 
 class Tier(Record):

@@ -158,8 +158,8 @@ def most_cost(role: Role) -> MostCost | None:
     known = {name: price for name, price in offers.items() if price is not None}
     if len(known) < len(offers):
         unknown = ", ".join(name for name in offers if name not in known)
-        how = "write it under `ec2.prices` of the role, or allow `price_sources: [price-list]`"
-        return MostCost(usd=None, why=f"no price is known of {unknown}: {how}")
+        how = "" if meter is None else f": {meter.advice}"
+        return MostCost(usd=None, why=f"no price is known of {unknown}{how}")
     name, price = max(known.items(), key=lambda each: each[1].usd_per_hour)
     source = " of ".join(filter(None, (price.source, price.as_of)))
     why = (

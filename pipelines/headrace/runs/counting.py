@@ -26,7 +26,7 @@ from headrace.ledger.machine_rows import PRICE
 from headrace.ledger.rows import LeaseRecord, MachineRecord
 from headrace.ledger.usage_rows import at_most
 from headrace.recipe.site import Role
-from headrace.runs.costs import LEAST_BILLED_S, billed_s
+from headrace.runs.costs import billed_s
 from headrace.runs.site_machines import marks_of_lease, meter_of_lease
 
 logger = logging.getLogger(__name__)
@@ -51,7 +51,7 @@ class Signs:
     """How long a machine lasts at most."""
     marks: Mapping[str, NodeMarks]
     """What the machines wrote themselves."""
-    least_s: float = LEAST_BILLED_S
+    least_s: float = 0.0
     """Seconds that a machine is paid for at least."""
 
 
@@ -74,7 +74,8 @@ def _counted(lease: LeaseRecord, known: Sequence[MachineRecord]) -> Sequence[Mac
         if spec is None:
             return ()
         meter = meter_of_lease(folder, spec)
-        rows = rows_of(_signs(folder, spec, lease), known, meter.machines(job_name(folder)))
+        signs = _signs(folder, spec, lease, meter.least_billed_s)
+        rows = rows_of(signs, known, meter.machines(job_name(folder)))
         return _priced(rows, meter)
     except (BatchError, StepError) as error:
         logger.warning("Machines of lease %s are not counted now: %s", lease.lease_id, error.what)
@@ -84,7 +85,8 @@ def _counted(lease: LeaseRecord, known: Sequence[MachineRecord]) -> Sequence[Mac
 def price_again(lease: LeaseRecord, role: Role | None) -> bool:
     """Price the machines of a lease that have none, as a role is now; whether that changed any.
 
-    None leaves the role as it was. What has a price keeps it. The price list of AWS is asked, too.
+    None leaves the role as it was. What has a price keeps it. Who knows prices is asked also where
+    the role leaves that out.
     """
     folder = LeaseFolder(Path(lease.folder))
     rows = [row for row in open_ledger().machines(lease_id=lease.lease_id)
@@ -92,11 +94,8 @@ def price_again(lease: LeaseRecord, role: Role | None) -> bool:
     spec = read_record(folder.spec, LeaseSpec)
     if not rows or spec is None:
         return False
-    role = role or spec.role
-    if role.ec2 is not None:
-        ec2 = role.ec2.model_copy(update={"price_sources": ("spot-history", "price-list")})
-        role = role.model_copy(update={"ec2": ec2})
-    priced = _priced(rows, meter_of_lease(folder, spec.model_copy(update={"role": role})))
+    spec = spec.model_copy(update={"role": role or spec.role})
+    priced = _priced(rows, meter_of_lease(folder, spec, asks_all=True))
     open_ledger().put_machines(priced)
     return priced != rows
 
@@ -195,7 +194,7 @@ def _times(marks: NodeMarks) -> dict[str, Any]:
     return marks.model_dump(include=times, exclude_none=True)
 
 
-def _signs(folder: LeaseFolder, spec: LeaseSpec, lease: LeaseRecord) -> Signs:
+def _signs(folder: LeaseFolder, spec: LeaseSpec, lease: LeaseRecord, least_s: float) -> Signs:
     files = (folder.spec, folder.heartbeat, folder.closed)
     return Signs(
         lease_id=lease.lease_id,
@@ -204,7 +203,7 @@ def _signs(folder: LeaseFolder, spec: LeaseSpec, lease: LeaseRecord) -> Signs:
         last_sign=max(file.stat().st_mtime for file in files if file.exists()),
         lifetime_s=spec.role.lifetime_s + _SHUTDOWN_S,
         marks=marks_of_lease(folder, spec),
-        least_s=LEAST_BILLED_S if spec.role.ec2 is not None else 0.0,
+        least_s=least_s,
     )
 
 

@@ -1,4 +1,4 @@
-"""What interruptions of spot instances cost a training on average; pure.
+"""What interruptions of machines that others get back cost a training on average; pure.
 
 Where the notice comes in time only the start is lost. Else what was done since the last checkpoint
 is done again, which is half the time between two on average: an interruption comes at any moment.
@@ -6,29 +6,14 @@ is done again, which is half the time between two on average: an interruption co
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
+from headrace.recipe.backend import Interruptions
 from headrace.recipe.recipe import Recipe
-from headrace.recipe.site import Role
 from headrace.runs.walltime import shown
-
-ASSUMED_A_MONTH = 0.2
-"""Share of spot instances that are interrupted within a month where a site says nothing: where the
-last band, `>20%`, begins of https://aws.amazon.com/ec2/spot/instance-advisor/."""
 
 ASSUMED_START_S = 300.0
 """From asking for instances to a training that goes on, where no earlier run tells."""
-
-_MONTH_H = 365.25 * 24 / 12
-
-ASSUMED_PER_HOUR = -math.log(1.0 - ASSUMED_A_MONTH) / _MONTH_H
-"""The same as interruptions an hour."""
-
-_SOURCE = (
-    "assumed: 1 in 5 instances a month, where the last band of AWS's Spot Instance Advisor begins; "
-    "`ec2.interruptions_per_hour` says better"
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,26 +45,22 @@ class Loss:
         return self.per_hour * self.seconds / (3600.0 + self.per_hour * self.seconds)
 
 
-def expected_loss(recipe: Recipe, role: Role, pace: Pace) -> Loss:
-    """Expected loss of a training on spot instances whose notice does not come in time."""
-    given = None if role.ec2 is None else role.ec2.interruptions_per_hour
-    each = ASSUMED_PER_HOUR if given is None else given
+def expected_loss(recipe: Recipe, nodes: int, of_one: Interruptions, pace: Pace) -> Loss:
+    """Expected loss of a training on nodes whose notice does not come in time."""
     steps = 0.0 if recipe.model is None else _interval(recipe) / 2
     start_s = ASSUMED_START_S if pace.start_s is None else pace.start_s
     seconds = start_s + steps * (pace.step_s or 0.0)
-    return Loss(steps=steps, start_s=start_s, seconds=seconds, per_hour=role.nodes * each)
+    return Loss(steps=steps, start_s=start_s, seconds=seconds, per_hour=nodes * of_one.per_hour)
 
 
-def loss_in_words(recipe: Recipe, role: Role, pace: Pace) -> str:
+def loss_in_words(recipe: Recipe, nodes: int, of_one: Interruptions, pace: Pace) -> str:
     """The same in one line for the user."""
-    loss = expected_loss(recipe, role, pace)
+    loss = expected_loss(recipe, nodes, of_one, pace)
     start = f"a start of {shown(loss.start_s)}{' (assumed)' if pace.start_s is None else ''}"
-    given = role.ec2 is not None and role.ec2.interruptions_per_hour is not None
-    source = "`ec2.interruptions_per_hour`" if given else _SOURCE
     return (
         f"spot: an interruption costs {start} and, when its notice does not come in time, "
         f"{_again(recipe, loss, pace)}; {loss.per_hour:.2g} interruptions an hour of "
-        f"{role.nodes} node{'s' if role.nodes > 1 else ''} ({source}) take "
+        f"{nodes} node{'s' if nodes > 1 else ''} ({of_one.source}) take "
         f"{'at least ' if pace.step_s is None else ''}{100 * loss.share:.2g} % of the time"
     )
 

@@ -44,6 +44,9 @@ def kind_of(role: Role) -> str:
 class SiteMeter:
     """Nodes of one lease, as its files tell; see `Meter`."""
 
+    least_billed_s = 0.0
+    advice = "write `price` of the role"
+
     def __init__(self, folder: LeaseFolder, spec: LeaseSpec) -> None:
         self._folder = folder
         self._spec = spec
@@ -70,9 +73,9 @@ class SiteMeter:
         return site_offers(self._spec.role)
 
 
-def meter_of_lease(folder: LeaseFolder, spec: LeaseSpec) -> Meter:
+def meter_of_lease(folder: LeaseFolder, spec: LeaseSpec, *, asks_all: bool = False) -> Meter:
     """What counts the machines of a lease: their place where it bills them, else its files."""
-    return meter_of(spec.role) or SiteMeter(folder, spec)
+    return meter_of(spec.role, asks_all=asks_all) or SiteMeter(folder, spec)
 
 
 def marks_of_lease(folder: LeaseFolder, spec: LeaseSpec) -> dict[str, NodeMarks]:

@@ -8,17 +8,14 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import yaml
 
-from headrace.batch.ec2_meter import Ec2Meter
 from headrace.batch.machines import Machine
 from headrace.clusters import lease_client
 from headrace.errors import BatchError, BudgetError, UserError
-from headrace.execution import reap as reaper
 from headrace.execution.reap import reap
 from headrace.files.atomic import write_record
 from headrace.files.lines import read_lines
@@ -32,6 +29,8 @@ from headrace.runs import budget
 from headrace.runs.costs import most_cost, run_cost
 from headrace.runs.runs import Run
 from headrace.suites.records import Control, RunningTrial, SuiteSummary
+from headrace_ec2.backend import Ec2
+from headrace_ec2.meter import Ec2Meter
 from support.ledger_rows import machine_row, usage_row
 from support.runs import lease_on_disk, make_run
 
@@ -68,7 +67,7 @@ def machines(monkeypatch: pytest.MonkeyPatch) -> list[Machine]:
     found: list[Machine] = []
     monkeypatch.setattr(Ec2Meter, "machines", lambda _self, _name: tuple(found))
     monkeypatch.setattr(lease_client, "start", lambda *_: None)
-    monkeypatch.setattr(reaper, "known_places", lambda: SimpleNamespace(roles=()))
+    monkeypatch.setattr(Ec2, "reap", list)
     monkeypatch.setattr(
         lease_client, "end", lambda folder, **_: lease_client.request_close(folder, "ended")
     )

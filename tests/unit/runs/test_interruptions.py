@@ -1,8 +1,7 @@
-"""What interruptions of spot instances cost on average, and what `headrace plan` says of it."""
+"""What interruptions of a training cost on average, and what `headrace plan` says of it."""
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +9,9 @@ import pytest
 import yaml
 
 from headrace.ledger.ledger import open_ledger
-from headrace.recipe.ec2 import Ec2
+from headrace.recipe.backend import Interruptions
 from headrace.recipe.load import BUILT_IN, load_recipe
 from headrace.recipe.recipe import Recipe
-from headrace.recipe.site import Role
 from headrace.runs.interruptions import Pace, expected_loss, loss_in_words
 from headrace.states import LeaseState, StepState
 from support.command_line import headrace
@@ -23,8 +21,8 @@ _EC2: dict[str, Any] = {"region": "x", "image": "ami-1", "instance_types": ["g5.
 _EC2 |= {"markets": ["spot"]}
 
 
-def _role(**ec2: Any) -> Role:
-    return Role(backend="ec2", kind="gang", nodes=2, ec2=Ec2(**{**_EC2, **ec2}))
+_NODES = 2
+_ONE = Interruptions(per_hour=0.05, source="somebody")
 
 
 def _recipe(*changes: str) -> Recipe:
@@ -45,32 +43,29 @@ def test_half_of_what_lies_between_two_checkpoints_is_done_again(
     changes: tuple[str, ...], pace: Pace, steps: float, seconds: float
 ):
     """pains 23."""
-    found = expected_loss(_recipe(*changes), _role(), pace)
+    found = expected_loss(_recipe(*changes), _NODES, _ONE, pace)
     assert (found.steps, found.seconds) == (steps, seconds)
 
 
 def test_all_nodes_of_a_gang_are_interrupted_when_one_is():
     pace = Pace(step_s=3.0, start_s=120.0)
-    found = expected_loss(_recipe(), _role(interruptions_per_hour=0.05), pace)
+    found = expected_loss(_recipe(), _NODES, _ONE, pace)
     assert found.per_hour == pytest.approx(0.1)
     assert found.share == pytest.approx(27 / 3627)  # 0.1 x 270 s for each hour of work
-    assumed = expected_loss(_recipe(), _role(), pace)
-    assert 1 - math.exp(-730.5 * assumed.per_hour / 2) == pytest.approx(0.2)  # each, in a month
 
 
 def test_the_line_says_what_is_known_and_what_is_assumed():
-    told = loss_in_words(_recipe(), _role(), Pace(step_s=3.0, start_s=120.0))
+    told = loss_in_words(_recipe(), _NODES, _ONE, Pace(step_s=3.0, start_s=120.0))
     assert told == (
         "spot: an interruption costs a start of 0:02:00 and, when its notice does not come in "
-        "time, 0:02:30: 50 steps (half of trainer.checkpoint_every_steps, 100); 0.00061 "
-        "interruptions an hour of 2 nodes (assumed: 1 in 5 instances a month, where the last band "
-        "of AWS's Spot Instance Advisor begins; `ec2.interruptions_per_hour` says better) take "
-        "0.0046 % of the time"
+        "time, 0:02:30: 50 steps (half of trainer.checkpoint_every_steps, 100); 0.1 "
+        "interruptions an hour of 2 nodes (somebody) take 0.74 % of the time"
     )
-    told = loss_in_words(_recipe("trainer.max_steps=30"), _role(interruptions_per_hour=1), Pace())
+    often = Interruptions(per_hour=1.0, source="somebody")
+    told = loss_in_words(_recipe("trainer.max_steps=30"), _NODES, often, Pace())
     assert "a start of 0:05:00 (assumed) and" in told
     assert "15 steps (half of trainer.max_steps, 30: no checkpoint comes before)" in told
-    assert "2 interruptions an hour of 2 nodes (`ec2.interruptions_per_hour`) take at " in told
+    assert "2 interruptions an hour of 2 nodes (somebody) take at " in told
     assert told.endswith("take at least 14 % of the time")
 
 
@@ -79,8 +74,8 @@ def test_what_a_script_loses_is_its_own():
     train = recipe.train.model_copy(update={"script": "train.py"})
     recipe = recipe.model_copy(update={"model": None, "train": train})
     pace = Pace(step_s=3.0, start_s=120.0)
-    assert expected_loss(recipe, _role(), pace).seconds == 120.0
-    assert "two checkpoints of the script" in loss_in_words(recipe, _role(), pace)
+    assert expected_loss(recipe, _NODES, _ONE, pace).seconds == 120.0
+    assert "two checkpoints of the script" in loss_in_words(recipe, _NODES, _ONE, pace)
 
 
 def test_plan_reckons_with_earlier_runs(headrace_home: Path):

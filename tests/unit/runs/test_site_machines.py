@@ -97,14 +97,6 @@ def test_a_lease_costs_its_whole_lifetime_at_most():
         ({"price": {"usd_per_node_hour": -1}}, "greater than or equal to 0"),
         ({"price": {"usd_per_gpu_hour": 1}}, "needs `batch.gpus_per_node`"),
         ({"price": {"usd_per_node_hour": 1, "as_of": "June"}}, "pattern"),
-        (
-            {
-                "backend": "ec2",
-                "price": {"usd_per_node_hour": 1},
-                "ec2": {"region": "us-east-1", "image": "ami-1", "instance_types": ["g5.xlarge"]},
-            },
-            "instances have their prices in `ec2.prices`",
-        ),
     ],
 )
 def test_prices_that_cannot_be_meant_are_refused(role: dict[str, Any], message: str):

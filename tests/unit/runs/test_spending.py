@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 import yaml
 
-from headrace.batch import ec2_api
 from headrace.errors import UserError
 from headrace.files.atomic import write_record
 from headrace.ledger.ledger import open_ledger
@@ -24,6 +23,7 @@ from headrace.states import LeaseState, StepState
 from headrace.steps.mailbox import StepResult
 from headrace.steps.usage import AttemptUsage
 from headrace.suites.records import Added, Ended, Trial
+from headrace_ec2 import api as ec2_api
 from support.command_line import headrace
 from support.ledger_rows import machine_row
 from support.runs import attempt_row_of, lease_on_disk, make_run

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import subprocess
 from dataclasses import dataclass
@@ -9,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from headrace.batch.ec2 import Ec2
-from headrace.batch.ec2_requests import MOST_USER_DATA_BYTES
 from headrace.batch.jobs import JobSpec
 from headrace.batch.system import render
-from headrace.recipe.ec2 import Ec2 as Ec2Options
+from headrace_ec2.backend import Ec2
+from headrace_ec2.options import Ec2 as Ec2Options
+from headrace_ec2.requests import MOST_USER_DATA_BYTES
 
 _JOB = JobSpec(
     name="headrace-x",
@@ -67,7 +68,9 @@ class Machine:
         options = Ec2Options(
             region="x", image="ami-1", instance_types=("g5.xlarge",), instance_store=str(self.store)
         )
-        text = "set -e\n" + render("ec2_instance_store", _JOB, options=options)
+        text = "set -e\n" + render(
+            "instance_store", _JOB, beside=inspect.getfile(Ec2), options=options
+        )
         path = f"{self.folder / 'bin'}:{os.environ['PATH']}:/usr/sbin"
         return subprocess.run(
             ["bash", "-c", text],

@@ -7,12 +7,12 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from headrace.batch.ec2_api import Ec2Api, Ec2Error, Json
 from headrace.batch.findings import Finding, Grade, fail, ok, warn
 from headrace.batch.jobs import JobSpec
 from headrace.errors import HeadraceError
-from headrace.recipe.ec2 import Ec2 as Ec2Options
-from headrace.recipe.ec2 import Market
+from headrace_ec2.api import Ec2Api, Ec2Error, Json
+from headrace_ec2.options import Ec2 as Ec2Options
+from headrace_ec2.options import Market
 
 _NEEDED = (
     *(

@@ -13,33 +13,11 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
 
-from headrace.batch import ec2_check
 from headrace.batch.commands import LocalCommands
-from headrace.batch.ec2_api import TOO_OFTEN, Ec2Api, Ec2Error, Json, tags_of, whoami
-from headrace.batch.ec2_health import HealthWatch
-from headrace.batch.ec2_requests import (
-    ASKED_AT,
-    LOG,
-    MOST_USER_DATA_BYTES,
-    Offer,
-    last_minute,
-    offers,
-    run_instances,
-    tags,
-    with_tags,
-)
-from headrace.batch.ec2_states import (
-    NO_CAPACITY,
-    TIME_IS_OVER,
-    ends_at,
-    has_ended,
-    reason_code,
-    status_of,
-)
 from headrace.batch.findings import Finding, fail, ok
 from headrace.batch.jobs import JobSpec, JobStatus
 from headrace.batch.system import BatchSystem, render
@@ -51,7 +29,34 @@ from headrace.errors import (
     SubmitLimitError,
 )
 from headrace.files.atomic import read_text
-from headrace.recipe.ec2 import Ec2 as Ec2Options
+from headrace.recipe.backend import ASSUMED_PER_HOUR, QUEUE_KEYS, Interruptions
+from headrace_ec2 import check
+from headrace_ec2.api import TOO_OFTEN, Ec2Api, Ec2Error, Json, tags_of, whoami
+from headrace_ec2.options import Ec2 as Ec2Options
+from headrace_ec2.requests import (
+    ASKED_AT,
+    LOG,
+    MOST_USER_DATA_BYTES,
+    Offer,
+    last_minute,
+    offers,
+    run_instances,
+    tags,
+    with_tags,
+)
+from headrace_ec2.states import (
+    NO_CAPACITY,
+    TIME_IS_OVER,
+    HealthWatch,
+    ends_at,
+    has_ended,
+    reason_code,
+    status_of,
+)
+
+if TYPE_CHECKING:
+    from headrace.recipe.site import Role
+    from headrace_ec2.meter import Ec2Meter
 
 logger = logging.getLogger(__name__)
 
@@ -72,15 +77,25 @@ _CONSOLE_LINES = 5
 _NO_ROOM_TO_TELL = "it had no room to tell how it ended: is the shared folder full?"
 _HINT = "Correct `ec2` of the role in the site; `headrace site check` tells more."
 
+_ASSUMED = Interruptions(
+    per_hour=ASSUMED_PER_HOUR,
+    source="assumed: 1 in 5 instances a month, where the last band of AWS's Spot Instance Advisor "
+    "begins; `ec2.interruptions_per_hour` says better",
+)
+
 
 class Ec2(BatchSystem):
     """Instances of one role in the place of a queue's jobs.
 
     Args:
-        options: What the role says of instances.
+        given: What the role says of instances.
         queue: Which queue this is, where a site has several.
     """
 
+    options = Ec2Options
+    has_queue = False
+    hosts_in_jobs = False
+    lacks = dict.fromkeys(QUEUE_KEYS, "there is no queue; `ec2` of the role says which instances")
     name = "EC2"
     template = "ec2"
     config_variable = ""
@@ -89,21 +104,66 @@ class Ec2(BatchSystem):
     books_pause_s = 30.0
     show = "aws ec2 describe-instances --filters Name=tag:Name,Values="
 
-    def __init__(self, options: Ec2Options, queue: str = "") -> None:
+    def __init__(self, given: Ec2Options, queue: str = "") -> None:
         super().__init__(LocalCommands({}), queue)
-        self._options = options
-        self._api = Ec2Api(options)
+        self._options = given
+        self._api = Ec2Api(given)
         self._health = HealthWatch(self._api)
-        self._offers = offers(options)
+        self._offers = offers(given)
         self._rests_until_s: dict[Offer, float] = {}
         self._unclear: dict[str, tuple[Offer, Json]] = {}
         self._asked_at: dict[str, float] = {}
         self._image = ""
 
+    @classmethod
+    @override
+    def check_role(cls, role: Role) -> None:
+        """Refuse a role without instances, and what they have of their own."""
+        if role.own_options is None:
+            raise ValueError("backend 'ec2' and the key `ec2` go together; write both or neither")
+        if role.price is not None:
+            raise ValueError("instances have their prices in `ec2.prices`; leave `price` out")
+        if role.host == "job":
+            raise ValueError("backend 'ec2' keeps the host of a pool here; leave `host: job` out")
+
+    @classmethod
+    @override
+    def connect(cls, role: Role, timeout_s: float) -> Ec2:
+        given: Ec2Options = role.own_options
+        return cls(given, f"ec2 {given.profile or ''} {given.region}")
+
+    @classmethod
+    @override
+    def meter(cls, role: Role, *, asks_all: bool = False) -> Ec2Meter:
+        from headrace_ec2.meter import Ec2Meter
+
+        given: Ec2Options = role.own_options
+        if asks_all:
+            given = given.model_copy(update={"price_sources": ("spot-history", "price-list")})
+        return Ec2Meter(given)
+
+    @classmethod
+    @override
+    def interruptions(cls, role: Role) -> Interruptions | None:
+        given: Ec2Options = role.own_options
+        if "spot" not in given.markets:
+            return None
+        if given.interruptions_per_hour is None:
+            return _ASSUMED
+        source = "`ec2.interruptions_per_hour`"
+        return Interruptions(per_hour=given.interruptions_per_hour, source=source)
+
+    @classmethod
+    @override
+    def reap(cls) -> list[str]:
+        from headrace_ec2 import strays  # the ledger with it, which no lease needs
+
+        return strays.reap()
+
     @override
     def render(self, spec: JobSpec) -> str:
         minutes = last_minute(spec)
-        return render(self.template, spec, options=self._options, minutes=minutes)
+        return render(self.template, spec, beside=__file__, options=self._options, minutes=minutes)
 
     @override
     def preview(self, spec: JobSpec) -> str:
@@ -173,7 +233,7 @@ class Ec2(BatchSystem):
 
     @override
     def check(self, spec: JobSpec) -> Iterator[Finding]:
-        yield from ec2_check.findings(self._api, self._options, spec, self._image_id)
+        yield from check.findings(self._api, self._options, spec, self._image_id)
         for offer in self._offers:
             told = self._dry_run(spec, offer)
             yield fail("start", f"{offer}: {told}", _HINT) if told else ok("start", f"{offer}")

@@ -1,29 +1,38 @@
-"""What runs in EC2 by headrace, whose lease it is, and the end of what nobody answers for."""
+"""What runs in EC2 by headrace, whose lease it is, and the end of what nobody answers for.
+
+It is looked for in the regions and accounts of the sites and leases of this headrace home.
+"""
 
 from __future__ import annotations
 
+import logging
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 from typing import Literal
 
-from headrace.batch.ec2_api import Ec2Api, Ec2Error, whoami
-from headrace.batch.ec2_strays import LOOKS, Resource
-from headrace.batch.ec2_strays import end as end_resources
 from headrace.clusters import lease_client
 from headrace.clusters.lease_jobs import job_name
+from headrace.clusters.lease_records import LeaseSpec
 from headrace.clusters.lease_state import sure_state
-from headrace.errors import BatchError, HeadraceError, UnknownNameError
-from headrace.files.atomic import is_there
-from headrace.files.layout import LeaseFolder
+from headrace.errors import BatchError, HeadraceError, SiteError, StepError, UnknownNameError
+from headrace.files.atomic import is_there, read_record
+from headrace.files.layout import LeaseFolder, SiteFolder
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.rows import LeaseRecord
-from headrace.recipe.ec2 import Ec2
-from headrace.runs.ec2_places import Places
+from headrace.recipe.load import available, load_site
+from headrace.recipe.site import Site
+from headrace_ec2.api import Ec2Api, Ec2Error, whoami
+from headrace_ec2.options import Ec2
+from headrace_ec2.tagged import LOOKS, Resource
+from headrace_ec2.tagged import end as end_resources
+
+logger = logging.getLogger(__name__)
 
 Standing = Literal["alive", "ended", "unknown"]
 """How a lease stands, as far as that can be known here."""
@@ -38,6 +47,67 @@ _LATE_S = 1800.0
 """What is past its end by more than this is a stray, whoever started it. EC2 takes no request whose
 clock differs by more than 15 minutes: the one that wrote the tag, and the one that reads it."""
 _AT_ONCE = 8
+_LAST_LEASES = 200
+"""Of so many the place is looked up: a site may be named by a path, or its region be changed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Places:
+    """Where to look."""
+
+    roles: dict[str, Ec2]
+    """A role for each region, profile and server, by what users call that place."""
+    roots: tuple[SiteFolder, ...]
+    """Folders in which this home's leases lie."""
+
+
+def known_places(site_name: str | None = None) -> Places:
+    """All places of all sites that can be named here and of the last leases; or those of one site.
+
+    Raises:
+        SiteError: The site cannot be read, or has no role on EC2.
+    """
+    sites = list(_sites())
+    if site_name is None:
+        roles = [*_roles(sites), *_of_leases()]
+    else:
+        chosen = load_site(site_name)
+        sites.append(chosen)
+        roles = _roles([chosen])
+        if not roles:
+            told = "`headrace site list` names the others; leave `--site` out to look at all."
+            raise SiteError(f"Site {chosen.name} has no role of backend ec2", told)
+    folders = dict.fromkeys(Path(site.folder).expanduser().absolute() for site in sites)
+    return Places(
+        roles={_title(role): role for role in roles}, roots=tuple(map(SiteFolder, folders))
+    )
+
+
+def _sites() -> Iterator[Site]:
+    for name in available("sites"):
+        try:
+            yield load_site(name)
+        except SiteError as error:
+            logger.warning("Site %s is passed over: %s", name, error.what)
+
+
+def _roles(sites: list[Site]) -> list[Ec2]:
+    roles = [role for site in sites for role in site.roles.values()]
+    return [role.own_options for role in roles if isinstance(role.own_options, Ec2)]
+
+
+def _of_leases() -> Iterator[Ec2]:
+    for record in open_ledger().leases(limit=_LAST_LEASES):
+        if record.backend == "ec2":
+            with suppress(StepError, OSError):  # of another release, or of another user
+                spec = read_record(LeaseFolder(Path(record.folder)).spec, LeaseSpec)
+                if spec is not None and isinstance(spec.role.own_options, Ec2):
+                    yield spec.role.own_options
+
+
+def _title(role: Ec2) -> str:
+    profile = f" as {role.profile}" if role.profile else ""
+    return f"{role.region}{profile}{f' at {role.endpoint_url}' if role.endpoint_url else ''}"
 
 
 class Found(Resource):
@@ -88,8 +158,9 @@ def end(places: Places, chosen: Sequence[Found], tell: Callable[[str], None]) ->
     return is_done
 
 
-def reap(places: Places) -> list[str]:
+def reap() -> list[str]:
     """End all strays; a line for each, and for each place that could not be looked at."""
+    places = known_places()
     found, unreached = look(places)
     lines = [f"strays were not looked for in {told}" for told in unreached]
     end(places, [each for each in found if each.stray], lines.append)

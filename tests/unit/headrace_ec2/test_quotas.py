@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from moto.core.exceptions import JsonRESTError
 
-from headrace.batch.ec2_api import Ec2Api
-from headrace.batch.ec2_check import judge_quota, quota_findings, quota_name
 from headrace.batch.findings import Grade
-from headrace.recipe.ec2 import Market
+from headrace_ec2.api import Ec2Api
+from headrace_ec2.check import judge_quota, quota_findings, quota_name
+from headrace_ec2.options import Market
 from support.ec2_sim import QUOTAS, Ec2Sim
 
 _STANDARD, _GPUS, _SPOT_STANDARD, _SPOT_GPUS = QUOTAS

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from headrace.batch.ec2 import Ec2
-from headrace.batch.ec2_requests import Offer, offers, run_instances, tags, with_tags
 from headrace.batch.jobs import JobSpec
-from headrace.recipe.ec2 import Ec2 as Ec2Options
+from headrace_ec2.backend import Ec2
+from headrace_ec2.options import Ec2 as Ec2Options
+from headrace_ec2.requests import Offer, offers, run_instances, tags, with_tags
 
 _JOB = JobSpec(
     name="headrace-run-gpu-1-0a1b2c3d",

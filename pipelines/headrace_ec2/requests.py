@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from headrace.batch.jobs import JobSpec
-from headrace.recipe.ec2 import Ec2 as Ec2Options
-from headrace.recipe.ec2 import Market
 from headrace.record import Record
+from headrace_ec2.options import Ec2 as Ec2Options
+from headrace_ec2.options import Market
 
 ENDS_AT = "headrace:ends-at"
 """Tag of instances: when they end at the latest, in UTC."""

@@ -16,12 +16,12 @@ import time
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timezone
 
-from headrace.batch.ec2_api import Ec2Api, Json, tags_of
-from headrace.batch.ec2_requests import ASKED_AT, offers
-from headrace.batch.ec2_states import has_ended
 from headrace.batch.machines import Machine, Price
 from headrace.errors import BatchError
-from headrace.recipe.ec2 import Ec2 as Ec2Options
+from headrace_ec2.api import Ec2Api, Json, tags_of
+from headrace_ec2.options import Ec2 as Ec2Options
+from headrace_ec2.requests import ASKED_AT, offers
+from headrace_ec2.states import has_ended
 
 _TOLD_AT = re.compile(r"\((\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) (?:GMT|UTC)\)")
 
@@ -32,6 +32,9 @@ class Ec2Meter:
     Args:
         options: What the role says of instances.
     """
+
+    least_billed_s = 60.0
+    advice = "write it under `ec2.prices` of the role, or allow `price_sources: [price-list]`"
 
     def __init__(self, options: Ec2Options) -> None:
         self._options = options

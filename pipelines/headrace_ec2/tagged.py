@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal, TypeVar
 
-from headrace.batch.ec2_api import Ec2Api, Ec2Error, Json, tags_of
-from headrace.batch.ec2_requests import ENDS_AT, OWNER
-from headrace.batch.ec2_states import ends_at
 from headrace.record import Record
+from headrace_ec2.api import Ec2Api, Ec2Error, Json, tags_of
+from headrace_ec2.requests import ENDS_AT, OWNER
+from headrace_ec2.states import ends_at
 
 _OWN = (
     {"Name": "tag:Name", "Values": ["headrace-*"]},

@@ -15,18 +15,8 @@ from email.utils import parsedate_to_datetime
 from functools import lru_cache
 from typing import Any
 
-from botocore.config import Config
-from botocore.exceptions import (
-    BotoCoreError,
-    ClientError,
-    ConnectionError,
-    HTTPClientError,
-    ParamValidationError,
-)
-from botocore.session import Session
-
 from headrace.errors import BatchError, SilentError
-from headrace.recipe.ec2 import Ec2 as Ec2Options
+from headrace_ec2.options import Ec2 as Ec2Options
 
 Json = Mapping[str, Any]
 """A part of a request or an answer."""
@@ -97,9 +87,11 @@ class Ec2Api:
             SilentError: It gave no answer, or does not take the credentials any more.
             BatchError: There are no credentials.
         """
+        from botocore import exceptions as told_by  # it takes long to load, and few sites have it
+
         try:
             answer: Json = getattr(_client(service, *self._place), operation)(**request)
-        except ClientError as error:
+        except told_by.ClientError as error:
             told, answered = error.response["Error"], error.response["ResponseMetadata"]
             code, words = str(told.get("Code")), _one_line(str(told.get("Message")))
             if code in _EXPIRED:
@@ -109,11 +101,11 @@ class Ec2Api:
             is_down = answered["HTTPStatusCode"] >= _DOWN
             kind = PassingError if is_down or code in _PASSING else Ec2Error
             raise kind(code, words) from error
-        except (HTTPClientError, ConnectionError) as error:
+        except (told_by.HTTPClientError, told_by.ConnectionError) as error:
             raise SilentError(f"EC2 does not answer {operation}: {error}", _SILENT) from error
-        except ParamValidationError as error:
+        except told_by.ParamValidationError as error:
             raise Ec2Error("ParamValidation", str(error)) from error
-        except BotoCoreError as error:
+        except told_by.BotoCoreError as error:
             _client.cache_clear()
             raise BatchError(f"EC2 cannot be asked: {error}", _RENEW) from error
         return answer
@@ -167,6 +159,9 @@ def whoami() -> str:
 @lru_cache(maxsize=16)
 def _client(service: str, region: str, profile: str | None, endpoint_url: str | None) -> Any:
     """A client; clients are thread-safe, and each costs a third of a second to make."""
+    from botocore.config import Config
+    from botocore.session import Session
+
     session = Session(profile=profile)
     config = Config(
         retries={"mode": "standard", "total_max_attempts": _ATTEMPTS},

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from headrace.batch.ec2_states import ends_at, status_of
 from headrace.batch.jobs import JobState, failure_class
 from headrace.states import FailureClass
+from headrace_ec2.states import ends_at, status_of
 
 
 def _instance(state: str, code: str = "", index: int = 0, **tags: str) -> dict[str, Any]:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.text import Text
@@ -19,16 +18,16 @@ from headrace.cli.console import (
 )
 from headrace.cli.listing import Listing
 from headrace.errors import UnknownNameError, UserError, nearest
-from headrace.runs.ec2_places import Places, known_places
-
-if TYPE_CHECKING:
-    from headrace.runs.strays import Found
+from headrace_ec2 import strays
+from headrace_ec2.strays import Found, Places, known_places
 
 app = typer.Typer(
     name="cloud", help="Instances of EC2 that headrace has started.", no_args_is_help=True
 )
 
 _EXIT_LEFT = 1
+
+
 _LEASE_STYLES = {"alive": "green", "ended": "red", "unknown": "yellow"}
 
 PlaceOption = Annotated[
@@ -39,6 +38,11 @@ PlaceOption = Annotated[
         autocompletion=arguments.sites,
     ),
 ]
+
+
+def register(to: typer.Typer) -> None:
+    """Add the commands."""
+    to.add_typer(app, rich_help_panel="Admin")
 
 
 @app.command("list")
@@ -114,14 +118,9 @@ def destroy(
         raise typer.Exit(_EXIT_LEFT)
 
 
-def _strays() -> Any:
-    """The client of EC2 takes long to load; only these commands need it."""
-    return importlib.import_module("headrace.runs.strays")
-
-
 def _look(places: Places) -> tuple[list[Found], list[str]]:
     with open_console(stderr=True).status(f"Looking in {', '.join(places.roles)} …"):
-        found, unreached = _strays().look(places)
+        found, unreached = strays.look(places)
     for told in unreached:
         typer.echo(f"not looked at: {told}", err=True)
     return found, unreached
@@ -153,8 +152,7 @@ def _end(places: Places, ended: Sequence[Found], *, asks: bool) -> bool:
             typer.echo("Nothing was ended.")
             return False
     with open_console(stderr=True).status(f"Ending {len(ended)} …"):
-        is_done: bool = _strays().end(places, ended, console.print)
-    return is_done
+        return strays.end(places, ended, console.print)
 
 
 def _listed(found: Sequence[Found]) -> Listing:
