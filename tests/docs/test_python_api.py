@@ -14,13 +14,16 @@ ROOT = Path(__file__).parents[2]
 _FENCE = re.compile(r"^```python\n(.*?)^```$", re.M | re.S)
 _TARGET = re.compile(r"_target_: (headrace\w*(?:\.\w+)*)\.(\w+)")
 _HEAD = re.compile(r"^(?:from|import) headrace.*$", re.M)
+_EXTEND = ROOT / "docs" / "how-to" / "extend.md"
+"""Its packages stand beside the engine, and import of it what they need."""
 _PAGES = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.md")]
 _RECIPES = [*(ROOT / "examples").glob("*.yaml"), *(ROOT / "pipelines").rglob("builtin/**/*.yaml")]
 
 
 def imported() -> Iterator[tuple[str, str]]:
     """Modules and names that readers are told to import or to name."""
-    codes = [code for page in _PAGES for code in _FENCE.findall(page.read_text())]
+    pages = (page for page in _PAGES if page != _EXTEND)
+    codes = [code for page in pages for code in _FENCE.findall(page.read_text())]
     codes += [path.read_text() for path in (ROOT / "examples").glob("*.py")]
     for line in (line for code in codes for line in _HEAD.findall(code)):
         (node,) = ast.parse(line).body

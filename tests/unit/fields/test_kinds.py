@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from headrace.errors import UnreadableError
+from headrace.errors import UnreadableError, UserError
 from headrace.fields import array, image
 from headrace.fields.array import decode_array, decode_arrays
-from headrace.fields.image import decode_image, image_encoding
+from headrace.fields.field_kind import kind_named, kind_of_bytes, kind_of_encoding
+from headrace.fields.image import decode_image
 
 NOISE = np.random.default_rng(0).integers(0, 256, (9, 7, 3), dtype=np.uint8)
 
@@ -65,7 +66,11 @@ def test_pixels_are_kept() -> None:
     ],
 )
 def test_encodings(kind: str, name: str) -> None:
-    assert image_encoding(encoded(Image.fromarray(NOISE), kind), check=True) == name
+    content = encoded(Image.fromarray(NOISE), kind)
+    found = kind_of_bytes(content)
+    for check in (True, False):
+        assert found.encode(content, "uint8", check=check) == (content, name)
+    assert (found.name, kind_of_encoding(name)) == ("image", found)
 
 
 def two_pages() -> bytes:
@@ -214,3 +219,20 @@ def test_pickles_are_never_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_limit_is_that_of_pillow() -> None:
     assert image.MAX_PIXELS == Image.MAX_IMAGE_PIXELS
+
+
+@pytest.mark.parametrize(
+    ("content", "name"),
+    [
+        (b"fLaC", "audio"), (b"RIFF\0\0\0\0WAVE", "audio"), (b"RIFF\0\0\0\0AVI ", "bytes"),
+        (b"", "bytes"), (b"hello", "bytes"),
+    ],
+)  # fmt: skip
+def test_what_the_first_bytes_say(content: bytes, name: str) -> None:
+    assert kind_of_bytes(content).name == name
+
+
+def test_a_kind_that_nothing_here_knows_says_what_to_install() -> None:
+    for find in (kind_named, kind_of_encoding):
+        with pytest.raises(UserError, match=r"(?s)'cloud'.*headrace\.fields.*on every node"):
+            find("cloud")

@@ -15,9 +15,9 @@ from PIL import Image
 
 from headrace.data.dataset import SampleReader
 from headrace.errors import DataError, RecipeError
+from headrace.fields.audio import resampled
 from headrace.files.manifest import Manifest
 from headrace.files.manifest_file import read_manifest
-from headrace.packing.convert import resampled
 from headrace.packing.step import pack
 from headrace.shards.dataset import ShardedDataset
 from headrace.shards.inspection import verify_dataset

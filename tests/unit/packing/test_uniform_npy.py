@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from headrace.fields.array import decode_array
+from headrace.fields.field_kind import kind_named
 from headrace.files.manifest import FieldInfo
 from headrace.packing.blocks import UniformNpyReader
 from headrace.packing.convert import Converter, FieldColumn
@@ -27,7 +28,11 @@ def _npy(array: Any) -> bytes:
 def _rule(kept: str = "int32", **options: Any) -> FieldRule:
     info = FieldInfo(name="array", dtype=kept, shape=(3, 2), layout="fixed")
     return FieldRule(
-        info=info, kind="array", decode=True, example="a.npy", options=PackField(**options)
+        info=info,
+        kind=kind_named("array"),
+        decode=True,
+        example="a.npy",
+        options=PackField(**options),
     )
 
 

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import RecipeError, UnreadableError
-from headrace.fields.kinds import kind_of_bytes
-from headrace.packing.samples import SourceField, Unreadable, Value
+from headrace.fields.field_kind import Value, kind_named, kind_of_bytes
+from headrace.packing.samples import SourceField, Unreadable
 
 _DTYPES = {"halffloat": "float16", "float": "float32", "double": "float64"}
 _GONE = Unreadable("", "it has no value")
@@ -25,7 +25,7 @@ def arrow_field(name: str, column: str, kind: Any, first: Any) -> SourceField:
     is_file = types.is_struct(kind) and {field.name for field in kind} == {"bytes", "path"}
     if is_file or types.is_binary(kind) or types.is_large_binary(kind):
         content = _bytes(first())
-        return SourceField(name, kind_of_bytes(content) if isinstance(content, bytes) else "bytes")
+        return SourceField(name, kind_of_bytes(content if isinstance(content, bytes) else b"").name)
     if types.is_string(kind) or types.is_large_string(kind) or types.is_dictionary(kind):
         return SourceField(name, "text")
     if types.is_boolean(kind) or types.is_integer(kind) or types.is_floating(kind):
@@ -45,7 +45,7 @@ def arrow_values(field: SourceField, column: Any) -> list[Value | Unreadable]:
     if field.kind == "array":
         return [_array(cell) for cell in column]
     cells = column.to_pylist()
-    if field.kind in ("image", "audio", "bytes"):
+    if bytes in kind_named(field.kind).types:
         return [_bytes(cell) for cell in cells]
     if field.encoding == "json":
         return [json.dumps(cell, ensure_ascii=False, default=str) for cell in cells]

@@ -25,7 +25,6 @@ from headrace.packing.sources.files import (
     is_text_sample,
     kind_of,
     no_second_label,
-    plural,
     suffix_of,
     ways_in,
 )
@@ -117,7 +116,7 @@ class FolderSource:
     def _fields_of(self, listed: Listed) -> Fields:
         example = _one_kind(listed.paths)
         if suffix_of(example) != ARCHIVE:
-            return (field_of(kind_of(example), example),)
+            return (field_of(kind_of(example).name, example),)
         at = listed.paths.index(example)
         (content,) = self._place.read(listed[at : at + 1].files())
         values = made_of(example, content, decode_arrays)
@@ -207,8 +206,8 @@ def _one_kind(paths: Sequence[str]) -> str:
     for other in others:
         if kind_of(other) != kind or ARCHIVE in (suffix_of(first), suffix_of(other)):
             raise RecipeError(
-                f"The source holds both {plural(kind)} ('{first}') and "
-                f"{plural(kind_of(other))} ('{other}')",
+                f"The source holds both {kind.plural} ('{first}') and "
+                f"{kind_of(other).plural} ('{other}')",
                 "Narrow dataset.include to one kind, or name the files of each field in "
                 "dataset.fields.",
             )

@@ -16,7 +16,7 @@ import xxhash
 
 from headrace.errors import HeadraceError, RecipeError, UserCodeError
 from headrace.fields.array import is_of_numbers
-from headrace.fields.kinds import kind_of_bytes
+from headrace.fields.field_kind import Value, kind_named, kind_of_bytes
 from headrace.files.machine import told_when_full
 from headrace.packing.samples import (
     Access,
@@ -25,7 +25,6 @@ from headrace.packing.samples import (
     SampleRef,
     SourceField,
     Unreadable,
-    Value,
     Values,
 )
 from headrace.packing.sources.folder import FolderSource
@@ -34,9 +33,6 @@ from headrace.recipe.dataset import DatasetSpec
 
 Types = tuple[type, ...]
 
-_TYPES: dict[str, Types] = {
-    "text": (str,), "array": (np.ndarray,), "value": (bool, int, float, np.generic),
-}  # fmt: skip
 _DTYPES = {bool: "bool", int: "int64", float: "float64"}
 
 
@@ -69,7 +65,7 @@ class FunctionSource(FolderSource):
         return len(self.fields) - 1 if has_value else len(self.fields)
 
     def _read_own(self, refs: Sequence[SampleRef], fields: Fields) -> Iterator[Values | Unreadable]:
-        kinds = {field.name: _TYPES.get(field.kind, (bytes,)) for field in fields}
+        kinds = {field.name: kind_named(field.kind).types for field in fields}
         for ref, path in zip(refs, self._local(refs), strict=True):
             if isinstance(path, Unreadable):
                 yield path
@@ -156,7 +152,7 @@ def _reader(spec: DatasetSpec, access: Access) -> partial[Any]:
 
 def _field(name: str, key: str, value: object) -> SourceField:
     if isinstance(value, bytes):
-        return SourceField(key, kind_of_bytes(value))
+        return SourceField(key, kind_of_bytes(value).name)
     if isinstance(value, str):
         return SourceField(key, "text")
     if isinstance(value, np.generic):

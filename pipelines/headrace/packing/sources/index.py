@@ -8,7 +8,8 @@ from pathlib import PurePosixPath
 from typing import NamedTuple
 
 from headrace.errors import DataError, RecipeError
-from headrace.packing.samples import Fields, Listed, SampleRef, SourceField, Value, shown
+from headrace.fields.field_kind import Value
+from headrace.packing.samples import Fields, Listed, SampleRef, SourceField, shown
 from headrace.packing.sources.files import rows_as_samples, suffix_of
 from headrace.packing.sources.index_rows import (
     SUFFIXES,

@@ -15,9 +15,11 @@ from itertools import chain
 from typing import Any, BinaryIO
 
 from headrace.errors import DataError, RecipeError
+from headrace.fields.field_kind import Value
+from headrace.fields.value import number_type, to_number
 from headrace.objects.protocol import StoredFile
-from headrace.packing.samples import Fields, SourceField, Value
-from headrace.packing.sources.files import check_field_name, number_type, suffix_of, to_number
+from headrace.packing.samples import Fields, SourceField
+from headrace.packing.sources.files import check_field_name, suffix_of
 from headrace.packing.sources.place import ByteRange, SourcePlace
 
 SUFFIXES = (".csv", ".jsonl", ".parquet")

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 from headrace.errors import DataError, RecipeError, UnreadableError
+from headrace.fields.field_kind import Value, kind_named
 from headrace.objects.protocol import StoredFile
 from headrace.packing.samples import (
     Content,
@@ -14,11 +16,9 @@ from headrace.packing.samples import (
     SampleRef,
     SourceField,
     Unreadable,
-    Value,
     Values,
     shown,
 )
-from headrace.packing.sources.files import converter
 from headrace.packing.sources.place import Check, SourcePlace
 
 T = TypeVar("T")
@@ -110,7 +110,9 @@ def values_of(
     refs: Sequence[SampleRef], contents: Iterator[Content], fields: Sequence[SourceField]
 ) -> Iterator[Values | Unreadable]:
     """Values of samples of one file for each field."""
-    converters = [(field.name, converter(field)) for field in fields]
+    converters = [
+        (field.name, partial(kind_named(field.kind).read, dtype=field.dtype)) for field in fields
+    ]
     for ref in refs:
         values: dict[str, Value] = {}
         bad: Unreadable | None = None

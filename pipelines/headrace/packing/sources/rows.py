@@ -9,6 +9,7 @@ from itertools import accumulate, repeat, takewhile
 from typing import TypeAlias
 
 from headrace.errors import DataError, RecipeError, nearest
+from headrace.fields.field_kind import Value, kind_named
 from headrace.objects.protocol import StoredFile
 from headrace.packing.samples import (
     READ_BYTES,
@@ -17,7 +18,6 @@ from headrace.packing.samples import (
     SampleRef,
     SourceField,
     Unreadable,
-    Value,
     Values,
 )
 from headrace.packing.sources.files import (
@@ -202,7 +202,7 @@ class RowSource(ABC):
         self.classes = tuple(rows.class_names(self._label)) if self._label else ()
         self.fields = tuple(rows.field(name, column) for name, column in self._columns.items())
         if self._as_value and any(
-            each.name == _LABEL and each.kind == "text" for each in self.fields
+            each.name == _LABEL and kind_named(each.kind).is_text for each in self.fields
         ):
             raise RecipeError(
                 f"Column '{self._label}' holds text, but dataset.label_kind is 'value'",

@@ -13,6 +13,7 @@ from pathlib import Path, PurePosixPath
 from typing import BinaryIO, NamedTuple
 
 from headrace.errors import DataError, RecipeError, nearest
+from headrace.fields.value import number_type
 from headrace.objects.protocol import StoredFile
 from headrace.packing.samples import (
     Access,
@@ -33,7 +34,6 @@ from headrace.packing.sources.files import (
     kind_of,
     no_index,
     no_second_label,
-    number_type,
     sorted_unique,
 )
 from headrace.packing.sources.parts import values_of
@@ -198,7 +198,7 @@ class WebDatasetSource:
             if self._labels != "none":
                 told.add(self._label_key)
             names = [name for name in sample.parts if name not in told]
-            names.sort(key=lambda name: kind_of(f".{name}") == "text")  # these come last
+            names.sort(key=lambda name: kind_of(f".{name}").is_text)  # these come last
             self._keys = {name: name for name in names}
         if not self._keys:
             raise DataError(f"{sample.name}: sample '{sample.key}' holds no field")
