@@ -14,7 +14,7 @@ from moto.s3.models import s3_backends
 
 from headrace.errors import StoreAccessError, StoreError, UserError
 from headrace.objects import s3_errors
-from headrace.objects.protocol import Store
+from headrace.objects.protocol import Store, StoredFile
 from headrace.objects.s3_quick import bucket_url
 from headrace.objects.store import open_store
 from headrace.recipe.site import StoreOptions
@@ -71,7 +71,7 @@ def test_what_passes_is_tried_again(store: Store, faults: Faults, passing: list[
     assert store.read("small") == b"0123456789"
     assert not faults.waiting
     faults.waiting.extend(passing)
-    assert store.read_many(["small"] * 10) == [b"0123456789"] * 10
+    assert list(store.read_files([StoredFile("small", 10, "")] * 10)) == [b"0123456789"] * 10
     faults.waiting.extend(passing)
     assert [file.path for file in store.list_files()] == ["small"]
     faults.waiting.extend(passing)
@@ -339,7 +339,8 @@ def worked(store: Store, folder: Path) -> list[object]:
     store.upload(folder / "source", "large")
     digest = store.download("large", folder / "target")
     listed = sorted(file.path for file in store.list_files())
-    return [digest, listed, *store.read_many(["small"] * 4), store.read("large", 5, 9)]
+    small = store.read_files([StoredFile("small", 10, "")] * 4)
+    return [digest, listed, *small, store.read("large", 5, 9)]
 
 
 def test_the_child_of_a_process_that_has_read_works(store: Store, tmp_path: Path) -> None:

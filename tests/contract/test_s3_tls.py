@@ -14,6 +14,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from headrace.errors import StoreAccessError
+from headrace.objects.protocol import StoredFile
 from headrace.objects.store import open_store
 from support.s3_servers import S3Server, new_bucket, serving
 
@@ -59,7 +60,7 @@ def test_the_bundle_of_the_environment_is_trusted(
     assert store.stat("a") is not None
     asked: list[object] = []
     monkeypatch.setattr("s3fs.S3FileSystem._cat_file", lambda *more, **span: asked.append(more))
-    assert store.read_many(["a"]) == [b"x"]
+    assert list(store.read_files([StoredFile("a", 1, "")])) == [b"x"]
     assert not asked
 
 

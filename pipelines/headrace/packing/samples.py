@@ -256,9 +256,3 @@ def by_path(paths: Sequence[str], sizes: Sequence[int], versions: Sequence[str])
     if all(map(lt, paths, islice(paths, 1, None))):
         return found
     return found.at(sorted(range(len(paths)), key=paths.__getitem__))
-
-
-def columns_of(files: Iterable[StoredFile]) -> Listed:
-    """Files as samples of one file each, by path."""
-    columns = list(zip(*files, strict=True)) or [(), (), ()]
-    return by_path(*columns)

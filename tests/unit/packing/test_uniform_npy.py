@@ -11,11 +11,12 @@ import pytest
 from headrace.fields.array import decode_array
 from headrace.fields.field_kind import kind_named
 from headrace.files.manifest import FieldInfo
+from headrace.objects.store import LocalStore
 from headrace.packing.blocks import UniformNpyReader
 from headrace.packing.convert import Converter, FieldColumn
 from headrace.packing.fields import FieldRule
 from headrace.packing.samples import Listed
-from headrace.packing.sources.place import LocalPlace
+from headrace.packing.sources.source_store import SourceStore
 from headrace.recipe.dataset import PackField
 
 
@@ -47,7 +48,7 @@ def _written(folder: Path, contents: Sequence[bytes]) -> Listed:
     folder.mkdir(exist_ok=True)
     for number, content in enumerate(contents):
         (folder / f"{number}.npy").write_bytes(content)
-    listed = LocalPlace(folder).listed(bool)
+    listed = SourceStore(LocalStore(str(folder))).listed(bool)
     return listed[: len(contents)]
 
 

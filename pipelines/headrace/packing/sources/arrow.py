@@ -13,11 +13,10 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from headrace.errors import DataError, RecipeError
-from headrace.objects.protocol import StoredFile
+from headrace.objects.protocol import Check, StoredFile
 from headrace.packing.samples import SourceField, Unreadable
 from headrace.packing.sources.arrow_values import arrow_field, arrow_values, class_names
 from headrace.packing.sources.files import damaged, matching
-from headrace.packing.sources.place import Check, changed
 from headrace.packing.sources.rows import Cell, RowContainer, RowSource
 from headrace.shards.format import most_bytes
 
@@ -123,7 +122,7 @@ class HuggingFaceSource(_ArrowSource):
                 raise DataError(f"{name} names '{each}', which is not a file beside it")
             file = self._place.stat(str(folder / each))
             if file is None:
-                raise changed(f"{self._place.name}/{folder / each}", "is gone")
+                raise DataError(f"{name} names '{each}', which is not there")
             yield file
 
 

@@ -10,9 +10,9 @@ from operator import lt
 
 from headrace.errors import DataError, RecipeError
 from headrace.fields.field_kind import Kind, kind_of_suffix
-from headrace.objects.protocol import StoredFile
+from headrace.objects.protocol import Check, StoredFile
 from headrace.packing.samples import SampleRef, SourceField
-from headrace.packing.sources.place import Check, SourcePlace
+from headrace.packing.sources.source_store import SourceStore
 from headrace.recipe.dataset import DatasetSpec
 from headrace.recipe.globs import matcher
 
@@ -63,7 +63,7 @@ def rows_as_samples(path: str) -> str:
     return f"{start}: write one with `{command}` and {then}"
 
 
-def ways_in(place: SourcePlace, paths: Iterable[str]) -> set[str]:
+def ways_in(place: SourceStore, paths: Iterable[str]) -> set[str]:
     """What `way_in` says of the files of a place, the empty text included."""
     folder = "" if place.folder is None else f"{place.folder}/"
     return {way_in(folder + path) for path in paths}
@@ -97,7 +97,7 @@ def chosen(spec: DatasetSpec) -> tuple[str, ...]:
 
 
 def containers(
-    place: SourcePlace,
+    place: SourceStore,
     form: str,
     suffixes: Sequence[str],
     check: Check | None = None,
@@ -123,7 +123,7 @@ def containers(
 
 
 def _no_container(
-    place: SourcePlace, form: str, suffixes: Sequence[str], others: Sequence[str]
+    place: SourceStore, form: str, suffixes: Sequence[str], others: Sequence[str]
 ) -> RecipeError:
     return RecipeError(
         f"There is no {form} file ({', '.join(suffixes)}) among the {len(others):,} files in "

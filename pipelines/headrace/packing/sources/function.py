@@ -28,7 +28,7 @@ from headrace.packing.samples import (
     Values,
 )
 from headrace.packing.sources.folder import FolderSource
-from headrace.packing.sources.place import SourcePlace, unchanged
+from headrace.packing.sources.source_store import SourceStore
 from headrace.recipe.dataset import DatasetSpec
 
 Types = tuple[type, ...]
@@ -45,7 +45,7 @@ class FunctionSource(FolderSource):
     _takes_columns = False
 
     def __init__(
-        self, spec: DatasetSpec, place: SourcePlace, fields: Fields, access: Access
+        self, spec: DatasetSpec, place: SourceStore, fields: Fields, access: Access
     ) -> None:
         if spec.fields:
             raise RecipeError(
@@ -83,7 +83,7 @@ class FunctionSource(FolderSource):
         """Local paths of files, each until the next is asked for."""
         if self._place.folder is not None:
             for ref in refs:
-                unchanged(self._place, ref.path, ref.version)
+                self._place.unchanged(ref.path, ref.version)
                 yield self._place.folder / ref.path
             return
         files = Listed.of(refs).files()

@@ -20,7 +20,7 @@ from headrace.packing.sources.index_rows import (
     as_value,
     open_index,
 )
-from headrace.packing.sources.place import SourcePlace
+from headrace.packing.sources.source_store import SourceStore
 from headrace.recipe.dataset import DatasetSpec
 
 _LABEL = "label"
@@ -37,7 +37,7 @@ class _IndexRow(NamedTuple):
 class Index:
     """The index file that a recipe names."""
 
-    def __init__(self, spec: DatasetSpec, place: SourcePlace, *, every: bool = True) -> None:
+    def __init__(self, spec: DatasetSpec, place: SourceStore, *, every: bool = True) -> None:
         self._place = place
         self._file = _find(spec.index or "", place)
         label = spec.label_field or _LABEL
@@ -198,7 +198,7 @@ def _known(values: Iterable[str | None]) -> Sequence[str | None]:
     return column if any(value is not None for value in column) else ()
 
 
-def index_of(spec: DatasetSpec, place: SourcePlace, *, every: bool = True) -> Index | None:
+def index_of(spec: DatasetSpec, place: SourceStore, *, every: bool = True) -> Index | None:
     """The index file that a recipe names, or None.
 
     Raises:
@@ -219,7 +219,7 @@ def index_of(spec: DatasetSpec, place: SourcePlace, *, every: bool = True) -> In
     return None
 
 
-def _find(name: str, place: SourcePlace) -> IndexFile:
+def _find(name: str, place: SourceStore) -> IndexFile:
     path = PurePosixPath(name)
     suffix = path.suffix.lower()
     if suffix not in SUFFIXES:

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from headrace.errors import DataError, RecipeError, UnreadableError
 from headrace.fields.field_kind import Value, kind_named
-from headrace.objects.protocol import StoredFile
+from headrace.objects.protocol import Check, StoredFile
 from headrace.packing.samples import (
     Content,
     Listed,
@@ -19,7 +19,7 @@ from headrace.packing.samples import (
     Values,
     shown,
 )
-from headrace.packing.sources.place import Check, SourcePlace
+from headrace.packing.sources.source_store import SourceStore
 
 T = TypeVar("T")
 
@@ -71,7 +71,7 @@ def patterns_of(fields: Mapping[str, str]) -> Patterns:
     return {name: FilePattern.of(name, glob) for name, glob in fields.items() if "*" in glob}
 
 
-def grouped(patterns: Patterns, place: SourcePlace, check: Check | None = None) -> Listed:
+def grouped(patterns: Patterns, place: SourceStore, check: Check | None = None) -> Listed:
     """Samples of the files below a place; each is named by the file of its first field."""
 
     def num_fixed(item: tuple[str, FilePattern]) -> int:
@@ -144,7 +144,7 @@ def _sample(parts: Sequence[StoredFile]) -> SampleRef:
 
 
 def _check_whole(
-    patterns: Patterns, place: SourcePlace, found: Mapping[str, Mapping[str, StoredFile]]
+    patterns: Patterns, place: SourceStore, found: Mapping[str, Mapping[str, StoredFile]]
 ) -> None:
     missing = [
         pattern.path_of(stem)

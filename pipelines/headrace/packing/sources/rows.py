@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 from headrace.errors import DataError, RecipeError, nearest
 from headrace.fields.field_kind import Value, kind_named
-from headrace.objects.protocol import StoredFile
+from headrace.objects.protocol import Check, StoredFile
 from headrace.packing.samples import (
     READ_BYTES,
     Access,
@@ -28,7 +28,7 @@ from headrace.packing.sources.files import (
     no_second_label,
     sorted_unique,
 )
-from headrace.packing.sources.place import Check, SourcePlace
+from headrace.packing.sources.source_store import SourceStore
 from headrace.recipe.dataset import DatasetSpec
 from headrace.shards.format import most_bytes
 
@@ -90,7 +90,7 @@ class RowSource(ABC):
     sequential = True
 
     def __init__(
-        self, spec: DatasetSpec, place: SourcePlace, fields: Fields, access: Access
+        self, spec: DatasetSpec, place: SourceStore, fields: Fields, access: Access
     ) -> None:
         no_index(spec.index, self.form)
         if spec.labels == "folders":

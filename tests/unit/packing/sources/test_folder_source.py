@@ -12,14 +12,14 @@ import soundfile
 from PIL import Image
 
 from headrace.errors import DataError, RecipeError
-from headrace.objects.store import open_store
+from headrace.objects import store as stores
+from headrace.objects.store import LocalStore
 from headrace.packing.samples import NOTHING, SampleRef, Source, Unreadable
-from headrace.packing.sources import place
 from headrace.packing.sources.folder import FolderSource
 from headrace.packing.sources.open import open_source, settled
-from headrace.packing.sources.place import LocalPlace
-from headrace.packing.sources.remote import RemotePlace
+from headrace.packing.sources.source_store import SourceStore
 from headrace.recipe.dataset import DatasetSpec
+from support.stores import afar
 
 
 def spec_of(folder: Path | str, **more: object) -> DatasetSpec:
@@ -126,7 +126,7 @@ def test_many_files_come_in_order(
 ) -> None:
     """On a server each stat waits: then threads do it (`waits` more are told at each question)."""
     told = itertools.count(step=waits)
-    monkeypatch.setattr(place, "_num_waits", lambda: next(told))
+    monkeypatch.setattr(stores, "_num_waits", lambda: next(told))
     names = [f"{a}{b}/{number:04d}.png" for a, b in ("a-", "a.", "ab") for number in range(700)]
     names += [f"a-/{number:05d}.png" for number in range(2000)]
     num_open = len(os.listdir("/proc/self/fd"))
@@ -141,7 +141,7 @@ def test_files_come_while_the_folder_is_still_read(tmp_path: Path) -> None:
     touch(tmp_path, *(f"{number:04d}.png" for number in range(2000)))
     checks: list[int] = []
     num_open = len(os.listdir("/proc/self/fd"))
-    files = LocalPlace(tmp_path).names(lambda: checks.append(1))
+    files = SourceStore(LocalStore(str(tmp_path))).names(lambda: checks.append(1))
     assert next(files).endswith(".png")
     assert len(checks) == 1
     del files
@@ -291,16 +291,14 @@ def test_a_pattern_has_one_star(tmp_path: Path, pattern: str) -> None:
 def test_files_that_vanish_or_change_while_packing(tmp_path: Path, remote: bool) -> None:
     touch(tmp_path, "1.png", "2.png", "3.png")
     spec = spec_of(tmp_path)
-    source: Source = open_source(spec)
-    if remote:
-        source = FolderSource(spec, RemotePlace(open_store(str(tmp_path))), (), NOTHING)
+    store = afar(tmp_path) if remote else LocalStore(str(tmp_path))
+    source = FolderSource(spec, SourceStore(store), (), NOTHING)
     refs = source.list_samples()
     assert list(source.read(refs[:1])) == [{"image": b"1.png"}]
-    (tmp_path / "2.png").unlink()
+    store.delete("2.png")
     with pytest.raises(DataError, match=r"2\.png is gone since the source folder was listed"):
         list(source.read(refs))
-    touch(tmp_path, "2.png")
-    os.utime(tmp_path / "2.png", ns=(1, 1))
+    store.write("2.png", b"2.png")
     with pytest.raises(DataError, match=r"2\.png was written to since"):
         list(source.read(refs))
 

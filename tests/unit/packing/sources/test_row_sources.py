@@ -16,14 +16,14 @@ from PIL import Image
 from pyarrow import parquet
 
 from headrace.errors import DataError, HeadraceError, RecipeError
-from headrace.objects.store import open_store
+from headrace.objects import fsspec_store
 from headrace.packing.samples import NOTHING, Source, Unreadable
-from headrace.packing.sources import remote
 from headrace.packing.sources.arrow import HuggingFaceSource, ParquetSource
 from headrace.packing.sources.hdf5 import Hdf5Source
 from headrace.packing.sources.open import open_source, settled
-from headrace.packing.sources.remote import RemotePlace
+from headrace.packing.sources.source_store import SourceStore
 from headrace.recipe.dataset import DatasetSpec
+from support.stores import afar
 
 
 def spec_of(source: Path | str, **more: object) -> DatasetSpec:
@@ -127,7 +127,7 @@ def test_arrow_through_a_store(tmp_path: Path) -> None:
     """Only the record batches that are asked for are read, each once while neighbours come."""
     folder = tmp_path / "d"
     save_to_disk(folder, table(), 1)
-    place = RemotePlace(open_store(str(folder)))
+    place = SourceStore(afar(folder))
     source = HuggingFaceSource(spec_of(folder, labels="none"), place, (), NOTHING)
     refs = source.list_samples()
     assert source.sequential
@@ -145,7 +145,7 @@ def test_a_listing_reads_each_record_batch_once(
 ) -> None:
     """Label, group and split are columns of one batch."""
     save_to_disk(tmp_path / "d", table(), 1)
-    store = open_store(str(tmp_path / "d"))
+    store = afar(tmp_path / "d")
     num_bytes: list[int] = []
     read = store.read
 
@@ -154,10 +154,10 @@ def test_a_listing_reads_each_record_batch_once(
         num_bytes.append(len(content))
         return content
 
-    monkeypatch.setattr(remote, "_READ_AHEAD_BYTES", 4096)
+    monkeypatch.setattr(fsspec_store, "READ_AHEAD_BYTES", 4096)
     monkeypatch.setattr(store, "read", counted)
     spec = spec_of(tmp_path / "d", group_field="who", split_field="caption")
-    source = HuggingFaceSource(spec, RemotePlace(store), (), NOTHING)
+    source = HuggingFaceSource(spec, SourceStore(store), (), NOTHING)
     assert len(source.list_samples()) == NUM
     (file,) = (tmp_path / "d").glob("data-*.arrow")
     batch_bytes = file.stat().st_size / 4
@@ -249,7 +249,7 @@ def test_hdf5(tmp_path: Path, options: dict[str, Any], remote: bool) -> None:
     assert settled(spec).format == "hdf5"
     source, values = read_all(spec, -1)
     if remote:
-        source = Hdf5Source(spec, RemotePlace(open_store(str(tmp_path))), (), NOTHING)
+        source = Hdf5Source(spec, SourceStore(afar(tmp_path)), (), NOTHING)
         values = list(source.read(source.list_samples()[::-1]))
     refs = source.list_samples()
     assert {f.name: f.kind for f in source.fields} == {
@@ -381,7 +381,7 @@ def test_columns_that_cannot_be_packed(tmp_path: Path) -> None:
 
 def test_parquet_through_a_store(tmp_path: Path) -> None:
     write_parquet(tmp_path)
-    source = ParquetSource(spec_of(tmp_path), RemotePlace(open_store(str(tmp_path))), (), NOTHING)
+    source = ParquetSource(spec_of(tmp_path), SourceStore(afar(tmp_path)), (), NOTHING)
     refs = source.list_samples()
     assert [sample["caption"] for sample in source.read(refs)] == [
         f"caption {n}" for n in range(NUM)

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from headrace.errors import DataError, HeadraceError
-from headrace.objects.store import open_store
 from headrace.packing.samples import NOTHING, Source, Unreadable
 from headrace.packing.sources.folder import tar_source
 from headrace.packing.sources.open import open_source, settled
-from headrace.packing.sources.remote import RemotePlace
+from headrace.packing.sources.source_store import SourceStore
 from headrace.packing.sources.tars import WebDatasetSource
 from headrace.recipe.dataset import DatasetSpec
+from support.stores import afar
 
 
 def spec_of(source: Path | str, **more: object) -> DatasetSpec:
@@ -213,11 +213,12 @@ def test_what_webdataset_has_not(tmp_path: Path, more: dict[str, str]) -> None:
 def test_tar_files_through_a_store(tmp_path: Path, make) -> None:  # type: ignore[no-untyped-def]
     write_tar(tmp_path / "0.tar", shard(*range(30)))
     spec = spec_of(tmp_path, include=["**/*.jpg"] if make is tar_source else ["*.tar"])
-    source = make(spec, RemotePlace(open_store(str(tmp_path))), (), NOTHING)
+    store = afar(tmp_path)
+    source = make(spec, SourceStore(store), (), NOTHING)
     refs = source.list_samples()
     assert len(refs) == 30
     values = list(source.read(refs[::-1]))
     assert next(iter(values[0].values())) == b"image 29"
-    write_tar(tmp_path / "0.tar", shard(*range(31)))
+    store.upload(write_tar(tmp_path / "0.tar", shard(*range(31))), "0.tar")
     with pytest.raises(DataError, match=r"0\.tar was written to since"):
         list(source.read(refs))
