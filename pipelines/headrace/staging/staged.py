@@ -19,7 +19,7 @@ from headrace.files.manifest_file import content_fingerprint
 from headrace.objects.store import is_remote, open_store, read_manifest_at
 from headrace.recipe.site import StoreOptions, Tier
 from headrace.staging import cache
-from headrace.staging.bringing import Arrival, Tick
+from headrace.staging.bringing import Tick
 from headrace.staging.gang_member import GangMember, Relay, joining
 from headrace.staging.gang_store import Brought, GangStore, Traffic
 from headrace.staging.peers import PeerGroup
@@ -35,8 +35,6 @@ class StagingOptions:
     """When no tier has room for all, stage what fits and leave the rest where it is."""
     only: frozenset[str] | None = None
     """Shards to bring now, on a tier that can take the others later; null: all of them."""
-    arrival: Arrival | None = None
-    """How shards come while others read the copy; null: nobody reads before all are there."""
     skipped: frozenset[str] = frozenset()
     """Files of damaged shards that the copy does without."""
     s3: StoreOptions | None = None
@@ -284,7 +282,6 @@ class _Staging:
                 verify=self.verify,
                 look_again=self.looks_again,
                 left_out=placed.left_out | later,
-                arrival=self.options.arrival,
                 member=self.member,
             )
             self.mended.update(folder.fill(filling, self.tick))

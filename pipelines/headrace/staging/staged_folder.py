@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headrace.errors import HeadraceError, ManifestError, StepError
-from headrace.files.atomic import read_bytes, read_record, write_record, write_text
+from headrace.files.atomic import read_record, write_record, write_text
 from headrace.files.checksums import file_xxh3_128
 from headrace.files.locks import exclusive
 from headrace.files.machine import is_full
 from headrace.files.manifest import Manifest, ShardInfo
-from headrace.files.manifest_file import FILE_NAME, read_manifest, sealed_manifest, write_manifest
+from headrace.files.manifest_file import FILE_NAME, read_manifest, write_manifest
 from headrace.record import Record
-from headrace.staging.bringing import Arrival, Fetch, Tick, fetch_meanwhile, fetch_shards
+from headrace.staging.bringing import Fetch, Tick, fetch_shards
 from headrace.staging.gang_member import GangMember
 from headrace.staging.gang_store import GangStore
 from headrace.states import FailureClass
@@ -78,8 +78,6 @@ class Filling:
     """Also compare checksums of published shards that look unchanged."""
     left_out: frozenset[str] = frozenset()
     """Files of the shards that stay at the source, for want of room or for later."""
-    arrival: Arrival | None = None
-    """How shards come while the copy is read; null: nobody reads it before all are there."""
     member: GangMember | None = None
     """This node among such nodes."""
 
@@ -162,11 +160,7 @@ class StagedFolder:
         try:
             self.path.mkdir(mode=0o700, exist_ok=True)
             self._remove_leftovers(shards)
-            if filling.arrival is None:
-                fetch_shards(fetch, tick)
-            else:
-                self._write_manifest(restrict(filling.manifest, every))
-                fetch_meanwhile(fetch, filling.arrival, tick)
+            fetch_shards(fetch, tick)
             self._publish(filling.manifest, every, filling.left_out)
         except OSError as error:
             if not is_full(error):
@@ -207,10 +201,6 @@ class StagedFolder:
             return False
         figures = (ours.statistics, ours.lengths) == (manifest.statistics, manifest.lengths)
         return figures and set(shards) <= set(ours.shards)
-
-    def _write_manifest(self, manifest: Manifest) -> None:
-        if read_bytes(self.path / FILE_NAME) != sealed_manifest(manifest):
-            write_manifest(self.path, manifest)
 
     def _publish(
         self, manifest: Manifest, splits: tuple[str, ...], left_out: Collection[str]

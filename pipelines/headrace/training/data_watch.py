@@ -227,10 +227,9 @@ class DataWatch:
     def _answer_rounds(self) -> None:
         passed = 0
         while not self._damaged:
-            is_whole = self._data.is_whole  # before: what was mended is known by then
             self._tell_mended()
             asked = read_record(self._launch.folder.round, Round)
-            if is_whole and not self._damaged and asked is not None and asked.number > passed:
+            if not self._damaged and asked is not None and asked.number > passed:
                 if not (asked.number == 1 and self._data.is_fresh):
                     self._look(num_threads=1)
                 if not self._damaged:
@@ -241,13 +240,13 @@ class DataWatch:
 
     @cached_property
     def _soundness(self) -> Soundness:
-        return Soundness(self._data.folder, self._manifest.shards)
+        return Soundness(Path(self._data.folder), self._manifest.shards)
 
     def _look(self, num_threads: int) -> None:
         damaged = self._soundness.damaged(num_threads, self._tick)
         if damaged:
             self._tell(damaged)
-            StagedFolder(self._data.folder, "").take_out(damaged)
+            StagedFolder(Path(self._data.folder), "").take_out(damaged)
 
     def _tell_mended(self) -> None:
         if self._has_trained and not self._damaged and self._data.mended:

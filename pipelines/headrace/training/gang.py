@@ -42,7 +42,6 @@ from headrace.training.records import (
     NodeLaunch,
     NodeOutcome,
     NodeReady,
-    NodeStaged,
     Paused,
     TrainingOutcome,
     TrainingProgress,
@@ -66,7 +65,6 @@ class Gang:
 
     Attributes:
         trained: What training gave; None for a script, and before it is done.
-        staged: What nodes have staged while ranks trained.
         streamed: What nodes have fetched during the last launch, by name.
     """
 
@@ -88,7 +86,6 @@ class Gang:
         self._number = 0
         self._rounds = Rounds(context.run_folder)
         self.trained: TrainingOutcome | None = None
-        self.staged: list[NodeStaged] = []
         self.streamed: dict[str, Brought] = {}
 
     def run(self) -> list[str]:
@@ -156,7 +153,6 @@ class Gang:
         )
 
         def check() -> None:
-            self._note_staged(folder)
             self._rounds.look()
             self._follow(read_record(folder.progress, TrainingProgress))
 
@@ -166,7 +162,6 @@ class Gang:
             )
         finally:
             write_text(folder.stop, "the launch is over")
-            self._note_staged(folder)
         if (last := read_record(folder.progress, TrainingProgress)) is not None:
             self._follow(last)
         paused = read_record(folder.paused, Paused)
@@ -180,15 +175,6 @@ class Gang:
             self._context.event("streamed", node=node, **each.model_dump())
         self.trained = read_record(folder.trained, TrainingOutcome)
         return outcomes
-
-    def _note_staged(self, folder: LaunchFolder) -> None:
-        if not self._context.recipe.stage.overlap:
-            return
-        for index in range(self._num_nodes):
-            record = read_record(folder.staged(index), NodeStaged)
-            if record is not None and record not in self.staged:
-                self.staged.append(record)
-                self._context.event("staged_meanwhile", **record.model_dump())
 
     def _groups(self, nodes: Sequence[Node], folder: LaunchFolder) -> list[PeerGroup | None]:
         """Who takes shards from whom while training runs."""
@@ -258,7 +244,7 @@ def run_node(launch: NodeLaunch) -> NodeOutcome:
     with data_on_node(launch, recipe, site, manifest) as data:
         node = NodeReady(
             launch=launch,
-            dataset=str(data.folder) if launch.dataset else "",
+            dataset=data.folder,
             fingerprint=training_fingerprint(recipe, manifest),
             staging_s=time.monotonic() - began_s,
             interface=interface_of(launch.host, interfaces()),
@@ -268,8 +254,7 @@ def run_node(launch: NodeLaunch) -> NodeOutcome:
         role = site.roles[recipe.train.role]
         is_watched = bool(launch.dataset) and recipe.stage.verify
         with DataWatch(launch, data, manifest, enabled=is_watched) as watch:
-            outcome = _run_ranks(node, recipe, role, lambda: data.keep_on() and watch.keep_on())
-            data.check()
+            outcome = _run_ranks(node, recipe, role, watch.keep_on)
             if outcome.failures:
                 tell_failure(launch, outcome)
             watch.conclude(outcome)
