@@ -182,7 +182,7 @@ print(written.num_bytes, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - be
 
 
 def test_a_shard_in_memory_has_the_bytes_of_one_on_disk(tmp_path: Path) -> None:
-    """It lies in huge pages there, also when fewer bytes come than were expected."""
+    """Also when fewer bytes come than were expected."""
     fields = (FieldInfo(name="blob", dtype="uint8", layout="ragged", encoding="png"),)
     blobs = [np.random.default_rng(number).bytes(300_000) for number in range(20)]
     written = []
@@ -211,7 +211,7 @@ def test_bytes_that_change_afterwards_stay_as_they_were(in_file: bool, tmp_path:
     """Blocks of rows come in memory that is used again."""
     block = bytearray(b"first row")
     with (tmp_path / "file").open("w+b") as file:
-        direct = DirectStream(file.fileno(), 0, 0, lambda _: None)
+        direct = DirectStream(file.fileno(), 0, lambda _: None)
         spool = Spool(tmp_path)
         stream = direct if in_file else spool
         for words in (b"first row", b"other row"):
