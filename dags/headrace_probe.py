@@ -13,14 +13,14 @@ ones before tells of a sick node.
 
 from airflow.sdk import DAG
 
-from headrace_airflow.dag_parts import TAGS, machines, probe_params, task_defaults
+from headrace_airflow.dag_parts import TAGS, machines, task_defaults
 from headrace_airflow.operators import (
     AcquireLeaseOperator,
     ReleaseLeaseOperator,
     StepOperator,
 )
-from headrace_airflow.probe_operator import PrepareProbeOperator
 from headrace_airflow.run_operators import FinishRunOperator
+from headrace_probes.operator import PrepareProbeOperator, probe_params
 
 with DAG(
     dag_id="headrace_probe",

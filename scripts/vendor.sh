@@ -4,7 +4,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-PAGES=plugins/headrace_airflow/web/static/vendor
+PAGES=plugins/headrace_pages/static/vendor
 TESTS=tests/support/vendor
 
 work=$(mktemp -d)

@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from headrace.processes import end_processes
+from headrace.processes.identity import end_processes
 from support.airflow_service import airflow_service, pytest_runtest_teardown
 from support.ec2_sim import ec2_sim
 from support.leftovers import MARK, describe, started_by

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ByteSize, JsonValue
 from pydantic.fields import FieldInfo
 
 from headrace.recipe.base import Fraction, Lifetime, Name, Seconds, Target
-from headrace.recipe.meanings import meanings
+from headrace.recipe.schema import meanings
 
 WORDS = {
     "duration": "a number of seconds, or text such as `90s`, `30min`, `4h`, `2d`",

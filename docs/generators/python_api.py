@@ -19,11 +19,12 @@ PUBLIC: dict[str, tuple[str, ...]] = {
     "headrace.data.transforms": ("ScaleToUnit", "Normalize", "ChannelsFirst", "AddNoise"),
     "headrace.steps.history": ("read_history", "History", "HistoryRow"),
     "headrace.files.layout": ("RunFolder",),
+    "headrace.ledger.newest": ("newest_runs",),
     "headrace.examples.digits_model": ("DigitsClassifier",),
     "headrace_bench.shards": ("ShardWriter",),
     "headrace.errors": (
         "HeadraceError", "UserError", "UserCodeError", "DataError", "ShardError",
-        "StorageFullError",
+        "StorageFullError", "LedgerError",
     ),
 }  # fmt: skip
 """The public names by module. Everything else may change in any release."""

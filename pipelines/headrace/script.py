@@ -20,14 +20,14 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, SupportsFloat
 
+from headrace.checkpoints import files as checkpoints
 from headrace.errors import UserError
 from headrace.files.atomic import is_there, read_record, write_record
 from headrace.files.layout import RunFolder
 from headrace.recipe.dataset import TRAIN, VALIDATION
 from headrace.steps.context import resolved
-from headrace.training import checkpoints
-from headrace.training.records import NodeLaunch, NodeReady, Paused, TrainingProgress
-from headrace.training.script_reports import ScriptReports
+from headrace.training.launch_records import NodeLaunch, NodeReady, Paused, TrainingProgress
+from headrace.training.progress import ScriptReports
 
 if TYPE_CHECKING:  # they import torch, which a script may do without
     from headrace.data.dataset import SampleDataset

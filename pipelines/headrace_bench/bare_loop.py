@@ -13,9 +13,9 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from headrace.probes.resnet import loss_of, make_optimizer, resnet50
 from headrace_bench.samples import Shape, random_samples
 from headrace_bench.timed_model import StepTimes
+from headrace_probes.training import loss_of, make_optimizer, resnet50
 
 
 def main(arguments: list[str]) -> None:

@@ -15,7 +15,7 @@ from pydantic import ByteSize, TypeAdapter, ValidationError
 from headrace.cli.console import JsonOption, open_console, tidy_end
 from headrace.cli.watching import telling
 from headrace.errors import UserError
-from headrace_bench import control, foresight, ledger, scale, suite
+from headrace_bench import foresight, suite
 
 if TYPE_CHECKING:
     from headrace.files.manifest import Codec
@@ -46,8 +46,7 @@ def register(app: typer.Typer) -> None:
         invoke_without_command=True,
     )
     bench.callback()(scaling)
-    others = (scale.scale, suite.suite, ledger.ledger, control.control, foresight.foresight)
-    for command in (read, pack, stage, train, s3, *others):
+    for command in (read, pack, stage, train, s3, suite.suite, foresight.foresight):
         bench.command()(command)
     app.add_typer(bench, name="bench", rich_help_panel="Admin")
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 import psutil
 
-from headrace.probes.facts import cpu_model, versions
+from headrace.steps.node_facts import cpu_model, versions
 from headrace_bench.records import Machine
 
 _BUSY_SHARE = 0.25

@@ -10,7 +10,7 @@ from lightning.pytorch import LightningModule
 from torch import Tensor
 
 from headrace.files.atomic import write_json
-from headrace.probes.resnet import loss_of, make_optimizer, resnet50
+from headrace_probes.training import loss_of, make_optimizer, resnet50
 
 WARM_UP = 3
 """Steps that do not count: the first ones of a process take longer."""

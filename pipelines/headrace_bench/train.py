@@ -16,16 +16,16 @@ from typing import Any
 
 import torch
 
-from headrace.clusters import client
-from headrace.clusters.records import LeaseSpec
+from headrace.clusters import lease_client
+from headrace.clusters.lease_records import LeaseSpec
 from headrace.errors import LeaseError, StepError, UserError
 from headrace.files.atomic import write_record
 from headrace.files.layout import LeaseFolder, SiteFolder
-from headrace.processes import ProcessIdentity
+from headrace.leases.run_leases import PRELOAD
+from headrace.processes.identity import ProcessIdentity
 from headrace.recipe.load import parse
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Site
-from headrace.runs.leases import PRELOAD
 from headrace.states import LeaseState
 from headrace.steps import mailbox
 from headrace.steps.mailbox import StepSpec
@@ -210,8 +210,8 @@ def _trainings(lease: LeaseFolder, site: Site, options: TrainOptions) -> _Train:
         asked = time.time()
         step = mailbox.submit(lease, spec)
         while (result := mailbox.outcome(step)) is None:
-            if not client.state(lease, _LOST_AFTER_S).is_active:
-                raise LeaseError("The lease has ended", client.why_ended(lease))
+            if not lease_client.state(lease, _LOST_AFTER_S).is_active:
+                raise LeaseError("The lease has ended", lease_client.why_ended(lease))
             time.sleep(_POLL_S)
         if result.failure is not None:
             raise StepError("The train step failed", result.failure.message)
@@ -273,11 +273,11 @@ def _lease(site: Site) -> Iterator[LeaseFolder]:
         preload=PRELOAD,
     )
     try:
-        client.start(folder, spec)
-        while (state := client.state(folder, _LOST_AFTER_S)) is LeaseState.STARTING:
+        lease_client.start(folder, spec)
+        while (state := lease_client.state(folder, _LOST_AFTER_S)) is LeaseState.STARTING:
             time.sleep(_POLL_S)
         if state is not LeaseState.READY:
-            raise LeaseError("No lease could be opened", client.why_ended(folder))
+            raise LeaseError("No lease could be opened", lease_client.why_ended(folder))
         yield folder
     finally:
-        client.end(folder)
+        lease_client.end(folder)

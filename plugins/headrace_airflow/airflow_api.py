@@ -13,7 +13,7 @@ from airflow.sdk.exceptions import AirflowRuntimeError
 from airflow.sdk.execution_time.context import InletEventsAccessor
 from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 
-from headrace.ledger.records import RunRecord
+from headrace.ledger.rows import RunRecord
 from headrace.ledger.usage_rows import at_most
 
 logger = logging.getLogger(__name__)

@@ -1,11 +1,11 @@
 """Runs one component of Airflow: `python -m headrace_airflow.component scheduler …`.
 
-As `python -m airflow` does, but it ends quickly, see `headrace.processes.end_quickly`.
+As `python -m airflow` does, but it ends quickly, see `headrace.processes.identity.end_quickly`.
 """
 
 from __future__ import annotations
 
-from headrace.processes import end_quickly
+from headrace.processes.identity import end_quickly
 
 
 def main() -> None:

@@ -17,12 +17,12 @@ from airflow.sdk import Param, TaskGroup
 from yaml import YAMLError
 
 from headrace.errors import RecipeError, SiteError, UserError, nearest, shortened
-from headrace.probes.records import PARTS
+from headrace.recipe.from_outside import check_from_outside
 from headrace.recipe.load import available
-from headrace.recipe.overrides import check_from_outside, check_size
+from headrace.recipe.overrides import check_size
 from headrace.recipe.suite import MAX_TRIALS
 from headrace.recipe.yaml_text import parsed
-from headrace.suites import sweep_words
+from headrace.suites import values as sweep_values
 
 TAGS = ["headrace"]
 
@@ -89,8 +89,8 @@ def machines(group_id: str) -> TaskGroup:
 def params() -> dict[str, Param]:
     """Parameters of the DAGs, with the JSON schema that the form and the REST API check."""
     return {
-        "recipe": _choice("recipes", "Recipe", "What is done to which data."),
-        "site": _choice("sites", "Site", "Where: the machines and the storage."),
+        "recipe": choice("recipes", "Recipe", "What is done to which data."),
+        "site": choice("sites", "Site", "Where: the machines and the storage."),
         "overrides": Param(
             None,
             type=["null", "array"],
@@ -127,38 +127,6 @@ def suite_params() -> dict[str, Param]:
         description="Points that a sampler proposes; empty: all combinations, or as the recipe.",
     )
     return {**train_params(), "trials": trials}
-
-
-def probe_params() -> dict[str, Param]:
-    """Parameters of the DAG of probes."""
-    return {
-        "site": _choice("sites", "Site", "Where: the machines that are measured."),
-        "role": Param(
-            None,
-            type=["null", "string"],
-            pattern=r"^[A-Za-z0-9_-]+$",
-            title="Role",
-            description="Of the site. Empty: gpu, else its first one.",
-        ),
-        "nodes": Param(
-            None,
-            type=["null", "integer"],
-            minimum=1,
-            title="Nodes",
-            description="Empty: all of a gang, up to 2 of a pool.",
-        ),
-        "parts": Param(
-            None,
-            type=["null", "array"],
-            items={"type": "string", "enum": list(PARTS)},
-            examples=list(PARTS),
-            title="Parts",
-            description="What is measured. Empty: all.",
-        ),
-        "quick": Param(
-            False, type="boolean", title="Quick", description="Small sizes: whether all works."
-        ),
-    }
 
 
 def overrides_of(params: Mapping[str, Any]) -> tuple[str, ...]:
@@ -209,11 +177,12 @@ def check_overrides(overrides: Sequence[str]) -> tuple[str, ...]:
 
 def check_sweep(words: Sequence[str], trials: int | None) -> tuple[str, ...]:
     """Overrides of which some name several values, as overrides that are safe to take."""
-    overrides, update = sweep_words.parse(words, trials=trials)
-    return check_overrides((*overrides, *sweep_words.as_overrides(update)))
+    overrides, update = sweep_values.parse(words, trials=trials)
+    return check_overrides((*overrides, *sweep_values.as_overrides(update)))
 
 
-def _choice(kind: str, title: str, description: str) -> Param:
+def choice(kind: str, title: str, description: str) -> Param:
+    """Parameter that is one of the `recipes` or `sites` that there are."""
     names = sorted(available(kind))
     singular = kind.removesuffix("s")
     wanted = os.environ.get(f"HEADRACE_DEFAULT_{singular.upper()}")

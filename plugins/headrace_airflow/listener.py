@@ -14,10 +14,10 @@ from typing import Any
 from airflow.listeners import hookimpl
 
 from headrace.errors import HeadraceError
+from headrace.execution.step_attempts import cancel_step
 from headrace.ledger.ledger import open_ledger
 from headrace.runs.audit import AIRFLOW, Actor, note
 from headrace.runs.runs import open_run
-from headrace.runs.steps import cancel_step
 from headrace_airflow.airflow_api import DagRunAddress, stopped
 from headrace_airflow.run_operators import WHY_KEY
 

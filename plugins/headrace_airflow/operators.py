@@ -28,16 +28,16 @@ from headrace.errors import (
     SilentError,
     StepNotEndedError,
 )
+from headrace.execution.step_attempts import Ticket, cancel_step, collect, conclude, start_step
+from headrace.leases import run_leases
 from headrace.ledger.ledger import open_ledger
-from headrace.recipe.accounts import other_account
-from headrace.runs import leases
-from headrace.runs.bad_nodes import why_not_the_nodes
+from headrace.recipe.unix_accounts import other_account
 from headrace.runs.flow import PlannedStep, steps_of
-from headrace.runs.overview import look, look_lease
 from headrace.runs.runs import Run, open_run
-from headrace.runs.secrets import Asker
-from headrace.runs.steps import Ticket, cancel_step, collect, conclude, start_step
+from headrace.site_secrets import Asker
 from headrace.states import FailureClass, LeaseState, StepState
+from headrace.status.lease import look_lease, why_not_the_nodes
+from headrace.status.step import figures, look
 from headrace.steps.mailbox import StepResult
 from headrace.steps.retry_policy import Attempt, decide
 from headrace_airflow import connections
@@ -62,7 +62,6 @@ from headrace_airflow.triggers import (
     RoomTrigger,
     StepTrigger,
     WaitingTask,
-    figures,
 )
 
 _RETRY_PAUSE_S = 3.0
@@ -112,7 +111,7 @@ class _StepTask(RunOperator):
     ) -> NoReturn:
         self.log.info("%s The task waits for room and then asks again.", error.what)
         context["ti"].xcom_push(MACHINES_KEY, error.what)
-        waiting, (most, only) = self._waiting(context, run), leases.awaited(run, error)
+        waiting, (most, only) = self._waiting(context, run), run_leases.awaited(run, error)
         # the lease has its place in the site, or leases of other users lie in folders of theirs
         if isinstance(error, (QueueFullError, SilentError)) or other_account(run.site):
             polls = [role.batch.poll for role in run.site.roles.values()]
@@ -152,7 +151,7 @@ class AcquireLeaseOperator(_StepTask):
             run = self._run(context)
             role = self._planned(run).role
             try:
-                lease_id = leases.acquire(run, role)
+                lease_id = run_leases.acquire(run, role)
             except (CapacityError, SilentError) as error:
                 self._wait_for_room(context, run, error)
             except JobRefusedError as error:
@@ -186,13 +185,13 @@ class AcquireLeaseOperator(_StepTask):
             raise TaskDeferred(trigger=trigger, method_name="execute_complete", kwargs=kwargs)
         if seen.state is not LeaseState.READY:
             if mistake := why_not_the_nodes(run, lease_id):
-                seen = replace(seen, why=mistake, is_refused=True)
-            context["ti"].xcom_push(MACHINES_KEY, seen.why)
-            why = f"Lease {lease_id} is {seen.state.value}: {seen.why}"
+                seen = seen.model_copy(update={"why_ended": mistake, "is_refused": True})
+            context["ti"].xcom_push(MACHINES_KEY, seen.why_ended)
+            why = f"Lease {lease_id} is {seen.state.value}: {seen.why_ended}"
             if seen.is_refused:
                 raise MistakeError(why)
             return self._again(context, run, LeaseError(why))
-        leases.note_ready(run, lease_id)
+        run_leases.note_ready(run, lease_id)
         tell_lease(run, lease_id)
         context["ti"].xcom_push(LEASE_KEY, lease_id)
         self.log.info("Lease %s is ready; its dashboard: the link on the tab Details", lease_id)
@@ -345,4 +344,4 @@ class ReleaseLeaseOperator(_StepTask):
         """Returns when no process of the lease is left."""
         with told_to_airflow(context):
             run = open_run(self.run_id)
-            leases.release(run, self._planned(run).role, f"released by task {self.task_id}")
+            run_leases.release(run, self._planned(run).role, f"released by task {self.task_id}")

@@ -1,4 +1,4 @@
-"""The plugin that Airflow loads: headrace's pages, links of its operators, one middleware.
+"""The plugin that Airflow loads: links of its operators, the listener, one middleware.
 
 Loading it also imports the operators: the scheduler's workers are forked from a process that has
 loaded its plugins, and each task then starts a second sooner.
@@ -14,7 +14,7 @@ from airflow.plugins_manager import AirflowPlugin
 
 import headrace_airflow.operators  # noqa: F401, for the tasks, see above
 from headrace_airflow import listener
-from headrace_airflow.run_operators import RUN_TAB, DaskDashboardLink, RunPageLink
+from headrace_airflow.run_operators import DaskDashboardLink, RunPageLink
 
 _READING = frozenset({"GET", "HEAD", "OPTIONS"})
 _OWN = "/headrace/"
@@ -45,39 +45,10 @@ class OneWriter:
             await self._app(scope, receive, send)
 
 
-class _WhenAsked:
-    """The app of the pages; only the API server asks for it, the others need not load FastAPI."""
-
-    def __get__(self, plugin: object, kind: type) -> list[dict[str, Any]]:
-        from headrace_airflow.web.app import app
-
-        return [{"app": app, "url_prefix": "/headrace", "name": "headrace"}]
-
-
-_RUN = "headrace/run/?dag_id={DAG_ID}&dag_run_id={RUN_ID}"
-_VIEWS = (
-    ("nav", "headrace", "headrace/"),
-    ("dag_run", RUN_TAB, _RUN),
-    ("task_instance", "headrace-task", f"{_RUN}&task_id={{TASK_ID}}"),
-)
-"""Where in Airflow a page is shown, under which route, and its address below Airflow's own."""
-
-
 class HeadracePlugin(AirflowPlugin):  # type: ignore[misc]
-    """Registers pages, links, the listener, and the middleware for SQLite."""
+    """Registers links, the listener, and the middleware for SQLite."""
 
     name = "headrace"
-    fastapi_apps = _WhenAsked()
-    external_views = [  # a list, as Airflow takes out what is there twice
-        {
-            "name": "headrace",
-            "href": href,
-            "destination": place,
-            "url_route": route,
-            "nav_top_level": True,
-        }
-        for place, route, href in _VIEWS
-    ]
     operator_extra_links = (DaskDashboardLink(), RunPageLink())
     listeners = (listener,)
     fastapi_root_middlewares = (

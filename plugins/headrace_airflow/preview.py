@@ -12,8 +12,8 @@ from airflow.sdk.log import redact
 
 from headrace.cli.plan import lease_words, plan_words
 from headrace.errors import HeadraceError
+from headrace.execution.execute import previews
 from headrace.files.atomic import read_record
-from headrace.runs.execute import previews
 from headrace.runs.foresight import Prediction
 from headrace.runs.runs import Run
 

@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 import structlog
@@ -20,13 +20,13 @@ from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from headrace.errors import HeadraceError
+from headrace.execution.eta_changes import eta_changes
+from headrace.execution.reap import ABANDONED, end_run, going_on, reap
+from headrace.leases.run_leases import RELEASED
 from headrace.ledger.ledger import open_ledger
 from headrace.runs.audit import START, Actor, noting_refusals
-from headrace.runs.eta_changes import eta_changes
 from headrace.runs.flow import steps_of
 from headrace.runs.foresight import note_prediction
-from headrace.runs.leases import RELEASED
-from headrace.runs.reaper import ABANDONED, end_run, going_on, reap
 from headrace.runs.runs import Run, RunRequest, create_run, finish_run, open_run, outputs_of
 from headrace.states import StepState
 from headrace.steps.mailbox import StepResult
@@ -166,7 +166,7 @@ class PrepareRunOperator(BaseOperator):  # type: ignore[misc]
     template_fields_renderers = {"resolved_recipe": "yaml"}
     overwrite_rtif_after_execution = True
 
-    def __init__(self, *, kind: Literal["train", "pack", "suite", "probe"], **kwargs: Any) -> None:
+    def __init__(self, *, kind: str, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.kind = kind
         self.plan = ""

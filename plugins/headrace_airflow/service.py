@@ -17,7 +17,7 @@ import psutil
 
 from headrace.cli.airflow_server import USER, all_marked, passwords_file
 from headrace.errors import CapacityError, UserError
-from headrace.processes import die_with_parent, end_processes
+from headrace.processes.identity import die_with_parent, end_processes
 
 logger = logging.getLogger(__name__)
 

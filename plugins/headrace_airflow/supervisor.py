@@ -37,7 +37,7 @@ from headrace.cli.airflow_server import (
 )
 from headrace.errors import HeadraceError
 from headrace.files.atomic import write_record, write_text
-from headrace.processes import ProcessIdentity, die_with_parent, end_processes
+from headrace.processes.identity import ProcessIdentity, die_with_parent, end_processes
 from headrace_airflow.service import (
     Component,
     airflow_settings,

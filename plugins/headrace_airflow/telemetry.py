@@ -16,7 +16,7 @@ from opentelemetry import trace
 from opentelemetry.trace import Status, StatusCode
 
 from headrace.ledger.ledger import open_ledger
-from headrace.ledger.records import AttemptRecord, LeaseRecord, RunRecord
+from headrace.ledger.rows import AttemptRecord, LeaseRecord, RunRecord
 from headrace.runs.costs import run_cost
 from headrace.runs.runs import Run
 from headrace.states import StepState

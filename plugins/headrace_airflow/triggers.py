@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -16,11 +16,11 @@ from typing import Any
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 from asgiref.sync import sync_to_async
 
-from headrace.clusters import client
-from headrace.clusters.overview import num_open
+from headrace.clusters import lease_client
 from headrace.files.layout import LeaseFolder, StepFolder
-from headrace.runs.overview import LeaseLook, look, look_lease
 from headrace.states import LeaseState
+from headrace.status.lease import LeaseView, look_lease, num_open
+from headrace.status.step import in_words, look
 from headrace.steps import mailbox
 from headrace.steps.mailbox import StepStatus
 from headrace_airflow.airflow_api import show, stopped, task_states
@@ -41,47 +41,6 @@ _IN_QUEUE = 5
 """A wait in a queue is looked at so much less often than work that goes on."""
 
 
-_RATE, _DATA_WAIT = "samples_per_s", "data_wait"
-_MOST_METRICS = 4
-_MUCH_WAIT = 0.1
-
-
-def describe(status: StepStatus) -> str:
-    """How a step stands: `epoch 3/15 · val_loss 0.123 · 12,345 samples/s · 41 % · 2 min left`."""
-    progress, metrics = status.progress, dict(status.metrics)
-    rate, wait = metrics.pop(_RATE, None), metrics.pop(_DATA_WAIT, 0.0)
-    words = [progress.phase or status.state.value]
-    words += figures(metrics)
-    if rate is not None:
-        words.append(f"{rate:,.0f} samples/s")
-    elif status.rate:
-        words.append(f"{status.rate:,.3g} {progress.unit}/s")
-    words += [f"waits for data {_percent(wait)}"] if wait > _MUCH_WAIT else []
-    if progress.done and "/" not in progress.phase:
-        total = "" if progress.total is None else f"/{progress.total:,.0f}"
-        words.append(f"{progress.done:,.0f}{total} {progress.unit}")
-    words += [_percent(progress.done / progress.total)] if progress.total else []
-    words += [] if status.eta_s is None else [_left(status.eta_s)]
-    return " · ".join(words)
-
-
-def figures(metrics: Mapping[str, Any]) -> list[str]:
-    """The first few of those metrics that are single numbers: `val_loss 0.123`."""
-    told = [(name, value) for name, value in metrics.items() if isinstance(value, int | float)]
-    return [f"{name} {value:.4g}" for name, value in told[:_MOST_METRICS]]
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.0f} %"
-
-
-def _left(seconds: float) -> str:
-    if seconds < 90:
-        return f"{seconds:.0f} s left"
-    minutes = seconds / 60
-    return f"{minutes:.0f} min left" if minutes < 90 else f"{minutes / 60:.1f} h left"
-
-
 class ProgressLines:
     """When to tell how a step or a wait stands; a line on an unchanged wait each `every_s`."""
 
@@ -100,7 +59,7 @@ class ProgressLines:
         if not self._is_due(status.state.value, now, every_s):
             return None
         self._phase = phase
-        return describe(status)
+        return in_words(status)
 
     def waiting(self, waits_for: str, now: float) -> str | None:
         """The line on a wait to write now; None before its time."""
@@ -167,7 +126,7 @@ class _Watcher(BaseTrigger):  # type: ignore[misc]
         """
         await asyncio.sleep(self.waiting.settle_s)
 
-    async def _show(self, seen: LeaseLook) -> None:
+    async def _show(self, seen: LeaseView) -> None:
         """Show how the machines stand when that changes; another triggerer shows the same again."""
         text = seen.waits_for or (seen.state.value if self._shown else "")
         if text != self._shown:
@@ -201,7 +160,9 @@ class StepTrigger(_Watcher):
                 self.log.info("%s", line)
             await self._show(seen.lease)
             if seen.final:
-                yield TriggerEvent({"state": seen.status.state.value, "lease": seen.lease.why})
+                yield TriggerEvent(
+                    {"state": seen.status.state.value, "lease": seen.lease.why_ended}
+                )
                 return
             await asyncio.sleep(self.waiting.poll_s)
 
@@ -228,7 +189,7 @@ class LeaseTrigger(_Watcher):
             seen = await asyncio.to_thread(look_lease, self.lease_folder, self.waiting.lost_after_s)
             await self._show(seen)
             if seen.state is not LeaseState.STARTING:
-                yield TriggerEvent({"state": seen.state.value, "why": seen.why})
+                yield TriggerEvent({"state": seen.state.value, "why": seen.why_ended})
                 return
             waits_for = seen.waits_for or f"lease {self.lease_folder.lease_id} is starting"
             line = lines.waiting(waits_for, time.monotonic())
@@ -240,7 +201,7 @@ class LeaseTrigger(_Watcher):
         """Close the lease after a user has ended the task that acquires it."""
         if await self._was_ended():
             await asyncio.to_thread(
-                client.request_close, self.lease_folder, stopped(str(self.waiting))
+                lease_client.request_close, self.lease_folder, stopped(str(self.waiting))
             )
 
 

@@ -12,23 +12,26 @@ LIGHT = (
     "headrace.recipe.load",
     "headrace.recipe.schema",
     "headrace.steps.mailbox",
-    "headrace.clusters.client",
-    "headrace.clusters.records",
+    "headrace.clusters.lease_client",
+    "headrace.clusters.lease_records",
     "headrace.ledger.ledger",
-    "headrace.runs.execute",
-    "headrace.runs.reaper",
+    "headrace.execution.execute",
+    "headrace.execution.reap",
     "headrace.cli.commands",
+    "headrace_probes.command",
+    "headrace_probes.probe_kind",
 )
 
 SENT = (
-    "headrace.probes.on_node",
-    "headrace.probes.step",
+    "headrace.steps.node_facts",
+    "headrace_probes.on_node",
+    "headrace_probes.probe_step",
     "headrace.packing.pack_shard",
     "headrace.staging.staged",
     "headrace.staging.step",
     "headrace.training.gang",
     "headrace.script",
-    "headrace.evaluation.step",
+    "headrace.evaluation.evaluate_step",
 )
 """Modules of the functions that go to workers. Dask's scheduler, which lives in the lease's host,
 imports them too, in its event loop: while that takes long, the lease gives no heartbeat. And what

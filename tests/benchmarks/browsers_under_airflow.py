@@ -19,8 +19,8 @@ from contextlib import contextmanager
 
 import pytest
 
+from headrace.execution.reap import end_run
 from headrace.ledger.ledger import open_ledger
-from headrace.runs.reaper import end_run
 from headrace.states import StepState
 from support.airflow_service import AirflowService
 from support.runs import attempt_row_of, lease_on_disk

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.ledger import ledger
 from headrace.errors import UserError
 from headrace_bench import scaling
 from headrace_bench.compressed import bench_compressed
@@ -167,9 +168,11 @@ def test_a_training_too_short_to_be_measured_is_refused(tmp_path):
         bench_train(TrainOptions(steps=3, folder=tmp_path), lambda _: None)
 
 
-def test_the_ledger_is_timed_with_each_table(headrace_home: Path):
-    ended = headrace("bench", "ledger", "--rows", "300", "--json")
-    told = json.loads(ended.stdout)
+def test_the_ledger_is_timed_with_each_table(
+    headrace_home: Path, capsys: pytest.CaptureFixture[str]
+):
+    ledger(rows=300)
+    told = json.loads(capsys.readouterr().out)
     assert told["rows"] == 300
     assert {"enter all", "by month", "by trial", "its 50 best trials"} <= told["seconds"].keys()
     assert min(told["seconds"].values()) > 0

@@ -1,29 +1,31 @@
-"""`headrace chaos`: every kind of process of real runs is disturbed, and nothing shows."""
+"""Every kind of process of real runs is disturbed, and nothing shows.
+
+A longer campaign: `HEADRACE_CHAOS_RUNS=20 HEADRACE_CHAOS_SEED=7 make chaos
+ARGS="-k test_runs_end"`; one of its trials again: `HEADRACE_CHAOS_TRIAL=13` instead.
+"""
 
 from __future__ import annotations
 
 import os
-import subprocess
 from itertools import count
 from pathlib import Path
 
 import pytest
 
-from headrace_chaos.campaign import Campaign
-from headrace_chaos.ground import LOST_AFTER_S, Ground
-from headrace_chaos.outcome import Reference
-from headrace_chaos.processes import Processes
-from headrace_chaos.trials import TARGETS, draw
-from support.disturbed import GONE_S, HEADRACE, LONG_S
-from support.waiting import wait_until
+from chaos.campaign.campaign import Campaign
+from chaos.campaign.ground import LOST_AFTER_S, Ground
+from chaos.campaign.outcome import Reference
+from chaos.campaign.processes import Processes
+from chaos.campaign.trials import TARGETS, draw
 
-pytestmark = [pytest.mark.chaos, pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.chaos, pytest.mark.slow, pytest.mark.timeout(86400)]
 
 SEED = int(os.environ.get("HEADRACE_CHAOS_SEED", "214"))
 """Without a choice one whose first trials of each role fall into all phases, half of them halts."""
-
-INTERRUPTED = 130
-
+RUNS = int(os.environ.get("HEADRACE_CHAOS_RUNS", "0"))
+"""Trials of a longer campaign; 0: the first of each role."""
+TRIAL = os.environ.get("HEADRACE_CHAOS_TRIAL")
+"""Number of the only trial; None: all."""
 
 DISTURBED_ELSEWHERE = {"rank", "worker", "predictor"}
 """What is killed in `slurm/test_gangs.py` and in `integration/test_stage_and_evaluate.py`."""
@@ -51,14 +53,14 @@ def reference(ground: Ground) -> Reference:
 
 
 def test_runs_end_as_if_nothing_had_been_done_to_them(ground: Ground, reference: Reference):
-    _used_below, *numbers = first_of_each_role()
+    numbers = [int(TRIAL)] if TRIAL else list(range(RUNS)) or first_of_each_role()[1:]
     campaign = Campaign(ground=ground, seed=SEED, numbers=numbers, jobs=2)
     outcomes = list(campaign.outcomes(reference))
     unwell = [outcome.model_dump_json(indent=1) for outcome in outcomes if not outcome.is_well]
     assert not unwell, "\n".join(unwell)
     assert len(outcomes) == len(numbers)
     # what lives for less than a second may be gone in time
-    assert sum(outcome.hit is not None for outcome in outcomes) >= len(numbers) - 2
+    assert sum(outcome.hit is not None for outcome in outcomes) >= len(numbers) - 2 - RUNS // 5
 
 
 def test_a_run_that_does_not_end_in_time_is_told_and_ended(ground: Ground, reference: Reference):
@@ -81,12 +83,3 @@ def test_another_result_is_told(ground: Ground, reference: Reference):
     assert outcome.left == (f"file {extra}",)
     assert outcome.hit is not None
     assert (ground.folder / f"trial-{number}").exists()
-
-
-def test_nothing_is_left_of_a_campaign_that_is_terminated(tmp_path: Path):
-    process = subprocess.Popen([HEADRACE, "chaos", "--folder", tmp_path], start_new_session=True)
-    reference = Processes(tmp_path / "reference")
-    wait_until(lambda: "host" in reference.living().values(), LONG_S, "the first lease")
-    process.terminate()
-    assert process.wait(GONE_S) == INTERRUPTED
-    assert not reference.living()

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from headrace.clusters import client
-from headrace.clusters.records import HostRecord
+from headrace.clusters import lease_client
+from headrace.clusters.lease_records import HostRecord
 from headrace.files.atomic import read_record
 from headrace.files.layout import LeaseFolder, RunFolder
 from headrace.recipe.site import Role
 from headrace.states import LeaseState
-from headrace.suites.board import Board
-from headrace.suites.journal import Journal
+from headrace.suites.event_log import Journal
+from headrace.suites.suite_state import Board
 from support.leases import TESTS, opened, wait_for_state
 from support.scripted_trials import executions, suite_context
 from support.waiting import wait_until
@@ -64,14 +64,14 @@ def test_what_has_finished_runs_once_whoever_is_killed(
     driver.send_signal(signal.SIGSTOP)  # its lease is lost meanwhile, and somebody else goes on
     os.kill(_host(lease), signal.SIGKILL)
     wait_for_state(lease, LeaseState.LOST, 60)
-    client.end(lease)
+    lease_client.end(lease)
     again = opened(tmp_path, ROLE, lease_id="demo-2")
     second = _drive(again)
     ended(24)
     driver.send_signal(signal.SIGCONT)
     driver.wait(120)
     assert second.wait(120) == 0
-    client.end(again)
+    lease_client.end(again)
 
     board = Board()
     with Journal(run, "the test") as journal:

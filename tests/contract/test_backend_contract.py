@@ -17,22 +17,23 @@ from urllib.parse import urljoin, urlsplit
 import psutil
 import pytest
 
-from headrace.clusters import client
+from headrace.clusters import lease_client
 from headrace.clusters.fleet import Fleet
+from headrace.clusters.lease_records import HostRecord
 from headrace.clusters.local import marked
-from headrace.clusters.overview import leftovers, reap, views
+from headrace.clusters.overview import leftovers, reap
 from headrace.clusters.pages import pages_of
-from headrace.clusters.records import HostRecord
 from headrace.clusters.scheduler import make_keys
 from headrace.files.atomic import read_record, write_record
 from headrace.files.layout import LeaseFolder, SiteFolder
-from headrace.processes import ProcessIdentity
+from headrace.processes.identity import ProcessIdentity
 from headrace.recipe.site import Role
 from headrace.states import LeaseState, StepState
+from headrace.status.lease import site_leases
 from headrace.steps import mailbox
 from support import fleet_functions
 from support.doors import Door, doors, key_of, knock, no_key, page_status
-from support.leases import START_TIMEOUT_S, lease_spec, opened, start, submit_probe, wait_for_state
+from support.leases import START_TIMEOUT_S, lease_spec, opened, start, submit_look, wait_for_state
 from support.rank_processes import drivers_of
 from support.slurm_dev import DevSlurm
 from support.waiting import wait_until
@@ -72,7 +73,7 @@ class BackendContract:
         """A site's folder; all leases in it are ended afterwards."""
         yield tmp_path / "site"
         for folder in sorted((tmp_path / "site" / "leases").glob("*")):
-            client.end(LeaseFolder(folder), grace_s=10)
+            lease_client.end(LeaseFolder(folder), grace_s=10)
             assert processes_of(LeaseFolder(folder)) == []
 
     def test_a_pool_grows_to_what_is_asked(self, site: Path) -> None:
@@ -87,7 +88,7 @@ class BackendContract:
     def test_runs_steps_of_the_mailbox_until_it_is_closed_on_request(self, site: Path) -> None:
         """Those that are submitted early wait for the machines."""
         folder = start(site, self.role(nodes=1))
-        steps = [submit_probe(folder, name) for name in ("first", "second")]
+        steps = [submit_look(folder, name) for name in ("first", "second")]
         for step in steps:
             result = wait_until(lambda step=step: mailbox.outcome(step), 120, "the step to end")
             assert result.state is StepState.SUCCEEDED, result.failure
@@ -95,15 +96,15 @@ class BackendContract:
             assert node["name"] == "node-0"
             assert node["num_cpus"] >= 1
             assert set(node["tiers"]) == {"shm", "disk"}
-        (view,) = views(SiteFolder(site))
+        (view,) = site_leases(SiteFolder(site))
         assert (view.num_steps, view.state) == (2, LeaseState.READY)
-        step = submit_probe(folder, "third")
-        client.end(folder, grace_s=20, reason="the test is over")
-        assert client.state(folder, 15) is LeaseState.CLOSED
-        assert client.why_ended(folder) == "the test is over"
+        step = submit_look(folder, "third")
+        lease_client.end(folder, grace_s=20, reason="the test is over")
+        assert lease_client.state(folder, 15) is LeaseState.CLOSED
+        assert lease_client.why_ended(folder) == "the test is over"
         assert processes_of(folder) == []
         wait_until(lambda: mailbox.outcome(step) or not step.status.exists(), 120, "an outcome")
-        client.end(folder)  # harmless
+        lease_client.end(folder)  # harmless
         assert not folder.tls.exists()  # nobody needs its key any more
 
     def test_every_port_asks_for_the_key_of_the_lease(self, site: Path) -> None:
@@ -135,22 +136,22 @@ class BackendContract:
 
     def test_closes_while_it_starts(self, site: Path) -> None:
         folder = start(site, self.role(nodes=2))
-        client.end(folder, grace_s=20, reason="changed our minds")
-        assert client.state(folder, 15) is LeaseState.CLOSED
+        lease_client.end(folder, grace_s=20, reason="changed our minds")
+        assert lease_client.state(folder, 15) is LeaseState.CLOSED
         assert processes_of(folder) == []
 
     def test_stops_when_idle(self, site: Path) -> None:
         """pains 22: no machine is held for nothing."""
         folder = start(site, self.role(idle_stop=0.5))  # ready for so short a time only
         wait_for_state(folder, LeaseState.CLOSED, START_TIMEOUT_S)
-        assert client.why_ended(folder) == "no step ran for 0.5 s"
+        assert lease_client.why_ended(folder) == "no step ran for 0.5 s"
         wait_until(lambda: not processes_of(folder), GONE_WITHIN_S, "the lease's processes to end")
 
     def test_lifetime(self, site: Path) -> None:
         """pains 18, 22: the hard limit."""
         folder = start(site, self.role(lifetime=2))
         wait_for_state(folder, LeaseState.CLOSED, START_TIMEOUT_S)
-        assert client.why_ended(folder) == "its lifetime of 2 s is over"
+        assert lease_client.why_ended(folder) == "its lifetime of 2 s is over"
 
     def test_ends_with_its_owner(self, site: Path) -> None:
         """pains 22: a killed client leaves nothing behind."""
@@ -159,7 +160,7 @@ class BackendContract:
             wait_for_state(folder, LeaseState.READY, START_TIMEOUT_S)
             owner.kill()
         wait_for_state(folder, LeaseState.CLOSED, GONE_WITHIN_S)
-        assert "has gone" in client.why_ended(folder)
+        assert "has gone" in lease_client.why_ended(folder)
         wait_until(lambda: not processes_of(folder), GONE_WITHIN_S, "the lease's processes to end")
 
     def test_ends_when_its_folder_is_removed(self, site: Path) -> None:
@@ -176,11 +177,11 @@ class BackendContract:
         write_record(asked, lease_spec(folder, self.role()))
         code = (
             "import sys; from pathlib import Path\n"
-            "from headrace.clusters import client\n"
-            "from headrace.clusters.records import LeaseSpec\n"
+            "from headrace.clusters import lease_client\n"
+            "from headrace.clusters.lease_records import LeaseSpec\n"
             "from headrace.files.layout import LeaseFolder\n"
             "spec = LeaseSpec.model_validate_json(Path(sys.argv[1]).read_bytes())\n"
-            "client.start(LeaseFolder(Path(sys.argv[2])), spec)\n"
+            "lease_client.start(LeaseFolder(Path(sys.argv[2])), spec)\n"
         )
         command = [sys.executable, "-c", code, str(asked), str(folder.path)]
         callers = [subprocess.Popen(command) for _ in range(4)]
@@ -191,18 +192,20 @@ class BackendContract:
         second = [sys.executable, "-m", "headrace.clusters.host", str(folder.path)]
         assert subprocess.run(second, check=False, timeout=60).returncode == 0
         assert host_of(folder) == first
-        assert client.state(folder, 15) is LeaseState.READY
+        assert lease_client.state(folder, 15) is LeaseState.READY
         first.terminate()
         wait_for_state(folder, LeaseState.CLOSED, GONE_WITHIN_S)
-        assert "SIGTERM" in client.why_ended(folder)
+        assert "SIGTERM" in lease_client.why_ended(folder)
         wait_until(lambda: not processes_of(folder), GONE_WITHIN_S, "the lease's processes to end")
 
     def test_a_hung_host_is_ended_by_the_reaper(self, site: Path) -> None:
         """Pains 9."""
         folder = opened(site, self.role())
         host_of(folder).suspend()
-        wait_until(lambda: client.state(folder, 2) is LeaseState.LOST, 90, "the loss to be seen")
-        client.end(folder, grace_s=0.5)
+        wait_until(
+            lambda: lease_client.state(folder, 2) is LeaseState.LOST, 90, "the loss to be seen"
+        )
+        lease_client.end(folder, grace_s=0.5)
         assert processes_of(folder) == []
 
     def test_a_killed_worker_is_replaced(self, site: Path) -> None:
@@ -222,10 +225,10 @@ class BackendContract:
         folder.path.mkdir(parents=True)
         folder.info.mkdir()  # nothing can be published
         (folder.info / "in-the-way").touch()
-        client.start(folder, lease_spec(folder, self.role()))
+        lease_client.start(folder, lease_spec(folder, self.role()))
         wait_until(folder.closed.exists, START_TIMEOUT_S, "the host to give up")
-        assert client.state(folder, 15) is LeaseState.FAILED
-        why = client.why_ended(folder)
+        assert lease_client.state(folder, 15) is LeaseState.FAILED
+        why = lease_client.why_ended(folder)
         assert "lease.json" in why
         assert "Traceback" not in why
 
@@ -239,7 +242,7 @@ class GangContract(BackendContract):
         """pains 15: one allocation of N nodes."""
         role = self.role(nodes=2, threads_per_rank=3, env={"HEADRACE_COLOUR": "blue"})
         folder = opened(site, role)
-        info = client.info(folder)
+        info = lease_client.info(folder)
         assert info is not None
         assert info.backend == self.backend
         assert info.nodes == 2
@@ -262,8 +265,8 @@ class GangContract(BackendContract):
     def test_a_gang_is_all_or_nothing(self, site: Path) -> None:
         folder = start(site, self.role(nodes=2, start_timeout=0.05))
         wait_for_state(folder, LeaseState.FAILED, START_TIMEOUT_S)
-        assert "of 2 nodes were there after 0.05 s" in client.why_ended(folder)
-        assert "start_timeout" in client.why_ended(folder)
+        assert "of 2 nodes were there after 0.05 s" in lease_client.why_ended(folder)
+        assert "start_timeout" in lease_client.why_ended(folder)
         wait_until(lambda: not processes_of(folder), GONE_WITHIN_S, "the lease's processes to end")
 
     def test_a_worker_that_does_not_come_back_is_replaced(self, site: Path) -> None:
@@ -289,13 +292,13 @@ class GangContract(BackendContract):
         with Fleet.open(folder) as fleet:
             for node in fleet.nodes(2, START_TIMEOUT_S):
                 fleet.call(node, fleet_functions.leave_orphan, 600)
-            submit_probe(folder)
+            submit_look(folder)
             assert len(processes_of(folder)) >= 6
             host_of(folder).kill()
             wait_until(
                 lambda: not processes_of(folder), GONE_WITHIN_S, "the lease's processes to end"
             )
-        assert client.state(folder, 15) is LeaseState.LOST
+        assert lease_client.state(folder, 15) is LeaseState.LOST
         (leftover,) = leftovers(SiteFolder(site))
         assert "died" in leftover.why
         assert [each.folder for each in reap(SiteFolder(site))] == [folder]
@@ -305,7 +308,7 @@ class GangContract(BackendContract):
     def test_a_killed_driver_is_recorded_as_lost(self, site: Path) -> None:
         folder = opened(site, self.role())
         host_of(folder).suspend()
-        step = submit_probe(folder)
+        step = submit_look(folder)
         recipe = SiteFolder(site).run("demo").recipe
         recipe.unlink()
         os.mkfifo(recipe)  # the driver waits as it begins: nobody writes to this pipe
@@ -315,7 +318,7 @@ class GangContract(BackendContract):
         result = wait_until(lambda: mailbox.outcome(step), 90, "the outcome")
         assert result.state is StepState.LOST
         assert "signal 9" in str(result.failure)
-        again = submit_probe(folder, "again")
+        again = submit_look(folder, "again")
         result = wait_until(lambda: mailbox.outcome(again), 120, "the next step to end")
         assert result.state is StepState.SUCCEEDED
 
@@ -337,7 +340,7 @@ class TestSlurmPool(BackendContract):
 
 
 def assert_only_who_knows_its_link_sees_the_dashboard(folder: LeaseFolder) -> None:
-    info = client.info(folder)
+    info = lease_client.info(folder)
     assert info is not None
     door = dashboard_of(folder)
     secret = urlsplit(info.dashboard_url).path.split("/")[1]
@@ -356,7 +359,7 @@ def processes_of(folder: LeaseFolder) -> list[psutil.Process]:
 
 
 def dashboard_of(folder: LeaseFolder) -> Door:
-    info = client.info(folder)
+    info = lease_client.info(folder)
     assert info is not None
     port = urlsplit(info.dashboard_url).port
     assert port is not None

@@ -13,10 +13,7 @@ from headrace.batch import ec2_api, submission_gate
 from headrace.batch.commands import Commands
 from headrace.batch.ec2 import Ec2
 from headrace.batch.jobs import JobSpec, JobState, JobStatus
-from headrace.batch.lsf import Lsf
-from headrace.batch.pbs import Pbs
 from headrace.batch.queue_state import JobRecord, final_status, intent_of, job_status, state_file
-from headrace.batch.sge import Sge
 from headrace.batch.slurm import Slurm
 from headrace.batch.ssh import SshCommands
 from headrace.batch.submission_gate import SubmissionGate
@@ -24,6 +21,9 @@ from headrace.batch.system import INDEX, BatchSystem
 from headrace.errors import AmbiguousSubmitError, BatchError, JobRefusedError
 from headrace.files.atomic import write_text
 from headrace.recipe.batch import Batch
+from headrace_queues.lsf import Lsf
+from headrace_queues.pbs import Pbs
+from headrace_queues.sge import Sge
 from support.ec2_sim import Ec2Sim
 from support.fake_queues.commands import FakeQueue, fake_queue
 from support.login_node import LoginNode

@@ -20,15 +20,15 @@ import yaml
 from headrace.batch.ec2 import Ec2
 from headrace.batch.jobs import JobSpec
 from headrace.clusters.lease_jobs import job_name
-from headrace.clusters.lease_status import write_heartbeat
-from headrace.clusters.records import Ending, HostRecord
+from headrace.clusters.lease_records import Ending, HostRecord
+from headrace.clusters.lease_state import write_heartbeat
 from headrace.errors import SiteError, UnknownNameError, UserError
+from headrace.execution.reap import reap
 from headrace.files.atomic import write_record
 from headrace.files.layout import LeaseFolder, SiteFolder
 from headrace.ledger.ledger import open_ledger
-from headrace.processes import ProcessIdentity
+from headrace.processes.identity import ProcessIdentity
 from headrace.recipe.site import Role
-from headrace.runs.reaper import reap
 from headrace.states import LeaseState
 from support.command_line import headrace
 from support.ec2_sim import Ec2Sim, name_of

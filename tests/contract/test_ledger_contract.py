@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import column, event, inspect, table, text
+from sqlalchemy import event, text
 
 from headrace.errors import CapacityError, LedgerError, OwnLeasesError, UnknownNameError
-from headrace.ledger import migrations, places
+from headrace.ledger import lease_slots
 from headrace.ledger.database import Database
 from headrace.ledger.ledger import Ledger
-from headrace.ledger.trial_records import JournalPart
+from headrace.ledger.rows import REVISION
+from headrace.ledger.trial_rows import JournalPart
 from headrace.ledger.usage_records import IDLE
 from headrace.ledger.usage_rows import By
 from headrace.states import FailureClass, LeaseState, StepState
@@ -81,25 +82,37 @@ class LedgerContract:
         Ledger.open(url).add_run(run_row())
         again = Ledger.open(url)
         assert again.run("run-1") == run_row()
-        assert again.summary().revision == "0007"
+        assert again.summary().revision == REVISION
 
-    @pytest.mark.parametrize("revision", sorted(migrations.revisions())[:-1])
+    @pytest.mark.parametrize(
+        "lacks",
+        [
+            pytest.param({}, id="before there were trials, machines and acts"),
+            pytest.param(
+                {"headrace_leases": ("owner", "lost_nodes"), "headrace_usage": ("unpriced_bytes",)},
+                id="before columns were added",
+            ),
+        ],
+    )
     def test_the_ledger_of_an_earlier_headrace_opens_with_all_its_rows(
-        self, url: str, revision: str, tmp_path: Path
+        self, url: str, with_lease: Ledger, lacks: dict[str, tuple[str, ...]]
     ):
-        (tmp_path / "new").mkdir()
+        with_lease.add_attempt(attempt_row())
+        with_lease.put_usage([usage_row()])
         with Database(url).write() as session:
-            migrations.upgrade(session.connection(), revision)
-            for row in (run_row(), lease_row(), attempt_row()):
-                now = inspect(type(row)).local_table
-                there = inspect(session.connection()).get_columns(now.name)
-                then = table(now.name, *(column(c["name"], now.c[c["name"]].type) for c in there))
-                values = {each.name: getattr(row, each.name) for each in then.c}
-                session.execute(then.insert().values(values))
+            for name in () if lacks else ("acts", "trials", "machines", "usage", "usage_sums"):
+                session.execute(text(f"DROP TABLE headrace_{name}"))
+            for name, columns in lacks.items():
+                for column in columns:
+                    session.execute(text(f"ALTER TABLE {name} DROP COLUMN {column}"))
+        set_revision(url, "0003")
         ledger = Ledger.open(url)
         assert (ledger.runs(), ledger.leases()) == ((run_row(),), (lease_row(),))
         assert ledger.attempts("run-1") == (attempt_row(),)
-        assert get_revision(url) == migrations.revisions()[0]
+        assert ledger.usage("run-1") == ((usage_row(),) if lacks else ())
+        ledger.put_machines([machine_row()])
+        ledger.put_usage([usage_row(2)])
+        assert get_revision(url) == REVISION
 
     def test_a_backup_opens_elsewhere(self, url: str, with_lease: Ledger):
         """As docs/how-to/deploy-control-side.md tells: nobody stops for it."""
@@ -392,7 +405,7 @@ class LedgerContract:
         assert ask("ada2", "ada", max_active=3)
         assert not ask("cy2", "cy")
         assert not ask("ada3", "ada", max_active=4)  # cy2 is called, and is not there any more
-        monkeypatch.setattr(places, "PATIENCE_S", 0.0)
+        monkeypatch.setattr(lease_slots, "PATIENCE_S", 0.0)
         assert ask("ada3", "ada", max_active=4)
 
     def test_a_user_has_so_many_leases_and_others_go_on(self, ledger: Ledger):

@@ -19,7 +19,7 @@ from headrace.objects.store import open_store
 from headrace.shards import places as copies
 from headrace.shards.inspection import summarise, verify_dataset
 from headrace.states import StepState
-from headrace.views.dataset import dataset_page
+from headrace.status.dataset import dataset_page
 from support.command_line import Ended, headrace
 from support.runs import attempt_row_of, lease_on_disk, make_run
 from support.s3_faults import Refuse, faulty

@@ -39,7 +39,7 @@ class OneDag:
 def test_a_run_of_another_dag_needs_the_permission_for_that_one(
     monkeypatch: pytest.MonkeyPatch, owner: str, is_refused: bool
 ):
-    from headrace_airflow.web import access  # Airflow's own imports warn
+    from headrace_pages import access  # Airflow's own imports warn
 
     monkeypatch.setattr(access, "get_auth_manager", lambda: OneDag("headrace_train"))
     monkeypatch.setattr(DagModel, "get_team_name", lambda _dag_id: None)

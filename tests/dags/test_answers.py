@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 from functools import partial
 
@@ -10,8 +11,8 @@ import pytest
 from starlette.requests import Request
 
 from headrace.errors import UnknownNameError
-from headrace.record import Record
-from headrace_airflow.web.answers import Answers
+from headrace.record import Figures, Record
+from headrace_pages.answers import Answers
 
 
 class Page(Record):
@@ -54,6 +55,24 @@ def test_fifty_who_ask_at_once_get_one_answer_also_when_the_first_goes_away():
         return told
 
     assert set(asyncio.run(ask())) == {b'{"now":1.0,"value":1}'}
+
+
+class Seen(Figures):
+    """Figures as steps tell them."""
+
+    loss: float
+
+
+class PageOfFigures(Record):
+    """A page with a record that may hold what is no number."""
+
+    seen: Seen
+
+
+def test_what_is_no_number_is_null_for_a_browser():
+    page = PageOfFigures(seen=Seen(loss=float("nan")))
+    told = asyncio.run(Answers().of(partial(page.model_copy)))
+    assert json.loads(told.body, parse_constant=pytest.fail) == {"seen": {"loss": None}}
 
 
 def test_an_answer_that_is_too_old_is_made_again_and_sent_when_it_has_changed():

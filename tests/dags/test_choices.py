@@ -6,7 +6,7 @@ import pytest
 
 from headrace.errors import RecipeError, SiteError
 from headrace_airflow.dag_parts import check_choice, check_overrides, check_sweep
-from headrace_airflow.web.acts import _split
+from headrace_pages.acts import _split
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from headrace.runs.eta_changes import EtaChange
+from headrace.execution.eta_changes import EtaChange
 from headrace_airflow import run_operators
 
 _PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "run-under-airflow.md"

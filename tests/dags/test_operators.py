@@ -18,8 +18,7 @@ from airflow.sdk.exceptions import (
 )
 from structlog.testing import capture_logs
 
-from headrace.clusters.overview import num_open
-from headrace.clusters.records import LeaseSpec, Walltime
+from headrace.clusters.lease_records import LeaseSpec, Walltime
 from headrace.errors import (
     CapacityError,
     JobRefusedError,
@@ -31,20 +30,20 @@ from headrace.errors import (
     SilentError,
     StepError,
 )
+from headrace.execution.reap import ABANDONED
+from headrace.execution.step_attempts import Ticket
 from headrace.files.atomic import read_record, write_record
+from headrace.leases.run_leases import RELEASED
 from headrace.ledger.ledger import open_ledger
-from headrace.probes.records import ProbeOptions
-from headrace.processes import ProcessIdentity
+from headrace.processes.identity import ProcessIdentity
 from headrace.recipe.base import Target
 from headrace.recipe.load import load_site
 from headrace.runs.audit import refused_requests
-from headrace.runs.leases import RELEASED
-from headrace.runs.overview import LeaseLook, Look
 from headrace.runs.provenance import user_of
-from headrace.runs.reaper import ABANDONED
 from headrace.runs.runs import open_run
-from headrace.runs.steps import Ticket
 from headrace.states import FailureClass, LeaseState, StepState
+from headrace.status.lease import LeaseView, num_open
+from headrace.status.step import Look
 from headrace.steps.mailbox import Failure, StepResult, StepStatus
 from headrace.steps.retry_policy import KEPT
 from headrace_airflow import airflow_api as owners
@@ -57,7 +56,6 @@ from headrace_airflow.operators import (
     ReleaseLeaseOperator,
     StepOperator,
 )
-from headrace_airflow.probe_operator import PrepareProbeOperator
 from headrace_airflow.run_operators import (
     FinishRunOperator,
     PrepareRunOperator,
@@ -66,6 +64,8 @@ from headrace_airflow.run_operators import (
     told_to_airflow,
 )
 from headrace_airflow.triggers import LeaseTrigger, RoomTrigger, StepTrigger
+from headrace_probes.operator import PrepareProbeOperator
+from headrace_probes.probe_records import ProbeOptions
 from support.runs import attempt_row_of, lease_on_disk
 
 
@@ -205,13 +205,14 @@ def test_prepare_makes_a_probe_of_what_the_form_says(context):
     operator = PrepareProbeOperator(task_id="prepare")
     run = open_run(operator.execute(context))
     assert (run.recipe.train.role, run.recipe.train.nodes) == ("gpu", 1)
-    assert run.request.probe == ProbeOptions()
+    assert ProbeOptions.model_validate(run.request.options) == ProbeOptions()
     assert "gpu: gang of 1 node" in operator.plan
     context["ti"].run_id = context["dag_run"].run_id = "another"
     context["params"] |= {"role": "cpu", "nodes": 1, "parts": ["gemm"], "quick": True}
     run = open_run(operator.execute(context))
     assert (run.recipe.train.role, run.recipe.train.nodes) == ("cpu", 1)
-    assert run.request.probe == ProbeOptions(only=("gemm",), role="cpu", nodes=1, quick=True)
+    asked = ProbeOptions(only=("gemm",), role="cpu", nodes=1, quick=True)
+    assert ProbeOptions.model_validate(run.request.options) == asked
     context["ti"].run_id = context["dag_run"].run_id = "a third"
     context["params"]["role"] = "gpuu"
     with pytest.raises(AirflowFailException, match="has no role 'gpuu'"):
@@ -278,13 +279,16 @@ def acquire(run, context, **kwargs):
     return operator.execute(context, **kwargs)
 
 
+KNOWN = {"lease_id": "lease-1", "folder": "/leases/lease-1"}
+
+
 def lease_looks(script, state, **more):
     url = "http://127.0.0.1:8787"
-    script("look_lease", LeaseLook(state=state, dashboard_url=url, **{"why": "", **more}))
+    script("look_lease", LeaseView(**KNOWN, state=state, dashboard_url=url, **more))
 
 
 def test_acquire_defers_until_the_lease_is_ready(run, context, script):
-    script("leases.acquire", "lease-1")
+    script("run_leases.acquire", "lease-1")
     lease_looks(script, LeaseState.STARTING)
     with pytest.raises(TaskDeferred) as deferred:
         acquire(run, context)
@@ -294,53 +298,55 @@ def test_acquire_defers_until_the_lease_is_ready(run, context, script):
 
 
 def test_acquire_shows_the_dashboard_of_a_ready_lease(run, context, script):
-    script("leases.acquire", "lease-1")
-    script("leases.note_ready", None)
+    script("run_leases.acquire", "lease-1")
+    script("run_leases.note_ready", None)
     lease_looks(script, LeaseState.READY)
     assert acquire(run, context) == "lease-1"
     assert context["ti"].pushed == {"lease": "lease-1"}
 
 
 def test_a_lease_that_did_not_start_is_tried_again(run, context, script):
-    script("leases.acquire", "lease-1")
-    lease_looks(script, LeaseState.FAILED, why="no nodes after 120 s")
+    script("run_leases.acquire", "lease-1")
+    lease_looks(script, LeaseState.FAILED, why_ended="no nodes after 120 s")
     asked = []
-    script("leases.acquire", "lease-1", asked)
+    script("run_leases.acquire", "lease-1", asked)
     with pytest.raises(AirflowFailException, match="no nodes after 120 s"):
         acquire(run, context)
     assert len(asked) == run.recipe.retry.max_failures
 
 
 def test_a_lease_that_is_silent_at_one_look_only_is_waited_for(run, context, script, monkeypatch):
-    script("leases.acquire", "lease-1")
+    script("run_leases.acquire", "lease-1")
     seen = {False: LeaseState.LOST, True: LeaseState.STARTING}
     monkeypatch.setattr(
         operators,
         "look_lease",
-        lambda *_, twice=False: LeaseLook(state=seen[twice], dashboard_url="", why="silent"),
+        lambda *_, twice=False: LeaseView(**KNOWN, state=seen[twice], why_ended="silent"),
     )
     with pytest.raises(TaskDeferred):
         acquire(run, context)
 
 
 def test_a_job_that_never_starts_fails_at_once(run, context, script):
-    script("leases.acquire", "lease-1")
+    script("run_leases.acquire", "lease-1")
     why = "Slurm job 7 can never start: PartitionTimeLimit"
-    lease_looks(script, LeaseState.FAILED, why=why, is_refused=True)
+    lease_looks(script, LeaseState.FAILED, why_ended=why, is_refused=True)
     with pytest.raises(AirflowFailException, match=why):
         acquire(run, context)
     assert context["ti"].pushed["machines"] == why
 
 
 def test_a_job_that_is_refused_fails_at_once(run, context, script):
-    script("leases.acquire", JobRefusedError("Slurm refuses the job x: invalid partition: nope"))
+    script("run_leases.acquire", JobRefusedError("Slurm refuses job x: invalid partition: nope"))
     with pytest.raises(AirflowFailException, match="invalid partition: nope"):
         acquire(run, context)
     assert "invalid partition: nope" in context["ti"].pushed["machines"]
 
 
 def test_a_full_site_is_waited_for_without_using_up_a_try(run, context, script):
-    script("leases.acquire", CapacityError("Site 'laptop' has 2 leases open (limits.max_leases)."))
+    script(
+        "run_leases.acquire", CapacityError("Site 'laptop' has 2 leases open (limits.max_leases).")
+    )
     with pytest.raises(TaskDeferred) as deferred:
         acquire(run, context)
     assert isinstance(deferred.value.trigger, RoomTrigger)
@@ -351,7 +357,9 @@ def test_a_full_site_is_waited_for_without_using_up_a_try(run, context, script):
 
 def test_a_full_site_with_a_folder_for_each_user_is_asked_again_seldom(run, context, script):
     """Leases of others lie in folders that are not looked at: there always seems to be room."""
-    script("leases.acquire", CapacityError("Site 'laptop' has 2 leases open (limits.max_leases)."))
+    script(
+        "run_leases.acquire", CapacityError("Site 'laptop' has 2 leases open (limits.max_leases).")
+    )
     role = load_site("slurm-dev").roles["gpu"]
     batch = role.batch.model_copy(update={"submit_as": "ann"})
     roles = dict.fromkeys(run.site.roles, role.model_copy(update={"batch": batch}))
@@ -363,7 +371,7 @@ def test_a_full_site_with_a_folder_for_each_user_is_asked_again_seldom(run, cont
 
 def test_who_has_as_many_leases_as_each_may_waits_for_one_of_these(run, context, script):
     """Not for room in the site, which there is: the task would ask again at once, for ever."""
-    script("leases.acquire", OwnLeasesError("User ann has 1 lease open (limits.leases_user)."))
+    script("run_leases.acquire", OwnLeasesError("User ann has 1 lease open (limits.leases_user)."))
     own = lease_on_disk(run, host=ProcessIdentity.of())
     with pytest.raises(TaskDeferred) as deferred:
         acquire(run, context)
@@ -380,7 +388,7 @@ QUEUES = [QueueFullError("waiting: EC2 has no capacity for m5"), SilentError("EC
 @pytest.mark.parametrize("error", QUEUES)
 def test_a_queue_is_waited_for_also_by_a_lease_that_fills_the_site(run, context, script, error):
     """It has its place; it would wait for itself if it waited for room."""
-    script("leases.acquire", error)
+    script("run_leases.acquire", error)
     with pytest.raises(TaskDeferred) as deferred:
         acquire(run, context)
     assert deferred.value.trigger.max_leases > 1_000_000
@@ -402,7 +410,7 @@ def test_secrets_are_those_of_airflows_connections_and_of_who_triggered(
     told = json.dumps({"conn_type": "http", "login": "me", "password": "hunter2", "extra": extra})
     monkeypatch.setenv("AIRFLOW_CONN_TRACKER", told)
     asked = []
-    script("leases.acquire", LeaseError("enough seen"), asked)
+    script("run_leases.acquire", LeaseError("enough seen"), asked)
     with pytest.raises(AirflowException, match="enough seen"):
         acquire(run, context)
     seen, _role = asked[0]
@@ -423,7 +431,7 @@ def test_secrets_are_those_of_airflows_connections_and_of_who_triggered(
 
 def test_release_closes_the_lease_of_the_steps_role(run, context, script):
     calls = []
-    script("leases.release", None, calls)
+    script("run_leases.release", None, calls)
     ReleaseLeaseOperator(task_id="release", step="train", run_id=run.run_id).execute(context)
     assert [arguments[1] for arguments in calls] == [run.recipe.train.role]
 
@@ -434,7 +442,7 @@ def test_release_closes_the_lease_of_the_steps_role(run, context, script):
 @pytest.fixture
 def running(script):
     """The step has not ended, its lease is ready."""
-    lease = LeaseLook(state=LeaseState.READY, dashboard_url="http://127.0.0.1:8787", why="")
+    lease = LeaseView(**KNOWN, state=LeaseState.READY, dashboard_url="http://127.0.0.1:8787")
     status = StepStatus(state=StepState.RUNNING)
     script("look", Look(final=False, status=status, lease=lease))
 
@@ -465,7 +473,7 @@ def test_a_step_defers_without_a_time_limit(run, context, script, ticket):
 def test_a_short_step_is_collected_without_deferring(run, context, script, ticket):
     script("start_step", ticket)
     script("collect", SUCCEEDED)
-    lease = LeaseLook(state=LeaseState.READY, dashboard_url="http://127.0.0.1:8787", why="")
+    lease = LeaseView(**KNOWN, state=LeaseState.READY, dashboard_url="http://127.0.0.1:8787")
     status = StepStatus(state=StepState.SUCCEEDED)
     script("look", Look(final=True, status=status, lease=lease))
     assert step(run).execute(context) == SUCCEEDED.outputs

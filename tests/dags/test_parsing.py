@@ -16,12 +16,12 @@ import airflow.sdk, airflow.triggers.base
 from airflow.dag_processing.dagbag import DagBag
 before = set(sys.modules)
 bag = DagBag(dag_folder=sys.argv[1], bundle_name="headrace")
-from headrace_airflow.plugin import HeadracePlugin
+from headrace_pages.plugin import PagesPlugin
 print(json.dumps({
     "dags": sorted(bag.dags),
     "all": sorted(sys.modules),
     "added": sorted(set(sys.modules) - before),
-    "pages": [view["href"] for view in HeadracePlugin.external_views],
+    "pages": [view["href"] for view in PagesPlugin.external_views],
 }))
 """
 
@@ -31,7 +31,17 @@ _HEAVY = {
     *("aiobotocore", "obstore", "soundfile", "alembic", "fastapi"),
 }
 
-_LIGHT = {"headrace", "headrace_airflow", "airflow", "antlr4", "asgiref", "filelock", "omegaconf"}
+_LIGHT = {
+    "headrace",
+    "headrace_airflow",
+    "headrace_pages",
+    "headrace_probes",
+    "airflow",
+    "antlr4",
+    "asgiref",
+    "filelock",
+    "omegaconf",
+}
 """Packages that parsing may add to what Airflow imports by itself."""
 
 

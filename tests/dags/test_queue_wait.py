@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from headrace.batch.queue_state import JobRecord
-from headrace.clusters.records import Ending, LeaseSpec
+from headrace.clusters.lease_records import Ending, LeaseSpec
 from headrace.files.atomic import write_record
 from headrace.files.layout import LeaseFolder, SiteFolder
 from headrace.recipe.site import Role

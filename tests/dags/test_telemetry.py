@@ -15,8 +15,8 @@ from airflow.sdk.observability import stats
 from airflow.sdk.observability.metrics.stats_utils import NoStatsLogger, get_stats_factory
 from opentelemetry import metrics, trace
 
+from headrace.execution.step_attempts import Ticket
 from headrace.ledger.ledger import open_ledger
-from headrace.runs.steps import Ticket
 from headrace.states import FailureClass, LeaseState, StepState
 from headrace.steps.mailbox import Failure, StepResult
 from headrace.steps.usage import AttemptUsage
@@ -81,7 +81,7 @@ def test_machines_steps_runs_and_what_they_cost(run, otlp: Collector, monkeypatc
     )
     seen = SimpleNamespace(state=LeaseState.READY, dashboard_url="http://127.0.0.1:8787")
     monkeypatch.setattr(operators, "briefly", lambda *_: seen)
-    monkeypatch.setattr(operators.leases, "note_ready", lambda *_: None)
+    monkeypatch.setattr(operators.run_leases, "note_ready", lambda *_: None)
     acquire = AcquireLeaseOperator(task_id="t", step="train", run_id=run.run_id)
     acquire.execute_complete(CONTEXT, None, lease_id)
 

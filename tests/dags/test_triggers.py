@@ -8,15 +8,16 @@ from dataclasses import asdict, replace
 
 import pytest
 
-from headrace.clusters import overview
-from headrace.clusters.lease_status import write_heartbeat
-from headrace.clusters.records import Ending, HostRecord, LeaseInfo, LeaseSpec
+from headrace.clusters.lease_records import Ending, HostRecord, LeaseInfo, LeaseSpec
+from headrace.clusters.lease_state import write_heartbeat
 from headrace.files.atomic import write_record
 from headrace.files.layout import LeaseFolder
-from headrace.processes import ProcessIdentity
+from headrace.processes.identity import ProcessIdentity
 from headrace.recipe.site import Role
-from headrace.runs import overview as watch
 from headrace.states import LeaseState, StepState
+from headrace.status import lease as leases
+from headrace.status import step as steps
+from headrace.status.step import in_words
 from headrace.steps import mailbox
 from headrace.steps.mailbox import DriverExit, Progress, StepResult, StepSpec, StepStatus
 from headrace_airflow import triggers
@@ -26,7 +27,6 @@ from headrace_airflow.triggers import (
     RoomTrigger,
     StepTrigger,
     WaitingTask,
-    describe,
 )
 from support.written_files import recording
 
@@ -169,14 +169,14 @@ def looks(monkeypatch, number, **seen):
 
     def look_lease(*arguments):
         once_more()
-        return replace(watch.look_lease(*arguments), **seen)
+        return leases.look_lease(*arguments).model_copy(update=seen)
 
     def num_open(*arguments):
         once_more()
-        return overview.num_open(*arguments)
+        return leases.num_open(*arguments)
 
     def look(*arguments):
-        return replace(watch.look(*arguments), lease=look_lease(arguments[0], arguments[2]))
+        return replace(steps.look(*arguments), lease=look_lease(arguments[0], arguments[2]))
 
     monkeypatch.setattr(triggers, "look_lease", look_lease)
     monkeypatch.setattr(triggers, "look", look)
@@ -260,13 +260,13 @@ def status(done, phase, **more):
 
 def test_progress_is_one_readable_line_with_the_metric_first():
     figures = {"val_loss": 0.12304, "loss": 0.2, "samples_per_s": 12345.4, "data_wait": 0.02}
-    line = describe(status(369, "epoch 3/15", rate=41.3, eta_s=130.0, metrics=figures))
+    line = in_words(status(369, "epoch 3/15", rate=41.3, eta_s=130.0, metrics=figures))
     assert line == ("epoch 3/15 · val_loss 0.123 · loss 0.2 · 12,345 samples/s · 41 % · 2 min left")
-    starved = describe(status(1, "epoch 1/2", metrics={"data_wait": 0.31}, eta_s=7200.0))
+    starved = in_words(status(1, "epoch 1/2", metrics={"data_wait": 0.31}, eta_s=7200.0))
     assert starved == "epoch 1/2 · waits for data 31 % · 0 % · 2.0 h left"
     plain = StepStatus(state=StepState.RUNNING, progress=Progress(done=3, unit="shards"), rate=2)
-    assert describe(plain) == "running · 2 shards/s · 3 shards"
-    assert describe(StepStatus(state=StepState.QUEUED)) == "queued"
+    assert in_words(plain) == "running · 2 shards/s · 3 shards"
+    assert in_words(StepStatus(state=StepState.QUEUED)) == "queued"
 
 
 def test_short_epochs_are_told_every_ten_seconds_and_long_ones_every_thirty():

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from headrace.clusters.fleet import Fleet
-from headrace.clusters.scaling import MAX_FAILURES
+from headrace.clusters.pool_policy import MAX_FAILURES
 from headrace.recipe.recipe import RetryPolicy
 from headrace.recipe.suite import SuiteSpec
 from headrace.recipe.train import TrainSpec
@@ -22,6 +22,7 @@ from headrace_airflow.dag_parts import task_defaults
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 EXPLANATIONS = DOCS / "explanations"
+CHANGES = "If you want to change X, open Y"
 
 
 def rows(page: Path, heading: str) -> list[str]:
@@ -42,6 +43,17 @@ def test_what_is_the_same_to_the_bit_is_held_by_tests():
     claims = rows(EXPLANATIONS / "determinism.md", "The same to the bit")
     assert len(claims) >= 10
     assert [row for row in claims if not re.search(r"`test_\w+`[^|]*\|$", row)] == []
+
+
+def test_whoever_wants_to_change_something_is_told_what_to_open_and_what_guards_it():
+    """`test_links.py` sees to it that the files to open exist, and tests of these names."""
+    told = [row.split(" | ") for row in rows(EXPLANATIONS / "architecture.md", CHANGES)]
+    assert len(told) > 40
+    assert [row for row in told if len(row) != 3 or "](../" not in row[1]] == []
+    guards = [(row[0], re.findall(r"`(tests/[\w/.]+|test_\w+\.py)`", row[2])) for row in told]
+    assert [what for what, names in guards if not names] == []
+    paths = {name for _, names in guards for name in names if "/" in name}
+    assert sorted(name for name in paths if not (ROOT / name).exists()) == []
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from headrace.cli.sweep import sweep
+from headrace.cli.suites import sweep
 from headrace.recipe.fit import absolute
 from headrace.recipe.load import load_recipe, load_site, source_of
 from headrace.suites.points import checked, count
-from headrace.suites.sweep_words import as_overrides, parse
+from headrace.suites.values import as_overrides, parse
 
 TEXT = (Path(__file__).parents[2] / "docs" / "how-to" / "run-suites.md").read_text()
 RECIPES = re.findall(r"^<!-- trials: (\d+) -->\n```yaml\n(.*?)^```$", TEXT, re.M | re.S)

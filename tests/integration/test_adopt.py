@@ -9,15 +9,15 @@ import pytest
 import yaml
 
 from headrace.batch.queue_state import intent_of
-from headrace.clusters import client
+from headrace.clusters import lease_client
 from headrace.clusters.lease_jobs import job_name, job_spec
+from headrace.execution.step_attempts import Ticket, collect, start_step
 from headrace.files.atomic import write_record, write_text
 from headrace.files.layout import LeaseFolder, StepFolder
+from headrace.leases import run_leases
 from headrace.ledger.ledger import open_ledger
 from headrace.recipe.load import BUILT_IN
-from headrace.runs import leases
 from headrace.runs.runs import Run, RunRequest, create_run
-from headrace.runs.steps import Ticket, collect, start_step
 from headrace.states import LeaseState, StepState
 from headrace.steps import mailbox
 from support.command_line import headrace
@@ -62,7 +62,7 @@ def test_a_running_step_is_found_again_and_its_lease_closed(
 
     again = _run()  # the same key, as of a DAG run triggered anew under its id
     assert again.run_id == run.run_id
-    assert leases.acquire(again, record.role) == started.lease_id
+    assert run_leases.acquire(again, record.role) == started.lease_id
     step = StepFolder(Path(started.step_folder))
     wait_until(lambda: mailbox.outcome(step), 120, "the step to end")
     attached = start_step(again, "pack")
@@ -90,7 +90,7 @@ def test_a_job_that_was_submitted_and_not_recorded_is_found_by_its_name(
     job_id = slurm.system.submit(job)
     _lose_the_ledger(home, monkeypatch)
     assert f"starting, Slurm job {job_id}" in _headrace("lease", "adopt", "--site", "quick")
-    assert client.state(folder, 0.0) is LeaseState.STARTING
+    assert lease_client.state(folder, 0.0) is LeaseState.STARTING
     assert job_name(folder) == job.name
     _headrace("lease", "close", folder.lease_id, "--site", "quick", "--grace", "0")
     assert slurm.queue() == []
@@ -126,7 +126,7 @@ def test_instances_are_found_again_and_none_is_started_twice(
     result = collect(again, attached) if isinstance(attached, Ticket) else attached
     assert result.state is StepState.SUCCEEDED
     assert len(ec2_sim.requests) == len(ec2_sim.instances) == 1
-    leases.release(again, "cpu", "enough")
+    run_leases.release(again, "cpu", "enough")
     assert ec2_sim.alive() == []
     assert open_ledger().active_leases() == ()
 

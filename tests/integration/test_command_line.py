@@ -40,6 +40,8 @@ def commands(group: Any = None, path: tuple[str, ...] = ()) -> dict[tuple[str, .
     group = group or typer.main.get_command(build())
     found = {}
     for name, command in group.commands.items():
+        if command.hidden:  # the old name of another one
+            continue
         inner = getattr(command, "commands", None)
         found |= commands(command, (*path, name)) if inner else {(*path, name): command}
     return found

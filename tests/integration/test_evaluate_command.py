@@ -69,7 +69,10 @@ def test_checkpoints_are_evaluated_while_training_goes_on(place: Place) -> None:
     watching = begun(place, "evaluate", record.run_id, "--watch", "evaluate.split=val")
     wait_until(lambda: len(evaluated()) == 2, _LONG_S, "two checkpoints to be evaluated")
     assert training.poll() is None
-    seen = [lease["running"] for lease in json.loads(place.shown("top", "--json").stdout)]
+    seen = [
+        lease["running"]
+        for lease in json.loads(place.shown("lease", "list", "--watch", "--json").stdout)
+    ]
     assert sorted(seen) == [["evaluate"], ["train"]]
     assert "· running\n" in place.shown("status", record.run_id).stdout
     watching.kill()

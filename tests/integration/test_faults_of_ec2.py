@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from headrace.batch.queue_state import read_state
-from headrace.clusters import client
+from headrace.clusters import lease_client
 from headrace.clusters.fleet import Fleet
-from headrace.clusters.overview import view
 from headrace.files.layout import LeaseFolder
 from headrace.recipe.site import Role
 from headrace.states import LeaseState
+from headrace.status.lease import lease_view
 from support import fleet_functions
 from support.ec2_sim import Ec2Sim, name_of
 from support.leases import START_TIMEOUT_S, opened, start
@@ -32,7 +32,7 @@ def site(tmp_path: Path, headrace_home: Path, ec2_sim: Ec2Sim) -> Iterator[Path]
     yield tmp_path
     ec2_sim.is_silent = False
     for folder in (tmp_path / "leases").glob("*/spec.json"):
-        client.end(LeaseFolder(folder.parent), grace_s=20)
+        lease_client.end(LeaseFolder(folder.parent), grace_s=20)
 
 
 def test_two_leases_wait_for_capacity_and_go_on_while_ec2_is_silent(site: Path, ec2_sim: Ec2Sim):
@@ -42,7 +42,7 @@ def test_two_leases_wait_for_capacity_and_go_on_while_ec2_is_silent(site: Path, 
     one, other = (opened(site, role, lease_id=each) for each in ("demo-1", "demo-11"))
 
     def capacity_comes() -> None:
-        if "no capacity for m5.large in us-east-1a" in view(one).waits_for:
+        if "no capacity for m5.large in us-east-1a" in lease_view(one).waits_for:
             ec2_sim.refuse = None
 
     with Fleet.open(one) as fleet, Fleet.open(other) as idle:
@@ -52,18 +52,18 @@ def test_two_leases_wait_for_capacity_and_go_on_while_ec2_is_silent(site: Path, 
         work = fleet.map(fleet_functions.work_for, [0.1] * 60)
         done = dict(next(work) for _ in range(4))
         ec2_sim.is_silent = True
-        client.request_close(other, "enough")
+        lease_client.request_close(other, "enough")
         wait_until(other.closed.exists, _GONE_WITHIN_S, "the other lease to close")
-        assert client.why_ended(other) == "enough"
+        assert lease_client.why_ended(other) == "enough"
         wait_until(lambda: gone not in ec2_sim.alive(), _GONE_WITHIN_S, "its instance to end")
         assert len(done | dict(work)) == 60
-        assert client.state(one, 15.0) is LeaseState.READY
+        assert lease_client.state(one, 15.0) is LeaseState.READY
         wait_until(lambda: _failures(one) >= 3, _GONE_WITHIN_S, "more questions without answer")
         told = "".join(x.log.read_text() for x in (one, other)).count("asked again later")
         assert told <= _failures(one) + 1  # botocore's own repetitions, and ticks, are not told
         ec2_sim.terminate(kept, "Server.InternalError")
         ec2_sim.is_silent = False
-        wait_until(lambda: view(one).ended, _GONE_WITHIN_S, "the pool to see it")
+        wait_until(lambda: lease_view(one).ended, _GONE_WITHIN_S, "the pool to see it")
         assert fleet.nodes(1, START_TIMEOUT_S)
     started = [name_of(each) for each in ec2_sim.instances]
     assert len(started) == len(set(started)) == 3
@@ -78,16 +78,18 @@ def test_a_member_that_never_joins_is_named_and_the_whole_gang_ends(site: Path, 
     folder = start(site, role.model_copy(update={"batch": batch}))
     wait_until(lambda: len(ec2_sim.alive()) == 2, _GONE_WITHIN_S, "the instances")
     _, second = sorted(ec2_sim.alive(), key=lambda each: int(each.ami_launch_index))
-    assert client.state(folder, 15.0) is LeaseState.STARTING  # the control side looks now and then
+    assert (
+        lease_client.state(folder, 15.0) is LeaseState.STARTING
+    )  # the control side looks now and then
     ec2_sim.boot_s = 0.0
     wait_until(folder.closed.exists, START_TIMEOUT_S, "the gang to be given up")
-    assert client.state(folder, 15.0) is LeaseState.FAILED
-    assert "nodes were there after 15 s; no worker came from" in client.why_ended(folder)
-    assert second.id in client.why_ended(folder)
-    bad = client.bad_nodes(folder)
+    assert lease_client.state(folder, 15.0) is LeaseState.FAILED
+    assert "nodes were there after 15 s; no worker came from" in lease_client.why_ended(folder)
+    assert second.id in lease_client.why_ended(folder)
+    bad = lease_client.bad_nodes(folder)
     assert bad is not None
     assert second.id in bad.nodes
-    client.end(folder)
+    lease_client.end(folder)
     wait_until(lambda: not ec2_sim.alive(), _GONE_WITHIN_S, "all instances to end")
 
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from headrace.clusters import client
+from headrace.clusters import lease_client
+from headrace.clusters.lease_records import HostRecord
 from headrace.clusters.local import marked
-from headrace.clusters.records import HostRecord
 from headrace.errors import SiteError, UnknownNameError
 from headrace.files.atomic import read_record
 from headrace.files.layout import LeaseFolder, RunFolder
@@ -21,10 +21,10 @@ from headrace.recipe.load import load_site
 from headrace.recipe.site import Role
 from headrace.runs.runs import run_of_folder
 from headrace.states import LeaseState, StepState
+from headrace.status.run import facts_of
 from headrace.steps import mailbox
-from headrace.views.facts import facts_of
 from support import command_line
-from support.leases import opened, submit_probe
+from support.leases import opened, submit_look
 from support.waiting import wait_until
 
 Headrace = Callable[..., str]
@@ -46,13 +46,13 @@ def headrace(headrace_home: Path) -> Headrace:
 def lease(headrace_home: Path) -> Iterator[LeaseFolder]:
     folder = opened(headrace_home, Role(kind="gang", nodes=1), lease_id="demo-gpu-1")
     yield folder
-    client.end(folder)
+    lease_client.end(folder)
 
 
 def test_seen_entered_and_closed(headrace: Headrace, lease: LeaseFolder) -> None:
-    info = client.info(lease)
+    info = lease_client.info(lease)
     assert info is not None
-    step = submit_probe(lease)
+    step = submit_look(lease)
     wait_until(lambda: mailbox.outcome(step), 120, "the step to end")
 
     table = headrace("list")
@@ -82,7 +82,7 @@ def test_reap_ends_what_a_killed_host_left(headrace: Headrace, lease: LeaseFolde
     host = read_record(lease.host, HostRecord)
     assert host is not None
     psutil.Process(host.process.pid).kill()
-    wait_until(lambda: client.state(lease, 20) is LeaseState.LOST, 90, "the loss to be seen")
+    wait_until(lambda: lease_client.state(lease, 20) is LeaseState.LOST, 90, "the loss to be seen")
     assert "demo-gpu-1: The lease's host" in headrace("reap")
     assert headrace("reap") == "Nothing to reap.\n"
 

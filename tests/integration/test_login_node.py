@@ -11,7 +11,7 @@ import pytest
 from headrace.batch.jobs import JobSpec
 from headrace.batch.slurm import Slurm
 from headrace.batch.ssh import SshCommands, master_command
-from headrace.clusters import client
+from headrace.clusters import lease_client
 from headrace.errors import AmbiguousSubmitError, BatchError, LoginError
 from headrace.recipe.batch import Login
 from headrace.recipe.site import Role
@@ -141,10 +141,10 @@ def test_a_gang_through_a_login_node(slurm: DevSlurm, login_node: LoginNode, tmp
         }
     )
     folder = opened(tmp_path, role)
-    info = client.info(folder)
+    info = lease_client.info(folder)
     assert info is not None
     assert list(info.job_ids) == slurm.queue()
-    client.end(folder)
+    lease_client.end(folder)
     assert slurm.queue() == []
     assert login_node.num_connections == 1
 

@@ -29,7 +29,7 @@ _TRIGGERED = """
 import json, sys
 from headrace.errors import HeadraceError
 from headrace.ledger.ledger import open_ledger
-from headrace.runs.execute import execute
+from headrace.execution.execute import execute
 from headrace.runs.runs import RunRequest, create_run
 from headrace.states import LeaseState
 

@@ -12,20 +12,20 @@ from typing import Any
 import pytest
 import yaml
 
-from headrace.clusters import client
+from headrace.clusters import lease_client
 from headrace.clusters.backends import backend
 from headrace.errors import JobRefusedError
+from headrace.execution.execute import execute
 from headrace.files.layout import SiteFolder
 from headrace.ledger.ledger import open_ledger
-from headrace.ledger.records import AttemptRecord
+from headrace.ledger.rows import AttemptRecord
 from headrace.recipe.load import BUILT_IN
 from headrace.recipe.site import Role
-from headrace.runs.bad_nodes import bad_nodes
-from headrace.runs.execute import execute
-from headrace.runs.overview import overview
 from headrace.runs.provenance import process_owner
 from headrace.runs.runs import Run, RunRequest, create_run
 from headrace.states import FailureClass, LeaseState, StepState
+from headrace.status.lease import bad_nodes
+from headrace.status.run_details import run_details
 from support.command_line import headrace
 from support.container_image import why_not
 from support.leases import lease_spec, opened, wait_for_state
@@ -92,7 +92,7 @@ def test_a_python_that_is_not_there_is_told_after_two_jobs(home: Path):
     assert second.failure_class is FailureClass.USER_ERROR
     assert second.message.startswith(missing)
     assert "no node is at fault" in second.message
-    assert overview(run.run_id).state is StepState.FAILED
+    assert run_details(run.run_id).state is StepState.FAILED
     assert_no_node_is_blamed(run)
 
 
@@ -115,7 +115,7 @@ def test_a_role_of_a_later_step_that_is_refused_is_told_before_anything_is_packe
     assert lease.state is LeaseState.FAILED
     assert "invalid partition specified: nope" in lease.why_ended
     assert open_ledger().attempts(run.run_id) == ()
-    assert "invalid partition specified: nope" in overview(run.run_id).why
+    assert "invalid partition specified: nope" in run_details(run.run_id).why
     for command in (["status", run.run_id], ["runs"]):
         shown = headrace(*command).output
         assert "The jobs of role gpu can never start" in shown, command
@@ -138,19 +138,19 @@ def test_nodes_that_are_down_for_now_are_no_refusal(home: Path, slurm: DevSlurm)
 def test_an_option_with_spaces_reaches_slurm_whole(tmp_path: Path, slurm: DevSlurm):
     role = Role(**_GANG, batch={**_BATCH, "options": ("--comment=two words",)})
     folder = SiteFolder(tmp_path).lease("spaced-1")
-    client.start(folder, lease_spec(folder, role))
-    job_id = client.find_job(folder).split()[-1]
+    lease_client.start(folder, lease_spec(folder, role))
+    job_id = lease_client.find_job(folder).split()[-1]
     told = slurm.run("squeue", "--noheader", f"--jobs={job_id}", "--Format=comment:50")
     assert told.strip() == "two words"
-    client.end(folder)
+    lease_client.end(folder)
 
 
 def test_who_cancelled_a_job_is_told_in_place_of_the_signal(tmp_path: Path, slurm: DevSlurm):
     folder = opened(tmp_path, Role(**_GANG, batch=_BATCH), lease_id="cancelled-1")
-    slurm.run("scancel", client.find_job(folder).split()[-1])
+    slurm.run("scancel", lease_client.find_job(folder).split()[-1])
     wait_for_state(folder, LeaseState.CLOSED, LEAVING_S)
-    cause = wait_until(lambda: client.cause(folder), LEAVING_S, "the cause", poll_s=0.5)
+    cause = wait_until(lambda: lease_client.cause(folder), LEAVING_S, "the cause", poll_s=0.5)
     assert "ended: cancelled" in cause.why
-    assert client.why_ended(folder) == cause.why
-    assert "SIGTERM" not in client.why_ended(folder)
-    client.end(folder)
+    assert lease_client.why_ended(folder) == cause.why
+    assert "SIGTERM" not in lease_client.why_ended(folder)
+    lease_client.end(folder)

@@ -11,18 +11,18 @@ from typing import Any
 import psutil
 import pytest
 
-from headrace.clusters import client
+from headrace.clusters import lease_client
 from headrace.clusters.fleet import Fleet
+from headrace.clusters.lease_records import HostRecord
 from headrace.clusters.local import marked
-from headrace.clusters.overview import view
-from headrace.clusters.records import HostRecord
 from headrace.files.atomic import read_record
 from headrace.files.layout import LeaseFolder
 from headrace.recipe.site import Role
 from headrace.states import FailureClass, LeaseState
+from headrace.status.lease import lease_view
 from support import fleet_functions
 from support.fake_queues.commands import FakeQueue, fake_queue
-from support.leases import START_TIMEOUT_S, opened, submit_probe, wait_for_state
+from support.leases import START_TIMEOUT_S, opened, submit_look, wait_for_state
 from support.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(180)
@@ -50,8 +50,8 @@ def test_a_gang_opens_works_and_leaves_nothing(
     """pains 15, 22: one allocation of N nodes, which leaves the queue with its lease."""
     folder = opened(tmp_path / "site", _role(backend))
     _works(folder, queue, backend)
-    client.end(folder, grace_s=20, reason="the test is over")
-    assert client.state(folder, 15) is LeaseState.CLOSED
+    lease_client.end(folder, grace_s=20, reason="the test is over")
+    assert lease_client.state(folder, 15) is LeaseState.CLOSED
     _nothing_is_left(folder, queue)
     assert len(queue.jobs()) == 1
 
@@ -69,11 +69,11 @@ def test_a_gang_whose_job_is_deleted_by_hand_is_lost_and_says_why(
     psutil.Process(host.process.pid).suspend()  # it cannot say goodbye
     assert queue.commands.run(("qdel", f"{job['number']}.fakepbs")).code == 0
     wait_for_state(folder, LeaseState.LOST, START_TIMEOUT_S)
-    cause = client.cause(folder)
+    cause = lease_client.cause(folder)
     assert cause is not None
     assert f"PBS job {job['number']}.fakepbs ended: cancelled" in cause.why
     assert cause.failure_class is FailureClass.LOST
-    client.end(folder)
+    lease_client.end(folder)
     _nothing_is_left(folder, queue)
 
 
@@ -109,8 +109,8 @@ def test_a_pool_grows_loses_a_node_and_shrinks_to_nothing(
         fleet.nodes(2, START_TIMEOUT_S)
         assert len(queue.jobs()) == hosts + 3
     wait_until(lambda: len(_living(queue)) == hosts, GONE_WITHIN_S, "all nodes to be given back")
-    assert client.state(folder, 15) is LeaseState.READY
-    client.end(folder, grace_s=20, reason="the test is over")
+    assert lease_client.state(folder, 15) is LeaseState.READY
+    lease_client.end(folder, grace_s=20, reason="the test is over")
     _nothing_is_left(folder, queue)
 
 
@@ -130,15 +130,15 @@ def test_a_node_on_which_jobs_fail_is_left_out_or_at_least_named(
     if Role(backend=backend).leaves_nodes_out:
         with Fleet.open(folder) as fleet:
             fleet.nodes(2, START_TIMEOUT_S)
-        assert [each.node for each in view(folder).avoids] == ["fake1"]
-        assert view(folder).bad_nodes == ("fake1",)
+        assert [each.node for each in lease_view(folder).avoids] == ["fake1"]
+        assert lease_view(folder).bad_nodes == ("fake1",)
     else:
-        submit_probe(folder)
+        submit_look(folder)
         wait_for_state(folder, LeaseState.FAILED, START_TIMEOUT_S)
-        assert view(folder).takes_all == "PBS cannot leave nodes out"
-        assert "3 jobs in a row came to nothing" in view(folder).why_ended
-    assert {each.host for each in view(folder).ended} == {"fake1"}
-    client.end(folder, grace_s=20, reason="the test is over")
+        assert lease_view(folder).takes_all == "PBS cannot leave nodes out"
+        assert "3 jobs in a row came to nothing" in lease_view(folder).why_ended
+    assert {each.host for each in lease_view(folder).ended} == {"fake1"}
+    lease_client.end(folder, grace_s=20, reason="the test is over")
     _nothing_is_left(folder, queue)
 
 
@@ -164,7 +164,7 @@ def _role(backend: str, **changes: Any) -> Role:
 
 
 def _works(folder: LeaseFolder, queue: FakeQueue, backend: str) -> None:
-    info = client.info(folder)
+    info = lease_client.info(folder)
     assert info is not None
     (job,) = queue.jobs()
     assert [each.partition(".")[0] for each in info.job_ids] == [job["number"]]

@@ -14,16 +14,16 @@ import numpy as np
 import pytest
 
 from headrace.clusters.lease_jobs import job_name
+from headrace.execution.execute import execute
 from headrace.ledger.ledger import open_ledger
-from headrace.ledger.records import AttemptRecord
+from headrace.ledger.rows import AttemptRecord
 from headrace.objects.store import read_manifest_at
 from headrace.recipe.site import StoreOptions
-from headrace.runs.execute import execute
 from headrace.runs.provenance import process_owner
 from headrace.runs.runs import Run, RunRequest, create_run
 from headrace.staging.peers import PeerGroup
 from headrace.states import StepState
-from headrace.training.step import train
+from headrace.training.train_step import train
 from support.bad_input import Place
 from support.net_hosts import DATA, NetHosts
 from support.s3_faults import Faults, faulty

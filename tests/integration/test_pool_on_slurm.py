@@ -10,18 +10,18 @@ from typing import Any
 import psutil
 import pytest
 
-from headrace.clusters import client
+from headrace.clusters import lease_client
 from headrace.clusters.fleet import Fleet
+from headrace.clusters.lease_records import HostRecord
 from headrace.clusters.node_marks import spans_of
-from headrace.clusters.overview import view
-from headrace.clusters.records import HostRecord
 from headrace.files.atomic import read_record
 from headrace.files.layout import LeaseFolder, SiteFolder
 from headrace.recipe.site import Role
 from headrace.states import LeaseState
-from headrace.suites.step import run_suite
+from headrace.status.lease import lease_view as view
+from headrace.suites.suite_step import run_suite
 from support import fleet_functions
-from support.leases import START_TIMEOUT_S, lease_spec, opened, submit_probe, wait_for_state
+from support.leases import START_TIMEOUT_S, lease_spec, opened, submit_look, wait_for_state
 from support.paced_run import Waiting, until
 from support.scripted_trials import Listed, executions, suite_context, work
 from support.slurm_dev import DevSlurm
@@ -37,7 +37,7 @@ def site(tmp_path: Path, headrace_home: Path) -> Iterator[Path]:
     """A site's folder; all leases in it are ended afterwards."""
     yield tmp_path
     for folder in (tmp_path / "leases").glob("*/spec.json"):
-        client.end(LeaseFolder(folder.parent), grace_s=20)
+        lease_client.end(LeaseFolder(folder.parent), grace_s=20)
 
 
 def test_grows_loses_half_its_nodes_and_shrinks_to_nothing(site: Path, slurm: DevSlurm):
@@ -61,7 +61,7 @@ def test_grows_loses_half_its_nodes_and_shrinks_to_nothing(site: Path, slurm: De
         fleet.nodes(4, START_TIMEOUT_S)
         assert sorted(set(slurm.queue()) - set(jobs)) != []
     wait_until(lambda: not slurm.queue(), GONE_WITHIN_S, "an empty queue", poll_s=0.3)
-    assert client.state(folder, 15) is LeaseState.READY
+    assert lease_client.state(folder, 15) is LeaseState.READY
     wait_until(lambda: not view(folder).jobs, GONE_WITHIN_S, "the host to see it")
     with Fleet.open(folder) as fleet:  # and again
         assert fleet.nodes(1, START_TIMEOUT_S)[0].name == "node-0"
@@ -102,9 +102,9 @@ def test_no_job_outlives_a_killed_host(site: Path, slurm: DevSlurm, host: str):
             assert record is not None
             psutil.Process(record.process.pid).kill()
             wait_for_state(folder, LeaseState.LOST, 90)
-            client.end(folder)
+            lease_client.end(folder)
         wait_until(lambda: slurm.queue() == [blocker], GONE_WITHIN_S, "the jobs to end", poll_s=0.3)
-        assert client.state(folder, 0) is LeaseState.LOST
+        assert lease_client.state(folder, 0) is LeaseState.LOST
     finally:
         slurm.run("scancel", blocker)
 
@@ -121,7 +121,7 @@ def test_jobs_that_die_at_once_stop_the_pool_and_tell_why(site: Path, slurm: Dev
     """pains 20: a few, with pauses, not a loop; and no node is to blame."""
     folder = opened(site, _role(nodes=2, batch={"prologue": ["echo no such module; exit 7"]}))
     _ask_until_failed(folder)
-    why = client.why_ended(folder)
+    why = lease_client.why_ended(folder)
     assert re.match("[3-5] jobs in a row came to nothing; last: Slurm job ", why)
     assert "failed: NonZeroExitCode\nno such module" in why
     assert len(list(folder.jobs.glob("*.log"))) <= 6
@@ -165,7 +165,7 @@ def test_bad_nodes_are_taken_all_the_same_where_there_are_no_others(site: Path, 
     twice = f"echo >> {site}/tries; [ $(wc -l < {site}/tries) -gt 2 ] || exit 7"
     role = _role(nodes=1, keep_nodes=0.5, batch={"prologue": [twice]})
     spec = lease_spec(folder, role)
-    client.start(folder, spec.model_copy(update={"exclude": ("node1", "node2", "node4")}))
+    lease_client.start(folder, spec.model_copy(update={"exclude": ("node1", "node2", "node4")}))
     wait_for_state(folder, LeaseState.READY, START_TIMEOUT_S)
     with Fleet.open(folder) as fleet:
         fleet.nodes(1, START_TIMEOUT_S)
@@ -182,7 +182,7 @@ def test_a_bad_node_is_taken_back_when_the_others_are_drained(site: Path, slurm:
     try:
         folder = SiteFolder(site).lease("stuck-1")
         spec = lease_spec(folder, _role(nodes=1, keep_nodes=0.5))
-        client.start(folder, spec.model_copy(update={"exclude": ("node1",)}))
+        lease_client.start(folder, spec.model_copy(update={"exclude": ("node1",)}))
         wait_for_state(folder, LeaseState.READY, START_TIMEOUT_S)
         with Fleet.open(folder) as fleet:
             fleet.nodes(1, START_TIMEOUT_S)
@@ -223,7 +223,7 @@ def test_work_goes_on_when_nodes_are_preempted_and_out_of_time(site: Path, slurm
     assert causes == ["preempted", "preempted", "timed out"]
     assert view(folder).avoids == ()
     wait_until(lambda: not slurm.queue(), GONE_WITHIN_S, "an empty queue", poll_s=0.3)
-    assert client.state(folder, 15) is LeaseState.READY
+    assert lease_client.state(folder, 15) is LeaseState.READY
 
 
 def _bad(node: str) -> str:
@@ -231,7 +231,7 @@ def _bad(node: str) -> str:
 
 
 def _ask_until_failed(folder: LeaseFolder) -> None:
-    submit_probe(folder)
+    submit_look(folder)
     wait_for_state(folder, LeaseState.FAILED, START_TIMEOUT_S)
 
 

@@ -9,17 +9,17 @@ from typing import Any
 
 import pytest
 
-from headrace.clusters import client, preflight
+from headrace.clusters import lease_client, preflight
 from headrace.clusters.fleet import Fleet
-from headrace.clusters.records import BadNodes, LeaseSpec
+from headrace.clusters.lease_records import BadNodes, LeaseSpec
 from headrace.files.atomic import read_record
 from headrace.files.layout import LeaseFolder, SiteFolder
-from headrace.probes.records import ProbeRecord
 from headrace.recipe.site import Role, Tier
 from headrace.states import LeaseState, StepState
 from headrace.steps import mailbox
+from headrace_probes.probe_records import ProbeRecord
 from support import container_image
-from support.leases import START_TIMEOUT_S, lease_spec, submit_probe, wait_for_state
+from support.leases import START_TIMEOUT_S, lease_spec, submit_look, wait_for_state
 from support.slurm_dev import DevSlurm
 from support.waiting import wait_until
 
@@ -40,14 +40,14 @@ def test_a_bad_node_is_named_with_the_reason(tmp_path: Path, slurm: DevSlurm):
     program.chmod(0o755)
     role = _gang(gpus_per_node=2, prologue=[f"export PATH={program.parent}:$PATH"])
     folder = SiteFolder(tmp_path).lease("bad-1")
-    client.start(folder, _spec(folder, role))
+    lease_client.start(folder, _spec(folder, role))
     wait_for_state(folder, LeaseState.FAILED, START_TIMEOUT_S)
-    told = client.why_ended(folder)
+    told = lease_client.why_ended(folder)
     assert "found 1 bad node: node2: GPUs: nvidia-smi shows 1 of 2" in told
     bad = read_record(folder.bad_nodes, BadNodes)
     assert bad is not None
     assert bad.nodes == ("node2",)
-    client.end(folder)
+    lease_client.end(folder)
 
 
 IN_CONTAINER = pytest.mark.skipif(bool(container_image.why_not()), reason=container_image.why_not())
@@ -63,14 +63,14 @@ def test_workers_run_in_the_container_and_the_host_outside(
     looked = [each.name for report in preflight.reports(folder) for each in report.checks]
     assert looked == ["GPUs", "tiers", "locks", "container", "all-reduce"] * 2
     _check_that_a_probe_measures_inside(folder)
-    client.end(folder)
-    assert client.state(folder, 0) is LeaseState.CLOSED
+    lease_client.end(folder)
+    assert lease_client.state(folder, 0) is LeaseState.CLOSED
 
 
 def _check_that_a_probe_measures_inside(lease: LeaseFolder) -> None:
     """On both nodes together, from inside the container; its start from outside."""
     options = {"only": ["network", "container"], "quick": True}
-    step = submit_probe(lease, nodes=2, probe=options)
+    step = submit_look(lease, nodes=2, kind="probe", options=options)
     wait_until(lambda: mailbox.outcome(step), START_TIMEOUT_S, "the probe to end")
     result = mailbox.outcome(step)
     assert result is not None
@@ -94,8 +94,8 @@ def test_nodes_of_a_pool_run_in_the_container(
     folder = _works_inside(tmp_path, role, timeout_s=START_TIMEOUT_S)
     (report,) = preflight.reports(folder)
     assert [each.name for each in report.checks] == ["GPUs", "tiers", "locks", "container"]
-    client.end(folder)
-    assert client.state(folder, 0) is LeaseState.CLOSED
+    lease_client.end(folder)
+    assert lease_client.state(folder, 0) is LeaseState.CLOSED
 
 
 def _container(folder: Path) -> dict[str, Any]:
@@ -114,7 +114,7 @@ def _works_inside(site: Path, role: Role, timeout_s: float) -> LeaseFolder:
         timeout_s: Longest wait for nodes once it is ready.
     """
     folder = SiteFolder(site).lease("contained-1")
-    client.start(folder, _spec(folder, role))
+    lease_client.start(folder, _spec(folder, role))
     wait_for_state(folder, LeaseState.READY, START_TIMEOUT_S)
     assert not Path(container_image.MARK).exists()
     with Fleet.open(folder) as fleet:
@@ -128,10 +128,10 @@ def _works_inside(site: Path, role: Role, timeout_s: float) -> LeaseFolder:
 def test_a_container_that_does_not_start_is_told(tmp_path: Path, slurm: DevSlurm):
     missing = {"runtime": "charliecloud", "image": str(tmp_path / "nope"), "python": sys.executable}
     folder = SiteFolder(tmp_path).lease("missing-1")
-    client.start(folder, _spec(folder, _gang(nodes=1, container=missing)))
+    lease_client.start(folder, _spec(folder, _gang(nodes=1, container=missing)))
     wait_for_state(folder, LeaseState.FAILED, START_TIMEOUT_S)
-    assert "container: it ended with code 1: ch-run" in client.why_ended(folder)
-    client.end(folder)
+    assert "container: it ended with code 1: ch-run" in lease_client.why_ended(folder)
+    lease_client.end(folder)
 
 
 def _gang(nodes: int = 2, **batch: Any) -> Role:

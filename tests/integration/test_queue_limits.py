@@ -11,7 +11,7 @@ import pytest
 
 from headrace.batch.jobs import JobSpec
 from headrace.batch.submission_gate import SubmissionGate
-from headrace.clusters import client
+from headrace.clusters import lease_client
 from headrace.errors import QueueFullError, SubmitLimitError
 from headrace.files.layout import SiteFolder
 from headrace.recipe.batch import Batch
@@ -61,24 +61,24 @@ def test_a_lease_that_waits_for_its_turn_says_so(slurm: DevSlurm, tmp_path: Path
     first, second = site.lease("first-1"), site.lease("second-1")
     blocker = slurm.run("sbatch", "--parsable", "--output=/dev/null", "--exclusive", "--nodes=4",
                         "--wrap=sleep 60").strip()  # fmt: skip
-    client.start(first, lease_spec(first, role))
+    lease_client.start(first, lease_spec(first, role))
     for _ in range(2):
         with pytest.raises(QueueFullError, match="site limit of 1 jobs"):
-            client.start(second, lease_spec(second, role))
-    assert client.state(second, 0.0) is LeaseState.STARTING
-    assert client.waiting_for(second) == "waiting: site limit of 1 jobs"
-    client.end(first, reason="not needed")
+            lease_client.start(second, lease_spec(second, role))
+    assert lease_client.state(second, 0.0) is LeaseState.STARTING
+    assert lease_client.waiting_for(second) == "waiting: site limit of 1 jobs"
+    lease_client.end(first, reason="not needed")
 
     def started() -> bool:
         try:
-            client.start(second, lease_spec(second, role))
+            lease_client.start(second, lease_spec(second, role))
         except QueueFullError:
             return False
         return True
 
     wait_until(started, 90, "the first job to be gone", poll_s=0.2)
-    assert "Slurm job" in client.waiting_for(second)
-    client.end(second, reason="not needed")
+    assert "Slurm job" in lease_client.waiting_for(second)
+    lease_client.end(second, reason="not needed")
     assert slurm.queue() == [blocker]
     slurm.run("scancel", blocker)
 

@@ -16,26 +16,27 @@ import yaml
 
 from headrace.batch import ec2_api
 from headrace.batch.machines import Machine, Price
-from headrace.clusters import client
+from headrace.checkpoints import files as checkpoints
+from headrace.checkpoints.files import step_of
+from headrace.clusters import lease_client
 from headrace.clusters.fleet import Fleet
-from headrace.clusters.overview import view
+from headrace.clusters.lease_records import HostRecord, Waiting
 from headrace.clusters.pages import pages_of
-from headrace.clusters.records import HostRecord, Waiting
 from headrace.errors import BudgetError
+from headrace.execution import execute
 from headrace.files.atomic import read_record
 from headrace.files.layout import LeaseFolder
-from headrace.ledger.records import AttemptRecord
+from headrace.ledger.rows import AttemptRecord
 from headrace.recipe.load import BUILT_IN
 from headrace.recipe.recipe import RetryPolicy
 from headrace.recipe.site import Role
-from headrace.runs import budget, costs, execute, site_machines
+from headrace.runs import budget, costs, site_machines
 from headrace.states import LeaseState, StepState
-from headrace.training import checkpoints
-from headrace.training.checkpoints import step_of
+from headrace.status.lease import lease_view as view
 from support import fleet_functions, paced_run
 from support.command_line import headrace
 from support.ec2_sim import Ec2Sim, name_of
-from support.leases import START_TIMEOUT_S, opened, submit_probe, wait_for_state
+from support.leases import START_TIMEOUT_S, opened, submit_look, wait_for_state
 from support.paced_run import PacedRun, until
 from support.s3_servers import KEY, SECRET
 from support.training import CODE, weights_here
@@ -84,7 +85,7 @@ def site(tmp_path: Path, headrace_home: Path, ec2_sim: Ec2Sim) -> Iterator[Path]
     """A site's folder; all leases in it are ended afterwards."""
     yield tmp_path
     for folder in (tmp_path / "leases").glob("*/spec.json"):
-        client.end(LeaseFolder(folder.parent), grace_s=20)
+        lease_client.end(LeaseFolder(folder.parent), grace_s=20)
 
 
 def test_same_weights_as_here_though_ec2_was_silent_and_members_of_the_gang_were_taken_away(
@@ -126,7 +127,7 @@ def test_same_weights_as_here_though_ec2_was_silent_and_members_of_the_gang_were
             record = read_record(waiting, Waiting)
             asked |= set() if record is None else {record.at}
             yield
-        assert "EC2 says 503: " in client.waiting_for(LeaseFolder(waiting.parent))
+        assert "EC2 says 503: " in lease_client.waiting_for(LeaseFolder(waiting.parent))
         ec2_sim.is_silent = False
         yield from paced.held_at(TAKEN_AT)
         pages = pages_of(paced.lease())  # as Airflow's pages ask for them
@@ -292,7 +293,7 @@ def test_instances_that_never_ran_anything_are_reaped(
     """pains 22: a wrong image, and host and guards were killed; nothing on the node ends it."""
     ec2_sim.boots = False
     folder = opened(home / "aws", Role(**_role(ec2_sim, kind="pool")))
-    submit_probe(folder)
+    submit_look(folder)
     wait_until(ec2_sim.alive, START_TIMEOUT_S, "an instance")
     _assert_requests_are_closed(ec2_sim, *(file.read_text() for file in folder.tls.iterdir()))
     (instance,) = ec2_sim.alive()
@@ -304,7 +305,7 @@ def test_instances_that_never_ran_anything_are_reaped(
         f"instance {instance.id} (m5.large in us-east-1a) of lease demo-1: ended" in reaped.stdout
     )
     assert (ec2_sim.alive(), ec2_sim.volumes()) == ([], [])
-    client.end(folder)
+    lease_client.end(folder)
 
 
 def test_the_plan_shows_the_requests_and_what_instances_run(home: Path, ec2_sim: Ec2Sim):

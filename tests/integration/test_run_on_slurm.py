@@ -16,22 +16,22 @@ import slurm_dev
 import yaml
 
 from headrace.batch.slurm_queues import parse_limit
-from headrace.clusters import client
+from headrace.clusters import lease_client
 from headrace.clusters.fleet import Fleet
-from headrace.clusters.overview import view
 from headrace.clusters.pages import pages_of
+from headrace.execution.execute import execute, previews
 from headrace.files.layout import SiteFolder
+from headrace.leases import run_leases
 from headrace.ledger.ledger import open_ledger
-from headrace.ledger.records import AttemptRecord
+from headrace.ledger.rows import AttemptRecord
 from headrace.recipe.load import BUILT_IN, load_recipe, load_site
 from headrace.recipe.site import Role
-from headrace.runs import leases
 from headrace.runs.costs import run_cost
-from headrace.runs.execute import execute, previews
 from headrace.runs.provenance import process_owner
 from headrace.runs.runs import Run, RunRequest, create_run
 from headrace.runs.walltime import DEFAULT_S
 from headrace.states import FailureClass, LeaseState, StepState
+from headrace.status.lease import lease_view as view
 from support.documents import NEEDS_SLURM, Reader, blocks
 from support.leases import START_TIMEOUT_S, lease_spec, opened, wait_for_state
 from support.secret_sweep import check_only_in, digest_of, files_with, told_by
@@ -168,7 +168,7 @@ def test_the_tutorial_can_be_followed(
 
 def _check_that_the_next_lease_is_shorter(earlier: Run, slurm: DevSlurm) -> None:
     """What `headrace plan` tells of the time limit, and what Slurm then gets."""
-    first = client.spec(earlier.lease_folder(f"{earlier.run_id}-gpu-1"))
+    first = lease_client.spec(earlier.lease_folder(f"{earlier.run_id}-gpu-1"))
     assert first.role.lifetime_s == DEFAULT_S
     assert first.walltime is not None
     assert first.walltime.why.startswith("no earlier run tells how long stage and train")
@@ -179,14 +179,14 @@ def _check_that_the_next_lease_is_shorter(earlier: Run, slurm: DevSlurm) -> None
     assert chosen.most_s == 48 * 3600
     assert "in one earlier run, times 1.5 plus 5 minutes" in planned["gpu"].time
     run = _run("quick")
-    lease_id = leases.acquire(run, "gpu")
+    lease_id = run_leases.acquire(run, "gpu")
     try:
         (job_id,) = slurm.queue()
         limit = slurm.run("squeue", "--noheader", f"--jobs={job_id}", "--format=%l").strip()
         assert parse_limit(limit) == chosen.seconds
-        assert client.spec(run.lease_folder(lease_id)).walltime == chosen
+        assert lease_client.spec(run.lease_folder(lease_id)).walltime == chosen
     finally:
-        leases.release(run, "gpu", "the test has seen enough")
+        run_leases.release(run, "gpu", "the test has seen enough")
 
 
 @pytest.mark.parametrize("kind", ["gang", "pool"])
@@ -210,19 +210,19 @@ def test_a_lease_waits_in_the_queue_and_leaves_it(home: Path, slurm: DevSlurm):
     folder = SiteFolder(home).lease("waits-1")
     spec = lease_spec(folder, role)
     try:
-        client.start(folder, spec)
-        client.start(folder, spec)  # a second time changes nothing
+        lease_client.start(folder, spec)
+        lease_client.start(folder, spec)  # a second time changes nothing
         assert len(slurm.queue()) == 2
         wait_for_state(folder, LeaseState.STARTING, 1)
-        assert client.state(folder, lost_after_s=0) is LeaseState.STARTING
-        assert "is pending" in client.waiting_for(folder)
+        assert lease_client.state(folder, lost_after_s=0) is LeaseState.STARTING
+        assert "is pending" in lease_client.waiting_for(folder)
         assert "is pending" in view(folder).waits_for
         now = time.time()
         wait_until(lambda: view(folder).expected_start, 120, "Slurm to tell the start", poll_s=1)
         assert now < view(folder).expected_start < now + 600
-        client.end(folder, reason="changed our minds")
+        lease_client.end(folder, reason="changed our minds")
         assert slurm.queue() == [blocker]
-        assert client.state(folder, 0) is LeaseState.CLOSED
+        assert lease_client.state(folder, 0) is LeaseState.CLOSED
     finally:
         slurm.run("scancel", blocker)
 
@@ -231,16 +231,16 @@ def test_a_gang_is_all_or_nothing(tmp_path: Path, slurm: DevSlurm):
     """pains 15: the host decides, and its reason is told, not that of a node which gave up."""
     role = Role(**_GANG, start_timeout=0.05)
     folder = SiteFolder(tmp_path).lease("none-1")
-    client.start(folder, lease_spec(folder, role))
+    lease_client.start(folder, lease_spec(folder, role))
     wait_for_state(folder, LeaseState.FAILED, START_TIMEOUT_S)
-    assert "of 2 nodes were there after 0.05 s" in client.why_ended(folder)
-    client.end(folder)
+    assert "of 2 nodes were there after 0.05 s" in lease_client.why_ended(folder)
+    lease_client.end(folder)
 
 
 def test_kill_of_the_host_ends_the_job_and_is_told(tmp_path: Path, slurm: DevSlurm):
     """pains 22: no node is held by what nobody serves."""
     folder = opened(tmp_path, Role(**_GANG))
-    info = client.info(folder)
+    info = lease_client.info(folder)
     assert info is not None
     assert info.scheduler_address.startswith("tls://")
     assert folder.tls.stat().st_mode & 0o077 == 0
@@ -252,12 +252,12 @@ def test_kill_of_the_host_ends_the_job_and_is_told(tmp_path: Path, slurm: DevSlu
     psutil.Process(info.host.pid).kill()
     wait_for_state(folder, LeaseState.LOST, 90)
     wait_until(lambda: slurm.queue() == [], 120, "the job to end", poll_s=0.3)
-    cause = client.cause(folder)
+    cause = lease_client.cause(folder)
     assert cause is not None
     assert f"Slurm job {info.job_ids[0]} ended: " in cause.why
     assert cause.failure_class.is_retried
-    client.end(folder)
-    assert client.state(folder, 0) is LeaseState.LOST
+    lease_client.end(folder)
+    assert lease_client.state(folder, 0) is LeaseState.LOST
 
 
 def test_the_small_slurm_is_brought_up_once_and_keeps_to_loopback(slurm: DevSlurm):

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from headrace.clusters import client
+from headrace.clusters import lease_client
 from headrace.errors import UserError
+from headrace.leases import run_leases
 from headrace.recipe.load import BUILT_IN
-from headrace.runs import leases
 from headrace.states import LeaseState
 from support.command_line import headrace
 from support.leases import START_TIMEOUT_S, wait_for_state
@@ -29,7 +29,7 @@ def test_a_shell_in_a_runs_lease_has_its_folders_and_leaves_it_open(
     run = make_run()
     with pytest.raises(UserError, match="holds no nodes of a gang just now"):
         headrace("shell", run.run_id)
-    lease_id = leases.acquire(run, "gpu")
+    lease_id = run_leases.acquire(run, "gpu")
     folder = run.lease_folder(lease_id)
     try:
         wait_for_state(folder, LeaseState.READY, START_TIMEOUT_S)
@@ -38,11 +38,11 @@ def test_a_shell_in_a_runs_lease_has_its_folders_and_leaves_it_open(
         assert (done.exit_code, done.output.split()[:2]) == (
             3, [str(run.folder.checkpoints), lease_id],
         ), done.output  # fmt: skip
-        assert client.state(folder, 20) is LeaseState.READY
+        assert lease_client.state(folder, 20) is LeaseState.READY
         with pytest.raises(UserError, match="no-such-program cannot be run: No such file"):
             headrace("shell", run.run_id, "--", "no-such-program")
     finally:
-        leases.release(run, "gpu", "the test has ended")
+        run_leases.release(run, "gpu", "the test has ended")
 
 
 def test_a_shell_on_slurm_is_a_step_of_a_job_of_its_own(

@@ -11,7 +11,7 @@ import slurm_dev
 from slurm_dev_daemons import Daemons
 from slurm_dev_files import Shape
 
-from headrace.processes import die_with_parent
+from headrace.processes.identity import die_with_parent
 
 
 @pytest.mark.skipif(bool(slurm_dev.why_not()), reason=slurm_dev.why_not() or "it can run")

@@ -15,11 +15,11 @@ import pytest
 from headrace.batch.hosts import JOB, SshHosts
 from headrace.batch.jobs import JobSpec, JobState
 from headrace.batch.ssh import SshCommands
-from headrace.clusters import client
+from headrace.clusters import lease_client
 from headrace.clusters.fleet import Fleet
 from headrace.clusters.lease_jobs import job_name
+from headrace.clusters.lease_records import HostRecord
 from headrace.clusters.local import marked
-from headrace.clusters.records import HostRecord
 from headrace.files.atomic import read_record
 from headrace.files.layout import LeaseFolder
 from headrace.recipe.batch import Login
@@ -53,7 +53,7 @@ def test_a_gang_on_two_hosts_works_is_lost_with_its_host_process_and_leaves_noth
 ):
     """pains 22, 31: the processes on all hosts end with the lease."""
     folder = opened(tmp_path / "site", _role(hosts))
-    info = client.info(folder)
+    info = lease_client.info(folder)
     assert info is not None
     assert info.job_ids == (job_name(folder),)
     with Fleet.open(folder) as fleet:
@@ -64,10 +64,10 @@ def test_a_gang_on_two_hosts_works_is_lost_with_its_host_process_and_leaves_noth
     assert record is not None
     psutil.Process(record.process.pid).kill()
     wait_for_state(folder, LeaseState.LOST, START_TIMEOUT_S)
-    cause = client.cause(folder)
+    cause = lease_client.cause(folder)
     assert cause is not None
     assert f"SSH job {job_name(folder)} ended: failed: exit code 137" in cause.why
-    client.end(folder)
+    lease_client.end(folder)
     _nothing_is_left(folder)
 
 

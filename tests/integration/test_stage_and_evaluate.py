@@ -12,18 +12,18 @@ import torch
 from pyarrow import parquet
 from torchmetrics.classification import MulticlassAccuracy, MulticlassAUROC
 
-from headrace.clusters import client
-from headrace.clusters.records import HostRecord, LeaseSpec
+from headrace.clusters import lease_client
+from headrace.clusters.lease_records import HostRecord, LeaseSpec
 from headrace.data.dataset import SampleReader
 from headrace.data.transforms import ScaleToUnit
 from headrace.examples.digits_model import DigitsClassifier
 from headrace.files.atomic import read_record, write_record
 from headrace.files.layout import LeaseFolder, RunFolder, StepFolder
 from headrace.files.manifest_file import read_manifest
+from headrace.leases import run_leases
 from headrace.recipe.base import Target
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Role, Site, Tier
-from headrace.runs import leases
 from headrace.shards.dataset import ShardedDataset
 from headrace.states import FailureClass, LeaseState, StepState
 from headrace.steps import mailbox
@@ -65,17 +65,19 @@ def lease(home, site):
         run_id="test",
         role_name="gpu",
         role=site.roles["gpu"],
-        preload=leases.PRELOAD,
+        preload=run_leases.PRELOAD,
     )
-    client.start(folder, spec)
+    lease_client.start(folder, spec)
     try:
         wait_until(
-            lambda: client.state(folder, 60) is not LeaseState.STARTING, 90, "the lease to be ready"
+            lambda: lease_client.state(folder, 60) is not LeaseState.STARTING,
+            90,
+            "the lease to be ready",
         )
-        assert client.state(folder, 60) is LeaseState.READY, client.why_ended(folder)
+        assert lease_client.state(folder, 60) is LeaseState.READY, lease_client.why_ended(folder)
         yield folder
     finally:
-        client.end(folder, 10)
+        lease_client.end(folder, 10)
 
 
 @pytest.fixture(scope="module")
@@ -205,7 +207,7 @@ def test_predictors_are_forked_from_what_the_nodes_imported_as_they_started(eval
     forking = {
         pid: each.info["ppid"]
         for pid, each in named.items()
-        if pid in family and leases.PRELOAD[0] in (each.info["cmdline"] or ())
+        if pid in family and run_leases.PRELOAD[0] in (each.info["cmdline"] or ())
     }
     servers = [pid for pid, parent in forking.items() if parent not in forking]
     assert len(servers) <= 2  # nodes

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from headrace.clusters.overview import view
 from headrace.states import StepState
+from headrace.status.lease import lease_view as view
 from support.command_line import headrace
 from support.ec2_sim import Ec2Sim, client_error
 from support.held_suite import HeldSuite

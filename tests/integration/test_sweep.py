@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.clusters.records import HostRecord
+from headrace.clusters.lease_records import HostRecord
 from headrace.files.atomic import read_record
 from headrace.files.layout import LeaseFolder, RunFolder
 from headrace.ledger.ledger import Ledger
@@ -76,7 +76,7 @@ def test_what_has_ended_is_not_run_again(place: Place) -> None:
     assert command.wait(_LONG_S) == 1
     shown = (place.home / "output.log").read_text()
     words(shown, "The ledger", "cannot be used", "headrace lease adopt")
-    words(shown, "best loss")  # as `headrace suite watch` tells it
+    words(shown, "best loss")  # as `headrace status` tells it
     place.wait_for_quiet()
     adopted = place.headrace("lease", "adopt", "--site", "here")
     words(adopted.stdout, f"headrace resume {record.run_id}")

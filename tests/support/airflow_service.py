@@ -21,13 +21,13 @@ import yaml
 
 from headrace.cli import airflow_server
 from headrace.cli.airflow_server import AirflowApi, AirflowBusyError
+from headrace.execution.reap import end_run
 from headrace.files.layout import StepFolder
 from headrace.ledger.ledger import Ledger
 from headrace.recipe.load import BUILT_IN
-from headrace.runs.overview import RunView, overview
-from headrace.runs.reaper import end_run
 from headrace.runs.runs import Run, open_run
 from headrace.states import StepState
+from headrace.status.run_details import RunDetails, run_details
 from headrace.steps import mailbox
 from headrace.steps.mailbox import StepStatus
 from support.command_line import headrace
@@ -324,10 +324,10 @@ class AirflowService:
         with self.settings():
             return open_run(run_id)
 
-    def overview(self, run_id: str) -> RunView:
+    def overview(self, run_id: str) -> RunDetails:
         """How a run stands, as `headrace status` shows it."""
         with self.settings():
-            return overview(run_id)
+            return run_details(run_id)
 
     def step_folder(self, run_id: str, step: str) -> StepFolder | None:
         """Folder of the newest attempt at a step; None before it is submitted."""

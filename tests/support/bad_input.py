@@ -14,7 +14,7 @@ from unittest import mock
 import yaml
 
 from headrace.ledger.ledger import Ledger
-from headrace.ledger.records import AttemptRecord, RunRecord
+from headrace.ledger.rows import AttemptRecord, RunRecord
 from support import command_line
 from support.command_line import Ended
 from support.leftovers import describe, started_by

@@ -19,7 +19,7 @@ from pyarrow import parquet
 from headrace.files.layout import LeaseFolder, SiteFolder, StepFolder
 from headrace.files.manifest_file import read_manifest
 from headrace.ledger.ledger import Ledger
-from headrace.ledger.records import AttemptRecord
+from headrace.ledger.rows import AttemptRecord
 from headrace.states import StepState
 from headrace.steps import mailbox
 from headrace.steps.mailbox import StepStatus

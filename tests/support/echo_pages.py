@@ -9,12 +9,12 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 
-from headrace.clusters.lease_status import write_heartbeat
-from headrace.clusters.records import LeaseInfo
+from headrace.clusters.lease_records import LeaseInfo
+from headrace.clusters.lease_state import write_heartbeat
 from headrace.clusters.scheduler import make_keys
 from headrace.files.atomic import write_json, write_record
 from headrace.files.layout import LeaseFolder
-from headrace.processes import ProcessIdentity
+from headrace.processes.identity import ProcessIdentity
 from headrace.runs.runs import Run
 from support.runs import lease_on_disk
 

@@ -8,8 +8,8 @@ import sys
 import time
 from pathlib import Path
 
-from headrace.fork_server import forked
-from headrace.processes import die_with_parent
+from headrace.processes.fork_server import forked
+from headrace.processes.identity import die_with_parent
 
 if "IMPORT_HOLDS" in os.environ:
     while Path(os.environ["IMPORT_HOLDS"]).exists():

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import psutil
 
 from headrace.cli.airflow_server import marked
+from headrace.clusters.lease_records import HostRecord
 from headrace.clusters.local import LEASE_ID
-from headrace.clusters.records import HostRecord
 from headrace.files.atomic import read_record
 from headrace_airflow.service import GENERATION_MARK
 from support.airflow_service import AirflowService

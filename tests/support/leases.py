@@ -6,11 +6,11 @@ from pathlib import Path
 
 from pydantic import JsonValue
 
-from headrace.clusters import client
-from headrace.clusters.records import LeaseSpec
+from headrace.clusters import lease_client
+from headrace.clusters.lease_records import LeaseSpec
 from headrace.files.atomic import write_record
 from headrace.files.layout import LeaseFolder, SiteFolder, StepFolder
-from headrace.processes import ProcessIdentity
+from headrace.processes.identity import ProcessIdentity
 from headrace.recipe.load import load_recipe, load_site
 from headrace.recipe.site import Role
 from headrace.states import LeaseState
@@ -45,7 +45,7 @@ def start(
 ) -> LeaseFolder:
     """Start a lease, without waiting for its machines."""
     folder = SiteFolder(site).lease(lease_id)
-    client.start(folder, lease_spec(folder, role, owner))
+    lease_client.start(folder, lease_spec(folder, role, owner))
     return folder
 
 
@@ -60,26 +60,26 @@ def wait_for_state(folder: LeaseFolder, state: LeaseState, timeout_s: float) -> 
     """Wait for a state; an end that was not waited for fails at once."""
 
     def seen() -> bool:
-        now = client.state(folder, 15.0)
+        now = lease_client.state(folder, 15.0)
         if now is not state and not now.is_active:
             raise AssertionError(
-                f"Lease is {now}: {client.why_ended(folder)}\n{folder.log.read_text()}"
+                f"Lease is {now}: {lease_client.why_ended(folder)}\n{folder.log.read_text()}"
             )
         return now is state
 
     wait_until(seen, timeout_s, f"the lease to be {state.value}")
 
 
-def submit_probe(
-    lease: LeaseFolder, name: str = "look", nodes: int = 1, **more: JsonValue
+def submit_look(
+    lease: LeaseFolder, name: str = "look", nodes: int = 1, kind: str = "nodes", **more: JsonValue
 ) -> StepFolder:
-    """Put a probe step into the mailbox of a lease; `more` are further inputs."""
+    """Put a step that looks at nodes into the mailbox of a lease; `more` are further inputs."""
     run = SiteFolder(lease.path.parent.parent).run("demo")
     write_record(run.recipe, load_recipe("digits"))
     write_record(run.site, load_site("laptop"))
     spec = StepSpec(
         key=f"demo/{name}/1",
-        kind="probe",
+        kind=kind,
         run_id="demo",
         name=name,
         attempt=1,

@@ -10,11 +10,11 @@ from typing import Any, TypeVar
 from sqlalchemy import func, select
 
 from headrace.errors import CapacityError
-from headrace.ledger.acts import ActRecord
+from headrace.ledger.audit_rows import ActRecord
 from headrace.ledger.database import Database
 from headrace.ledger.ledger import Ledger
-from headrace.ledger.records import AttemptRecord, LeaseRecord, MachineRecord, RunRecord, WaitRecord
-from headrace.ledger.trial_records import TrialRecord
+from headrace.ledger.rows import AttemptRecord, LeaseRecord, MachineRecord, RunRecord, WaitRecord
+from headrace.ledger.trial_rows import TrialRecord
 from headrace.ledger.usage_records import UsageRecord
 from headrace.states import LeaseState, StepState
 

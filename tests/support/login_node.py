@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from headrace.batch.ssh import SshCommands
-from headrace.processes import die_with_parent, end_processes
+from headrace.processes.identity import die_with_parent, end_processes
 from headrace.recipe.batch import Login
 from support.ports import find_free_port
 from support.waiting import wait_until

@@ -12,13 +12,13 @@ import psutil
 import yaml
 
 from headrace.batch.queue_state import JobRecord
+from headrace.clusters.lease_records import HostRecord
 from headrace.clusters.local import marked
-from headrace.clusters.records import HostRecord
+from headrace.execution.execute import execute
 from headrace.files.atomic import read_record, write_text
 from headrace.files.layout import LeaseFolder
-from headrace.ledger.records import AttemptRecord
+from headrace.ledger.rows import AttemptRecord
 from headrace.recipe.load import BUILT_IN
-from headrace.runs.execute import execute
 from headrace.runs.provenance import process_owner
 from headrace.runs.runs import Run, RunRequest, create_run
 from support.disturbed import Records, kill

@@ -21,8 +21,8 @@ import json, time
 from unittest.mock import patch
 from airflow.api_fastapi.auth.managers.simple.simple_auth_manager import SimpleAuthManager
 from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
-from headrace_airflow.web.app import app
-from headrace_airflow.web.tickets import LASTS_S, Ticket, sealed
+from headrace_pages.app import app
+from headrace_pages.tickets import LASTS_S, Ticket, sealed
 tokens = {{}}
 for name in {(*ROLES, NOBODY)!r}:
     role = None if name == {NOBODY!r} else name.upper()

@@ -20,7 +20,7 @@ import psutil
 import pytest
 
 import headrace
-from headrace.processes import end_processes
+from headrace.processes.identity import end_processes
 from support.slurm_dev import DevSlurm
 
 _PROGRAMS = ("sbatch", "squeue", "scancel", "sinfo", "sacct", "sacctmgr", "scontrol")

@@ -7,7 +7,7 @@ import time
 from headrace.batch.jobs import JobSpec
 from headrace.batch.queue_state import JobRecord
 from headrace.clusters.lease_jobs import NodeRequest
-from headrace.clusters.pool import PoolJob
+from headrace.clusters.pool_job import PoolJob
 
 SPEC = JobSpec(
     name="demo", command=("true",), nodes=1, cpus_per_node=1, time_limit_s=60, folder="/", log="/l"

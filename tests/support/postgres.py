@@ -16,7 +16,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from headrace.processes import die_with_parent
+from headrace.processes.identity import die_with_parent
 from support.waiting import wait_until
 
 _DEBIAN_FOLDERS = "usr/lib/postgresql/*/bin"

@@ -6,7 +6,7 @@ import psutil
 
 from headrace.clusters.local import marked
 from headrace.files.layout import LeaseFolder, StepFolder
-from headrace.fork_server import ForkServers
+from headrace.processes.fork_server import ForkServers
 from headrace.steps import model_process
 
 SERVER = "headrace.steps.model_process"

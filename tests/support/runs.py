@@ -7,12 +7,12 @@ import time
 import uuid
 from typing import Any
 
-from headrace.clusters.lease_status import write_heartbeat
-from headrace.clusters.records import HostRecord, LeaseSpec
+from headrace.clusters.lease_records import HostRecord, LeaseSpec
+from headrace.clusters.lease_state import write_heartbeat
 from headrace.files.atomic import write_record
 from headrace.ledger.ledger import open_ledger
-from headrace.ledger.records import AttemptRecord, LeaseRecord
-from headrace.processes import ProcessIdentity
+from headrace.ledger.rows import AttemptRecord, LeaseRecord
+from headrace.processes.identity import ProcessIdentity
 from headrace.runs.provenance import process_owner
 from headrace.runs.runs import Run, RunRequest, create_run
 from headrace.states import LeaseState, StepState

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -13,7 +12,7 @@ from torch import Tensor, nn
 
 from headrace.errors import RecipeError
 from headrace.training.trainer import SignsOfLife
-from headrace.training.watch import Beat
+from headrace.training.watch_ranks import Beat
 from support.scale_models import (
     RATE,
     WORLD_SIZE,
@@ -159,8 +158,7 @@ def accumulated(folder: Path) -> dict[str, Any]:
     every = joint(4)
     big = (torch.cat([x for x, _ in every]), torch.cat([y for _, y in every]))
     counts = [messages(Small(), batches(rank, 8), each) for each in (keys, {})]
-    profiling = SimpleNamespace(after_batch=lambda _: None, end=lambda: None)
-    signs = [SignsOfLife(Beat(folder / f"beat-{rank}"), profiling)]  # type: ignore[arg-type]
+    signs = [SignsOfLife(Beat(folder / f"beat-{rank}"))]
     watched = messages(Small(), batches(rank, 8), {}, callbacks=signs)
     counted = {"messages": counts, "watched": watched}
     return {"found": notes.gradients, "wanted": gradient(Small(), big), **counted}

@@ -17,9 +17,10 @@ from torch.utils.data import DataLoader
 from headrace.data.targets import Allowed
 from headrace.recipe.load import parse
 from headrace.recipe.train import TrainerSpec
-from headrace.training.checkpointing import CheckpointWriter, StepCheckpoints
-from headrace.training.model_form import form
-from headrace.training.scaling import scaling_callbacks
+from headrace.training.checkpoint_callbacks import StepCheckpoints
+from headrace.training.checkpoint_writer import CheckpointWriter
+from headrace.training.learning_rates import scaling_callbacks
+from headrace.training.strategies import form
 from headrace.training.trainer import build_trainer
 
 WORLD_SIZE = 2

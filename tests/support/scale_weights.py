@@ -16,7 +16,7 @@ from headrace.data.targets import Allowed, instantiate
 from headrace.errors import TargetError
 from headrace.recipe.load import parse
 from headrace.recipe.train import TrainerSpec
-from headrace.training.best import KeepBest
+from headrace.training.checkpoint_callbacks import KeepBest
 from support.scale_models import (
     RATE,
     Block,

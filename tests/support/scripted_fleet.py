@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from headrace.training.gang import run_node
-from headrace.training.records import FailureKind, NodeLaunch, NodeOutcome, RankFailure
+from headrace.training.launch_records import FailureKind, NodeLaunch, NodeOutcome, RankFailure
 from support.training import ThisProcessFleet
 
 

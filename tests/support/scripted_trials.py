@@ -23,9 +23,9 @@ from headrace.steps.context import StepContext
 from headrace.steps.mailbox import Failure, Progress, StepResult, StepSpec, StepStatus
 from headrace.steps.run import open_context
 from headrace.steps.usage import AttemptUsage
-from headrace.suites.board import Board, Row
 from headrace.suites.driver import Work
 from headrace.suites.records import Ended, Entry, Point, Trial, TrialJob
+from headrace.suites.suite_state import Board, Row
 
 NUM_CPUS = 2
 """CPUs that each node of these suites says it has."""

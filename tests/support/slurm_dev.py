@@ -18,7 +18,7 @@ from slurm_dev_files import Shape
 
 from headrace.batch.commands import LocalCommands
 from headrace.batch.slurm import Slurm, node_names
-from headrace.processes import die_with_parent
+from headrace.processes.identity import die_with_parent
 from support.leftovers import MARK
 from support.waiting import wait_until
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from headrace.files.layout import StepFolder
 from headrace.steps.run import open_context
-from headrace.suites.step import run_suite
+from headrace.suites.suite_step import run_suite
 from support.scripted_trials import Listed, work
 
 if __name__ == "__main__":

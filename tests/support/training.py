@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
@@ -11,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from headrace.clusters.fleet import Node
+from headrace.clusters.node_calls import Node
 from headrace.errors import HeadraceError
 from headrace.files.atomic import write_record
 from headrace.files.layout import RunFolder, SiteFolder
@@ -22,7 +23,8 @@ from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Site
 from headrace.steps.context import StepContext
 from headrace.steps.mailbox import StepSpec
-from headrace.training.step import train
+from headrace.training.launch_records import NodeLaunch
+from headrace.training.train_step import train
 from support.shards import write_dataset
 
 CODE = Path(__file__).parent / "training_code"
@@ -95,14 +97,67 @@ def make_recipe(content: Mapping[str, Any]) -> Recipe:
 
 def streamed_recipe(notes: Path) -> dict[str, Any]:
     """Keys of a recipe that trains on what no tier holds, with the model's notes in a folder."""
+    data, trainer = {"shuffle_window": 2}, {"max_epochs": 2}
+    return blob_recipe(notes, {"pause_s": 0.02}, data=data, trainer=trainer) | {
+        "stage": {"partial": True}
+    }
+
+
+def blob_recipe(notes: Path, model: Mapping[str, Any], **keys: Any) -> dict[str, Any]:
+    """Keys of a recipe that trains a model of `blob_models`, which takes notes in a folder."""
     notes.mkdir(parents=True, exist_ok=True)
+    usual: dict[str, dict[str, Any]] = {
+        "data": {"global_batch_size": 8},
+        "model": {"_target_": "blob_models.BlobModel", "notes": str(notes), **model},
+        "trainer": {"accelerator": "cpu", "max_epochs": 2, "checkpoint_every_steps": 3},
+    }
+    own = {key: {**usual.get(key, {}), **value} for key, value in keys.items()}
+    return {"seed": 5, "code": [str(CODE)], **usual, **own}
+
+
+def blob_step(
+    folder: Path,
+    model: Mapping[str, Any] | None = None,
+    *,
+    site: Mapping[str, Any] | None = None,
+    **keys: Mapping[str, Any],
+) -> StepContext:
+    """A step that trains blobs in `folder`; another call is another attempt of the same run.
+
+    Args:
+        folder: Of the site; the model's notes are in `notes` there.
+        model: More of its arguments.
+        site: Keys of `make_site`, such as `ranks`.
+        keys: Parts of the recipe, added to the usual ones.
+    """
+    recipe = make_recipe(blob_recipe(folder / "notes", model or {}, **keys))
+    return make_context(
+        folder, recipe, make_site(folder, **{"allowed_code": [str(CODE)], **(site or {})})
+    )
+
+
+def make_launch(folder: Path | str = "/nowhere", **others: Any) -> NodeLaunch:
+    """A launch of one rank on one node of this machine, with its run and step below a folder."""
+    usual: dict[str, Any] = {
+        "run_folder": f"{folder}/run", "step_folder": f"{folder}/step", "dataset": "d",
+        "number": 1, "node_index": 0, "node_name": "node-0", "num_nodes": 1, "ranks_per_node": 1,
+        "host": "127.0.0.1", "master_address": "127.0.0.1", "master_port": 0, "resume": None,
+    }  # fmt: skip
+    return NodeLaunch(**usual | others)
+
+
+def events_of(context: StepContext, name: str) -> list[dict[str, Any]]:
+    """Events of a step that have this name."""
+    lines = context.folder.events.read_text().splitlines()
+    return [event for event in map(json.loads, lines) if event["event"] == name]
+
+
+def trained(folder: Path) -> dict[tuple[str, int], list[int]]:
+    """What ranks of a `blob_step` trained in each step in the end: `(file, step) -> samples`."""
     return {
-        "seed": 5,
-        "code": [str(CODE)],
-        "stage": {"partial": True},
-        "data": {"global_batch_size": 8, "shuffle_window": 2},
-        "model": {"_target_": "blob_models.BlobModel", "notes": str(notes), "pause_s": 0.02},
-        "trainer": {"accelerator": "cpu", "max_epochs": 2},
+        (file.name, note["step"]): note["samples"]
+        for file in sorted((folder / "notes").glob("rank-*.jsonl"))
+        for note in map(json.loads, file.read_text().splitlines())
     }
 
 

@@ -9,14 +9,14 @@ import pytest
 
 from headrace.cli.console import amount
 from headrace.errors import UserError
+from headrace.execution.reap import end_run
 from headrace.files.atomic import write_record
 from headrace.ledger.ledger import open_ledger
-from headrace.runs.reaper import end_run
 from headrace.runs.runs import Run
 from headrace.states import FailureClass, LeaseState, StepState
+from headrace.status.run_details import runs_page
 from headrace.steps.mailbox import Progress, StepStatus
 from headrace.suites.records import SuiteSummary
-from headrace.views.runs import runs_page
 from support.command_line import headrace
 from support.ledger_rows import machine_row
 from support.runs import attempt_row_of, ended_owner, lease_on_disk, make_run
@@ -32,10 +32,7 @@ def ended_run(state: StepState = StepState.SUCCEEDED, step: str = "train", **cha
     run = make_run(**changes.pop("made", {}))
     attempt_row_of(run, step, lease_on_disk(run))
     open_ledger().set_attempt(run.run_id, step, 1, state=state, **changes)
-    if step == "probe":  # it has measured nothing that could be concluded
-        open_ledger().finish_run(run.run_id, state, 9e9)
-    else:
-        end_run(run, state, "a test")
+    end_run(run, state, "a test")
     return run
 
 
@@ -102,7 +99,7 @@ def told() -> Told:
         running().run_id: ("val_loss 0.25", "val_loss", None),
         ended_run(outputs=outputs).run_id: ("loss 0.5", "loss", None),
         ended_run(outputs={"metrics": {}, "steps": None}).run_id: ("", "", None),
-        ended_run(step="probe", made={"kind": "probe"}, outputs={}).run_id: ("", "", None),
+        ended_run(step="pack", made={"kind": "pack"}, outputs={}).run_id: ("", "", None),
         suite().run_id: (
             "7 of 12 trials, 2 without success, best 0.25 (#3)", "val_loss", None
         ),

@@ -7,8 +7,8 @@ import pytest
 from headrace import script
 from headrace.errors import UserError
 from headrace.training.launch import script_environment
-from headrace.training.records import NodeLaunch, NodeReady
-from support.training import make_recipe
+from headrace.training.launch_records import NodeReady
+from support.training import make_launch, make_recipe
 
 
 @pytest.fixture(autouse=True)
@@ -34,11 +34,7 @@ def test_what_needs_a_run_names_the_variable(name):
 
 @pytest.mark.parametrize("ask", [script.dataset_folder, lambda: script.dataset("train")])
 def test_a_script_of_a_recipe_without_a_dataset_is_told_so(tmp_path, monkeypatch, ask):
-    launch = NodeLaunch(
-        run_folder=str(tmp_path), step_folder=str(tmp_path), dataset="", number=1, node_index=0,
-        node_name="n", num_nodes=1, ranks_per_node=1, host="h", master_address="h", master_port=1,
-        resume=None,
-    )  # fmt: skip
+    launch = make_launch(tmp_path, run_folder=str(tmp_path), dataset="")
     node = NodeReady(launch=launch, dataset="", fingerprint="")
     recipe = make_recipe(
         {"dataset": None, "train": {"function": {"_target_": "a.b"}}, "evaluate": None}

@@ -13,7 +13,7 @@ from headrace.errors import BatchError
 
 _PREFIX = re.compile(
     r"^(?:(?:q(?:sub|stat|del|select|acct|conf)|b(?:sub|jobs|kill|acct|queues|params)"
-    r"|s(?:batch|queue|cancel|acct|acctmgr|info)|slurm_\w+|condor_\w+|oar\w+)(?: error)?: )?"
+    r"|s(?:batch|queue|cancel|acct|acctmgr|info)|slurm_\w+)(?: error)?: )?"
     r"(?:(?:error|ERROR): )?"
 )
 """What commands put in front of their words: the name of the program, `error`."""

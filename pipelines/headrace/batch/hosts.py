@@ -14,9 +14,12 @@ from typing_extensions import override
 
 from headrace.batch.commands import Commands
 from headrace.batch.jobs import JobSpec, JobState, JobStatus
+from headrace.batch.ssh import SshCommands
 from headrace.batch.system import BatchSystem, render, shell
 from headrace.errors import AmbiguousSubmitError, BatchError, JobRefusedError
+from headrace.recipe.backend import QUEUE_KEYS
 from headrace.recipe.batch import Login
+from headrace.recipe.site import Role
 
 JOB = "HEADRACE_JOB_ID"
 """Environment variable of all processes of a job: its name."""
@@ -30,6 +33,12 @@ class SshHosts(BatchSystem):
     A job uses the first ones, as many as it has nodes. Commands run on each by its own `Commands`.
     """
 
+    lacks = dict.fromkeys(QUEUE_KEYS, "there is no queue")
+    kinds = ("gang",)
+    has_queue = False
+    shares_machines = True
+    takes_hosts = True
+
     name = "SSH"
     config_variable = ""
     job_variable = JOB
@@ -41,6 +50,23 @@ class SshHosts(BatchSystem):
         self._commands_of = dict(commands)
         self._first = self._commands_of[hosts[0].host]
         super().__init__(self._first, f"ssh {hosts[0].host}:{hosts[0].port or ''}")
+
+    @classmethod
+    @override
+    def check_role(cls, role: Role) -> None:
+        names = {each.host for each in role.batch.hosts}
+        if role.kind == "gang" and len(names) < role.nodes:
+            raise ValueError(
+                f"{role.nodes} nodes need as many different `batch.hosts`; there are {len(names)}"
+            )
+
+    @classmethod
+    @override
+    def connect(cls, role: Role, timeout_s: float) -> SshHosts:
+        del timeout_s
+        return cls(
+            role.batch.hosts, {each.host: SshCommands(each, {}) for each in role.batch.hosts}
+        )
 
     @override
     def render(self, spec: JobSpec) -> str:

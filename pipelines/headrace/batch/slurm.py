@@ -15,9 +15,24 @@ from headrace.batch import slurm_queues
 from headrace.batch.commands import Answer
 from headrace.batch.findings import Finding, ok, verdict, warn
 from headrace.batch.jobs import JobSpec, JobState, JobStatus
-from headrace.batch.system import BatchSystem, Limit, by_id
+from headrace.batch.system import (
+    COMMAND,
+    FOLDER,
+    ID_AT_ONCE,
+    LOGS,
+    NAMED,
+    NO_TERMINAL,
+    ONCE,
+    ONE_JOB,
+    ONE_TASK_A_NODE,
+    BatchSystem,
+    Limit,
+    by_id,
+)
 from headrace.errors import BatchError
+from headrace.recipe.backend import refuse
 from headrace.recipe.batch import Batch
+from headrace.recipe.site import Role
 
 _STATES = {
     **dict.fromkeys(("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD"), JobState.PENDING),
@@ -72,9 +87,52 @@ _NO_BOOKS = "How jobs end can then only be told from squeue, for the few minutes
 _ASK_ACCOUNT = "Ask the administrators which account and QOS you may use."
 
 
+_NODES = "-n, --ntasks, --ntasks-per-node, -c, --cpus-per-task"
+
+_SRUN_REFUSES = {
+    _NODES: ONE_TASK_A_NODE,
+    "-o, --output, -e, --error": LOGS,
+    "--pty": NO_TERMINAL,
+    "--multi-prog": COMMAND,
+    "-N, --nodes": "it starts one task on each node of the job",
+    "-K, --kill-on-bad-exit, -W, --wait": "a gang is all or nothing",
+    "--export": "the nodes need the environment of the job",
+}
+"""Options of `srun` that headrace sets, and why."""
+
+
 class Slurm(BatchSystem):
     """Slurm through its commands."""
 
+    lacks = {"parallel_environment": "that is Grid Engine's"}
+    refuses = {
+        "-J, --job-name": NAMED,
+        _NODES: ONE_TASK_A_NODE,
+        "-o, --output, -e, --error, --open-mode": LOGS,
+        "-D, --chdir": FOLDER,
+        "--requeue": ONCE,
+        "--parsable, -W, --wait": ID_AT_ONCE,
+        "-a, --array": ONE_JOB,
+        "--wrap": COMMAND,
+        "--no-requeue": "headrace says so already",
+        "--test-only": "`headrace site check` asks that",
+        "-N, --nodes": "write `nodes` of the role",
+        "-t, --time": "write `lifetime` of the role",
+    }
+    sets = {
+        "partition": "-p, --partition",
+        "account": "-A, --account",
+        "qos": "-q, --qos",
+        "gpus_per_node": "--gres, --gpus-per-node, -G, --gpus, --gpus-per-task",
+        "memory_per_node": "--mem, --mem-per-cpu, --mem-per-gpu",
+        "constraint": "-C, --constraint",
+        "exclusive": "--exclusive",
+        "reservation": "--reservation",
+        "nodelist": "-w, --nodelist",
+        "exclude": "-x, --exclude",
+    }
+    launchers = ("mpirun", "srun")
+    opens_shells = True
     name = "Slurm"
     template = "slurm"
     config_variable = "SLURM_CONF"
@@ -95,6 +153,11 @@ class Slurm(BatchSystem):
     hint = "`sinfo` lists partitions and nodes."
     silent = "Is the controller up? `batch.config` must name the slurm.conf of this cluster."
     programs = ("sbatch", "squeue", "scancel", "sinfo")
+
+    @classmethod
+    @override
+    def check_role(cls, role: Role) -> None:
+        refuse("batch.srun_options", role.batch.srun_options, _SRUN_REFUSES)
 
     @override
     def refusal(self, spec: JobSpec) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import json
 import math
 import re
@@ -10,13 +11,15 @@ import shlex
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from typing_extensions import override
 
 from headrace.batch.commands import Answer, Commands
 from headrace.batch.findings import Finding, Grade, fail, ok
 from headrace.batch.jobs import JobSpec, JobStatus
+from headrace.batch.role_commands import commands_of, queue_of
 from headrace.errors import (
     AmbiguousSubmitError,
     BatchError,
@@ -24,7 +27,9 @@ from headrace.errors import (
     LoginError,
     SubmitLimitError,
 )
+from headrace.recipe.backend import Backend
 from headrace.recipe.batch import Batch
+from headrace.recipe.site import Role
 from headrace.record import Record
 
 INDEX = "HEADRACE_NODE_INDEX"
@@ -54,7 +59,30 @@ class Limit(Record):
         return f"{self.whose} limit of {self.most} {'queued ' if self.queued_only else ''}jobs"
 
 
-class BatchSystem(ABC):
+NAMED = "headrace finds its jobs by their names"
+ONE_TASK_A_NODE = (
+    "headrace starts one task on each node; write `ranks_per_node` and `threads_per_node`"
+)
+LOGS = "the log belongs into the lease's folder"
+FOLDER = "the job runs in the lease's folder"
+ONCE = "headrace starts again what was lost; a second layer would double the work"
+ID_AT_ONCE = "headrace needs the job's id at once"
+ONE_JOB = "a lease is one job"
+NO_TERMINAL = "nobody sits in front of the job"
+COMMAND = "the job's command is headrace's"
+"""Why options of submit commands are refused."""
+
+OWN_OPTION = "write what the cluster knows into `batch.options`"
+ONLY_SLURM = {
+    "qos": OWN_OPTION,
+    "constraint": OWN_OPTION,
+    "srun_options": "there is no `srun`",
+    "submit_as": "only jobs of Slurm can be submitted as others",
+}
+"""What systems other than Slurm lack."""
+
+
+class BatchSystem(Backend, ABC):
     """What a batch system must be able to do. One instance serves one user of one cluster.
 
     Whatever asks it raises BatchError without an answer. An empty `queue` is the machine's own.
@@ -63,14 +91,15 @@ class BatchSystem(ABC):
     name: str
     """Its name, for users."""
     template: str
-    """Name of the template of its job scripts."""
-    config_variable: str
+    """Name of the template of its job scripts, `NAME.sh.jinja`: beside its module, or one of
+    headrace's."""
+    config_variable: ClassVar[str] = ""
     """Environment variable of its commands that tells one such queue from another."""
-    programs_variable: str = ""
+    programs_variable: ClassVar[str] = ""
     """Environment variable of a job that names the folder of its commands; empty for none."""
-    job_variable: str
+    job_variable: ClassVar[str]
     """Environment variable of a job's first task that holds the job's id."""
-    job_variables: tuple[str, ...]
+    job_variables: ClassVar[tuple[str, ...]]
     """How the variables begin that a job has; they must not reach jobs submitted from it."""
     index_variable: str = INDEX
     """Environment variable of a job's tasks that holds the place of the node, from 0."""
@@ -103,9 +132,14 @@ class BatchSystem(ABC):
         self.commands = commands
         self.queue = queue
 
+    @classmethod
+    @override
+    def connect(cls, role: Role, timeout_s: float) -> BatchSystem:
+        return cls(commands_of(cls, role, timeout_s), queue_of(role))
+
     def render(self, spec: JobSpec) -> str:
         """The job script; a pure function of the spec."""
-        return render(self.template, spec)
+        return render(self.template, spec, beside=inspect.getfile(type(self)))
 
     def preview(self, spec: JobSpec) -> str:
         """What `submit` would send, for users."""
@@ -248,9 +282,10 @@ def first_words(file: str | None) -> tuple[str, ...]:
     return tuple(dict.fromkeys(line.split()[0] for line in lines if line.strip()))
 
 
-def render(template: str, job: JobSpec, **more: object) -> str:
-    """The script of a job."""
-    return _environment().get_template(f"{template}.sh.jinja").render(job=job, **more)
+def render(template: str, job: JobSpec, *, beside: str = __file__, **more: object) -> str:
+    """The script of a job, by a template beside a module or of headrace."""
+    environment = _environment(str(Path(beside).parent))
+    return environment.get_template(f"{template}.sh.jinja").render(job=job, **more)
 
 
 def shell(name: str) -> str:
@@ -279,9 +314,9 @@ def clock(seconds: float, *, days: bool = False) -> str:
 
 
 @functools.cache
-def _environment() -> Environment:
+def _environment(folder: str) -> Environment:
     environment = Environment(
-        loader=FileSystemLoader(_TEMPLATES),
+        loader=FileSystemLoader([folder, _TEMPLATES]),
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,

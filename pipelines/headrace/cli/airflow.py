@@ -18,11 +18,11 @@ from headrace.cli.console import open_console
 from headrace.cli.view import closing, print_failures
 from headrace.cli.watching import Watching
 from headrace.errors import HeadraceError, StepError, UnknownNameError, UserError
+from headrace.execution.reap import end_run
 from headrace.ledger.ledger import open_ledger
-from headrace.runs.overview import overview
-from headrace.runs.reaper import end_run
 from headrace.runs.runs import open_run
 from headrace.states import StepState
+from headrace.status.run_details import run_details
 
 DAG_ID = "headrace_train"
 
@@ -279,7 +279,7 @@ def _run_id(api: AirflowApi, dag_run: str, console: Console) -> str:
 
 
 def _tell_end(run_id: str, url: str, console: Console) -> bool:
-    view = overview(run_id)
+    view = run_details(run_id)
     console.print(closing(view))
     console.print(f"Airflow run     {url}", highlight=False)
     if view.dashboard_url:

@@ -27,7 +27,7 @@ from filelock import FileLock
 from headrace.errors import HeadraceError, StepError, UnknownNameError, UserError
 from headrace.files.atomic import read_record, read_text, write_json
 from headrace.files.private import make_private
-from headrace.processes import ProcessIdentity, end_processes, spawn_detached
+from headrace.processes.identity import ProcessIdentity, end_processes, spawn_detached
 from headrace.recipe.load import home
 from headrace.record import Record
 

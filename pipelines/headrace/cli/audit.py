@@ -12,7 +12,7 @@ import typer
 from headrace.cli import arguments
 from headrace.cli.console import JsonOption, open_console, tell_json
 from headrace.cli.listing import Listing
-from headrace.ledger.acts import ActRecord
+from headrace.ledger.audit_rows import ActRecord
 from headrace.ledger.ledger import open_ledger
 from headrace.runs.audit import Actor
 from headrace.runs.spending import first_day

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from importlib.metadata import entry_points
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import typer
@@ -22,35 +22,31 @@ from headrace.cli import (
     ledger,
     origins,
     plan,
-    probe,
-    profile,
     results,
-    run_list,
     runs,
     shell,
     site,
     suites,
-    sweep,
-    top,
     what_if,
 )
 from headrace.cli.app import EXIT_INTERRUPTED
 from headrace.cli.console import open_console, outlive_readers
+from headrace.entry_points import load_group
 from headrace.errors import HeadraceError, StorageFullError
 from headrace.files.machine import full_words, is_full
-from headrace.processes import end_quickly, tell_children
+from headrace.processes.identity import end_quickly, tell_children
 
 COMMANDS = "headrace.commands"
 """Entry points: functions that add commands of other packages, as of the benchmarks."""
 
-_PANELS = {
+_PANELS: Mapping[str, Sequence[Callable[..., None] | typer.Typer]] = {
     "Run": (
-        *(runs.run, sweep.sweep, runs.evaluate, runs.resume, origins.rerun, runs.cancel),
-        *(plan.plan, what_if.what_if, probe.probe),
+        *(runs.run, suites.sweep, runs.evaluate, runs.resume, origins.rerun, runs.cancel),
+        *(plan.plan, what_if.what_if),
     ),
     "Look": (
-        *(runs.status, top.top, runs.logs, run_list.app, suites.app, results.results),
-        *(origins.diff, cost.cost, profile.profile, shell.shell),
+        *(runs.status, runs.logs, runs.app, suites.app, results.results),
+        *(origins.diff, cost.cost, shell.shell),
     ),
     "Data": (datasets.inspect, datasets.verify, export.export, cache.app, datasets.examples),
     "Airflow": (airflow.demo, airflow.up, airflow.down, airflow.env, airflow.password),
@@ -96,8 +92,9 @@ def build() -> typer.Typer:
                 app.add_typer(part, rich_help_panel=panel)
             else:
                 app.command(rich_help_panel=panel)(part)
-    for command in sorted(entry_points(group=COMMANDS)):
-        command.load()(app)
+    for register in load_group(COMMANDS).values():
+        register(app)
+    app.command(hidden=True)(leases.top)
     _part_examples(app)
     return app
 

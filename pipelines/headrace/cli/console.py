@@ -21,6 +21,7 @@ from rich.console import Console
 from rich.table import Table
 
 from headrace.cli import arguments
+from headrace.record import as_json_values
 
 SiteOption = Annotated[
     str, typer.Option(help="Name of a site, or a YAML file.", autocompletion=arguments.sites)
@@ -47,6 +48,11 @@ def tell(line: str) -> None:
     console.print(line, highlight=False, soft_wrap=not console.is_terminal)
 
 
+def tell_renamed(old: str, new: str) -> None:
+    """Tell who calls a command by its old name what it is called now."""
+    open_console(stderr=True).print(f"{old} is {new} now; the old name goes with the next release.")
+
+
 def tell_json(content: object) -> None:
     """Print records, rows, and mappings and lists of these, for programs."""
     typer.echo(as_json_text(content))
@@ -58,7 +64,7 @@ def as_json_text(content: object) -> str:
 
 
 def _plain(value: Any) -> object:
-    return value.model_dump(mode="json") if isinstance(value, BaseModel) else asdict(value)
+    return as_json_values(value) if isinstance(value, BaseModel) else asdict(value)
 
 
 def plain_table(*words: str, figures: Sequence[str] = ()) -> Table:

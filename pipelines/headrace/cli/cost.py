@@ -20,8 +20,8 @@ from headrace.errors import UserError, nearest
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.usage_records import UsageSum
 from headrace.ledger.usage_rows import By
-from headrace.recipe.access import teams_of
 from headrace.recipe.schema import explain
+from headrace.recipe.teams import teams_of
 from headrace.runs.allowances import known_allowances
 from headrace.runs.spending import (
     bring_up_to_date,

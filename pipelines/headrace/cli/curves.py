@@ -13,8 +13,7 @@ from rich.text import Text
 
 from headrace.cli.console import plain_table
 from headrace.files.layout import RunFolder
-from headrace.steps.history import History, read_history, training_file
-from headrace.steps.series import series_of
+from headrace.steps.history import History, read_history, series_of, training_file
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _WIDTH = 24

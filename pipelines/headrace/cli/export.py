@@ -1,4 +1,4 @@
-"""The command export: trained weights and models as files for other programs."""
+"""The command export: trained weights as files for other programs."""
 
 from __future__ import annotations
 
@@ -11,14 +11,13 @@ from rich.filesize import decimal
 
 from headrace.cli import arguments
 from headrace.cli.console import JsonOption, open_console
-from headrace.errors import UnknownNameError, UserError
+from headrace.errors import UserError
 from headrace.files.layout import RunFolder
 from headrace.ledger.ledger import open_ledger
-from headrace.runs.runs import open_run, outputs_of
 from headrace.steps.context import resolved
 
 if TYPE_CHECKING:
-    from headrace.training.export import Exported
+    from headrace.checkpoints.weights import Exported
 
 
 class Format(str, Enum):
@@ -26,7 +25,6 @@ class Format(str, Enum):
 
     WEIGHTS = "weights"
     SAFETENSORS = "safetensors"
-    PROGRAM = "torch-export"
 
     __str__ = str.__str__
 
@@ -46,22 +44,17 @@ def export(
     force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Write trained weights, or the model, for other programs.
+    """Write trained weights for other programs.
 
     The file is written whole or not at all. The formats: **weights**, a `state_dict` that
-    `torch.load(…, weights_only=True)` reads; **safetensors**, without any pickle;
-    **torch-export**, the model's `forward` as a program, which `torch.export.load` reads and
-    which needs none of its Python code. The last one makes the run's model here and traces it
-    with its `example_input_array`, or with samples of the run's dataset after `data.transforms`.
+    `torch.load(…, weights_only=True)` reads; **safetensors**, without any pickle.
 
     Examples:
         headrace export digits-20260102-030405-0a1b2c3d -o digits.pt
 
         headrace export RUN --checkpoint best --format safetensors -o digits.safetensors
 
-        headrace export RUN --format torch-export -o digits.pt2 --json
-
-        headrace export path/to/final.ckpt -o weights.pt --force
+        headrace export path/to/final.ckpt -o weights.pt --force --json
     """
     output = output.expanduser().absolute()
     if output.exists() and not force:
@@ -74,7 +67,7 @@ def export(
             raise UserError("--checkpoint goes with a run, not with a file", "Leave it out.")
         done = _written(_run_of(found), found, output, form)
     else:
-        from headrace.training.chosen import chosen
+        from headrace.checkpoints.files import chosen
 
         run = RunFolder(Path(open_ledger().run(what).folder))
         done = _written(run, chosen(run, checkpoint), output, form)
@@ -88,29 +81,10 @@ def _run_of(checkpoint: Path) -> RunFolder | None:
 
 
 def _written(run: RunFolder | None, checkpoint: Path, output: Path, form: Format) -> Exported:
-    if form is Format.PROGRAM:
-        if run is None:
-            raise UserError(
-                f"{checkpoint} lies in no run, whose recipe would tell its model",
-                "Name a run, or take --format weights or safetensors.",
-            )
-        from headrace.training.export_program import export_program
-
-        return export_program(run, checkpoint, output, _dataset(run))
-    from headrace.training.export import export_weights
+    from headrace.checkpoints.weights import export_weights
 
     pickled = run is not None and resolved(run)[1].pickled_checkpoints == "allow"
     return export_weights(checkpoint, output, form.value, pickled=pickled)
-
-
-def _dataset(run: RunFolder) -> str | None:
-    """Where the run's dataset lies: packed by it, or named in its recipe."""
-    named = resolved(run)[0].dataset_path
-    try:
-        packed = outputs_of(open_run(run.run_id).run_id).get("pack", {})
-    except UnknownNameError:  # the ledger is of another home
-        return named
-    return str(packed["dataset"]) if "dataset" in packed else named
 
 
 def _tell(done: Exported) -> None:
@@ -121,5 +95,3 @@ def _tell(done: Exported) -> None:
         f"{done.num_values:,} values in {done.num_tensors:,} tensors{step}", highlight=False
     )
     console.print(f"from {done.checkpoint}", highlight=False)
-    for name, shape in done.inputs.items():
-        console.print(f"forward takes {name}: {shape}", highlight=False)

@@ -1,4 +1,4 @@
-"""`headrace lease`: see, close and enter the leases of a site."""
+"""`headrace lease`: see, watch, close and enter leases."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from typing import Annotated
 
 import typer
 from rich.console import Group, RenderableType
+from rich.live import Live
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -20,14 +22,19 @@ from headrace.cli.console import (
     SiteOption,
     duration,
     open_console,
+    output_is_gone,
+    plain_table,
     tell_json,
+    tell_renamed,
 )
-from headrace.cli.listing import Listing
+from headrace.cli.listing import Column, Listing
 from headrace.cli.words import cost_words, nodes_words
-from headrace.clusters import client, overview
-from headrace.clusters.overview import LeaseView
+from headrace.clusters import lease_client
+from headrace.clusters.lease_records import LeaseInfo, LeaseSpec, PoolJobView
 from headrace.clusters.overview import reap as reap_site
-from headrace.clusters.records import LeaseInfo, LeaseSpec, PoolJobView
+from headrace.execution.end_run import close_lease
+from headrace.execution.reap import adopt as adopt_leases
+from headrace.execution.reap import reap as reap_ledger
 from headrace.files.atomic import read_record
 from headrace.files.layout import LeaseFolder, SiteFolder, StepFolder
 from headrace.ledger.ledger import open_ledger
@@ -35,40 +42,69 @@ from headrace.recipe.load import load_site
 from headrace.recipe.site import Role
 from headrace.runs.audit import Actor
 from headrace.runs.costs import cost_of, has_price, start_split
-from headrace.runs.reaper import adopt as adopt_leases
-from headrace.runs.reaper import reap as reap_ledger
-from headrace.runs.stopping import close_lease
 from headrace.states import EndedJob, LeaseState
+from headrace.status.lease import (
+    LeaseView,
+    find_lease,
+    lease_view,
+    leases_in_use,
+    site_leases,
+    steps_of,
+)
 from headrace.steps import mailbox
+from headrace.steps.history import UsageRow
 from headrace.steps.mailbox import StepSpec
 
 app = typer.Typer(name="lease", help="Leases: the machines that runs hold.", no_args_is_help=True)
 
 LeaseArgument = Annotated[str, typer.Argument(help="Id of the lease, from `headrace lease list`.")]
 
+_REFRESH_S = 2.0
 _STYLES = {LeaseState.READY: "green", LeaseState.STARTING: "yellow", LeaseState.CLOSED: "dim"}
 
 
 @app.command("list")
 def list_leases(
     ended: Annotated[bool, typer.Option("--all", help="Also those that have ended.")] = False,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Open ones of all sites, with how busy their nodes are.")
+    ] = False,
     site: SiteOption = "laptop",
     as_json: JsonOption = False,
 ) -> None:
     """List the leases of a site, the newest first.
 
+    With **--watch** the open leases of all sites that the ledger knows are shown, with the steps
+    that run on them and how busy their nodes and GPUs are: anew every two seconds, until Ctrl-C.
+    Nodes are measured while they train, also by trials of suites. With --json, and in a pipe, that
+    is told once.
+
     Examples:
         headrace lease list
 
         headrace lease list --all --json
+
+        headrace lease list --watch
     """
-    views = overview.views(_site_folder(site), ended=ended)
+    if watch:
+        _watch(once=False, as_json=as_json)
+        return
+    views = site_leases(_site_folder(site), ended=ended)
     if as_json:
         tell_json(views)
     elif views:
-        open_console().print(_summary(views))
+        open_console().print(Listing.of(views, *_COLUMNS))
     else:
         typer.echo("No leases." if ended else "No open leases; --all lists those that have ended.")
+
+
+def top(
+    once: Annotated[bool, typer.Option("--once", help="Show it once; so do pipes.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Show open leases, and how busy their nodes are: `headrace lease list --watch`."""
+    tell_renamed("headrace top", "headrace lease list --watch")
+    _watch(once=once, as_json=as_json)
 
 
 @app.command()
@@ -78,7 +114,7 @@ def show(lease_id: LeaseArgument, site: SiteOption = "laptop", as_json: JsonOpti
     Example: headrace lease show digits-20260102-030405-0a1b2c3d-gpu-1
     """
     folder = _lease_folder(site, lease_id)
-    view, spec, info = overview.view(folder), client.spec(folder), client.info(folder)
+    view, spec, info = lease_view(folder), lease_client.spec(folder), lease_client.info(folder)
     machines = open_ledger().machines(lease_id=lease_id)
     cost = cost_of(filter(has_price, machines), time.time())
     if as_json:
@@ -86,7 +122,7 @@ def show(lease_id: LeaseArgument, site: SiteOption = "laptop", as_json: JsonOpti
         told = {"view": view, "spec": spec, "info": info, "cost": cost if cost.lines else None}
         tell_json({**told, "machines": rows})
         return
-    open_console().print(_details(view, spec, info, overview.steps_of(folder)))
+    open_console().print(_details(view, spec, info, steps_of(folder)))
     if cost.lines:
         open_console().print(f"cost: {cost_words(cost)}")
 
@@ -104,8 +140,8 @@ def close(
     """
     folder = _lease_folder(site, lease_id)
     close_lease(folder, Actor.here(), grace, reason)
-    state = client.state(folder, client.spec(folder).lost_after_s)
-    typer.echo(f"{lease_id} is {state.value}: {client.why_ended(folder)}")
+    state = lease_client.state(folder, lease_client.spec(folder).lost_after_s)
+    typer.echo(f"{lease_id} is {state.value}: {lease_client.why_ended(folder)}")
 
 
 @app.command()
@@ -176,23 +212,64 @@ def _site_folder(site: str) -> SiteFolder:
 
 
 def _lease_folder(site: str, lease_id: str) -> LeaseFolder:
-    return overview.find(_site_folder(site), lease_id)
+    return find_lease(_site_folder(site), lease_id)
 
 
-def _summary(views: Sequence[LeaseView]) -> RenderableType:
-    titles = ("lease", "state", "nodes", "age", "use", "dashboard or reason")
-    listed = Listing(*titles, figures=("age",), labels=("nodes",))
-    for view in views:
-        idle = "" if view.idle_s is None else f"idle {duration(view.idle_s)}"
-        listed.add(
-            view.lease_id,
-            _state(view),
-            nodes_words(view),
-            duration(view.age_s),
-            f"{view.num_running} running" if view.num_running else idle,
-            view.dashboard_url or _first_line(view.waits_for or view.why_ended),
-        )
-    return listed
+def _watch(*, once: bool, as_json: bool) -> None:
+    console = open_console()
+    if as_json:
+        tell_json(leases_in_use())
+        return
+    if once or not console.is_terminal:
+        console.print(_in_use(leases_in_use()))
+        return
+    with Live(console=console, auto_refresh=False) as screen:
+        while not output_is_gone():
+            screen.update(_in_use(leases_in_use()), refresh=True)
+            time.sleep(_REFRESH_S)
+
+
+def _in_use(found: Sequence[LeaseView]) -> RenderableType:
+    """Open leases, each with its nodes."""
+    if not found:
+        return Text("No open leases.")
+    here = sum(each.nodes_here for each in found)
+    wanted = sum(each.nodes or 0 for each in found)
+    leases = f"{len(found)} open lease{'s' if len(found) > 1 else ''}"
+    at = time.strftime("%H:%M:%S")
+    head = Text(f"{leases}, {here} of at most {wanted} nodes are there · {at}", style="dim")
+    return Group(head, *(part for each in found for part in _parts(each)))
+
+
+def _parts(lease: LeaseView) -> Iterator[RenderableType]:
+    told = (
+        *(f"{lease.role} on {lease.site}", lease.state.value, f"nodes {nodes_words(lease)}"),
+        *(", ".join(lease.running) or _used(lease), f"age {duration(lease.age_s)}"),
+        *(lease.waits_for.partition("\n")[0], lease.damage),
+    )
+    yield Text(f"\n{lease.lease_id}", style="bold", overflow="fold")
+    yield Padding(Text(" · ".join(filter(None, told)), overflow="fold"), (0, 0, 0, 2), expand=False)
+    if lease.use:
+        yield Padding(_busy_nodes(lease.use), (0, 0, 0, 2), expand=False)
+
+
+def _busy_nodes(rows: Sequence[UsageRow]) -> Table:
+    has_gpus = any(row.gpu is not None for row in rows)
+    more = ("GPUs", "their memory", "power") if has_gpus else ()
+    table = plain_table("node", figures=("CPU", "memory", *more))
+    table.columns[0].overflow = "fold"
+    for row in rows:
+        of_gpus = (_share(row.gpu), _share(row.gpu_memory), _watts(row.gpu_power_w))
+        table.add_row(row.node, _share(row.cpu), _share(row.memory), *of_gpus[: len(more)])
+    return table
+
+
+def _share(share: float | None) -> str:
+    return "" if share is None else f"{share:.0%}"
+
+
+def _watts(power_w: float | None) -> str:
+    return "" if power_w is None else f"{power_w:.0f} W"
 
 
 def _details(
@@ -295,3 +372,22 @@ def _state(view: LeaseView) -> Text:
 
 def _first_line(text: str) -> str:
     return text.splitlines()[0] if text else ""
+
+
+def _used(view: LeaseView) -> str:
+    if view.num_running:
+        return f"{view.num_running} running"
+    return "" if view.idle_s is None else f"idle {duration(view.idle_s)}"
+
+
+_COLUMNS = (
+    Column(title="lease", cell=lambda view: view.lease_id),
+    Column(title="state", cell=_state),
+    Column(title="nodes", cell=nodes_words, is_label=True),
+    Column(title="age", cell=lambda view: duration(view.age_s), is_figure=True),
+    Column(title="use", cell=_used),
+    Column(
+        title="dashboard or reason",
+        cell=lambda view: view.dashboard_url or _first_line(view.waits_for or view.why_ended),
+    ),
+)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
@@ -12,6 +14,20 @@ from rich.text import Text
 
 _LEAST_ROOM = 40
 _SHORT = 10
+
+
+@dataclass(frozen=True, kw_only=True)
+class Column:
+    """A column of a list of records."""
+
+    title: str
+    cell: Callable[[Any], str | Text]
+    """What it shows of a record."""
+    is_figure: bool = False
+    is_label: bool = False
+    """Whether its cells say nothing without the title."""
+    is_optional: bool = False
+    """Whether it is left out where no record has anything there."""
 
 
 class Listing:
@@ -32,6 +48,23 @@ class Listing:
         self._figures = figures
         self._labels = {*figures, *labels}
         self._rows: list[tuple[Text, ...]] = []
+
+    @classmethod
+    def of(cls, records: Sequence[Any], *columns: Column) -> Listing:
+        """A row for each record."""
+        shown = [
+            (column, cells)
+            for column in columns
+            if any(cells := [column.cell(record) for record in records]) or not column.is_optional
+        ]
+        listed = cls(
+            *(column.title for column, _ in shown),
+            figures=[column.title for column, _ in shown if column.is_figure],
+            labels=[column.title for column, _ in shown if column.is_label],
+        )
+        for row in zip(*(cells for _, cells in shown), strict=True):
+            listed.add(*row)
+        return listed
 
     def add(self, *cells: str | Text) -> None:
         """Add a row."""

@@ -17,7 +17,7 @@ from headrace.files.layout import RunFolder
 from headrace.ledger.ledger import open_ledger
 from headrace.runs.origin import Differing, Origin, compare, origin, today
 from headrace.runs.runs import RunRequest, create_run, run_of_folder
-from headrace.suites.sweep_words import as_overrides
+from headrace.suites.values import as_overrides
 
 Which = Annotated[
     str,
@@ -100,7 +100,7 @@ def _request(before: Origin, site: str) -> RunRequest:
     run_id, _, number = before.name.partition(":")
     run = RunFolder(Path(open_ledger().run(run_id).folder))
     asked = run_of_folder(run_id, run).request
-    names = () if number else ("kind", "of", "watch", "probe")
+    names = () if number else ("kind", "of", "watch", "options")
     more = {name: getattr(asked, name) for name in names}
     recipe, suite = Path(before.folder) / run.recipe.name, before.recipe.suite
     overrides = tuple(f"train.{key}={value}" for key, value in before.launch.items())
@@ -121,16 +121,15 @@ def _tell_today(before: Origin, found: Sequence[Differing], console: Console) ->
 
 def _ways_back(before: Origin, found: Sequence[Differing]) -> Iterator[str]:
     keys = {each.key for each in found if each.part == "code"}
-    diff = Path(before.folder.partition("/trials/")[0]) / "working-tree.diff"
-    if keys & {"commit", "uncommitted"} and diff.exists():
-        yield (
-            f"The code as it was: git -C {before.code} checkout {before.commit} && "
-            f"git -C {before.code} apply {diff}"
-        )
-    elif "commit" in keys:
-        yield f"The code as it was: git -C {before.code} checkout {before.commit}"
-    if before.left_out:
-        yield f"Not committed then, and too large to be kept: {', '.join(before.left_out)}"
+    then, diff = (
+        before.made_with,
+        Path(before.folder.partition("/trials/")[0]) / "working-tree.diff",
+    )
+    if keys & {"commit", "uncommitted"} and then.git is not None:
+        apply = f" && git -C {then.code_folder} apply {diff}" if diff.exists() else ""
+        yield (f"The code as it was: git -C {then.code_folder} checkout {then.git.commit}{apply}")
+    if then.left_out:
+        yield f"Not committed then, and too large to be kept: {', '.join(then.left_out)}"
 
 
 def _print(found: Sequence[Differing], titles: tuple[str, str], console: Console) -> None:

@@ -23,10 +23,10 @@ from headrace.cli.runs import Overrides, request_of
 from headrace.cli.watching import Watching
 from headrace.cli.words import most_words
 from headrace.errors import RecipeError, StepError
+from headrace.execution.execute import LeasePreview, execute, previews
 from headrace.recipe.load import load_recipe, load_site
 from headrace.recipe.overrides import check_size
 from headrace.recipe.recipe import Recipe
-from headrace.runs.execute import LeasePreview, execute, previews
 from headrace.runs.foresight import BETWEEN, Prediction, predict
 from headrace.runs.runs import RunRequest, create_run
 

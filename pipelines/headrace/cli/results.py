@@ -23,7 +23,7 @@ from headrace.cli.suite_view import (
 from headrace.errors import UserError
 from headrace.files.atomic import write_text
 from headrace.files.layout import RunFolder
-from headrace.ledger.trial_records import TrialRecord
+from headrace.ledger.trial_rows import TrialRecord
 from headrace.recipe.suite import Objective
 from headrace.runs.results import (
     as_csv,
@@ -33,9 +33,16 @@ from headrace.runs.results import (
     write_parquet,
     write_report,
 )
-from headrace.runs.suites import find_suite, objectives_of
-from headrace.suites.analysis import Marginal, Results, are_folds, range_words, results_of
-from headrace.suites.importance import importance_of
+from headrace.runs.suites import objectives_of
+from headrace.status.suite import find_suite
+from headrace.suites.analysis import (
+    Marginal,
+    Results,
+    are_folds,
+    importance_of,
+    range_words,
+    results_of,
+)
 from headrace.suites.names import short_keys
 
 _SHOWN = 10

@@ -1,4 +1,4 @@
-"""Commands about runs: run, evaluate, resume, status, logs, cancel."""
+"""Commands about runs: run, evaluate, resume, status, logs, cancel, and the list of runs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.live import Live
 
 from headrace.cli import arguments
 from headrace.cli.arguments import NamedRun, Recipe, RunArgument
@@ -18,22 +17,30 @@ from headrace.cli.bell import Bell
 from headrace.cli.console import (
     JsonOption,
     SiteOption,
+    amount,
+    duration,
     open_console,
     outlive_terminal,
     output_is_gone,
+    tell,
+    tell_json,
 )
-from headrace.cli.view import closing, print_failures
-from headrace.cli.watching import REFRESH_S, Watching, look
+from headrace.cli.listing import Column, Listing
+from headrace.cli.view import print_failures
+from headrace.cli.watching import REFRESH_S, Watching, end_of, look
+from headrace.cli.watching import watch as follow
+from headrace.cli.words import money
 from headrace.errors import UnknownNameError, nearest
+from headrace.execution.end_run import ask_to_stop
+from headrace.execution.execute import execute
+from headrace.execution.resume import take_over_changed, take_over_run
 from headrace.files.layout import RunFolder
 from headrace.ledger.ledger import open_ledger
 from headrace.recipe.overrides import check_size
+from headrace.record import as_json_values
 from headrace.runs.audit import Actor
-from headrace.runs.execute import execute
 from headrace.runs.flow import steps_of
-from headrace.runs.overview import RunView, overview, step_folders
 from headrace.runs.provenance import process_owner
-from headrace.runs.resuming import take_over_changed, take_over_run
 from headrace.runs.runs import (
     Run,
     RunRequest,
@@ -41,9 +48,13 @@ from headrace.runs.runs import (
     open_run,
     run_of_folder,
 )
-from headrace.runs.stopping import ask_to_stop
 from headrace.runs.suites import has_more_to_do
 from headrace.states import StepState
+from headrace.status.run import Headline, RunView, Trials, run_views
+from headrace.status.run_details import RunDetails, run_details, runs_page
+from headrace.status.step import AttemptView, attempt_views, step_folders
+
+app = typer.Typer(name="runs", invoke_without_command=True)
 
 Overrides = Annotated[
     list[str] | None,
@@ -93,17 +104,17 @@ def carry_out(job: Run, *, as_json: bool) -> None:
     console, bell = open_console(stderr=as_json), Bell()
     with Watching(job.run_id, console) as tick:
         execute(job, tick)
-    view = overview(job.run_id)
+    view = run_details(job.run_id)
     bell.ring(f"{job.run_id} {view.state.value}", console)
     tell_end(view, console, as_json=as_json)
 
 
-def tell_end(view: RunView, console: Console, *, as_json: bool) -> None:
+def tell_end(view: RunDetails, console: Console, *, as_json: bool) -> None:
     """Show how a run has ended, and leave with exit code 1 when that is not well."""
     if as_json:
-        typer.echo(view.model_dump_json(indent=1))
+        tell_json(view)
     else:
-        console.print(closing(view))
+        console.print(end_of(view))
     print_failures(view, console)
     if view.state is not StepState.SUCCEEDED:
         raise typer.Exit(1)
@@ -190,7 +201,7 @@ def resume(
     if run_id is not None and "=" in run_id:
         changes, run_id = (run_id, *changes), None
     known = known_run(run_id)
-    view = overview(known)
+    view = run_details(known)
     has_more = has_more_to_do(RunFolder(Path(view.folder)))
     if view.state is StepState.SUCCEEDED and not has_more:
         console = open_console(stderr=as_json)
@@ -206,10 +217,13 @@ def resume(
 
 def status(
     run_id: RunArgument = None,
-    watch: Annotated[bool, typer.Option(help="Keep the table fresh until the run ends.")] = False,
+    watch: Annotated[bool, typer.Option(help="Until the run ends.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Show how a run stands: steps, progress, rate, time left.
+
+    Of a suite it tells how its trials stand. With **--watch** that is told until it ends: as a
+    table, or in lines where the output is no terminal.
 
     Examples:
         headrace status
@@ -221,21 +235,13 @@ def status(
     known = known_run(run_id)
     console = open_console()
     if as_json:
-        typer.echo(overview(known).model_dump_json(indent=1))
+        tell_json(run_details(known))
         return
-    if watch and console.is_terminal:
-        with Live(console=console, auto_refresh=False) as screen:
-            while not output_is_gone() and _goes_on(view := overview(known)):
-                screen.update(look(view), refresh=True)
-                time.sleep(REFRESH_S)
-    view = overview(known)
-    console.print(closing(view) if view.state.is_final else look(view))
+    if watch:
+        follow(known, console)
+    view = run_details(known)
+    console.print(end_of(view) if view.state.is_final else look(view))
     print_failures(view, console)
-
-
-def _goes_on(view: RunView) -> bool:
-    """Whether somebody still works on a run."""
-    return not view.state.is_final and not view.owner_is_gone
 
 
 def known_run(run_id: str | None) -> str:
@@ -264,7 +270,7 @@ def logs(
         raise UnknownNameError(f"This run has no step '{step}'", nearest(step, names))
     seen: dict[Path, int] = {}
     _print_new(job, step, seen)
-    while follow and not output_is_gone() and _goes_on(overview(job.run_id)):
+    while follow and not output_is_gone() and run_details(job.run_id).goes_on:
         time.sleep(REFRESH_S)
         _print_new(job, step, seen)
 
@@ -292,3 +298,120 @@ def cancel(
     job = open_run(known_run(run_id))
     asked = ask_to_stop(job, Actor.here(), step)
     typer.echo(f"asked to stop: {', '.join(asked)}")
+
+
+@app.callback()
+def runs(
+    context: typer.Context,
+    limit: Annotated[int, typer.Option(min=1, help="Newest runs to list.")] = 20,
+    state: Annotated[StepState | None, typer.Option(help="Only runs in this state.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List runs, the newest first; `runs show` tells of one.
+
+    The main metric is what training monitors (`trainer.monitor`), else the first of evaluation by
+    name, else the loss. A suite has its trials there, and the best value; a cross-validation the
+    mean ± standard deviation of its folds. What is left and what machines cost are told as far as
+    they are known. Below them is what was asked for in Airflow meanwhile and refused; `headrace
+    audit --refused` tells it whole.
+
+    Examples:
+        headrace runs
+
+        headrace runs --state failed --json
+    """
+    if context.invoked_subcommand is not None:
+        return
+    states = () if state is None else (state,)
+    if as_json:
+        tell_json(run_views(open_ledger().runs(limit, states)))
+        return
+    page = runs_page(limit, states)
+    open_console().print(Listing.of(page.rows, *_COLUMNS))
+    for act in page.refused:
+        ago, why = duration(page.now - act.at), act.refused.splitlines()[0]
+        tell(f"Refused {ago} ago to {Actor(act.user or 'somebody', act.through)}: {why}")
+
+
+@app.command()
+def show(run_id: NamedRun, as_json: JsonOption = False) -> None:
+    """Show all attempts at the steps of a run: when, how long, where, and why one failed.
+
+    Examples:
+        headrace runs show digits-20260102-030405-0a1b2c3d
+
+        headrace runs show digits-20260102-030405-0a1b2c3d --json
+    """
+    (row,) = run_views([open_ledger().run(run_id)])
+    attempts = attempt_views(run_id, open_ledger().attempts(run_id))
+    if as_json:
+        tell_json({**as_json_values(row), "attempts": attempts})
+        return
+    console = open_console()
+    console.print(f"{run_id}: {row.state.value}, {_result(row) or 'no result'}", style="bold")
+    console.print(Listing.of(attempts, *_ATTEMPT_COLUMNS))
+
+
+def _left(row: RunView) -> str:
+    """Time until its end; where nothing foretells that, until that of its step."""
+    if row.eta_s is not None or row.step_eta_s is None:
+        return duration(row.eta_s)
+    return f"{duration(row.step_eta_s)} of {row.step}"
+
+
+def _result(row: RunView) -> str:
+    if row.is_orphan:
+        return f"its process has ended: headrace resume {row.run_id}"
+    if why := row.why or row.damage:
+        step = f"{row.failure.step}: " if row.failure else ""
+        return step + why.splitlines()[0]
+    if row.trials is not None and row.trials.total:
+        return _trials_words(row.trials, row.metric)
+    return "" if row.metric is None else f"{row.metric.name} {amount(row.metric.value)}"
+
+
+def _trials_words(trials: Trials, metric: Headline | None) -> str:
+    words = [f"{trials.ended:,} of {trials.total:,} trials"]
+    words += [f"{trials.useless:,} without success"] if trials.useless else []
+    if metric is not None and trials.best is not None:
+        words.append(f"best {metric.value:.4g} (#{trials.best})")
+    elif metric is not None:
+        std = "" if metric.std is None else f" ± {metric.std:.2g}"
+        words.append(f"{metric.name} {metric.value:.4g}{std}")
+    return ", ".join(words)
+
+
+def _took(row: AttemptView) -> str:
+    if row.started_at is None:
+        return ""
+    return duration((row.finished_at or time.time()) - row.started_at)
+
+
+def _asked(row: AttemptView) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(row.created_at))
+
+
+def _cause(row: AttemptView) -> str:
+    why = f"{row.failure_class.value}: " if row.failure_class else ""
+    return f"{why}{row.message}"
+
+
+_COLUMNS = (
+    Column(title="run", cell=lambda row: row.run_id),
+    Column(title="site", cell=lambda row: row.site),
+    Column(title="state", cell=lambda row: row.state.value),
+    Column(title="time", cell=lambda row: duration(row.elapsed_s), is_figure=True),
+    Column(title="left", cell=_left, is_figure=True, is_optional=True),
+    Column(title="cost", cell=lambda row: money(row.cost), is_figure=True, is_optional=True),
+    Column(title="result", cell=_result),
+)
+
+_ATTEMPT_COLUMNS = (
+    Column(title="step", cell=lambda row: row.step),
+    Column(title="attempt", cell=lambda row: str(row.attempt), is_figure=True),
+    Column(title="state", cell=lambda row: row.state.value),
+    Column(title="asked", cell=_asked, is_label=True),
+    Column(title="time", cell=_took, is_figure=True),
+    Column(title="lease", cell=lambda row: row.lease_id.removeprefix(f"{row.run_id}-")),
+    Column(title="why", cell=_cause),
+)

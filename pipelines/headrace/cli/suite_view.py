@@ -12,11 +12,11 @@ from rich.table import Table
 from rich.text import Text
 
 from headrace.cli.console import duration, plain_table
-from headrace.cli.listing import Listing
+from headrace.cli.listing import Column, Listing
 from headrace.cli.words import cost_words, money
-from headrace.ledger.trial_records import TrialRecord
+from headrace.ledger.trial_rows import TrialRecord
 from headrace.recipe.suite import Objective
-from headrace.runs.suites import SuiteView
+from headrace.status.suite import SuiteView, state_of
 from headrace.suites.analysis import PointResult, Spread, varying
 from headrace.suites.names import short_keys
 from headrace.suites.records import PRUNED
@@ -33,21 +33,16 @@ _MOST_RUNNING = 10
 
 def suites_list(views: Sequence[SuiteView]) -> Listing:
     """A row for each suite."""
-    goes_on, is_counted = any(view.eta_s for view in views), any(view.cost for view in views)
-    more = [*(["left"] if goes_on else []), *(["cost"] if is_counted else [])]
-    titles = ("suite", "state", "trials", "best", "time", *more)
-    listed = Listing(*titles, figures=("time", *more), labels=("trials", "best"))
-    for view in views:
-        listed.add(
-            view.run_id,
-            _state_words(view),
-            _counts(view),
-            best_words(view, named=False),
-            duration(view.elapsed_s),
-            *([_left(view)] if goes_on else []),
-            *([money(view.cost)] if is_counted else []),
-        )
-    return listed
+    return Listing.of(
+        views,
+        Column(title="suite", cell=lambda view: view.run_id),
+        Column(title="state", cell=_state_words),
+        Column(title="trials", cell=_counts, is_label=True),
+        Column(title="best", cell=lambda view: best_words(view, named=False), is_label=True),
+        Column(title="time", cell=lambda view: duration(view.elapsed_s), is_figure=True),
+        Column(title="left", cell=_left, is_figure=True, is_optional=True),
+        Column(title="cost", cell=lambda view: money(view.cost), is_figure=True, is_optional=True),
+    )
 
 
 def trials_list(rows: Sequence[TrialRecord], objectives: Sequence[Objective]) -> Listing:
@@ -103,13 +98,9 @@ def folds_table(point: PointResult, objectives: Sequence[Objective]) -> Table:
 
 def live(view: SuiteView) -> RenderableType:
     """What is shown while a suite goes on."""
-    done = view.total - sum(view.counts.get(state, 0) for state in ("queued", "running"))
-    known = sum(view.counts.values())
     bar = Table.grid(padding=(0, 2))
     bar.add_row(
-        ProgressBar(
-            total=max(view.total, 1), completed=max(done - (view.total - known), 0), width=30
-        ),
+        ProgressBar(total=max(view.trials.total, 1), completed=view.trials.ended, width=30),
         _counts(view),
         f"{_left(view)} left" if view.eta_s is not None else "",
     )
@@ -134,9 +125,8 @@ def live(view: SuiteView) -> RenderableType:
 
 
 def closing(view: SuiteView) -> RenderableType:
-    """What is shown when a suite has ended."""
-    more = Text(f"headrace suite show {view.run_id} lists its trials", overflow="fold")
-    return Group(_heading(view), Text(_counts(view)), *_foot(view), more)
+    """What is shown of its trials when a suite has ended."""
+    return Group(Text(_counts(view)), *_foot(view.model_copy(update={"cost": None})))
 
 
 def counts_words(view: SuiteView) -> str:
@@ -187,7 +177,7 @@ def _foot(view: SuiteView) -> Iterator[Text]:
         yield Text(f"cost: {cost_words(view.cost)}", overflow="fold")
     if view.damage:
         yield Text(view.damage, style="yellow", overflow="fold")
-    if view.owner_is_gone:
+    if view.is_orphan:
         yield Text(
             f"Nobody goes on with this suite: its process has ended. Go on with it: "
             f"headrace resume {view.run_id}",
@@ -207,16 +197,17 @@ def _heading(view: SuiteView) -> Text:
 
 
 def _state_words(view: SuiteView) -> str:
-    if view.owner_is_gone:
+    if view.is_orphan:
         return "its process has ended"
     return "paused" if view.paused else view.state.value
 
 
 def _counts(view: SuiteView) -> str:
-    told = [f"{count:,} {state}" for state, count in view.counts.items()]
-    unknown = view.total - sum(view.counts.values())
+    total, counts = view.trials.total, view.trials.counts
+    told = [f"{count:,} {state}" for state, count in counts.items()]
+    unknown = total - sum(counts.values())
     told += [f"{unknown:,} to come"] if unknown > 0 else []
-    return f"{view.total:,}: {', '.join(told)}" if len(told) > 1 else "".join(told) or "none yet"
+    return f"{total:,}: {', '.join(told)}" if len(told) > 1 else "".join(told) or "none yet"
 
 
 def _left(view: SuiteView) -> str:
@@ -227,7 +218,7 @@ def _left(view: SuiteView) -> str:
 
 
 def _state_of(row: TrialRecord) -> Text:
-    word = PRUNED if row.pruned else row.state.value
+    word = state_of(row)
     tries = f" ({row.attempts})" if row.attempts > 1 else ""
     return Text(word + tries, style=_STYLES.get(word, "red"))
 

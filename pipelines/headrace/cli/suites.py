@@ -1,43 +1,43 @@
-"""Commands about suites: list, show, watch, and what is asked of one while it runs."""
+"""Commands about suites: sweep, list, show, logs, and what is asked of one while it runs."""
 
 from __future__ import annotations
 
-import time
-from contextlib import nullcontext
+from collections.abc import Sequence
 from dataclasses import asdict
 from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.live import Live
 
-from headrace.cli.arguments import AnySuite
-from headrace.cli.console import JsonOption, open_console, output_is_gone, tell_json
-from headrace.cli.suite_controls import CONTROLS, Numbered, suite_and_numbers
-from headrace.cli.suite_view import (
-    closing,
-    live,
-    points_table,
-    suites_list,
-    trials_list,
-)
-from headrace.cli.watching import REFRESH_S, Counts
+from headrace.cli import arguments
+from headrace.cli.arguments import AnySuite, OneSuite, Recipe
+from headrace.cli.console import JsonOption, SiteOption, open_console, tell_json, tell_renamed
+from headrace.cli.runs import carry_out, request_of, status
+from headrace.cli.suite_view import points_table, suites_list, trials_list
 from headrace.errors import UnknownNameError, UserError, nearest
 from headrace.files.layout import RunFolder
 from headrace.ledger.ledger import open_ledger
-from headrace.ledger.trial_records import TrialRecord
-from headrace.ledger.trial_rows import TRIAL_ORDERS
-from headrace.runs.suites import (
-    SuiteView,
-    find_suite,
-    objectives_of,
-    suite_view,
-    suites,
-)
+from headrace.ledger.rows import RunRecord
+from headrace.ledger.trial_rows import TRIAL_ORDERS, TrialRecord
+from headrace.runs.runs import create_run
+from headrace.runs.suites import ask, ask_for_more, objectives_of
 from headrace.states import StepState
+from headrace.status.suite import find_suite, only_suite, state_of, suite_views, suites
+from headrace.suites import values as sweep_values
 from headrace.suites.analysis import points
 from headrace.suites.records import PRUNED
+
+Numbered = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="SUITE|NUMBER",
+        help="Id of the suite, when there are several; numbers of trials.",
+        autocompletion=arguments.suites,
+    ),
+]
+
+_SOON = "its driver heeds it within seconds"
 
 app = typer.Typer(name="suite", help="Suites: see their trials; pause, cancel, add some.")
 
@@ -61,7 +61,7 @@ def list_(
 
         headrace suite list --limit 3 --json
     """
-    views = [suite_view(record) for record in suites(limit)]
+    views = suite_views([*suites(limit)])
     if as_json:
         tell_json(views)
         return
@@ -115,29 +115,6 @@ def show(
 
 
 @app.command()
-def watch(suite: AnySuite = None) -> None:
-    """Watch a suite until it ends: trials by state, those that run, the best, time left.
-
-    Examples:
-        headrace suite watch
-
-        headrace suite watch digits-20260102-030405-0a1b2c3d
-    """
-    run_id = find_suite(suite).run_id
-    console = open_console()
-    screen = Live(console=console, auto_refresh=False, transient=True)
-    with screen if console.is_terminal else nullcontext():
-        counts = Counts(console)
-        while _goes_on(view := suite_view(open_ledger().run(run_id))):
-            if console.is_terminal:
-                screen.update(live(view), refresh=True)
-            else:
-                counts.tell(view)
-            time.sleep(REFRESH_S)
-    console.print(closing(view))
-
-
-@app.command()
 def logs(words: Numbered) -> None:
     """Print the logs of a trial's attempts.
 
@@ -146,7 +123,7 @@ def logs(words: Numbered) -> None:
 
         headrace suite logs 7
     """
-    record, numbers = suite_and_numbers(words)
+    record, numbers = _suite_and_numbers(words)
     if len(numbers) != 1:
         raise UserError("Name one trial", "By its number: headrace suite logs 7.")
     row = open_ledger().trial(record.run_id, *numbers)
@@ -157,8 +134,159 @@ def logs(words: Numbered) -> None:
                 typer.echo(f"{attempt} {file.stem} | {line}")
 
 
-def _goes_on(view: SuiteView) -> bool:
-    return not view.state.is_final and not view.owner_is_gone and not output_is_gone()
+@app.command()
+def pause(suite: OneSuite = None) -> None:
+    """Begin no more trials; those that run go on.
+
+    Examples:
+        headrace suite pause digits-20260102-030405-0a1b2c3d
+    """
+    record = _suite(suite)
+    ask(record, "pause")
+    typer.echo(f"{record.run_id}: asked to begin no more trials; {_SOON}")
+
+
+@app.command()
+def resume(
+    suite: OneSuite = None,
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="From now on so many trials at once at most.")
+    ] = None,
+) -> None:
+    """Begin trials again after a pause; a suite whose driver has gone: headrace resume.
+
+    Examples:
+        headrace suite resume digits-20260102-030405-0a1b2c3d
+
+        headrace suite resume digits-20260102-030405-0a1b2c3d --limit 4
+    """
+    record = _suite(suite)
+    if limit is not None:
+        ask(record, "limit", details=f"to {limit}", limit=limit)
+    ask(record, "resume")
+    typer.echo(f"{record.run_id}: asked to begin trials; {_SOON}")
+
+
+@app.command()
+def cancel(words: Numbered = None) -> None:
+    """Cancel trials that wait or run, by number, or all: what has ended stays.
+
+    Examples:
+        headrace suite cancel digits-20260102-030405-0a1b2c3d 7 12
+
+        headrace suite cancel 7
+    """
+    record, numbers = _suite_and_numbers(words)
+    ask(record, "cancel", numbers)
+    typer.echo(f"{record.run_id}: asked to cancel {_named(numbers)}; {_SOON}")
+
+
+@app.command()
+def retry(words: Numbered = None) -> None:
+    """Run trials that have failed or were cancelled again, by number, or all.
+
+    Of a suite that has ended they run with `headrace resume`; those that succeeded do not again.
+
+    Examples:
+        headrace suite retry
+
+        headrace suite retry digits-20260102-030405-0a1b2c3d 7
+    """
+    record, numbers = _suite_and_numbers(words)
+    ask(record, "retry", numbers)
+    typer.echo(f"{record.run_id}: asked to run {_named(numbers)} again; {_when(record)}")
+
+
+@app.command()
+def prioritize(
+    words: Numbered,
+    priority: Annotated[int, typer.Option(help="The greatest begins first.")] = 1,
+) -> None:
+    """Have trials that wait begin before others; those that run go on.
+
+    Those with the greatest priority begin first; it is 0 unless `suite.priority` of the recipe says
+    otherwise.
+
+    Examples:
+        headrace suite prioritize digits-20260102-030405-0a1b2c3d 7 12
+
+        headrace suite prioritize digits-20260102-030405-0a1b2c3d 7 --priority -1
+    """
+    record, numbers = _suite_and_numbers(words)
+    if not numbers:
+        raise UserError("No trial is named", "Say which: headrace suite prioritize 7 12.")
+    told = f"{_named(numbers)}: priority {priority}"
+    ask(record, "prioritize", numbers, details=told, priority=priority)
+    typer.echo(f"{record.run_id}: asked to give {_named(numbers)} priority {priority}; {_SOON}")
+
+
+@app.command()
+def add(
+    words: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="SUITE|KEY=VALUES",
+            help="Id of the suite, when there are several; values of new trials, as for sweep.",
+            autocompletion=arguments.suites,
+        ),
+    ],
+    priority: Annotated[
+        int | None, typer.Option(help="Greater ones begin first; as suite.priority says.")
+    ] = None,
+) -> None:
+    """Add trials to a suite: every combination of the values, with its seeds and folds.
+
+    Examples:
+        headrace suite add digits-20260102-030405-0a1b2c3d trainer.max_epochs=5 seed=1,2,3
+
+        headrace suite add seed=4 --priority 1
+    """
+    is_named = "=" not in words[0]
+    record = _suite(words[0] if is_named else None)
+    count = ask_for_more(record, words[1:] if is_named else words, priority)
+    more = f"{count} {'trial' if count == 1 else 'trials'}"
+    typer.echo(f"{record.run_id}: asked to add {more}; {_when(record)}")
+
+
+@app.command(hidden=True)
+def watch(suite: AnySuite = None) -> None:
+    """Watch a suite until it ends: `headrace status SUITE --watch`."""
+    tell_renamed("headrace suite watch", "headrace status --watch")
+    status(find_suite(suite).run_id, watch=True)
+
+
+def sweep(
+    recipe: Recipe,
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="Values as for Hydra's multirun: model.lr=1e-3,1e-2 'seed=range(0,5)'; what has "
+            "one value changes the recipe for all trials."
+        ),
+    ] = None,
+    trials: Annotated[
+        int | None,
+        typer.Option(min=1, help="Points that a sampler proposes, in place of all combinations."),
+    ] = None,
+    site: SiteOption = "laptop",
+    as_json: JsonOption = False,
+) -> None:
+    """Run many trials of a recipe, as its suite and the words say.
+
+    The dataset is packed once; then the trials share one lease. The command stays until they have
+    ended; Ctrl-C cancels those that run, and `headrace resume` goes on: nothing that has finished
+    is run twice. A terminal that is closed ends none: `headrace status --watch` shows them in
+    another one. The exit code is 0 when the suite succeeded, even if some trials have failed.
+
+    Examples:
+        headrace sweep digits data.global_batch_size=32,64 'seed=range(0,3)'
+
+        headrace sweep my-recipe.yaml 'model.lr=tag(log, interval(1e-5, 1e-1))' --trials 50
+    """
+    overrides, update = sweep_values.parse(words or (), trials=trials)
+    overrides = (*overrides, *sweep_values.as_overrides(update))
+    request = request_of(recipe, overrides, site, kind="suite")
+    carry_out(create_run(request), as_json=as_json)
 
 
 def _rows(run_id: str, state: TrialState | None, sort: str, limit: int) -> tuple[TrialRecord, ...]:
@@ -178,8 +306,33 @@ def _check_sort(sort: str) -> None:
 
 
 def _for_programs(row: TrialRecord) -> dict[str, Any]:
-    return {**asdict(row), "state": PRUNED if row.pruned else row.state.value}
+    return {**asdict(row), "state": state_of(row)}
 
 
-for _control in CONTROLS:
-    app.command()(_control)
+def _suite_and_numbers(words: Sequence[str] | None) -> tuple[RunRecord, list[int]]:
+    """A suite, the only one when the first word is a number or missing, and numbers of trials.
+
+    Raises:
+        UserError: A word is no number; several suites may be meant.
+    """
+    given = list(words or ())
+    named = given.pop(0) if given and not given[0].isdecimal() else None
+    if wrong := [word for word in given if not word.isdecimal()]:
+        raise UserError(f"'{wrong[0]}' is no number of a trial", "List them: headrace suite show.")
+    return _suite(named), [int(word) for word in given]
+
+
+def _suite(run_id: str | None) -> RunRecord:
+    return only_suite() if run_id is None else find_suite(run_id)
+
+
+def _when(record: RunRecord) -> str:
+    is_over = record.state.is_final
+    return f"it has ended, so go on with it: headrace resume {record.run_id}" if is_over else _SOON
+
+
+def _named(numbers: Sequence[int]) -> str:
+    if not numbers:
+        return "all trials that can be"
+    word = "trial" if len(numbers) == 1 else "trials"
+    return f"{word} {', '.join(map(str, numbers))}"

@@ -12,7 +12,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from headrace.cli.console import amount, duration
+from headrace.cli.console import duration
 from headrace.cli.curves import metrics_table
 from headrace.cli.words import (
     busy,
@@ -23,9 +23,10 @@ from headrace.cli.words import (
     restarted_words,
     result_line,
 )
-from headrace.runs.overview import RunView, StepView
 from headrace.runs.provenance import owner_process
 from headrace.states import FailureClass, StepState
+from headrace.status.run_details import RunDetails
+from headrace.status.step import StepView
 from headrace.steps.history import History
 
 _STYLES = {
@@ -36,15 +37,14 @@ _STYLES = {
 }
 
 
-def live(view: RunView, history: History | None = None) -> RenderableType:
+def live(view: RunDetails, history: History | None = None) -> RenderableType:
     """What is shown while a run goes on; `history` is of a training that runs just now."""
     table = Table(expand=True, box=None, pad_edge=False)
     for title in ("step", "state"):
         table.add_column(title, no_wrap=True)
     table.add_column("", ratio=1, min_width=6)
-    table.add_column("progress", ratio=4)
-    for title in ("rate", "time", "left"):
-        table.add_column(title, justify="right", no_wrap=True)
+    table.add_column("", ratio=4, overflow="fold")
+    table.add_column("time", justify="right", no_wrap=True)
     for step in view.steps:
         table.add_row(*_row(step))
     foot = Text(f"{duration(view.elapsed_s)}{ends(view.ahead)}", style="dim", overflow="fold")
@@ -58,34 +58,34 @@ def live(view: RunView, history: History | None = None) -> RenderableType:
     return Group(_heading(view), table, *figures, *told, foot)
 
 
-def trains(view: RunView) -> StepView | None:
+def trains(view: RunDetails) -> StepView | None:
     """The train step of a run that trains just now."""
     running = (step for step in view.steps if step.state is StepState.RUNNING)
     return next((step for step in running if step.name == "train"), None)
 
 
-def _learned(view: RunView, history: History) -> Iterator[Table]:
+def _learned(view: RunDetails, history: History) -> Iterator[Table]:
     step = trains(view)
     if step is not None and step.status is not None:
         table = metrics_table(step.status.metrics, history)
         yield from () if table is None else (table,)
 
 
-def _heading(view: RunView, *more: str) -> Text:
+def _heading(view: RunDetails, *more: str) -> Text:
     where = f" · {view.recipe} on {view.site} · "
     return Text.assemble((view.run_id, "bold"), where, _state(view), *more, overflow="fold")
 
 
-def _state(view: RunView) -> tuple[str, str]:
-    if view.owner_is_gone:
+def _state(view: RunDetails) -> tuple[str, str]:
+    if view.is_orphan:
         return ("its process has ended", "red")
     return (view.state.value, _STYLES.get(view.state, "red"))
 
 
-def remarks(view: RunView) -> Iterator[str]:
+def remarks(view: RunDetails) -> Iterator[str]:
     """What a reader should know of a run that does not go on, with the next step."""
     process = owner_process(view.owner)
-    if view.owner_is_gone and process is not None:
+    if view.is_orphan and process is not None:
         yield (
             f"Nobody goes on with this run: process {process.pid} on {process.host}, which ran it, "
             f"has ended. Go on with it: headrace resume {view.run_id}"
@@ -125,27 +125,16 @@ def _troubles(step: StepView, *, goes_on: bool) -> Iterator[str]:
 def _row(step: StepView) -> Iterator[RenderableType]:
     yield step.name
     if step.state is None:
-        yield Text("waiting", style="dim")
-        yield from ("", "", "", "", "")
+        yield from (Text("waiting", style="dim"), "", "", "")
         return
     tries = f" ({step.attempt})" if step.attempt > 1 else ""
     yield Text(step.state.value + tries, style=_STYLES.get(step.state, "red"))
-    running = step.state is StepState.RUNNING
-    progress = step.status.progress if step.status else None
-    if progress is None or not progress.total:
-        yield from ("", Text(progress.phase if progress else ""), "")
-    else:
-        yield ProgressBar(total=progress.total, completed=progress.done)
-        yield Text(
-            f"{amount(progress.done)}/{amount(progress.total)} {progress.unit} {progress.phase}"
-        )
-        rate = step.status.rate if step.status and running else None
-        yield f"{amount(rate)} {progress.unit}/s" if rate else ""
+    yield "" if step.progress is None else ProgressBar(total=1.0, completed=step.progress)
+    yield Text(step.words if step.state is StepState.RUNNING else "")
     yield duration(step.elapsed_s)
-    yield duration(step.status.eta_s) if running and step.status else ""
 
 
-def closing(view: RunView) -> RenderableType:
+def closing(view: RunDetails) -> RenderableType:
     """What is shown when a run has ended: its name, steps, metrics, where things lie."""
     steps = Table("step", "state", "attempts", "time", "result", expand=False)
     for step in view.steps:
@@ -163,10 +152,10 @@ def closing(view: RunView) -> RenderableType:
     return Group(_heading(view, f" · {duration(view.elapsed_s)}"), steps, places)
 
 
-def print_failures(view: RunView, console: Console) -> None:
+def print_failures(view: RunDetails, console: Console) -> None:
     """Say why each step that did not succeed failed, once, and what can be done."""
     failed = [step for step in view.steps if _has_failed(step)]
-    if view.why:
+    if view.why and view.failure is None:
         _print_plain(f"It got no lease: {view.why}", console)
     for step in failed:
         state = step.state.value if step.state else ""
@@ -192,7 +181,7 @@ def _frames(trace: str, message: str) -> str:
     return "\n".join(lines)
 
 
-def _ways_on(view: RunView, failed: StepView) -> Iterator[str]:
+def _ways_on(view: RunDetails, failed: StepView) -> Iterator[str]:
     if failed.failure_class not in (FailureClass.USER_ERROR, FailureClass.DATA_ERROR):
         yield f"once it is put right: headrace resume {view.run_id}"
         return
@@ -210,7 +199,7 @@ def _print_plain(text: str, console: Console) -> None:
     console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
-def _places(view: RunView) -> Iterator[tuple[str, str]]:
+def _places(view: RunDetails) -> Iterator[tuple[str, str]]:
     outputs = {step.name: step.outputs for step in view.steps}
     for title, step, key in (
         ("dataset", "pack", "dataset"),

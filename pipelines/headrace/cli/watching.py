@@ -13,12 +13,14 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
 from headrace.cli import suite_view as of_suites
+from headrace.cli.console import output_is_gone
 from headrace.cli.curves import history_of
-from headrace.cli.view import live, remarks, trains
+from headrace.cli.view import closing, live, remarks, trains
 from headrace.files.layout import RunFolder
 from headrace.ledger.ledger import open_ledger
-from headrace.runs.overview import RunView, StepView, overview
-from headrace.runs.suites import SuiteView, suite_view
+from headrace.status.run_details import RunDetails, run_details
+from headrace.status.step import StepView
+from headrace.status.suite import SuiteView, suite_view
 
 REFRESH_S = 0.5
 """Time between two looks at the run."""
@@ -54,19 +56,21 @@ class Watching:
         return self._tick
 
     def __exit__(self, *_: object) -> None:
-        self._show(overview(self._run_id))
+        self.show()
         if self._live is not None:
             self._live.stop()
 
     def _tick(self) -> None:
         if time.monotonic() - self._at >= REFRESH_S:
             self._at = time.monotonic()
-            self._show(overview(self._run_id))
+            self.show()
 
-    def _show(self, view: RunView) -> None:
+    def show(self) -> RunDetails:
+        """Show how the run stands now; gives it."""
+        view = run_details(self._run_id)
         if self._live is not None:
             self._live.update(look(view), refresh=True)
-            return
+            return view
         if view.dashboard_url and self._dashboard_url != view.dashboard_url:
             self._dashboard_url = view.dashboard_url
             self._console.print(f"Dask dashboard: {view.dashboard_url}", highlight=False)
@@ -81,6 +85,7 @@ class Watching:
             if step.state is not None and self._told.get(step.name) != state:
                 self._told[step.name] = state
                 self._console.print(self._line(step), highlight=False, soft_wrap=True)
+        return view
 
     def _line(self, step: StepView) -> str:
         """A step's state; of a new attempt also why, in a line: how the run ends is told then."""
@@ -90,6 +95,14 @@ class Watching:
         if step.message and step.state and step.state.is_final:
             self._why[step.name] = step.message.splitlines()[0]
         return f"{line}, after: {why}" if why else line
+
+
+def watch(run_id: str, console: Console) -> None:
+    """Show how a run stands until nobody goes on with it, or nobody reads that any more."""
+    watching = Watching(run_id, console)
+    with watching:
+        while not output_is_gone() and watching.show().goes_on:
+            time.sleep(REFRESH_S)
 
 
 class Counts:
@@ -106,27 +119,34 @@ class Counts:
 
     def tell(self, view: SuiteView) -> None:
         """A line, if there is something new; at once, and always, when the suite has ended."""
-        told = (view.state.is_final, view.counts)
+        told = (view.state.is_final, view.trials.counts)
         is_time = view.state.is_final or time.monotonic() - self._at >= EVERY_S
         if is_time and told != self._told:
             self._told, self._at = told, time.monotonic()
             self._console.print(of_suites.counts_words(view), highlight=False, soft_wrap=True)
 
 
-def _begun_suite(view: RunView) -> SuiteView | None:
+def _begun_suite(view: RunDetails) -> SuiteView | None:
     """How the trials of a run stand; None of one without, and before they begin."""
-    if any(step.name == "suite" and step.state is not None for step in view.steps):
+    has_ended = view.kind == "suite" and view.state.is_final
+    if has_ended or any(step.name == "suite" and step.state for step in view.steps):
         return suite_view(open_ledger().run(view.run_id))
     return None
 
 
-def look(view: RunView) -> RenderableType:
+def look(view: RunDetails) -> RenderableType:
     """What is shown of a run that goes on; of a suite whose trials have begun, how these stand."""
     suite = _begun_suite(view)
     if suite is None:
         return live(view, history_of(RunFolder(Path(view.folder))) if trains(view) else None)
     told = [Text(remark, style="yellow") for remark in remarks(view)]
     return Group(of_suites.live(suite), *told)
+
+
+def end_of(view: RunDetails) -> RenderableType:
+    """What is shown of a run that has ended; of a suite also what its trials found."""
+    suite = _begun_suite(view)
+    return closing(view) if suite is None else Group(closing(view), of_suites.closing(suite))
 
 
 @contextmanager

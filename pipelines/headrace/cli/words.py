@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from headrace.cli.console import amount, duration, hundredths
-from headrace.clusters.overview import LeaseView
 from headrace.runs.costs import Cost, CostLine, MostCost
 from headrace.runs.foresight import Ahead
-from headrace.runs.overview import StepView
 from headrace.states import StepState
+from headrace.status.lease import LeaseView
+from headrace.status.step import StepView
 from headrace.steps.history import UsageRow, Use
 
 _MAX_NODES = 4
@@ -130,21 +130,11 @@ def cost_words(cost: Cost) -> str:
 
 def money(cost: Cost | None) -> str:
     """US dollars for a table: `?` and `+?` are of machines whose price is not known."""
-    if cost is None or (cost.unpriced and not cost.usd):
+    if cost is None:
+        return ""
+    if cost.unpriced and not cost.usd:
         return "?"
-    return usd_words(cost.usd, cost.unpriced)
-
-
-def usd_words(usd: float | None, unpriced: int) -> str:
-    """The same, empty where nothing is counted.
-
-    Args:
-        usd: US dollars; None where no price is known.
-        unpriced: Machines whose price is not known.
-    """
-    if usd is None:
-        return "?" if unpriced else ""
-    return f"${hundredths(usd)}{'+?' if unpriced else ''}"
+    return f"${hundredths(cost.usd)}{'+?' if cost.unpriced else ''}"
 
 
 def most_words(most: MostCost | None) -> str:

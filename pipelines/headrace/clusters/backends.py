@@ -7,12 +7,9 @@ from abc import ABC, abstractmethod
 from typing import Protocol
 
 from headrace.batch.jobs import JobView
-from headrace.clusters.records import LeaseSpec
-from headrace.errors import SiteError, nearest
+from headrace.clusters.lease_records import LeaseSpec
 from headrace.files.layout import LeaseFolder
-
-_BATCH = ("slurm", "pbs", "sge", "lsf", "htcondor", "oar", "ssh", "ec2")
-_MODULES = {"local": "headrace.clusters.local", **dict.fromkeys(_BATCH, "headrace.clusters.queued")}
+from headrace.recipe.backend import backend_of
 
 
 class OpenCluster(Protocol):
@@ -93,8 +90,11 @@ class LeaseBackend(ABC):
 
 
 def backend(name: str) -> LeaseBackend:
-    """The backend of that name."""
-    if name not in _MODULES:
-        raise SiteError(f"There is no backend '{name}'", nearest(name, _MODULES))
-    found: LeaseBackend = importlib.import_module(_MODULES[name]).backend()
+    """How leases of that backend come to be: on this machine, or as jobs of a batch system.
+
+    Raises:
+        SiteError: There is no backend of that name.
+    """
+    module = "local" if backend_of(name).is_here else "queued"
+    found: LeaseBackend = importlib.import_module(f"headrace.clusters.{module}").backend()
     return found

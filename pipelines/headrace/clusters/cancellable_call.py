@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from headrace.errors import StepCancelledError
-from headrace.processes import die_with_parent
+from headrace.processes.identity import die_with_parent
 
 logger = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import PurePath
 
-from headrace.clusters.records import LeaseSpec
+from headrace.clusters.lease_records import LeaseSpec
 from headrace.files import tiers
 from headrace.files.layout import LeaseFolder
 from headrace.recipe.batch import Container

@@ -2,40 +2,36 @@
 
 from __future__ import annotations
 
+import time
 import uuid
+from asyncio import run_coroutine_threadsafe
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
-from distributed import Client, Future
+from distributed import Client, Future, KilledWorker, wait
+from distributed.comm import CommClosedError
 
-from headrace.clusters import cancellable_call
-from headrace.clusters import client as lease_client
+from headrace.clusters import cancellable_call, lease_client
+from headrace.clusters.lease_records import LeaseSpec
 from headrace.clusters.lifetime import TIMED_OUT
-from headrace.clusters.nodes import Node, arrived, loss, now_done, present, results_of, settle
-from headrace.clusters.records import LeaseSpec
-from headrace.clusters.scheduler import DEMAND, NODE, SLOT, security
+from headrace.clusters.node_calls import Arguments, Item, Node, NodeCalls, Result, no_check
+from headrace.clusters.scheduler import DEMAND, NODE, SLOT, WAITS, security
 from headrace.errors import LeaseError, LeaseLostError, WorkerLostError
 from headrace.files.layout import LeaseFolder
 from headrace.recipe.site import Role
 
-__all__ = ["Fleet", "Node"]
-
-Item = TypeVar("Item")
-Result = TypeVar("Result")
 _Fleet = TypeVar("_Fleet", bound="Fleet")
 
 _CONNECT_TIMEOUT_S, _GROW_TIMEOUT_S = 30.0, 10.0
 _AHEAD = 4
-
-_Arguments = Sequence[tuple[Any, ...]]
-
-
-def _no_check() -> None:
-    """Never cancels."""
+_CHECK_EVERY_S = 0.5
+_LOOK_EVERY_S = 0.1
+_GO_TOGETHER_S = 1.0
 
 
-class Fleet:
+class Fleet(NodeCalls):
     """The workers of a lease; leaving its context cancels what is left.
 
     Attributes:
@@ -76,18 +72,9 @@ class Fleet:
         self.client.close()
 
     def nodes(
-        self, count: int, timeout_s: float, *, check: Callable[[], None] = _no_check
+        self, count: int, timeout_s: float, *, check: Callable[[], None] = no_check
     ) -> tuple[Node, ...]:
-        """Exactly `count` nodes in order of their names; a pool grows to that number.
-
-        Args:
-            count: Nodes wanted.
-            timeout_s: Longest wait, not counting what jobs spend in a queue.
-            check: Called about twice a second; raises to give up.
-
-        Raises:
-            LeaseError: The lease cannot have so many, or they did not come in time.
-        """
+        """See `NodeCalls`."""
         if count > self.role.nodes:
             raise LeaseError(
                 f"{count} nodes asked of lease {self._spec.lease_id}, which has at most "
@@ -98,50 +85,27 @@ class Fleet:
         return arrived(self.client, self._spec, count, timeout_s, check)[:count]
 
     def call(self, node: Node, function: Callable[..., Result], *arguments: Any) -> Result:
-        """Run a short call on a node, also while a long one holds it.
-
-        Raises:
-            WorkerLostError: The node's worker died.
-        """
+        """See `NodeCalls`."""
         future = self._submit(function, arguments, workers=[node.address])
-        result: Result = self._gather([future], [node], _no_check)[0]
+        result: Result = self._gather([future], [node], no_check)[0]
         return result
 
     def on_nodes(
         self,
         function: Callable[..., Result],
-        arguments: _Arguments,
+        arguments: Arguments,
         nodes: Sequence[Node],
         *,
-        check: Callable[[], None] = _no_check,
+        check: Callable[[], None] = no_check,
     ) -> list[Result]:
-        """Run one call on each node, all at once; each holds its node.
-
-        A call asks `cancellable_call.wanted` whether to go on; it is killed otherwise.
-
-        Args:
-            function: Function of a module that the nodes can import.
-            arguments: Arguments of each call, one tuple a node.
-            nodes: Where to run, in the order of the results.
-            check: Called about twice a second; raises to cancel.
-
-        Raises:
-            WorkerLostError: A worker died; nothing was tried again.
-            Exception: Whatever `function` raised first, on any node.
-        """
+        """See `NodeCalls`."""
         return self._gather(self._on(nodes, function, arguments), nodes, check)
 
     @contextmanager
     def beside(
-        self, function: Callable[..., object], arguments: _Arguments, nodes: Sequence[Node]
+        self, function: Callable[..., object], arguments: Arguments, nodes: Sequence[Node]
     ) -> Iterator[Callable[[int], bool]]:
-        """As `on_nodes`, while the block runs; at its end the calls are wanted no more.
-
-        Nobody waits for their ends, and what they raise stays in the nodes' logs.
-
-        Yields:
-            Whether the call on a node, by its place in `nodes`, has ended, or its worker has gone.
-        """
+        """See `NodeCalls`."""
         futures = self._on(nodes, function, arguments)
         try:
             yield lambda at: futures[at].done() or bool(self._gone([nodes[at]]))
@@ -153,26 +117,10 @@ class Fleet:
         function: Callable[[Item], Result],
         items: Sequence[Item],
         *,
-        check: Callable[[], None] = _no_check,
+        check: Callable[[], None] = no_check,
         retries: int = 2,
     ) -> Iterator[tuple[int, Result]]:
-        """Run `function` on every item, spread over all nodes; a pool grows as needed.
-
-        Only a few items for each thread are under way at a time, however long the list is.
-
-        Args:
-            function: As for `on_nodes`.
-            items: One argument each.
-            check: Called about twice a second; raises to cancel.
-            retries: How often an item is tried again whose worker died.
-
-        Yields:
-            `(index, result)`, in the order in which they are done.
-
-        Raises:
-            WorkerLostError: The workers of an item died more often than `retries`.
-            Exception: What `function` raised, at once.
-        """
+        """See `NodeCalls`."""
         slots = self._grow_for(len(items), check)
         waiting = iter(range(len(items)))
         running: dict[Future, int] = {}
@@ -215,7 +163,7 @@ class Fleet:
         self.client.set_metadata([DEMAND, self.client.id], count)
 
     def _on(
-        self, nodes: Sequence[Node], function: Callable[..., Any], arguments: _Arguments
+        self, nodes: Sequence[Node], function: Callable[..., Any], arguments: Arguments
     ) -> list[Future]:
         return [
             self._cancellable(function, each, NODE, workers=[node.address])
@@ -295,3 +243,115 @@ class Fleet:
         if futures and self.client.status == "running":
             self.client.cancel(futures, force=True)
         self._futures.difference_update(futures)
+
+
+def present(client: Client) -> tuple[Node, ...]:
+    """Nodes whose workers are connected and running, in order of their names."""
+    workers = client.run_on_scheduler(_workers)
+    ordered = sorted(workers, key=lambda worker: (len(worker[0]), worker[0]))
+    return tuple(
+        Node(name=name, address=address, host=urlsplit(address).hostname or "", index=index)
+        for index, (name, address) in enumerate(ordered)
+    )
+
+
+def _workers(dask_scheduler: Any) -> list[tuple[str, str]]:
+    """Runs in the scheduler: name and address of every worker."""
+    states = dask_scheduler.workers.values()
+    return [(str(state.name), state.address) for state in states if state.status.name == "running"]
+
+
+def arrived(
+    client: Client,
+    spec: LeaseSpec,
+    count: int,
+    timeout_s: float,
+    check: Callable[[], None],
+    queue_counts: bool = False,
+) -> tuple[Node, ...]:
+    """Wait until there are `count` nodes; all that there are then, in order of their names.
+
+    `check` is called a few times a second and may raise; `queue_counts` says whether the time that
+    jobs spend in a queue counts.
+    """
+    deadline = time.monotonic() + timeout_s
+    while len(found := present(client)) < count:
+        check()
+        if not queue_counts and waits_for(client):
+            deadline = time.monotonic() + timeout_s
+        if time.monotonic() > deadline:
+            raise LeaseError(
+                f"{len(found)} of {count} nodes of lease {spec.lease_id} were there "
+                f"after {timeout_s:g} s",
+                "See host.log in the lease's folder.",
+            )
+        time.sleep(_LOOK_EVERY_S)
+    return found
+
+
+def waits_for(client: Client) -> str:
+    """What the nodes of a pool wait for in a queue; empty when they do not."""
+    return str(client.get_metadata([WAITS], default=""))
+
+
+def now_done(client: Client, futures: list[Future]) -> list[Future]:
+    """Futures that are done within half a second: with results, errors or cancelled."""
+    try:
+        with client.as_current():
+            done = wait(futures, timeout=_CHECK_EVERY_S, return_when="FIRST_COMPLETED").done
+    except TIMED_OUT:
+        return []
+    return [future for future in futures if future in done]
+
+
+def settle(check: Callable[[], None]) -> None:
+    """Wait until workers that go together have gone, as preempted ones do.
+
+    An item whose worker was lost would be given to the next of them, and count as lost again.
+    """
+    deadline = time.monotonic() + _GO_TOGETHER_S
+    while time.monotonic() < deadline:
+        check()
+        time.sleep(_LOOK_EVERY_S)
+
+
+def loss(future: Future) -> str | None:
+    """How the worker of a finished future was lost; None when it was not."""
+    if future.status != "error":
+        return None
+    error = future.exception()
+    if isinstance(error, KilledWorker):
+        return f"worker {error.last_worker.name} at {error.last_worker.address}"
+    return str(error) if isinstance(error, CommClosedError) else None
+
+
+def results_of(client: Client, futures: list[Future]) -> dict[Future, Any]:
+    """Results of futures that are done; none of those whose workers were lost, see `loss`."""
+    kept = [future for future in futures if loss(future) is None]
+    try:
+        return dict(zip(kept, _gathered(client, kept), strict=True))
+    except (KilledWorker, _GoneError):  # a result went with its worker, before it was here
+        found: dict[Future, Any] = {}
+        for future in kept:
+            with suppress(KilledWorker, _GoneError):
+                (found[future],) = _gathered(client, [future])
+        return found
+
+
+class _GoneError(Exception):
+    """A result is not there any more."""
+
+
+def _gathered(client: Client, futures: list[Future]) -> list[Any]:
+    """Results of futures that were done; for one that has gone Dask would wait for ever."""
+    loop = client.loop.asyncio_loop
+    gathering = run_coroutine_threadsafe(client.gather(futures, asynchronous=True), loop)
+    while True:
+        try:
+            return list(gathering.result(_CHECK_EVERY_S))
+        except TIMED_OUT:
+            if gathering.done():  # what was called raised it
+                raise
+        if not all(future.done() for future in futures):
+            gathering.cancel()
+            raise _GoneError

@@ -9,13 +9,12 @@ from collections.abc import Callable
 
 from headrace.batch.jobs import JOB_STARTED
 from headrace.batch.queue_state import read_state, state_file
-from headrace.batch.systems import system_of
+from headrace.batch.registry import system_of
 from headrace.clusters import preflight
-from headrace.clusters.client import GAVE_UP, request_close
+from headrace.clusters.lease_client import GAVE_UP, request_close
+from headrace.clusters.lease_records import BadNodes, LeaseSpec
 from headrace.clusters.lifetime import TIMED_OUT
-from headrace.clusters.node_times import NodeTimes
-from headrace.clusters.records import BadNodes, LeaseSpec
-from headrace.clusters.scheduler import LeaseScheduler, address, make_keys, prepare
+from headrace.clusters.scheduler import LeaseScheduler, NodeTimes, address, make_keys, prepare
 from headrace.clusters.worker import GangNode, name_of, open_node
 from headrace.errors import LeaseError
 from headrace.files.atomic import is_there, write_json, write_record

@@ -7,29 +7,40 @@ belongs to no Airflow process and needs none.
 from __future__ import annotations
 
 import asyncio
+import itertools
+import json
 import logging
 import os
 import signal
 import sys
 import time
+from collections.abc import Iterable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from filelock import FileLock, Timeout
 
 from headrace.batch.jobs import JOB_STARTED
-from headrace.clusters import client
+from headrace.clusters import lease_client
 from headrace.clusters.backends import LeaseBackend, OpenCluster, backend
-from headrace.clusters.drivers import Drivers
-from headrace.clusters.lease_secrets import forget, secrets_of
-from headrace.clusters.lease_status import write_heartbeat
+from headrace.clusters.lease_records import Ending, HostRecord, LeaseInfo, LeaseSpec
+from headrace.clusters.lease_state import write_heartbeat
 from headrace.clusters.lifetime import TIMED_OUT, LeaseClock, ends_at, why_close
 from headrace.clusters.local import Guard
-from headrace.clusters.prometheus import publish_steps
-from headrace.clusters.records import Ending, HostRecord, LeaseInfo, LeaseSpec
+from headrace.clusters.step_drivers import Drivers
 from headrace.errors import HeadraceError, SilentError
-from headrace.files.atomic import is_there, read_record, read_text, write_if_room, write_record
+from headrace.files.atomic import (
+    is_there,
+    read_bytes,
+    read_record,
+    read_text,
+    write_if_room,
+    write_record,
+)
 from headrace.files.layout import LeaseFolder
-from headrace.processes import ProcessIdentity, tell_children
+from headrace.processes.identity import ProcessIdentity, tell_children
+from headrace.site_secrets import forget, secrets_of
 from headrace.states import LeaseState
 
 logger = logging.getLogger(__name__)
@@ -116,7 +127,7 @@ class Host:
 
     def _tell_closing(self, reason: str) -> None:
         if is_there(self._folder.spec):  # whoever looks must not take it for alive
-            client.request_close(self._folder, reason)
+            lease_client.request_close(self._folder, reason)
 
     def _note_idle(self) -> None:
         if self._drivers.num_running:
@@ -135,7 +146,7 @@ class Host:
             lifetime_s=self._spec.role.lifetime_s,
             idle_stop_s=self._spec.role.idle_stop,
             # after `GAVE_UP` comes the error of `open_cluster`
-            asked=None if asked == client.GAVE_UP else asked,
+            asked=None if asked == lease_client.GAVE_UP else asked,
             lost_owner=f"process {owner.pid} on {owner.host}" if owner and gone else None,
             is_removed=not is_there(self._folder.spec),
             signal_name=self._signal_name,
@@ -194,7 +205,7 @@ def serve(folder: LeaseFolder) -> None:
         return
     if is_there(folder.host) and JOB_STARTED in os.environ:
         logger.error(_AGAIN)
-        client.request_close(folder, _AGAIN)
+        lease_client.request_close(folder, _AGAIN)
         write_record(folder.closed, Ending(state=LeaseState.LOST, reason=_AGAIN))
         return
     spec = read_record(folder.spec, LeaseSpec)
@@ -211,7 +222,7 @@ def _serve_to_the_end(folder: LeaseFolder) -> Ending:
     machines: LeaseBackend | None = None
     guard = Guard(folder)
     try:
-        spec = client.spec(folder)
+        spec = lease_client.spec(folder)
         machines = backend(spec.role.backend)
         reason = asyncio.run(Host(folder, spec, machines).serve())
         ending = Ending(state=LeaseState.CLOSED, reason=reason)
@@ -233,6 +244,62 @@ def _kill_leftovers(machines: LeaseBackend, folder: LeaseFolder) -> None:
         machines.kill_leftovers(folder)
     except SilentError as error:  # its nodes are told to end by their scheduler's end
         logger.warning("%s; whoever ends the lease looks for its nodes again", error.what)
+
+
+def publish_steps(folder: LeaseFolder) -> None:
+    """Let the dashboard of this process tell Prometheus of the steps of a lease, beside Dask's own.
+
+    Only where the package `prometheus-client` is installed (`headrace[prometheus]`).
+    """
+    if find_spec("prometheus_client") is None:
+        return
+    from prometheus_client import REGISTRY
+
+    REGISTRY.register(StepFigures(folder))
+
+
+class StepFigures:
+    """A collector of `prometheus_client`: how the running steps of a lease stand."""
+
+    def __init__(self, folder: LeaseFolder) -> None:
+        self._folder = folder
+
+    def describe(self) -> Iterable[Any]:
+        """Nothing: what is collected is not known beforehand."""
+        return ()
+
+    def collect(self) -> Iterator[Any]:
+        """Gauges, labelled with run and step; steps have units of their own, see their status."""
+        from prometheus_client.core import GaugeMetricFamily
+
+        def gauge(name: str, meaning: str, *labels: str) -> Any:
+            every = ("run", "step", *labels)
+            return GaugeMetricFamily(f"headrace_step_{name}", meaning, labels=every)
+
+        done = gauge("done", "Units of work that are done", "unit")
+        total = gauge("total", "Units of work in all", "unit")
+        left = gauge("eta_seconds", "Time until the end of the step")
+        figure = gauge("metric", "Newest value of a metric", "metric")
+        for spec, status in self._running():
+            of, progress = (spec["run_id"], spec["name"]), status["progress"]
+            done.add_metric((*of, progress["unit"]), progress["done"])
+            if progress["total"] is not None:
+                total.add_metric((*of, progress["unit"]), progress["total"])
+            if status["eta_s"] is not None:
+                left.add_metric(of, status["eta_s"])
+            for name, value in status["metrics"].items():
+                figure.add_metric((*of, name), value)
+        yield from (done, total, left, figure)
+
+    def _running(self) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+        """Specs and statuses, as `headrace.steps` writes them."""
+        for number in itertools.count(1):
+            step = self._folder.step(number)
+            if not is_there(step.path):
+                return
+            spec, status = read_bytes(step.spec), read_bytes(step.status)
+            if spec and status and not is_there(step.result) and not is_there(step.exit):
+                yield json.loads(spec), json.loads(status)
 
 
 def main(arguments: list[str]) -> int:

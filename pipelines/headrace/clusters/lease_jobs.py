@@ -16,8 +16,8 @@ from headrace.batch.jobs import JobSpec, end_of, queue_log
 from headrace.batch.queue_state import JobRecord, intent_of
 from headrace.batch.system import BatchSystem
 from headrace.clusters import preflight
+from headrace.clusters.lease_records import AvoidedNode, BadNodes, LeaseSpec, PoolRecord
 from headrace.clusters.local import mark
-from headrace.clusters.records import AvoidedNode, BadNodes, LeaseSpec, PoolRecord
 from headrace.errors import BatchError
 from headrace.files.atomic import is_there, read_record, write_if_room, write_record
 from headrace.files.layout import LeaseFolder

@@ -20,11 +20,11 @@ import psutil
 from headrace.batch.jobs import JOB_STARTED
 from headrace.clusters.backends import LeaseBackend, OpenCluster
 from headrace.clusters.backends import backend as backend_of
-from headrace.clusters.records import LeaseSpec
+from headrace.clusters.lease_records import LeaseSpec
 from headrace.errors import LeaseError
 from headrace.files.atomic import is_there, read_record
 from headrace.files.layout import LeaseFolder
-from headrace.processes import end_processes
+from headrace.processes.identity import end_processes
 
 logger = logging.getLogger(__name__)
 
@@ -115,7 +115,7 @@ class _LocalBackend(LeaseBackend):
 
     async def open_cluster(self, folder: LeaseFolder, spec: LeaseSpec) -> OpenCluster:
         # the control side uses this module too, and must not load Dask
-        cluster = importlib.import_module("headrace.clusters.cluster")
+        cluster = importlib.import_module("headrace.clusters.local_cluster")
         opened: OpenCluster = await cluster.open_local(folder, spec)
         return opened
 

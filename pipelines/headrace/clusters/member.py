@@ -12,9 +12,9 @@ import os
 import sys
 from pathlib import Path
 
-from headrace.batch.systems import system_of
-from headrace.clusters import client, host, preflight
-from headrace.clusters.records import BadNodes, LeaseSpec
+from headrace.batch.registry import system_of
+from headrace.clusters import host, lease_client, preflight
+from headrace.clusters.lease_records import BadNodes, LeaseSpec
 from headrace.files.atomic import is_there, write_record
 from headrace.files.layout import LeaseFolder
 
@@ -55,7 +55,7 @@ async def _sent_away(folder: LeaseFolder) -> None:
 def main(arguments: list[str]) -> int:
     """Entry point of every task of the job."""
     folder = LeaseFolder(Path(arguments[0]).absolute())
-    spec = client.spec(folder)
+    spec = lease_client.spec(folder)
     index = int(os.environ[system_of(spec.role).index_variable])
     if index == 0:
         return host.main(arguments)

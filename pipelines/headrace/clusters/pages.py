@@ -7,7 +7,7 @@ import ssl
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from headrace.clusters import client
+from headrace.clusters import lease_client
 from headrace.errors import UserError
 from headrace.files.atomic import read_bytes
 from headrace.files.layout import LeaseFolder
@@ -33,10 +33,10 @@ def pages_of(folder: LeaseFolder) -> Pages:
         UnknownNameError: There is no such lease.
         UserError: It is not ready, or has ended.
     """
-    state = client.state(folder, client.spec(folder).lost_after_s)
-    info, told = client.info(folder), read_bytes(folder.scheduler_file)
+    state = lease_client.state(folder, lease_client.spec(folder).lost_after_s)
+    info, told = lease_client.info(folder), read_bytes(folder.scheduler_file)
     if state is not LeaseState.READY or info is None or told is None:
-        why = client.why_ended(folder) or client.waiting_for(folder)
+        why = lease_client.why_ended(folder) or lease_client.waiting_for(folder)
         raise UserError(
             f"Lease {folder.lease_id} is {state.value}{why and ': '}{why}",
             "A Dask dashboard is there as long as its lease is ready.",

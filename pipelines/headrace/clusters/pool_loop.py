@@ -1,4 +1,4 @@
-"""The loop of a pool on a batch system: looks, decides (`scaling`), acts, tells."""
+"""The loop of a pool on a batch system: looks, decides (`pool_policy`), acts, tells."""
 
 from __future__ import annotations
 
@@ -9,23 +9,20 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
-from headrace.batch.jobs import JobState, expected_start, view_of
+from headrace.batch.jobs import JobState, JobStatus, expected_start, view_of, waits_for
 from headrace.batch.queue_state import job_statuses
 from headrace.batch.submission_gate import SubmissionGate
-from headrace.clusters.failure_tracker import FailureTracker
 from headrace.clusters.lease_jobs import NodeRequest, last_words, record_file, write_pool
+from headrace.clusters.lease_records import LeaseSpec, PoolJobView, PoolRecord
 from headrace.clusters.lifetime import TIMED_OUT
-from headrace.clusters.pool_words import lack, view
-from headrace.clusters.records import LeaseSpec, PoolRecord
-from headrace.clusters.scaling import ScalingPlan, Stage, plan, staying_nodes
+from headrace.clusters.node_failures import FailureTracker
+from headrace.clusters.pool_job import PoolJob
+from headrace.clusters.pool_policy import ScalingPlan, Stage, plan, staying_nodes
 from headrace.clusters.scheduler import LEFT, WAITS, demand
 from headrace.errors import BatchError, HeadraceError, JobRefusedError, QueueFullError
 from headrace.files.layout import LeaseFolder
-
-if TYPE_CHECKING:
-    from headrace.clusters.pool import NodePool, PoolJob
 
 logger = logging.getLogger(__name__)
 
@@ -35,11 +32,27 @@ _SILENCE_S = 30.0
 _TURN_S = 2.0
 
 
+class Pool(Protocol):
+    """What the loop asks of a pool; see `NodePool`."""
+
+    scheduler: Any
+    workers: dict[Any, PoolJob]
+
+    async def add(self, request: NodeRequest) -> PoolJob:
+        """Want one more node; its job is not submitted yet."""
+
+    def note(self, job: PoolJob, status: JobStatus) -> None:
+        """Note what the batch system tells of a job, and when its machine began to cost."""
+
+    async def drop(self, job: PoolJob) -> None:
+        """Want a node no more whose job has ended, or was never submitted."""
+
+
 class PoolLoop:
     """Keeps a pool at the size its clients need."""
 
     def __init__(
-        self, folder: LeaseFolder, spec: LeaseSpec, pool: NodePool, gate: SubmissionGate
+        self, folder: LeaseFolder, spec: LeaseSpec, pool: Pool, gate: SubmissionGate
     ) -> None:
         self._folder = folder
         self._role = spec.role
@@ -296,3 +309,37 @@ class PoolLoop:
 
     def _why(self, job: PoolJob) -> str:
         return view_of(job.job_status, self._gate.system.name).why
+
+
+def view(job: PoolJob, system: str) -> PoolJobView:
+    """How a node's job stands; `system` is the name of the batch system."""
+    return PoolJobView(
+        node=str(job.name),
+        job_id=job.job_id,
+        stage="leaving" if job.leaving_s is not None else job.stage.value,
+        why=view_of(job.job_status, system).why,
+    )
+
+
+def lack(
+    jobs: Sequence[PoolJob], wanted: int, *, trouble: str, avoided: Sequence[str], system: str
+) -> str:
+    """Why there are fewer nodes than work, as in `2 of 4 nodes; 2 pending: Resources`.
+
+    Args:
+        jobs: Those that have not ended.
+        wanted: Nodes that there is work for.
+        trouble: Why no job waits in the queue; empty when nothing is wrong.
+        avoided: Nodes that are left out.
+        system: Name of the batch system.
+    """
+    num_here = sum(1 for job in jobs if job.stage.is_here)
+    queued = [job for job in jobs if job.stage is Stage.QUEUED]
+    if num_here >= wanted or not (queued or trouble):
+        return ""
+    what = trouble
+    if queued:
+        details = waits_for(queued[0].job_status, system)
+        what = f"{len(queued)} pending{f': {details}' if details else ''}"
+    without = f" (without {', '.join(avoided)}, where jobs failed)" if avoided else ""
+    return f"{num_here} of {wanted} nodes; {what}{without}"

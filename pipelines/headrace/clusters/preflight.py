@@ -14,7 +14,7 @@ from pathlib import Path
 from pydantic import Field
 
 from headrace.clusters.containers import environment, in_container
-from headrace.clusters.records import BadNodes, LeaseSpec
+from headrace.clusters.lease_records import BadNodes, LeaseSpec
 from headrace.errors import LeaseError
 from headrace.files import tiers
 from headrace.files.atomic import is_there, read_record, write_record, write_text
@@ -224,7 +224,7 @@ def _all_reduce(folder: LeaseFolder, spec: LeaseSpec, index: int) -> str:
     role = spec.role
     place = [_meeting(folder).read_text().strip(), str(index), str(role.nodes)]
     # torch takes seconds to load, and belongs to layers above this one
-    arguments = ("-m", "headrace.training.meeting", *place, str(role.batch.gpus_per_node))
+    arguments = ("-m", "headrace.training.rendezvous", *place, str(role.batch.gpus_per_node))
     return _run(in_container(folder, spec, arguments))
 
 

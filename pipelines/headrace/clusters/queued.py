@@ -20,9 +20,9 @@ from headrace.batch.jobs import (
     with_log,
 )
 from headrace.batch.queue_state import JobRecord, final_status, job_status, look
+from headrace.batch.registry import system_of
 from headrace.batch.submission_gate import SubmissionGate, recovered
 from headrace.batch.system import BatchSystem
-from headrace.batch.systems import system_of
 from headrace.clusters.backends import LeaseBackend, OpenCluster
 from headrace.clusters.lease_jobs import (
     NodeRequest,
@@ -34,8 +34,8 @@ from headrace.clusters.lease_jobs import (
     node_job,
     symptom_of,
 )
+from headrace.clusters.lease_records import LeaseSpec, PoolRecord
 from headrace.clusters.local import end_marked, mark, start_host
-from headrace.clusters.records import LeaseSpec, PoolRecord
 from headrace.errors import BatchError, JobRefusedError
 from headrace.files.atomic import is_there, read_record
 from headrace.files.layout import LeaseFolder

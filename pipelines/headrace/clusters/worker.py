@@ -17,15 +17,15 @@ from typing import Any
 
 from distributed import Nanny
 
-from headrace.clusters import client, node_marks, preflight
+from headrace.clusters import lease_client, node_marks, preflight
 from headrace.clusters.containers import environment, in_container
+from headrace.clusters.lease_records import LeaseSpec
 from headrace.clusters.lifetime import TIMED_OUT
-from headrace.clusters.records import LeaseSpec
 from headrace.clusters.scheduler import address, prepare, security, worker_options
 from headrace.errors import LeaseError
 from headrace.files.atomic import is_there
 from headrace.files.layout import LeaseFolder
-from headrace.processes import die_with_parent
+from headrace.processes.identity import die_with_parent
 
 logger = logging.getLogger(__name__)
 
@@ -213,7 +213,7 @@ def main(arguments: list[str]) -> int:
     if is_there(folder.close) or is_there(folder.closed) or not is_there(folder.spec):
         logger.info("The lease has ended before this node was there")
         return 0
-    spec = client.spec(folder)
+    spec = lease_client.spec(folder)
     if _INSIDE in arguments:
         if spec.role.kind == "gang":  # a member of the gang is outside
             die_with_parent()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from headrace.ledger.records import MachineRecord
+from headrace.ledger.rows import MachineRecord
 
 
 def mean_price(machines: Sequence[MachineRecord]) -> float | None:

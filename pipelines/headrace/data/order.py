@@ -29,7 +29,7 @@ from headrace.data.sampling import (
 from headrace.errors import UserError
 from headrace.files.manifest import Manifest, ShardInfo
 from headrace.recipe.dataset import TRAIN
-from headrace.recipe.gang import check_global_batch
+from headrace.recipe.gang_size import check_global_batch
 from headrace.recipe.recipe import DataSpec, Recipe
 
 if TYPE_CHECKING:

@@ -1,26 +1,25 @@
-"""Pictures of how good a model is: confusion, curves, reliability, residuals."""
+"""Pictures of how good a model is: confusion, curves, reliability, residuals.
+
+Drawn by scikit-learn, the curves by torchmetrics. Ranks are forked from a process that has imported
+this module, so that scikit-learn is imported where something is drawn.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 import torchmetrics.functional.classification as classification
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+from torchmetrics.utilities.plot import plot_curve
 
-from headrace.evaluation.drawing import ACCENT, figure, png
 from headrace.evaluation.metrics import CALIBRATION_BINS, ClassificationResult
+from headrace.report.html import figure, png
 
 _MAX_NAMED_CLASSES = 25
 _MAX_CURVES = 10
-
-_Classes = dict[str, tuple[torch.Tensor, torch.Tensor]]
-"""Two tensors `(n,)` by the name of a class."""
 
 
 def classification_figures(
@@ -28,14 +27,15 @@ def classification_figures(
 ) -> dict[str, bytes]:
     """All pictures for a classifier as PNG bytes, by title."""
     names = [each.name for each in result.classes]
-    shown = _hardest_classes(result)
-    correct = result.predicted == label
-    classes = {names[each]: _one_class(result.probabilities, label, each) for each in shown}
+    of_each = label[:, None] == np.arange(len(names))
+    scored = [
+        (each.auroc, index) for index, each in enumerate(result.classes) if each.auroc is not None
+    ]
+    hardest = sorted(index for _, index in sorted(scored)[:_MAX_CURVES])
     return {
         "Confusion matrix": confusion_matrix(result.confusion, names),
-        "ROC curves": _roc_curves(classes, len(names)),
-        "Precision and recall": _precision_recall_curves(classes, len(names)),
-        "Reliability": _reliability(result.probabilities.max(1), correct),
+        **_curves(result.probabilities, of_each, names, hardest),
+        "Reliability": _reliability(result.probabilities.max(1), result.predicted == label),
     }
 
 
@@ -45,57 +45,49 @@ def multilabel_figures(
     """Curves of the first ten labels that some samples have and some lack, as PNG, by title."""
     counts = label.sum(0)
     shown = np.flatnonzero((counts > 0) & (counts < len(label)))[:_MAX_CURVES]
-    curves = {
-        names[index]: (
-            torch.from_numpy(probabilities[:, index].copy()),
-            torch.from_numpy(label[:, index].astype(np.int64)),
-        )
-        for index in shown
-    }
-    return {
-        "ROC curves": _roc_curves(curves, len(names)),
-        "Precision and recall": _precision_recall_curves(curves, len(names)),
-    }
+    return _curves(probabilities, label, names, shown)
 
 
 def regression_figures(predicted: npt.NDArray[Any], label: npt.NDArray[Any]) -> dict[str, bytes]:
     """All pictures for a regressor as PNG bytes, by title."""
-    return {
-        "Predicted and true values": _predicted_and_true(predicted, label),
-        "Residuals": _residuals(predicted, label),
-    }
+    from sklearn.metrics import PredictionErrorDisplay
 
-
-def _hardest_classes(result: ClassificationResult) -> list[int]:
-    """Up to ten classes of the lowest AUROC, in the order of the classes."""
-    scored = [
-        (each.auroc, index) for index, each in enumerate(result.classes) if each.auroc is not None
-    ]
-    return sorted(index for _, index in sorted(scored)[:_MAX_CURVES])
+    display = PredictionErrorDisplay(y_true=label, y_pred=predicted)
+    pictures = {}
+    for title, kind in (
+        ("Predicted and true values", "actual_vs_predicted"),
+        ("Residuals", "residual_vs_predicted"),
+    ):
+        drawn, axes = figure(5.2, 4.6)
+        display.plot(axes, kind=kind, scatter_kwargs={"alpha": 0.5, "s": 12})
+        pictures[title] = png(drawn)
+    return pictures
 
 
 def confusion_matrix(confusion: npt.NDArray[np.int64], names: Sequence[str]) -> bytes:
-    """Rows are true classes, columns predicted ones; colour is the share of the true class.
+    """Rows are true classes, columns predicted ones; shares of the true class.
 
     Of many classes those are shown that are confused most.
     """
+    from sklearn.metrics import ConfusionMatrixDisplay
+
     shown = _most_confused(confusion)
     side = max(4.5, 0.36 * len(shown) + 1.6)
     drawn, axes = figure(side, side * 0.92)
     share = confusion / np.maximum(confusion.sum(1, keepdims=True), 1)
-    image = axes.imshow(share[np.ix_(shown, shown)], cmap="Blues", vmin=0, vmax=1)
-    drawn.colorbar(image, ax=axes, fraction=0.046, label="Share of the true class")
-    axes.set(xlabel="Predicted", ylabel="True")
+    cells = ConfusionMatrixDisplay(
+        share[np.ix_(shown, shown)], display_labels=[names[each] for each in shown]
+    ).plot(
+        ax=axes,
+        cmap="Blues",
+        values_format=".2f",
+        xticks_rotation="vertical",
+        text_kw={"size": 8},
+    )
+    for text in cells.text_.flat:
+        text.set_visible(text.get_text() != "0.00")
     if len(shown) < len(names):
         axes.set_title(f"{len(shown)} of {len(names)} classes, those confused most", fontsize=9)
-    told = [names[each] for each in shown]
-    axes.set_xticks(range(len(told)), told, rotation=90 if _are_long(told) else 0)
-    axes.set_yticks(range(len(told)), told)
-    for (row, column), count in np.ndenumerate(confusion[np.ix_(shown, shown)]):
-        if count:
-            dark = share[shown[row], shown[column]] > 0.5
-            color = "white" if dark else "black"
-            axes.text(column, row, str(count), ha="center", va="center", color=color, size=8)
     return png(drawn)
 
 
@@ -108,80 +100,50 @@ def _most_confused(confusion: npt.NDArray[np.int64]) -> list[int]:
     return sorted(list(dict.fromkeys([*by_mistakes, *range(len(wrong))]))[:_MAX_NAMED_CLASSES])
 
 
-def _roc_curves(classes: _Classes, num_classes: int) -> bytes:
-    """One curve a class, one against the rest."""
-    curves = {name: classification.binary_roc(*each)[:2] for name, each in classes.items()}
-    drawn, axes = _curves(curves, num_classes)
-    axes.plot([0, 1], [0, 1], "--", color="grey", linewidth=1)
-    axes.set(xlabel="False positive rate", ylabel="True positive rate")
-    return png(drawn)
+def _curves(
+    scores: npt.NDArray[Any],
+    label: npt.NDArray[Any],
+    names: Sequence[str],
+    shown: Iterable[int],
+) -> dict[str, bytes]:
+    """Curves of some classes, one against the rest, as PNG bytes by title.
 
-
-def _precision_recall_curves(classes: _Classes, num_classes: int) -> bytes:
-    found = {
-        name: classification.binary_precision_recall_curve(*each) for name, each in classes.items()
-    }
-    curves = {name: (recall, precision) for name, (precision, recall, _) in found.items()}
-    drawn, axes = _curves(curves, num_classes)
-    axes.set(xlabel="Recall", ylabel="Precision", ylim=(0, 1.03))
-    return png(drawn)
-
-
-def _curves(curves: _Classes, num_classes: int) -> tuple[Figure, Axes]:
-    """A curve `(x, y)` for each class that is shown."""
-    drawn, axes = figure(5.2, 4.6)
-    for name, (x, y) in curves.items():
-        axes.plot(x, y, linewidth=1.4, label=name)
-    _legend(axes, len(curves), num_classes)
-    return drawn, axes
+    Args:
+        scores: `(num_samples, num_classes) float64`.
+        label: Whether a sample is of a class, of the same shape.
+        names: Of all classes.
+        shown: Places of those that are drawn.
+    """
+    told = [names[index] for index in shown]
+    given = [
+        (torch.from_numpy(scores[:, index].copy()), torch.from_numpy(label[:, index].astype(int)))
+        for index in shown
+    ]
+    rates = [classification.binary_roc(*each)[:2] for each in given]
+    found = [classification.binary_precision_recall_curve(*each)[1::-1] for each in given]
+    pictures = {}
+    for title, curves, axis_names in (
+        ("ROC curves", rates, ("False positive rate", "True positive rate")),
+        ("Precision and recall", found, ("Recall", "Precision")),
+    ):
+        drawn, axes = figure(5.2, 4.6)
+        x, y = [curve[0] for curve in curves], [curve[1] for curve in curves]
+        plot_curve((x, y), ax=axes, label_names=axis_names, labels=told)
+        axes.set(ylim=(0, 1.03))
+        if len(told) < len(names) and told:
+            axes.legend(title=f"{len(told)} hardest of {len(names)}")
+        pictures[title] = png(drawn)
+    return pictures
 
 
 def _reliability(confidence: npt.NDArray[Any], correct: npt.NDArray[np.bool_]) -> bytes:
     """How often the model is right at each confidence, both `(num_samples,)`."""
-    edges = np.linspace(0, 1, CALIBRATION_BINS + 1)
-    places = np.clip(np.digitize(confidence, edges[1:-1], right=True), 0, CALIBRATION_BINS - 1)
-    counts = np.bincount(places, minlength=CALIBRATION_BINS)
-    hits = np.bincount(places, weights=correct, minlength=CALIBRATION_BINS)
+    from sklearn.calibration import CalibrationDisplay
+
     drawn, axes = figure(5.2, 4.6)
-    used = counts > 0
-    middle, width = (edges[:-1] + edges[1:])[used] / 2, 1 / CALIBRATION_BINS
-    axes.bar(middle, (hits[used] / counts[used]), width, color=ACCENT, edgecolor="white")
-    axes.plot([0, 1], [0, 1], "--", color="grey", linewidth=1)
+    confidence = np.clip(confidence, 0, 1)  # probabilities of the user's add up to 1 about
+    CalibrationDisplay.from_predictions(
+        correct, confidence, n_bins=CALIBRATION_BINS, pos_label=True, ax=axes, name="the model"
+    )
     axes.set(xlabel="Confidence", ylabel="Accuracy", xlim=(0, 1), ylim=(0, 1.03))
     return png(drawn)
-
-
-def _predicted_and_true(predicted: npt.NDArray[Any], label: npt.NDArray[Any]) -> bytes:
-    drawn, axes = figure(5.2, 4.6)
-    axes.plot(label, predicted, ".", color=ACCENT, alpha=0.5, markersize=4)
-    low = float(min(label.min(), predicted.min()))
-    high = float(max(label.max(), predicted.max()))
-    axes.plot([low, high], [low, high], "--", color="grey", linewidth=1)
-    axes.set(xlabel="True", ylabel="Predicted")
-    return png(drawn)
-
-
-def _residuals(predicted: npt.NDArray[Any], label: npt.NDArray[Any]) -> bytes:
-    drawn, axes = figure(5.2, 4.6)
-    axes.hist(predicted - label, bins=40, color=ACCENT, edgecolor="white")
-    axes.axvline(0, color="grey", linestyle="--", linewidth=1)
-    axes.set(xlabel="Predicted - true", ylabel="Samples")
-    axes.yaxis.set_major_locator(MaxNLocator(integer=True))
-    return png(drawn)
-
-
-def _one_class(
-    probabilities: npt.NDArray[Any], label: npt.NDArray[np.int64], index: int
-) -> tuple[torch.Tensor, torch.Tensor]:
-    scores = torch.from_numpy(np.ascontiguousarray(probabilities[:, index]))
-    return scores, torch.from_numpy((label == index).astype(np.int64))
-
-
-def _legend(axes: Axes, num_shown: int, num_classes: int) -> None:
-    title = f"{num_shown} hardest of {num_classes}" if num_shown < num_classes else None
-    if num_shown:
-        axes.legend(fontsize=8, title=title, title_fontsize=8, frameon=False)
-
-
-def _are_long(names: Sequence[str]) -> bool:
-    return max(len(name) for name in names) > 3

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -20,11 +21,21 @@ CALIBRATION_BINS = 15
 
 Floats = npt.NDArray[np.float64]
 _EXAMPLES = 5
-_MEASURES = {
+_OF_CLASSES = {
     "precision": classification.multiclass_precision,
     "recall": classification.multiclass_recall,
     "f1": classification.multiclass_f1_score,
 }
+_OF_LABELS = {
+    "accuracy": classification.multilabel_accuracy,
+    "precision": classification.multilabel_precision,
+    "recall": classification.multilabel_recall,
+    "f1": classification.multilabel_f1_score,
+    "auroc": classification.multilabel_auroc,
+    "average_precision": classification.multilabel_average_precision,
+}
+_OF_SCORES = ("auroc", "average_precision")
+"""Undefined for a label that no sample has, or each."""
 
 
 @dataclass(frozen=True)
@@ -34,14 +45,15 @@ class Predictions:
     sample_id: npt.NDArray[np.int64]
     """`(num_samples,) int64`."""
     label: npt.NDArray[Any]
-    """`(num_samples,)`, the class index or the value to predict."""
+    """`(num_samples,)`, the class index or the value to predict; `(num_samples, num_labels)`, 0 or
+    1, of a multilabel task."""
     scores: npt.NDArray[Any]
     """`(num_samples, num_classes) float` or `(num_samples,) float`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClassMetrics:
-    """How well one class is found."""
+    """How well one class or label is found."""
 
     name: str
     support: int
@@ -54,16 +66,25 @@ class ClassMetrics:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClassificationResult:
-    """Everything that the report of a classifier tells."""
+class MultilabelResult:
+    """Everything that the report of a multilabel classifier tells."""
 
     metrics: dict[str, float]
-    """By name: accuracy; precision, recall, f1, auroc (macro); calibration_error."""
+    """By name, means of the labels; `exact_match` is the share of samples with all labels right."""
     classes: tuple[ClassMetrics, ...]
-    confusion: npt.NDArray[np.int64]
-    """`(num_classes, num_classes) int64`: row is the true class, column the predicted one."""
     probabilities: Floats
     """`(num_samples, num_classes) float64`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassificationResult(MultilabelResult):
+    """Everything that the report of a classifier tells.
+
+    Its `metrics` are accuracy; precision, recall, f1, auroc (macro); calibration_error.
+    """
+
+    confusion: npt.NDArray[np.int64]
+    """`(num_classes, num_classes) int64`: row is the true class, column the predicted one."""
     predicted: npt.NDArray[np.int64]
     """`(num_samples,) int64`."""
 
@@ -80,18 +101,35 @@ def classification_result(
     Raises:
         EvaluationError: Scores are NaN or infinite, or labels do not fit them.
     """
-    check_finite(predictions)
+    _check_finite(predictions)
     num_classes = predictions.scores.shape[1]
-    _check_labels(predictions, num_classes)
+    _check_classes(predictions, num_classes)
     probabilities = to_probabilities(predictions.scores)
     scores = torch.from_numpy(probabilities)
     target = torch.from_numpy(np.asarray(predictions.label, np.int64))
     predicted = scores.argmax(1)
-    aurocs = _aurocs(scores, target, num_classes)
+    aurocs = [_auroc(probabilities[:, each], target.numpy() == each) for each in range(num_classes)]
+    found = {
+        "accuracy": classification.multiclass_accuracy(
+            predicted, target, num_classes, average="micro"
+        )
+    }
+    for name, measure in _OF_CLASSES.items():
+        found[name] = measure(predicted, target, num_classes, average="macro")
+    if not np.isnan(aurocs).all():
+        found["auroc"] = np.nanmean(aurocs)
+    found["calibration_error"] = classification.multiclass_calibration_error(
+        scores, target, num_classes, n_bins=CALIBRATION_BINS
+    )
+    by_class = {
+        name: measure(predicted, target, num_classes, average="none").tolist()
+        for name, measure in _OF_CLASSES.items()
+    }
     names = [*class_names, *(str(index) for index in range(len(class_names), num_classes))]
+    support = torch.bincount(target, minlength=num_classes)
     return ClassificationResult(
-        metrics=_summary(predicted, scores, target, aurocs),
-        classes=_by_class(predicted, target, aurocs, names),
+        metrics={name: float(value) for name, value in found.items()},
+        classes=_classes(names, support, {**by_class, "auroc": aurocs}),
         confusion=classification.multiclass_confusion_matrix(
             predicted, target, num_classes
         ).numpy(),
@@ -100,9 +138,68 @@ def classification_result(
     )
 
 
+def of_two_classes(predictions: Predictions) -> Predictions:
+    """Scores `(num_samples,)` of the second class as those of both, `(num_samples, 2)`."""
+    _check_finite(predictions)
+    yes = _to_shares(predictions.scores)
+    label = predictions.label
+    if label.dtype == np.bool_:
+        label = label.astype(np.int64)
+    return replace(predictions, scores=np.stack([1 - yes, yes], 1), label=label)
+
+
+def binary_metrics(result: ClassificationResult, label: npt.NDArray[np.int64]) -> dict[str, float]:
+    """Metrics of the second class of two, by name."""
+    yes = result.classes[1]
+    found = {
+        "accuracy": result.metrics["accuracy"],
+        "precision": yes.precision,
+        "recall": yes.recall,
+        "f1": yes.f1,
+        "calibration_error": result.metrics["calibration_error"],
+    }
+    if yes.auroc is not None:
+        scores, target = torch.from_numpy(result.probabilities[:, 1].copy()), torch.tensor(label)
+        found["auroc"] = yes.auroc
+        found["average_precision"] = float(classification.binary_average_precision(scores, target))
+    return found
+
+
+def multilabel_result(predictions: Predictions, names: Sequence[str]) -> MultilabelResult:
+    """Judge scores `(num_samples, num_labels)`, probabilities or logits, by labels 0 and 1.
+
+    Raises:
+        EvaluationError: Scores are NaN or infinite, or labels do not fit them.
+    """
+    _check_finite(predictions)
+    num_labels = _num_labels(predictions)
+    probabilities = _to_shares(predictions.scores)
+    scores = torch.from_numpy(probabilities)
+    target = torch.from_numpy(predictions.label.astype(np.int64))
+    support = target.sum(0)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", category=UserWarning, module="torchmetrics|torch")
+        found = {
+            name: measure(scores, target, num_labels, average="none").double()
+            for name, measure in _OF_LABELS.items()
+        }
+    defined = (support > 0) & (support < len(target))
+    for name in _OF_SCORES:
+        found[name] = torch.where(defined, found[name], torch.nan)
+    means = {name: float(values.nanmean()) for name, values in found.items()}
+    means["exact_match"] = float(classification.multilabel_exact_match(scores, target, num_labels))
+    if len(names) != num_labels:
+        names = [str(index) for index in range(num_labels)]
+    return MultilabelResult(
+        metrics={name: value for name, value in means.items() if not math.isnan(value)},
+        classes=_classes(names, support, {name: each.tolist() for name, each in found.items()}),
+        probabilities=probabilities,
+    )
+
+
 def regression_metrics(predictions: Predictions) -> dict[str, float]:
     """Judge a regressor, of scores and labels `(num_samples,)`: mae, rmse, r2."""
-    check_finite(predictions)
+    _check_finite(predictions)
     if len(predictions.label) < 2:
         raise EvaluationError(
             "Regression needs at least two samples, the split has one", "Make the split larger."
@@ -125,52 +222,37 @@ def to_probabilities(scores: npt.NDArray[Any]) -> Floats:
     return np.asarray(powers / powers.sum(1, keepdims=True), np.float64)
 
 
-def _summary(
-    predicted: torch.Tensor, scores: torch.Tensor, target: torch.Tensor, aurocs: Floats
-) -> dict[str, float]:
-    num_classes = scores.shape[1]
-    accuracy = classification.multiclass_accuracy(predicted, target, num_classes, average="micro")
-    metrics = {"accuracy": accuracy}
-    for name, measure in _MEASURES.items():
-        metrics[name] = measure(predicted, target, num_classes, average="macro")
-    if not np.isnan(aurocs).all():
-        metrics["auroc"] = np.nanmean(aurocs)
-    metrics["calibration_error"] = classification.multiclass_calibration_error(
-        scores, target, num_classes, n_bins=CALIBRATION_BINS
-    )
-    return {name: float(value) for name, value in metrics.items()}
+def _to_shares(scores: npt.NDArray[np.floating]) -> Floats:
+    """Scores from 0 to 1 as they are, else the sigmoid of them."""
+    values = scores.astype(np.float64)
+    if values.min() >= 0 and values.max() <= 1:
+        return values
+    return np.asarray(torch.sigmoid(torch.from_numpy(values)).numpy())
 
 
-def _by_class(
-    predicted: torch.Tensor, target: torch.Tensor, aurocs: Floats, names: Sequence[str]
+def _classes(
+    names: Sequence[str], support: torch.Tensor, found: Mapping[str, Sequence[float]]
 ) -> tuple[ClassMetrics, ...]:
-    found = {
-        name: measure(predicted, target, len(names), average="none").tolist()
-        for name, measure in _MEASURES.items()
-    }
-    support = torch.bincount(target, minlength=len(names))
+    """One record a class, of the values of each metric by class."""
     return tuple(
         ClassMetrics(
             name=name,
             support=int(support[index]),
-            auroc=None if np.isnan(aurocs[index]) else float(aurocs[index]),
-            **{measure: values[index] for measure, values in found.items()},
+            precision=found["precision"][index],
+            recall=found["recall"][index],
+            f1=found["f1"][index],
+            auroc=None if math.isnan(found["auroc"][index]) else found["auroc"][index],
         )
         for index, name in enumerate(names)
     )
 
 
-def _aurocs(scores: torch.Tensor, target: torch.Tensor, num_classes: int) -> Floats:
-    """One against the rest; NaN for classes without samples, or with all of them."""
-    values, label = scores.numpy(), target.numpy()
-    return np.array([_auroc(values[:, each], label == each) for each in range(num_classes)])
-
-
 def _auroc(scores: Floats, is_positive: npt.NDArray[np.bool_]) -> float:
     """Share of pairs in which the positive sample has the higher score, ties by half.
 
-    That is the area under the curve (Hanley and McNeil 1982), without drawing it: of 1000 classes
-    torchmetrics draws so many curves, which takes forty times as long.
+    NaN for a class without samples, or with all of them. That is the area under the curve (Hanley
+    and McNeil 1982), without drawing it: of 1000 classes torchmetrics draws so many curves, which
+    takes forty times as long.
     """
     positive, negative = scores[is_positive], np.sort(scores[~is_positive])
     if not len(positive) or not len(negative):
@@ -180,7 +262,7 @@ def _auroc(scores: Floats, is_positive: npt.NDArray[np.bool_]) -> float:
     return float((lower + not_higher).mean() / 2 / len(negative))
 
 
-def check_finite(predictions: Predictions) -> None:
+def _check_finite(predictions: Predictions) -> None:
     """Refuse scores that are NaN or infinite: an `EvaluationError`."""
     rows = ~np.isfinite(predictions.scores).reshape(len(predictions.scores), -1).all(1)
     if rows.any():
@@ -192,7 +274,7 @@ def check_finite(predictions: Predictions) -> None:
         )
 
 
-def _check_labels(predictions: Predictions, num_classes: int) -> None:
+def _check_classes(predictions: Predictions, num_classes: int) -> None:
     label = predictions.label
     if not np.issubdtype(label.dtype, np.integer):
         raise EvaluationError(
@@ -205,3 +287,20 @@ def _check_labels(predictions: Predictions, num_classes: int) -> None:
             f"but the model scores {num_classes} classes",
             "Give the model as many outputs as the dataset has classes.",
         )
+
+
+def _num_labels(predictions: Predictions) -> int:
+    """Labels a sample; refuses those that are not 0 or 1, or not as many as scores."""
+    label, shape = predictions.label, predictions.scores.shape
+    if label.shape != shape or shape[1] < 2:
+        raise EvaluationError(
+            f"Labels are {label.shape}, scores {shape}: the task multilabel needs one of each for "
+            "a sample and label, and two labels or more",
+            "Set `evaluate.task: binary` for one label.",
+        )
+    if not np.isin(label, (0, 1)).all():
+        raise EvaluationError(
+            f"Labels reach from {label.min()} to {label.max()}, the task multilabel needs 0 and 1",
+            "Correct the labels, or set `evaluate.task: custom`.",
+        )
+    return int(shape[1])

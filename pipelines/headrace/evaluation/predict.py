@@ -19,18 +19,18 @@ import torch
 from headrace.data.dataset import reading_of
 from headrace.data.targets import Allowed
 from headrace.errors import HeadraceError, ShardError, StepError
-from headrace.evaluation.conclude import conclude, split_on_node
-from headrace.evaluation.own_metrics import make_metrics
-from headrace.evaluation.parts import Part, write_part
-from headrace.evaluation.plan import Job, ShardTask, read_inputs
+from headrace.evaluation.evaluation_plan import Job, ShardTask, read_inputs
+from headrace.evaluation.merge import Part, write_part
+from headrace.evaluation.own_results import make_metrics
 from headrace.evaluation.predictor import Predictor, choose_device, load_model
+from headrace.evaluation.write_report import conclude, split_on_node
 from headrace.files.layout import RunFolder, StepFolder
-from headrace.processes import begin_child
+from headrace.processes.identity import begin_child
+from headrace.processes.kept_process import answer_calls
 from headrace.staging.cache import Soundness
 from headrace.staging.peers import PeerGroup
 from headrace.staging.staged_folder import StagedFolder
 from headrace.steps.context import resolved
-from headrace.steps.model_process import answer_calls
 from headrace.steps.run import open_context
 
 logger = logging.getLogger(__name__)

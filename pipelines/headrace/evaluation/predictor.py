@@ -16,7 +16,7 @@ from lightning.fabric.utilities.apply_func import move_data_to_device
 from lightning.pytorch import LightningModule
 from torchmetrics import Metric
 
-from headrace.data.checkpoint_content import read_checkpoint
+from headrace.checkpoints.content import read_checkpoint
 from headrace.data.dataset import Reading, SampleReader, check_each_once
 from headrace.data.model_steps import check_steps
 from headrace.data.targets import Allowed, instantiate, instantiate_all
@@ -27,10 +27,8 @@ from headrace.errors import (
     UserCodeError,
     blaming_user_code,
 )
-from headrace.evaluation.logged import Log
-from headrace.evaluation.outputs import TARGET, kept, named, update
-from headrace.evaluation.parts import LABEL, Column, Part, joined_columns
-from headrace.evaluation.states import state_of
+from headrace.evaluation.batch_outputs import TARGET, Log, kept, named, update
+from headrace.evaluation.merge import LABEL, Column, Part, joined_columns, state_of
 from headrace.recipe.evaluate import EvaluateSpec
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Site

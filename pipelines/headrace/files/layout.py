@@ -40,8 +40,6 @@ class StepFolder(Folder):
     """Its presence asks the step to stop; its text says who asked and why."""
     waits = Named("waits")
     """What an attempt waits for that is about to begin; absent when for nothing."""
-    profile = Named("profile.json")
-    """Asks ranks of a training for a profile; see `headrace.steps.profile`."""
     logs = Named("logs")
     """Folder of `driver.log`, `rank-<r>.log`, `predictor-<worker>.log`, …."""
     parts = Named("parts")
@@ -150,12 +148,8 @@ class RunFolder(Folder):
     """Folder of training checkpoints."""
     callbacks = Named("callbacks")
     """Folder of those that Lightning's `ModelCheckpoint`s of a recipe or model write."""
-    soundness = Named("soundness")
-    """Folder of what is known of the data that training has read."""
     history = Named("history")
     """Folder of what training told while it went on; see `headrace.steps.history`."""
-    profile = Named("profile")
-    """Folder of profiles of the training, one a time that somebody asked."""
     probe = Named("probe.json")
     """Of a probe: what it has found."""
     report = Named("report")

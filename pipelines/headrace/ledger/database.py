@@ -18,7 +18,7 @@ from sqlalchemy.orm import Session
 from headrace import __version__
 from headrace.errors import LedgerError, nearest
 from headrace.ledger.engines import BACKENDS, cause_of
-from headrace.ledger.records import REVISION, REVISION_TABLE
+from headrace.ledger.rows import REVISION, REVISION_TABLE
 from headrace.recipe.load import home
 
 VARIABLE = "HEADRACE_LEDGER"
@@ -122,7 +122,7 @@ class Database:
             return
         from headrace.ledger import migrations  # half a second that only a missing schema is worth
 
-        if found is not None and found not in migrations.revisions():
+        if found is not None and found > REVISION:
             raise LedgerError(
                 f"The ledger {self.shown} has schema revision {found}, which is newer than "
                 f"{REVISION}, the newest that headrace {__version__} knows",

@@ -14,13 +14,13 @@ from sqlalchemy.orm import Session
 from typing_extensions import Unpack
 
 from headrace.errors import LedgerError, UnknownNameError, nearest
-from headrace.ledger.acts import ActRows
+from headrace.ledger.audit_rows import ActRows
 from headrace.ledger.columns import Row
 from headrace.ledger.database import Database, default_url
+from headrace.ledger.lease_slots import ACTIVE, Places
 from headrace.ledger.machine_rows import MachineRows
 from headrace.ledger.many_runs import ManyRuns
-from headrace.ledger.places import ACTIVE, Places
-from headrace.ledger.records import (
+from headrace.ledger.rows import (
     AttemptChanges,
     AttemptRecord,
     LeaseChanges,

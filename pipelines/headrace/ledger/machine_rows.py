@@ -10,8 +10,8 @@ from operator import attrgetter
 from sqlalchemy import exists, func, select
 
 from headrace.ledger.database import LedgerPart
-from headrace.ledger.places import ACTIVE
-from headrace.ledger.records import LeaseRecord, MachineRecord
+from headrace.ledger.lease_slots import ACTIVE
+from headrace.ledger.rows import LeaseRecord, MachineRecord
 
 PRICE = ("usd_per_hour", "price_source", "price_as_of")
 """Columns of a machine's price."""

@@ -11,8 +11,8 @@ from sqlalchemy import Text, exists, func, or_, select, type_coerce
 from sqlalchemy.orm import aliased
 
 from headrace.ledger.database import LedgerPart
-from headrace.ledger.records import AttemptRecord, LeaseRecord, MachineRecord, RunRecord
-from headrace.ledger.trial_records import TrialRecord
+from headrace.ledger.rows import AttemptRecord, LeaseRecord, MachineRecord, RunRecord
+from headrace.ledger.trial_rows import TrialRecord
 from headrace.states import StepState
 
 _Row = TypeVar("_Row")

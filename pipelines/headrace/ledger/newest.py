@@ -7,7 +7,7 @@ from pathlib import Path
 from sqlalchemy import make_url, select
 
 from headrace.ledger.database import Database, default_url
-from headrace.ledger.records import RunRecord
+from headrace.ledger.rows import RunRecord
 
 
 def newest_runs(limit: int) -> dict[str, str]:

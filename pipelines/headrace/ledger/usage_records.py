@@ -8,7 +8,7 @@ from sqlalchemy import BigInteger, Column, ForeignKey, Index, Table, Text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from headrace.ledger.columns import Number, Row
-from headrace.ledger.records import LeaseRecord, RunRecord
+from headrace.ledger.rows import LeaseRecord, RunRecord
 from headrace.states import StepState
 
 IDLE = "idle"

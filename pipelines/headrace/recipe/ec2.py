@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+import importlib
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
+from headrace.recipe.backend import QUEUE_KEYS, Backend
 from headrace.recipe.base import Amount, AmountFrom0, Bytes, Count, Texts, no_credentials
 from headrace.record import Record
+
+if TYPE_CHECKING:
+    from headrace.recipe.site import Role
 
 Market = Literal["on-demand", "spot", "capacity-block"]
 
@@ -102,3 +107,34 @@ class Ec2(Record):
         if own:
             raise ValueError(f"tag '{own[0]}' is headrace's own; choose another name")
         return self
+
+
+class Ec2Backend(Backend):
+    """Instances of EC2 in the place of a queue's jobs."""
+
+    has_queue = False
+    hosts_in_jobs = False
+    lacks = dict.fromkeys(QUEUE_KEYS, "there is no queue; `ec2` of the role says which instances")
+
+    @classmethod
+    def check_role(cls, role: Role) -> None:
+        """Refuse a role without instances, and what they have of their own."""
+        if role.ec2 is None:
+            raise ValueError("backend 'ec2' and the key `ec2` go together; write both or neither")
+        if role.price is not None:
+            raise ValueError("instances have their prices in `ec2.prices`; leave `price` out")
+        if role.host == "job":
+            raise ValueError("backend 'ec2' keeps the host of a pool here; leave `host: job` out")
+
+    @classmethod
+    def connect(cls, role: Role, timeout_s: float) -> Any:
+        """EC2 as a batch system; its client takes long to load, and few sites have it."""
+        del timeout_s
+        options = role.ec2
+        queue = f"ec2 {(options and options.profile) or ''} {options and options.region}"
+        return importlib.import_module("headrace.batch.ec2").Ec2(options, queue)
+
+    @classmethod
+    def meter(cls, role: Role) -> Any:
+        """What counts instances, and knows their prices."""
+        return importlib.import_module("headrace.batch.ec2_meter").Ec2Meter(role.ec2)

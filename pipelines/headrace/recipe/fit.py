@@ -15,21 +15,21 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from headrace.errors import RecipeError, SiteError, nearest
-from headrace.recipe.arguments import (
+from headrace.recipe.base import Target
+from headrace.recipe.evaluate import EvaluateSpec
+from headrace.recipe.gang_size import check_global_batch, check_nodes, gang_size
+from headrace.recipe.load import home
+from headrace.recipe.model_source import check_model_source
+from headrace.recipe.recipe import Recipe
+from headrace.recipe.site import Role, Site
+from headrace.recipe.target_arguments import (
     check_arguments,
     check_loggers,
     check_metrics,
+    check_module_classes,
     check_reader,
     source_code,
 )
-from headrace.recipe.base import Target
-from headrace.recipe.evaluate import EvaluateSpec
-from headrace.recipe.gang import check_global_batch, check_nodes, gang_size
-from headrace.recipe.load import home
-from headrace.recipe.model_source import check_model_source
-from headrace.recipe.module_classes import check_module_classes
-from headrace.recipe.recipe import Recipe
-from headrace.recipe.site import Role, Site
 from headrace.recipe.targets import FRAMEWORKS, check_targets, targets_of, uses
 
 _ROWS = ("hdf5", "parquet", "huggingface", "function")
@@ -65,8 +65,8 @@ def check_packing(recipe: Recipe, site: Site) -> None:
     check_reader(recipe, role)
 
 
-def check_probing(recipe: Recipe, site: Site) -> None:
-    """Refuse to probe a role that the site does not have, or more nodes than it has.
+def check_role(recipe: Recipe, site: Site) -> None:
+    """Refuse a role that the site does not have, or more nodes than it has.
 
     Raises:
         SiteError: The site lacks the role.

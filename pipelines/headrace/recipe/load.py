@@ -16,13 +16,13 @@ from pydantic import BaseModel, ValidationError
 from yaml import YAMLError
 
 from headrace.errors import RecipeError, SiteError, UserError, nearest, shortened
-from headrace.recipe.accounts import for_user
 from headrace.recipe.difference import differences
 from headrace.recipe.interpolation import resolved, with_environment
 from headrace.recipe.overrides import Change, apply, read_override
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.schema import explain
 from headrace.recipe.site import Site
+from headrace.recipe.unix_accounts import for_user
 from headrace.recipe.yaml_text import MAX_CHARS, parsed
 
 Model = TypeVar("Model", bound=BaseModel)

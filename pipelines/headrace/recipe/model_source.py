@@ -7,8 +7,8 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from headrace.errors import RecipeError, nearest
+from headrace.recipe.python_source import Definition, SourceCode, bound_in
 from headrace.recipe.recipe import Recipe
-from headrace.recipe.signatures import Definition, SourceCode, bound_in
 from headrace.recipe.targets import FRAMEWORKS, is_under
 
 TEST_HOOKS = (

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from types import NoneType
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from omegaconf import DictConfig, OmegaConf
@@ -12,15 +11,10 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from headrace.errors import RecipeError, nearest, shortened
-from headrace.recipe.train import TrainerSpec
 from headrace.recipe.yaml_text import parsed
 
 _SIGNS = ("++", "+", "~")
 _NOWHERE = object()
-_SPECIAL = re.compile(r"_(target|args|partial|recursive|convert)_")
-_OF_TRIALS = re.compile(r"^suite\.(grid|zip|points|search\.space)\.")
-"""What precedes keys of trials."""
-
 MAX_CHARS = 64 * 1024
 """Longest overrides of a request, all of them together, in characters."""
 
@@ -163,63 +157,3 @@ def check_size(overrides: Sequence[str]) -> None:
 def names_several(value: str) -> bool:
     """Whether a plain text, without quotes and brackets, is Hydra's way to name several values."""
     return _SEVERAL.fullmatch(value.strip()) is not None
-
-
-def check_from_outside(overrides: Sequence[str]) -> None:
-    """Refuse overrides that only those may give who may read what this account may.
-
-    Raises:
-        RecipeError: One sets `code`, holds an interpolation in any spelling, names a target, sets
-            arguments that are passed on to PyTorch or Lightning as they are, or is malformed.
-    """
-    for text in overrides:
-        _, key, value = read_override(text)
-        told = shortened(text)
-        if key.split(".")[0] == "code":
-            raise RecipeError(
-                f"The override '{told}' sets 'code', which cannot be changed from Airflow",
-                "Write it into a recipe file.",
-            )
-        if "${" in f"{key}={value!r}":
-            raise RecipeError(
-                f"The override '{told}' holds an interpolation",
-                "From Airflow only plain values are taken; write interpolations into a recipe.",
-            )
-        if (refused := next(filter(_is_passed_on, _leaves(key, value)), None)) is not None:
-            raise RecipeError(
-                f"The override '{told}' sets '{refused[0]}', which only a recipe's file may say",
-                "From Airflow no targets and no arguments of PyTorch's compiler or Lightning's "
-                "Trainer are taken, but for numbers, true and false of callbacks and loggers. "
-                "Write it into a recipe file.",
-            )
-
-
-def _leaves(key: str, value: object) -> Iterator[tuple[str, object]]:
-    """Dotted keys of a recipe, and of a suite's trials, with the plain values that they get."""
-    path = _OF_TRIALS.sub("", re.sub(r"\[([^\]]*)\]", r".\1", key))
-    if isinstance(value, Mapping) and value:
-        for name, each in value.items():
-            yield from _leaves(f"{path}.{name}", each)
-    elif isinstance(value, list) and value:
-        for each in value:
-            yield from _leaves(path, each)
-    else:
-        yield path, value
-
-
-def _is_passed_on(leaf: tuple[str, object]) -> bool:
-    """Whether a value would reach an importer, PyTorch's compiler or Lightning as it is."""
-    key, value = leaf
-    if _SPECIAL.search(f"{key}={value}") is not None:
-        return True
-    first, *rest = key.split(".")
-    if first != "trainer" or not rest:
-        return first == "trainer"
-    if rest[0] == "compile":
-        return len(rest) > 1 or not isinstance(value, bool)
-    is_figure = isinstance(value, (bool, int, float, NoneType))
-    if rest[0] in ("callbacks", "loggers"):
-        return len(rest) > 1 and not is_figure
-    if rest[0] in TrainerSpec.model_fields:
-        return rest[0] in ("target", "extra")
-    return len(rest) > 1 or not is_figure

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from headrace.errors import SiteError
+from headrace.recipe.backend import backend_of, check_backend, known
 from headrace.recipe.base import (
     Amount,
     Bytes,
@@ -18,21 +19,22 @@ from headrace.recipe.base import (
     Texts,
     no_credentials,
 )
-from headrace.recipe.batch import Batch, check_options, leaves_nodes_out
+from headrace.recipe.batch import Batch
 from headrace.recipe.ec2 import Ec2
 from headrace.recipe.prices import NodePrice, SitePrices
 from headrace.recipe.secret_sources import Secrets
 from headrace.record import Record
 
+OF_ONE_BACKEND = ("ec2",)
+"""Keys of roles that hold the options of the backend of that name."""
+
 
 class Role(Record):
     """One kind of lease that this place gives out."""
 
-    backend: Literal["local", "slurm", "pbs", "sge", "lsf", "htcondor", "oar", "ssh", "ec2"] = (
-        "local"
-    )
-    """What gives the machines: this one, Slurm, OpenPBS, Grid Engine, LSF, `batch.hosts`, or EC2;
-    pools also HTCondor and OAR."""
+    backend: Annotated[Name, AfterValidator(known)] = "local"
+    """What gives the machines: `local`, this one; `slurm`; `pbs`, OpenPBS; `sge`, Grid Engine;
+    `lsf`; `ssh`, `batch.hosts`; `ec2`; or what another package adds."""
     batch: Batch = Batch()
     """What the batch system is asked for; the local backend has none."""
     ec2: Ec2 | None = None
@@ -76,50 +78,22 @@ class Role(Record):
 
     @model_validator(mode="after")
     def _check(self) -> Role:
-        if self.backend == "local" and self.batch != Batch():
-            raise ValueError("backend 'local' has no queue; leave `batch` out or name another")
-        check_options(self.backend, self.batch, self.host_options)
+        check_backend(self)
         if self.price and self.price.usd_per_gpu_hour and not self.batch.gpus_per_node:
             raise ValueError("`price.usd_per_gpu_hour` needs `batch.gpus_per_node`; write that, "
                              "too, or `price.usd_per_node_hour`")  # fmt: skip
-        slots = self.cpus_per_node * (self.nodes if self.kind == "gang" else 1)
-        if self.backend == "sge" and slots > 1 and not self.batch.parallel_environment:
-            raise ValueError(
-                f"{slots} slots need `batch.parallel_environment`; `qconf -spl` lists them"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _check_host(self) -> Role:
-        if self.host == "job" and (self.backend == "local" or self.kind == "gang"):
-            raise ValueError("`host: job` is for pools on a batch system; leave it out")
         if self.host_options and self.host != "job":
             raise ValueError("`host_options` are for `host: job`; leave them out or write that too")
-        if (self.backend == "ec2") != (self.ec2 is not None):
-            raise ValueError("backend 'ec2' and the key `ec2` go together; write both or neither")
-        if self.ec2 is not None and self.price is not None:
-            raise ValueError("instances have their prices in `ec2.prices`; leave `price` out")
-        if self.backend == "ec2" and self.host == "job":
-            raise ValueError("backend 'ec2' keeps the host of a pool here; leave `host: job` out")
-        names = {each.host for each in self.batch.hosts}
-        if self.backend != "ssh" and names:
-            raise ValueError(f"`batch.hosts` is for backend 'ssh', not '{self.backend}'")
-        if self.backend in ("htcondor", "oar") and self.kind != "pool":
-            raise ValueError(f"backend '{self.backend}' gives pools only; write `kind: pool`")
-        if self.backend == "ssh" and self.kind != "gang":
-            raise ValueError("backend 'ssh' gives gangs only; write `kind: gang`")
-        if self.backend == "ssh" and len(names) < self.nodes:
-            raise ValueError(
-                f"{self.nodes} nodes need as many different `batch.hosts`; there are {len(names)}"
-            )
+        for key in OF_ONE_BACKEND:
+            if getattr(self, key) is not None and self.backend != key:
+                raise ValueError(f"backend '{key}' and the key `{key}` go together; write both or "
+                                 "neither")  # fmt: skip
         return self
 
     @model_validator(mode="after")
     def _check_launcher(self) -> Role:
         if self.batch.submit_as and (self.kind, self.host) == ("pool", "control"):
             raise ValueError("`batch.submit_as` needs `host: job`, since hosts run users' code")
-        if self.launcher == "srun" and self.backend != "slurm":
-            raise ValueError(f"launcher 'srun' needs backend 'slurm', not '{self.backend}'")
         if self.launcher_options and self.launcher is None:
             raise ValueError("`launcher_options` are for a `launcher`; name it, or leave them out")
         container = self.batch.container
@@ -152,12 +126,22 @@ class Role(Record):
     @property
     def leaves_nodes_out(self) -> bool:
         """Whether its jobs can be kept off nodes on which others have failed."""
-        return leaves_nodes_out(self.backend)
+        return backend_of(self.backend).leaves_nodes_out()
 
     @property
     def shares_machines(self) -> bool:
         """Whether no queue keeps others off its machines."""
-        return self.backend in ("local", "ssh")
+        return backend_of(self.backend).shares_machines
+
+    @property
+    def has_queue(self) -> bool:
+        """Whether leases wait in a queue that gives each job a time limit."""
+        return backend_of(self.backend).has_queue
+
+    @property
+    def is_here(self) -> bool:
+        """Whether its nodes are the machine that headrace runs on."""
+        return backend_of(self.backend).is_here
 
     @property
     def cpus_per_node(self) -> int:

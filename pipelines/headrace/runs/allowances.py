@@ -11,8 +11,8 @@ from typing import Literal
 
 from headrace.errors import UserError
 from headrace.ledger.ledger import open_ledger
-from headrace.recipe.access import Sites, known_sites, teams
 from headrace.recipe.site import Role, Site
+from headrace.recipe.teams import Sites, known_sites, teams
 from headrace.record import Record
 from headrace.runs.costs import billed_s, most_cost, run_cost
 from headrace.runs.runs import Run

@@ -9,11 +9,11 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from headrace.errors import AccessError, HeadraceError, without_secrets
-from headrace.ledger.acts import ActRecord
+from headrace.ledger.audit_rows import ActRecord
 from headrace.ledger.ledger import open_ledger
-from headrace.recipe.access import check_user
-from headrace.recipe.accounts import account
 from headrace.recipe.site import Site
+from headrace.recipe.teams import check_user
+from headrace.recipe.unix_accounts import account
 
 AIRFLOW = "Airflow"
 """Through which somebody asks who has no terminal."""

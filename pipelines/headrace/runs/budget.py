@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from headrace.clusters import client
+from headrace.clusters import lease_client
 from headrace.errors import BudgetError, UserError
 from headrace.files.atomic import is_there, leave_word, read_record
 from headrace.files.layout import LeaseFolder
 from headrace.ledger.ledger import open_ledger
-from headrace.ledger.records import LeaseRecord
+from headrace.ledger.rows import LeaseRecord
 from headrace.runs.allowances import USD, Allowance, Measure, Most, allowances
 from headrace.runs.audit import Actor
 from headrace.runs.costs import run_cost
@@ -166,12 +166,12 @@ def _end_in_order(run: Run, lease: LeaseRecord, why: str) -> None:
     if not is_there(folder.spec) or is_there(folder.close):
         return
     if run.site.roles[lease.role].kind == "pool":
-        client.request_close(folder, why)
+        lease_client.request_close(folder, why)
     elif not is_there(folder.notice):
         logger.warning("Lease %s ends: %s", lease.lease_id, why)
         leave_word(folder.notice, why)
     elif time.time() - folder.notice.stat().st_mtime >= _GRACE_S:
-        client.request_close(folder, why)
+        lease_client.request_close(folder, why)
 
 
 @dataclass(frozen=True, kw_only=True)

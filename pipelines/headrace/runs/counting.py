@@ -16,14 +16,14 @@ from typing import Any
 
 from headrace.batch.machines import Machine, Meter
 from headrace.clusters.lease_jobs import job_name
+from headrace.clusters.lease_records import LeaseSpec
 from headrace.clusters.node_marks import NodeMarks
-from headrace.clusters.records import LeaseSpec
 from headrace.errors import BatchError, StepError
 from headrace.files.atomic import read_record
 from headrace.files.layout import LeaseFolder
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.machine_rows import PRICE
-from headrace.ledger.records import LeaseRecord, MachineRecord
+from headrace.ledger.rows import LeaseRecord, MachineRecord
 from headrace.ledger.usage_rows import at_most
 from headrace.recipe.site import Role
 from headrace.runs.costs import LEAST_BILLED_S, billed_s

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from headrace.clusters.records import LeaseSpec
+from headrace.clusters.lease_records import LeaseSpec
 from headrace.errors import SiteError, StepError
 from headrace.files.atomic import read_record
 from headrace.files.layout import LeaseFolder, SiteFolder

@@ -11,21 +11,24 @@ from pydantic import JsonValue
 from headrace.errors import DataError, RecipeError, UnknownNameError, UserError, nearest
 from headrace.files.damage import archive_damage, is_sealed, sealed_damage
 from headrace.files.layout import RunFolder
-from headrace.recipe.arguments import is_as_here
 from headrace.recipe.fit import (
     absolute,
     check_evaluation,
     check_packing,
-    check_probing,
+    check_role,
     check_training,
     opened,
 )
-from headrace.recipe.gang import narrowed
+from headrace.recipe.gang_size import narrowed
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Role, Site
+from headrace.recipe.target_arguments import is_as_here
 from headrace.states import StepState
 from headrace.steps.mailbox import StepResult
 from headrace.steps.run import failure_of
+
+KINDS = ("train", "pack", "evaluate", "suite")
+"""Kinds of runs that headrace brings; others have one step, of a kind that a package adds."""
 
 _WEIGHTS = (".ckpt", ".pt", ".pth", ".safetensors")
 """Endings of files that `train.init_from` may name; what has none of them may be a run."""
@@ -64,8 +67,8 @@ def steps_of(recipe: Recipe, kind: str) -> tuple[PlannedStep, ...]:
         return packing
     if kind == "evaluate":
         return (PlannedStep(name="evaluate", kind="evaluate", role=role, needs=data),)
-    if kind == "probe":
-        return (PlannedStep(name="probe", kind="probe", role=role),)
+    if kind not in KINDS:
+        return (PlannedStep(name=kind, kind=kind, role=role),)
     if kind == "suite":
         return (*packing, PlannedStep(name="suite", kind="suite", role=role, needs=data))
     checkpoint = ("checkpoint", "train", "checkpoint")
@@ -106,8 +109,8 @@ def fitted(recipe: Recipe, site: Site, kind: str, *, is_from_terminal: bool) -> 
         check_evaluation(recipe, site)
         _check_weights(recipe, site)
         return recipe, site
-    if kind == "probe":
-        check_probing(recipe, site)
+    if kind not in KINDS:
+        check_role(recipe, site)
         return recipe, narrowed(recipe, site)
     check_packing(recipe, site)
     if kind == "train":
@@ -128,7 +131,7 @@ def of_run(recipe: Recipe, run: RunFolder, *, watch: bool = False) -> Recipe:
         RecipeError: It leaves evaluation out.
         UnknownNameError: The run has no such checkpoint.
     """
-    from headrace.training.chosen import chosen
+    from headrace.checkpoints.files import chosen
 
     spec = recipe.evaluate
     if spec is None:
@@ -153,7 +156,7 @@ def check_evaluated(recipe: Recipe, dataset: str) -> None:
         RecipeError: A bound names no metric.
     """
     # they bring numpy and xxhash, and Airflow parses this module
-    from headrace.evaluation.plan import plan as plan_evaluation
+    from headrace.evaluation.evaluation_plan import plan as plan_evaluation
     from headrace.files.manifest_file import FILE_NAME, read_manifest
 
     folder = Path(dataset).expanduser()
@@ -186,7 +189,7 @@ def _check_places(recipe: Recipe, site: Site) -> None:
 
 def _is_seen(path: Path, role: Role, site: Site) -> bool:
     """Whether this machine sees what the nodes of a role see under a path."""
-    return role.backend == "local" or path.is_relative_to(Path(site.folder).expanduser())
+    return role.is_here or path.is_relative_to(Path(site.folder).expanduser())
 
 
 def _with_init_file(recipe: Recipe) -> Recipe:
@@ -196,8 +199,8 @@ def _with_init_file(recipe: Recipe) -> Recipe:
         return recipe
     if "/" in wanted or wanted.startswith("~"):
         return recipe
+    from headrace.checkpoints.files import chosen
     from headrace.ledger.ledger import open_ledger
-    from headrace.training.chosen import chosen
 
     run_id, _, checkpoint = wanted.partition(":")
     path = chosen(RunFolder(Path(open_ledger().run(run_id).folder)), checkpoint)
@@ -240,7 +243,7 @@ def _check_dataset(recipe: Recipe, site: Site, dataset: str | None) -> None:
     if dataset is None or recipe.model is None:
         return
     from headrace.files.manifest_file import FILE_NAME, read_manifest
-    from headrace.training.plan import plan_training
+    from headrace.training.training_plan import plan_training
 
     folder = Path(dataset).expanduser()
     if not (folder / FILE_NAME).is_file():

@@ -7,13 +7,13 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from statistics import NormalDist
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
+from headrace.checkpoints.files import newest_step
 from headrace.errors import HeadraceError
 from headrace.files.atomic import read_record, write_record
 from headrace.files.layout import RunFolder
 from headrace.ledger.ledger import open_ledger
-from headrace.probes.records import ProbeOptions
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Site
 from headrace.record import Record
@@ -23,15 +23,37 @@ from headrace.runs.runs import Run
 from headrace.runs.walltime import slots
 from headrace.states import StepState
 from headrace.steps.mailbox import StepStatus
+from headrace.steps.step_kinds import StepOptions
 from headrace.suites.records import SuiteSummary
-from headrace.training.checkpoints import newest_step
 
 if TYPE_CHECKING:
     from headrace.costs.features import Features
     from headrace.costs.forecast import Eta, Forecast
-    from headrace.runs.overview import StepView
 
 logger = logging.getLogger(__name__)
+
+
+class StepSeen(Protocol):
+    """How a step of a run stands, as far as its end depends on that; see `StepView`."""
+
+    @property
+    def name(self) -> str: ...  # noqa: D102
+
+    @property
+    def state(self) -> StepState | None: ...  # noqa: D102
+
+    @property
+    def status(self) -> StepStatus | None: ...  # noqa: D102
+
+    @property
+    def elapsed_s(self) -> float | None: ...  # noqa: D102
+
+    @property
+    def failures(self) -> int: ...  # noqa: D102
+
+    @property
+    def kept(self) -> float: ...  # noqa: D102
+
 
 BETWEEN = "between"
 """Name of the part of a run that is no step: leases that start, results that are collected."""
@@ -66,10 +88,12 @@ class Prediction(Record):
     made_at: float
 
 
-def predict(recipe: Recipe, site: Site, kind: str, probe: ProbeOptions | None = None) -> Prediction:
+def predict(
+    recipe: Recipe, site: Site, kind: str, options: StepOptions | None = None
+) -> Prediction:
     """What a run of this kind will take, by earlier ones of the recipe on the site.
 
-    Of a probe those tell that measured the same.
+    Of a kind with options those tell that were given the same.
     """
     from headrace.costs.forecast import eta
 
@@ -78,7 +102,7 @@ def predict(recipe: Recipe, site: Site, kind: str, probe: ProbeOptions | None = 
         one
         for role in sorted({step.role for step in steps})
         for one in earlier(recipe, site, role)
-        if one.probe == probe
+        if one.options == options
     ]
     packed = [one for one in taken if one.kind == "pack"]
     parts = [part for step in steps if (part := _part(step, recipe, site, taken))]
@@ -139,13 +163,13 @@ def note_prediction(run: Run) -> None:
     try:
         if read_record(run.folder.prediction, Prediction) is None:
             asked = run.request
-            found = predict(run.recipe, run.site, asked.kind, asked.probe)
+            found = predict(run.recipe, run.site, asked.kind, asked.options)
             write_record(run.folder.prediction, found)
     except HeadraceError as error:  # a run does not fail for want of a forecast
         logger.warning("Nothing is foretold of run %s: %s", run.run_id, error.what)
 
 
-def ahead_of(folder: RunFolder, steps: Sequence[StepView], *, goes_on: bool) -> Ahead | None:
+def ahead_of(folder: RunFolder, steps: Sequence[StepSeen], *, goes_on: bool) -> Ahead | None:
     """What a run was expected to take, and how long it will go on; None where nobody said.
 
     How long is not told while attempts at a step fail without progress.
@@ -165,7 +189,7 @@ def ahead_of(folder: RunFolder, steps: Sequence[StepView], *, goes_on: bool) -> 
     return told.model_copy(update={"eta_s": left[0], "eta_half_s": left[1]})
 
 
-def _is_failing(step: StepView, folder: RunFolder) -> bool:
+def _is_failing(step: StepSeen, folder: RunFolder) -> bool:
     """Whether attempts at a step fail, and the newest one has come no further so far."""
     if not step.failures:
         return False
@@ -174,7 +198,7 @@ def _is_failing(step: StepView, folder: RunFolder) -> bool:
     return step.status is None or step.status.progress.done <= step.kept
 
 
-def left_of(prediction: Prediction, steps: Sequence[StepView]) -> Eta | None:
+def left_of(prediction: Prediction, steps: Sequence[StepSeen]) -> Eta | None:
     """How long a run will go on; None where nothing tells of a step that is left."""
     from headrace.costs.forecast import Running, eta
 

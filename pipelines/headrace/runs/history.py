@@ -18,14 +18,14 @@ from headrace.files.lines import read_last_line
 from headrace.files.sharing import open_to_read
 from headrace.ledger.database import default_url
 from headrace.ledger.ledger import open_ledger
-from headrace.ledger.records import AttemptRecord
-from headrace.probes.records import ProbeOptions
+from headrace.ledger.rows import AttemptRecord
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Site
 from headrace.runs.runs import Run, open_run
 from headrace.runs.walltime import is_alike, slots
 from headrace.states import StepState
 from headrace.steps.history import HistoryRow, training_file
+from headrace.steps.step_kinds import StepOptions
 
 if TYPE_CHECKING:
     from headrace.costs.features import Features
@@ -65,8 +65,8 @@ class Taken:
     num_bytes: float | None
     """Size of the dataset; None where the step does not tell."""
     run_id: str
-    probe: ProbeOptions | None = None
-    """What a probe was asked to measure; None of other steps."""
+    options: StepOptions | None = None
+    """What a step of another package was given; None of other steps."""
     succeeded: bool = True
     """Whether it did; of others only suites tell, namely of trials that did."""
 
@@ -121,7 +121,7 @@ def _of_run(run: Run, role_name: str, rows: Sequence[AttemptRecord]) -> Iterator
             num_samples=outputs.get("num_samples"),
             num_bytes=outputs.get("num_bytes"),
             run_id=run.run_id,
-            probe=run.request.probe,
+            options=run.request.options,
             succeeded=last.state is StepState.SUCCEEDED,
         )  # fmt: skip
 

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-import platform
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal, get_args
-
-from pydantic import JsonValue, TypeAdapter
 
 from headrace.errors import ManifestError, StepError, UnknownNameError
 from headrace.files.atomic import read_bytes, read_record
@@ -18,20 +15,15 @@ from headrace.objects.store import is_remote
 from headrace.recipe.difference import Change, flattened
 from headrace.recipe.recipe import Recipe
 from headrace.record import Figures, Record
-from headrace.runs.images import UNSEEN, digests
-from headrace.runs.provenance import code_folder
+from headrace.runs.code_state import UNKNOWN, code_state, uncommitted
+from headrace.runs.provenance import Provenance, read_provenance
 from headrace.runs.runs import outputs_of, run_of_folder
 from headrace.runs.trials import note_trials
-from headrace.runs.working_tree import git_state, installed, uncommitted
 from headrace.steps.mailbox import StepResult
-
-UNKNOWN = UNSEEN
 
 Part = Literal["recipe", "code", "images", "packages", "data", "metrics"]
 
 _PARTS: tuple[Part, ...] = get_args(Part)
-_Content = TypeAdapter(dict[str, JsonValue])
-_ENVIRONMENT = ("commit", "uncommitted", "python")
 
 
 class Origin(Figures):
@@ -41,18 +33,9 @@ class Origin(Figures):
     """`RUN`, or `SUITE:NUMBER` of a trial."""
     folder: str
     recipe: Recipe
-    code: str = ""
-    """Folder of the code, whose repository the commit is of."""
-    commit: str = UNKNOWN
+    made_with: Provenance
     uncommitted: str = UNKNOWN
     """Hash and size of what was not committed; `nothing`."""
-    left_out: tuple[str, ...] = ()
-    """Files that were not committed and are not in the record: they were too large."""
-    python: str = UNKNOWN
-    packages: dict[str, str] = {}
-    """Versions by name; of older runs only the most important."""
-    images: dict[str, str] = {}
-    """Digests of the images of its containers, by path."""
     dataset: str = ""
     """The packed dataset; empty where nothing is packed yet."""
     fingerprint: str = ""
@@ -94,32 +77,32 @@ def origin(name: str) -> Origin:
         raise StepError(f"{name} has no recipe any more: {folder.recipe} is gone")
     evaluated = run_of_folder(run_id, suite).request.of
     packed = outputs_of(evaluated or run_id).get("pack", {})
-    told = _Content.validate_json(read_bytes(suite.provenance) or b"{}")
+    made_with, diff = read_provenance(suite), read_bytes(suite.diff)
+    is_clean = made_with.git is not None and not made_with.git.dirty
     return Origin(
         name=name,
         folder=str(folder.path),
         recipe=recipe,
+        made_with=made_with,
+        uncommitted=_hashed(diff or b"") if diff is not None or is_clean else UNKNOWN,
         dataset=str(packed.get("dataset") or recipe.dataset_path or ""),
         fingerprint=str(packed.get("fingerprint", "")),
         metrics=_trial_metrics(suite, int(number)) if colon else run_metrics(outputs_of(run_id)),
         launch=_launch(suite, int(number), recipe.train.nodes or 1) if colon else {},
-        **_code_of(told, suite),
     )
 
 
 def today(before: Origin) -> Origin:
     """What the same recipe would be made of now: code, packages, and the dataset as it lies."""
-    code = Path(before.code)
-    state = git_state(code) if before.code and code.is_dir() else None
-    found = uncommitted(code) if isinstance(state, dict) else None
+    then = before.made_with
+    folder = Path(then.code_folder) if then.code_folder else Path(then.recipe_file).parent
+    now = code_state(folder, then.images)
+    found = uncommitted(folder) if now.git is not None else None
     return before.model_copy(
         update={
             "name": "today",
-            "commit": str(state["commit"]) if isinstance(state, dict) else UNKNOWN,
-            "uncommitted": _hashed(found.diff if found else b"") if state else UNKNOWN,
-            "python": platform.python_version(),
-            "packages": {name: str(version) for name, version in installed().items()},
-            "images": digests(before.images),
+            "made_with": then.model_copy(update=dict(now)),
+            "uncommitted": _hashed(found.diff if found else b"") if now.git else UNKNOWN,
             "fingerprint": _fingerprint(before.dataset),
         }
     )
@@ -137,7 +120,7 @@ def side_by_side(origins: Sequence[Origin]) -> tuple[Beside, ...]:
     """All in which some differ; a version or commit that one does not know is none."""
     facts = [_facts(each) for each in origins]
     keys = dict.fromkeys(key for each in facts for key in each)
-    packages = _comparable([each.packages for each in origins])
+    packages = _comparable([each.made_with.packages for each in origins])
     found = []
     for part, key in sorted(keys, key=lambda each: _PARTS.index(each[0])):
         values = tuple(each.get((part, key), "") for each in facts)
@@ -185,25 +168,6 @@ def _launch(suite: RunFolder, number: int, nodes: int) -> dict[str, int]:
     return {}
 
 
-def _code_of(told: dict[str, JsonValue], run: RunFolder) -> dict[str, object]:
-    git, packages = told.get("git"), told.get("packages") or told.get("versions")
-    images = told.get("images")
-    diff, left_out = read_bytes(run.diff), told.get("left_out")
-    has_told = diff is not None or (isinstance(git, dict) and not git.get("dirty"))
-    file = Path(str(told.get("recipe_file", "")))
-    return {
-        "code": str(told.get("code_folder") or code_folder(file)),
-        "commit": str(git["commit"]) if isinstance(git, dict) else UNKNOWN,
-        "uncommitted": _hashed(diff or b"") if has_told else UNKNOWN,
-        "left_out": tuple(map(str, left_out)) if isinstance(left_out, list) else (),
-        "python": str(told.get("python", UNKNOWN)),
-        "images": images if isinstance(images, dict) else {},
-        "packages": {name: str(each) for name, each in packages.items()}
-        if isinstance(packages, dict)
-        else {},
-    }
-
-
 def _fingerprint(dataset: str) -> str:
     """That of a dataset as it lies; what cannot be seen from here is told in words."""
     if not dataset or is_remote(dataset):
@@ -224,11 +188,16 @@ def _hashed(diff: bytes) -> str:
 
 def _facts(origin: Origin) -> dict[tuple[Part, str], str]:
     """All that is compared, as text."""
+    made_with = origin.made_with
     parts: dict[Part, Mapping[str, str]] = {
         "recipe": flattened(origin.recipe),
-        "code": {name: getattr(origin, name) for name in _ENVIRONMENT},
-        "images": origin.images,
-        "packages": dict(sorted(origin.packages.items())),
+        "code": {
+            "commit": made_with.git.commit if made_with.git is not None else UNKNOWN,
+            "uncommitted": origin.uncommitted,
+            "python": made_with.python,
+        },
+        "images": made_with.images,
+        "packages": dict(sorted(made_with.packages.items())),
         "data": {"fingerprint": origin.fingerprint},
         "metrics": {name: f"{value:.6g}" for name, value in origin.metrics.items()},
     }

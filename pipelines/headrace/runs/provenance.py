@@ -8,21 +8,19 @@ import platform
 import socket
 import sys
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
-from pydantic import JsonValue
+from pydantic import ConfigDict
 
 from headrace.errors import RecipeError, without_secrets
-from headrace.files.atomic import read_bytes, write_bytes, write_json
+from headrace.files.atomic import read_bytes, write_bytes, write_record
 from headrace.files.layout import RunFolder
-from headrace.processes import ProcessIdentity
-from headrace.recipe.accounts import account
-from headrace.recipe.difference import differences
+from headrace.processes.identity import ProcessIdentity
+from headrace.recipe.difference import Change, differences
 from headrace.recipe.load import BUILT_IN, load_recipe, locate
-from headrace.runs.working_tree import git_state, installed, uncommitted
+from headrace.recipe.unix_accounts import account
+from headrace.runs.code_state import CodeState, code_state, uncommitted
 
 logger = logging.getLogger(__name__)
 
@@ -30,12 +28,25 @@ _PROCESS = "cli"
 _NAMED = 5
 
 
+class Provenance(CodeState):
+    """`provenance.json` of a run: where it comes from; releases before this one wrote less."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    created_at: float = 0.0
+    """Seconds since the epoch."""
+    host: str = ""
+    user: str = ""
+    """Who asked for it."""
+    command: tuple[str, ...] = ()
+    platform: str = ""
+    recipe_file: str = ""
+    changes: tuple[Change, ...] = ()
+    """What the overrides change of that file."""
+
+
 def write_provenance(
-    run: RunFolder,
-    recipe: str,
-    overrides: Sequence[str],
-    user: str = "",
-    images: Mapping[str, str] | None = None,
+    run: RunFolder, recipe: str, overrides: Sequence[str], user: str, images: Iterable[str]
 ) -> None:
     """Write down where a run comes from, and what its code has that is not committed.
 
@@ -43,65 +54,45 @@ def write_provenance(
         run: Folder of the run.
         recipe: Name or file of its recipe.
         overrides: What was changed of that.
-        user: Who asked, where that is not the account that this runs as.
-        images: Digests of the images of its containers, by path.
-    """
-    folder = code_folder(locate("recipes", recipe))
-    told = provenance(recipe, overrides)
-    told["user"] = user or told["user"]
-    told["images"] = dict(images or {})
-    if (found := uncommitted(folder)) is not None:
-        write_bytes(run.diff, found.diff)
-        told["left_out"] = list(found.left_out)
-        if found.left_out:
-            names = ", ".join(found.left_out[:_NAMED])
-            logger.warning(
-                "Not committed, and too large to be kept with the run: %s%s",
-                names,
-                f" and {len(found.left_out) - _NAMED} more" if found.left_out[_NAMED:] else "",
-            )
-    write_json(run.provenance, told)
-
-
-def provenance(recipe: str, overrides: Sequence[str]) -> dict[str, JsonValue]:
-    """Record of where a run of a recipe, given by name or file, comes from.
-
-    The git state is that of the code's folder; see `code_folder`. What the overrides change of the
-    file is told.
+        user: Who asked; empty: the account that this runs as.
+        images: The images of its containers.
     """
     file = locate("recipes", recipe)
     folder = code_folder(file)
-    return {
-        "created_at": time.time(),
-        "host": socket.gethostname(),
-        "user": account(),
-        "command": [without_secrets(word) for word in sys.argv],
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        "recipe_file": str(file),
-        "code_folder": str(folder),
-        "packages": installed(),
-        "git": git_state(folder),
-        "changes": _changes(recipe, overrides),
-    }
+    found = uncommitted(folder)
+    left_out = found.left_out if found is not None else ()
+    if found is not None:
+        write_bytes(run.diff, found.diff)
+    if left_out:
+        more = f" and {len(left_out) - _NAMED} more" if left_out[_NAMED:] else ""
+        words = "Not committed, and too large to be kept with the run: %s%s"
+        logger.warning(words, ", ".join(left_out[:_NAMED]), more)
+    made_with = code_state(folder, images).model_copy(update={"left_out": left_out})
+    write_record(run.provenance, Provenance(
+        **dict(made_with),
+        created_at=time.time(),
+        host=socket.gethostname(),
+        user=user or account(),
+        command=tuple(without_secrets(word) for word in sys.argv),
+        platform=platform.platform(),
+        recipe_file=str(file),
+        changes=_changes(recipe, overrides),
+    ))  # fmt: skip
+
+
+def read_provenance(run: RunFolder) -> Provenance:
+    """Where a run comes from; empty where its folder does not tell: no run hangs on that."""
+    try:
+        told = json.loads(read_bytes(run.provenance) or b"{}")
+        told.setdefault("packages", told.get("versions", {}))
+        return Provenance.model_validate(told)
+    except (ValueError, OSError, AttributeError):
+        return Provenance()
 
 
 def user_of(run: RunFolder, owner: str) -> str:
     """Who asked for a run; the owner's text where its folder does not tell."""
-    user = _kept(run, "user")
-    return user if isinstance(user, str) else owner
-
-
-def images_kept(run: RunFolder) -> dict[str, str]:
-    """Digests of the images of a run's containers when it began, by path."""
-    images = _kept(run, "images")
-    return images if isinstance(images, dict) else {}
-
-
-def _kept(run: RunFolder, key: str) -> Any:
-    with suppress(ValueError, OSError, AttributeError):  # a damaged file keeps no run from ending
-        return json.loads(read_bytes(run.provenance) or "{}").get(key)
-    return None
+    return read_provenance(run).user or owner
 
 
 def code_folder(recipe: Path) -> Path:
@@ -112,17 +103,16 @@ def code_folder(recipe: Path) -> Path:
     if recipe.is_relative_to(BUILT_IN):
         return Path.cwd()
     folder = recipe.absolute().parent
-    record = read_bytes(folder / "provenance.json")
-    known = json.loads(record).get("code_folder") if record else None
-    return Path(known) if isinstance(known, str) and Path(known).is_dir() else folder
+    known = read_provenance(RunFolder(folder)).code_folder
+    return Path(known) if known and Path(known).is_dir() else folder
 
 
-def _changes(recipe: str, overrides: Sequence[str]) -> list[JsonValue]:
+def _changes(recipe: str, overrides: Sequence[str]) -> tuple[Change, ...]:
     try:
         written = load_recipe(recipe)
     except RecipeError:  # a file that is none without the overrides of the run
-        return []
-    return [each.model_dump() for each in differences(written, load_recipe(recipe, overrides))]
+        return ()
+    return differences(written, load_recipe(recipe, overrides))
 
 
 def process_owner() -> str:

@@ -13,8 +13,8 @@ from headrace.errors import UnknownNameError, nearest
 from headrace.files.atomic import AS_USUAL, replacing, write_text
 from headrace.files.layout import RunFolder
 from headrace.ledger.ledger import open_ledger
-from headrace.ledger.records import RunRecord
-from headrace.ledger.trial_records import TrialRecord
+from headrace.ledger.rows import RunRecord
+from headrace.ledger.trial_rows import TrialRecord
 from headrace.recipe.suite import Objective
 from headrace.runs.suites import log_keys_of, objectives_of
 from headrace.runs.trials import note_trials
@@ -112,8 +112,8 @@ def write_report(
 
     Objectives in place of those that the suite sought may be given.
     """
-    from headrace.evaluation.report import render
-    from headrace.suites.report import Told, suite_report
+    from headrace.report.html import render
+    from headrace.suites.suite_report import Told, suite_report
 
     folder = RunFolder(Path(record.folder))
     rows = trials_of(record)

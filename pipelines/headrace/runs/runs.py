@@ -9,34 +9,34 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from headrace.clusters.lease_secrets import LeaseSecrets
+from pydantic import Field, ValidationInfo, field_validator, model_validator
+
 from headrace.errors import HeadraceError, SiteError, StepError
 from headrace.files.atomic import read_record, write_json, write_record
 from headrace.files.layout import LeaseFolder, RunFolder, SiteFolder
 from headrace.files.private import make_private
 from headrace.files.sharing import share
 from headrace.ledger.ledger import open_ledger
-from headrace.ledger.records import RunRecord
-from headrace.probes.records import ProbeOptions
-from headrace.recipe.access import check_user
-from headrace.recipe.accounts import other_account
+from headrace.ledger.rows import RunRecord
 from headrace.recipe.difference import Resumption
 from headrace.recipe.load import load_recipe, load_site, settled, site_now, source_of
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Site
+from headrace.recipe.teams import check_user
+from headrace.recipe.unix_accounts import other_account
 from headrace.record import Record
 from headrace.runs.audit import START, Actor, check_access, note, noting_refusals
-from headrace.runs.flow import check_evaluated, fitted, of_run
-from headrace.runs.images import images_of
-from headrace.runs.probes import write_probe_report
+from headrace.runs.code_state import images_of
+from headrace.runs.flow import KINDS, check_evaluated, fitted, of_run
 from headrace.runs.provenance import user_of, write_provenance
 from headrace.runs.results import write_report
-from headrace.runs.secrets import HERE, Asker, secrets_for
 from headrace.runs.suites import is_suite
 from headrace.runs.usage import note_usage
+from headrace.site_secrets import HERE, Asker, LeaseSecrets, secrets_for
 from headrace.states import StepState
+from headrace.steps.step_kinds import StepOptions, step_kind
 from headrace.suites.points import checked
 
 
@@ -55,22 +55,41 @@ class RunRequest(Record):
     """Who answers for the run: `airflow:<dag_id>:<dag_run_id>` or `cli:<host>:<pid>:<started>`."""
     user: str = ""
     """Who asked, where that is not the account that headrace runs as."""
-    kind: Literal["train", "pack", "evaluate", "suite", "probe"] = "train"
-    """The main job, only its packing, an evaluation of a run, a suite, or a probe of the site."""
+    kind: str = "train"
+    """The main job `train`, only its packing `pack`, an evaluation of a run `evaluate`, a `suite`,
+    or one step of a kind that another package adds, as `probe`."""
     of: str = ""
     """Id of the run that is evaluated; empty for the other kinds."""
     watch: bool = False
     """Whether that run's checkpoints are evaluated as they come, while it trains."""
-    probe: ProbeOptions | None = None
-    """Of a probe: what is measured."""
+    options: StepOptions | None = Field(default=None, validate_default=True)
+    """Of a kind that another package adds: what its step is given."""
     resumed: tuple[Resumption, ...] = ()
     """What was changed when the run went on."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_earlier(cls, given: Any) -> Any:
+        """Requests of earlier releases name the options of a probe by its name."""
+        if isinstance(given, dict) and "probe" in given:
+            given = dict(given)
+            given["options"] = given.pop("probe")
+        return given
+
+    @field_validator("options")
+    @classmethod
+    def _of_the_kind(cls, options: StepOptions | None, info: ValidationInfo) -> StepOptions | None:
+        kind = info.data.get("kind", KINDS[0])  # one that is no text has been refused
+        if kind in KINDS:
+            return None
+        model = step_kind(kind, KINDS).options
+        return model.model_validate(options or {}).model_dump(mode="json")
 
     @property
     def words(self) -> tuple[str, ...]:
         """Words after `headrace` that ask for the same again."""
-        if self.probe is not None:
-            return ("probe", "--site", self.site, *self.probe.words)
+        if self.options is not None:
+            return (self.kind, "--site", self.site, *step_kind(self.kind).words(self.options))
         verb = "sweep" if self.kind == "suite" else "run"
         start = ("evaluate", self.of) if self.of else (verb, self.recipe)
         part = {"pack": ("--pack-only",), "evaluate": ("--watch",) if self.watch else ()}
@@ -198,8 +217,8 @@ def finish_run(run: Run, state: StepState) -> None:
     if is_suite(record):
         write_report(record)
     note_usage(run.run_id)
-    if run.request.kind == "probe" and state is StepState.SUCCEEDED:
-        write_probe_report(run.run_id)
+    if run.request.kind not in KINDS and state is StepState.SUCCEEDED:
+        step_kind(run.request.kind).report(run.run_id)
 
 
 def _reopened(record: RunRecord, request: RunRequest) -> Run:

@@ -10,20 +10,20 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-from headrace.clusters import client
-from headrace.clusters.records import LeaseSpec
+from headrace.clusters import lease_client
+from headrace.clusters.lease_records import LeaseSpec
 from headrace.errors import LeaseError, SiteError, UserError, nearest
 from headrace.files.layout import LeaseFolder, SiteFolder
 from headrace.ledger.ledger import open_ledger
-from headrace.recipe.access import check_user
-from headrace.recipe.accounts import account
+from headrace.recipe.backend import backend_of
 from headrace.recipe.site import Role, Site
+from headrace.recipe.teams import check_user
+from headrace.recipe.unix_accounts import account
 from headrace.runs.runs import Run, outputs_of
-from headrace.runs.secrets import HERE, secrets_for
+from headrace.site_secrets import HERE, secrets_for
 from headrace.states import LeaseState
 
 _POLL_S = 0.2
-_BACKENDS = ("local", "slurm")
 
 
 def lease_of(run: Run) -> LeaseFolder:
@@ -35,8 +35,8 @@ def lease_of(run: Run) -> LeaseFolder:
     rows = [row for row in open_ledger().leases(run_id=run.run_id) if row.state.is_active]
     for row in rows:
         folder = run.lease_folder(row.lease_id)
-        spec = client.spec(folder)
-        is_ready = client.state(folder, spec.lost_after_s) is LeaseState.READY
+        spec = lease_client.spec(folder)
+        is_ready = lease_client.state(folder, spec.lost_after_s) is LeaseState.READY
         if spec.role.kind == "gang" and is_ready:
             check(spec.role, spec.role_name)
             return folder
@@ -73,15 +73,17 @@ def lease_on(
     folder = root.lease(f"shell-{name}-{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:4]}")
     spec = LeaseSpec.of_this_process(folder, site, name, _one_node(site.roles[name], lifetime_s))
     try:
-        client.start(folder, spec, partial(secrets_for, site, HERE))
-        while (state := client.state(folder, spec.lost_after_s)) is LeaseState.STARTING:
-            tick(client.waiting_for(folder) or "its node is starting")
+        lease_client.start(folder, spec, partial(secrets_for, site, HERE))
+        while (state := lease_client.state(folder, spec.lost_after_s)) is LeaseState.STARTING:
+            tick(lease_client.waiting_for(folder) or "its node is starting")
             time.sleep(_POLL_S)
         if state is not LeaseState.READY:
-            raise LeaseError(f"There is no node: {client.why_ended(folder)}", f"See {folder.log}.")
+            raise LeaseError(
+                f"There is no node: {lease_client.why_ended(folder)}", f"See {folder.log}."
+            )
         yield folder
     finally:
-        client.end(folder, reason="its shell has ended")
+        lease_client.end(folder, reason="its shell has ended")
 
 
 def check(role: Role, name: str) -> None:
@@ -91,10 +93,10 @@ def check(role: Role, name: str) -> None:
         UserError: So it is.
     """
     where = "a login node" if role.batch.login else role.backend
-    if role.backend not in _BACKENDS or role.batch.login:
+    if not backend_of(role.backend).opens_shells or role.batch.login:
         raise UserError(
-            f"headrace shell works where leases are {' or '.join(_BACKENDS)} and commands need no "
-            f"login node; role {name} is on {where}",
+            f"headrace shell works where leases are local or slurm and commands need no login "
+            f"node; role {name} is on {where}",
             "`headrace lease show LEASE` names the job: enter its node by ssh, or run headrace "
             "shell on the login node itself.",
         )
@@ -116,7 +118,7 @@ def command_on(folder: LeaseFolder, words: Sequence[str], *, with_terminal: bool
         with_terminal: Whether it gets a terminal of its own where it is not on this machine.
     """
     asked = list(words) or [os.environ.get("SHELL") or "/bin/sh"]
-    info, batch = client.info(folder), client.spec(folder).role.batch
+    info, batch = lease_client.info(folder), lease_client.spec(folder).role.batch
     if info is None or not info.job_ids:
         return asked
     config = ["env", f"SLURM_CONF={batch.config}"] if batch.config else []

@@ -12,11 +12,11 @@ from functools import partial
 from pathlib import Path
 
 from headrace.batch.findings import Finding, Grade, fail, ok, warn
-from headrace.batch.systems import system_of
-from headrace.clusters import client, preflight
+from headrace.batch.registry import system_of
+from headrace.clusters import lease_client, preflight
 from headrace.clusters.lease_jobs import job_spec
-from headrace.clusters.lease_status import last_heartbeat
-from headrace.clusters.records import LeaseSpec
+from headrace.clusters.lease_records import LeaseSpec
+from headrace.clusters.lease_state import last_heartbeat
 from headrace.errors import HeadraceError, LoginError, SiteError, nearest
 from headrace.files.atomic import write_record
 from headrace.files.layout import RunFolder, SiteFolder
@@ -25,8 +25,8 @@ from headrace.recipe.load import load_recipe
 from headrace.recipe.site import Role, Site
 from headrace.record import Record
 from headrace.runs import site_places, site_users
-from headrace.runs.secrets import HERE, secrets_for
 from headrace.runs.walltime import FLOOR_S
+from headrace.site_secrets import HERE, secrets_for
 from headrace.states import LeaseState
 from headrace.steps import mailbox
 from headrace.steps.mailbox import StepSpec
@@ -86,7 +86,7 @@ def check(
     for name in role_names:
         if name not in site.roles:
             raise SiteError(f"Site {site.name} has no role '{name}'", nearest(name, site.roles))
-    names = [name for name in role_names or site.roles if site.roles[name].backend != "local"]
+    names = [name for name in role_names or site.roles if not site.roles[name].is_here]
     silent: dict[_Queue, Finding] = {}
     wait = None if submit_wait_s is None else Wait(submit_wait_s, tell)
     roles = [_role(site, name, wait, silent) for name in names]
@@ -157,7 +157,7 @@ class _Trial:
 
     def opened(self) -> LeaseState:
         """Open the lease, and wait until it is ready or cannot be."""
-        client.start(self.folder, self.spec, partial(secrets_for, self._site, HERE))
+        lease_client.start(self.folder, self.spec, partial(secrets_for, self._site, HERE))
         while (state := self._state()) is LeaseState.STARTING and not self._is_late():
             self._pause("its nodes are starting")
         return state
@@ -168,7 +168,7 @@ class _Trial:
         write_record(run.recipe, load_recipe(_ANY_RECIPE))
         write_record(run.site, self._site)
         step = mailbox.submit(self.folder, StepSpec(
-            key=f"{self.folder.lease_id}/look/1", kind="probe", run_id="", name="look", attempt=1,
+            key=f"{self.folder.lease_id}/look/1", kind="nodes", run_id="", name="look", attempt=1,
             run_folder=str(run.path), inputs={"nodes": 1},
         ))  # fmt: skip
         while self._state().is_active and not self._is_late():
@@ -176,16 +176,16 @@ class _Trial:
             if result is not None:
                 return result.failure.message if result.failure is not None else ""
             self._pause("its node is starting")
-        return client.waiting_for(self.folder) or "its node did not come in time"
+        return lease_client.waiting_for(self.folder) or "its node did not come in time"
 
     def passed_s(self) -> float:
         return time.monotonic() - self._begun_s
 
     def _state(self) -> LeaseState:
-        return client.state(self.folder, self.spec.lost_after_s)
+        return lease_client.state(self.folder, self.spec.lost_after_s)
 
     def _pause(self, what: str) -> None:
-        self._wait.tell(client.waiting_for(self.folder) or what)
+        self._wait.tell(lease_client.waiting_for(self.folder) or what)
         time.sleep(_POLL_S)
 
     def _is_late(self) -> bool:
@@ -211,8 +211,8 @@ def try_host(site: Site, role_name: str, wait: Wait) -> Iterator[Finding]:
         state = trial.opened()
         host_s = trial.passed_s()
         told = trial.used() if state is LeaseState.READY else ""
-        why = client.why_ended(folder) or told or client.waiting_for(folder)
-        client.end(folder, reason=_OVER)
+        why = lease_client.why_ended(folder) or told or lease_client.waiting_for(folder)
+        lease_client.end(folder, reason=_OVER)
     except HeadraceError as error:
         yield fail("host", error.what, error.hint)
         return
@@ -243,10 +243,10 @@ def _try_nodes(trial: _Trial, wait: Wait) -> Iterator[Finding]:
     folder = trial.folder
     try:
         state = trial.opened()
-        why = client.why_ended(folder) or client.waiting_for(folder)
+        why = lease_client.why_ended(folder) or lease_client.waiting_for(folder)
         beat_at = last_heartbeat(folder)
         skew_s = 0.0 if beat_at is None else time.time() - beat_at
-        client.end(folder, reason=_OVER)
+        lease_client.end(folder, reason=_OVER)
     except HeadraceError as error:
         yield fail("job", error.what, error.hint)
         return

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from headrace.batch.machines import Machine, Meter, Price
-from headrace.batch.systems import meter_of
-from headrace.clusters.lease_status import last_heartbeat
+from headrace.batch.registry import meter_of
+from headrace.clusters.lease_records import Ending, LeaseSpec
+from headrace.clusters.lease_state import last_heartbeat
 from headrace.clusters.node_marks import NodeMarks, NodeSpan, marks_of, spans_of
-from headrace.clusters.records import Ending, LeaseSpec
 from headrace.files.atomic import read_record
 from headrace.files.layout import LeaseFolder
 from headrace.recipe.site import Role

@@ -17,14 +17,14 @@ from headrace.batch.commands import Commands
 from headrace.batch.findings import Finding, Grade, fail, ok, warn
 from headrace.batch.hosts import way_to
 from headrace.batch.jobs import JobSpec
-from headrace.batch.systems import commands_of_hosts
+from headrace.batch.registry import commands_of_hosts
 from headrace.errors import BatchError, SiteError
 from headrace.files import tiers
 from headrace.files.machine import file_system_of
 from headrace.files.sharing import share
-from headrace.recipe.accounts import other_account
 from headrace.recipe.batch import Login
 from headrace.recipe.site import Role, Site, Tier
+from headrace.recipe.unix_accounts import other_account
 from headrace.runs import site_files
 
 _OF_ONE_MACHINE = (
@@ -75,7 +75,7 @@ def shared_folder(site: Site, *, is_proved: bool) -> Iterator[Finding]:
 
 def tier_folders(site: Site) -> Iterator[Finding]:
     """Whether staging can use the tiers, where nodes are this machine; else what can be told."""
-    nodes_are_here = any(role.backend == "local" for role in site.roles.values())
+    nodes_are_here = any(role.is_here for role in site.roles.values())
     for tier in site.tiers:
         name = f"tier {tier.name}"
         if not _is_own(site, tier):
@@ -147,7 +147,7 @@ def _is_own(site: Site, tier: Tier) -> bool:
 
 
 def _has_queue(site: Site) -> bool:
-    return any(role.backend != "local" for role in site.roles.values())
+    return any(not role.is_here for role in site.roles.values())
 
 
 def _mode(folder: Path) -> Finding:

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from headrace.batch.findings import Finding, fail, ok, warn
 from headrace.errors import SecretError, UserError
-from headrace.recipe.access import may_use
 from headrace.recipe.site import Site
-from headrace.runs.secrets import HERE, secrets_for
+from headrace.recipe.teams import may_use
+from headrace.site_secrets import HERE, secrets_for
 
 _NOBODY = ""
 _OF_AIRFLOW = "airflow:"

@@ -13,7 +13,7 @@ from typing import Any
 from headrace.errors import HeadraceError, UserError
 from headrace.files.layout import RunFolder
 from headrace.ledger.ledger import open_ledger
-from headrace.ledger.records import LeaseRecord, RunRecord
+from headrace.ledger.rows import LeaseRecord, RunRecord
 from headrace.ledger.usage_records import UsageSum
 from headrace.ledger.usage_rows import at_most
 from headrace.recipe.load import load_site

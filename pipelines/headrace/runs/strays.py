@@ -14,14 +14,14 @@ from typing import Literal
 from headrace.batch.ec2_api import Ec2Api, Ec2Error, whoami
 from headrace.batch.ec2_strays import LOOKS, Resource
 from headrace.batch.ec2_strays import end as end_resources
-from headrace.clusters import client
+from headrace.clusters import lease_client
 from headrace.clusters.lease_jobs import job_name
-from headrace.clusters.lease_status import sure_state
+from headrace.clusters.lease_state import sure_state
 from headrace.errors import BatchError, HeadraceError, UnknownNameError
 from headrace.files.atomic import is_there
 from headrace.files.layout import LeaseFolder
 from headrace.ledger.ledger import open_ledger
-from headrace.ledger.records import LeaseRecord
+from headrace.ledger.rows import LeaseRecord
 from headrace.recipe.ec2 import Ec2
 from headrace.runs.ec2_places import Places
 
@@ -161,7 +161,7 @@ def _seen(folder: LeaseFolder) -> _Standing | None:
     try:
         if not is_there(folder.spec):
             return None
-        if sure_state(folder, client.spec(folder).lost_after_s).is_active:
+        if sure_state(folder, lease_client.spec(folder).lost_after_s).is_active:
             return "alive", None
         return "ended", folder.closed.stat().st_mtime if is_there(folder.closed) else None
     except (HeadraceError, OSError):  # another user's, damaged, or its queue does not answer

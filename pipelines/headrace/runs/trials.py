@@ -14,13 +14,13 @@ from headrace.files.atomic import is_there
 from headrace.files.layout import RunFolder
 from headrace.files.lines import whole_lines
 from headrace.ledger.ledger import open_ledger
-from headrace.ledger.records import RunRecord
-from headrace.ledger.trial_records import JournalPart, TrialRecord
+from headrace.ledger.rows import RunRecord
+from headrace.ledger.trial_rows import JournalPart, TrialRecord
 from headrace.ledger.usage_records import UsageRecord
 from headrace.runs.counting import note_machines
 from headrace.runs.usage import Held, machines_by_lease
 from headrace.states import StepState
-from headrace.suites.records import ENTRY, Added, Ended, Entry, Heeded, Started
+from headrace.suites.records import ENTRY, Added, CommandsApplied, Ended, Entry, Started
 
 logger = logging.getLogger(__name__)
 
@@ -80,7 +80,7 @@ def folded(
         if isinstance(entry, Added):
             rows.setdefault(entry.trial.number, _row(run_id, entry))
             continue
-        for number in entry.retried if isinstance(entry, Heeded) else (entry.number,):
+        for number in entry.retried if isinstance(entry, CommandsApplied) else (entry.number,):
             if number in rows:
                 _change(rows[number], entry)
     return rows
@@ -139,8 +139,8 @@ def _row(run_id: str, added: Added) -> TrialRecord:
     )
 
 
-def _change(row: TrialRecord, entry: Started | Ended | Heeded) -> None:
-    if isinstance(entry, Heeded):
+def _change(row: TrialRecord, entry: Started | Ended | CommandsApplied) -> None:
+    if isinstance(entry, CommandsApplied):
         _wait_again(row)
     elif isinstance(entry, Started):
         row.state, row.attempts, row.node = StepState.RUNNING, entry.attempt, entry.node
@@ -168,7 +168,7 @@ def _end(row: TrialRecord, entry: Ended) -> None:
 
 def _numbers(entries: Sequence[Entry]) -> Iterable[int]:
     for entry in entries:
-        if isinstance(entry, Heeded):
+        if isinstance(entry, CommandsApplied):
             yield from entry.retried
         elif not isinstance(entry, Added):
             yield entry.number

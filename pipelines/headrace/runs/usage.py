@@ -16,7 +16,7 @@ from headrace.errors import StepError
 from headrace.files.atomic import read_record
 from headrace.files.layout import LeaseFolder, RunFolder
 from headrace.ledger.ledger import open_ledger
-from headrace.ledger.records import AttemptRecord, LeaseRecord, MachineRecord, RunRecord
+from headrace.ledger.rows import AttemptRecord, LeaseRecord, MachineRecord, RunRecord
 from headrace.ledger.usage_records import IDLE, UsageRecord
 from headrace.ledger.usage_rows import at_most
 from headrace.recipe.prices import SitePrices

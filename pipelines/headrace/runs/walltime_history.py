@@ -7,13 +7,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from headrace.batch.systems import system_of
-from headrace.clusters.records import HostRecord, LeaseInfo, LeaseSpec, PoolRecord, Walltime
+from headrace.batch.registry import system_of
+from headrace.clusters.lease_records import HostRecord, LeaseInfo, LeaseSpec, PoolRecord, Walltime
 from headrace.errors import BatchError, StepError
 from headrace.files.atomic import read_record
 from headrace.files.layout import LeaseFolder, SiteFolder
 from headrace.ledger.ledger import open_ledger
-from headrace.ledger.records import AttemptRecord
+from headrace.ledger.rows import AttemptRecord
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Role, Site
 from headrace.runs.flow import PlannedStep, steps_of

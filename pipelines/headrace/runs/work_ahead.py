@@ -13,14 +13,14 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from headrace.batch.machines import Price
-from headrace.batch.systems import meter_of
+from headrace.batch.registry import meter_of
 from headrace.costs.durations import read_durations
 from headrace.costs.features import Features, features_of, features_of_point
 from headrace.costs.forecast import Eta, Forecast, durations, eta
 from headrace.costs.what_if import Place
 from headrace.errors import UnknownNameError, UserError
 from headrace.ledger.ledger import open_ledger
-from headrace.recipe.gang import gang_size
+from headrace.recipe.gang_size import gang_size
 from headrace.recipe.load import load_recipe, load_site
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Role, Site
@@ -31,9 +31,9 @@ from headrace.runs.site_machines import site_offers
 from headrace.runs.walltime import is_alike
 from headrace.runs.walltime_history import starts_of
 from headrace.suites import points
-from headrace.suites.board import Board
 from headrace.suites.foresight import around_s, forecasts_of, known_of
 from headrace.suites.records import ENTRY, Point
+from headrace.suites.suite_state import Board
 
 _DRIFT = 0.15
 """Spread of what machines are slower or faster by from one suite to the next: known trials are of
@@ -103,7 +103,7 @@ def places_of(recipe: Recipe, role: Role) -> int:
     if role.batch.gpus_per_node:
         each = role.batch.gpus_per_node * shared // ranks
     else:
-        cpus = len(os.sched_getaffinity(0)) if role.backend == "local" else role.cpus_per_node
+        cpus = len(os.sched_getaffinity(0)) if role.is_here else role.cpus_per_node
         each = suite.trials_per_node or cpus // (ranks * role.threads_per_rank)
     nodes = role.nodes // (recipe.train.nodes or 1)
     return max(min(nodes * max(each, 1), suite.max_running or nodes * max(each, 1)), 1)
@@ -219,7 +219,7 @@ def place_of(site_name: str, role_name: str = "gpu") -> Place:
     offers = site_offers(role) if meter is None else meter.offers()
     starts = starts_of(site.name, role_name) if has_ledger() else []
     wait_s = statistics.median(starts) if starts else 0.0
-    has_queue = role.backend not in ("local", "ec2", "ssh")
+    has_queue = role.has_queue
     return Place(
         name=site.name,
         nodes=role.nodes,

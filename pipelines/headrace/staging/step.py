@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from headrace.clusters.cancellable_call import wanted
-from headrace.clusters.fleet import Fleet, Node
+from headrace.clusters.fleet import Fleet
+from headrace.clusters.node_calls import Node, NodeCalls
 from headrace.data.order import needed_first
 from headrace.errors import StepCancelledError
 from headrace.files.atomic import read_record, write_record
@@ -119,7 +120,7 @@ def total_done_bytes(files: Iterable[Path]) -> int:
 
 def _stage(
     context: StepContext,
-    fleet: Fleet,
+    fleet: NodeCalls,
     nodes: Sequence[Node],
     dataset: str,
     manifest: Manifest,

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
+from headrace.clusters.lease_records import HostRecord
 from headrace.clusters.lifetime import TELLING_S
-from headrace.clusters.records import HostRecord
 from headrace.errors import (
     LeaseEndsError,
     LeaseTakenError,

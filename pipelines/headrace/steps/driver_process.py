@@ -10,8 +10,8 @@ import importlib
 import socket
 import sys
 
-from headrace.fork_server import forked
-from headrace.processes import die_with_parent, end_quickly
+from headrace.processes.fork_server import forked
+from headrace.processes.identity import die_with_parent, end_quickly
 from headrace.steps import run
 
 

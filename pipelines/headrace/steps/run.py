@@ -17,14 +17,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from headrace.errors import HeadraceError, StepError, UnknownNameError, nearest
+from headrace.errors import HeadraceError, StepError
 from headrace.files.atomic import is_there, read_record, write_if_room, write_record
 from headrace.files.layout import RunFolder, StepFolder
 from headrace.files.machine import full_words, is_full
-from headrace.processes import begin_child
+from headrace.processes.identity import begin_child
 from headrace.states import FailureClass, StepState
 from headrace.steps.context import StepContext, resolved
 from headrace.steps.mailbox import Failure, StepResult, StepSpec, StepStatus
+from headrace.steps.step_kinds import step_kind
 
 logger = logging.getLogger(__name__)
 
@@ -34,12 +35,12 @@ StepFunction = Callable[[StepContext], dict[str, Any]]
 MODULES = {
     "pack": "headrace.packing.step",
     "stage": "headrace.staging.step",
-    "train": "headrace.training.step",
-    "evaluate": "headrace.evaluation.step",
-    "probe": "headrace.probes.step",
-    "suite": "headrace.suites.step",
+    "train": "headrace.training.train_step",
+    "evaluate": "headrace.evaluation.evaluate_step",
+    "nodes": "headrace.steps.node_facts",
+    "suite": "headrace.suites.suite_step",
 }
-"""Which module runs which kind of step; the siblings above meet only here."""
+"""Which module runs which built-in kind of step; the siblings above meet only here."""
 
 _STATES = {
     FailureClass.CANCELLED: StepState.CANCELLED,
@@ -50,9 +51,9 @@ _STATES = {
 
 
 def step_function(kind: str) -> StepFunction:
-    """The function `run(context) -> outputs` of a kind of step."""
+    """The function `run(context) -> outputs` of a kind of step, built-in or of another package."""
     if kind not in MODULES:
-        raise UnknownNameError(f"There is no step of kind '{kind}'", nearest(kind, MODULES))
+        return step_kind(kind, tuple(MODULES)).run
     function: StepFunction = importlib.import_module(MODULES[kind]).run
     return function
 

@@ -1,22 +1,35 @@
-"""What the trials of a suite tell together: the best, the front, means, what matters; pure."""
+"""What the trials of a suite tell together: the best, the front, means, what matters; pure.
+
+How much of the outcome comes from each key is Optuna's to say.
+"""
 
 from __future__ import annotations
 
 import itertools
 import json
 import math
+import random
 import statistics
+import warnings
 from collections import defaultdict
 from collections.abc import Iterable, Sequence, Set
+from typing import TYPE_CHECKING
 
 from pydantic import JsonValue
 
-from headrace.ledger.trial_records import TrialRecord
+from headrace.ledger.trial_rows import TrialRecord
 from headrace.recipe.suite import Objective
 from headrace.record import Figures
 from headrace.states import StepState
 from headrace.suites.names import written
 from headrace.suites.records import FOLD
+
+if TYPE_CHECKING:
+    from optuna.distributions import BaseDistribution
+    from optuna.study import Study
+
+LEAST_FOR_IMPORTANCE = 10
+"""Trials below which nothing is said of the importance of keys."""
 
 REPEATS = ("seed", FOLD)
 """Keys in which trials of one point differ."""
@@ -25,6 +38,9 @@ _CONFIDENCE = 0.95
 _MOST_VALUES = 20
 _FEW_VALUES = 5
 _MANY = 100
+_MOST_FOR_FANOVA = 500
+_MOST_IN_STUDY = 2000
+_LOG_FROM = 100.0
 
 
 class Spread(Figures):
@@ -67,6 +83,15 @@ class Marginal(Figures):
     spread: Spread
     of_best: tuple[int, int] | None = None
     """Of several values: how many of the best quarter of all trials are among them, of how many."""
+
+
+class Importance(Figures):
+    """How much of the first objective's variance comes from each key."""
+
+    shares: dict[str, float] = {}
+    """By key, the most important first; 1 in all."""
+    why_not: str = ""
+    """Why nobody can say."""
 
 
 class Results(Figures):
@@ -218,6 +243,96 @@ def range_words(told: Marginal) -> str:
     """Between which values trials lie that are told together, and how many good ones do."""
     ends = " to ".join(f"{end:.4g}" for end in told.between or ())
     return ends if told.of_best is None else "{}, {} of the best {}".format(ends, *told.of_best)
+
+
+def importance_of(rows: Iterable[TrialRecord], mode: str = "min") -> Importance:
+    """What matters, by the trials that have ended.
+
+    By fANOVA of Optuna (Hutter et al. 2014), of many trials by PED-ANOVA (Watanabe et al. 2023), of
+    more than 2,000 by so many of them, drawn by chance, the same ones each time.
+    """
+    ended = finished(rows)
+    if len(ended) > _MOST_IN_STUDY:
+        ended = random.Random(0).sample(ended, _MOST_IN_STUDY)
+    keys = [
+        key for key in varying(ended) if key != FOLD and all(key in row.values for row in ended)
+    ]
+    if len(ended) < LEAST_FOR_IMPORTANCE:
+        return Importance(why_not=f"it needs {LEAST_FOR_IMPORTANCE} ended trials, not {len(ended)}")
+    if len(keys) < 2:
+        return Importance(why_not="it needs two keys that vary")
+    if len({_first(row) for row in ended}) == 1:
+        return Importance(why_not="all trials gave the same")
+    from optuna.exceptions import ExperimentalWarning
+    from optuna.importance import (
+        FanovaImportanceEvaluator,
+        PedAnovaImportanceEvaluator,
+        get_param_importances,
+    )
+
+    study = study_of(ended, [mode], keys)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ExperimentalWarning)
+        is_small = len(ended) <= _MOST_FOR_FANOVA
+        judge = FanovaImportanceEvaluator(seed=0) if is_small else PedAnovaImportanceEvaluator()
+        return Importance(shares=dict(get_param_importances(study, evaluator=judge)))
+
+
+def study_of(
+    ended: Sequence[TrialRecord],
+    modes: Sequence[str],
+    keys: Sequence[str],
+    log_keys: Sequence[str] = (),
+) -> Study:
+    """Trials as Optuna knows them, in the order that is given.
+
+    Args:
+        ended: Trials that have all objectives.
+        modes: Of the first objectives, `min` or `max`; the others are left out.
+        keys: Keys that count; a trial may lack some.
+        log_keys: Those of them that lie on a logarithmic scale, whatever their values.
+    """
+    import optuna
+    from optuna.distributions import FloatDistribution
+
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    kinds = {
+        key: _distribution([row.values[key] for row in ended if key in row.values], key in log_keys)
+        for key in keys
+    }
+    study = optuna.create_study(
+        directions=["minimize" if m == "min" else "maximize" for m in modes]
+    )
+    for row in ended:
+        params = {
+            key: float(row.values[key])
+            if isinstance(kinds[key], FloatDistribution)
+            else _choice(row.values[key])
+            for key in keys
+            if key in row.values
+        }
+        trial = optuna.trial.create_trial(
+            params=params,
+            distributions={key: kinds[key] for key in params},
+            values=[_first(row)] if len(modes) == 1 else list(row.objectives[: len(modes)]),
+        )
+        study.add_trial(trial)
+    return study
+
+
+def _distribution(values: Sequence[JsonValue], is_log: bool) -> BaseDistribution:
+    from optuna.distributions import CategoricalDistribution, FloatDistribution
+
+    if numbers := numbers_of(values):
+        low, high = min(numbers), max(numbers)
+        is_log = low > 0 and (is_log or high / low >= _LOG_FROM)
+        return FloatDistribution(low, high, log=is_log)
+    by_text = {written(value): _choice(value) for value in values}
+    return CategoricalDistribution([by_text[text] for text in sorted(by_text)])
+
+
+def _choice(value: JsonValue) -> str:
+    return value if isinstance(value, str) else written(value)
 
 
 def _best_quarter(ended: Sequence[TrialRecord], objectives: Sequence[Objective]) -> set[int]:

@@ -1,18 +1,31 @@
-"""What the points of a suite are the product of."""
+"""What the points of a suite are the product of, its file of points, and its conditions.
+
+Conditions such as `model.depth > 4 and data.global_batch_size > 256` are judged without `eval`. The
+same words may give a number, as `10 * (model.depth > 4) - seed` does.
+"""
 
 from __future__ import annotations
 
+import ast
+import csv
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import math
+import operator
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
 
 from pydantic import JsonValue
+from yaml import YAMLError
 
 from headrace.errors import RecipeError
 from headrace.recipe.recipe import Recipe
-from headrace.recipe.suite import SuiteSpec
-from headrace.suites.point_file import read_points
+from headrace.recipe.suite import MAX_KEYS, MAX_TRIALS, SuiteSpec
+from headrace.recipe.yaml_text import parsed
 from headrace.suites.records import Point
-from headrace.suites.space import domain_of
+from headrace.suites.values import domain_of, ends_of
 
 Axis = Sequence[Mapping[str, JsonValue]]
 """Values of one key, or of several together, of which each point has one."""
@@ -33,6 +46,30 @@ _FIXED = {
 
 _PARTS = ("grid", "zip", "points", "file", "search", "seeds")
 """Keys of a suite that name trials."""
+
+Lookup = Callable[[str], Any]
+"""Gives the value of a dotted key."""
+
+_MOST_CHARS = 1000
+"""Longest condition."""
+
+_COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
+    ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt, ast.LtE: operator.le,
+    ast.Gt: operator.gt, ast.GtE: operator.ge, ast.Is: operator.is_, ast.IsNot: operator.is_not,
+    ast.In: lambda one, many: one in many, ast.NotIn: lambda one, many: one not in many,
+}  # fmt: skip
+_ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul,
+    ast.Div: operator.truediv, ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod,
+}  # fmt: skip
+_SIGNS: dict[type[ast.unaryop], Callable[[Any], Any]] = {
+    ast.Not: operator.not_, ast.USub: operator.neg, ast.UAdd: operator.pos,
+}  # fmt: skip
+_WORDS = {"true": True, "false": False, "null": None}
+_VALID = "Valid: keys, numbers, texts, lists, comparisons, in, and, or, not, + - * / // %."
+
+_INT = re.compile(r"[-+]?(0|[1-9]\d{0,17})")
+_FLOAT = re.compile(r"[-+]?(0|[1-9]\d*)(\.\d+)?([eE][-+]?\d+)?")
 
 
 def suite_of(recipe: Recipe) -> SuiteSpec:
@@ -72,7 +109,7 @@ def space_axes(suite: SuiteSpec) -> list[Axis]:
         RecipeError: The words of a space cannot be read.
     """
     space = suite.search.space if suite.search else {}
-    return [[{key: end} for end in domain_of(key, words).ends] for key, words in space.items()]
+    return [[{key: end} for end in ends_of(domain_of(key, words))] for key, words in space.items()]
 
 
 def repeats_of(recipe: Recipe) -> list[Axis]:
@@ -137,3 +174,147 @@ def check_keys(axes: Sequence[Axis]) -> None:
                 "Name its values once: in grid, zip, points, file, space, seeds or folds.",
             )
         seen |= own
+
+
+def read_points(file: str) -> tuple[Point, ...]:
+    """The points of a file, values typed as in YAML; an empty cell leaves its key as it is.
+
+    Raises:
+        RecipeError: The file cannot be read, or a row does not fit its header.
+    """
+    path = Path(file).expanduser()
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as lines:
+            rows = csv.reader(lines, strict=True)
+            header = [key.strip() for key in next(rows, [])]
+            _check_header(file, header)
+            points: list[Point] = []
+            for row in rows:
+                if row:
+                    points.append(_point(file, rows.line_num, header, row))
+                if len(points) > MAX_TRIALS:
+                    raise RecipeError(f"suite.file '{file}' has more than {MAX_TRIALS:,} rows")
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise RecipeError(
+            f"suite.file '{file}' cannot be read: {error}",
+            f"Give a CSV file in UTF-8 with a header of keys; seen from {Path.cwd()}.",
+        ) from None
+    if not points:
+        raise RecipeError(f"suite.file '{file}' has a header and no row")
+    return tuple(points)
+
+
+def _check_header(file: str, header: list[str]) -> None:
+    if not header or not all(header):
+        raise RecipeError(
+            f"suite.file '{file}' begins with {header}",
+            "Its first line has the key of each column: model.lr,trainer.max_epochs.",
+        )
+    if len(header) > MAX_KEYS:
+        raise RecipeError(f"suite.file '{file}' has {len(header):,} columns; at most {MAX_KEYS}")
+    twice = {key for key in header if header.count(key) > 1}
+    if twice:
+        raise RecipeError(f"suite.file '{file}' has two columns of '{min(twice)}'")
+
+
+def _point(file: str, line: int, header: list[str], row: list[str]) -> Point:
+    if len(row) != len(header):
+        raise RecipeError(
+            f"suite.file '{file}' has {len(row)} values in line {line}, and {len(header)} columns",
+            "A value with a comma stands in double quotes.",
+        )
+    try:
+        return {key: _value(cell) for key, cell in zip(header, row, strict=True) if cell.strip()}
+    except YAMLError as error:
+        raise RecipeError(
+            f"suite.file '{file}', line {line}: a value is no YAML: {error}"
+        ) from None
+
+
+@lru_cache(maxsize=4096)
+def _value(cell: str) -> JsonValue:
+    text = cell.strip()
+    if _INT.fullmatch(text):
+        return int(text)
+    if _FLOAT.fullmatch(text):
+        return float(text)
+    value: JsonValue = parsed(f"value: {text}", is_plain=True)["value"]
+    return value
+
+
+class Condition:
+    """One condition, read once and judged for many points.
+
+    Args:
+        text: What it says.
+        key: Where it stands in the recipe.
+
+    Raises:
+        RecipeError: It is no condition.
+    """
+
+    def __init__(self, text: str, key: str = "suite.skip") -> None:
+        self._text, self._key = text, key
+        if len(text) > _MOST_CHARS:
+            raise self._wrong(f"has {len(text)} characters; at most {_MOST_CHARS} are read")
+        try:
+            self._tree = ast.parse(text.strip(), mode="eval").body
+        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+            raise self._wrong(f"cannot be read: {error}") from None
+
+    def holds(self, value_of: Lookup) -> bool:
+        """Whether it holds for the values that a point has.
+
+        Raises:
+            RecipeError: It cannot be judged, or holds something that is not allowed.
+        """
+        return bool(self._judged(value_of))
+
+    def number(self, value_of: Lookup) -> float:
+        """The number that it gives for a point, 1 and 0 for yes and no; raises as `holds`."""
+        value = self._judged(value_of)
+        if not isinstance(value, int | float) or not math.isfinite(value):
+            raise self._wrong(f"gives {value!r}, which is no number")
+        return float(value)
+
+    def _judged(self, value_of: Lookup) -> Any:
+        try:
+            return self._value(self._tree, value_of)
+        except (TypeError, ValueError, ArithmeticError, RecursionError) as error:
+            raise self._wrong(f"cannot be judged: {error}") from None
+
+    def _value(self, node: ast.expr, value_of: Lookup) -> Any:
+        if isinstance(node, ast.Constant):
+            return node.value
+        if isinstance(node, ast.Name | ast.Attribute | ast.Subscript):
+            return self._known(node, value_of)
+        if isinstance(node, ast.List | ast.Tuple):
+            return [self._value(each, value_of) for each in node.elts]
+        if isinstance(node, ast.BoolOp):
+            judged = (self._value(each, value_of) for each in node.values)
+            return all(judged) if isinstance(node.op, ast.And) else any(judged)
+        if isinstance(node, ast.Compare):
+            return self._compared(node, value_of)
+        return self._computed(node, value_of)
+
+    def _known(self, node: ast.expr, value_of: Lookup) -> Any:
+        key = ast.unparse(node)
+        return _WORDS[key] if key in _WORDS else value_of(key)
+
+    def _compared(self, node: ast.Compare, value_of: Lookup) -> bool:
+        values = [self._value(each, value_of) for each in (node.left, *node.comparators)]
+        pairs = zip(node.ops, values, values[1:], strict=False)
+        return all(_COMPARE[type(op)](left, right) for op, left, right in pairs)
+
+    def _computed(self, node: ast.expr, value_of: Lookup) -> Any:
+        if isinstance(node, ast.UnaryOp) and type(node.op) in _SIGNS:
+            return _SIGNS[type(node.op)](self._value(node.operand, value_of))
+        if isinstance(node, ast.BinOp) and type(node.op) in _ARITHMETIC:
+            sides = self._value(node.left, value_of), self._value(node.right, value_of)
+            if all(isinstance(side, int | float) for side in sides):
+                return _ARITHMETIC[type(node.op)](*sides)
+            raise TypeError(f"'{ast.unparse(node)}' computes with {sides[0]!r} and {sides[1]!r}")
+        raise self._wrong(f"holds '{ast.unparse(node)}'")
+
+    def _wrong(self, what: str) -> RecipeError:
+        return RecipeError(f"The condition '{self._text[:200]}' of {self._key} {what}", _VALID)

@@ -7,8 +7,9 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from headrace.clusters.calls import Calls, EndedCall
+from headrace.checkpoints.files import progress_in
 from headrace.clusters.cancellable_call import GRACE_S
+from headrace.clusters.shared_calls import EndedCall, SharedCalls
 from headrace.errors import (
     HeadraceError,
     LeaseEndsError,
@@ -22,18 +23,25 @@ from headrace.states import FailureClass, StepState
 from headrace.steps import mailbox
 from headrace.steps.context import StepContext
 from headrace.steps.mailbox import Progress, StepResult
-from headrace.suites.attempts import Glances, folder_of, left_by, result_of, summary
-from headrace.suites.board import Board, Row
-from headrace.suites.controls import Controls
+from headrace.suites.event_log import Journal, Register, Retention, TakenOverError
 from headrace.suites.foresight import Order, Outlook
-from headrace.suites.journal import Journal, TakenOverError
-from headrace.suites.machines import AskedNode, Capacity, Machines
-from headrace.suites.outcome import LEASE_OVER, Verdict, ended, judge, never_begun
+from headrace.suites.nodes import AskedNode, Capacity, Nodes
+from headrace.suites.points import Source
 from headrace.suites.records import PRUNED, Added, Ended, Started, TrialJob
-from headrace.suites.register import Register, Retention
 from headrace.suites.schedule import Placement, place
-from headrace.suites.source import Source
-from headrace.training.checkpoints import progress_in
+from headrace.suites.suite_state import Board, Controls, Row
+from headrace.suites.trial_policy import (
+    LEASE_OVER,
+    Glances,
+    Verdict,
+    ended,
+    folder_of,
+    judge,
+    left_by,
+    never_begun,
+    result_of,
+    summary,
+)
 
 _WAIT_S = 0.2
 _LOOK_EVERY_S = 1.0
@@ -60,18 +68,18 @@ class Driver:
     """
 
     def __init__(
-        self, context: StepContext, calls: Calls, journal: Journal, source: Source, work: Work
+        self, context: StepContext, calls: SharedCalls, journal: Journal, source: Source, work: Work
     ) -> None:
         self._context, self._calls, self._journal = context, calls, journal
         self._source, self._work = source, work
         self._run = context.run_folder
         self._spec = context.recipe.suite or SuiteSpec()
-        self._machines = Machines(calls, context.recipe, work.capacity)
+        self._nodes = Nodes(calls, context.recipe, work.capacity)
         self._controls = Controls(self._run, self._spec.max_running)
         self._glances, self._outlook, self._order = Glances(self._run), Outlook(), Order()
         board = Board(objectives=context.recipe.objectives)
         keeps = Retention(self._run, self._spec.keep_checkpoints)
-        self._register = Register(journal, source, self._machines, board, keeps)
+        self._register = Register(journal, source, self._nodes, board, keeps)
         self.board, self._queue = self._register.board, self._register.queue
         self._orphans: dict[int, float] = {}
         self._failed_before = 0
@@ -141,16 +149,16 @@ class Driver:
 
     def _look(self) -> None:
         """What is done once a second."""
-        self._take(self._machines.look())
+        self._take(self._nodes.look())
         self._see_to_orphans()
-        self._heed()
+        self._apply_commands()
         for row in self._glances.look(self.board.running):
             if self._source.promises_little(row):
                 mailbox.request_cancel(folder_of(self._run, row), f"{PRUNED}: it promises little")
         self._leaves = self._leaves or is_there(self._context.lease_folder.notice)
         if self._spec.order == "longest":
             self._order.look(self.board, self._queue)
-        self._machines.ask_for(self._queue.kinds(), self._most_to_begin())
+        self._nodes.ask_for(self._queue.kinds(), self._most_to_begin())
         self._journal.sync_now_and_then()
         self._tell()
 
@@ -165,10 +173,10 @@ class Driver:
                 entries.append(self._ended(row, left_by(folder, _LOST), is_orphan=True))
         self._register.note(*entries)
 
-    def _heed(self) -> None:
-        heeded = self._controls.heed(self.board, self._source.add)
-        self._register.note(*heeded)
-        unwanted = [row for row in self.board.rows.values() if row.unwanted] if heeded else ()
+    def _apply_commands(self) -> None:
+        applied = self._controls.apply_commands(self.board, self._source.add)
+        self._register.note(*applied)
+        unwanted = [row for row in self.board.rows.values() if row.unwanted] if applied else ()
         self._register.note(
             *(
                 never_begun(row, time.time(), "Cancelled", FailureClass.CANCELLED)
@@ -183,7 +191,7 @@ class Driver:
     def _propose(self) -> None:
         """Have the source add trials, if it has any and there is room for more."""
         while not self._source.is_exhausted:
-            most = min(self._machines.most_at_once(), self._controls.limit or sys.maxsize)
+            most = min(self._nodes.most_at_once(), self._controls.limit or sys.maxsize)
             block = self._source.more(most - len(self.board.running) - len(self._queue))
             if not block:
                 return
@@ -198,16 +206,16 @@ class Driver:
         return min(max(limit - len(self.board.running), 0), len(self._queue))
 
     def _begin(self) -> None:
-        is_early = self._orphans or self._machines.is_asking
+        is_early = self._orphans or self._nodes.is_asking
         most = 0 if is_early else self._most_to_begin()
         if not most:
             return
-        placements = place(self._queue, self._machines.rooms, most)
+        placements = place(self._queue, self._nodes.resources, most)
         for each in placements:
-            self._machines.hold(each)
+            self._nodes.hold(each)
         self._register.note(*(self._started(each) for each in placements))
         for each in placements:
-            nodes = [self._machines.node(seat.node) for seat in each.seats]
+            nodes = [self._nodes.node(allocation.node) for allocation in each.allocations]
             call = (self._work.run_trial, self._job(each))
             if len(nodes) > 1:
                 self._calls.begin_across(each.number, nodes, *call)
@@ -215,21 +223,21 @@ class Driver:
                 self._calls.begin(each.number, nodes[0], *call)
 
     def _started(self, placement: Placement) -> Started:
-        row, seats = self.board.rows[placement.number], placement.seats
+        row, allocations = self.board.rows[placement.number], placement.allocations
         return Started(
             number=placement.number,
             attempt=row.attempts + 1,
             asked_at=row.since,
-            node=seats[0].node,
-            machines=tuple(self._machines.machine(seat.node) for seat in seats),
+            node=allocations[0].node,
+            machines=tuple(self._nodes.machine(allocation.node) for allocation in allocations),
             lease_id=self._context.lease_folder.lease_id,
-            gpus=sum(len(seat.gpus) * seat.share for seat in seats),
-            cpus=sum(len(seat.cpus) for seat in seats),
-            node_share=seats[0].node_share,
+            gpus=sum(len(allocation.gpus) * allocation.share for allocation in allocations),
+            cpus=sum(len(allocation.cpus) for allocation in allocations),
+            node_share=allocations[0].node_share,
         )
 
     def _job(self, placement: Placement) -> TrialJob:
-        row, seat = self.board.rows[placement.number], placement.seats[0]
+        row, allocation = self.board.rows[placement.number], placement.allocations[0]
         limit_s = self._spec.time_limit
         return TrialJob(
             run_folder=str(self._run.path),
@@ -237,9 +245,9 @@ class Driver:
             trial=row.trial,
             attempt=row.attempts,
             dataset=self._work.dataset,
-            gpus=seat.gpus,
-            share=seat.share,
-            cpus=seat.cpus,
+            gpus=allocation.gpus,
+            share=allocation.share,
+            cpus=allocation.cpus,
             time_limit_s=None if limit_s is None else max(limit_s - row.took_s, 1.0),
         )
 
@@ -247,13 +255,13 @@ class Driver:
         entries = []
         for call in calls:
             if isinstance(call.tag, AskedNode):
-                if self._machines.joined(call.tag.node, call.result, call.error):
+                if self._nodes.joined(call.tag.node, call.result, call.error):
                     self._register.enqueue()
             elif isinstance(call.tag, int):
                 row = self.board.rows[call.tag]
                 result = result_of(folder_of(self._run, row), call)
                 staged = result.usage is not None and result.usage.staging_s is not None
-                self._machines.release(call.tag, has_staged=staged, is_lost=bool(call.lost))
+                self._nodes.release(call.tag, has_staged=staged, is_lost=bool(call.lost))
                 entries.append(self._ended(row, result))
         self._register.note(*entries)
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 from headrace.costs.features import Features, features_of_point
 from headrace.states import StepState
-from headrace.suites.board import Board, Row
 from headrace.suites.schedule import Queue
+from headrace.suites.suite_state import Board, Row
 
 if TYPE_CHECKING:
     from headrace.costs.forecast import Eta, Forecast

@@ -9,7 +9,7 @@ from functools import cache
 from headrace.clusters.gpus import AMD, NVIDIA, Gpu, visible_gpus
 from headrace.clusters.preflight import node_name
 from headrace.files.machine import available_memory_bytes
-from headrace.processes import CPUS, MEMORY
+from headrace.processes.identity import CPUS, MEMORY
 from headrace.record import Record
 
 _NONE = "-1"

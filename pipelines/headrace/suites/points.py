@@ -1,4 +1,4 @@
-"""The trials of a suite: counted without being built, numbered, named, checked.
+"""The trials of a suite: counted without being built, numbered, named, checked, added.
 
 The points are the product of grid, zip, and points with file, the last one fastest; each point is
 repeated with every seed, and with every fold.
@@ -10,32 +10,37 @@ import itertools
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 from headrace.errors import RecipeError, nearest
 from headrace.recipe.fit import check_places, check_training
 from headrace.recipe.load import recipe_from
+from headrace.recipe.overrides import read_override
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Site
-from headrace.recipe.suite import MAX_TRIALS
+from headrace.recipe.suite import MAX_TRIALS, SuiteSpec
 from headrace.recipe.targets import check_targets
 from headrace.suites.axes import (
     Axis,
+    Condition,
     axes_of,
     check_keys,
     joined,
+    read_points,
     repeats_of,
     samples,
     space_axes,
     suite_of,
     texts,
 )
-from headrace.suites.conditions import Condition
 from headrace.suites.names import by_template, by_values, constant_keys, written
-from headrace.suites.point_file import read_points
-from headrace.suites.records import Point, Trial
+from headrace.suites.records import Entry, Point, Trial
 from headrace.suites.samplers import check_sampler
-from headrace.suites.space import too_many
+from headrace.suites.suite_state import Board, Row
+from headrace.suites.values import parse, too_many
+
+_BLOCK = 1000
 
 
 def trial_recipe(source: Mapping[str, Any], values: Point) -> Recipe:
@@ -247,6 +252,122 @@ def _with_file(recipe: Recipe) -> Recipe:
         return recipe
     update = {"points": (*suite.points, *read_points(suite.file)), "file": None}
     return recipe.model_copy(update={"suite": suite.model_copy(update=update)})
+
+
+def added_points(
+    recipe: Recipe,
+    source: Mapping[str, Any],
+    site: Site,
+    known: Iterable[Trial],
+    words: Sequence[str],
+) -> tuple[tuple[Point, ...], int]:
+    """Points of words such as `model.lr=0.1,0.2` and `seed=3`: every combination.
+
+    Args:
+        recipe: The suite's.
+        source: The same before interpolation.
+        site: Where it runs.
+        known: Trials that it has.
+        words: What is different from its recipe.
+
+    Returns:
+        The points, and the number of their trials: each has all seeds and folds of the suite, if it
+        names none itself.
+
+    Raises:
+        UserError: A word or a value cannot be used, names no values but an interval, or the suite
+            has such a trial.
+    """
+    axes = _axes(words)
+    points = tuple(joined(parts) for parts in itertools.product(*axes))
+    trial_recipe(source, points[0])
+    maker = TrialMaker(recipe, known)
+    check_trials(source, axes, site, maker)
+    num_trials = sum(1 for point in points for _ in maker.trials(point))
+    if not num_trials:
+        raise RecipeError("suite.skip leaves out all of them", "Name other values.")
+    return points, num_trials
+
+
+def _axes(words: Sequence[str]) -> list[Axis]:
+    plain, update = parse(words)
+    if "search" in update:
+        raise RecipeError(
+            "An interval is no value", "Name the values to add, as in model.lr=0.01,0.02."
+        )
+    changes = [read_override(word) for word in plain]
+    for change in changes:
+        if change.sign:
+            raise RecipeError(
+                f"'{change.sign}{change.key}' is no value of a trial", f"Write {change.key}=VALUE."
+            )
+    axes: list[Axis] = [[{change.key: change.value}] for change in changes]
+    seeds = update.pop("seeds", [])
+    axes += axes_of(SuiteSpec.model_validate(update))
+    axes += [[{"seed": seed} for seed in seeds]] if isinstance(seeds, list) and seeds else []
+    check_keys(axes)
+    return axes
+
+
+class Source:
+    """Where the trials of a suite come from, as its driver sees it; here those that a recipe names.
+
+    Args:
+        recipe: The suite's.
+    """
+
+    def __init__(self, recipe: Recipe) -> None:
+        self._recipe = recipe
+        self._board = Board()
+        self._count = count(recipe)
+        self._left: Iterator[Trial] | None = expand(recipe)
+
+    @cached_property
+    def _maker(self) -> TrialMaker:
+        return TrialMaker(self._recipe, (row.trial for row in self._board.rows.values()))
+
+    @property
+    def total(self) -> int:
+        """Trials in all, as far as is known: those to come count, too."""
+        return max(self._count, len(self._board.rows))
+
+    @property
+    def is_exhausted(self) -> bool:
+        """Whether it gives no more."""
+        return self._left is None
+
+    def watch(self, board: Board) -> None:
+        """Be told of the board on which its trials will stand; called once, first."""
+        self._board = board
+
+    def more(self, wanted: int) -> Sequence[Trial]:
+        """Some further trials, not more than a block; none when there are none just now.
+
+        Args:
+            wanted: Trials that could begin at once.
+        """
+        del wanted  # all are there from the start
+        new = (each for each in self._left or () if each.number not in self._board.rows)
+        block = list(itertools.islice(new, _BLOCK))
+        if not block:
+            self._left = None
+        return block
+
+    def add(self, point: Point) -> Iterable[Trial]:
+        """The trials of a point that somebody adds, with numbers after all others.
+
+        Raises:
+            RecipeError: It cannot be used, or is there.
+        """
+        return self._maker.trials(point)
+
+    def take(self, entry: Entry) -> None:
+        """Something has happened to a trial; told in the events' order, after the board."""
+
+    def promises_little(self, row: Row) -> bool:
+        """Whether a running trial is to be ended, by what it has told so far."""
+        del row
+        return False
 
 
 def _value_at(base: Any, key: str, own: Sequence[str]) -> Any:

@@ -133,7 +133,7 @@ class Ended(Figures):
     usage: AttemptUsage = AttemptUsage()
 
 
-class Heeded(Record):
+class CommandsApplied(Record):
     """Controls were read, and what they asked is being done."""
 
     event: Literal["heeded"] = "heeded"
@@ -148,7 +148,7 @@ class Heeded(Record):
     """What priority trials have from now on, by number."""
 
 
-Entry = Annotated[Added | Started | Ended | Heeded, Field(discriminator="event")]
+Entry = Annotated[Added | Started | Ended | CommandsApplied, Field(discriminator="event")]
 """A line of `trials.jsonl`."""
 
 ENTRY: TypeAdapter[Entry] = TypeAdapter(Entry)

@@ -16,7 +16,7 @@ _LEAST_LEFT_S = 2.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Needs:
+class Resources:
     """What an attempt at a trial takes of each of its nodes."""
 
     nodes: int = 1
@@ -31,7 +31,7 @@ class Needs:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Seat:
+class Allocation:
     """A place for a trial on one node."""
 
     node: str
@@ -45,13 +45,13 @@ class Seat:
 
 @dataclass(frozen=True, kw_only=True)
 class Placement:
-    """A trial that begins now; the seats are on different nodes."""
+    """A trial that begins now; the allocations are on different nodes."""
 
     number: int
-    seats: tuple[Seat, ...]
+    allocations: tuple[Allocation, ...]
 
 
-class Room:
+class NodeResources:
     """What is free on a node.
 
     Args:
@@ -88,11 +88,11 @@ class Room:
         """How much is free, for comparison: GPUs, CPUs, and how few trials are there."""
         return sum(self._gpus), len(self._cpus), -self.running
 
-    def could(self, needs: Needs) -> bool:
+    def could(self, needs: Resources) -> bool:
         """Whether such a trial fits when nothing else is there."""
         return needs.gpus <= self.num_gpus
 
-    def holds(self, needs: Needs) -> int:
+    def holds(self, needs: Resources) -> int:
         """How many such trials fit when nothing else is there."""
         if needs.alone:
             return 1
@@ -100,12 +100,12 @@ class Room:
             return int(self.num_gpus / (needs.gpus * needs.share) + _ROUNDING)
         return self._most or max(self.num_cpus // max(needs.cpus, 1), 1)
 
-    def seat(self, needs: Needs) -> Seat | None:
-        """A seat for such a trial, which is not taken yet; None when there is none now."""
+    def allocation(self, needs: Resources) -> Allocation | None:
+        """An allocation for such a trial, which is not taken yet; None when there is none now."""
         if needs.alone:
             return self._all() if not self.running else None
         if needs.gpus:
-            return self._seat_on_gpus(needs)
+            return self._on_gpus(needs)
         if self._most is not None:
             each, share = self.num_cpus // self._most, 1 / self._most
             fits = self.running < self._most
@@ -114,26 +114,26 @@ class Room:
             share = each / self.num_cpus if each else 1.0
             fits = len(self._cpus) >= each
         cpus = tuple(self._cpus[:each])
-        return Seat(node=self.name, cpus=cpus, node_share=share) if fits else None
+        return Allocation(node=self.name, cpus=cpus, node_share=share) if fits else None
 
-    def take(self, seat: Seat) -> None:
-        """A trial begins in a seat."""
+    def take(self, allocation: Allocation) -> None:
+        """A trial begins in an allocation."""
         self.running += 1
-        for gpu in seat.gpus:
-            self._gpus[gpu] -= seat.share
-        self._cpus = sorted(set(self._cpus) - set(seat.cpus))
+        for gpu in allocation.gpus:
+            self._gpus[gpu] -= allocation.share
+        self._cpus = sorted(set(self._cpus) - set(allocation.cpus))
 
-    def give_back(self, seat: Seat) -> None:
-        """A trial has left its seat."""
+    def give_back(self, allocation: Allocation) -> None:
+        """A trial has left its allocation."""
         self.running -= 1
-        for gpu in seat.gpus:
-            self._gpus[gpu] += seat.share
-        self._cpus = sorted({*self._cpus, *seat.cpus})
+        for gpu in allocation.gpus:
+            self._gpus[gpu] += allocation.share
+        self._cpus = sorted({*self._cpus, *allocation.cpus})
 
-    def _all(self) -> Seat:
-        return Seat(node=self.name, gpus=tuple(range(self.num_gpus)), cpus=tuple(self._cpus))
+    def _all(self) -> Allocation:
+        return Allocation(node=self.name, gpus=tuple(range(self.num_gpus)), cpus=tuple(self._cpus))
 
-    def _seat_on_gpus(self, needs: Needs) -> Seat | None:
+    def _on_gpus(self, needs: Resources) -> Allocation | None:
         by_room = sorted(range(self.num_gpus), key=lambda gpu: (-self._gpus[gpu], gpu))
         chosen = [gpu for gpu in by_room if self._gpus[gpu] >= needs.share - _ROUNDING]
         if len(chosen) < needs.gpus:
@@ -141,7 +141,7 @@ class Room:
         gpus = tuple(sorted(chosen[: needs.gpus]))
         part = needs.gpus * needs.share / self.num_gpus
         cpus = tuple(self._cpus[: max(int(self.num_cpus * part + _ROUNDING), 1)])
-        return Seat(node=self.name, gpus=gpus, share=needs.share, cpus=cpus, node_share=part)
+        return Allocation(node=self.name, gpus=gpus, share=needs.share, cpus=cpus, node_share=part)
 
 
 @dataclass(frozen=True, order=True)
@@ -155,7 +155,7 @@ class _Place:
     number: int
 
 
-_Line = tuple[Needs, frozenset[str]]
+_Line = tuple[Resources, frozenset[str]]
 
 
 @dataclass
@@ -174,7 +174,7 @@ class Queue:
     def push(
         self,
         number: int,
-        needs: Needs,
+        needs: Resources,
         *,
         expected_s: float = 0.0,
         priority: float = 0.0,
@@ -206,7 +206,7 @@ class Queue:
             urgency = {"expected_s": expected_s(number), "priority": -place.urgency}
             self.push(number, line[0], avoids=line[1], **urgency)
 
-    def heads(self) -> Iterator[tuple[int, float, Needs, frozenset[str]]]:
+    def heads(self) -> Iterator[tuple[int, float, Resources, frozenset[str]]]:
         """The first of each line, the most urgent of them first; those taken out are seen to.
 
         Of each its number, the seconds that it is expected to take, its needs and what it avoids.
@@ -223,9 +223,9 @@ class Queue:
                 heap.append((following, line))
                 heap.sort(key=lambda each: each[0], reverse=True)
 
-    def kinds(self) -> dict[Needs, int]:
+    def kinds(self) -> dict[Resources, int]:
         """How many wait, by what they need."""
-        found: dict[Needs, int] = {}
+        found: dict[Resources, int] = {}
         for line, places in self._lines.items():
             found[line[0]] = found.get(line[0], 0) + len(places)
         return found
@@ -240,12 +240,12 @@ class Queue:
         return places[0]
 
 
-def place(queue: Queue, rooms: Sequence[Room], most: int | None = None) -> list[Placement]:
-    """Trials that begin now; they are taken out of the queue, and their seats are taken.
+def place(queue: Queue, nodes: Sequence[NodeResources], most: int | None = None) -> list[Placement]:
+    """Trials that begin now; they are taken out of the queue, and their allocations are taken.
 
     Args:
         queue: Trials that wait.
-        rooms: What is free.
+        nodes: What is free.
         most: Most trials to begin; None: as many as there is room for.
     """
     placements: list[Placement] = []
@@ -253,43 +253,45 @@ def place(queue: Queue, rooms: Sequence[Room], most: int | None = None) -> list[
     for number, expected_s, needs, avoids in queue.heads():
         if most is not None and len(placements) >= most:
             break
-        usable = _usable(rooms, needs, avoids)
+        usable = _usable(nodes, needs, avoids)
         best = _by_preference(usable, expected_s)
-        seats = _seats([room for room in best if room.name not in kept], needs)
-        if seats:
-            _take(rooms, seats)
+        allocations = _allocations([node for node in best if node.name not in kept], needs)
+        if allocations:
+            _take(nodes, allocations)
             queue.drop(number)
-            placements.append(Placement(number=number, seats=seats))
+            placements.append(Placement(number=number, allocations=allocations))
         elif not kept and len(usable) >= needs.nodes:
-            kept = {room.name for room in usable[: needs.nodes]}
+            kept = {node.name for node in usable[: needs.nodes]}
     return placements
 
 
-def _usable(rooms: Sequence[Room], needs: Needs, avoids: frozenset[str]) -> list[Room]:
-    """Rooms where such a trial could ever run and that stay, those with most room first."""
-    able = [room for room in rooms if room.could(needs) and room.left_s > _LEAST_LEFT_S]
-    others = [room for room in able if room.machine not in avoids]
+def _usable(
+    nodes: Sequence[NodeResources], needs: Resources, avoids: frozenset[str]
+) -> list[NodeResources]:
+    """Nodes where such a trial could ever run and that stay, those with most free first."""
+    able = [node for node in nodes if node.could(needs) and node.left_s > _LEAST_LEFT_S]
+    others = [node for node in able if node.machine not in avoids]
     chosen = others if len(others) >= needs.nodes else able
-    return sorted(chosen, key=lambda room: room.free, reverse=True)
+    return sorted(chosen, key=lambda node: node.free, reverse=True)
 
 
-def _by_preference(rooms: Sequence[Room], expected_s: float) -> list[Room]:
+def _by_preference(nodes: Sequence[NodeResources], expected_s: float) -> list[NodeResources]:
     """Those first that stay for as long as a trial takes, and of these where its data lies."""
-    return sorted(rooms, key=lambda room: (room.left_s >= expected_s, room.is_staged), reverse=True)
+    return sorted(nodes, key=lambda node: (node.left_s >= expected_s, node.is_staged), reverse=True)
 
 
-def _seats(rooms: Sequence[Room], needs: Needs) -> tuple[Seat, ...]:
-    found: list[Seat] = []
-    for room in rooms:
-        seat = room.seat(needs)
-        if seat is not None:
-            found.append(seat)
+def _allocations(nodes: Sequence[NodeResources], needs: Resources) -> tuple[Allocation, ...]:
+    found: list[Allocation] = []
+    for node in nodes:
+        allocation = node.allocation(needs)
+        if allocation is not None:
+            found.append(allocation)
         if len(found) == needs.nodes:
             return tuple(found)
     return ()
 
 
-def _take(rooms: Sequence[Room], seats: Sequence[Seat]) -> None:
-    by_name = {room.name: room for room in rooms}
-    for seat in seats:
-        by_name[seat.node].take(seat)
+def _take(nodes: Sequence[NodeResources], allocations: Sequence[Allocation]) -> None:
+    by_name = {node.name: node for node in nodes}
+    for allocation in allocations:
+        by_name[allocation.node].take(allocation)

@@ -1,8 +1,9 @@
 """Points that Optuna proposes: one study, in the memory of the suite's one driver.
 
-It is rebuilt from the journal by the same calls in the same order. A sampler that headrace makes is
-made anew for each proposal, with a seed of its own: what it proposes follows from the seed, the
-proposals so far and what was told of them, so that a driver that was killed makes no difference.
+It is rebuilt from the suite's event log by the same calls in the same order. A sampler that
+headrace makes is made anew for each proposal, with a seed of its own: what it proposes follows from
+the seed, the proposals so far and what was told of them, so that a driver that was killed makes no
+difference.
 """
 
 from __future__ import annotations
@@ -13,21 +14,25 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, TypeGuard
+from statistics import fmean
+from typing import TYPE_CHECKING, Literal, TypeGuard
 from zlib import crc32
 
 from headrace.data.targets import Allowed
 from headrace.errors import RecipeError
+from headrace.files.layout import RunFolder
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.suite import SearchSpec
-from headrace.suites.records import Point
+from headrace.states import StepState
+from headrace.steps.history import read_history
+from headrace.suites.points import Source
+from headrace.suites.records import Added, Ended, Entry, Point, Trial
 from headrace.suites.samplers import keeps_nothing, make_pruner, sampler_maker
-from headrace.suites.space import Choice, Interval, domain_of
+from headrace.suites.suite_state import Row
+from headrace.suites.values import domain_of
 
 if TYPE_CHECKING:
-    from optuna import Study, Trial
-    from optuna.distributions import BaseDistribution
-
+    import optuna
 
 _DIRECTIONS: Mapping[str, Literal["minimize", "maximize"]] = {"min": "minimize", "max": "maximize"}
 
@@ -56,14 +61,13 @@ class Search:
         self._make_sampler = sampler_maker(spec, allowed, recipe.seed, len(self.objectives))
         self._pruner = make_pruner(recipe, spec, allowed)
         self._keeps_nothing = keeps_nothing(spec)
-        self._domains = {key: domain_of(key, words) for key, words in spec.space.items()}
-        self._distributions = {key: _distribution(each) for key, each in self._domains.items()}
-        self._trials: list[Trial] = []
+        self._space = {key: domain_of(key, words) for key, words in spec.space.items()}
+        self._trials: list[optuna.Trial] = []
         self._reported: dict[int, set[int]] = {}
         self._mended: set[int] = set()
 
     @cached_property
-    def study(self) -> Study:
+    def study(self) -> optuna.Study:
         """Optuna's study."""
         import optuna
 
@@ -90,7 +94,8 @@ class Search:
     def know(self, point: Point) -> int:
         """Take a proposal of an earlier driver as the next one; gives its number."""
         number = self.num_proposed
-        self.study.enqueue_trial(self._params(point))
+        kept = {key: self._kept(key, point[key]) for key in self._space}
+        self.study.enqueue_trial(kept)
         self._ask(is_known=True)
         return number
 
@@ -121,7 +126,7 @@ class Search:
             values: Of each objective; None, too few, or what is no finite number: it has failed.
             pruned: Whether it was ended since it promised little.
         """
-        from optuna.trial import TrialState
+        from optuna.trial import TrialState, create_trial
 
         numbers: list[float] = [value for value in values or () if _is_finite(value)]
         is_whole = len(numbers) == len(values or ()) == len(self.objectives)
@@ -135,69 +140,37 @@ class Search:
                 self.study.tell(trial, told, state)
             elif before is TrialState.FAIL and is_whole and proposal not in self._mended:
                 self._mended.add(proposal)
-                self._add(trial, numbers)
+                params, space = trial.params, self._space
+                mended = create_trial(params=params, distributions=space, values=numbers)
+                self.study.add_trial(mended)
 
     def _ask(self, *, is_known: bool = False) -> Point:
         with _quietly():
             self.study.sampler = self._make_sampler(self._own_seed())
             trial = self.study.ask()
             if is_known and not self._keeps_nothing:
-                _ = trial.relative_params  # has it sampled: the sampler notes that
-            params = {key: _suggest(trial, key, to) for key, to in self._distributions.items()}
+                _ = trial.relative_params  # the sampler notes it, by trials without this one
+            for key, domain in self._space.items():
+                trial._suggest(key, domain)  # noqa: SLF001  as `ask` does for distributions
         self._trials.append(trial)
-        return self._point(params)
-
-    def _add(self, failed: Trial, values: Sequence[float]) -> None:
-        from optuna.trial import create_trial
-
-        known = self._distributions
-        self.study.add_trial(
-            create_trial(params=failed.params, distributions=known, values=list(values))
-        )
+        params = trial.params
+        return {
+            key: json.loads(params[key]) if self._is_choice(key) else params[key]
+            for key in self._space
+        }
 
     def _own_seed(self) -> int:
         """The seed of the next proposal."""
         return crc32(f"{self._seed}/{self.num_proposed}".encode())
 
-    def _params(self, point: Point) -> dict[str, Any]:
-        """A point as Optuna keeps it: choices by their JSON."""
-        return {
-            key: json.dumps(point[key]) if isinstance(domain, Choice) else point[key]
-            for key, domain in self._domains.items()
-        }
+    def _kept(self, key: str, value: object) -> object:
+        """A value as Optuna keeps it: choices by their JSON."""
+        return json.dumps(value) if self._is_choice(key) else value
 
-    def _point(self, params: dict[str, Any]) -> Point:
-        return {
-            key: json.loads(params[key]) if isinstance(domain, Choice) else params[key]
-            for key, domain in self._domains.items()
-        }
+    def _is_choice(self, key: str) -> bool:
+        from optuna.distributions import CategoricalDistribution
 
-
-def _distribution(domain: Interval | Choice) -> BaseDistribution:
-    from optuna.distributions import (
-        CategoricalDistribution,
-        FloatDistribution,
-        IntDistribution,
-    )
-
-    if isinstance(domain, Choice):
-        return CategoricalDistribution([json.dumps(value) for value in domain.values])
-    if domain.is_int:
-        step = int(domain.step or 1)
-        return IntDistribution(int(domain.low), int(domain.high), log=domain.is_log, step=step)
-    return FloatDistribution(domain.low, domain.high, log=domain.is_log, step=domain.step)
-
-
-def _suggest(trial: Trial, key: str, to: BaseDistribution) -> Any:
-    from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
-
-    if isinstance(to, CategoricalDistribution):
-        return trial.suggest_categorical(key, to.choices)
-    if isinstance(to, IntDistribution):
-        return trial.suggest_int(key, to.low, to.high, step=to.step, log=to.log)
-    if isinstance(to, FloatDistribution):
-        return trial.suggest_float(key, to.low, to.high, step=to.step, log=to.log)
-    raise TypeError(f"unknown distribution {to}")
+        return isinstance(self._space[key], CategoricalDistribution)
 
 
 def _is_finite(value: object) -> TypeGuard[float]:
@@ -212,3 +185,84 @@ def _quietly() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
+
+
+class Proposed(Source):
+    """Proposals of a search, each with all of its seeds and folds.
+
+    The search is brought to where it was by the journal, by the same calls in the same order. It is
+    not told of trials that somebody adds.
+
+    Args:
+        recipe: The suite's.
+        search: Its search, without proposals so far.
+        run: Folder of the suite's run.
+    """
+
+    def __init__(self, recipe: Recipe, search: Search, run: RunFolder) -> None:
+        super().__init__(recipe)
+        self._search, self._run = search, run
+        self._a_point = self._count // search.spec.trials
+        self._numbers: dict[int, list[int]] = {}
+        self._has_pruner = search.spec.pruner != "none"
+
+    @property
+    def total(self) -> int:
+        """Trials so far, and those of proposals to come."""
+        left = self._search.spec.trials - self._search.num_proposed
+        return len(self._board.rows) + left * self._a_point
+
+    @property
+    def is_exhausted(self) -> bool:
+        """Whether all are proposed."""
+        return self._search.num_proposed >= self._search.spec.trials
+
+    def more(self, wanted: int) -> Sequence[Trial]:
+        """Trials of one proposal, when there is room for one: the next may know more."""
+        while wanted > 0 and (proposed := self._search.propose()) is not None:
+            number, point = proposed
+            if trials := list(self._maker.trials(point, number)):
+                return trials
+            self._search.tell(number, None)  # suite.skip leaves it out
+        return ()
+
+    def take(self, entry: Entry) -> None:
+        """Bring the search to where it is after an entry."""
+        if isinstance(entry, Added) and entry.trial.proposal is not None:
+            self._know(entry.trial, entry.trial.proposal)
+        elif isinstance(entry, Ended) and entry.is_final and entry.number in self._board.rows:
+            self._tell(self._board.rows[entry.number])
+
+    def promises_little(self, row: Row) -> bool:
+        """Report what it has validated since the last call; gives what the pruner thinks."""
+        if not self._has_pruner or row.trial.proposal is None:
+            return False
+        metric = self._search.objectives[0].metric
+        history = read_history(self._run.trial(row.trial.number)).metrics
+        values = [each.metrics[metric] for each in history if metric in each.metrics]
+        told = [
+            self._search.report(row.trial.proposal, step, value)
+            for step, value in enumerate(values, 1)
+        ]
+        return any(told)
+
+    def _know(self, trial: Trial, proposal: int) -> None:
+        while self._search.num_proposed < proposal and (left_out := self._search.propose()):
+            self._search.tell(left_out[0], None)
+        if self._search.num_proposed == proposal:
+            self._search.know(trial.values)
+        self._numbers.setdefault(proposal, []).append(trial.number)
+
+    def _tell(self, row: Row) -> None:
+        """Tell the search what a point gave, when all of its trials have ended: their mean."""
+        proposal = row.trial.proposal
+        if proposal is None:
+            return
+        rows = [self._board.rows[number] for number in self._numbers[proposal]]
+        if not all(each.state.is_final for each in rows):
+            return
+        self.promises_little(row)  # what it validated last counts for others
+        gave = [each.objectives for each in rows if each.state is StepState.SUCCEEDED]
+        are_whole = len(gave) == len(rows) and all(gave)
+        values = [fmean(column) for column in zip(*gave, strict=True)] if are_whole else None
+        self._search.tell(proposal, values, pruned=any(each.pruned for each in rows))

@@ -14,13 +14,13 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
+from headrace.checkpoints import files as checkpoints
 from headrace.errors import DataError, HeadraceError, StoreMissingError
 from headrace.files.checksums import file_xxh3_128
 from headrace.objects.protocol import Store, checked_path
 from headrace.objects.store import below, open_store
 from headrace.record import Record
 from headrace.steps.context import StepContext
-from headrace.training import checkpoints
 
 logger = logging.getLogger(__name__)
 

@@ -22,17 +22,13 @@ from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
 from lightning.pytorch import Trainer
 from torch import Tensor
 
-from headrace.data.checkpoint_content import check_can_be_loaded
+from headrace.checkpoints import files as checkpoints
+from headrace.checkpoints.content import check_can_be_loaded
 from headrace.errors import HeadraceError, PickledCheckpointError, StorageFullError
 from headrace.files.machine import free_bytes, is_full, system_error
-from headrace.training import checkpoints
 from headrace.training.strategies import ExactDDPStrategy, ShardedStrategy
 
 logger = logging.getLogger(__name__)
-
-
-def _nothing() -> None:
-    """What is done after a checkpoint when nothing is."""
 
 
 class CheckpointWriter:
@@ -71,7 +67,7 @@ class CheckpointWriter:
         path: Path,
         *,
         weights_only: bool = False,
-        then: Callable[[], None] = _nothing,
+        then: Callable[[], None] | None = None,
     ) -> None:
         """Write a checkpoint; rank 0 calls `then` when it is whole, perhaps in another thread.
 
@@ -95,7 +91,8 @@ class CheckpointWriter:
                     taken.write(prepared)
             self._check(trainer, prepared, weights_only, taken)
             checkpoints.publish(prepared, path)
-            then()
+            if then is not None:
+                then()
             self.longest_s = max(self.longest_s, time.monotonic() - began_s)
 
         if taken is None:
@@ -217,16 +214,12 @@ def _telling(prepared: Path, path: Path) -> Iterator[None]:
         if cause is None:
             raise
         if is_full(cause):
-            raise _no_room(path) from error
+            raise StorageFullError(
+                f"The checkpoint {path} could not be written: its disk or quota is full, "
+                f"{free_bytes(path.parent):,} bytes are free without it",
+                "Free some space there; training goes on from the checkpoint before it.",
+            ) from error
         raise OSError(cause.errno, cause.strerror, str(path)) from error
-
-
-def _no_room(path: Path) -> StorageFullError:
-    return StorageFullError(
-        f"The checkpoint {path} could not be written: its disk or quota is full, "
-        f"{free_bytes(path.parent):,} bytes are free without it",
-        "Free some space there; training goes on from the checkpoint before it.",
-    )
 
 
 class HostCopy:

@@ -14,24 +14,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from headrace.children import Child
-from headrace.clusters.fleet import Fleet, Node
+from headrace.checkpoints import files as checkpoints
+from headrace.clusters.node_calls import Node, NodeCalls
 from headrace.errors import StepError, UserCodeError, WorkerLostError
 from headrace.files.atomic import read_record
 from headrace.files.layout import RunFolder, StepFolder
-from headrace.fork_server import ForkServers
+from headrace.processes.children import Child
+from headrace.processes.fork_server import ForkServers
+from headrace.processes.kept_process import KeptProcess
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Role
 from headrace.steps.context import StepContext, resolved
-from headrace.steps.model_process import VARYING, KeptProcess, model_environment, python_module
+from headrace.steps.model_process import VARYING, model_environment, python_module
 from headrace.steps.usage import AttemptUsage
-from headrace.training import checkpoints
-from headrace.training.follower import Follower
 from headrace.training.launch import script_environment
+from headrace.training.launch_records import NodeLaunch, NodeReady, Paused, TrainingProgress
 from headrace.training.own_gpus import own_gpus
-from headrace.training.records import NodeLaunch, NodeReady, Paused, TrainingProgress
+from headrace.training.progress import Follower
 from headrace.training.restarts import Restarts
-from headrace.training.watch import is_unwanted
+from headrace.training.watch_ranks import is_unwanted
 
 _STOPPING_S = 5.0
 _FOLLOW_EVERY_S = 0.5
@@ -63,7 +64,7 @@ class Called:
     """What PyTorch held at most, if it used a GPU."""
 
 
-def call_function(context: StepContext, fleet: Fleet, dataset: str) -> dict[str, Any]:
+def call_function(context: StepContext, fleet: NodeCalls, dataset: str) -> dict[str, Any]:
     """Have a node call the recipe's function, again when its process is killed.
 
     Returns:
@@ -93,7 +94,7 @@ def call_function(context: StepContext, fleet: Fleet, dataset: str) -> dict[str,
     }
 
 
-def _called(context: StepContext, fleet: Fleet, dataset: str, number: int) -> Called:
+def _called(context: StepContext, fleet: NodeCalls, dataset: str, number: int) -> Called:
     role = context.site.roles[context.recipe.train.role]
     (node,) = fleet.nodes(1, role.start_timeout, check=context.check)
     launch = _launch(context, node, dataset, number)

@@ -23,17 +23,17 @@ from typing import Any
 from headrace.data.targets import Allowed, instantiate, resolve
 from headrace.errors import HeadraceError, RecipeError, UserCodeError, UserError
 from headrace.files.layout import RunFolder
-from headrace.fork_server import forked
-from headrace.processes import begin_child, die_with_parent
+from headrace.processes.fork_server import forked
+from headrace.processes.identity import begin_child, die_with_parent
+from headrace.processes.kept_process import answer_calls
 from headrace.recipe.base import Target
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Site
 from headrace.recipe.targets import uses
 from headrace.steps.context import resolved
-from headrace.steps.model_process import answer_calls
-from headrace.training.failures import describe, to_error, user_trace
 from headrace.training.function import PRELOAD, Called
-from headrace.training.records import FailureKind
+from headrace.training.launch_records import FailureKind
+from headrace.training.rank_failures import describe, to_error, user_trace
 
 _KEY = "train.function"
 _OF_THE_MACHINE = (FailureKind.OUT_OF_MEMORY, FailureKind.NO_SPACE)

@@ -13,15 +13,16 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-from headrace.children import start_program
-from headrace.clusters.fleet import Fleet, Node
+from headrace.checkpoints import files as checkpoints
+from headrace.clusters.node_calls import Node, NodeCalls
 from headrace.data.streaming import in_turn
 from headrace.data.targets import check_code
-from headrace.errors import DataError, HeadraceError, WorkerLostError
+from headrace.errors import HeadraceError, WorkerLostError
 from headrace.files.atomic import read_record, write_record, write_text
 from headrace.files.layout import RunFolder
 from headrace.files.machine import available_memory_bytes
 from headrace.files.manifest import Manifest
+from headrace.processes.children import start_program
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Role, Site
 from headrace.staging.gang_store import Brought
@@ -29,15 +30,9 @@ from headrace.staging.peers import PeerGroup, groups_of
 from headrace.steps.context import StepContext, resolved
 from headrace.steps.model_process import start_forked
 from headrace.steps.networks import interface_of, interfaces
-from headrace.training import checkpoints
-from headrace.training.data import data_on_node, manifest_of
-from headrace.training.data_watch import DataWatch, Rounds
-from headrace.training.failures import PortTakenError, verdict
+from headrace.training.data_on_node import data_on_node, manifest_of
 from headrace.training.launch import free_port, rank_children
-from headrace.training.mpi import run_together
-from headrace.training.own_gpus import own_gpus
-from headrace.training.plan import check_memory, plan_training, training_fingerprint
-from headrace.training.records import (
+from headrace.training.launch_records import (
     LaunchFolder,
     NodeLaunch,
     NodeOutcome,
@@ -46,8 +41,12 @@ from headrace.training.records import (
     TrainingOutcome,
     TrainingProgress,
 )
+from headrace.training.mpi import run_together
+from headrace.training.own_gpus import own_gpus
+from headrace.training.rank_failures import PortTakenError, verdict
 from headrace.training.restarts import Restarts
-from headrace.training.watch import run_watched, tell_failure
+from headrace.training.training_plan import check_memory, plan_training, training_fingerprint
+from headrace.training.watch_ranks import run_watched, tell_failure
 
 _MAX_PORT_CLASHES, _SECRET_BYTES, _STOPPING_S = 5, 32, 5.0
 
@@ -71,7 +70,7 @@ class Gang:
     def __init__(
         self,
         context: StepContext,
-        fleet: Fleet,
+        fleet: NodeCalls,
         size: tuple[int, int],
         dataset: str,
         follow: Callable[[TrainingProgress | None], None],
@@ -84,7 +83,6 @@ class Gang:
         self._follow = follow
         self._skipped = tuple(sorted(skipped))
         self._number = 0
-        self._rounds = Rounds(context.run_folder)
         self.trained: TrainingOutcome | None = None
         self.streamed: dict[str, Brought] = {}
 
@@ -93,9 +91,6 @@ class Gang:
 
         Returns why they were launched again, each time; raises when ranks died too often.
         """
-        left = self._damage()  # found for an earlier driver
-        if isinstance(left, DataError):
-            raise left
         restarts = Restarts(self._context)
         clashes = 0
         while (error := self._attempt()) is not None:
@@ -112,48 +107,21 @@ class Gang:
 
     def _attempt(self) -> HeadraceError | None:
         try:
-            error = verdict(self._launch())
+            return verdict(self._launch())
         except WorkerLostError as lost:
-            error = lost
-        return self._damage(error) or error
-
-    def _damage(self, error: HeadraceError | None = None) -> HeadraceError | None:
-        """Go back to the newest checkpoint from sound data, if nodes have found damage."""
-        is_script = self._context.recipe.train.script is not None
-        found = self._rounds.settle(goes_back=not is_script)
-        step = self._rounds.sound_step
-        for each in found:
-            self._context.event("damaged_data", **each.model_dump(), sound_step=step)
-        if not found:
-            return None
-        shards = "; ".join(f"{each.node}: {', '.join(each.files)}" for each in found)
-        what = f"Staged shards changed after they were verified ({shards})"
-        what = f"{what}; {error.what}" if error is not None else what
-        if is_script:
-            return DataError(
-                f"{what}. The script may have trained on them",
-                "They are staged anew. Remove those of its checkpoints that may be newer than the "
-                f"damage, in {self._context.run_folder.checkpoints}, and resume the run.",
-            )
-        where = f"step {step}" if step else "the start"
-        return WorkerLostError(
-            f"{what}; training goes back to {where}", "They are staged anew; look at the node."
-        )
+            return lost
 
     def _launch(self) -> list[NodeOutcome]:
         role = self._context.site.roles[self._context.recipe.train.role]
         self._follow(None)
         nodes = self._fleet.nodes(self._num_nodes, role.start_timeout, check=self._context.check)
         folder, resume = self._next_folder(), self._resume()
-        if self._dataset and self._context.recipe.stage.verify:
-            self._rounds.begin(folder, self._num_nodes, resume)
         launches = self._launches(nodes, resume, self._groups(nodes, folder))
         self._context.event(
             "launch", number=self._number, nodes=[node.name for node in nodes], resume=resume
         )
 
         def check() -> None:
-            self._rounds.look()
             self._follow(read_record(folder.progress, TrainingProgress))
 
         try:
@@ -252,26 +220,21 @@ def run_node(launch: NodeLaunch) -> NodeOutcome:
         )
         write_record(launch.folder.ready(launch.node_index), node)
         role = site.roles[recipe.train.role]
-        is_watched = bool(launch.dataset) and recipe.stage.verify
-        with DataWatch(launch, data, manifest, enabled=is_watched) as watch:
-            outcome = _run_ranks(node, recipe, role, watch.keep_on)
-            if outcome.failures:
-                tell_failure(launch, outcome)
-            watch.conclude(outcome)
+        outcome = _run_ranks(node, recipe, role)
+        if outcome.failures:
+            tell_failure(launch, outcome)
         found = (read_record(launch.folder.streamed(rank), Brought) for rank in launch.ranks)
         streamed = sum((each for each in found if each is not None), start=data.relayed)
     return outcome.model_copy(update={"streamed": streamed})
 
 
-def _run_ranks(
-    node: NodeReady, recipe: Recipe, role: Role, keep_on: Callable[[], bool]
-) -> NodeOutcome:
+def _run_ranks(node: NodeReady, recipe: Recipe, role: Role) -> NodeOutcome:
     if role.launcher is not None:
-        return run_together(node, role, keep_on)
+        return run_together(node, role)
     start = start_forked if recipe.train.script is None else start_program
     with own_gpus(node.launch, recipe, role) as role:
         children = rank_children(node, recipe, role)
-        return run_watched(node.launch, children, recipe.train.hang_timeout, keep_on, start)
+        return run_watched(node.launch, children, recipe.train.hang_timeout, start)
 
 
 def _checked_manifest(launch: NodeLaunch, recipe: Recipe, site: Site) -> Manifest:

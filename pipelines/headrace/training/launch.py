@@ -8,14 +8,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from headrace.children import Child
 from headrace.errors import StepError
 from headrace.files.layout import RunFolder, StepFolder
+from headrace.processes.children import Child
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Role
 from headrace.steps.model_process import model_environment, python_module
 from headrace.steps.networks import network_environment
-from headrace.training.records import NodeLaunch, NodeReady
+from headrace.training.launch_records import NodeLaunch, NodeReady
 
 _NO_QUEUE = "^slurm,tm,lsf,gridengine"
 

@@ -28,7 +28,7 @@ from headrace.recipe.site import Site
 from headrace.recipe.targets import uses
 from headrace.record import Record
 from headrace.steps.mailbox import StepSpec
-from headrace.training.records import NodeReady
+from headrace.training.launch_records import NodeReady
 
 _MAX_TAG = 64
 """Characters of a tag of Weights & Biases."""

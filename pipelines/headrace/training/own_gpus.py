@@ -9,11 +9,11 @@ from pathlib import Path
 from headrace.clusters.gpu_claims import ClaimFile
 from headrace.clusters.gpus import visible_gpus
 from headrace.files.layout import RunFolder, StepFolder
-from headrace.processes import MEMORY
+from headrace.processes.identity import MEMORY
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Role
-from headrace.training.records import NodeLaunch
-from headrace.training.watch import is_unwanted
+from headrace.training.launch_records import NodeLaunch
+from headrace.training.watch_ranks import is_unwanted
 
 
 @contextmanager

@@ -6,15 +6,18 @@ import faulthandler
 import logging
 import os
 import sys
+from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
-from lightning.pytorch import Callback, LightningModule, Trainer
-from lightning.pytorch.loggers import Logger
+from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_only
 from lightning.pytorch.utilities.model_helpers import is_overridden
 
-from headrace.data.checkpoint_content import refusing
+from headrace.checkpoints import files as checkpoints
+from headrace.checkpoints.content import refusing
+from headrace.checkpoints.files import best_of
+from headrace.checkpoints.weights import load_weights, telling_misfit, weights_hash
 from headrace.data.model_steps import check_steps
 from headrace.data.module import HeadraceDataModule
 from headrace.data.sampling import seed_at
@@ -22,42 +25,35 @@ from headrace.data.targets import Allowed, instantiate, instantiate_all
 from headrace.errors import RecipeError, StepError, UserError
 from headrace.files.atomic import read_record, write_record
 from headrace.files.layout import RunFolder
-from headrace.processes import begin_child
+from headrace.processes.identity import begin_child
 from headrace.recipe.model_source import LOADERS, with_loader
 from headrace.staging.gang_store import Brought, Traffic
 from headrace.steps.context import resolved
-from headrace.training import checkpoints
-from headrace.training.best import KeepBest, KeepSteps
-from headrace.training.checkpoint_writer import CheckpointWriter
-from headrace.training.checkpointing import (
+from headrace.training.checkpoint_callbacks import (
+    KeepBest,
+    KeepSteps,
     StepCheckpoints,
     StopInTime,
     TrainingPausedError,
-    weights_hash,
 )
-from headrace.training.chosen import best_of
-from headrace.training.data_watch import spared_steps
-from headrace.training.failures import describe
-from headrace.training.history import KeepHistory, mean_over_ranks
-from headrace.training.init_weights import load_weights, telling_misfit
+from headrace.training.checkpoint_writer import CheckpointWriter
+from headrace.training.history_writer import KeepHistory, mean_over_ranks
+from headrace.training.launch_records import NodeReady, TrainingOutcome
+from headrace.training.learning_rates import look_no_more, scaling_callbacks
 from headrace.training.loggers import build_loggers, identity_of
-from headrace.training.meeting import meet
-from headrace.training.model_form import form
 from headrace.training.own_checkpoints import OwnCheckpoints
-from headrace.training.profiling import Profiling
 from headrace.training.rank_data import settings_of
-from headrace.training.records import NodeReady, TrainingOutcome
-from headrace.training.scaling import look_no_more, scaling_callbacks
-from headrace.training.strategies import ShardedStrategy
+from headrace.training.rank_failures import describe
+from headrace.training.rendezvous import meet
+from headrace.training.strategies import ShardedStrategy, form
 from headrace.training.trainer import (
     LossGuard,
-    ProgressWriter,
     SignsOfLife,
     StepSeed,
     StopAtStep,
     build_trainer,
 )
-from headrace.training.watch import Beat
+from headrace.training.watch_ranks import Beat
 
 logger = logging.getLogger(__name__)
 
@@ -78,17 +74,17 @@ class _RankTraining:
 
     def run(self) -> None:
         """Train from the checkpoint or from scratch to the end; rank 0 leaves the outcome."""
-        data = self._data()
+        given = (self._recipe, self._site)
+        data = HeadraceDataModule(
+            settings_of(self._node, self._rank, given, self._allowed, self._traffic)
+        )
         model = self._model()
         guard = LossGuard(self._recipe.trainer.stop_on_nan)
         saving = self._saving(guard)
         data_ranks = self._recipe.trainer.data_ranks(self._launch.world_size)
         loader = data.train_loader
         history = KeepHistory(self._run, self._launch, loader, data_ranks, lambda: saving.waited_s)
-        progress = ProgressWriter(
-            self._folder.progress, loader, data_ranks, lambda: history.metrics
-        )
-        trainer = self._trainer(data, guard, saving, (history, progress))
+        trainer = self._trainer(data, guard, saving, history)
         meet(trainer.strategy, self._launch, self._rank)
         try:
             resume, pickled = self._launch.resume, self._site.pickled_checkpoints == "allow"
@@ -100,18 +96,9 @@ class _RankTraining:
                     weights_only=not pickled,
                 )
         finally:
-            self._tell_streamed()
-        self._finish(trainer, saving, progress.data_wait)
-
-    def _data(self) -> HeadraceDataModule:
-        given = (self._recipe, self._site)
-        return HeadraceDataModule(
-            settings_of(self._node, self._rank, given, self._allowed, self._traffic)
-        )
-
-    def _tell_streamed(self) -> None:
-        if self._traffic.brought != Brought():
-            write_record(self._folder.streamed(self._rank), self._traffic.brought)
+            if self._traffic.brought != Brought():
+                write_record(self._folder.streamed(self._rank), self._traffic.brought)
+        self._finish(trainer, saving, history.data_wait)
 
     def _model(self) -> LightningModule:
         target = self._recipe.model
@@ -138,24 +125,24 @@ class _RankTraining:
         return StepCheckpoints(
             self._run.checkpoints,
             every_steps=self._recipe.trainer.checkpoint_every_steps,
-            prune=self._prune,
+            prune=partial(
+                checkpoints.prune, self._run.checkpoints, self._recipe.trainer.keep_checkpoints
+            ),
             writer=writer,
         )
-
-    def _prune(self) -> None:
-        keep = self._recipe.trainer.keep_checkpoints
-        checkpoints.prune(self._run.checkpoints, keep, spared_steps(self._run))
 
     def _trainer(
         self,
         data: HeadraceDataModule,
         guard: LossGuard,
         saving: StepCheckpoints,
-        telling: tuple[Callback, ...],
+        history: KeepHistory,
     ) -> Trainer:
         launch, rank, recipe = self._launch, self._rank, self._recipe.trainer
+        identity = None if rank else identity_of(self._node, self._recipe, self._site)
+        loggers = build_loggers(self._recipe, self._allowed, self._run.tensorboard, identity)
         evaluate = self._recipe.evaluate
-        beat = SignsOfLife(Beat(self._folder.beat(rank)), Profiling(launch, rank))
+        beat = SignsOfLife(Beat(self._folder.beat(rank)))
         seed = StepSeed(self._recipe.seed, recipe.data_rank(rank))
         named = instantiate_all(recipe.callbacks, self._allowed, "trainer.callbacks")
         if launch.resume is not None:
@@ -165,21 +152,17 @@ class _RankTraining:
         best = () if recipe.monitor is None else (KeepBest(saving, recipe),)
         kept = KeepSteps(saving, recipe, evaluate.steps if evaluate else ())
         own = OwnCheckpoints(self._run.callbacks, last=(in_time, saving))
-        last = (guard, StopAtStep(recipe.max_steps), *best, kept, in_time, *telling, own, saving)
+        last = (guard, StopAtStep(recipe.max_steps), *best, kept, in_time, history, own, saving)
         return build_trainer(
             recipe,
             self._allowed,
             launch.num_nodes,
             launch.ranks_per_node,
             callbacks=[beat, seed, *scaling, *named, *last],
-            logger=self._loggers() or False,
+            logger=loggers or False,
             default_root_dir=str(self._run.path),
             limit_val_batches=None if data.has_validation else 0,
         )
-
-    def _loggers(self) -> list[Logger]:
-        identity = None if self._rank else identity_of(self._node, self._recipe, self._site)
-        return build_loggers(self._recipe, self._allowed, self._run.tensorboard, identity)
 
     def _finish(self, trainer: Trainer, saving: StepCheckpoints, data_wait: float) -> None:
         logged = {name: float(value) for name, value in trainer.callback_metrics.items()}

@@ -1,4 +1,4 @@
-"""What a rank is to read, and from where."""
+"""What a rank is to read, and from where; imports PyTorch, which drivers and nodes do without."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Site
 from headrace.shards.places import ShardSource
 from headrace.staging.gang_store import Traffic, node_source
-from headrace.training.records import NodeReady
+from headrace.training.launch_records import NodeReady
 
 
 def settings_of(

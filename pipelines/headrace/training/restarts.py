@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from headrace.checkpoints import files as checkpoints
 from headrace.errors import WorkerLostError
 from headrace.recipe.recipe import RetryPolicy
 from headrace.steps.context import StepContext
 from headrace.steps.retry_policy import Attempt, decide
-from headrace.training import checkpoints
 
 
 class Restarts:

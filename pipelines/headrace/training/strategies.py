@@ -1,12 +1,18 @@
-"""Strategies of Lightning for many ranks: exact where Lightning's are not, as the recipe says."""
+"""How a model computes, on one rank and on many: its form, its shards, Lightning's strategies.
+
+Strategies are exact where Lightning's are not, as the recipe says.
+"""
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from lightning.pytorch import Trainer
 from lightning.pytorch.strategies import (
@@ -16,17 +22,22 @@ from lightning.pytorch.strategies import (
     Strategy,
 )
 from lightning.pytorch.utilities.model_helpers import is_overridden
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 from torch.distributed.algorithms.ddp_comm_hooks.post_localSGD_hook import (
     PostLocalSGDState,
     post_localSGD_hook,
 )
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
+from torch.nn.utils import clip_grads_with_norm_, get_total_norm
+from torch.utils.checkpoint import checkpoint
 
-from headrace.errors import RecipeError
-from headrace.recipe.scale import DdpSpec, LocalSgdSpec, PowerSgdSpec
-from headrace.recipe.train import TrainerSpec
-from headrace.training.sharding import clip_by_norm, shard
+from headrace.errors import RecipeError, nearest
+from headrace.recipe.train import DdpSpec, FsdpSpec, LocalSgdSpec, PowerSgdSpec, TrainerSpec
+
+_OWN_WAY = "Give the model a configure_model of its own that shards it, over self.device_mesh."
 
 
 class _ExactMeans(ParallelStrategy):  # type: ignore[misc]
@@ -159,9 +170,9 @@ class ShardedStrategy(_ExactMeans, ModelParallelStrategy):  # type: ignore[misc]
 
 
 def _parts() -> ModuleType:
-    from headrace.training import sharded_checkpoint  # it takes a second, and few need it
+    from headrace.checkpoints import sharded_writer  # it takes a second, and few need it
 
-    return sharded_checkpoint
+    return sharded_writer
 
 
 def make_strategy(spec: TrainerSpec, num_nodes: int, ranks_per_node: int) -> Strategy | str:
@@ -208,3 +219,91 @@ def _local_sgd(spec: LocalSgdSpec) -> dict[str, Any]:
         "ddp_comm_hook": post_localSGD_hook,
         "model_averaging_period": spec.period,
     }
+
+
+def form(model: nn.Module, spec: TrainerSpec) -> None:
+    """Have a model compute as a recipe wants; names of weights stay as they are.
+
+    Raises:
+        RecipeError: No module has a class that the recipe names.
+    """
+    if spec.channels_last:
+        model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    names = spec.activation_checkpointing
+    for module in of_classes(model, names, "trainer.activation_checkpointing"):
+        module.forward = partial(checkpoint, module.forward, use_reentrant=False)
+    if spec.compile is not False:
+        options: dict[str, Any] = spec.compile if isinstance(spec.compile, dict) else {}
+        for module in parts_of(model):
+            module.compile(**options)
+
+
+def of_classes(model: nn.Module, names: Sequence[str], key: str) -> list[nn.Module]:
+    """Modules whose classes have these names, outer ones first; errors as `form`."""
+    known = {type(module).__name__ for module in model.modules()}
+    for name in names:
+        if name not in known:
+            raise RecipeError(
+                f"{key} names {name}, and no module of the model is one", nearest(name, known)
+            )
+    return [module for module in model.modules() if type(module).__name__ in names]
+
+
+def parts_of(model: nn.Module) -> Iterator[nn.Module]:
+    """What the model calls, if it has weights; lists of modules are not called."""
+    for child in model.children():
+        if isinstance(child, (nn.ModuleList, nn.ModuleDict)):
+            yield from parts_of(child)
+        elif any(True for _ in child.parameters()):
+            yield child
+
+
+def shard(model: nn.Module, spec: FsdpSpec, mesh: DeviceMesh) -> None:
+    """Share out all weights over the ranks of a mesh; the optimizer is made afterwards.
+
+    What the model's attributes hold is sharded, not the model: `training_step` calls those.
+
+    Raises:
+        RecipeError: No module has a class of `spec.wrap`, or FSDP2 cannot shard the model so.
+    """
+    wrapped = of_classes(model, spec.wrap, "trainer.fsdp.wrap")
+    parts = list(parts_of(model))
+    _check_all_shared_out(model, parts)
+    for module in reversed(wrapped):  # what is inside comes first
+        fully_shard(module, mesh=mesh, reshard_after_forward=spec.reshard_after_forward)
+    for module in parts:
+        if module not in wrapped:
+            fully_shard(module, mesh=mesh, reshard_after_forward=spec.reshard_after_forward)
+
+
+def clip_by_norm(weights: Iterable[Tensor], max_norm: float) -> None:
+    """Scale gradients so that the norm of all together is `max_norm` at most.
+
+    As PyTorch's `clip_grad_norm_`, which takes no weights of which only some are split over
+    neighbours, that is, of several meshes.
+    """
+    by_mesh = defaultdict[DeviceMesh | None, list[Tensor]](list)
+    for weight in weights:
+        if weight.grad is not None:
+            mesh = weight.grad.device_mesh if isinstance(weight.grad, DTensor) else None
+            by_mesh[mesh].append(weight)
+    if not by_mesh:
+        return
+    norms = [
+        get_total_norm([each.grad for each in group if each.grad is not None])
+        for group in by_mesh.values()
+    ]
+    whole = [norm.full_tensor() if isinstance(norm, DTensor) else norm for norm in norms]
+    total = torch.linalg.vector_norm(torch.stack(whole))
+    for group in by_mesh.values():
+        clip_grads_with_norm_(group, max_norm, total)
+
+
+def _check_all_shared_out(model: nn.Module, parts: list[nn.Module]) -> None:
+    """Each weight lies in one part: ranks would go different ways with one that lies in none."""
+    counts = Counter(id(weight) for part in parts for weight in part.parameters())
+    for name, weight in model.named_parameters():
+        if counts[id(weight)] != 1:
+            where = "in two parts" if counts[id(weight)] else "in no part"
+            raise RecipeError(f"trainer.strategy fsdp: the weight {name} lies {where} of the model",
+                              _OWN_WAY)  # fmt: skip

@@ -113,7 +113,7 @@ def test_airflow_its_tasks_the_step_driver_and_the_lease_host_are_killed(
     that runs it is hit in one of them, the one that watches over it in the other. The work notices
     nothing of that; the deaths of its driver and of its host cost an attempt each, and no try of
     Airflow's. A rank or a
-    worker is replaced below Airflow's sight, as in `tests/chaos/slurm` and `headrace chaos`.
+    worker is replaced below Airflow's sight, as in `tests/chaos/slurm` and `tests/chaos/campaign`.
     """
     at_submit, at_collect = rng.sample(
         [job_processes.task_runner, job_processes.task_supervisor], 2

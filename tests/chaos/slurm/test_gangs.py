@@ -15,12 +15,12 @@ from pathlib import Path
 import pytest
 import yaml
 
-from headrace.clusters.records import LeaseSpec, Walltime
+from headrace.checkpoints import files as checkpoints
+from headrace.clusters.lease_records import LeaseSpec, Walltime
+from headrace.leases import run_leases
 from headrace.recipe.load import load_recipe
-from headrace.runs import leases
 from headrace.runs.runs import Run
 from headrace.states import FailureClass, StepState
-from headrace.training import checkpoints
 from support.disturbed import LONG_S
 from support.paced_run import PacedRun, Waiting, home_for_paced_runs, until
 from support.slurm_dev import LEAVING_S, DevSlurm
@@ -173,7 +173,7 @@ def test_preempted_out_of_memory_and_out_of_time(
     monkeypatch: pytest.MonkeyPatch,
 ):
     """pains 18, 31, 32, peers 41: each cause is told apart; the third lease gets one minute."""
-    monkeypatch.setattr(leases, "_spec", _third_is_short(leases._spec))
+    monkeypatch.setattr(run_leases, "_spec", _third_is_short(run_leases._spec))
     paced = PacedRun(home, "quick")
 
     def disturb() -> Waiting:

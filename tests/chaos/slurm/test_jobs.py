@@ -9,13 +9,13 @@ import psutil
 import pytest
 
 from headrace.batch.queue_state import JobRecord
-from headrace.clusters import client
-from headrace.clusters.overview import view
-from headrace.clusters.records import HostRecord
+from headrace.clusters import lease_client
+from headrace.clusters.lease_records import HostRecord
 from headrace.files.atomic import read_record
 from headrace.files.layout import LeaseFolder, SiteFolder
 from headrace.recipe.site import Role
 from headrace.states import FailureClass, LeaseState
+from headrace.status.lease import lease_view
 from support.leases import lease_spec, opened, wait_for_state
 from support.slurm_dev import LEAVING_S, DevSlurm
 from support.waiting import wait_until
@@ -38,30 +38,30 @@ def test_a_host_that_never_reports_is_given_up_and_its_node_is_left_out(
     """pains 34: not at the end of the job's time limit, but soon after the job has started."""
     role = Role(**_NODE, start_timeout=0.5, batch={**_BATCH, "prologue": ("exec sleep 100",)})
     folder = SiteFolder(tmp_path).lease("silent-1")
-    client.start(folder, lease_spec(folder, role).model_copy(update={"lost_after_s": 1.0}))
-    wait_until(lambda: client.state(folder, 1.0) is LeaseState.LOST, 120, "it to be given up")
+    lease_client.start(folder, lease_spec(folder, role).model_copy(update={"lost_after_s": 1.0}))
+    wait_until(lambda: lease_client.state(folder, 1.0) is LeaseState.LOST, 120, "it to be given up")
     (node,) = slurm.nodes_of(_job_id(folder))
-    assert f"running on {node} for more than" in client.why_ended(folder)
-    cause = client.cause(folder)
+    assert f"running on {node} for more than" in lease_client.why_ended(folder)
+    cause = lease_client.cause(folder)
     assert cause is not None
     assert cause.failure_class is FailureClass.INFRASTRUCTURE
-    client.end(folder)
-    assert view(folder).bad_nodes == (node,)
+    lease_client.end(folder)
+    assert lease_view(folder).bad_nodes == (node,)
     another = SiteFolder(tmp_path).lease("silent-2")
     spec = lease_spec(another, role).model_copy(update={"exclude": (node,)})
-    client.start(another, spec)
+    lease_client.start(another, spec)
     wait_until(lambda: slurm.nodes_of(_job_id(another)), 120, "the job to start", poll_s=0.3)
     assert slurm.nodes_of(_job_id(another)) != [node]
-    client.end(another)
+    lease_client.end(another)
 
 
 def test_where_all_nodes_are_bad_they_are_taken_all_the_same(tmp_path: Path, slurm: DevSlurm):
     role = Role(**_NODE, batch={**_BATCH, "prologue": ("exec sleep 100",)})
     folder = SiteFolder(tmp_path).lease("desperate-1")
     spec = lease_spec(folder, role).model_copy(update={"exclude": slurm.shape.node_names})
-    client.start(folder, spec)
+    lease_client.start(folder, spec)
     wait_until(lambda: slurm.nodes_of(_job_id(folder)), 120, "the job to start", poll_s=0.3)
-    client.end(folder)
+    lease_client.end(folder)
 
 
 def test_a_job_that_slurm_puts_back_into_the_queue_is_cancelled_and_told_of(
@@ -77,11 +77,11 @@ def test_a_job_that_slurm_puts_back_into_the_queue_is_cancelled_and_told_of(
         return slurm.run("squeue", "--noheader", f"--jobs={job_id}", "--format=%T") == "PENDING\n"
 
     wait_until(put_back, 120, "the job to be in the queue again", poll_s=0.3)
-    cause = client.cause(folder)
+    cause = lease_client.cause(folder)
     assert cause is not None
     assert "put it back into the queue" in cause.why
     assert cause.failure_class.is_retried
-    client.end(folder)
+    lease_client.end(folder)
     wait_until(lambda: not slurm.queue(), LEAVING_S, "an empty queue", poll_s=0.5)
 
 
@@ -96,7 +96,7 @@ def test_a_second_start_of_a_job_ends_at_once(tmp_path: Path, slurm: DevSlurm):
     slurm.run("sbatch", "--nodes=1", f"--output={tmp_path}/second.log", str(_script(folder, slurm)))
     wait_until(folder.closed.exists, 120, "the second start to end")
     assert folder.host.read_text() == first
-    assert "started the job a second time" in client.why_ended(folder)
+    assert "started the job a second time" in lease_client.why_ended(folder)
 
 
 def _script(folder: LeaseFolder, slurm: DevSlurm) -> Path:

@@ -8,8 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from headrace.errors import StepError
-from headrace.runs.overview import step_folders
 from headrace.states import StepState
+from headrace.status.step import step_folders
 from support import job_processes
 from support.airflow_service import NARROW_LEASES, NARROW_SITE, PACK_DAG_ID, AirflowService
 from support.waiting import wait_until

@@ -15,13 +15,13 @@ import pytest
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
-from headrace.clusters.records import Ending
+from headrace.clusters.lease_records import Ending
+from headrace.execution.reap import end_run
 from headrace.files.atomic import is_there, write_record
 from headrace.files.lines import read_lines
 from headrace.ledger.ledger import open_ledger
-from headrace.processes import ProcessIdentity
+from headrace.processes.identity import ProcessIdentity
 from headrace.runs.audit import AIRFLOW, Actor, note
-from headrace.runs.reaper import end_run
 from headrace.runs.runs import Run
 from headrace.states import LeaseState, StepState
 from headrace.suites.records import Control
@@ -271,8 +271,11 @@ def test_acts_are_done_in_the_name_of_who_asks(
     run.lease_folder(lease_id).host.unlink()  # it waits for one
 
     def may_be_closed() -> bool:
-        rows = ask(airflow_service, "/data/leases", doors.tokens["op"]).json["rows"]
-        return any(row["can_close"] for row in rows if row["lease_id"] == lease_id)
+        page = ask(airflow_service, "/data/leases", doors.tokens["op"]).json
+        assert page["can_act"]
+        return any(
+            row["state"] == "starting" for row in page["rows"] if row["lease_id"] == lease_id
+        )
 
     wait_until(may_be_closed, 60.0, "the lease to be listed")  # an answer is kept for a moment
     assert act("lease", id=lease_id).status == 200

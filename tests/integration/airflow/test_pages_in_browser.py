@@ -20,13 +20,13 @@ import pytest
 from playwright.sync_api import FrameLocator, Locator, Page, Request, Route, expect
 
 from headrace.cli.airflow_server import MARK, AirflowApi
+from headrace.execution.reap import end_run
 from headrace.files.layout import RunFolder
 from headrace.files.manifest import Quarantined
 from headrace.files.manifest_file import write_manifest
+from headrace.leases import run_leases
 from headrace.ledger.ledger import open_ledger
-from headrace.processes import end_processes
-from headrace.runs import leases
-from headrace.runs.reaper import end_run
+from headrace.processes.identity import end_processes
 from headrace.runs.runs import Run
 from headrace.states import FailureClass, LeaseState, StepState
 from headrace.steps.history import HistoryRow, training_file
@@ -200,11 +200,11 @@ def lease(airflow_service: AirflowService) -> Iterator[str]:
     """A lease with a Dask cluster, which nobody uses."""
     with airflow_service.settings():
         run = make_run()
-        lease_id = leases.acquire(run, "gpu")
+        lease_id = run_leases.acquire(run, "gpu")
         wait_for_state(run.lease_folder(lease_id), LeaseState.READY, START_TIMEOUT_S)
-        leases.note_ready(run, lease_id)
+        run_leases.note_ready(run, lease_id)
         yield lease_id
-        leases.release(run, "gpu", "the test has seen enough")
+        run_leases.release(run, "gpu", "the test has seen enough")
         end_run(run, StepState.CANCELLED, "a test")
 
 

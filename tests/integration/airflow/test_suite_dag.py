@@ -31,7 +31,7 @@ def test_a_suite_is_eight_tasks_and_cleared_it_runs_no_trial_again(airflow_servi
     tab = f"/dags/{_DAG_ID}/runs/{quote(dag_run)}/plugin/headrace-run"
     assert link == f"{airflow_service.url}{tab}"
     told = airflow_service.api.page("run", dag_id=_DAG_ID, dag_run_id=dag_run)
-    assert (told["run_id"], told["suite"], told["state"]) == (run_id, True, "succeeded")
+    assert (told["run_id"], told["kind"], told["state"]) == (run_id, "suite", "succeeded")
     assert told["trials"] == {"total": 6, "counts": {"succeeded": 6}}
     assert len(airflow_service.api.page("trials", id=run_id)["columns"]["number"]) == 6
 

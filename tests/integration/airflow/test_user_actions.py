@@ -38,7 +38,7 @@ Start = Callable[[], HeldTraining]
 _START_STEP = """
 import sys
 from headrace.runs.runs import open_run
-from headrace.runs.steps import start_step
+from headrace.execution.step_attempts import start_step
 print(start_step(open_run(sys.argv[1]), "train").attempt)
 """
 

@@ -14,10 +14,10 @@ from headrace.files.layout import RunFolder
 from headrace.states import FailureClass, StepState
 from headrace.steps import mailbox
 from headrace.steps.mailbox import StepResult
-from headrace.suites import trial
+from headrace.suites import suite_step
 from headrace.suites.node_slots import capacity
 from headrace.suites.records import Trial, TrialJob
-from headrace.suites.trial import run_trial
+from headrace.suites.suite_step import run_trial
 from support.training import CODE, make_recipe, make_site, write_blobs
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("no_leftover_processes")]
@@ -66,7 +66,7 @@ def test_a_function_is_called_in_a_process_of_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small = capacity().model_copy(update={"memory_bytes": 4 * GIB})
-    monkeypatch.setattr(trial, "capacity", lambda: small)
+    monkeypatch.setattr(suite_step, "capacity", lambda: small)
     run = suite_in(tmp_path)
     write_blobs(tmp_path / "dataset")
     names = ["well", "learn", "nan", *FAILURES]

@@ -23,7 +23,7 @@ from headrace.steps.context import resolved
 from headrace.steps.mailbox import StepResult
 from headrace.suites import node_slots
 from headrace.suites.records import Trial, TrialJob
-from headrace.suites.trial import run_trial
+from headrace.suites.suite_step import run_trial
 from support.training import CODE, make_recipe, make_site, write_blobs
 from support.waiting import wait_until
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +13,9 @@ from headrace.errors import DataError
 from headrace.files.atomic import read_record
 from headrace.files.manifest import Manifest
 from headrace.files.manifest_file import read_manifest
-from headrace.steps.context import Skipped
+from headrace.steps.context import Skipped, StepContext
 from support.shards import write_dataset
-from support.training import CODE, make_context, make_recipe, make_site, train_here
+from support.training import blob_step, events_of, train_here, trained
 
 pytestmark = pytest.mark.slow
 
@@ -41,50 +41,34 @@ def dataset(tmp_path) -> Path:
     return folder
 
 
-def start(folder: Path, policy: str, dies: list[list[int]] | None = None, overlap: bool = False):
-    (folder / "notes").mkdir(parents=True, exist_ok=True)
-    model = {"_target_": "blob_models.BlobModel", "notes": str(folder / "notes"), "dies": dies}
-    recipe = make_recipe(
-        {
-            "code": [str(CODE)],
-            "stage": {"overlap": overlap},
-            "data": {"global_batch_size": 8, "on_bad_shard": policy},
-            "model": model if dies else {k: v for k, v in model.items() if k != "dies"},
-            "trainer": {"accelerator": "cpu", "max_epochs": 2, "checkpoint_every_steps": 3},
-        }
-    )
-    return make_context(folder, recipe, make_site(folder, allowed_code=[str(CODE)]))
+def start(folder: Path, policy: str, overlap: bool = False, **model: Any) -> StepContext:
+    return blob_step(folder, model, stage={"overlap": overlap}, data={"on_bad_shard": policy})
 
 
-def trained(folder: Path) -> dict[int, list[int]]:
+def trained_of(folder: Path) -> dict[int, list[int]]:
     """Samples of each step over both ranks."""
-    found: dict[tuple[str, int], list[int]] = {}
-    for file in sorted((folder / "notes").glob("rank-*.jsonl")):
-        for note in map(json.loads, file.read_text().splitlines()):
-            found[file.name, note["step"]] = note["samples"]
-    steps: dict[int, list[int]] = {}
-    for (_, step), samples in found.items():
-        steps.setdefault(step, []).extend(samples)
+    steps: defaultdict[int, list[int]] = defaultdict(list)
+    for (_, step), samples in trained(folder).items():
+        steps[step].extend(samples)
     return steps
 
 
 @pytest.mark.parametrize("overlap", [False, True], ids=["staged before", "staged meanwhile"])
 def test_they_are_left_out_on_all_ranks_and_told(overlap, dataset, tmp_path, no_leftover_processes):
     """Pains 30: a rank dies in epoch 1; what is left out stays the same."""
-    context = start(tmp_path / "here", "skip", dies=[[1, 6]], overlap=overlap)
+    context = start(tmp_path / "here", "skip", overlap, dies=[[1, 6]])
     outputs: dict[str, Any] = train_here(context, dataset)
     assert outputs["skipped_shards"] == sorted(BAD)
     assert outputs["skipped_samples"] == 24
     assert outputs["steps"] == 2 * 4
     assert outputs["restarts"] >= 1
-    steps = trained(tmp_path / "here")
+    steps = trained_of(tmp_path / "here")
     good = sorted({*range(48)} - {*range(8, 16), *range(24, 32)})
     for epoch in range(2):
         taken = [sample for step in range(4) for sample in steps[epoch * 4 + step + 1]]
         assert sorted(taken) == good
     assert context.metrics["skipped_samples"] == 24
-    events = [json.loads(line) for line in context.folder.events.read_text().splitlines()]
-    [told] = [event for event in events if event["event"] == "shards_skipped"]
+    [told] = events_of(context, "shards_skipped")
     assert [shard["file"] for shard in told["shards"]] == list(BAD)
     problems = " | ".join(shard["problem"] for shard in told["shards"])
     assert "checksum" in problems

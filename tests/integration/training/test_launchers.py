@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from pathlib import Path
@@ -10,25 +9,17 @@ from typing import Any
 
 import pytest
 
-from headrace.clusters import client
+from headrace.clusters import lease_client
 from headrace.clusters.fleet import Fleet
 from headrace.errors import SiteError
 from headrace.files.manifest_file import read_manifest
 from headrace.recipe.site import Role
 from headrace.steps.context import StepContext
-from headrace.training.records import LaunchFolder
-from headrace.training.step import train
+from headrace.training.launch_records import LaunchFolder
+from headrace.training.train_step import train
 from support.leases import opened
 from support.slurm_dev import DevSlurm
-from support.training import (
-    CODE,
-    ThisProcessFleet,
-    failure,
-    make_context,
-    make_recipe,
-    make_site,
-    train_here,
-)
+from support.training import ThisProcessFleet, blob_step, events_of, failure, train_here
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -60,27 +51,12 @@ def mpirun(monkeypatch) -> None:
 
 
 def start(
-    folder: Path, *, launcher: str | None = "mpirun", role: Role | None = None, **options: Any
+    folder: Path, *, launcher: str | None = "mpirun", role: Role | None = None, **model: Any
 ) -> StepContext:
     """A training of two ranks, on one node unless the role says otherwise."""
-    notes = folder / "notes"
-    notes.mkdir(parents=True)
-    recipe = make_recipe(
-        {
-            "code": [str(CODE)],
-            "data": {"global_batch_size": 8},
-            "model": {"_target_": "blob_models.BlobModel", "notes": str(notes), **options},
-            "trainer": {"accelerator": "cpu", "max_epochs": 2, "checkpoint_every_steps": 5},
-        }
-    )
     gang = {"kind": "gang", "nodes": 1, "ranks_per_node": 2, "launcher": launcher}
     roles = {"gpu": gang if role is None else role.model_dump()}
-    return make_context(folder, recipe, make_site(folder, roles=roles, allowed_code=[str(CODE)]))
-
-
-def events(context: StepContext, name: str) -> list[dict[str, Any]]:
-    found = [json.loads(line) for line in context.folder.events.read_text().splitlines()]
-    return [event for event in found if event["event"] == name]
+    return blob_step(folder, model, site={"roles": roles})
 
 
 def last_launch(context: StepContext) -> LaunchFolder:
@@ -97,7 +73,7 @@ def test_ranks_of_mpirun_end_like_those_of_the_default_launcher_though_one_was_k
     context = start(tmp_path, role=role, dies=[[1, 17]])
     outputs = train_here(context, dataset, ThisProcessFleet(2))
     assert outputs["weights_xxh3"] == weights
-    (restart,) = events(context, "restart")
+    (restart,) = events_of(context, "restart")
     assert restart["why"] == "Rank 1 on node-1: ended by signal SIGKILL"
     assert all(last_launch(context).placed(rank).exists() for rank in range(2))
     assert (context.folder.logs / "mpirun.log").exists()
@@ -136,4 +112,4 @@ def test_ranks_of_srun_and_mpirun_in_a_slurm_job_end_like_those_of_the_default_l
                 outputs = train(context, fleet, str(dataset), read_manifest(dataset))
                 assert outputs["weights_xxh3"] == weights
     finally:
-        client.end(folder)
+        lease_client.end(folder)

@@ -10,38 +10,24 @@ import psutil
 import pytest
 
 from headrace.training.launch import free_port
-from headrace.training.meeting import all_reduce_problem, tcp_store
+from headrace.training.rendezvous import all_reduce_problem, tcp_store
 from support.doors import doors
-from support.training import (
-    CODE,
-    ThisProcessFleet,
-    make_context,
-    make_recipe,
-    make_site,
-    train_here,
-    write_blobs,
-)
+from support.training import ThisProcessFleet, blob_step, train_here, write_blobs
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("nodes", [1, 2])
 def test_ranks_listen_on_the_interface_of_the_lease_alone(tmp_path: Path, nodes: int) -> None:
     """Pains 33."""
-    notes = tmp_path / "notes"
-    notes.mkdir()
     write_blobs(tmp_path / "dataset", train_samples=16)
-    recipe = make_recipe(
-        {
-            "code": [str(CODE)],
-            "data": {"global_batch_size": 8},
-            "model": {"_target_": "listening_model.ListeningModel", "notes": str(notes)},
-            "trainer": {"accelerator": "cpu", "max_epochs": 1},
-        }
-    )
-    site = make_site(tmp_path, nodes=nodes, ranks=2 // nodes, allowed_code=[str(CODE)])
-    context = make_context(tmp_path, recipe, site)
+    model = {"_target_": "listening_model.ListeningModel"}
+    site = {"nodes": nodes, "ranks": 2 // nodes}
+    context = blob_step(tmp_path, model, site=site, trainer={"max_epochs": 1})
     train_here(context, tmp_path / "dataset", ThisProcessFleet(nodes))
-    found = [json.loads(note.read_text()) for note in sorted(notes.glob("listening-*.json"))]
+    found = [
+        json.loads(note.read_text())
+        for note in sorted((tmp_path / "notes").glob("listening-*.json"))
+    ]
     assert len(found) == 2
     assert {ip for rank in found for ip, _ in rank} == {"127.0.0.1"}
     # the ranks of a node meet in a private file, those of several at a port of rank 0

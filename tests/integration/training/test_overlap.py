@@ -13,14 +13,9 @@ from headrace.data.order import needed_first
 from headrace.files.manifest_file import read_manifest
 from headrace.objects.store import LocalStore
 from headrace.staging.staged import ensure_staged
+from headrace.steps.context import StepContext
 from support.shards import write_dataset
-from support.training import (
-    CODE,
-    make_context,
-    make_recipe,
-    make_site,
-    train_here,
-)
+from support.training import blob_step, train_here
 
 pytestmark = pytest.mark.slow
 
@@ -38,20 +33,8 @@ def dataset(tmp_path_factory) -> Path:
     return folder
 
 
-def start(folder: Path, *, overlap: bool = True, **model: Any):
-    """A step in `folder`; another call is another attempt of the same run."""
-    (folder / "notes").mkdir(parents=True, exist_ok=True)
-    recipe = make_recipe(
-        {
-            "seed": 5,
-            "code": [str(CODE)],
-            "stage": {"overlap": overlap},
-            "data": {"global_batch_size": 8, "prefetch": 2},
-            "model": {"_target_": "blob_models.BlobModel", "notes": str(folder / "notes"), **model},
-            "trainer": {"accelerator": "cpu", "max_epochs": 2, "checkpoint_every_steps": 3},
-        }
-    )
-    return make_context(folder, recipe, make_site(folder, allowed_code=[str(CODE)]))
+def start(folder: Path, **model: Any) -> StepContext:
+    return blob_step(folder, model, stage={"overlap": True}, data={"prefetch": 2})
 
 
 def notes(folder: Path) -> list[dict[str, Any]]:

@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
-from headrace.data.checkpoint_content import read_checkpoint
+from headrace.checkpoints.content import read_checkpoint
+from headrace.checkpoints.weights import weights_hash
 from headrace.errors import WorkerLostError
+from headrace.steps.context import StepContext
 from headrace.steps.history import read_history
-from headrace.training.checkpointing import weights_hash
-from support.training import CODE, make_context, make_recipe, make_site, train_here
+from support.training import blob_step, train_here
 
 pytestmark = pytest.mark.slow
 
@@ -24,28 +25,18 @@ OTHERS = [
 ]
 
 
-def start(folder: Path, *, restarts: int = 3, **options: Any):
+def start(folder: Path, *, restarts: int = 3, **model: Any) -> StepContext:
     notes = folder.parent / f"notes-of-{folder.name.split('-')[0]}"
     notes.mkdir(exist_ok=True)
-    recipe = make_recipe(
-        {
-            "seed": 5,
-            "code": [str(CODE)],
-            "data": {"global_batch_size": 8},
-            "model": {"_target_": "blob_models.KeepingModel", "notes": str(notes), **options},
-            "trainer": {
-                "accelerator": "cpu",
-                "max_epochs": 4,
-                "checkpoint_every_steps": 3,
-                "monitor": "val/accuracy",
-                "monitor_mode": "max",
-                "loggers": ("csv",),
-                "callbacks": [OWN, *OTHERS],
-            },
-            "train": {"max_restarts": restarts},
-        }
-    )
-    return make_context(folder, recipe, make_site(folder, ranks=2, allowed_code=[str(CODE)]))
+    return blob_step(
+        folder,
+        {"_target_": "blob_models.KeepingModel", "notes": str(notes), **model},
+        trainer={
+            "max_epochs": 4, "monitor": "val/accuracy", "monitor_mode": "max",
+            "loggers": ("csv",), "callbacks": [OWN, *OTHERS],
+        },
+        train={"max_restarts": restarts},
+    )  # fmt: skip
 
 
 def kept(run: Path) -> dict[str, str]:

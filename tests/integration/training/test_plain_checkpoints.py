@@ -11,7 +11,7 @@ import pytest
 
 from headrace.errors import UserError
 from headrace.steps.context import StepContext
-from support.training import CODE, make_context, make_recipe, make_site, train_here, write_blobs
+from support.training import blob_step, train_here, write_blobs
 
 BEFORE = Path(__file__).parent / "checkpoints_before"
 """After step 7, by the release that still loaded any pickle."""
@@ -27,22 +27,12 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def start(folder: Path, trainer: dict[str, Any] | None = None, **site: Any) -> StepContext:
-    (folder / "notes").mkdir(exist_ok=True)
-    recipe = make_recipe(
-        {
-            "seed": 5,
-            "code": [str(CODE)],
-            "data": {"global_batch_size": 8},
-            "model": {"_target_": "blob_models.BlobModel", "notes": str(folder / "notes")},
-            "trainer": {
-                "accelerator": "cpu", "max_epochs": 2, "checkpoint_every_steps": 7,
-                **(trainer or {}),
-            },
-            "train": {"max_restarts": 0},
-        }
-    )  # fmt: skip
-    made = make_site(folder, ranks=1, allowed_code=[str(CODE)], **site)
-    return make_context(folder, recipe, made)
+    return blob_step(
+        folder,
+        site={"ranks": 1, **site},
+        trainer={"checkpoint_every_steps": 7, **(trainer or {})},
+        train={"max_restarts": 0},
+    )
 
 
 def steps(folder: Path) -> list[int]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import shutil
 import threading
@@ -17,8 +16,11 @@ import psutil
 import pytest
 import torch
 
-from headrace.clusters.records import HostRecord
-from headrace.data.checkpoint_content import read_checkpoint
+from headrace.checkpoints import files as checkpoints
+from headrace.checkpoints.content import read_checkpoint
+from headrace.checkpoints.files import best_of
+from headrace.checkpoints.weights import weights_hash
+from headrace.clusters.lease_records import HostRecord
 from headrace.errors import (
     LeaseEndsError,
     LeaseTakenError,
@@ -26,25 +28,22 @@ from headrace.errors import (
     UserError,
     WorkerLostError,
 )
-from headrace.files.atomic import read_record, write_record, write_text
+from headrace.files.atomic import write_record, write_text
 from headrace.files.layout import RunFolder, checkpoint_name
-from headrace.processes import ProcessIdentity
+from headrace.processes.identity import ProcessIdentity
 from headrace.shards.dataset import ShardedDataset
+from headrace.steps.context import StepContext
 from headrace.steps.history import read_history
 from headrace.steps.mailbox import request_cancel
-from headrace.steps.profile import ProfileRequest, RankProfile
-from headrace.training import checkpoints, gang
+from headrace.training import gang
 from headrace.training.checkpoint_copies import CheckpointCopies
-from headrace.training.checkpointing import weights_hash
-from headrace.training.chosen import best_of
-from headrace.training.step import run
+from headrace.training.train_step import run
 from support.training import (
-    CODE,
     ThisProcessFleet,
-    make_context,
-    make_recipe,
-    make_site,
+    blob_step,
+    events_of,
     train_here,
+    trained,
     write_blobs,
 )
 from support.waiting import wait_until
@@ -66,60 +65,28 @@ def start(
     *,
     nodes: int = 1,
     ranks: int = 2,
-    restarts: int = 3,
     data: dict[str, Any] | None = None,
-    init_from: str | None = None,
-    loggers: tuple[str, ...] = (),
-    in_background: bool = False,
-    callbacks: tuple[dict[str, Any], ...] = (),
-    target: str | None = None,
-    **options: Any,
-):
+    trainer: dict[str, Any] | None = None,
+    train: dict[str, Any] | None = None,
+    **model: Any,
+) -> StepContext:
     """A step in `folder`; another call is another attempt of the same run."""
-    notes = folder / "notes"
-    notes.mkdir(parents=True, exist_ok=True)
-    recipe = make_recipe(
-        {
-            "seed": 5,
-            "code": [str(CODE)],
-            "data": {"global_batch_size": 8, **(data or {})},
-            "model": {"_target_": "blob_models.BlobModel", "notes": str(notes), **options},
-            "trainer": {
-                "accelerator": "cpu",
-                "max_epochs": EPOCHS,
-                "checkpoint_every_steps": 3,
-                "keep_checkpoints": 2,
-                "async_checkpoints": in_background,
-                "checkpoint_target": target,
-                "monitor": "val/accuracy",
-                "monitor_mode": "max",
-                "loggers": loggers,
-                "callbacks": callbacks,
-            },
-            "train": {"max_restarts": restarts, "init_from": init_from},
-            "evaluate": {"split": "val", "checkpoint": 40, "also_checkpoints": [20, 16]},
-        }
-    )
     allowed = [f"lightning.pytorch.loggers.{name}" for name in ("MLFlowLogger", "WandbLogger")]
-    site = make_site(
-        folder, nodes=nodes, ranks=ranks, allowed_code=[str(CODE)], allowed_targets=allowed
+    best = {"monitor": "val/accuracy", "monitor_mode": "max"}
+    return blob_step(
+        folder,
+        model,
+        site={"nodes": nodes, "ranks": ranks, "allowed_targets": allowed},
+        data=data or {},
+        trainer={"max_epochs": EPOCHS, "keep_checkpoints": 2, **best, **(trainer or {})},
+        train={"max_restarts": 3, **(train or {})},
+        evaluate={"split": "val", "checkpoint": 40, "also_checkpoints": [20, 16]},
     )
-    return make_context(folder, recipe, site)
 
 
 @pytest.fixture(scope="module")
 def undisturbed(dataset, tmp_path_factory) -> dict[str, Any]:
     return train_here(start(tmp_path_factory.mktemp("undisturbed")), dataset)
-
-
-def trained(folder: Path) -> dict[tuple[str, int], list[int]]:
-    """What each rank trained in each step in the end, `(file, step) -> samples`."""
-    found = {}
-    for file in sorted((folder / "notes").glob("rank-*.jsonl")):
-        for line in file.read_text().splitlines():
-            note = json.loads(line)
-            found[file.name, note["step"]] = note["samples"]
-    return found
 
 
 def accuracy(checkpoint: Path, samples: ShardedDataset) -> float:
@@ -161,21 +128,6 @@ def assert_one_history(killed: RunFolder, undisturbed: RunFolder) -> None:
     assert all(sum(row.parts.values(), row.data_wait or 0.0) < 1.01 for row in found.rows)
 
 
-def assert_profiled(run: RunFolder, asked: ProfileRequest) -> None:
-    """Both ranks recorded the same steps, once; later launches leave what is there."""
-    for rank in asked.ranks:
-        told = read_record(asked.answer(run, rank), RankProfile)
-        assert told is not None
-        assert (told.error, told.rank, told.step, told.num_steps) == ("", rank, 3, 4)
-        assert told.seconds > 0
-        calls = {each.name: each.calls for each in told.operators}
-        assert calls["aten::addmm"] == 8  # two layers in four steps
-        assert any(each.num_bytes > 0 for each in told.operators)
-        with gzip.open(told.trace) as trace:
-            names = {event["name"] for event in json.load(trace)["traceEvents"]}
-        assert {f"ProfilerStep#{step}" for step in (1, 2, 3, 4)} < names
-
-
 def test_an_undisturbed_training_is_reported_whole(undisturbed, dataset):
     """And its ranks have imported nothing that they do not need."""
     assert undisturbed["epochs"] == EPOCHS
@@ -205,7 +157,7 @@ def test_the_weights_with_the_best_metric_are_kept(undisturbed, dataset):
 
 
 def test_training_begins_with_the_weights_of_another(undisturbed, dataset, tmp_path):
-    context = start(tmp_path, init_from=undisturbed["checkpoint"])
+    context = start(tmp_path, train={"init_from": undisturbed["checkpoint"]})
     recipe = context.recipe
     trainer = recipe.trainer.model_copy(update={"max_steps": 1})
     once = recipe.model_copy(update={"trainer": trainer, "evaluate": None})
@@ -229,15 +181,14 @@ def test_killed_ranks_are_restarted_and_leave_no_trace_in_the_weights(
     """
     monkeypatch.setenv("WANDB_MODE", "offline")
     loggers = ("csv", "tensorboard", "mlflow", "wandb")
-    context = start(tmp_path, nodes=2, ranks=1, dies=[[1, 17], [0, 31]], loggers=loggers)
-    asked = ProfileRequest(first_step=3, num_steps=4, ranks=(0, 1), memory=True)
-    write_record(context.folder.profile, asked)
+    context = start(
+        tmp_path, nodes=2, ranks=1, dies=[[1, 17], [0, 31]], trainer={"loggers": loggers}
+    )
     outputs = train_here(context, dataset, ThisProcessFleet(2))
     assert outputs["weights_xxh3"] == undisturbed["weights_xxh3"]
     assert outputs["metrics"] == undisturbed["metrics"]
-    events = [json.loads(line) for line in context.folder.events.read_text().splitlines()]
-    resumed = [Path(event["resume"]).name for event in events if event.get("resume")]
-    whys = [event["why"] for event in events if event["event"] == "restart"]
+    resumed = [Path(each["resume"]).name for each in events_of(context, "launch") if each["resume"]]
+    whys = [each["why"] for each in events_of(context, "restart")]
     assert outputs["restarts"] == len(whys)
     # on a crowded machine ranks may also fail to meet, which is one more restart
     killed = {
@@ -252,7 +203,6 @@ def test_killed_ranks_are_restarted_and_leave_no_trace_in_the_weights(
         left = sorted(context.run_folder.tensorboard.glob(f"{logger}/version_*/{file}"))
         assert len(left) >= 3, left  # what dead launches wrote is there, too
     assert_one_external_run(context.run_folder.tensorboard)
-    assert_profiled(context.run_folder, asked)
     assert_one_history(context.run_folder, RunFolder(Path(undisturbed["checkpoint"]).parents[1]))
     kept = sorted(path.name for path in context.run_folder.checkpoints.iterdir())
     best = Path(undisturbed["best_checkpoint"])
@@ -304,8 +254,10 @@ def test_orders_and_random_samples_are_repeated_by_a_resume(
         tmp_path / "broken",
         data=own,
         dies=[[1, 17]],
-        in_background=True,
-        callbacks=({**finder, "update_attr": False, "notes": str(tmp_path / "tried")},),
+        trainer={
+            "async_checkpoints": True,
+            "callbacks": [{**finder, "update_attr": False, "notes": str(tmp_path / "tried")}],
+        },
     )
     broken = train_here(torn, dataset)
     assert broken["restarts"] >= 1
@@ -324,15 +276,15 @@ def test_training_goes_on_with_fewer_ranks_and_with_more(dataset, tmp_path, no_l
     Of a Dataset of the user's, as of any.
     """
     data = {"dataset": {"_target_": "blob_samples.Backwards"}}
-    dies = [[0, 17], [0, 28]]
+    dies, never = [[0, 17], [0, 28]], {"max_restarts": 0}
     with pytest.raises(WorkerLostError, match="after 0 restarts"):
-        train_here(start(tmp_path, data=data, dies=dies, restarts=0), dataset)
+        train_here(start(tmp_path, data=data, dies=dies, train=never), dataset)
     notes = tmp_path / "notes" / "rank-1.jsonl"
     # what rank 1 did after the checkpoint of step 15 is lost, and done again by rank 0
     lines = notes.read_text().splitlines()
     notes.write_text("".join(f"{line}\n" for line in lines if json.loads(line)["step"] <= 15))
     with pytest.raises(WorkerLostError, match="after 0 restarts"):
-        train_here(start(tmp_path, data=data, dies=dies, restarts=0, ranks=1), dataset)
+        train_here(start(tmp_path, data=data, dies=dies, train=never, ranks=1), dataset)
     assert checkpoints.progress_in(tmp_path / "runs" / "run" / "checkpoints") == 27
     changed = start(tmp_path, data=data, ranks=1, width=8)
     with pytest.raises(
@@ -341,15 +293,13 @@ def test_training_goes_on_with_fewer_ranks_and_with_more(dataset, tmp_path, no_l
         train_here(changed, dataset)
     assert "second.weight is (3, 16) there and (3, 8) here" in told.value.what
     assert "init_strict: false" in told.value.hint
-    last = start(tmp_path, data=data, target=str(tmp_path / "kept"))
+    last = start(tmp_path, data=data, trainer={"checkpoint_target": str(tmp_path / "kept")})
     with CheckpointCopies(last) as copies:
         copies.finish()
     shutil.rmtree(last.run_folder.checkpoints)
     outputs = train_here(last, dataset)
     assert outputs["world_size"] == 2
-    events = [json.loads(line) for line in last.folder.events.read_text().splitlines()]
-    resumed = [each["resume"] for each in events if each["event"] == "launch"]
-    assert Path(resumed[0]).name == checkpoint_name(27)
+    assert Path(events_of(last, "launch")[0]["resume"]).name == checkpoint_name(27)
     assert (tmp_path / "kept/run" / checkpoints.FINAL).exists()
     assert outputs["steps"] == EPOCHS * STEPS_PER_EPOCH
     assert_each_once(tmp_path)
@@ -387,39 +337,34 @@ def test_a_cancelled_training_ends_at_once_and_the_next_attempt_goes_on(
     second = start(tmp_path, pause_s=0.05)
     outputs = train_here(second, dataset)
     assert outputs["weights_xxh3"] == undisturbed["weights_xxh3"]
-    events = [json.loads(line) for line in second.folder.events.read_text().splitlines()]
-    assert [e["resume"] for e in events if e["event"] == "launch"] == [str(before)]
-    told = [e for e in events if e["event"] == "damaged_checkpoint"]
+    assert [each["resume"] for each in events_of(second, "launch")] == [str(before)]
+    told = events_of(second, "damaged_checkpoint")
     assert [each["checkpoint"] for each in told] == [str(newest)]
     assert "BadZipFile" in told[0]["why"]
 
 
-def test_training_stops_with_a_checkpoint_before_its_lease_ends_and_goes_on_in_another(
+def test_training_stops_in_time_with_a_checkpoint_and_goes_on_elsewhere(
     undisturbed, dataset, tmp_path, monkeypatch, no_leftover_processes
 ):
-    """pains 18, 31: by the clock; all ranks stop after the same step, none of which is lost."""
-    monkeypatch.setattr(gang, "_STOPPING_S", 3600.0)  # so the ranks' time is over at once
-    first = start(tmp_path)
-    host = HostRecord(process=ProcessIdentity.of(), ends_at=time.time() + 3600)
-    write_record(first.lease_folder.host, host)
-    with pytest.raises(LeaseEndsError, match="stopped after step 1, just before"):
-        train_here(first, dataset)
-    assert {step for _, step in trained(tmp_path)} == {1}
-    assert checkpoints.progress_in(first.run_folder.checkpoints) == 1
-    assert train_here(start(tmp_path), dataset)["weights_xxh3"] == undisturbed["weights_xxh3"]
-    assert_each_once(tmp_path)
+    """Pains 18, 23, 31: a node has had notice; then a lease ends by the clock.
 
-
-def test_training_stops_with_a_checkpoint_when_its_machines_are_taken_away(
-    undisturbed, dataset, tmp_path, no_leftover_processes
-):
-    """pains 23: a node has had notice; the attempt counts as preempted, and nothing is lost."""
-    first = start(tmp_path, in_background=True)
-    write_text(first.lease_folder.notice, "spot notice for i-1")
+    All ranks stop after the same step, none of which is lost, also where checkpoints are written
+    in the background.
+    """
+    noticed = start(tmp_path, trainer={"async_checkpoints": True})
+    write_text(noticed.lease_folder.notice, "spot notice for i-1")
     with pytest.raises(LeaseTakenError, match=r"stopped after step 1, .*: spot notice for i-1"):
-        train_here(first, dataset)
-    first.lease_folder.notice.unlink()
-    assert checkpoints.progress_in(first.run_folder.checkpoints) == 1
+        train_here(noticed, dataset)
+    assert {step for _, step in trained(tmp_path)} == {1}
+    assert checkpoints.progress_in(noticed.run_folder.checkpoints) == 1
+
+    ending = start(tmp_path)
+    host = HostRecord(process=ProcessIdentity.of(), ends_at=time.time() + 3600)
+    write_record(ending.lease_folder.host, host)
+    with monkeypatch.context() as patched:
+        patched.setattr(gang, "_STOPPING_S", 3600.0)  # so the ranks' time is over at once
+        with pytest.raises(LeaseEndsError, match="stopped after step 2, just before"):
+            train_here(ending, dataset)
     assert train_here(start(tmp_path), dataset)["weights_xxh3"] == undisturbed["weights_xxh3"]
     assert_each_once(tmp_path)
 

@@ -16,14 +16,13 @@ from torch import Tensor
 from torch import zeros_like as zeros
 from torch.nn.functional import linear, mse_loss
 
-from headrace.data.checkpoint_content import read_checkpoint, read_weights
+from headrace.checkpoints import files as checkpoints
+from headrace.checkpoints.content import read_checkpoint, read_weights
+from headrace.checkpoints.weights import export_weights, weights_hash
 from headrace.errors import StepError
 from headrace.files.damage import SEAL
 from headrace.files.layout import checkpoint_name
-from headrace.training import checkpoints
-from headrace.training.checkpointing import weights_hash
-from headrace.training.export import export_weights
-from support.training import CODE, make_context, make_recipe, make_site, train_here, write_blobs
+from support.training import blob_step, train_here, write_blobs
 
 pytestmark = pytest.mark.slow
 Found = list[dict[str, Any]]
@@ -429,21 +428,7 @@ def test_a_sharded_training_that_is_killed_goes_on(tmp_path, no_leftover_process
 
 
 def _train(folder: Path, trainer: dict[str, Any], ranks: int = 2) -> dict[str, Any]:
-    notes = folder / "notes"
-    notes.mkdir(parents=True, exist_ok=True)
-    recipe = make_recipe(
-        {
-            "code": [str(CODE)],
-            "data": {"global_batch_size": 8},
-            "model": {"_target_": "blob_models.BlobModel", "notes": str(notes)},
-            "trainer": {
-                "accelerator": "cpu",
-                "max_epochs": 1,
-                "checkpoint_every_steps": 3,
-                "monitor": "val/accuracy",
-                **trainer,
-            },
-        }
+    keys = {"max_epochs": 1, "monitor": "val/accuracy", **trainer}
+    return train_here(
+        blob_step(folder, site={"ranks": ranks}, trainer=keys), folder.parent / "dataset"
     )
-    site = make_site(folder, ranks=ranks, allowed_code=[str(CODE)])
-    return train_here(make_context(folder, recipe, site), folder.parent / "dataset")

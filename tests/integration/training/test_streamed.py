@@ -10,7 +10,7 @@ import pytest
 
 from headrace.files.manifest_file import FILE_NAME, read_manifest
 from headrace.objects.store import open_store
-from headrace.training.step import train
+from headrace.training.train_step import train
 from support.s3_servers import S3Server
 from support.shards import write_dataset
 from support.training import (

@@ -11,11 +11,11 @@ from pathlib import Path
 import psutil
 
 from headrace.batch.commands import LocalCommands
-from support.fake_queues import lsf, pbs, queue, sge
+from support.fake_queues import lsf, pbs, queue, sge, tq
 from support.waiting import wait_until
 
 _TESTS = Path(__file__).parents[2]
-_SYSTEMS = {"pbs": pbs, "sge": sge, "lsf": lsf}
+_SYSTEMS = {"pbs": pbs, "sge": sge, "lsf": lsf, "tq": tq}
 _PROGRAM = """\
 #!{python} -S
 import os, sys
@@ -23,7 +23,7 @@ sys.path.insert(0, {tests!r})
 from support.fake_queues import {system}
 if os.environ.get({silent!r}):
     sys.exit({system}.silent({name!r}))
-sys.exit({system}.{name}(sys.argv[1:]))
+sys.exit({system}.{function}(sys.argv[1:]))
 """
 
 
@@ -78,7 +78,7 @@ def _lives(process: psutil.Process) -> bool:
 
 
 def fake_queue(system: str, folder: Path) -> FakeQueue:
-    """Write the commands of a system (pbs, sge, lsf) and an empty queue into a folder."""
+    """Write the commands of a system (pbs, sge, lsf, tq) and an empty queue into a folder."""
     made = FakeQueue(folder / "queue", folder / "bin")
     made.folder.mkdir(parents=True)
     made.programs.mkdir()
@@ -90,6 +90,7 @@ def fake_queue(system: str, folder: Path) -> FakeQueue:
                 tests=str(_TESTS),
                 system=system,
                 name=name,
+                function=name.replace("-", "_"),
                 silent=queue.SILENT,
             )
         )

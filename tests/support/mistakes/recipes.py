@@ -369,7 +369,7 @@ MISTAKES = (
     ),
     Mistake(
         what="which only a recipe's file may say",
-        hint="but for numbers, true and false of callbacks and loggers",
+        hint="those of callbacks, loggers and Lightning's Trainer numbers, true and false",
         given=overrides(
             "trainer.extra.profiler=simple",
             **OUTSIDE,

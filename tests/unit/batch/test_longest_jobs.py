@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from headrace.batch.commands import Answer
-from headrace.batch.lsf import Lsf
-from headrace.batch.pbs import Pbs
-from headrace.batch.sge import Sge
 from headrace.recipe.batch import Batch
+from headrace_queues.lsf import Lsf
+from headrace_queues.pbs import Pbs
+from headrace_queues.sge import Sge
 from support.scripted_commands import ScriptedCommands
 
 PBS_QUEUES: dict[str, dict[str, Any]] = {

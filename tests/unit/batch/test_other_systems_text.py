@@ -8,16 +8,16 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from headrace.batch import lsf, pbs, sge
 from headrace.batch.commands import Answer
 from headrace.batch.jobs import JobSpec, JobState, JobStatus
 from headrace.batch.system import BatchSystem
 from headrace.clusters.lease_jobs import job_name, job_spec
+from headrace.clusters.lease_records import LeaseSpec
 from headrace.clusters.queued import backend
-from headrace.clusters.records import LeaseSpec
 from headrace.errors import AmbiguousSubmitError, BatchError
 from headrace.files.layout import LeaseFolder
 from headrace.recipe.site import Role
+from headrace_queues import lsf, pbs, sge
 from support.scripted_commands import ScriptedCommands
 
 BODY = """\

@@ -10,13 +10,13 @@ import pytest
 from headrace.batch.commands import Answer
 from headrace.batch.findings import Finding, QueueFacts, clock_s, judge_queue
 from headrace.batch.jobs import JobSpec
-from headrace.batch.lsf import Lsf, parse_queues
-from headrace.batch.pbs import Pbs
-from headrace.batch.pbs import queue_facts as pbs_queue
-from headrace.batch.sge import judge_environment, parse_fields
-from headrace.batch.sge import queue_facts as sge_queue
 from headrace.errors import BatchError
 from headrace.recipe.batch import Batch
+from headrace_queues.lsf import Lsf, parse_queues
+from headrace_queues.pbs import Pbs
+from headrace_queues.pbs import queue_facts as pbs_queue
+from headrace_queues.sge import judge_environment, parse_fields
+from headrace_queues.sge import queue_facts as sge_queue
 from support.scripted_commands import ScriptedCommands
 
 LSF_STATUS = """\

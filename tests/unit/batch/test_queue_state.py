@@ -13,9 +13,9 @@ import pytest
 from headrace.batch.commands import Answer
 from headrace.batch.jobs import JobState
 from headrace.batch.queue_state import JobRecord, job_status, look, renew
-from headrace.batch.sge import Sge
 from headrace.batch.slurm import Slurm
 from headrace.files.atomic import write_record
+from headrace_queues.sge import Sge
 from support.scripted_commands import ScriptedCommands, SmallSlurm
 
 

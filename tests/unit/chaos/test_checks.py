@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from chaos.campaign.checks import Result, differences, left_over, wrong
 from headrace.files.layout import SiteFolder
 from headrace.ledger.ledger import Ledger
-from headrace.ledger.records import RunRecord
+from headrace.ledger.rows import RunRecord
 from headrace.states import StepState
-from headrace_chaos.checks import Result, differences, left_over, wrong
 
 RESULT = Result(
     dataset="f",

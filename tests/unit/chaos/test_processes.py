@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from headrace_chaos.processes import Processes, describe, role_of, shared_memory
+from chaos.campaign.processes import Processes, describe, role_of, shared_memory
 from support.sleepers import sleeper
 from support.waiting import wait_until
 

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 
-from headrace.clusters.records import Ending, LeaseInfo, PoolRecord, Waiting
+from headrace.clusters.lease_records import Ending, LeaseInfo, PoolRecord, Waiting
 from headrace.errors import HeadraceError, StepError
 from headrace.files.atomic import write_record
 from headrace.files.layout import LeaseFolder, StepFolder
-from headrace.processes import ProcessIdentity
+from headrace.processes.identity import ProcessIdentity
 from headrace.runs.runs import Run
 from headrace.states import LeaseState, StepState
 from headrace.steps.context import append_event

@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 from headrace.ledger.ledger import open_ledger
-from headrace.processes import ProcessIdentity
+from headrace.processes.identity import ProcessIdentity
 from headrace.runs.runs import RunRequest, create_run
 from headrace.states import StepState
 from support.command_line import headrace

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import re
+import time
 from io import StringIO
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
-from headrace.cli.leases import _details, _summary
-from headrace.clusters.overview import LeaseView
-from headrace.clusters.records import AvoidedNode
+from headrace.cli.leases import _COLUMNS, _details
+from headrace.cli.listing import Listing
+from headrace.clusters.lease_records import AvoidedNode
 from headrace.files.layout import LeaseFolder
 from headrace.recipe.site import Role
 from headrace.states import EndedJob, LeaseState
+from headrace.status.lease import LeaseView
 from support.leases import lease_spec
 
 WAITS = "Slurm job 7 is pending: Resources, expected 14:05 CET"
@@ -22,14 +24,15 @@ WAITS = "Slurm job 7 is pending: Resources, expected 14:05 CET"
 
 def test_a_lease_in_a_queue_tells_what_it_waits_for():
     console = Console(file=StringIO(), width=200)
-    console.print(_summary([_view(waits_for=WAITS)]))
+    console.print(Listing.of([_view(waits_for=WAITS)], *_COLUMNS))
     assert WAITS in console.file.getvalue()
 
 
 def test_ids_and_paths_can_be_copied_from_a_narrow_terminal():
     ids = [f"mnist-20261121-20383{number}-7bd79f6b-gpu-1" for number in range(2)]
     console = Console(file=StringIO(), width=80)
-    console.print(_summary([_view(lease_id=name, why_ended="run ended") for name in ids]))
+    views = [_view(lease_id=name, why_ended="run ended") for name in ids]
+    console.print(Listing.of(views, *_COLUMNS))
     assert all(name in console.file.getvalue() for name in ids)
     folder = "/shared/a-project-with-a-long-name/" + "headrace/" * 6 + ids[0]
     spec = lease_spec(LeaseFolder(Path(folder)), Role())
@@ -59,8 +62,7 @@ def _view(**changes: Any) -> LeaseView:
         state=LeaseState.STARTING,
         nodes=2,
         nodes_here=0,
-        age_s=60.0,
-        idle_s=None,
+        created_at=time.time() - 60.0,
         num_steps=0,
         num_running=0,
         dashboard_url="",

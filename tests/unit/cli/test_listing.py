@@ -8,10 +8,10 @@ import pytest
 from rich.console import Console
 
 from headrace.cli.listing import Listing
+from headrace.execution.reap import end_run
 from headrace.files.atomic import write_record
 from headrace.ledger.ledger import open_ledger
-from headrace.processes import ProcessIdentity
-from headrace.runs.reaper import end_run
+from headrace.processes.identity import ProcessIdentity
 from headrace.runs.runs import Run
 from headrace.states import FailureClass, StepState
 from headrace.suites.records import RunningTrial, SuiteSummary

@@ -16,8 +16,8 @@ from headrace.recipe.load import BUILT_IN
 from headrace.recipe.recipe import Recipe
 from headrace.runs.runs import Run
 from headrace.states import StepState
+from headrace.status.run_details import run_page
 from headrace.steps.mailbox import StepResult
-from headrace.views.run import run_page
 from support.command_line import headrace
 from support.runs import attempt_row_of, lease_on_disk, make_run
 from support.suite_journal import added, ended, journal, make_suite, started

@@ -14,10 +14,10 @@ from rich.console import Console
 
 from headrace.cli import results
 from headrace.errors import UnknownNameError, UserError
+from headrace.execution.reap import end_run
 from headrace.files.atomic import write_record
 from headrace.files.lines import append_line
 from headrace.recipe.recipe import Recipe
-from headrace.runs.reaper import end_run
 from headrace.runs.runs import Run
 from headrace.states import StepState
 from headrace.steps.history import HistoryRow, training_file
@@ -157,7 +157,7 @@ def test_the_report_is_one_file_that_needs_nothing_else(suite: Run, tmp_path: Pa
     titles = re.findall(r"<figcaption>(.*?)</figcaption>", page)
     assert titles == [
         "val_loss of the trials as they ended",
-        "Values of the trials, best ones on top",
+        "Values of the trials",
         "Share of val_loss that comes from each key",
         "val_loss by model.act",
         "val_loss by model.lr",
@@ -217,7 +217,13 @@ def test_folds_are_told_by_number_with_their_mean_and_none_is_the_best(tmp_path:
     assert (found["best"], found["marginals"], len(found["points"][0]["folds"])) == (None, {}, 3)
     page = Path(told("--report").strip()).read_text()
     assert "Folds" in page
-    for word in ("best val_loss", "the best first", "best ones on top", "by data.fold", "so far"):
+    for word in (
+        "best val_loss",
+        "the best first",
+        "Values of the trials",
+        "by data.fold",
+        "so far",
+    ):
         assert word not in page
 
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from headrace.errors import UnknownNameError
+from headrace.execution.reap import end_run
 from headrace.files.atomic import write_record
 from headrace.ledger.ledger import open_ledger
-from headrace.runs.reaper import end_run
 from headrace.runs.runs import Run
 from headrace.states import FailureClass, StepState
 from headrace.suites.records import SuiteSummary

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from headrace.clusters.records import PoolJobView, PoolRecord
+from headrace.clusters.lease_records import PoolJobView, PoolRecord
+from headrace.execution.reap import end_run
 from headrace.files.atomic import write_record
-from headrace.processes import ProcessIdentity
-from headrace.runs.reaper import end_run
+from headrace.processes.identity import ProcessIdentity
 from headrace.states import StepState
 from support.command_line import headrace
 from support.runs import attempt_row_of, ended_owner, lease_on_disk, make_run
@@ -35,7 +35,7 @@ def test_a_run_whose_process_was_killed_is_not_shown_as_running() -> None:
     assert "running" not in told
     assert f"headrace resume {run.run_id}" in shown("runs")
     view = json.loads(shown("status", "--json"))
-    assert (view["owner_is_gone"], view["state"]) == (True, "running")
+    assert (view["is_orphan"], view["state"]) == (True, "running")
     assert shown("logs", run.run_id, "--follow") == ""  # does not wait for what never comes
 
 
@@ -45,7 +45,7 @@ def test_a_run_that_goes_on_and_one_that_has_ended_are_not_to_be_resumed() -> No
     end_run(ended, StepState.FAILED, "a test")
     for each in (run, ended):
         assert "resume" not in shown("status", each.run_id)
-        assert not json.loads(shown("status", each.run_id, "--json"))["owner_is_gone"]
+        assert not json.loads(shown("status", each.run_id, "--json"))["is_orphan"]
 
 
 def test_a_run_that_has_succeeded_is_left_as_it_is_by_resume() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from headrace.errors import UnknownNameError, UserError
-from headrace.runs.reaper import end_run
+from headrace.execution.reap import end_run
 from headrace.runs.runs import Run
 from headrace.states import StepState
 from headrace.suites.records import Control

@@ -8,15 +8,15 @@ import threading
 import pytest
 
 from headrace.errors import HeadraceError, RecipeError, UnknownNameError, UserError
+from headrace.execution.reap import end_run
 from headrace.files.atomic import write_record
 from headrace.ledger.ledger import open_ledger
-from headrace.runs.reaper import end_run
 from headrace.runs.runs import Run
 from headrace.runs.suites import has_more_to_do
 from headrace.runs.trials import note_trials
 from headrace.states import FailureClass, StepState
-from headrace.suites.records import Control, Heeded, RunningTrial, SuiteSummary
-from headrace.views.suite import suite_page
+from headrace.status.suite import suite_page
+from headrace.suites.records import CommandsApplied, Control, RunningTrial, SuiteSummary
 from support.command_line import headrace
 from support.ledger_rows import machine_row
 from support.runs import ended_owner, lease_on_disk, make_run
@@ -60,8 +60,8 @@ def suite() -> Run:
 def test_list_tells_trials_by_state_the_best_and_the_time_left(suite: Run):
     make_run()  # no suite: it is not listed
     (view,) = json.loads(shown("list", "--json"))
-    assert (view["run_id"], view["total"]) == (suite.run_id, 6)
-    assert view["counts"] == {"succeeded": 1, "failed": 1, "pruned": 1, "running": 1}
+    assert (view["run_id"], view["trials"]["total"]) == (suite.run_id, 6)
+    assert view["trials"]["counts"] == {"succeeded": 1, "failed": 1, "pruned": 1, "running": 1}
     assert (view["best"], view["best_value"], view["eta_s"]) == (1, 0.5, 90)
     told = shown("list")
     assert suite.run_id in told
@@ -89,7 +89,8 @@ def test_the_table_of_trials_fits_a_terminal_of_80_columns(suite: Run):
     from rich.console import Console
 
     from headrace.cli.suite_view import closing, live, trials_list
-    from headrace.runs.suites import objectives_of, suite_view
+    from headrace.runs.suites import objectives_of
+    from headrace.status.suite import suite_view
 
     note_trials(suite.folder)
     console = Console(width=80, record=True, force_terminal=True, color_system=None)
@@ -235,7 +236,7 @@ def test_of_a_suite_that_has_ended_more_trials_can_be_asked_for(suite: Run):
     assert f"headrace resume {suite.run_id}" in shown("retry", suite.run_id, "3")
     assert has_more_to_do(suite.folder)
     assert not has_more_to_do(suite.folder, "pack")
-    journal(suite.folder, Heeded(lines=1, retried=(3,)))
+    journal(suite.folder, CommandsApplied(lines=1, retried=(3,)))
     assert not has_more_to_do(suite.folder)
     assert f"headrace resume {suite.run_id}" in shown("add", suite.run_id, "seed=9")
     assert has_more_to_do(suite.folder)
@@ -293,7 +294,7 @@ def test_a_suite_whose_process_was_killed_is_told_and_not_watched_for_ever():
 def test_a_damaged_summary_leaves_what_the_journal_tells(suite: Run):
     suite.folder.summary.write_text("{")
     assert "2 to come" not in shown("list")
-    assert json.loads(shown("list", "--json"))[0]["counts"]["succeeded"] == 2
+    assert json.loads(shown("list", "--json"))[0]["trials"]["counts"]["succeeded"] == 2
     end_run(suite, StepState.FAILED, "a test")
     assert "does not hold a SuiteSummary" in shown("watch", suite.run_id)
 

@@ -1,4 +1,4 @@
-"""`headrace top`: open leases, what runs on them, how busy their nodes are."""
+"""`headrace lease list --watch`: open leases, what runs on them, how busy their nodes are."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from headrace.files.atomic import write_json, write_record
 from headrace.files.layout import RunFolder, StepFolder
 from headrace.files.lines import append_line
-from headrace.processes import ProcessIdentity
+from headrace.processes.identity import ProcessIdentity
 from headrace.runs.runs import Run
 from headrace.steps.history import UsageRow, usage_file
 from headrace.steps.mailbox import StepSpec
@@ -42,21 +42,24 @@ def step_on(run: Run, lease_id: str, kind: str) -> StepFolder:
 
 
 def told() -> list[dict]:
-    return json.loads(headrace("top", "--json").stdout)
+    return json.loads(headrace("lease", "list", "--watch", "--json").stdout)
 
 
 def test_without_leases_it_says_so() -> None:
     assert told() == []
-    assert headrace("top", "--once").stdout == "No open leases.\n"
+    assert headrace("lease", "list", "--watch").stdout == "No open leases.\n"
+    old = headrace("top")
+    assert old.stdout == "No open leases.\n"
+    assert old.stderr.startswith("headrace top is headrace lease list --watch now")
 
 
 def test_of_a_training_its_nodes_are_told_as_long_as_it_runs() -> None:
     run = make_run(overrides=("name=resnet-50-of-a-name-that-goes-on",))
     lease_id = lease_on_disk(run, "gpu", host=ProcessIdentity.of())
     folder = step_on(run, lease_id, "train")
-    assert (told()[0]["running"], told()[0]["nodes"]) == (["train"], [])
+    assert (told()[0]["running"], told()[0]["use"]) == (["train"], [])
     busy(run.folder, "n0", 0.1, at=time.time() - 3600)  # of an earlier lease
-    assert told()[0]["nodes"] == []
+    assert told()[0]["use"] == []
     busy(run.folder, "n0", 0.755, gpu=0.25, gpu_memory=0.125, gpu_power_w=250.4)
     shown = on_a_terminal("top", "--once").splitlines()
     assert shown[0].startswith("1 open lease, 0 of at most 1 nodes are there · ")
@@ -68,7 +71,7 @@ def test_of_a_training_its_nodes_are_told_as_long_as_it_runs() -> None:
     ]
     assert max(map(len, shown)) <= 80
     folder.exit.touch()
-    assert (told()[0]["running"], told()[0]["nodes"]) == ([], [])
+    assert (told()[0]["running"], told()[0]["use"]) == ([], [])
 
 
 def test_of_a_suite_the_nodes_of_its_trials_are_told_once_each() -> None:
@@ -81,7 +84,7 @@ def test_of_a_suite_the_nodes_of_its_trials_are_told_once_each() -> None:
         busy(suite.folder.trial(number), node, number / 10)
     write_record(suite.folder.summary, SuiteSummary(total=3, running=tuple(running)))
     (lease,) = told()
-    assert [(row["node"], row["cpu"]) for row in lease["nodes"]] == [("n0", 0.1), ("n1", 0.3)]
+    assert [(row["node"], row["cpu"]) for row in lease["use"]] == [("n0", 0.1), ("n1", 0.3)]
 
 
 def test_a_damaged_file_costs_only_what_it_tells(tmp_path: Path) -> None:
@@ -94,4 +97,4 @@ def test_a_damaged_file_costs_only_what_it_tells(tmp_path: Path) -> None:
     assert "spec.json" in damaged["damage"]
     assert whole["damage"] == ""
     lost = lease_on_disk(make_run())  # its host has gone: it holds nothing
-    assert lost not in headrace("top").stdout
+    assert lost not in headrace("lease", "list", "--watch").stdout

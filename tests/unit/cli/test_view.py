@@ -11,8 +11,9 @@ from rich.console import Console
 from headrace.cli.console import amount, duration
 from headrace.cli.view import closing, live, print_failures, remarks
 from headrace.cli.words import result_line
-from headrace.runs.overview import RunView, StepView
 from headrace.states import FailureClass, StepState
+from headrace.status.run_details import RunDetails
+from headrace.status.step import StepView
 from headrace.steps.history import RankRow, UsageRow, Use
 from headrace.steps.mailbox import Progress, StepStatus
 
@@ -32,10 +33,10 @@ FAILED = StepView(
 
 def view(
     *steps: StepView, state: StepState = StepState.FAILED, owner: str = "cli:h:1:2"
-) -> RunView:
-    return RunView(
+) -> RunDetails:
+    return RunDetails(
         run_id="digits-1", recipe="digits", site="laptop", state=state, owner=owner,
-        elapsed_s=75.0, folder="/runs/[digits-1]", steps=steps,
+        elapsed_s=75.0, created_at=1.0, folder="/runs/[digits-1]", steps=steps,
         asked=() if owner.startswith("airflow") else ("run", "my recipe.yaml", "--site", "laptop"),
     )  # fmt: skip
 
@@ -198,7 +199,7 @@ def test_the_live_table_shows_progress_rate_and_time_left():
         lambda console: console.print(live(view(running, waiting, state=StepState.RUNNING))),
         width=160,
     )
-    for part in ("running (2)", "30/120 steps epoch 1/4 [x]", "2.5 steps/s", "12.0 s", "36.0 s"):
+    for part in ("running (2)", "epoch 1/4 [x] · 2.5 steps/s · 25 % · 36 s left", "12.0 s"):
         assert part in text
     assert "waiting" in text
 
@@ -216,7 +217,7 @@ def test_nothing_of_a_run_is_cut_at_80_columns():
     text = printed(lambda console: console.print(live(run.model_copy(update=known))), width=80)
     shown = re.sub(r"\s", "", text)
     assert "…" not in text
-    for whole in (name, f"{name}onlaptop", metric, "1234steps/s", "100:00:00", "running(12)"):
+    for whole in (name, f"{name}onlaptop", metric, "1.23e+03steps/s", "100.0hleft", "running(12)"):
         assert whole in shown, whole
     assert f"Daskdashboardhttp://{name}:8787/status" in shown
 

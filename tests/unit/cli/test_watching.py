@@ -13,9 +13,9 @@ from headrace.cli import watching
 from headrace.cli.console import open_console
 from headrace.cli.watching import Counts, Watching
 from headrace.ledger.ledger import open_ledger
-from headrace.runs.overview import StepView
-from headrace.runs.suites import suite_view
 from headrace.states import StepState
+from headrace.status.step import StepView
+from headrace.status.suite import suite_view
 from support.suite_journal import added, ended, journal, make_suite, started
 
 WHY = "Rank 1 died\n  and more"
@@ -33,7 +33,7 @@ def test_why_an_attempt_ended_is_told_with_the_next_one(monkeypatch: pytest.Monk
         train(StepState.FAILED, 2, WHY),
     ]
     views = iter([view(step, state=StepState.RUNNING) for step in seen])
-    monkeypatch.setattr(watching, "overview", lambda _: next(views))
+    monkeypatch.setattr(watching, "run_details", lambda _: next(views))
     monkeypatch.setattr(watching, "REFRESH_S", 0.0)
     console = open_console()
     console.file = io.StringIO()
@@ -59,7 +59,7 @@ def test_of_a_suite_its_own_table_is_shown_once_its_trials_begin(
     tried = [StepView(name="suite", state=StepState.RUNNING, attempt=1)]
     views = iter([view(*ran), view(*ran, *tried), view(*ran, *tried), view(*ran, *tried)])
     known = {"run_id": suite.run_id, "state": StepState.RUNNING}
-    monkeypatch.setattr(watching, "overview", lambda _: next(views).model_copy(update=known))
+    monkeypatch.setattr(watching, "run_details", lambda _: next(views).model_copy(update=known))
     monkeypatch.setattr(watching, "REFRESH_S", 0.0)
     monkeypatch.setattr(watching, "EVERY_S", 0.0)
     console = Console(file=io.StringIO(), width=80, force_terminal=is_terminal, color_system=None)

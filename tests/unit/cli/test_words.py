@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from headrace.cli.words import result_line
-from headrace.runs.overview import StepView
 from headrace.states import StepState
+from headrace.status.step import StepView
 
 
 @pytest.mark.parametrize(

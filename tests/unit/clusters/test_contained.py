@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from headrace.clusters import worker
-from headrace.clusters.records import LeaseSpec
+from headrace.clusters.lease_records import LeaseSpec
 from headrace.clusters.worker import ContainedNode
 from headrace.errors import LeaseError
 from headrace.files.atomic import write_record, write_text

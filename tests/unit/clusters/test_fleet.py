@@ -12,12 +12,11 @@ import psutil
 import pytest
 from distributed import Client, Future
 
-from headrace.clusters import cancellable_call, client
+from headrace.clusters import cancellable_call, lease_client
 from headrace.clusters import fleet as fleet_module
-from headrace.clusters import nodes as nodes_module
 from headrace.clusters.cancellable_call import wanted
-from headrace.clusters.fleet import Fleet, Node
-from headrace.clusters.nodes import now_done
+from headrace.clusters.fleet import Fleet, now_done
+from headrace.clusters.node_calls import Node
 from headrace.errors import LeaseError, LeaseLostError, StepCancelledError, WorkerLostError
 from headrace.files.layout import LeaseFolder, SiteFolder
 from headrace.recipe.site import Role
@@ -34,7 +33,7 @@ def lease(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LeaseFolder]:
         patch.setenv("DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL", "1s")
         folder = opened(site, Role(kind="gang", nodes=2, threads_per_node=2, idle_stop=3600))
     yield folder
-    client.end(folder)
+    lease_client.end(folder)
 
 
 @pytest.fixture
@@ -70,12 +69,12 @@ def test_a_result_that_goes_with_its_worker_is_not_waited_for(
 ) -> None:
     """Dask would wait for the node to compute it again, which has gone."""
     node = _answering(fleet)[0]
-    pid = fleet.call(node, os.getpid)
+    pid, original = fleet.call(node, os.getpid), fleet_module.results_of
 
     def results_of(client: Client, futures: list[Future]) -> dict[Future, Any]:
         psutil.Process(pid).kill()
         wait_until(lambda: futures[0].status != "finished", 60, "Dask to miss the result")
-        return nodes_module.results_of(client, futures)
+        return original(client, futures)
 
     monkeypatch.setattr(fleet_module, "results_of", results_of)
     with pytest.raises(WorkerLostError, match="died"):
@@ -147,10 +146,12 @@ def test_workers_that_go_one_after_the_other_are_one_loss_of_an_item(
     """As when nodes are preempted together: the item is not given to the one that goes next."""
     pids = {fleet.call(node, os.getpid) for node in _answering(fleet)}
 
+    original = fleet_module.settle
+
     def settle(check: Any) -> None:  # on a busy machine the second one takes longer to go
         wait_until(lambda: not any(map(psutil.pid_exists, pids)), 60, "both workers to go")
         _answering(fleet)  # so their scheduler has seen it
-        nodes_module.settle(check)
+        original(check)
 
     monkeypatch.setattr("headrace.clusters.fleet.settle", settle)
     (tmp_path / "pids").write_text(" ".join(map(str, pids)))

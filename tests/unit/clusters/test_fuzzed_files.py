@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.clusters import client
-from headrace.clusters.lease_status import last_heartbeat
-from headrace.clusters.records import LeaseSpec
+from headrace.clusters import lease_client
+from headrace.clusters.lease_records import LeaseSpec
+from headrace.clusters.lease_state import last_heartbeat
 from headrace.errors import HeadraceError
 from headrace.files.atomic import write_record
 from headrace.files.layout import LeaseFolder
@@ -58,10 +58,16 @@ def test_readers_of_a_lease(name: str, content: bytes):
     with TemporaryDirectory() as folder:
         lease = lease_in(folder)
         getattr(lease, name).write_bytes(content)
-        for call in (client.why_ended, client.info, client.bad_nodes, client.waiting_for,
-                     client.is_refused, last_heartbeat):  # fmt: skip
+        for call in (
+            lease_client.why_ended,
+            lease_client.info,
+            lease_client.bad_nodes,
+            lease_client.waiting_for,
+            lease_client.is_refused,
+            last_heartbeat,
+        ):
             only_named_errors(lambda call=call: call(lease))
-        only_named_errors(lambda: client.state(lease, 20.0))
+        only_named_errors(lambda: lease_client.state(lease, 20.0))
 
 
 @pytest.mark.parametrize("name", ["spec", "status", "result", "exit", "cancel"])

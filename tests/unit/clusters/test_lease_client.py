@@ -8,11 +8,9 @@ from pathlib import Path
 import pytest
 
 from headrace.batch.jobs import JobView
-from headrace.clusters import client
+from headrace.clusters import lease_client
 from headrace.clusters.backends import backend
-from headrace.clusters.lease_status import LeaseStatus, decide, write_heartbeat
-from headrace.clusters.lifetime import BY_SIGNAL
-from headrace.clusters.records import (
+from headrace.clusters.lease_records import (
     Ending,
     HostRecord,
     LeaseInfo,
@@ -21,11 +19,13 @@ from headrace.clusters.records import (
     PoolRecord,
     Waiting,
 )
+from headrace.clusters.lease_state import LeaseStatus, decide, write_heartbeat
+from headrace.clusters.lifetime import BY_SIGNAL
 from headrace.clusters.scheduler import make_keys
 from headrace.errors import LeaseError, SiteError, UnknownNameError
 from headrace.files.atomic import write_record, write_text
 from headrace.files.layout import LeaseFolder, SiteFolder
-from headrace.processes import ProcessIdentity
+from headrace.processes.identity import ProcessIdentity
 from headrace.recipe.site import Role
 from headrace.states import FailureClass, LeaseState
 
@@ -119,11 +119,11 @@ def _dead() -> ProcessIdentity:
 
 
 def test_life_of_a_lease_in_files(folder: LeaseFolder) -> None:
-    assert client.state(folder, 20) is LeaseState.STARTING
+    assert lease_client.state(folder, 20) is LeaseState.STARTING
     write_record(folder.host, HostRecord(process=ProcessIdentity.of()))
     write_heartbeat(folder)
-    assert client.state(folder, 20) is LeaseState.STARTING
-    assert client.info(folder) is None
+    assert lease_client.state(folder, 20) is LeaseState.STARTING
+    assert lease_client.info(folder) is None
     info = LeaseInfo(
         lease_id=folder.lease_id,
         backend="local",
@@ -134,12 +134,12 @@ def test_life_of_a_lease_in_files(folder: LeaseFolder) -> None:
         ready_at=time.time(),
     )
     write_record(folder.info, info)
-    assert client.state(folder, 20) is LeaseState.READY
-    assert client.info(folder) == info
-    assert client.why_ended(folder) == ""
+    assert lease_client.state(folder, 20) is LeaseState.READY
+    assert lease_client.info(folder) == info
+    assert lease_client.why_ended(folder) == ""
     write_record(folder.closed, _CLOSED)
-    assert client.state(folder, 20) is LeaseState.CLOSED
-    assert client.why_ended(folder) == "done"
+    assert lease_client.state(folder, 20) is LeaseState.CLOSED
+    assert lease_client.why_ended(folder) == "done"
 
 
 def test_a_lease_without_a_job_waits_as_long_as_somebody_asks_for_it(tmp_path: Path) -> None:
@@ -147,24 +147,24 @@ def test_a_lease_without_a_job_waits_as_long_as_somebody_asks_for_it(tmp_path: P
     role = Role(backend="slurm", kind="gang")
     write_record(lease.spec, _spec(lease).model_copy(update={"role": role}))
     write_record(lease.waiting, Waiting(reason="site limit of 2 jobs"))
-    assert client.waiting_for(lease) == "site limit of 2 jobs"
+    assert lease_client.waiting_for(lease) == "site limit of 2 jobs"
     write_record(lease.waiting, Waiting(reason="site limit of 2 jobs", at=time.time() - 3600))
-    assert client.waiting_for(lease) == ""
+    assert lease_client.waiting_for(lease) == ""
     pool = PoolRecord(waits_for="Slurm job 7 is pending", starts_at=99.0)
     write_record(lease.pool, pool)
-    assert client.waiting_for(lease) == pool.waits_for
+    assert lease_client.waiting_for(lease) == pool.waits_for
     node = PoolJobView(node="node-0", job_id="6", stage="busy", why="")
     write_record(lease.pool, pool.model_copy(update={"jobs": (node,)}))
-    assert client.waiting_for(lease) == ""
-    assert client.wait_of(lease, for_more=True) == (pool.waits_for, 99.0)
+    assert lease_client.waiting_for(lease) == ""
+    assert lease_client.wait_of(lease, for_more=True) == (pool.waits_for, 99.0)
 
 
 def test_an_old_heartbeat_is_a_loss(folder: LeaseFolder) -> None:
     write_record(folder.host, HostRecord(process=ProcessIdentity.of()))
     _beat_ago(folder, 60)
-    assert client.state(folder, 20) is LeaseState.LOST
-    assert client.state(folder, 120) is LeaseState.STARTING
-    assert "no heartbeat for 60 s" in client.why_ended(folder)
+    assert lease_client.state(folder, 20) is LeaseState.LOST
+    assert lease_client.state(folder, 120) is LeaseState.STARTING
+    assert "no heartbeat for 60 s" in lease_client.why_ended(folder)
 
 
 def test_a_host_here_is_not_lost_when_the_clock_is_set_or_the_machine_has_slept(
@@ -173,36 +173,36 @@ def test_a_host_here_is_not_lost_when_the_clock_is_set_or_the_machine_has_slept(
     """A laptop that is opened again shows an hour between two heartbeats, in which nothing ran."""
     write_record(folder.host, HostRecord(process=ProcessIdentity.of()))
     write_text(folder.heartbeat, f"{time.time() - 3600} {time.monotonic()}\n")
-    assert client.state(folder, 20) is LeaseState.STARTING
-    assert client.why_ended(folder) == ""
+    assert lease_client.state(folder, 20) is LeaseState.STARTING
+    assert lease_client.why_ended(folder) == ""
 
 
 def test_a_host_on_another_machine_is_judged_by_its_heartbeat(folder: LeaseFolder) -> None:
     there = ProcessIdentity(host="another-machine", pid=1, started_s=0.0)
     write_record(folder.host, HostRecord(process=there))
     write_heartbeat(folder)
-    assert client.state(folder, 20) is LeaseState.STARTING
+    assert lease_client.state(folder, 20) is LeaseState.STARTING
     _beat_ago(folder, 21)
-    assert client.state(folder, 20) is LeaseState.LOST
+    assert lease_client.state(folder, 20) is LeaseState.LOST
 
 
 def test_a_dead_host_is_a_loss_at_once(folder: LeaseFolder) -> None:
     """A recycled pid is not taken for the host either: the start time is compared."""
     write_record(folder.host, HostRecord(process=_dead()))
     write_heartbeat(folder)
-    assert client.state(folder, 20) is LeaseState.LOST
-    assert "died" in client.why_ended(folder)
+    assert lease_client.state(folder, 20) is LeaseState.LOST
+    assert "died" in lease_client.why_ended(folder)
     mine = ProcessIdentity.of()
     recycled = mine.model_copy(update={"started_s": mine.started_s - 100})
     write_record(folder.host, HostRecord(process=recycled))
-    assert client.state(folder, 20) is LeaseState.LOST
+    assert lease_client.state(folder, 20) is LeaseState.LOST
 
 
 def test_end_of_a_lost_lease_keeps_the_reason(folder: LeaseFolder) -> None:
     write_record(folder.host, HostRecord(process=_dead()))
-    client.end(folder, grace_s=60)
-    assert client.state(folder, 20) is LeaseState.LOST
-    assert "died" in client.why_ended(folder)
+    lease_client.end(folder, grace_s=60)
+    assert lease_client.state(folder, 20) is LeaseState.LOST
+    assert "died" in lease_client.why_ended(folder)
 
 
 def test_the_end_removes_what_killed_processes_were_writing(folder: LeaseFolder) -> None:
@@ -213,7 +213,7 @@ def test_the_end_removes_what_killed_processes_were_writing(folder: LeaseFolder)
     others = [folder.step(1).path / ".cancel.0123456789ab", parts / ".hidden"]
     for path in (*killed, *others):
         path.touch()
-    client.end(folder)
+    lease_client.end(folder)
     assert [path.exists() for path in killed] == [False, False]
     assert [path.exists() for path in others] == [True, True]
 
@@ -240,7 +240,7 @@ def test_an_end_waits_for_the_host_to_be_gone(folder: LeaseFolder) -> None:
     with subprocess.Popen(command) as child:
         write_record(folder.host, HostRecord(process=ProcessIdentity.of(child.pid)))
         write_heartbeat(folder)
-        client.end(folder, grace_s=60)
+        lease_client.end(folder, grace_s=60)
         assert (folder.path / "last").exists()
 
 
@@ -255,33 +255,33 @@ def test_an_end_waits_for_the_host_to_be_gone(folder: LeaseFolder) -> None:
 def test_the_queue_tells_why_a_lease_ended_that_nobody_asked_to(
     folder: LeaseFolder, state: LeaseState, reason: str, told: str
 ) -> None:
-    assert not client.ended_by_itself(folder)
+    assert not lease_client.ended_by_itself(folder)
     write_record(folder.cause, _GONE)
     write_record(folder.closed, Ending(state=state, reason=reason))
-    assert client.ended_by_itself(folder) == (told == "preempted")
-    assert client.why_ended(folder) == told
+    assert lease_client.ended_by_itself(folder) == (told == "preempted")
+    assert lease_client.why_ended(folder) == told
 
 
 def test_a_lease_that_never_was(tmp_path: Path) -> None:
     lease = SiteFolder(tmp_path).lease("demo-gpu-9")
-    assert client.state(lease, 20) is LeaseState.LOST
-    assert "never started" in client.why_ended(lease)
+    assert lease_client.state(lease, 20) is LeaseState.LOST
+    assert "never started" in lease_client.why_ended(lease)
     with pytest.raises(UnknownNameError, match="no lease 'demo-gpu-9'"):
-        client.spec(lease)
+        lease_client.spec(lease)
 
 
 def test_a_lease_ended_before_it_was_started_is_never_started(tmp_path: Path) -> None:
     """A slow caller must not open machines that the reaper has already written off."""
     lease = SiteFolder(tmp_path).lease("demo-gpu-1")
-    client.end(lease)
-    client.start(lease, _spec(lease))
+    lease_client.end(lease)
+    lease_client.start(lease, _spec(lease))
     assert not lease.host.exists()
-    assert client.state(lease, 20) is LeaseState.LOST
+    assert lease_client.state(lease, 20) is LeaseState.LOST
 
 
 def test_the_first_reason_to_close_stays(folder: LeaseFolder) -> None:
-    client.request_close(folder, "first")
-    client.request_close(folder, "second")
+    lease_client.request_close(folder, "first")
+    lease_client.request_close(folder, "second")
     assert folder.close.read_text() == "first"
 
 
@@ -289,7 +289,7 @@ def test_a_host_that_cannot_start_is_told(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(sys, "executable", "/bin/false")
     lease = SiteFolder(tmp_path).lease("demo-gpu-1")
     with pytest.raises(LeaseError, match=r"did not start .exit code 1.*\n.*host.log"):
-        client.start(lease, _spec(lease))
+        lease_client.start(lease, _spec(lease))
 
 
 def test_unknown_backend_names_the_valid_ones() -> None:
@@ -300,7 +300,7 @@ def test_unknown_backend_names_the_valid_ones() -> None:
 def test_control_side_loads_no_heavy_library() -> None:
     """Airflow parses what imports this."""
     code = (
-        "import sys, headrace.clusters.client, headrace.clusters.records, "
+        "import sys, headrace.clusters.lease_client, headrace.clusters.lease_records, "
         "headrace.clusters.overview, headrace.clusters.local\n"
         "print([m for m in ('dask', 'distributed', 'torch', 'h5py', 'numpy') if m in sys.modules])"
     )

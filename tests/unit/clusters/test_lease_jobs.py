@@ -11,10 +11,7 @@ from distributed.core import Status
 
 from headrace.batch import submission_gate
 from headrace.batch.jobs import JobSpec
-from headrace.batch.lsf import Lsf
-from headrace.batch.pbs import Pbs
 from headrace.batch.queue_state import JobRecord, intent_of
-from headrace.batch.sge import Sge
 from headrace.batch.slurm import Slurm
 from headrace.batch.submission_gate import SubmissionGate
 from headrace.clusters.lease_jobs import (
@@ -27,10 +24,13 @@ from headrace.clusters.lease_jobs import (
     node_job,
     record_file,
 )
-from headrace.clusters.pool import PoolJob
+from headrace.clusters.pool_job import PoolJob
 from headrace.errors import BatchError
 from headrace.files.layout import LeaseFolder
 from headrace.recipe.site import Role
+from headrace_queues.lsf import Lsf
+from headrace_queues.pbs import Pbs
+from headrace_queues.sge import Sge
 from support.leases import lease_spec
 from support.pool_nodes import pool_job
 from support.scripted_commands import Answer, ScriptedCommands

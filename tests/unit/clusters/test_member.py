@@ -12,7 +12,7 @@ import pytest
 
 from headrace.clusters import member, worker
 from headrace.clusters.gang import GangCluster
-from headrace.clusters.records import BadNodes
+from headrace.clusters.lease_records import BadNodes
 from headrace.errors import LeaseError
 from headrace.files.atomic import read_record
 from headrace.files.layout import LeaseFolder

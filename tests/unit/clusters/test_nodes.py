@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from headrace.clusters import nodes
+from headrace.clusters import fleet as fleet_module
 from headrace.clusters.fleet import Fleet
-from headrace.clusters.records import LeaseSpec
+from headrace.clusters.lease_records import LeaseSpec
 from headrace.clusters.scheduler import SLOT, WAITS, worker_options
 from headrace.errors import LeaseError
 from headrace.recipe.site import Role
@@ -44,14 +44,16 @@ def worker(name: str, number: int, status: str = "running") -> tuple[str, str, s
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """A clock that goes on only while somebody waits; its last entry is the time."""
     passed = [0.0]
-    monkeypatch.setattr(nodes.time, "monotonic", lambda: passed[-1])
-    monkeypatch.setattr(nodes.time, "sleep", lambda seconds: passed.append(passed[-1] + seconds))
+    monkeypatch.setattr(fleet_module.time, "monotonic", lambda: passed[-1])
+    monkeypatch.setattr(
+        fleet_module.time, "sleep", lambda seconds: passed.append(passed[-1] + seconds)
+    )
     return passed
 
 
 def test_nodes_come_in_the_order_of_their_numbers():
     client = Connected(worker("node-10", 1), worker("node-9", 2), worker("node-1", 3, "closing"))
-    found = nodes.present(client)
+    found = fleet_module.present(client)
     assert [(each.name, each.host, each.index) for each in found] == [
         ("node-9", "10.0.0.2", 0),
         ("node-10", "10.0.0.1", 1),
@@ -63,25 +65,27 @@ def test_nodes_come_in_the_order_of_their_numbers():
 def test_nodes_that_do_not_come_in_time(clock: list[float]):
     checks: list[float] = []
     with pytest.raises(LeaseError, match="1 of 2 nodes of lease demo-1 were there after 7 s"):
-        nodes.arrived(Connected(worker("a", 1)), SPEC, 2, 7.0, lambda: checks.append(clock[-1]))
+        fleet_module.arrived(
+            Connected(worker("a", 1)), SPEC, 2, 7.0, lambda: checks.append(clock[-1])
+        )
     assert 7.0 < clock[-1] < 8.0
     assert len(checks) == len(clock)
-    assert len(nodes.arrived(Connected(worker("a", 1)), SPEC, 1, 7.0, lambda: None)) == 1
+    assert len(fleet_module.arrived(Connected(worker("a", 1)), SPEC, 1, 7.0, lambda: None)) == 1
 
 
 @pytest.mark.parametrize("queue_counts", [False, True])
 def test_time_in_a_queue_does_not_count_unless_it_is_said(clock: list[float], queue_counts: bool):
     client = Connected(waits_for="Slurm job 7 is pending: Resources")
-    assert nodes.waits_for(client) == "Slurm job 7 is pending: Resources"
+    assert fleet_module.waits_for(client) == "Slurm job 7 is pending: Resources"
 
     def check() -> None:
         if clock[-1] > 100.0:
             client.scheduler.task_metadata.clear()
 
     with pytest.raises(LeaseError, match="0 of 1"):
-        nodes.arrived(client, SPEC, 1, 7.0, check, queue_counts)
+        fleet_module.arrived(client, SPEC, 1, 7.0, check, queue_counts)
     assert (clock[-1] > 105.0) != queue_counts
-    assert nodes.waits_for(Connected()) == ""
+    assert fleet_module.waits_for(Connected()) == ""
 
 
 @pytest.mark.parametrize("threads", [1, 3])

@@ -3,62 +3,22 @@
 from __future__ import annotations
 
 import logging
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from headrace.clusters import client
-from headrace.clusters.lease_status import write_heartbeat
-from headrace.clusters.overview import leftovers, reap, view, views
-from headrace.clusters.records import (
+from headrace.clusters import lease_client
+from headrace.clusters.lease_records import (
     Ending,
-    HostRecord,
-    LeaseInfo,
     LeaseSpec,
-    PoolJobView,
-    PoolRecord,
 )
+from headrace.clusters.overview import leftovers, reap
 from headrace.errors import SilentError
 from headrace.files.atomic import write_record, write_text
 from headrace.files.layout import LeaseFolder, SiteFolder
-from headrace.processes import ProcessIdentity
 from headrace.recipe.site import Role
 from headrace.states import LeaseState
-from support.leases import lease_spec
-
-
-def test_a_ready_lease_tells_its_dashboard_and_since_when_it_has_nothing_to_do(
-    tmp_path: Path,
-) -> None:
-    folder = SiteFolder(tmp_path).lease("demo-1")
-    write_record(folder.spec, lease_spec(folder, Role()))
-    assert (view(folder).state, view(folder).dashboard_url) == (LeaseState.STARTING, "")
-    assert view(folder).nodes_here == 0
-    host, url = ProcessIdentity.of(), "http://127.0.0.1:2"
-    write_record(folder.host, HostRecord(process=host))
-    write_heartbeat(folder)
-    info = LeaseInfo(
-        lease_id=folder.lease_id, backend="local", host=host, scheduler_address="",
-        dashboard_url=url, nodes=1, ready_at=time.time() - 60,
-    )  # fmt: skip
-    write_record(folder.info, info)
-    seen = view(folder)
-    assert (seen.state, seen.dashboard_url, seen.num_running) == (LeaseState.READY, url, 0)
-    assert (seen.nodes_here, seen.nodes) == (1, 1)
-    assert seen.idle_s is not None
-    assert 60 <= seen.idle_s < 3600
-    write_text(folder.step(1).spec, "{}")
-    seen = view(folder)
-    assert (seen.num_steps, seen.num_running, seen.idle_s) == (1, 1, None)
-    jobs = [
-        PoolJobView(node=f"node-{number}", job_id=str(number), stage=stage, why="")
-        for number, stage in enumerate(("busy", "idle", "starting", "queued", "leaving"))
-    ]
-    write_record(folder.pool, PoolRecord(jobs=tuple(jobs)))
-    assert view(folder).nodes_here == 2
-
 
 _DONE = Ending(state=LeaseState.CLOSED, reason="done")
 
@@ -87,7 +47,7 @@ def test_a_lease_that_nobody_can_read_keeps_no_other_from_being_ended(
     caplog.set_level(logging.WARNING)
     write_text(site.lease("b").spec, '{"lease_id": "b", "a field of tomorrow": 1}')
     assert [each.folder.lease_id for each in reap(site)] == ["c"]
-    assert client.state(site.lease("c"), 20) is LeaseState.LOST
+    assert lease_client.state(site.lease("c"), 20) is LeaseState.LOST
     assert site.lease("c").closed.exists()
     assert "Lease b is passed over" in caplog.text
     assert leftovers(site) == ()
@@ -108,26 +68,18 @@ def test_a_lease_whose_batch_system_is_silent_keeps_no_other_from_being_ended(
 ) -> None:
     """pains 22: it is ended another time."""
     _lease(site, "b", heartbeat="1.0 1.0")
-    end = client.end
+    end = lease_client.end
 
     def silent_about_b(folder: LeaseFolder, *given: Any) -> None:
         if folder.lease_id == "b":
             raise SilentError("EC2 says 503: no")
         end(folder, *given)
 
-    monkeypatch.setattr(client, "end", silent_about_b)
+    monkeypatch.setattr(lease_client, "end", silent_about_b)
     assert [each.folder.lease_id for each in reap(site)] == ["c"]
     assert "Lease b is looked at again later: EC2 says 503: no" in caplog.text
-    monkeypatch.setattr(client, "end", end)
+    monkeypatch.setattr(lease_client, "end", end)
     assert [each.folder.lease_id for each in reap(site)] == ["b"]
-
-
-def test_a_lease_that_nobody_can_read_keeps_no_other_from_being_listed(
-    site: SiteFolder, caplog: pytest.LogCaptureFixture
-) -> None:
-    write_text(site.lease("b").spec, '{"lease_id": "b", "a field of tomorrow": 1}')
-    assert [each.lease_id for each in views(site, ended=True)] == ["c"]
-    assert "Lease b is passed over" in caplog.text
 
 
 def test_what_has_ended_is_not_looked_at_again(

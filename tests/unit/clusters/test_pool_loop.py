@@ -14,9 +14,9 @@ from headrace.batch.slurm import Slurm
 from headrace.batch.submission_gate import SubmissionGate
 from headrace.clusters import pool_loop
 from headrace.clusters.lease_jobs import NodeRequest, job_spec, node_job
-from headrace.clusters.pool import PoolJob
+from headrace.clusters.lease_records import PoolRecord
+from headrace.clusters.pool_job import PoolJob
 from headrace.clusters.pool_loop import PoolLoop
-from headrace.clusters.records import PoolRecord
 from headrace.files.layout import SiteFolder
 from headrace.recipe.site import Role
 from support.leases import lease_spec

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from headrace.clusters import preflight
+from headrace.clusters.lease_records import BadNodes, LeaseSpec
 from headrace.clusters.preflight import Check, NodeReport
-from headrace.clusters.records import BadNodes, LeaseSpec
 from headrace.errors import LeaseError
 from headrace.files.atomic import read_record, write_record, write_text
 from headrace.files.layout import LeaseFolder, SiteFolder

@@ -15,7 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.data.dataset import Reading, reading_of
-from headrace.data.module import DataSettings, HeadraceDataModule
+from headrace.data.loaders import DataSettings
+from headrace.data.module import HeadraceDataModule
 from headrace.data.targets import Allowed
 from headrace.errors import DataError, StepError, UserCodeError, UserError
 from headrace.files.manifest import FieldInfo, Manifest, ShardInfo

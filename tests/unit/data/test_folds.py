@@ -5,7 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from headrace.data.module import DataSettings, HeadraceDataModule
+from headrace.data.loaders import DataSettings
+from headrace.data.module import HeadraceDataModule
 from headrace.errors import ManifestError
 from headrace.files.manifest_file import write_manifest
 from headrace.recipe.recipe import DataSpec

@@ -19,7 +19,8 @@ import numpy as np
 import pytest
 import torch
 
-from headrace.data.module import DataSettings, HeadraceDataModule
+from headrace.data.loaders import DataSettings
+from headrace.data.module import HeadraceDataModule
 from headrace.data.streaming import shards_held
 from headrace.files.manifest import Manifest
 from headrace.files.manifest_file import read_manifest

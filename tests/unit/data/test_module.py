@@ -8,7 +8,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from headrace.data.module import DataSettings, HeadraceDataModule
+from headrace.data.loaders import DataSettings
+from headrace.data.module import HeadraceDataModule
 from headrace.data.transforms import AddNoise, Normalize
 from headrace.recipe.recipe import DataSpec
 from support.training import write_blobs

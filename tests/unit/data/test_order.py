@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from headrace.data.order import EachOnceOrder, TrainOrder
 from headrace.data.sampling import epoch_order
 from headrace.errors import UserError
-from headrace.recipe.gang import check_global_batch
+from headrace.recipe.gang_size import check_global_batch
 
 
 @given(st.integers(0, 500), st.integers(0, 2**32 - 1), st.integers(0, 50))

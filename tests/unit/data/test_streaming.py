@@ -16,7 +16,8 @@ import torch
 from tests.support.waiting import wait_until
 
 from headrace.data.dataset import SampleDataset
-from headrace.data.module import DataSettings, HeadraceDataModule
+from headrace.data.loaders import DataSettings
+from headrace.data.module import HeadraceDataModule
 from headrace.data.order import FIRST_WINDOW, EachOnceOrder, needed_first
 from headrace.data.streaming import Needs, ReadAhead, shards_held
 from headrace.errors import ShardError, UserError

@@ -14,8 +14,8 @@ import torch
 
 from headrace.errors import ShardError
 from headrace.evaluation import predict
-from headrace.evaluation.parts import Part, read_part
-from headrace.evaluation.plan import Job, ShardTask
+from headrace.evaluation.evaluation_plan import Job, ShardTask
+from headrace.evaluation.merge import Part, read_part
 from headrace.evaluation.predictor import Predictor
 from headrace.examples.digits_model import DigitsClassifier
 from headrace.files.atomic import write_record

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from headrace.errors import DataError, ManifestError, RecipeError
-from headrace.evaluation.plan import ShardTask, plan, read_inputs, trained_in
+from headrace.evaluation.evaluation_plan import ShardTask, plan, read_inputs, trained_in
 from headrace.files.layout import RunFolder
 from headrace.files.manifest import FieldInfo, Manifest, ShardInfo
 from headrace.recipe.evaluate import EvaluateSpec

@@ -6,7 +6,7 @@ import torch
 from pyarrow import parquet
 
 from headrace.errors import StepError
-from headrace.evaluation.parts import (
+from headrace.evaluation.merge import (
     Part,
     joined,
     merge,

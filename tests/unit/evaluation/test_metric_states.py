@@ -16,9 +16,9 @@ from torchmetrics.text import Perplexity, WordErrorRate
 
 from headrace.data.targets import Allowed
 from headrace.errors import TargetError, UserCodeError
-from headrace.evaluation.outputs import update
-from headrace.evaluation.own_metrics import make_metrics, own_values
-from headrace.evaluation.states import check_mergeable, merged, state_of
+from headrace.evaluation.batch_outputs import update
+from headrace.evaluation.merge import check_mergeable, merged, state_of
+from headrace.evaluation.own_results import make_metrics, own_values
 from headrace.recipe.evaluate import EvaluateSpec
 
 NUM_SAMPLES = 24

@@ -1,7 +1,6 @@
 """The model's side: weights, shapes, errors of user code."""
 
 import datetime
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +10,7 @@ import torch
 from lightning.pytorch import LightningModule
 from torchmetrics.segmentation import MeanIoU
 
-from headrace.data.checkpoint_content import read_checkpoint
+from headrace.checkpoints.content import read_checkpoint
 from headrace.data.dataset import OwnDataset, Reading
 from headrace.errors import (
     MemoryExhaustedError,
@@ -22,7 +21,7 @@ from headrace.errors import (
     UserCodeError,
     UserError,
 )
-from headrace.evaluation.own_metrics import own_values
+from headrace.evaluation.own_results import own_values
 from headrace.evaluation.predictor import Predictor, choose_device, load_model
 from headrace.recipe.evaluate import EvaluateSpec
 from headrace.recipe.recipe import Recipe
@@ -184,11 +183,6 @@ def test_without_labels_the_model_tells_what_is_right(tmp_path):
     assert found == pytest.approx({"iou": float(whole)})
 
 
-def test_results_of_a_task_of_ones_own_are_named(tmp_path):
-    with pytest.raises(UserCodeError, match="gave list"):
-        predictor(tmp_path, lambda batch: [1], "custom").predict(0, 4)
-
-
 @pytest.mark.parametrize(
     ("answer", "task", "words"),
     [
@@ -198,6 +192,7 @@ def test_results_of_a_task_of_ones_own_are_named(tmp_path):
         (lambda batch: {"scores": 1}, "multiclass", "gave dict"),
         (lambda batch: {"preds": 1}, "multiclass", "gave int"),
         (two_scores, "regression", r"gave \(4, 2\), .* \(4,\)"),
+        (lambda batch: [1], "custom", "gave list"),
     ],
 )
 def test_wrong_shapes_are_explained(tmp_path, answer, task, words):
@@ -205,28 +200,27 @@ def test_wrong_shapes_are_explained(tmp_path, answer, task, words):
         predictor(tmp_path, answer, task).predict(0, 8)
 
 
-def test_model_that_raises_keeps_its_trace(tmp_path):
+def raising(error):
     def answer(batch):
-        raise ZeroDivisionError("of my own")
+        raise error
 
-    with pytest.raises(UserCodeError, match="ZeroDivisionError: of my own") as error:
-        predictor(tmp_path, answer).predict(8, 4)
-    assert "in answer" in error.value.trace
-    assert error.value.where == "samples 8 and following"
+    return answer
 
 
-def test_model_that_calls_sys_exit_is_named(tmp_path):
-    with pytest.raises(UserCodeError, match="predict_step raised SystemExit: 0") as error:
-        predictor(tmp_path, lambda _: sys.exit(0)).predict(8, 4)
-    assert "in predict_step" in error.value.trace
-
-
-def test_accelerator_memory_is_told_apart(tmp_path):
-    def answer(batch):
-        raise torch.cuda.OutOfMemoryError("tried to allocate 9 GiB")
-
-    with pytest.raises(MemoryExhaustedError, match=r"evaluate\.batch_size"):
-        predictor(tmp_path, answer).predict(0, 4)
+@pytest.mark.parametrize(
+    ("error", "kind", "words"),
+    [
+        (ZeroDivisionError("of my own"), UserCodeError, "ZeroDivisionError: of my own"),
+        (SystemExit(0), UserCodeError, "predict_step raised SystemExit: 0"),
+        (torch.cuda.OutOfMemoryError("9 GiB"), MemoryExhaustedError, r"evaluate\.batch_size"),
+    ],
+)
+def test_what_a_model_raises_is_named_with_its_samples(tmp_path, error, kind, words):
+    with pytest.raises(kind, match=words) as told:
+        predictor(tmp_path, raising(error)).predict(8, 4)
+    if kind is UserCodeError:
+        assert "in answer" in told.value.trace
+        assert told.value.where == "samples 8 and following"
 
 
 def test_weights_come_from_the_checkpoint(tmp_path, code, site):
@@ -244,19 +238,17 @@ def test_weights_that_do_not_fit(tmp_path, code, site, state):
         load_model(recipe(code), site, tmp_path / "a.ckpt")
 
 
-def test_only_allowed_modules_are_made(tmp_path, code, site):
-    with pytest.raises(TargetError, match=r"does not allow the target 'os\.getcwd'"):
-        load_model(recipe(code, "os.getcwd"), site, tmp_path / "a.ckpt")
-
-
-def test_model_must_be_a_lightning_module(tmp_path, code, site):
-    with pytest.raises(TargetError, match="'model' gave a int, not a LightningModule"):
-        load_model(recipe(code, "predictor_user_code.plain"), site, tmp_path / "a.ckpt")
-
-
-def test_recipe_without_model(tmp_path, code, site):
-    made = recipe(code).model_copy(update={"model": None})
-    with pytest.raises(RecipeError, match="evaluate: null"):
+@pytest.mark.parametrize(
+    ("target", "error", "words"),
+    [
+        ("os.getcwd", TargetError, r"does not allow the target 'os\.getcwd'"),
+        ("predictor_user_code.plain", TargetError, "'model' gave a int, not a LightningModule"),
+        (None, RecipeError, "evaluate: null"),
+    ],
+)
+def test_what_is_no_model_is_refused(tmp_path, code, site, target, error, words):
+    made = recipe(code, target) if target else recipe(code).model_copy(update={"model": None})
+    with pytest.raises(error, match=words):
         load_model(made, site, tmp_path / "a.ckpt")
 
 
@@ -270,19 +262,18 @@ def test_python_objects_in_a_checkpoint_are_read_only_where_that_is_allowed(tmp_
 
 
 def test_bad_checkpoints_are_told_apart(tmp_path):
-    with pytest.raises(StepError, match="is missing"):
-        read_checkpoint(tmp_path / "none.ckpt")
-    (tmp_path / "bad.ckpt").write_bytes(b"no checkpoint")
-    with pytest.raises(StepError, match="is damaged"):
-        read_checkpoint(tmp_path / "bad.ckpt")
-    torch.save({"state_dict": {}}, tmp_path / "cut.ckpt")
-    content = (tmp_path / "cut.ckpt").read_bytes()
-    (tmp_path / "cut.ckpt").write_bytes(content[: len(content) // 2])
-    with pytest.raises(StepError, match="is damaged"):
-        read_checkpoint(tmp_path / "cut.ckpt")
+    whole = tmp_path / "whole.ckpt"
+    torch.save({"state_dict": {}}, whole)
+    content = whole.read_bytes()
     torch.save([1], tmp_path / "list.ckpt")
-    with pytest.raises(StepError, match="no checkpoint of Lightning"):
-        read_checkpoint(tmp_path / "list.ckpt")
+    (tmp_path / "bad.ckpt").write_bytes(b"no checkpoint")
+    (tmp_path / "cut.ckpt").write_bytes(content[: len(content) // 2])
+    for name, words in (
+        ("none", "is missing"), ("bad", "is damaged"), ("cut", "is damaged"),
+        ("list", "no checkpoint of Lightning"),
+    ):  # fmt: skip
+        with pytest.raises(StepError, match=words):
+            read_checkpoint(tmp_path / f"{name}.ckpt")
 
 
 def test_device():

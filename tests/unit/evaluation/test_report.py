@@ -9,15 +9,18 @@ import pytest
 from PIL import Image
 
 from headrace.evaluation import figures
-from headrace.evaluation.conclude import cards, sample_ids
-from headrace.evaluation.drawing import png
+from headrace.evaluation.evaluation_plan import shortfalls
 from headrace.evaluation.figures import classification_figures, confusion_matrix
-from headrace.evaluation.judge import classification_mistakes, confused_pairs, judge
 from headrace.evaluation.metrics import Predictions, classification_result
-from headrace.evaluation.pictures import picture, to_png, to_waveform
-from headrace.evaluation.plan import shortfalls
-from headrace.evaluation.report import Report, render
+from headrace.evaluation.results import (
+    judge,
+    picture,
+    to_png,
+    to_waveform,
+)
+from headrace.evaluation.write_report import cards, sample_ids
 from headrace.recipe.evaluate import EvaluateSpec
+from headrace.report.html import Report, png, render
 from headrace.shards.dataset import ShardedDataset
 from support.shards import write_dataset
 
@@ -75,25 +78,16 @@ class Resources(HTMLParser):
         assert self.open.pop() == tag
 
 
-def test_report_is_self_contained(dataset):
+def test_report_is_self_contained_escaped_and_tells_what_is_missed(dataset):
     html = as_html(dataset)
     parser = Resources()
     parser.feed(html)
     assert parser.open == []
     assert len(parser.found) > 4
     assert all(value.startswith("data:image/png;base64,") for value in parser.found)
-    assert not re.search(r"https?:|@import|url\(|<script|<link", html)
-
-
-def test_report_escapes_what_comes_from_data(dataset):
-    html = as_html(dataset)
-    assert "<cow>" not in html
+    assert not re.search(r"https?:|@import|url\(|<script|<link|<cow>", html)
     assert "&lt;cow&gt;" in html
     assert "folder/&lt;" in html
-
-
-def test_report_tells_what_is_missed(dataset):
-    html = as_html(dataset)
     assert re.search(r'class="bad">accuracy is 0\.\d+, at least 0.99 was asked for', html)
     assert 'class="card bad"' in html
 
@@ -110,6 +104,14 @@ def test_figures_are_pictures_and_the_same_each_time():
         assert content == again[title]
 
 
+def test_a_model_that_is_always_right_and_one_sample_have_pictures_too():
+    for count in (1, 6):
+        label = np.arange(count) % 2
+        given = Predictions(np.arange(count), label, np.eye(2)[label] * 1.0005)
+        figures = classification_figures(classification_result(given, ("a", "b")), label)
+        assert len(figures) == 4
+
+
 def test_of_many_classes_the_matrix_shows_those_confused_most(monkeypatch):
     """A thousand, of which 30 and 31, 500 and 7 are taken for each other."""
     confusion = np.diag(np.full(1000, 50))
@@ -123,8 +125,8 @@ def test_of_many_classes_the_matrix_shows_those_confused_most(monkeypatch):
     assert {"class 7", "class 30", "class 31", "class 500"} < set(names)
     assert len(names) == 25
     assert drawn[0].get_title() == "25 of 1000 classes, those confused most"
-    counts = [text.get_text() for text in drawn[0].texts]
-    assert sorted(counts) == ["50"] * 25 + ["9"] * 2
+    shares = [text.get_text() for text in drawn[0].texts if text.get_visible()]
+    assert sorted(shares) == ["0.15"] * 2 + ["0.85"] * 2 + ["1.00"] * 23
 
 
 def test_of_many_classes_the_table_shows_the_hardest_and_folds_the_others(dataset):
@@ -151,24 +153,19 @@ def test_regression_report(dataset):
             assert image.format == "PNG"
 
 
-def test_mistakes_are_the_most_confident_ones():
+def test_mistakes_are_the_most_confident_ones_and_pairs_the_most_confused(dataset):
     result = classification_result(predictions(), NAMES)
-    mistakes = classification_mistakes(predictions(), result)
-    weights = [each.weight for each in mistakes]
-    assert weights == sorted(weights, reverse=True)
     wrong = result.predicted != predictions().label
-    assert weights[0] == result.probabilities.max(1)[wrong].max()
-    assert len(mistakes) == min(20, wrong.sum())
-    assert all(each.true != each.predicted for each in mistakes)
-
-
-def test_confused_pairs_worst_first():
-    result = classification_result(predictions(), NAMES)
-    pairs = confused_pairs(result)
-    counts = [pair.num_samples for pair in pairs]
+    _, pairs, mistakes = judge(predictions(), dataset, sample_ids(dataset), EvaluateSpec()).tables
+    weights = [float(row[4]) for row in mistakes.rows]
+    assert weights == sorted(weights, reverse=True)
+    assert weights[0] == pytest.approx(result.probabilities.max(1)[wrong].max(), abs=1e-4)
+    assert len(weights) == min(20, wrong.sum())
+    assert all(row[2] != row[3] for row in mistakes.rows)
+    counts = [int(row[2]) for row in pairs.rows]
     assert counts == sorted(counts, reverse=True)
-    assert sum(counts) == (result.predicted != predictions().label).sum()
-    assert pairs[0].share == pairs[0].num_samples / 30
+    assert sum(counts) == wrong.sum()
+    assert pairs.rows[0][3] == f"{counts[0] / 30:.1%}"
 
 
 def test_mistakes_carry_source_and_picture(dataset):

@@ -12,9 +12,9 @@ import torch
 from lightning.pytorch import LightningModule
 
 from headrace.errors import ShardError, StepError
-from headrace.evaluation.conclude import sample_ids, split_on_node
-from headrace.evaluation.parts import Part
+from headrace.evaluation.merge import Part
 from headrace.evaluation.predictor import Predictor
+from headrace.evaluation.write_report import sample_ids, split_on_node
 from headrace.files.manifest import Manifest
 from headrace.objects.store import LocalStore
 from headrace.recipe.evaluate import EvaluateSpec

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from headrace.evaluation import watch as watching
-from headrace.evaluation.watch import watch
+from headrace.evaluation import evaluate_step
+from headrace.evaluation.evaluate_step import watch
 from headrace.files.layout import RunFolder, checkpoint_name
 from headrace.files.lines import append_line
 from headrace.steps.context import StepContext
@@ -19,7 +19,7 @@ from support.training import make_context, make_recipe, make_site
 
 @pytest.fixture
 def context(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StepContext:
-    monkeypatch.setattr(watching, "_LOOK_S", 0.01)
+    monkeypatch.setattr(evaluate_step, "_WATCH_S", 0.01)
     evaluate = {"split": "val", "also_splits": ["test"], "also_checkpoints": [7]}
     recipe = make_recipe({"model": {"_target_": "torch.nn.Identity"}, "evaluate": evaluate})
     return make_context(tmp_path, recipe, make_site(tmp_path), run="watching")

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
-from sqlalchemy import MetaData, Table, insert, inspect, text
+from sqlalchemy import inspect, text
 
 from headrace.ledger import migrations
 from headrace.ledger.columns import Row
 from headrace.ledger.database import Database
 from headrace.ledger.ledger import Ledger
-from headrace.ledger.records import REVISION, REVISION_TABLE
-from support.ledger_rows import lease_row, machine_row, run_row
+from headrace.ledger.rows import REVISION, REVISION_TABLE
 
 
 def test_the_newest_migration_gives_the_revision_of_the_tables():
@@ -29,24 +27,6 @@ def test_migrations_from_nothing_give_the_tables(tmp_path: Path):
             session.connection(), opts={"version_table": REVISION_TABLE}
         )
         assert compare_metadata(context, Row.metadata) == []
-
-
-def test_a_ledger_of_the_first_revision_keeps_its_leases(tmp_path: Path):
-    url = f"sqlite:///{tmp_path}/ledger.db"
-    database = Database(url)
-    with database.write() as session:
-        migrations.upgrade(session.connection(), "0001")
-        session.add(run_row())
-        session.flush()
-        old = Table("headrace_leases", MetaData(), autoload_with=session.connection())
-        values = asdict(lease_row()) | {"state": "starting", "job_ids": "[]"}
-        del values["lost_nodes"], values["owner"]
-        session.execute(insert(old).values(values))
-    ledger = Ledger.open(url)
-    assert ledger.summary().revision == REVISION
-    assert ledger.leases() == (lease_row(),)
-    ledger.put_machines([machine_row()])
-    assert ledger.machines() == (machine_row(),)
 
 
 def test_a_migration_that_was_killed_half_way_leaves_nothing(tmp_path: Path):

@@ -16,12 +16,12 @@ from pyarrow import parquet
 from headrace.data.dataset import SampleReader
 from headrace.entry_points import load_group
 from headrace.errors import RecipeError, UserError
-from headrace.evaluation.pictures import picture
+from headrace.evaluation.results import picture
 from headrace.fields.field_kind import kind_named, kinds
 from headrace.files.manifest_file import read_manifest
 from headrace.packing.step import pack
 from headrace.shards.dataset import ShardedDataset
-from headrace.views.samples import SampleQuestion, read_sample
+from headrace_pages.samples import SampleQuestion, read_sample
 from support.sources import ROOT
 
 PAGE = (ROOT / "docs" / "how-to" / "extend.md").read_text()

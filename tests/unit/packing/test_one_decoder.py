@@ -20,8 +20,8 @@ from headrace.files.manifest import FieldInfo, Manifest, ShardInfo
 from headrace.files.manifest_file import read_manifest
 from headrace.packing.step import pack
 from headrace.shards.dataset import ShardedDataset
-from headrace.views.samples import FieldOfSample, SampleQuestion, read_sample
 from headrace_bench.shards import ShardWriter
+from headrace_pages.samples import FieldOfSample, SampleQuestion, read_sample
 from support.shards import write_identified
 
 NOISE = np.random.default_rng(0).integers(0, 256, (9, 7, 3), dtype=np.uint8)

@@ -6,11 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from headrace.probes.limits import Cpu, cpu_of, cpu_peak, gpu_peak
-from headrace.probes.memory import _LOOPS, _num_words
-from headrace.probes.network import has_gpus, link_gb_per_s
-from headrace.probes.records import ProbeOptions
-from headrace.probes.requests import Request
+from headrace_probes.limits import Cpu, cpu_of, cpu_peak, gpu_peak
+from headrace_probes.memory import _LOOPS, _num_words
+from headrace_probes.network import has_gpus, link_gb_per_s
+from headrace_probes.probe_records import ProbeOptions, Request
 
 SERVER = Cpu(model="a server", cores=8, hertz=2.5e9, flags=frozenset({"avx2", "avx512f"}))
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.probes.records import Measurement
-from headrace.probes.statistics import compared, efficiency, spread_of, summaries
+from headrace_probes.probe_records import Measurement
+from headrace_probes.statistics import compared, efficiency, spread_of, summaries
 
 FIVE = (10.0, 11.0, 12.0, 13.0, 14.0)
 

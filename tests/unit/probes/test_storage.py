@@ -8,42 +8,40 @@ from pathlib import Path
 import pytest
 
 from headrace.errors import StepError
-from headrace.probes import fio
-from headrace.probes.on_node import NodeJob, _targets
-from headrace.probes.records import ProbeOptions
-from headrace.probes.requests import Request, Target
-from headrace.probes.storage import measure
 from headrace.recipe.site import Tier
+from headrace_probes.on_node import NodeJob, _targets
+from headrace_probes.probe_records import ProbeOptions, Request, Target
+from headrace_probes.storage import fio_command, measure, rate_of
 
 REAL = (Path(__file__).parent / "fio-3.33.json").read_text()
 """What fio 3.33 printed of random reads, less its tables; a line of a warning is put before it."""
 
 
 def test_rates_are_read_from_what_fio_prints():
-    assert fio.rate_of(REAL, "randread") == pytest.approx(11636.363636)
-    assert fio.rate_of(REAL, "read") == 47662545
-    assert fio.rate_of(REAL, "write") == 0
+    assert rate_of(REAL, "randread") == pytest.approx(11636.363636)
+    assert rate_of(REAL, "read") == 47662545
+    assert rate_of(REAL, "write") == 0
 
 
 @pytest.mark.parametrize("output", ["", "fio: no such engine", '{"jobs": []}', '{"jobs": [{}]}'])
 def test_what_is_no_output_of_fio_is_told(output):
     with pytest.raises(StepError, match="fio's output cannot be read"):
-        fio.rate_of(output, "read")
+        rate_of(output, "read")
 
 
 def test_an_error_of_fio_is_told():
     failed = json.loads(REAL[REAL.index("{") :])
     failed["jobs"][0]["error"] = 28
     with pytest.raises(StepError, match="error 28"):
-        fio.rate_of(json.dumps(failed), "read")
+        rate_of(json.dumps(failed), "read")
 
 
 def test_fio_is_asked_for_bounded_work():
-    words = fio.command("randread", "/scratch/x", 2**30, 4, direct=True)
+    words = fio_command("randread", "/scratch/x", 2**30, 4, direct=True)
     for word in ("--size=1073741824", "--numjobs=4", "--direct=1", "--runtime=3",
                  "--io_size=67108864", "--directory=/scratch/x"):  # fmt: skip
         assert word in words
-    assert "--end_fsync=1" in fio.command("write", "/scratch/x", 2**30, 1, direct=False)
+    assert "--end_fsync=1" in fio_command("write", "/scratch/x", 2**30, 1, direct=False)
 
 
 def request_of(folder: Path) -> Request:

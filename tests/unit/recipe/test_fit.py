@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from headrace.errors import RecipeError, TargetError
-from headrace.recipe import arguments
-from headrace.recipe.arguments import check_loggers
-from headrace.recipe.fit import check_training
+from headrace.recipe import target_arguments
+from headrace.recipe.fit import check_training, opened
 from headrace.recipe.load import load_recipe, load_site, parse
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Role
+from headrace.recipe.target_arguments import check_loggers
 
 
 def recipe_of(dataset: dict[str, Any], **changes: Any) -> Recipe:
@@ -77,9 +77,12 @@ def test_a_class_that_the_model_has_not_is_refused(tmp_path) -> None:
         check_training(recipe_of({}, **keys, trainer=wrong), site)
 
 
+OTHER_LOGGER = {"_target_": "lightning.pytorch.loggers.CSVLogger"}
+
+
 def with_logger(kind: str) -> Recipe:
     target = {"_target_": f"lightning.pytorch.loggers.{kind}"}
-    return recipe_of({}, trainer={"loggers": [{"_target_": "my.Logger"}, target]})
+    return recipe_of({}, trainer={"loggers": [OTHER_LOGGER, target]})
 
 
 @pytest.mark.parametrize(
@@ -94,7 +97,7 @@ def test_a_logger_without_its_package_is_refused_where_the_nodes_are_as_here(
     monkeypatch: pytest.MonkeyPatch, kind: str, package: str, installed: str
 ) -> None:
     there: set[str] = set()
-    monkeypatch.setattr(arguments, "find_spec", lambda name: name in there or None)
+    monkeypatch.setattr(target_arguments, "find_spec", lambda name: name in there or None)
     with pytest.raises(TargetError) as caught:
         check_loggers(with_logger(kind), Role())
     assert f"trainer.loggers[1]: {kind} needs {package}, which is not" in caught.value.what
@@ -102,22 +105,11 @@ def test_a_logger_without_its_package_is_refused_where_the_nodes_are_as_here(
     assert "pip install" in caught.value.hint
     other = {"backend": "slurm", "batch": {"modules": ["python/3.13"]}}
     check_loggers(with_logger(kind), Role.model_validate(other))
+    with pytest.raises(TargetError, match=f"{kind} needs {package}"):
+        check_training(with_logger(kind), opened(load_site("laptop"), is_from_terminal=True))
+    check_loggers(with_logger("CSVLogger"), Role())
     there.add(installed)
     check_loggers(with_logger(kind), Role())
-
-
-def test_loggers_that_need_no_package_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(arguments, "find_spec", lambda _: None)
-    check_loggers(with_logger("CSVLogger"), Role())
-
-
-def test_a_missing_logger_is_refused_with_the_rest_of_the_training(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(arguments, "find_spec", lambda _: None)
-    logger = {"loggers": [{"_target_": "lightning.pytorch.loggers.TensorBoardLogger"}]}
-    with pytest.raises(TargetError, match="TensorBoardLogger needs tensorboard"):
-        check_training(recipe_of({}, trainer=logger), load_site("laptop"))
 
 
 DETECTION = "torchmetrics.detection"
@@ -139,17 +131,17 @@ def test_metrics_of_detection_without_their_packages_are_told_with_the_extra(
     monkeypatch: pytest.MonkeyPatch, target: str, there: tuple[str, ...], lacking: str
 ) -> None:
     """Not once training is over; nodes with packages of their own may have them."""
-    monkeypatch.setattr(arguments, "find_spec", lambda name: name in there or None)
+    monkeypatch.setattr(target_arguments, "find_spec", lambda name: name in there or None)
     evaluate = {"task": "custom", "metrics": {"map": {"_target_": target}}}
     recipe = recipe_of({}, evaluate=evaluate)
     with pytest.raises(TargetError, match=rf"metrics\.map: \w+ needs {lacking}") as caught:
-        arguments.check_metrics(recipe, Role())
+        target_arguments.check_metrics(recipe, Role())
     assert "pip install 'headrace[detection]'" in caught.value.hint
     other = {"backend": "slurm", "batch": {"modules": ["python/3.13"]}}
-    arguments.check_metrics(recipe, Role.model_validate(other))
-    monkeypatch.setattr(arguments, "find_spec", lambda name: name)
-    arguments.check_metrics(recipe, Role())
+    target_arguments.check_metrics(recipe, Role.model_validate(other))
+    monkeypatch.setattr(target_arguments, "find_spec", lambda name: name)
+    target_arguments.check_metrics(recipe, Role())
     metrics = {"map": {"_target_": target, "iou_type": "segm"}}
     masks = recipe_of({}, evaluate={"task": "custom", "metrics": metrics})
     with pytest.raises(TargetError, match="of masks keeps other things than tensors"):
-        arguments.check_metrics(masks, Role())
+        target_arguments.check_metrics(masks, Role())

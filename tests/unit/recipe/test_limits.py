@@ -12,8 +12,8 @@ from headrace.recipe.load import load_recipe, load_site
 from headrace.recipe.overrides import check_size
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.schema import json_schema
-from headrace.suites import sweep_words
-from headrace.suites.space import domain_of, read_words
+from headrace.suites import values as sweep_values
+from headrace.suites.values import domain_of, read_words
 
 FREE = {"DataSpec.pad", "EvaluateSpec.checkpoint", "EvaluateSpec.also_checkpoints"}
 """Padding may be NaN or infinite; checkpoints have their bounds in words."""
@@ -86,7 +86,7 @@ def test_overrides_are_limited_in_all(overrides, words):
     with pytest.raises(RecipeError, match=words):
         check_size(overrides)
     with pytest.raises(RecipeError, match=words):
-        sweep_words.parse(overrides)
+        sweep_values.parse(overrides)
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_overrides_are_limited_in_all(overrides, words):
     ids=str.__len__,
 )  # fmt: skip
 def test_words_of_a_sweep_that_no_one_can_count_are_refused(words):
-    for read in (lambda: sweep_words.parse([f"model.x={words}"]), lambda: read_words("x", words)):
+    for read in (lambda: sweep_values.parse([f"model.x={words}"]), lambda: read_words("x", words)):
         with suppress(RecipeError):
             read()
     with pytest.raises(RecipeError) as caught:
@@ -105,8 +105,8 @@ def test_words_of_a_sweep_that_no_one_can_count_are_refused(words):
 
 
 def test_a_sweep_of_many_seeds_is_still_asked_for_in_few_words():
-    _, update = sweep_words.parse(["seed=range(0,3000)"])
-    recipe = load_recipe("digits", sweep_words.as_overrides(update))
+    _, update = sweep_values.parse(["seed=range(0,3000)"])
+    recipe = load_recipe("digits", sweep_values.as_overrides(update))
     assert recipe.suite is not None
     assert len(recipe.suite.seeds) == 3000
 

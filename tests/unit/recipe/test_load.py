@@ -8,6 +8,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from headrace.errors import RecipeError, SiteError
+from headrace.recipe.interpolation import with_environment
 from headrace.recipe.load import (
     available,
     load_recipe,
@@ -16,7 +17,6 @@ from headrace.recipe.load import (
     recipe_from,
     settled,
     source_of,
-    with_environment,
 )
 from headrace.recipe.site import Site
 
@@ -150,6 +150,8 @@ OWN = ("dataset=null", "model=null", "evaluate=null", "train.script=mine.py")
         (["tainer.max_epochs=3"], ["unknown key 'tainer'", "Did you mean 'trainer'"]),
         (["dataset.soruce=x"], ["unknown key 'dataset.soruce'", "Did you mean 'source'"]),
         (["trainer.max_epochs=many"], ["trainer.max_epochs", "integer", "'many'"]),
+        (["seed=many"], ["mine.yaml with seed=many: seed: ", "(got 'many')"]),
+        (["trainer.extra.devices=2"], ["sets devices, ", "(devices: write train.ranks_per_node)"]),
         (["trainer.max_epochs=0"], ["trainer.max_epochs: give an integer (≥ 1"]),
         (["trainer.val_every_epochs=0"], ["trainer.val_every_epochs: give an integer (≥ 1"]),
         (["train.timeout=soon"], ["'soon' is no duration", "90s, 30min"]),
@@ -268,6 +270,9 @@ def test_missing_and_broken_files(recipe_file, tmp_path):
         load_recipe(recipe_file("- 1\n- 2\n"))
     with pytest.raises(RecipeError, match=r"cannot be read.*NOT_SET_ANYWHERE"):
         load_recipe(recipe_file(MINIMAL.replace("/somewhere", "${oc.env:NOT_SET_ANYWHERE}")))
+    (tmp_path / "mine.yaml").write_bytes(b"name: \xff\xfe")
+    with pytest.raises(RecipeError, match=r"mine\.yaml is no text in UTF-8"):
+        load_recipe(str(tmp_path / "mine.yaml"))
 
 
 def test_search_path_comes_first(tmp_path, monkeypatch):
@@ -282,24 +287,12 @@ def test_recipes_survive_a_round_trip_through_json():
     assert type(recipe).model_validate_json(recipe.model_dump_json(by_alias=True)) == recipe
 
 
-def test_a_wrong_value_names_the_overrides_beside_the_file(recipe_file):
-    with pytest.raises(RecipeError, match=r"mine\.yaml with seed=many: seed: .* \(got 'many'\)"):
-        load_recipe(recipe_file(), ["seed=many"])
-
-
 @pytest.mark.parametrize(
     "override", ["a..b=3", ".=3", "trainer.=3", "=3", "seed", "+a", "~", "+=3"]
 )
 def test_an_override_without_a_whole_key_is_refused(recipe_file, override):
     with pytest.raises(RecipeError, match="not of the form key=value"):
         load_recipe(recipe_file(), [override])
-
-
-def test_a_file_that_is_no_text_is_refused(tmp_path):
-    path = tmp_path / "mine.yaml"
-    path.write_bytes(b"name: \xff\xfe")
-    with pytest.raises(RecipeError, match=r"mine\.yaml is no text in UTF-8"):
-        load_recipe(str(path))
 
 
 def test_two_tiers_of_one_name_are_refused(tmp_path):
@@ -313,13 +306,6 @@ def test_two_tiers_of_one_name_are_refused(tmp_path):
         load_site(str(path))
 
 
-def test_arguments_of_the_trainer_that_headrace_sets_are_refused_at_once():
-    with pytest.raises(
-        RecipeError, match=r"sets devices, .*\(devices: write train.ranks_per_node\)"
-    ):
-        load_recipe("digits", ["trainer.extra.devices=2"])
-
-
 @pytest.mark.parametrize(
     ("override", "hint"),
     [
@@ -331,12 +317,17 @@ def test_arguments_of_the_trainer_that_headrace_sets_are_refused_at_once():
         ("trainer.num_nodes=2", "set by headrace: write train.nodes."),
         ("data.check_val_every_n_epoch=2", "set by headrace: write trainer.val_every_epochs."),
         ("trainer.use_distributed_sampler=true", "headrace shares the samples out itself."),
+        ("train.max_epochs=3", "Did you mean 'trainer.max_epochs'? Valid here: args, "),
+        ("nodes=2", "Did you mean 'train.nodes' or 'roles.*.nodes' of the site? Valid here: "),
+        ("stage.budget=3", "'suite.budget' or 'tiers.*.budget' of the site or 'limits.budget' of"),
+        ("stage.shufle_window=2", "Did you mean 'data.shuffle_window'? Valid here: "),
+        ("trainer.max_epoch=3", "Did you mean 'max_epochs'? Valid: "),
     ],
 )
-def test_arguments_of_lightnings_trainer_are_told_where_they_belong(override, hint):
+def test_a_key_in_the_wrong_section_or_of_lightning_is_told_where_it_belongs(override, hint):
     with pytest.raises(RecipeError, match="unknown key") as caught:
         load_recipe("digits", [override])
-    assert caught.value.hint.endswith(hint)
+    assert hint in caught.value.hint
 
 
 def test_what_only_lightning_knows_is_passed_on():
@@ -349,26 +340,6 @@ def test_what_only_lightning_knows_is_passed_on():
         load_recipe("digits", [*extra, "trainer.limit_train_batches=4"])
     with pytest.raises(RecipeError, match=r"precision: write trainer\.precision"):
         load_recipe("digits", ["trainer.extra.precision=16-mixed"])
-
-
-@pytest.mark.parametrize(
-    ("override", "hint"),
-    [
-        ("train.max_epochs=3", "Did you mean 'trainer.max_epochs'? Valid here: args, "),
-        ("nodes=2", "Did you mean 'train.nodes' or 'roles.*.nodes' of the site? Valid here: "),
-        (
-            "stage.budget=3",
-            "Did you mean 'suite.budget' or 'tiers.*.budget' of the site or 'limits.budget' of the "
-            "site? ",
-        ),
-        ("stage.shufle_window=2", "Did you mean 'data.shuffle_window'? Valid here: "),
-        ("trainer.max_epoch=3", "Did you mean 'max_epochs'? Valid: "),
-    ],
-)
-def test_a_key_in_the_wrong_section_is_told_where_it_belongs(override, hint):
-    with pytest.raises(RecipeError) as caught:
-        load_recipe("digits", [override])
-    assert caught.value.hint.startswith(hint)
 
 
 @pytest.mark.parametrize(

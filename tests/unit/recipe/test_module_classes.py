@@ -9,9 +9,9 @@ import pytest
 
 from headrace.errors import TargetError
 from headrace.recipe.load import parse
-from headrace.recipe.module_classes import check_module_classes
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Role
+from headrace.recipe.target_arguments import check_module_classes
 
 MODEL = "from lightning.pytorch import LightningModule\nfrom parts.blocks import Block\n"
 BLOCKS = "from torch import nn\nclass Block(nn.Module): ...\n"

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from headrace.clusters.records import Ending, LeaseInfo
+from headrace.clusters.lease_records import Ending, LeaseInfo
+from headrace.execution.reap import adopt
 from headrace.files.atomic import write_record
 from headrace.files.layout import SiteFolder
 from headrace.ledger.ledger import open_ledger
-from headrace.processes import ProcessIdentity
-from headrace.runs.reaper import adopt
+from headrace.processes.identity import ProcessIdentity
 from headrace.states import LeaseState, StepState
 from headrace.steps import mailbox
 from headrace.steps.mailbox import StepResult, StepSpec

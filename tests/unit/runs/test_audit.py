@@ -8,14 +8,14 @@ import socket
 import pytest
 
 from headrace.errors import AccessError, StepError, UserError
+from headrace.execution.end_run import ask_to_stop
+from headrace.execution.reap import end_run
+from headrace.execution.resume import take_over_changed, take_over_run
 from headrace.ledger.ledger import open_ledger
-from headrace.recipe.accounts import account
+from headrace.recipe.unix_accounts import account
 from headrace.runs import audit
 from headrace.runs.audit import AIRFLOW, Actor
 from headrace.runs.provenance import process_owner
-from headrace.runs.reaper import end_run
-from headrace.runs.resuming import take_over_changed, take_over_run
-from headrace.runs.stopping import ask_to_stop
 from headrace.states import LeaseState, StepState
 from support.access import write_site
 from support.command_line import headrace

@@ -16,20 +16,21 @@ import yaml
 
 from headrace.batch.ec2_meter import Ec2Meter
 from headrace.batch.machines import Machine
-from headrace.clusters import client
+from headrace.clusters import lease_client
 from headrace.errors import BatchError, BudgetError, UserError
+from headrace.execution import reap as reaper
+from headrace.execution.reap import reap
 from headrace.files.atomic import write_record
 from headrace.files.lines import read_lines
+from headrace.leases.end_leases import settle
+from headrace.leases.run_leases import acquire
 from headrace.ledger.ledger import open_ledger
-from headrace.processes import ProcessIdentity
+from headrace.processes.identity import ProcessIdentity
 from headrace.recipe.load import BUILT_IN, load_site
 from headrace.recipe.suite import SuiteSpec
-from headrace.runs import budget, reaper
+from headrace.runs import budget
 from headrace.runs.costs import most_cost, run_cost
-from headrace.runs.leases import acquire
-from headrace.runs.reaper import reap
 from headrace.runs.runs import Run
-from headrace.runs.settling import settle
 from headrace.suites.records import Control, RunningTrial, SuiteSummary
 from support.ledger_rows import machine_row, usage_row
 from support.runs import lease_on_disk, make_run
@@ -66,9 +67,11 @@ def machines(monkeypatch: pytest.MonkeyPatch) -> list[Machine]:
     """What EC2 tells of any lease; no host is started, and EC2 itself never asked."""
     found: list[Machine] = []
     monkeypatch.setattr(Ec2Meter, "machines", lambda _self, _name: tuple(found))
-    monkeypatch.setattr(client, "start", lambda *_: None)
+    monkeypatch.setattr(lease_client, "start", lambda *_: None)
     monkeypatch.setattr(reaper, "known_places", lambda: SimpleNamespace(roles=()))
-    monkeypatch.setattr(client, "end", lambda folder, **_: client.request_close(folder, "ended"))
+    monkeypatch.setattr(
+        lease_client, "end", lambda folder, **_: lease_client.request_close(folder, "ended")
+    )
     return found
 
 

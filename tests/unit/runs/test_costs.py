@@ -9,7 +9,7 @@ import pytest
 
 from headrace.cli.words import cost_words, money
 from headrace.ledger.ledger import open_ledger
-from headrace.ledger.records import MachineRecord
+from headrace.ledger.rows import MachineRecord
 from headrace.runs.costs import billed_s, cost_of, run_cost, start_split
 from support.ledger_rows import lease_row, machine_row, run_row
 
@@ -87,7 +87,7 @@ def test_what_has_not_ended_costs_until_now_and_what_is_unknown_is_told():
     cost = cost_of(rows, 1800.0)
     assert (cost.usd, cost.unpriced, cost.estimated) == (1.0, 1, 1)
     assert [line.usd for line in cost.lines] == [1.0, None]
-    assert [money(cost), money(cost_of(rows[1:], 9.0)), money(None)] == ["$1.00+?", "?", "?"]
+    assert [money(cost), money(cost_of(rows[1:], 9.0)), money(None)] == ["$1.00+?", "?", ""]
     assert cost_words(cost).splitlines() == [
         "$1.00 for 0.52 hours, and what 1 machines cost whose price is not known, "
         "the end of 1 machines is an estimate",

@@ -11,13 +11,13 @@ import pytest
 from headrace.errors import ManifestError, RecipeError, StepError, UnknownNameError
 from headrace.files.layout import kept_name
 from headrace.ledger.ledger import open_ledger
-from headrace.ledger.records import AttemptRecord
+from headrace.ledger.rows import AttemptRecord
 from headrace.recipe.load import load_recipe
 from headrace.runs.flow import of_run, steps_of
 from headrace.runs.minding import tell
-from headrace.runs.overview import overview
 from headrace.runs.runs import Run, finish_run
 from headrace.states import StepState
+from headrace.status.run_details import run_details
 from support.runs import ended_owner, lease_on_disk, make_run
 from support.shards import write_dataset
 
@@ -80,7 +80,7 @@ def test_it_is_one_step_on_the_dataset_of_the_other_run(trained: Run) -> None:
     assert (step.name, step.kind, step.role) == ("evaluate", "evaluate", "cpu")
     assert run.recipe.seed == 3
     asked = ("evaluate", trained.run_id, "train.role=cpu", "seed=3", "--site", "laptop", "--watch")
-    assert overview(run.run_id).asked == asked
+    assert run_details(run.run_id).asked == asked
 
 
 def test_what_cannot_be_evaluated_is_told_before_anything_starts(trained: Run) -> None:

@@ -9,20 +9,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from headrace.checkpoints import files as checkpoints
+from headrace.checkpoints.files import BestCheckpoint
 from headrace.errors import DataError, HeadraceError, RecipeError, UnknownNameError, UserError
+from headrace.execution.execute import previews
+from headrace.execution.step_attempts import collect, start_step
 from headrace.files.atomic import write_record
 from headrace.files.damage import seal
 from headrace.files.layout import StepFolder
 from headrace.ledger.ledger import open_ledger
-from headrace.processes import ProcessIdentity
+from headrace.processes.identity import ProcessIdentity
 from headrace.recipe.load import load_recipe, load_site
-from headrace.runs.execute import previews
 from headrace.runs.flow import fitted, step_of, steps_of
-from headrace.runs.steps import collect, start_step
 from headrace.states import FailureClass, StepState
 from headrace.steps.mailbox import StepResult
-from headrace.training import checkpoints
-from headrace.training.records import BestCheckpoint
 from support.runs import lease_on_disk, make_run
 from support.shards import write_dataset
 

@@ -14,16 +14,15 @@ from headrace.errors import RecipeError
 from headrace.files.atomic import write_json
 from headrace.files.layout import checkpoint_name
 from headrace.ledger.ledger import open_ledger
-from headrace.probes.records import ProbeOptions
 from headrace.recipe.load import load_recipe, load_site
 from headrace.runs.foresight import Ahead, Prediction, noting, predict
 from headrace.runs.history import earlier, known_of
-from headrace.runs.overview import overview
 from headrace.runs.runs import Run
 from headrace.states import FailureClass, StepState
+from headrace.status.run import run_views
+from headrace.status.run_details import run_details
 from headrace.steps.history import HistoryRow, training_file
 from headrace.steps.retry_policy import KEPT
-from headrace.views.runs import run_rows
 from support.command_line import headrace
 from support.runs import attempt_row_of, lease_on_disk, make_run
 
@@ -183,7 +182,7 @@ def test_what_was_foretold_is_kept_and_shown_beside_what_it_took(headrace_home: 
     tick()
     assert (run.folder.prediction.read_text(), len(ticks)) == (first, 2)
     gang = lease_on_disk(run, "gpu")
-    ahead = overview(run.run_id).ahead
+    ahead = run_details(run.run_id).ahead
     assert ahead is not None
     assert ahead.eta_s == pytest.approx(105, rel=0.15)
     for number in (1, 2):
@@ -193,17 +192,17 @@ def test_what_was_foretold_is_kept_and_shown_beside_what_it_took(headrace_home: 
             message="no such file\n  Correct it.", outputs={KEPT: 10.0},
             started_at=1.0, finished_at=2.0,
         )  # fmt: skip
-    failing = overview(run.run_id)
+    failing = run_details(run.run_id)
     assert failing.ahead is not None
     assert failing.ahead.eta_s is None  # no end is in sight while attempts fail without progress
     step = failing.steps[2]
     assert (step.failures, step.kept, step.last_failure) == (1, 10.0, "no such file")
-    (row,) = run_rows([open_ledger().run(run.run_id)])
+    (row,) = run_views([open_ledger().run(run.run_id)])
     assert row.eta_s is None
     saved = run.folder.checkpoints / checkpoint_name(20)
     saved.parent.mkdir()
     saved.touch()
-    going = overview(run.run_id).ahead
+    going = run_details(run.run_id).ahead
     assert going is not None
     assert going.eta_s is not None
     for number, name in enumerate(("pack", "stage", "train")):
@@ -211,31 +210,17 @@ def test_what_was_foretold_is_kept_and_shown_beside_what_it_took(headrace_home: 
             run, name, gang, attempt=3 + number, key=f"{run.run_id}/{name}/3",
             state=StepState.SUCCEEDED, started_at=1.0, finished_at=2.0,
         )  # fmt: skip
-    late = overview(run.run_id).ahead
+    late = run_details(run.run_id).ahead
     assert late is not None
     assert late.predicted_s == ahead.predicted_s
     assert late.eta_s == pytest.approx(4 + 13 / 4, rel=0.4)  # evaluation is left
     open_ledger().finish_run(run.run_id, StepState.SUCCEEDED, 99.0)
-    over = overview(run.run_id)
+    over = run_details(run.run_id)
     assert over.ahead is not None
     assert over.ahead.eta_s is None
     shown = headrace("status", run.run_id).output
     assert "predicted" in shown
     assert "took" in shown
-
-
-def test_probes_tell_of_those_that_measure_the_same(headrace_home: Path):
-    quick = ProbeOptions(only=("memory",), quick=True)
-    for options, took_s in ((quick, 5.0), (ProbeOptions(), 500.0)):
-        run = make_run(kind="probe", probe=options)
-        attempt_row_of(run, "probe", lease_on_disk(run, "gpu"), kind="probe", number=None,
-                       state=StepState.SUCCEEDED, started_at=1000.0,
-                       finished_at=1000.0 + took_s)  # fmt: skip
-    site = load_site("laptop")
-    for options, took_s in ((quick, 5.0), (ProbeOptions(), 500.0)):
-        (part,) = predict(run.recipe, site, "probe", options).parts
-        assert (part.name, part.seconds, part.num_known) == ("probe", pytest.approx(took_s), 1)
-    assert predict(run.recipe, site, "probe", ProbeOptions(only=("gemm",))).unknown == ("probe",)
 
 
 def test_words_of_what_is_ahead():

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from headrace.execution.execute import previews
 from headrace.recipe.load import load_recipe, load_site
-from headrace.runs.execute import previews
 
 
 def test_the_time_limit_of_a_job_is_explained(monkeypatch: pytest.MonkeyPatch):

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import re
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from headrace.processes import ProcessIdentity
+from headrace.processes.identity import ProcessIdentity
+from headrace.recipe.difference import Change
 from headrace.recipe.load import BUILT_IN
-from headrace.runs.provenance import owner_is_gone, owner_process, process_owner
-from headrace.runs.working_tree import MAX_DIFF_BYTES, git_state, uncommitted
+from headrace.runs.code_state import MAX_DIFF_BYTES, Commit, git_state, uncommitted
+from headrace.runs.provenance import owner_is_gone, owner_process, process_owner, read_provenance
 from support.runs import ended_owner, make_run
 
 RECIPE = Path(__file__).parents[3] / "pipelines/headrace/recipe/builtin/recipes/digits.yaml"
@@ -39,9 +39,9 @@ def repository(tmp_path: Path) -> Path:
 def test_a_commit_and_whether_the_tree_differs_from_it(repository: Path) -> None:
     commit = git(repository, "rev-parse", "HEAD")
     assert re.fullmatch("[0-9a-f]{40}", commit)
-    assert git_state(repository / "recipes") == {"commit": commit, "dirty": False}
+    assert git_state(repository / "recipes") == Commit(commit=commit, dirty=False)
     (repository / "new.py").write_text("x = 1\n")
-    assert git_state(repository) == {"commit": commit, "dirty": True}
+    assert git_state(repository) == Commit(commit=commit, dirty=True)
 
 
 def test_outside_a_repository_and_without_git_there_is_no_commit(
@@ -54,9 +54,7 @@ def test_outside_a_repository_and_without_git_there_is_no_commit(
 
 def test_a_run_records_the_state_of_its_recipes_repository(repository: Path) -> None:
     run = make_run(recipe=str(repository / "recipes" / "mine.yaml"))
-    recorded = json.loads(run.folder.provenance.read_text())
-    assert recorded["git"] == git_state(repository)
-    assert recorded["git"]["commit"] == git(repository, "rev-parse", "HEAD")
+    assert read_provenance(run.folder).git == git_state(repository)
 
 
 def test_a_run_keeps_what_is_not_committed_so_that_it_can_be_applied_again(
@@ -71,7 +69,7 @@ def test_a_run_keeps_what_is_not_committed_so_that_it_can_be_applied_again(
     before = git(repository, "status", "--porcelain")
     run = make_run(recipe=str(recipe))
     assert git(repository, "status", "--porcelain") == before
-    assert json.loads(run.folder.provenance.read_text())["left_out"] == []
+    assert read_provenance(run.folder).left_out == ()
     clone = tmp_path / "clone"
     git(tmp_path, "clone", "-q", str(repository), str(clone))
     git(clone, "apply", str(run.folder.diff))
@@ -105,23 +103,20 @@ def test_of_too_much_that_is_not_committed_whole_files_are_kept_and_the_others_n
 
 def test_a_run_of_a_recipe_in_a_runs_folder_has_the_code_of_that_run(repository: Path) -> None:
     first = make_run(recipe=str(repository / "recipes" / "mine.yaml"))
-    recorded = json.loads(make_run(recipe=str(first.folder.recipe)).folder.provenance.read_text())
-    assert recorded["git"] == git_state(repository)
+    recorded = read_provenance(make_run(recipe=str(first.folder.recipe)).folder)
+    assert recorded.git == git_state(repository)
 
 
 def test_a_run_of_a_built_in_recipe_records_that_of_the_working_folder(
     repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(repository)
-    recorded = json.loads(make_run().folder.provenance.read_text())
-    assert recorded["git"] == git_state(repository) is not None
+    assert read_provenance(make_run().folder).git == git_state(repository) is not None
 
 
 def test_a_run_records_what_it_changes_of_its_recipe_file() -> None:
-    recorded = json.loads(
-        make_run(overrides=("trainer.max_epochs=3",)).folder.provenance.read_text()
-    )
-    assert recorded["changes"] == [{"key": "trainer.max_epochs", "before": "15", "after": "3"}]
+    recorded = read_provenance(make_run(overrides=("trainer.max_epochs=3",)).folder)
+    assert recorded.changes == (Change(key="trainer.max_epochs", before="15", after="3"),)
 
 
 def test_a_place_that_is_only_made_absolute_is_no_change(tmp_path: Path, monkeypatch) -> None:
@@ -132,8 +127,7 @@ def test_a_place_that_is_only_made_absolute_is_no_change(tmp_path: Path, monkeyp
     monkeypatch.chdir(tmp_path)
     run = make_run(recipe="mine.yaml", overrides=("seed=3",))
     assert run.recipe.dataset.source == str(tmp_path / "raw")
-    recorded = json.loads(run.folder.provenance.read_text())
-    assert [change["key"] for change in recorded["changes"]] == ["seed"]
+    assert [change.key for change in read_provenance(run.folder).changes] == ["seed"]
 
 
 def test_a_file_that_is_no_recipe_without_the_overrides_has_no_changes(tmp_path: Path) -> None:
@@ -141,7 +135,7 @@ def test_a_file_that_is_no_recipe_without_the_overrides_has_no_changes(tmp_path:
     text = (BUILT_IN / "recipes" / "digits.yaml").read_text()
     file.write_text(text.replace("seed: 7", "seed: none"))
     run = make_run(recipe=str(file), overrides=("seed=1",))
-    assert json.loads(run.folder.provenance.read_text())["changes"] == []
+    assert read_provenance(run.folder).changes == ()
 
 
 def test_an_owner_text_names_the_process_that_wrote_it():

@@ -8,11 +8,11 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from headrace.errors import AccessError, HeadraceError, SiteError, StepError, TargetError, UserError
+from headrace.execution.resume import take_over_run
+from headrace.leases.run_leases import acquire
 from headrace.ledger.ledger import open_ledger
-from headrace.recipe.accounts import account
-from headrace.runs.leases import acquire
+from headrace.recipe.unix_accounts import account
 from headrace.runs.provenance import process_owner
-from headrace.runs.resuming import take_over_run
 from headrace.runs.runs import finish_run, open_run
 from headrace.states import StepState
 from support.access import write_site

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from headrace.clusters.lease_records import Ending, LeaseSpec
 from headrace.clusters.node_marks import NodeLine
-from headrace.clusters.records import Ending, LeaseSpec
 from headrace.files.atomic import write_record
 from headrace.files.layout import LeaseFolder
 from headrace.files.lines import append_line

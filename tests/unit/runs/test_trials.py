@@ -13,7 +13,7 @@ from headrace.runs import trials
 from headrace.runs.runs import Run, recorded
 from headrace.runs.trials import note_trials
 from headrace.states import FailureClass, StepState
-from headrace.suites.records import Heeded
+from headrace.suites.records import CommandsApplied
 from support.suite_journal import added, ended, failed, journal, make_suite, started
 
 
@@ -53,7 +53,7 @@ def test_a_trial_that_is_retried_waits_again_and_one_cancelled_before_its_first_
     cancelled = ended(2, attempt=0, state=StepState.CANCELLED)
     journal(run.folder, added(1), added(2), started(1), failed(1), cancelled)
     assert noted(run) == {1: ("failed", 1, None), 2: ("cancelled", 0, None)}
-    journal(run.folder, Heeded(lines=1, retried=(1,)))
+    journal(run.folder, CommandsApplied(lines=1, retried=(1,)))
     assert noted(run) == {1: ("queued", 1, None), 2: ("cancelled", 0, None)}
     assert open_ledger().trial(run.run_id, 1).finished_at is None
 

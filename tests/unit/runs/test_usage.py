@@ -12,7 +12,7 @@ import pytest
 from headrace.files.atomic import write_record
 from headrace.files.layout import LeaseFolder, RunFolder
 from headrace.ledger.ledger import open_ledger
-from headrace.ledger.records import AttemptRecord
+from headrace.ledger.rows import AttemptRecord
 from headrace.ledger.usage_records import IDLE
 from headrace.runs.trials import note_trials
 from headrace.runs.usage import note_usage

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.clusters.records import Walltime
+from headrace.clusters.lease_records import Walltime
 from headrace.recipe.load import load_recipe
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Role

@@ -10,16 +10,16 @@ import pytest
 import yaml
 
 from headrace.clusters import queued
-from headrace.clusters.records import HostRecord, LeaseInfo, LeaseSpec, PoolRecord, Walltime
+from headrace.clusters.lease_records import HostRecord, LeaseInfo, LeaseSpec, PoolRecord, Walltime
+from headrace.execution.execute import previews
+from headrace.execution.step_attempts import conclude
 from headrace.files.atomic import read_record, write_record
 from headrace.files.layout import LeaseFolder
+from headrace.leases import run_leases as leases
 from headrace.ledger.ledger import open_ledger
-from headrace.processes import ProcessIdentity
+from headrace.processes.identity import ProcessIdentity
 from headrace.recipe.load import BUILT_IN, load_recipe, load_site
-from headrace.runs import leases
-from headrace.runs.execute import previews
 from headrace.runs.runs import Run
-from headrace.runs.steps import conclude
 from headrace.runs.walltime_history import can_grow, for_run, start_s
 from headrace.states import FailureClass, StepState
 from headrace.steps.mailbox import Failure, StepResult
@@ -210,21 +210,23 @@ def test_a_lease_keeps_its_choice_and_its_reason(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     run = make_run(site="chosen")
-    monkeypatch.setattr(leases.client, "start", lambda folder, spec, _: write_spec(folder, spec))
+    monkeypatch.setattr(
+        leases.lease_client, "start", lambda folder, spec, _: write_spec(folder, spec)
+    )
     monkeypatch.setattr(queued._BatchBackend, "refusal", lambda *_: "")  # there is no Slurm
 
     def write_spec(folder: Any, spec: LeaseSpec) -> None:
         folder.path.mkdir(parents=True, exist_ok=True)
         write_record(folder.spec, spec)
 
-    caplog.set_level("INFO", "headrace.runs.leases")
+    caplog.set_level("INFO", "headrace.leases.run_leases")
     lease_id = leases.acquire(run, "gpu")
     earlier_run()
     assert leases.acquire(run, "gpu") == lease_id  # asked again while it waits for its turn
     told = [record.getMessage() for record in caplog.records if record.name == leases.logger.name]
     assert len(told) == 1
     assert told[0].startswith(f"Lease {lease_id} gets 1:00:00: no earlier run tells")
-    spec = leases.client.spec(run.lease_folder(lease_id))
+    spec = leases.lease_client.spec(run.lease_folder(lease_id))
     assert (spec.role.lifetime_s, spec.role.lifetime_max) == (3600.0, None)
     shown = headrace("lease", "show", lease_id, "--site", "chosen")
     assert "1:00:00, chosen: no earlier run tells how long" in shown.output

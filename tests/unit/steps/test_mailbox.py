@@ -47,17 +47,12 @@ def test_a_writer_killed_half_way_leaves_no_gap(lease):
     assert [folder.number for folder in mailbox.submitted(lease)] == [1]
 
 
-def test_an_ended_lease_takes_no_step(lease):
-    write_text(lease.closed, "idle")
+@pytest.mark.parametrize("is_removed", [False, True])
+def test_a_lease_that_has_ended_takes_no_step(lease, is_removed):
+    lease.path.rmdir() if is_removed else write_text(lease.closed, "idle")
     with pytest.raises(LeaseLostError, match="lease-1 has ended"):
         mailbox.submit(lease, spec())
-
-
-def test_a_lease_whose_folder_was_removed_takes_no_step(lease):
-    lease.path.rmdir()
-    with pytest.raises(LeaseLostError, match="lease-1 has ended"):
-        mailbox.submit(lease, spec())
-    assert not lease.path.exists()
+    assert lease.path.exists() is not is_removed
 
 
 @pytest.mark.parametrize(
@@ -77,12 +72,6 @@ def test_a_cause_that_becomes_known_is_told_once_and_first(lease, known, message
     assert mailbox.blamed(lost, "x", FailureClass.INFRASTRUCTURE).state is StepState.LOST
 
 
-def test_no_outcome_while_the_driver_runs(lease):
-    folder = mailbox.submit(lease, spec())
-    assert mailbox.outcome(folder) is None
-    assert mailbox.status(folder).state is StepState.QUEUED
-
-
 @pytest.mark.parametrize(
     ("code", "cancelled", "state", "words"),
     [
@@ -94,9 +83,13 @@ def test_no_outcome_while_the_driver_runs(lease):
 def test_a_driver_that_died_without_a_result(lease, code, cancelled, state, words):
     """A driver killed at any moment ends as a known state, never as silence (pains 5, 6)."""
     folder = mailbox.submit(lease, spec())
+    assert mailbox.outcome(folder) is None
+    assert mailbox.status(folder).state is StepState.QUEUED
+    assert not mailbox.was_killed(folder)
     if cancelled:
         mailbox.request_cancel(folder, "the user")
     write_json(folder.exit, {"code": code, "at": 12.0})
+    assert mailbox.was_killed(folder) is (code < 0)
     result = mailbox.outcome(folder)
     assert result is not None
     assert result.state is state
@@ -137,11 +130,3 @@ def test_a_damaged_file_is_named(lease):
     folder.status.write_text(json.dumps({"state": "dancing"}))
     with pytest.raises(StepError, match=r"status\.json does not hold a StepStatus"):
         mailbox.status(folder)
-
-
-@pytest.mark.parametrize(("code", "killed"), [(-9, True), (1, False), (0, False)])
-def test_only_a_signal_kills_a_driver(lease, code: int, killed: bool):
-    folder = mailbox.submit(lease, spec())
-    assert not mailbox.was_killed(folder)
-    write_json(folder.exit, {"code": code, "at": 12.0})
-    assert mailbox.was_killed(folder) is killed

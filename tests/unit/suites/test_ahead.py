@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from headrace.states import StepState
-from headrace.suites.board import Board
 from headrace.suites.foresight import Order
 from headrace.suites.records import Added, Ended, Started
-from headrace.suites.schedule import Needs, Queue, Room, place
+from headrace.suites.schedule import NodeResources, Queue, Resources, place
+from headrace.suites.suite_state import Board
 from support.scripted_trials import trial
 
 EPOCHS = (1, 2, 4, 1, 8, 2)
@@ -20,7 +20,7 @@ def _board(num_ended: int) -> tuple[Board, Queue]:
     for number, epochs in enumerate(EPOCHS, 1):
         board.take(Added(trial=trial(number, **{"trainer.max_epochs": epochs})))
         if number > num_ended:
-            queue.push(number, Needs())
+            queue.push(number, Resources())
             continue
         board.take(Started(number=number, attempt=1, node="node-0"))
         ended = Ended(
@@ -44,5 +44,5 @@ def test_the_longest_are_put_first_as_soon_as_something_is_known(
 ) -> None:
     board, queue = _board(num_ended)
     Order().look(board, queue)
-    begun = [each.number for each in place(queue, [Room("node-0", 0, range(9))])]
+    begun = [each.number for each in place(queue, [NodeResources("node-0", 0, range(9))])]
     assert begun == numbers

@@ -9,20 +9,20 @@ from typing import Any
 
 import pytest
 
-from headrace.ledger.trial_records import TrialRecord
+from headrace.ledger.trial_rows import TrialRecord
 from headrace.recipe.suite import Objective
 from headrace.states import StepState
 from headrace.suites.analysis import (
     best,
     finished,
     front,
+    importance_of,
     marginals,
     points,
     results_of,
     spread,
     varying,
 )
-from headrace.suites.importance import importance_of
 from headrace.suites.names import short_keys
 
 LOSS = (Objective(metric="loss"),)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from headrace.errors import RecipeError
-from headrace.suites.conditions import Condition
+from headrace.suites.axes import Condition
 
 VALUES = {"model.depth": 4, "seed": 3, "model.kind": "adam", "data.x[0].y": 2, "none": None}
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from headrace.clusters import client
+from headrace.clusters import lease_client
 from headrace.errors import LeaseEndsError, StepCancelledError, SuiteFailedError
 from headrace.files.atomic import leave_word, read_record
 from headrace.files.layout import LeaseFolder, RunFolder
@@ -19,10 +19,10 @@ from headrace.files.lines import append_line
 from headrace.recipe.site import Role
 from headrace.recipe.suite import Objective
 from headrace.steps.context import StepContext
-from headrace.suites.board import Board
-from headrace.suites.journal import Journal, TakenOverError
+from headrace.suites.event_log import Journal, TakenOverError
 from headrace.suites.records import Control, Ended, Entry, Started, SuiteSummary, Trial
-from headrace.suites.step import run_suite
+from headrace.suites.suite_state import Board
+from headrace.suites.suite_step import run_suite
 from support.leases import opened
 from support.scripted_trials import (
     GARBAGE,
@@ -43,7 +43,7 @@ def lease(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LeaseFolder]:
         Role(kind="gang", nodes=2, threads_per_node=1, idle_stop=3600),
     )
     yield folder
-    client.end(folder)
+    lease_client.end(folder)
 
 
 @pytest.fixture
@@ -132,7 +132,7 @@ def test_a_pool_without_a_node_grows_for_its_trials(tmp_path: Path) -> None:
         context, source = suite_context(lease, "grows"), _OneByOne(*({} for _ in range(12)))
         outputs = run_suite(context, source, work())
     finally:
-        client.end(lease)
+        lease_client.end(lease)
     assert outputs["counts"] == {"succeeded": 12}
     assert source.most_ahead <= 2 * NUM_CPUS
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from headrace.states import StepState
-from headrace.suites.board import Board, Row
 from headrace.suites.foresight import Outlook, eta_of, forecasts_of, known_of
 from headrace.suites.records import Added, Ended, Started, Trial
+from headrace.suites.suite_state import Board, Row
 
 
 def added(number: int, epochs: int) -> Added:

@@ -8,29 +8,32 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.suites.schedule import Needs, Placement, Queue, Room, place
+from headrace.suites.schedule import NodeResources, Placement, Queue, Resources, place
 
-ONE_GPU = Needs(gpus=1)
-HALF = Needs(gpus=1, share=0.5)
+ONE_GPU = Resources(gpus=1)
+HALF = Resources(gpus=1, share=0.5)
 
 
-def _queue(*needs: Needs) -> Queue:
+def _queue(*needs: Resources) -> Queue:
     queue = Queue()
     for number, each in enumerate(needs, 1):
         queue.push(number, each)
     return queue
 
 
-def _boxes(*gpus: int, cpus: int = 8) -> list[Room]:
-    return [Room(f"node-{index}", count, range(cpus)) for index, count in enumerate(gpus)]
+def _boxes(*gpus: int, cpus: int = 8) -> list[NodeResources]:
+    return [NodeResources(f"node-{index}", count, range(cpus)) for index, count in enumerate(gpus)]
 
 
 def _where(placements: Sequence[Placement]) -> list[tuple[int, list[tuple[str, tuple[int, ...]]]]]:
-    return [(each.number, [(seat.node, seat.gpus) for seat in each.seats]) for each in placements]
+    return [
+        (each.number, [(allocation.node, allocation.gpus) for allocation in each.allocations])
+        for each in placements
+    ]
 
 
 @pytest.mark.parametrize(
-    ("rooms", "needs", "expected"),
+    ("nodes", "needs", "expected"),
     [
         (_boxes(1, 1), [ONE_GPU] * 3, [(1, [("node-0", (0,))]), (2, [("node-1", (0,))])]),
         (
@@ -39,31 +42,34 @@ def _where(placements: Sequence[Placement]) -> list[tuple[int, list[tuple[str, t
             [(1, [("node-0", (0,))]), (2, [("node-0", (1,))]), (3, [("node-0", (0,))]),
              (4, [("node-0", (1,))])],
         ),
-        (_boxes(1, 4), [Needs(gpus=4)], [(1, [("node-1", (0, 1, 2, 3))])]),
-        (_boxes(2, 2), [Needs(nodes=2, gpus=2)], [(1, [("node-0", (0, 1)), ("node-1", (0, 1))])]),
-        (_boxes(0), [ONE_GPU, Needs(cpus=1)], [(2, [("node-0", ())])]),
-        (_boxes(1), [Needs(nodes=2, gpus=1), ONE_GPU], [(2, [("node-0", (0,))])]),
+        (_boxes(1, 4), [Resources(gpus=4)], [(1, [("node-1", (0, 1, 2, 3))])]),
+        (
+            _boxes(2, 2), [Resources(nodes=2, gpus=2)],
+            [(1, [("node-0", (0, 1)), ("node-1", (0, 1))])],
+        ),
+        (_boxes(0), [ONE_GPU, Resources(cpus=1)], [(2, [("node-0", ())])]),
+        (_boxes(1), [Resources(nodes=2, gpus=1), ONE_GPU], [(2, [("node-0", (0,))])]),
     ],
 )  # fmt: skip
-def test_trials_are_seated(
-    rooms: list[Room], needs: list[Needs], expected: list[tuple[int, list[object]]]
+def test_trials_are_placed(
+    nodes: list[NodeResources], needs: list[Resources], expected: list[tuple[int, list[object]]]
 ) -> None:
-    assert _where(place(_queue(*needs), rooms)) == expected
+    assert _where(place(_queue(*needs), nodes)) == expected
 
 
 def test_cpus_are_shared_out() -> None:
-    rooms = [Room("node-0", 0, range(4)), Room("node-1", 0, range(4), most=3)]
-    placements = place(_queue(*[Needs(cpus=2)] * 9), rooms)
-    assert [(seat.node, seat.cpus) for each in placements for seat in each.seats] == [
+    nodes = [NodeResources("node-0", 0, range(4)), NodeResources("node-1", 0, range(4), most=3)]
+    placements = place(_queue(*[Resources(cpus=2)] * 9), nodes)
+    assert [(one.node, one.cpus) for each in placements for one in each.allocations] == [
         ("node-0", (0, 1)), ("node-1", (0,)), ("node-1", (1,)), ("node-0", (2, 3)),
         ("node-1", (2,)),
     ]  # fmt: skip
-    (with_gpus,) = place(_queue(HALF), [Room("node-0", 2, range(8))])
-    assert with_gpus.seats[0].cpus == (0, 1)
-    seats = [*placements[0].seats, *placements[1].seats, *with_gpus.seats]
-    assert [seat.node_share for seat in seats] == [0.5, 1 / 3, 0.25]
-    (large,) = place(_queue(Needs(cpus=16)), [Room("node-0", 0, range(4))])
-    assert large.seats[0].cpus == (0, 1, 2, 3)
+    (with_gpus,) = place(_queue(HALF), [NodeResources("node-0", 2, range(8))])
+    assert with_gpus.allocations[0].cpus == (0, 1)
+    allocations = [*placements[0].allocations, *placements[1].allocations, *with_gpus.allocations]
+    assert [allocation.node_share for allocation in allocations] == [0.5, 1 / 3, 0.25]
+    (large,) = place(_queue(Resources(cpus=16)), [NodeResources("node-0", 0, range(4))])
+    assert large.allocations[0].cpus == (0, 1, 2, 3)
 
 
 def test_the_longest_begin_first_and_the_limit_holds() -> None:
@@ -98,40 +104,43 @@ def test_a_trial_avoids_nodes_where_it_failed_while_there_are_others() -> None:
     queue.push(1, ONE_GPU, avoids=["node-0"])
     assert _where(place(queue, _boxes(1))) == [(1, [("node-0", (0,))])]
     queue.push(1, ONE_GPU, avoids=["m-0"])
-    again = [Room("node-0", 1, range(2), machine="m-9"), Room("node-1", 2, (), machine="m-0")]
+    again = [
+        NodeResources("node-0", 1, range(2), machine="m-9"),
+        NodeResources("node-1", 2, (), machine="m-0"),
+    ]
     assert _where(place(queue, again)) == [(1, [("node-0", (0,))])]  # another machine by now
 
 
 def test_a_trial_goes_where_its_data_lies_and_there_is_time_for_it() -> None:
-    rooms = _boxes(2, 3, 2, 3)
-    rooms[0].is_staged = rooms[1].is_staged = True
-    rooms[1].left_s, rooms[3].left_s = 100.0, 1.0
+    nodes = _boxes(2, 3, 2, 3)
+    nodes[0].is_staged = nodes[1].is_staged = True
+    nodes[1].left_s, nodes[3].left_s = 100.0, 1.0
     queue = Queue()
     for number, seconds in ((1, 300.0), (2, 200.0), (3, 150.0), (4, 120.0), (5, 90.0), (6, 9.0)):
         queue.push(number, ONE_GPU, expected_s=seconds)
-    queue.push(7, Needs(nodes=3, gpus=3))  # node-3 is about to go, and its place is not kept
-    assert _where(place(queue, rooms)) == [
+    queue.push(7, Resources(nodes=3, gpus=3))  # node-3 is about to go, and its place is not kept
+    assert _where(place(queue, nodes)) == [
         (1, [("node-0", (0,))]), (2, [("node-0", (1,))]),  # data and time
         (3, [("node-2", (0,))]), (4, [("node-2", (1,))]),  # time, but no data
         (5, [("node-1", (0,))]), (6, [("node-1", (1,))]),
     ]  # fmt: skip
     queue.push(8, ONE_GPU, expected_s=1000.0)
-    assert _where(place(queue, rooms)) == [(8, [("node-1", (2,))])]  # better than not at all
+    assert _where(place(queue, nodes)) == [(8, [("node-1", (2,))])]  # better than not at all
     queue.push(9, ONE_GPU)
-    assert place(queue, rooms) == []  # there is room on node-3 only
+    assert place(queue, nodes) == []  # there is room on node-3 only
 
 
 def test_a_large_trial_is_not_overtaken_for_ever() -> None:
-    rooms = _boxes(2)
-    queue = _queue(ONE_GPU, Needs(gpus=2), *[ONE_GPU] * 6)
-    running = place(queue, rooms)
+    nodes = _boxes(2)
+    queue = _queue(ONE_GPU, Resources(gpus=2), *[ONE_GPU] * 6)
+    running = place(queue, nodes)
     begun = [each.number for each in running]
     assert begun == [1]  # the second GPU is kept for the trial that takes both
     while running:
         done = running.pop(0)
-        for seat in done.seats:
-            rooms[0].give_back(seat)
-        more = place(queue, rooms)
+        for allocation in done.allocations:
+            nodes[0].give_back(allocation)
+        more = place(queue, nodes)
         begun += [each.number for each in more]
         running += more
     assert begun == list(range(1, 9))
@@ -147,19 +156,21 @@ def test_trials_that_were_dropped_or_pushed_again_begin_once() -> None:
 
 
 def test_a_trial_on_several_nodes_takes_them_whole() -> None:
-    rooms = _boxes(1, 1, 1)
-    (single,) = place(_queue(ONE_GPU), rooms)
-    across = Needs(nodes=2, gpus=1, alone=True)
-    (gang,) = place(_queue(across), rooms)
-    assert [(seat.node, seat.gpus, len(seat.cpus)) for seat in gang.seats] == [
+    nodes = _boxes(1, 1, 1)
+    (single,) = place(_queue(ONE_GPU), nodes)
+    across = Resources(nodes=2, gpus=1, alone=True)
+    (gang,) = place(_queue(across), nodes)
+    assert [(one.node, one.gpus, len(one.cpus)) for one in gang.allocations] == [
         ("node-1", (0,), 8), ("node-2", (0,), 8),
     ]  # fmt: skip
-    assert single.seats[0].node == "node-0"
-    assert place(_queue(across, Needs(cpus=1)), rooms) == []  # nothing overtakes it on its nodes
+    assert single.allocations[0].node == "node-0"
+    assert (
+        place(_queue(across, Resources(cpus=1)), nodes) == []
+    )  # nothing overtakes it on its nodes
 
 
 NEEDS = st.builds(
-    Needs,
+    Resources,
     nodes=st.integers(1, 2),
     gpus=st.integers(0, 4),
     share=st.sampled_from([1.0, 1 / 2, 1 / 3]),
@@ -187,12 +198,12 @@ ROOMS = st.lists(
     st.data(),
 )
 def test_nothing_is_given_twice_and_nothing_starves(
-    trials: list[tuple[Needs, float, set[int], int]],
+    trials: list[tuple[Resources, float, set[int], int]],
     sizes: list[tuple[int, int, int | None]],
     data: st.DataObject,
 ) -> None:
-    rooms = [
-        Room(f"node-{index}", gpus, range(cpus), most)
+    nodes = [
+        NodeResources(f"node-{index}", gpus, range(cpus), most)
         for index, (gpus, cpus, most) in enumerate(sizes)
     ]
     queue, able = Queue(), set()
@@ -200,12 +211,12 @@ def test_nothing_is_given_twice_and_nothing_starves(
     for number, (needs, expected_s, avoids, priority) in enumerate(trials, 1):
         names = [f"node-{n}" for n in avoids]
         queue.push(number, needs, expected_s=expected_s, avoids=names, priority=priority)
-        if sum(room.could(needs) for room in rooms) >= needs.nodes:
+        if sum(node.could(needs) for node in nodes) >= needs.nodes:
             able.add(number)
     running: list[Placement] = []
     begun: set[int] = set()
     while True:
-        fresh = place(queue, rooms)
+        fresh = place(queue, nodes)
         assert not begun & {each.number for each in fresh}
         told = [urgencies[each.number] for each in fresh]
         assert told == sorted(told, reverse=True)
@@ -215,20 +226,22 @@ def test_nothing_is_given_twice_and_nothing_starves(
         if not running:
             break
         ended = running.pop(data.draw(st.integers(0, len(running) - 1)))
-        for seat in ended.seats:
-            next(room for room in rooms if room.name == seat.node).give_back(seat)
+        for allocation in ended.allocations:
+            next(node for node in nodes if node.name == allocation.node).give_back(allocation)
     assert begun == able
 
 
 def _check_shares(running: list[Placement], sizes: list[tuple[int, int, int | None]]) -> None:
-    seats = [seat for each in running for seat in each.seats]
+    allocations = [allocation for each in running for allocation in each.allocations]
     for index, (gpus, cpus, most) in enumerate(sizes):
-        here = [seat for seat in seats if seat.node == f"node-{index}"]
+        here = [allocation for allocation in allocations if allocation.node == f"node-{index}"]
         for gpu in range(gpus):
-            assert sum(seat.share for seat in here if gpu in seat.gpus) <= 1 + 1e-6
-        alone = [cpu for seat in here for cpu in seat.cpus]
+            assert (
+                sum(allocation.share for allocation in here if gpu in allocation.gpus) <= 1 + 1e-6
+            )
+        alone = [cpu for allocation in here for cpu in allocation.cpus]
         assert len(alone) == len(set(alone)) <= cpus
-        assert all(gpu < gpus for seat in here for gpu in seat.gpus)
-        assert most is None or sum(not seat.gpus for seat in here) <= most
+        assert all(gpu < gpus for allocation in here for gpu in allocation.gpus)
+        assert most is None or sum(not allocation.gpus for allocation in here) <= most
     for each in running:
-        assert len({seat.node for seat in each.seats}) == len(each.seats)
+        assert len({allocation.node for allocation in each.allocations}) == len(each.allocations)

@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 import torch
 
+from headrace.checkpoints import files as checkpoints
 from headrace.errors import StoreAccessError
 from headrace.files.atomic import write_text
 from headrace.files.layout import checkpoint_name, kept_name
-from headrace.objects.store import Store, below, open_store
+from headrace.objects.protocol import Store
+from headrace.objects.store import below, open_store
 from headrace.steps.context import StepContext
-from headrace.training import checkpoints
 from headrace.training.checkpoint_copies import CheckpointCopies
 from support.checkpoints import write_in_parts
 from support.s3_servers import S3Server

@@ -12,18 +12,18 @@ from typing import Any
 
 import pytest
 
-from headrace.children import ChildGroup
 from headrace.errors import StepCancelledError, UserError, WorkerLostError
 from headrace.files.layout import StepFolder
+from headrace.processes.children import ChildGroup
 from headrace.steps.mailbox import request_cancel
 from headrace.training import function
 from headrace.training.function import call_function
 from headrace.training.gang import Gang
 from headrace.training.launch import rank_children
-from headrace.training.records import FailureKind, NodeLaunch, NodeOutcome, NodeReady
-from headrace.training.watch import RankWatch
+from headrace.training.launch_records import FailureKind, NodeOutcome, NodeReady
+from headrace.training.watch_ranks import RankWatch
 from support.scripted_fleet import ScriptedFleet
-from support.training import make_context, make_recipe, make_site
+from support.training import make_context, make_launch, make_recipe, make_site
 
 K = FailureKind
 
@@ -101,19 +101,8 @@ def test_ranks_are_stopped_when_step_or_driver_is_over(tmp_path, mark):
     recipe = make_recipe({"model": {"_target_": "a.B"}})
     site = make_site(tmp_path)
     context = make_context(tmp_path, recipe, site)
-    launch = NodeLaunch(
-        run_folder=str(context.run_folder.path),
-        step_folder=str(context.folder.path),
-        dataset="d",
-        number=1,
-        node_index=0,
-        node_name="node-0",
-        num_nodes=1,
-        ranks_per_node=1,
-        host="127.0.0.1",
-        master_address="127.0.0.1",
-        master_port=0,
-        resume=None,
+    launch = make_launch(
+        run_folder=str(context.run_folder.path), step_folder=str(context.folder.path)
     )
     launch.folder.path.mkdir()
     node = NodeReady(launch=launch, dataset="d", fingerprint="")

@@ -15,23 +15,13 @@ from headrace.training.launch import (
     rank_children,
     torchrun_environment,
 )
-from headrace.training.records import NodeLaunch, NodeReady
-from support.training import make_recipe
+from headrace.training.launch_records import NodeReady
+from support.training import make_launch, make_recipe
 
-LAUNCH = NodeLaunch(
-    run_folder="/runs/r1",
-    step_folder="/leases/l1/steps/000003",
-    dataset="/datasets/d",
-    number=2,
-    node_index=1,
-    node_name="node-1",
-    num_nodes=2,
-    ranks_per_node=2,
-    host="10.0.0.2",
-    master_address="10.0.0.1",
-    master_port=4711,
-    resume=None,
-)
+LAUNCH = make_launch(
+    run_folder="/runs/r1", step_folder="/leases/l1/steps/000003", number=2, node_index=1,
+    num_nodes=2, ranks_per_node=2, host="10.0.0.2", master_address="10.0.0.1", master_port=4711,
+)  # fmt: skip
 NODE = NodeReady(launch=LAUNCH, dataset="/shm/d", fingerprint="")
 ROLE = Role(nodes=2, ranks_per_node=2, threads_per_rank=3, env={"WORD": "yes"})
 
@@ -69,6 +59,8 @@ def test_ranks_get_what_torchrun_would_give_them():
 def test_ranks_differ_in_nothing_but_what_torchrun_gives_them():
     """Ranks of one launch, and of the next one, are forked from one process."""
     assert set(torchrun_environment(LAUNCH, 3, 3)) < VARYING
+    other = LAUNCH.model_copy(update={"number": 3})  # temporary files are of one launch alone
+    assert LAUNCH.token == LAUNCH.model_copy(update={"node_index": 0}).token != other.token
 
 
 def test_scripts_learn_where_data_and_checkpoints_lie():
@@ -83,12 +75,6 @@ def test_scripts_learn_where_data_and_checkpoints_lie():
     assert first.env["HEADRACE_SEED"] == "0"
     assert "HEADRACE_RESUME" not in first.env
     assert "GLOO_SOCKET_IFNAME" not in first.env
-
-
-def test_the_ranks_of_a_launch_share_a_token():
-    """Their temporary files are those of this launch alone."""
-    other = LAUNCH.model_copy(update={"number": 3})
-    assert LAUNCH.token == LAUNCH.model_copy(update={"node_index": 0}).token != other.token
 
 
 @pytest.mark.parametrize(

@@ -10,27 +10,18 @@ from pydantic import ValidationError
 from headrace.errors import StepError
 from headrace.recipe.site import Role
 from headrace.training.launch import Placement, launcher_command, placement
-from headrace.training.records import NodeLaunch, NodeReady
+from headrace.training.launch_records import NodeReady
+from support.training import make_launch
 
 _RANK = (sys.executable, "-u", "-m", "headrace.training.mpi")
 _FOLDER = "/leases/l1/steps/000003/parts/launch-002"
 
 
 def node(index: int) -> NodeReady:
-    launch = NodeLaunch(
-        run_folder="/runs/r1",
-        step_folder="/leases/l1/steps/000003",
-        dataset="/datasets/d",
-        number=2,
-        node_index=index,
-        node_name=f"node-{index}",
-        num_nodes=2,
-        ranks_per_node=2,
-        host=f"10.0.0.{index + 1}",
-        master_address="10.0.0.1",
-        master_port=4711,
-        resume=None,
-    )
+    launch = make_launch(
+        step_folder="/leases/l1/steps/000003", number=2, node_index=index, num_nodes=2,
+        ranks_per_node=2, host=f"10.0.0.{index + 1}",
+    )  # fmt: skip
     return NodeReady(launch=launch, dataset="/shm/d", fingerprint="", slurm_name=f"n{index}")
 
 

@@ -16,9 +16,10 @@ from headrace.files.layout import SiteFolder
 from headrace.recipe.load import load_recipe, load_site
 from headrace.recipe.recipe import Recipe
 from headrace.steps.mailbox import StepSpec
+from headrace.training.launch_records import NodeReady
 from headrace.training.loggers import Identity, build_loggers, identity_of
-from headrace.training.records import NodeLaunch, NodeReady
 from support.ports import find_free_port
+from support.training import make_launch
 
 ALLOWED = Allowed(
     listed=("lightning.pytorch.loggers.MLFlowLogger", "lightning.pytorch.loggers.WandbLogger")
@@ -55,20 +56,7 @@ def ready(folder: Path, run: str, **spec: Any) -> NodeReady:
     step.path.mkdir(parents=True, exist_ok=True)
     told = {"kind": "train", "name": "train", "run_folder": f"{folder}/runs/{run}", **spec}
     write_record(step.spec, StepSpec(key="k", run_id="digits-1", attempt=2, **told))
-    launch = NodeLaunch(
-        run_folder=told["run_folder"],
-        step_folder=str(step.path),
-        dataset="",
-        number=1,
-        node_index=0,
-        node_name="node",
-        num_nodes=1,
-        ranks_per_node=2,
-        host="127.0.0.1",
-        master_address="127.0.0.1",
-        master_port=1,
-        resume=None,
-    )
+    launch = make_launch(run_folder=told["run_folder"], step_folder=str(step.path))
     return NodeReady(launch=launch, dataset="", fingerprint="f00d")
 
 

@@ -16,11 +16,12 @@ from torch.utils.data import DataLoader
 from headrace.errors import NotFiniteLossError
 from headrace.files.atomic import read_record
 from headrace.files.layout import RunFolder
-from headrace.training import trainer as trainer_module
-from headrace.training.plan import TrainPlan
-from headrace.training.records import TrainingProgress
-from headrace.training.step import Follower
-from headrace.training.trainer import LossGuard, ProgressWriter
+from headrace.training import history_writer
+from headrace.training.history_writer import KeepHistory
+from headrace.training.launch_records import TrainingProgress
+from headrace.training.progress import Follower
+from headrace.training.trainer import LossGuard
+from headrace.training.training_plan import TrainPlan
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*does not have many workers"),
@@ -76,9 +77,11 @@ def test_a_logged_loss_that_is_not_finite_ends_training() -> None:
 def test_progress_counts_the_steps_of_all_optimizers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(trainer_module, "_INTERVAL_S", 0.0)
+    monkeypatch.setattr(history_writer, "_PROGRESS_S", 0.0)
     loader: Any = SimpleNamespace(wait_s=0.0, num_samples=0)
-    fit(Twins(), ProgressWriter(tmp_path / "progress.json", loader, world_size=1))
+    files: Any = SimpleNamespace(progress=tmp_path / "progress.json")
+    launch: Any = SimpleNamespace(node_index=0, node_name="here", folder=files)
+    fit(Twins(), KeepHistory(RunFolder(tmp_path), launch, loader, 1, lambda: 0.0))
     told = read_record(tmp_path / "progress.json", TrainingProgress)
     assert told is not None
     assert (told.step, told.steps_per_batch, told.loss) == (4 * STEPS, 2, 1.5)

@@ -10,12 +10,13 @@ from headrace.clusters.gpu_claims import FOLDER, ClaimFile
 from headrace.errors import StepCancelledError
 from headrace.files.atomic import leave_word
 from headrace.files.layout import StepFolder
-from headrace.processes import MEMORY
+from headrace.processes.identity import MEMORY
 from headrace.recipe.batch import Batch
 from headrace.recipe.load import load_recipe
 from headrace.recipe.site import Role
+from headrace.training.launch_records import NodeLaunch
 from headrace.training.own_gpus import own_gpus
-from headrace.training.records import NodeLaunch
+from support.training import make_launch
 
 MASK = "CUDA_VISIBLE_DEVICES"
 TWO_RANKS = Role(ranks_per_node=2)
@@ -30,20 +31,8 @@ def _two_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def launch(folder: Path, num_nodes: int = 1) -> NodeLaunch:
     (folder / "step").mkdir(exist_ok=True)
-    return NodeLaunch(
-        run_folder=str(folder / "run-1"),
-        step_folder=str(folder / "step"),
-        dataset="unused",
-        number=1,
-        node_index=0,
-        node_name="node-0",
-        num_nodes=num_nodes,
-        ranks_per_node=2,
-        host="127.0.0.1",
-        master_address="127.0.0.1",
-        master_port=0,
-        resume=None,
-    )
+    run = str(folder / "run-1")
+    return make_launch(folder, run_folder=run, num_nodes=num_nodes, ranks_per_node=2)
 
 
 def test_each_rank_has_a_gpu_that_nobody_else_has(tmp_path: Path) -> None:

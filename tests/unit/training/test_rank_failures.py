@@ -11,7 +11,6 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from headrace.children import ChildEnd, num_memory_kills
 from headrace.errors import (
     DataError,
     MemoryExhaustedError,
@@ -22,16 +21,17 @@ from headrace.errors import (
     UserError,
     WorkerLostError,
 )
+from headrace.processes.children import ChildEnd, num_memory_kills
 from headrace.states import FailureClass
-from headrace.training.failures import (
+from headrace.training.launch_records import FailureKind, NodeOutcome, RankFailure
+from headrace.training.rank_failures import (
     PortTakenError,
     describe,
     script_failure,
     to_error,
     verdict,
 )
-from headrace.training.records import FailureKind, NodeOutcome, RankFailure
-from headrace.training.watch import Beat, read_beat
+from headrace.training.watch_ranks import Beat, read_beat
 
 
 def user_function(error: BaseException) -> None:
@@ -110,16 +110,16 @@ def test_a_fault_of_headrace_is_not_the_users(module, code, kind):
         assert "in run" in told.hint
 
 
-def test_sys_exit_names_the_code_that_called_it():
-    told = describe(in_module("my_models", "import sys\ndef run(): sys.exit(3)"), 0)
-    assert told.what == "run raised SystemExit: 3"
-    assert isinstance(to_error(told), UserCodeError)
-
-
-def test_the_trace_begins_in_user_code():
+def test_what_user_code_raised_is_told_with_its_place_and_trace():
+    exited = describe(in_module("my_models", "import sys\ndef run(): sys.exit(3)"), 0)
+    assert exited.what == "run raised SystemExit: 3"
+    assert isinstance(to_error(exited), UserCodeError)
     told = describe(raised(ValueError("wrong")), 0)
     assert told.what.endswith("raised ValueError: wrong")
     assert "user_function" in told.trace
+    error = to_error(failure(K.USER_ERROR, 2, node="node-1", trace="Traceback", hint="h"))
+    assert isinstance(error, UserCodeError)
+    assert (error.trace, error.where, error.hint) == ("Traceback", "rank 2 on node-1", "h")
 
 
 def failure(kind: FailureKind, rank: int, at: float = 0.0, **fields) -> RankFailure:
@@ -128,10 +128,6 @@ def failure(kind: FailureKind, rank: int, at: float = 0.0, **fields) -> RankFail
 
 def outcome(*failures: RankFailure, beats: dict[int, int] | None = None) -> NodeOutcome:
     return NodeOutcome(node="n", stopped=True, failures=failures, beats=beats or {})
-
-
-def test_all_well_is_no_error():
-    assert verdict([outcome(), outcome()]) is None
 
 
 K = FailureKind
@@ -153,6 +149,7 @@ K = FailureKind
     ],
 )
 def test_the_one_at_fault_stands_for_all(failures, rank, error):
+    assert verdict([outcome(), outcome()]) is None
     found = verdict([outcome(*failures[:1]), outcome(*failures[1:])])
     assert type(found) is error
     assert found.what.startswith(f"Rank {rank}: ")
@@ -172,27 +169,28 @@ def test_the_rank_behind_the_others_is_the_one_that_hangs():
     assert both.what == "Ranks 1, 2: hung"
 
 
-def test_user_code_carries_its_trace():
-    error = to_error(failure(K.USER_ERROR, 2, node="node-1", trace="Traceback", hint="h"))
-    assert isinstance(error, UserCodeError)
-    assert (error.trace, error.where, error.hint) == ("Traceback", "rank 2 on node-1", "h")
+END = ChildEnd(name="rank 0", code=1, at=0.0, stopped=False)
 
 
-def test_scripts_that_lost_the_race_for_a_port_are_not_blamed():
-    """Pains 33."""
-    end = ChildEnd(name="rank 0", code=1, at=0.0, stopped=False)
-    log = "DistNetworkError: The server socket has failed ... EADDRINUSE"
-    assert script_failure(0, end, log).kind is K.PORT_TAKEN
-    assert script_failure(0, end, "ValueError").kind is K.SCRIPT_FAILED
+@pytest.mark.parametrize(
+    ("log", "kind"),
+    [
+        ("DistNetworkError: The server socket has failed ... EADDRINUSE", K.PORT_TAKEN),
+        ("ValueError", K.SCRIPT_FAILED),
+        ("RuntimeError: DataLoader worker (pid 7) is killed by signal: Killed. ", K.KILLED),
+    ],
+)
+def test_scripts_are_not_blamed_for_what_the_machine_did(log, kind):
+    """Pains 33: among others, for the race for a port that they lost."""
+    assert script_failure(0, END, log).kind is kind
 
 
 def test_the_rank_of_a_script_that_lost_another_is_not_blamed():
     """Though it is seen first; where no rank has failed by itself, the network has."""
-    end = ChildEnd(name="rank 0", code=1, at=0.0, stopped=False)
     log = "[rank0]: RuntimeError: [gloo/transport/tcp/pair.cc:547] Connection closed by peer"
-    lost = script_failure(0, end, f"Traceback\n{log}\n")
+    lost = script_failure(0, END, f"Traceback\n{log}\n")
     assert lost.kind is K.PEER_LOST
-    raised = script_failure(1, end, "ValueError: no peer of gloo").model_copy(update={"at": 1.0})
+    raised = script_failure(1, END, "ValueError: no peer of gloo").model_copy(update={"at": 1.0})
     assert isinstance(verdict([outcome(lost, raised)]), UserCodeError)
     assert isinstance(verdict([outcome(lost)]), WorkerLostError)
 
@@ -235,8 +233,6 @@ def test_a_data_loader_worker_killed_by_a_signal_is_no_fault_of_the_program():
         assert describe(error, 0).kind is FailureKind.KILLED
     alone = RuntimeError("DataLoader worker (pid(s) 7) exited unexpectedly")
     assert describe(alone, 0).kind is not FailureKind.KILLED
-    end = ChildEnd(name="rank-0", code=1, at=0.0, stopped=False)
-    assert script_failure(0, end, str(killed)).kind is FailureKind.KILLED
 
 
 class Killing(Dataset):

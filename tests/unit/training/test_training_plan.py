@@ -9,7 +9,7 @@ from headrace.files.manifest import FieldInfo, Manifest
 from headrace.recipe.evaluate import EvaluateSpec
 from headrace.recipe.recipe import StageSpec
 from headrace.recipe.site import Role
-from headrace.training.plan import (
+from headrace.training.training_plan import (
     check_memory,
     plan_training,
     sample_bytes,

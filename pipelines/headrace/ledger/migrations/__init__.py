@@ -5,32 +5,66 @@ Kept apart from the rest because Alembic takes a while to import and is needed o
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from alembic import command
+from alembic.autogenerate import produce_migrations
 from alembic.config import Config
+from alembic.operations import Operations, ops
+from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import Connection
+from sqlalchemy import Connection, DefaultClause
+
+from headrace.ledger.columns import Row
+from headrace.ledger.rows import REVISION_TABLE
 
 _FOLDER = Path(__file__).parent
 
 
-def upgrade(connection: Connection, revision: str = "head") -> None:
-    """Run the migrations that are missing, inside the connection's transaction.
+def upgrade(connection: Connection) -> None:
+    """Bring a ledger to this release's revision, inside the connection's transaction.
 
-    Args:
-        connection: The ledger.
-        revision: The last one; that of this release when left out.
+    From a revision that has a file in `versions` on, the files' migrations are run. A new ledger,
+    and one of before these files, gets what its tables lack of the rows' classes.
     """
     config = _config()
     config.attributes["connection"] = connection
-    command.upgrade(config, revision)
+    context = MigrationContext.configure(
+        connection, opts={"version_table": REVISION_TABLE, "include_name": _is_of_headrace}
+    )
+    if context.get_current_revision() in revisions():
+        command.upgrade(config, "head")
+        return
+    operations = Operations(context)
+    for each in _single(produce_migrations(context, Row.metadata).upgrade_ops):
+        operations.invoke(each)
+    command.stamp(config, "head", purge=True)
 
 
 def revisions() -> tuple[str, ...]:
-    """Revisions that this release knows, newest first."""
+    """Revisions that this release can migrate from, newest first."""
     script = ScriptDirectory.from_config(_config())
     return tuple(revision.revision for revision in script.walk_revisions())
+
+
+def _single(operation: Any) -> Iterator[ops.MigrateOperation]:
+    """The operations of which this one is made."""
+    if isinstance(operation, ops.OpContainer):
+        for each in operation.ops:
+            yield from _single(each)
+        return
+    if isinstance(operation, ops.AddColumnOp):
+        column = operation.column
+        if not column.nullable and column.server_default is None:
+            column.server_default = DefaultClause("0")  # the rows that are there need a value
+    yield operation
+
+
+def _is_of_headrace(name: str | None, kind: str, _parents: Any) -> bool:
+    """Whether a table is of the ledger: others may lie in the same database."""
+    return kind != "table" or (name or "").startswith("headrace_")
 
 
 def _config() -> Config:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from alembic import context
 
 from headrace.ledger.columns import Row
-from headrace.ledger.records import REVISION_TABLE
+from headrace.ledger.rows import REVISION_TABLE
 
 context.configure(
     connection=context.config.attributes["connection"],

@@ -1,0 +1,34 @@
+"""Which batch system a role names."""
+
+from __future__ import annotations
+
+from headrace.batch.commands import Commands
+from headrace.batch.machines import Meter
+from headrace.batch.ssh import SshCommands
+from headrace.batch.system import BatchSystem
+from headrace.recipe.backend import backend_of
+from headrace.recipe.site import Role
+
+
+def system_of(role: Role, timeout_s: float = 60.0) -> BatchSystem:
+    """The batch system that a role of a site names; a command without an answer is given up.
+
+    Its commands run on this machine, or on the login node that the role names; inside a job they
+    run where they are, for that is inside the cluster.
+
+    Raises:
+        SiteError: The backend has none.
+    """
+    found: BatchSystem = backend_of(role.backend).connect(role, timeout_s)
+    return found
+
+
+def meter_of(role: Role) -> Meter | None:
+    """What counts the machines of a role and prices them; None where the role tells."""
+    found: Meter | None = backend_of(role.backend).meter(role)
+    return found
+
+
+def commands_of_hosts(role: Role) -> dict[str, Commands]:
+    """What runs commands on the hosts of a role without a queue, by their names."""
+    return {each.host: SshCommands(each, {}) for each in role.batch.hosts}

@@ -1,0 +1,1 @@
+"""Checkpoints: which there are, how one is read, and weights for others."""

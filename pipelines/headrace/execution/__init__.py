@@ -1,0 +1,1 @@
+"""Takes a job to its end: attempts, end, resume, reap."""

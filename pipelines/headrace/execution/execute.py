@@ -1,0 +1,293 @@
+"""A whole job from this process, without Airflow: run, or only told what it would ask of a site."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import time
+from collections.abc import Callable, Collection, Sequence
+from datetime import timedelta
+from pathlib import Path
+
+from headrace.clusters.backends import backend
+from headrace.clusters.lease_records import LeaseSpec, Walltime
+from headrace.clusters.lifetime import leaving_s
+from headrace.errors import (
+    CapacityError,
+    LeaseError,
+    SilentError,
+    StepNotEndedError,
+    StorageFullError,
+)
+from headrace.execution.reap import end_run
+from headrace.execution.step_attempts import Ticket, collect, conclude, start_step
+from headrace.files.layout import SiteFolder
+from headrace.files.machine import full_words, is_full
+from headrace.leases import run_leases
+from headrace.ledger.ledger import open_ledger
+from headrace.recipe.gang_size import gang_size
+from headrace.recipe.recipe import Recipe
+from headrace.recipe.site import Role, Site
+from headrace.record import Record
+from headrace.runs import budget
+from headrace.runs.costs import MostCost, most_cost
+from headrace.runs.flow import PlannedStep, fitted, steps_of
+from headrace.runs.foresight import noting
+from headrace.runs.interruptions import loss_in_words
+from headrace.runs.minding import forgiving, minded
+from headrace.runs.runs import Run
+from headrace.runs.walltime_history import for_plan, pace
+from headrace.states import StepState
+from headrace.status.step import look
+from headrace.steps.mailbox import StepResult
+from headrace.steps.retry_policy import Attempt, decide
+
+logger = logging.getLogger(__name__)
+
+Tick = Callable[[], None]
+
+_RUN_ID = "RUN"
+"""Stands for the id that a real run gets."""
+
+_POLL_S = 0.25
+_RETRY_PAUSE_S = 3.0
+_ASK_AGAIN_S = 1.0
+_SILENT_PAUSE_S = 10.0
+_RELEASE_S = 20.0
+_JUDGES = "headrace.training.training_plan"
+"""What `flow.judged` imports, and with it numpy: better while the step is under way than after."""
+
+
+def execute(run: Run, tick: Tick) -> StepResult | None:
+    """Run the steps of a job one after another, each on its lease; leases are released at the end.
+
+    `tick` is called every quarter of a second while something is waited for; it may raise to stop.
+
+    Returns:
+        The result of the step that failed, or None when all succeeded.
+
+    Raises:
+        LeaseError: No lease could be opened.
+        StorageFullError: A folder that the run needs has no room.
+    """
+    try:
+        failed = _steps(run, budget.watched(run, minded(run, noting(run, tick))))
+    except BaseException as error:
+        stopped = isinstance(error, KeyboardInterrupt)
+        state = StepState.CANCELLED if stopped else StepState.FAILED
+        end_run(run, state, "interrupted" if stopped else f"the run ended with: {error}")
+        if isinstance(error, OSError) and is_full(error):
+            raise _no_room(run, error) from error
+        raise
+    end_run(run, failed.state if failed else StepState.SUCCEEDED, f"run {run.run_id} ended")
+    return failed
+
+
+def _no_room(run: Run, error: OSError) -> StorageFullError:
+    return StorageFullError(
+        f"The run cannot go on: {full_words(error, run.folder.path)}",
+        f"Free some space there, then go on with it: headrace resume {run.run_id}",
+    )
+
+
+def _steps(run: Run, tick: Tick) -> StepResult | None:
+    steps = steps_of(run.recipe, run.request.kind)
+    ending: dict[str, tuple[str, float]] = {}
+    tick = forgiving(_releasing(run, ending, tick))
+    for index, step in enumerate(steps):
+        later = {each.role for each in steps[index + 1 :]}
+        result = _until_decided(run, step, tick, sorted(later - {step.role}))
+        if result.state is not StepState.SUCCEEDED:
+            return result
+        if step.role not in later:
+            why = f"step {step.name} was the last on this lease"
+            next_lease = run_leases.current(run, steps[index + 1].role) if later else None
+            if not run_leases.release(run, step.role, why, wait=next_lease is None):
+                ending[step.role] = why, time.monotonic() + _RELEASE_S
+    return None
+
+
+def _releasing(run: Run, ending: dict[str, tuple[str, float]], tick: Tick) -> Tick:
+    """A tick that also records the ends of leases, by role, that were asked to end until a time.
+
+    The next step does not wait for these. What is left when the run ends is ended with it.
+    """
+
+    def both() -> None:
+        tick()
+        for role, (why, until_s) in list(ending.items()):
+            if run_leases.release(run, role, why, wait=time.monotonic() > until_s):
+                del ending[role]
+
+    return both
+
+
+def _until_decided(run: Run, step: PlannedStep, tick: Tick, ahead: Collection[str]) -> StepResult:
+    num_before = sum(one.state.is_final for one in open_ledger().attempts(run.run_id, step.name))
+    unopened: list[Attempt] = []
+    told = ""
+    while True:
+        try:
+            result = _attempt(run, step, tick, ahead)
+        except SilentError as error:  # nothing is given up for that
+            if error.what != told:
+                logger.warning("Step %s is asked for again later: %s", step.name, error)
+            told = error.what
+            _pause(_SILENT_PAUSE_S, tick)
+            continue
+        except LeaseError as error:  # did not start, or ended before the step was in its mailbox
+            unopened.append(Attempt(failure_class=error.failure_class))
+            if not decide(unopened, run.recipe.retry).again:
+                raise
+            why = "for the same reason" if error.what == told else error.what
+            logger.warning("Step %s got no lease and is tried again: %s", step.name, why)
+            told = error.what
+            _pause(_RETRY_PAUSE_S, tick)
+            continue
+        if result.state is StepState.SUCCEEDED:
+            return result
+        decision, result = conclude(run, step.name, result, num_before=num_before)
+        if not decision.again:
+            return result
+        unopened = []
+        _pause(_RETRY_PAUSE_S, tick)
+
+
+def _pause(seconds: float, tick: Tick) -> None:
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        tick()
+        time.sleep(_POLL_S)
+
+
+def _attempt(run: Run, step: PlannedStep, tick: Tick, ahead: Collection[str]) -> StepResult:
+    started = _when_there_is_room(run, step, tick, ahead)
+    if isinstance(started, StepResult):
+        return started
+    if step.kind == "pack" and run.request.kind == "train":
+        importlib.import_module(_JUDGES)
+    noted = False
+    while True:
+        seen = look(started.lease, started.folder, run.site.limits.lost_after)
+        if seen.lease.dashboard_url and not noted:
+            run_leases.note_ready(run, started.lease_id)
+            noted = True
+        tick()
+        if seen.final:
+            try:
+                return collect(run, started)
+            except StepNotEndedError:
+                logger.warning("Lease %s gives signs of life again", started.lease_id)
+        time.sleep(_POLL_S)
+
+
+def _when_there_is_room(
+    run: Run, step: PlannedStep, tick: Tick, ahead: Collection[str]
+) -> Ticket | StepResult:
+    while True:
+        try:
+            return start_step(run, step.name, ahead)
+        except CapacityError:
+            _pause(_ASK_AGAIN_S, tick)
+
+
+class LeasePreview(Record):
+    """One lease that a run would ask for."""
+
+    role: str
+    steps: tuple[str, ...]
+    machines: str
+    """What it consists of, for the user."""
+    time: str
+    """How long it may last, and what that means for the steps."""
+    walltime: Walltime | None = None
+    """How `lifetime: auto` was chosen; null where the site says the time."""
+    loss: str = ""
+    """What interruptions cost on average; empty where none are to be expected."""
+    cost: MostCost | None = None
+    """The most that the lease costs; null where its machines cost nothing."""
+    script: str
+    """What is submitted; empty where there is no queue."""
+
+
+def previews(recipe: Recipe, site: Site, kind: str = "train") -> tuple[LeasePreview, ...]:
+    """The leases that a run of this kind would ask for, in order of first steps; see `fitted`.
+
+    Side effects: for `lifetime: auto`, asks the batch system for its longest job.
+    """
+    recipe, site = fitted(recipe, site, kind, is_from_terminal=True)
+    steps: dict[str, list[PlannedStep]] = {}
+    for step in steps_of(recipe, kind):
+        steps.setdefault(step.role, []).append(step)
+    return tuple(_preview(recipe, site, role, served) for role, served in steps.items())
+
+
+def _preview(
+    recipe: Recipe, site: Site, role_name: str, served: Sequence[PlannedStep]
+) -> LeasePreview:
+    role, walltime = site.roles[role_name], for_plan(recipe, site, role_name, served)
+    role = role if walltime is None else walltime.of(role)
+    steps = tuple(step.name for step in served)
+    lease_id = f"{_RUN_ID}-{role_name}-1"
+    spec = LeaseSpec(
+        lease_id=lease_id,
+        key=f"{_RUN_ID}/{role_name}",
+        run_id=_RUN_ID,
+        role_name=role_name,
+        role=role,
+        walltime=walltime,
+        code=recipe.code,
+    )
+    folder = SiteFolder(Path(site.folder).expanduser()).lease(lease_id)
+    _, ranks = gang_size(recipe, role) if "train" in steps else (0, role.ranks_per_node)
+    nodes = _counted(role.nodes, "node")
+    pool, gang = f"pool of up to {nodes}", f"gang of {nodes}, {_counted(ranks, 'rank')} each"
+    machines = pool if role.kind == "pool" else gang
+    script = backend(role.backend).preview(folder, spec)
+    return LeasePreview(
+        role=role_name,
+        steps=steps,
+        machines=f"{machines}, on {role.backend}",
+        time=_time(role, steps, script, walltime),
+        loss=_loss(recipe, site, role_name, steps),
+        walltime=walltime,
+        cost=most_cost(role),
+        script=script,
+    )
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}{'s' if number > 1 else ''}"
+
+
+def _loss(recipe: Recipe, site: Site, role_name: str, steps: tuple[str, ...]) -> str:
+    role = site.roles[role_name]
+    if role.ec2 is None or "spot" not in role.ec2.markets or "train" not in steps:
+        return ""
+    return loss_in_words(recipe, role, pace(recipe, site, role_name))
+
+
+def _time(role: Role, steps: tuple[str, ...], script: str, walltime: Walltime | None) -> str:
+    limit = timedelta(seconds=role.lifetime_s)
+    if not script:
+        return f"at most {limit}, the `lifetime` of the role"
+    if walltime is not None and role.kind == "pool":
+        chosen = timedelta(seconds=walltime.seconds)
+        return (
+            f"time limit {chosen} of each node, chosen: {walltime.why}; nodes are replaced before "
+            f"it, and the pool lasts {limit} at most"
+        )
+    whose = "the `lifetime` of the role" if walltime is None else f"chosen: {walltime.why}"
+    text = (
+        f"time limit {limit}, {whose}; the lease ends {leaving_s(role.lifetime_s):.0f} s before it"
+    )
+    if "train" in steps:
+        text += (
+            ", and training that is not done by then stops with a checkpoint and goes on in "
+            "another job"
+        )
+    if walltime is not None:
+        return text
+    return (
+        f"{text}. A shorter `lifetime` starts sooner where the queue is filled up with short jobs"
+    )

@@ -1,0 +1,259 @@
+"""Puts ledger and machines right: ends what has no living owner, enters leases not on record."""
+
+from __future__ import annotations
+
+import importlib
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from headrace.clusters import lease_client
+from headrace.clusters.lease_records import LeaseSpec
+from headrace.clusters.overview import folders
+from headrace.errors import HeadraceError, StepError
+from headrace.execution.step_attempts import record_lost, record_outcome
+from headrace.files.atomic import is_there, read_record
+from headrace.files.layout import LeaseFolder, SiteFolder, StepFolder
+from headrace.leases import run_leases
+from headrace.leases.end_leases import settle_ended, try_to_settle
+from headrace.ledger.ledger import open_ledger
+from headrace.ledger.rows import AttemptRecord, RunRecord
+from headrace.runs import budget
+from headrace.runs.counting import note_machines, note_unfinished
+from headrace.runs.ec2_places import known_places
+from headrace.runs.flow import steps_of
+from headrace.runs.provenance import owner_is_gone
+from headrace.runs.runs import (
+    Run,
+    finish_run,
+    open_run,
+    outputs_of,
+    recorded,
+    run_of_folder,
+    run_of_record,
+)
+from headrace.runs.spending import bring_up_to_date
+from headrace.states import LeaseState, StepState
+from headrace.steps import mailbox
+from headrace.steps.mailbox import StepSpec
+
+ABANDONED = "nobody waits for it any more"
+"""Reason given to a step that the reaper cancels."""
+
+_MOST_RUNS = 10_000
+_COUNTED_EVERY_S = 30.0
+_NO_LIMIT = 2**31
+"""What runs already is entered, however many leases the site allows."""
+
+
+def reap(
+    owner_is_done: Callable[[RunRecord], bool],
+    step_is_abandoned: Callable[[RunRecord, str], bool],
+) -> tuple[str, ...]:
+    """End steps, leases, runs and instances that nobody answers for any more; a line for each.
+
+    `owner_is_done` is asked for runs whose owner is no process of this machine that has ended,
+    `step_is_abandoned` for running steps of runs whose owner lives.
+    """
+    done: list[str] = []
+    living: list[Run] = []
+    records = going_on()
+    attempts = open_ledger().attempts_of([record.run_id for record in records])
+    for record in records:
+        try:
+            run = run_of_record(record)
+        except HeadraceError as error:
+            _write_off(record, error)
+            done.append(f"run {record.run_id}: recorded as lost: {error.what}")
+            continue
+        if owner_is_gone(record.owner) or owner_is_done(record):
+            end_run(run, StepState.LOST)
+            owner = run.request.owner
+            done.append(f"run {run.run_id}: its owner {owner} has ended; leases closed")
+        else:
+            done += _cancel_steps(
+                run, attempts.get(run.run_id, ()), partial(step_is_abandoned, record)
+            )
+            living.append(run)
+    bring_up_to_date(older_than_s=_COUNTED_EVERY_S)
+    for run in living:
+        budget.enforce(run)
+    done += settle_ended()
+    if (places := known_places()).roles:  # the client of EC2 takes long to load
+        done += importlib.import_module("headrace.runs.strays").reap(places)
+    note_unfinished()
+    return tuple(done)
+
+
+def going_on() -> tuple[RunRecord, ...]:
+    """The runs that have not ended, the newest first."""
+    return open_ledger().runs(limit=_MOST_RUNS, states=(StepState.RUNNING,))
+
+
+def _write_off(record: RunRecord, error: HeadraceError) -> None:
+    for attempt in open_ledger().attempts(record.run_id):
+        record_lost(attempt, error.what)
+    open_ledger().finish_run(record.run_id, StepState.LOST, time.time(), {})
+
+
+def end_run(run: Run, state: StepState, reason: str = ABANDONED) -> None:
+    """End a run with everything that belongs to it, and record its final state and the reason."""
+    end_steps(run, reason)
+    finish_run(run, state)
+
+
+def end_steps(run: Run, reason: str) -> None:
+    """End the steps and leases of a run, and record how they ended."""
+    _cancel_steps(run, open_ledger().attempts(run.run_id), lambda _step: True, reason)
+    for record in open_ledger().leases(run_id=run.run_id):
+        if record.state.is_active:
+            try_to_settle(run, record, reason)
+    _settle_attempts(run)
+
+
+def _cancel_steps(
+    run: Run,
+    attempts: Iterable[AttemptRecord],
+    is_abandoned: Callable[[str], bool],
+    reason: str = ABANDONED,
+) -> list[str]:
+    done = []
+    for attempt in attempts:
+        if attempt.state.is_final or attempt.number is None:
+            continue
+        folder = run.lease_folder(attempt.lease_id).step(attempt.number)
+        if mailbox.outcome(folder) is None and is_abandoned(attempt.step):
+            mailbox.request_cancel(folder, reason)
+            done.append(f"step {attempt.key}: cancelled, {reason}")
+    return done
+
+
+def _settle_attempts(run: Run) -> None:
+    for attempt in open_ledger().attempts(run.run_id):
+        if attempt.state.is_final:
+            continue
+        lease = run.lease_folder(attempt.lease_id)
+        folder = mailbox.find(lease, attempt.key)
+        if folder is None:
+            record_lost(attempt)
+            continue
+        result = mailbox.outcome(folder) or mailbox.lost(folder, lease_client.why_ended(lease))
+        record_outcome(run.run_id, attempt.step, attempt.attempt, result)
+
+
+def adopt(site: SiteFolder) -> tuple[str, ...]:
+    """Enter the runs and open leases of a site that the ledger does not know, from their files.
+
+    Runs come with all their leases and steps, also the ended ones, so that whoever asks for
+    the same run again goes on where it is. Nothing is submitted, cancelled or changed but the
+    ledger; a second call finds nothing more.
+
+    Returns:
+        One line for each open lease that the ledger did not know, and for each run without any.
+    """
+    by_run: dict[str, list[LeaseFolder]] = defaultdict(list)
+    for folder in folders(site):
+        by_run[lease_client.spec(folder).run_id].append(folder)
+    return tuple(line for run_id, found in by_run.items() for line in _adopt(site, run_id, found))
+
+
+def _adopt(site: SiteFolder, run_id: str, found: Sequence[LeaseFolder]) -> Iterator[str]:
+    known = {record.lease_id for record in open_ledger().leases(run_id=run_id)}
+    new = [folder for folder in found if not is_there(folder.closed)]
+    new = [folder for folder in new if folder.lease_id not in known]
+    if known and not new:
+        return
+    try:
+        run = _enter_run(site, run_id)
+    except HeadraceError as error:
+        yield from (f"lease {folder.lease_id}: left alone: {error.what}" for folder in new)
+        return
+    jobs = {folder.lease_id: lease_client.find_job(folder) for folder in new}
+    for folder in sorted(found, key=lambda each: each.spec.stat().st_mtime):
+        _enter_lease(folder)
+    for folder in new:
+        state = lease_client.state(folder, lease_client.spec(folder).lost_after_s)
+        job = jobs[folder.lease_id]
+        yield f"lease {folder.lease_id}: {state.value}{f', {job}' if job else ''}, run {run_id}"
+    if not new:
+        yield _without_lease(run)
+
+
+def _without_lease(run: Run) -> str:
+    """What becomes of a run that was entered, and whose leases have all ended."""
+    outputs, attempts = outputs_of(run.run_id), open_ledger().attempts(run.run_id)
+    if all(step.name in outputs for step in steps_of(run.recipe, run.request.kind)):
+        at = max(each.finished_at or each.created_at for each in attempts)
+        open_ledger().finish_run(run.run_id, StepState.SUCCEEDED, at, outputs)
+        return f"run {run.run_id}: succeeded"
+    return f"run {run.run_id}: no lease is open; go on with it: headrace resume {run.run_id}"
+
+
+def _enter_run(site: SiteFolder, run_id: str) -> Run:
+    run = run_of_folder(run_id, site.run(run_id))
+    open_ledger().add_run(recorded(run, run.folder.recipe.stat().st_mtime))
+    holder = open_ledger().run_by_key(run.request.key)
+    if holder is not None and holder.run_id != run_id:
+        raise StepError(
+            f"run {run_id} was asked for again meanwhile, as {holder.run_id}; "
+            "`headrace lease close` ends the lease"
+        )
+    return run
+
+
+def _enter_lease(folder: LeaseFolder) -> None:
+    spec = lease_client.spec(folder)
+    record = run_leases.recorded(open_run(spec.run_id), spec.role_name, spec.lease_id)
+    changes = {"created_at": folder.spec.stat().st_mtime, **_found(folder, spec)}
+    entered = replace(record, **changes)
+    open_ledger().add_lease(entered, max_active=_NO_LIMIT)
+    note_machines(entered)
+    for step in mailbox.submitted(folder):
+        _enter_attempt(folder, step)
+
+
+def _found(folder: LeaseFolder, spec: LeaseSpec) -> dict[str, Any]:
+    """How a lease stands; one that was lost and not closed is open: something may be left."""
+    info = lease_client.info(folder)
+    if not is_there(folder.closed):
+        if info is None:
+            return {"state": LeaseState.STARTING}
+        return {
+            "state": LeaseState.READY,
+            "job_ids": info.job_ids,
+            "dashboard_url": info.dashboard_url,
+            "ready_at": info.ready_at,
+        }
+    return {
+        "state": lease_client.state(folder, spec.lost_after_s),
+        "job_ids": info.job_ids if info else (),
+        "ended_at": folder.closed.stat().st_mtime,
+        "why_ended": lease_client.why_ended(folder),
+    }
+
+
+def _enter_attempt(lease: LeaseFolder, step: StepFolder) -> None:
+    spec = read_record(step.spec, StepSpec)
+    if spec is None:  # removed meanwhile
+        return
+    open_ledger().add_attempt(
+        AttemptRecord(
+            run_id=spec.run_id,
+            step=spec.name,
+            kind=spec.kind,
+            attempt=spec.attempt,
+            key=spec.key,
+            lease_id=lease.lease_id,
+            number=step.number,
+            state=StepState.RUNNING,
+            created_at=step.spec.stat().st_mtime,
+        )
+    )
+    result = mailbox.outcome(step)
+    if result is None and is_there(lease.closed):
+        result = mailbox.lost(step, lease_client.why_ended(lease))
+    if result is not None:
+        record_outcome(spec.run_id, spec.name, spec.attempt, result)

@@ -1,0 +1,1 @@
+"""Leases of a run: acquired, released, ended."""

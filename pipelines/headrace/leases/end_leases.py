@@ -1,0 +1,133 @@
+"""Leases that have ended, or must: nothing is left of them."""
+
+from __future__ import annotations
+
+import logging
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from headrace.clusters import lease_client
+from headrace.clusters.lease_state import sure_states
+from headrace.errors import BatchError, HeadraceError, SilentError, StepError
+from headrace.files.atomic import is_there
+from headrace.files.layout import LeaseFolder
+from headrace.ledger.ledger import open_ledger
+from headrace.ledger.rows import LeaseRecord
+from headrace.runs.counting import note_machines
+from headrace.runs.provenance import owner_is_gone
+from headrace.runs.runs import Run, run_of_record
+from headrace.runs.usage import note_usage
+from headrace.states import EndedJob, LeaseState
+from headrace.status.lease import lost_nodes
+
+logger = logging.getLogger(__name__)
+
+_GONE = "its owner has ended before it had machines"
+
+
+def settle(run: Run, record: LeaseRecord, reason: str = "ended by request") -> None:
+    """Make sure nothing is left of a lease and record how it ended.
+
+    The reason is written down unless the lease has ended by itself.
+    """
+    folder = run.lease_folder(record.lease_id)
+    state = lease_client.state(folder, run.site.limits.lost_after)
+    if state is LeaseState.LOST or lease_client.ended_by_itself(folder):
+        with suppress(BatchError):  # the queue does not answer; the lease ends all the same
+            lease_client.cause(folder)
+    lease_client.end(folder, reason=reason)
+    note_machines(record)
+    why = lease_client.why_ended(folder)
+    final = LeaseState.CLOSED if state.is_active else state
+    ended: tuple[EndedJob, ...] = ()
+    with suppress(StepError):  # a damaged record of its nodes keeps no lease open
+        ended = lost_nodes(folder)
+    open_ledger().set_lease_state(
+        record.lease_id, final, ended_at=time.time(), why_ended=why, lost_nodes=ended
+    )
+    note_usage(record.run_id)
+
+
+def try_to_settle(run: Run, record: LeaseRecord, reason: str) -> bool:
+    """As `settle`; while the batch system gives no answer, the lease stays on record as open."""
+    try:
+        settle(run, record, reason)
+    except SilentError as error:
+        logger.warning("Lease %s is looked at again later: %s", record.lease_id, error.what)
+        return False
+    return True
+
+
+def settle_ended(site_name: str | None = None) -> list[str]:
+    """Settle the leases, of a site or of all, that count as open and are not, or are nobody's.
+
+    Any number of processes may do so at once: the first one that records an end is believed.
+
+    Returns:
+        One line for each lease that was settled.
+    """
+    done, known = [], []
+    active = open_ledger().active_leases(site_name)
+    run_ids = {record.run_id for record in active}
+    runs = open_ledger().runs(len(run_ids), run_ids=run_ids) if run_ids else ()
+    rows = {row.run_id: row for row in runs}
+    for record in active:
+        try:
+            known.append((record, run_of_record(rows[record.run_id])))
+        except HeadraceError as error:
+            if _is_of_this_machine(record):
+                _end_without_run(record, error)
+                done.append(f"lease {record.lease_id}: closed: {error.what}")
+    begun = {
+        run.lease_folder(record.lease_id): run.site.limits.lost_after
+        for record, run in known
+        if _is_begun(run, record) and _is_readable(run.lease_folder(record.lease_id))
+    }
+    states = sure_states(begun)
+    for record, run in known:
+        folder = run.lease_folder(record.lease_id)
+        state = states.get(folder, LeaseState.STARTING)
+        why = _why_over(run, folder, state, has_ended=rows[run.run_id].state.is_final)
+        if why and try_to_settle(run, record, why):
+            done.append(f"lease {record.lease_id}: closed ({lease_client.why_ended(folder)})")
+    return done
+
+
+def _is_begun(run: Run, record: LeaseRecord) -> bool:
+    """Whether it was started, or should have been by now; who asked for it may be at it."""
+    is_late = time.time() - record.created_at >= run.site.limits.lost_after
+    return is_there(run.lease_folder(record.lease_id).spec) or is_late
+
+
+def _is_readable(folder: LeaseFolder) -> bool:
+    """Whether its files can be read; one of another release, or a damaged one, is left alone."""
+    try:
+        lease_client.why_ended(folder)
+    except StepError as error:
+        logger.warning("Lease %s is passed over: %s", folder.lease_id, error)
+        return False
+    return True
+
+
+def _why_over(run: Run, folder: LeaseFolder, state: LeaseState, *, has_ended: bool) -> str:
+    """Why a lease is to be settled; empty when it goes on, as that of a run resumed meanwhile."""
+    if not state.is_active:
+        return "ended by itself"
+    if has_ended and open_ledger().run(run.run_id).state.is_final:
+        return f"run {run.run_id} has ended"
+    return _GONE if not is_there(folder.host) and owner_is_gone(run.request.owner) else ""
+
+
+def _is_of_this_machine(record: LeaseRecord) -> bool:
+    """Whether it can be told here that the folder of a run has gone: others share the ledger."""
+    return Path(record.folder).parent.is_dir()
+
+
+def _end_without_run(record: LeaseRecord, error: HeadraceError) -> None:
+    lease_client.end(LeaseFolder(Path(record.folder)))
+    note_machines(record)
+    open_ledger().set_lease_state(
+        record.lease_id, LeaseState.LOST, ended_at=time.time(), why_ended=error.what
+    )
+    note_usage(record.run_id)

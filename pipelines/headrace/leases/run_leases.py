@@ -1,0 +1,268 @@
+"""Leases of a run: acquired once by role, found again, released, recorded."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Collection
+from contextlib import suppress
+from functools import partial
+
+from headrace.clusters import lease_client
+from headrace.clusters.backends import backend
+from headrace.clusters.lease_records import LeaseSpec, Walltime
+from headrace.clusters.lease_state import sure_state
+from headrace.errors import (
+    BatchError,
+    CapacityError,
+    HeadraceError,
+    JobRefusedError,
+    OwnLeasesError,
+)
+from headrace.files.atomic import is_there, read_record
+from headrace.files.layout import LeaseFolder
+from headrace.leases.end_leases import settle, settle_ended, try_to_settle
+from headrace.ledger.ledger import open_ledger
+from headrace.ledger.rows import LeaseRecord
+from headrace.recipe.teams import check_user
+from headrace.runs import budget
+from headrace.runs.flow import steps_of
+from headrace.runs.provenance import owner_process
+from headrace.runs.runs import Run
+from headrace.runs.walltime import shown
+from headrace.runs.walltime_history import for_run
+from headrace.states import LeaseState
+from headrace.status.lease import bad_nodes, why_no_room
+from headrace.steps import mailbox
+
+logger = logging.getLogger(__name__)
+
+RELEASED = "Its lease was closed"
+"""How the reason begins that is given to a step which still runs when its lease is released."""
+
+
+def acquire(run: Run, role_name: str, ahead: Collection[str] = ()) -> str:
+    """Id of the lease of this run and role: the living one, or a new one, which is starting.
+
+    Once it has its place, those of the roles `ahead` are started as well, where that costs nothing.
+
+    Raises:
+        CapacityError: The site's `limits.max_leases`, or those of its user, are open, or others
+            come first; it has its turn then, as long as it is asked for again.
+        AccessError: The site is not any more for who asked for the run.
+        BudgetError: The run has cost `limits.budget`.
+        SecretError: A secret of the site cannot be had.
+        JobRefusedError: The queue refuses its job or, before any work, would that of a later step.
+    """
+    lease_id = _entered(run, role_name, waits=True)
+    for other in ahead:
+        _open_ahead(run, other)
+    _start(run, role_name, lease_id)
+    return lease_id
+
+
+def _entered(run: Run, role_name: str, *, waits: bool) -> str:
+    record = open_ledger().latest_lease(_key(run, role_name))
+    if record is not None and record.state.is_active:
+        if _is_usable(run, record):
+            return record.lease_id
+        settle(run, record)
+    generation = 1 if record is None else int(record.lease_id.rsplit("-", 1)[1]) + 1
+    lease_id = f"{run.run_id}-{role_name}-{generation}"
+    check_user(run.site_now, run.user)
+    budget.check(run, role_name)
+    run.secrets()
+    record = recorded(run, role_name, lease_id)
+    is_first = not open_ledger().leases(run_id=run.run_id, limit=1)
+    _enter(run, record, waits=waits)
+    if is_first:
+        _ask_queues(run, record)
+    return lease_id
+
+
+def _open_ahead(run: Run, role_name: str) -> None:
+    """Start the lease of a later step, where that costs nothing: its nodes are there sooner.
+
+    Not when more than half of the site's places are taken; an error comes again when the step asks.
+    """
+    num_open = len(open_ledger().active_leases(run.site.name))
+    is_full = 2 * num_open > run.site_now.limits.max_leases
+    if is_full or not backend(run.site.roles[role_name].backend).opens_at_once:
+        return
+    try:
+        _start(run, role_name, _entered(run, role_name, waits=False))
+    except HeadraceError as error:
+        logger.info("The lease of role %s is asked for again later: %s", role_name, error)
+
+
+def _enter(run: Run, record: LeaseRecord, *, waits: bool) -> None:
+    """Take a place of the site, if need be one of a lease that has ended unnoticed."""
+    limits = run.site_now.limits
+    ask = partial(
+        open_ledger().add_lease, record, limits.max_leases, limits.leases_user, waits=waits
+    )
+    with suppress(CapacityError):
+        ask()
+        return
+    settle_ended(run.site.name)
+    try:
+        ask()
+    except OwnLeasesError:
+        raise
+    except CapacityError as error:
+        raise CapacityError(why_no_room(run) or error.what) from None
+
+
+def awaited(run: Run, error: HeadraceError) -> tuple[int, tuple[str, ...]]:
+    """Below which number of open leases it is worth to ask again, and of which; none for all."""
+    limits = run.site_now.limits
+    if not isinstance(error, OwnLeasesError):
+        return limits.max_leases, ()
+    taken = open_ledger().active_leases(run.site.name)  # there is room: one of these must end
+    own = tuple(each.lease_id for each in taken if each.owner == run.user)
+    return limits.leases_user or limits.max_leases, own
+
+
+def _ask_queues(run: Run, record: LeaseRecord) -> None:
+    """Find out whether the queues take the jobs of all roles, before the first one does any work.
+
+    A queue that cannot be asked now is asked again when its job is submitted.
+    """
+    for role_name in dict.fromkeys(step.role for step in steps_of(run.recipe, run.request.kind)):
+        try:
+            why = _refusal(run, role_name)
+        except BatchError as error:
+            logger.info("Role %s was not asked for beforehand: %s", role_name, error.what)
+            continue
+        if why:
+            refused = JobRefusedError(
+                f"The jobs of role {role_name} can never start. {why}",
+                f"Correct the role in site {run.site.name}; `headrace site check` looks at it.",
+            )
+            open_ledger().set_lease_state(
+                record.lease_id, LeaseState.FAILED, ended_at=time.time(), why_ended=str(refused)
+            )
+            raise refused
+
+
+def _refusal(run: Run, role_name: str) -> str:
+    lease_id = f"{run.run_id}-{role_name}-1"
+    spec = _spec(run, role_name, lease_id, for_run(run, role_name))
+    return backend(spec.role.backend).refusal(run.lease_folder(lease_id), spec)
+
+
+def current(run: Run, role_name: str) -> str | None:
+    """Id of the living lease of this run and role, if there is one."""
+    record = open_ledger().latest_lease(_key(run, role_name))
+    if record is None or not record.state.is_active or not _is_usable(run, record):
+        return None
+    return record.lease_id
+
+
+def note_ready(run: Run, lease_id: str) -> None:
+    """Record addresses and job ids of a lease that has become ready."""
+    info = lease_client.info(run.lease_folder(lease_id))
+    if info is not None:
+        open_ledger().set_lease_state(
+            lease_id,
+            LeaseState.READY,
+            job_ids=info.job_ids,
+            dashboard_url=info.dashboard_url,
+            ready_at=info.ready_at,
+        )
+
+
+def release(run: Run, role_name: str, reason: str, *, wait: bool = True) -> bool:
+    """Close the run's lease of this role and record it; harmless when there is none.
+
+    A step that still runs on it is cancelled: nobody waits for it any more.
+
+    Returns:
+        Whether nothing is left to do; without `wait`, not while the lease's host closes it.
+    """
+    record = open_ledger().latest_lease(_key(run, role_name))
+    if record is None or not record.state.is_active:
+        return True
+    folder = run.lease_folder(record.lease_id)
+    if not wait and not is_there(folder.closed):
+        lease_client.request_close(folder, reason)
+        return False
+    if sure_state(folder, run.site.limits.lost_after).is_active:
+        _cancel_steps(folder, f"{RELEASED}: {reason}")
+    try_to_settle(run, record, reason)
+    return True
+
+
+def _cancel_steps(folder: LeaseFolder, reason: str) -> None:
+    for step in mailbox.submitted(folder):
+        if mailbox.outcome(step) is None:
+            mailbox.request_cancel(step, reason)
+
+
+def _is_usable(run: Run, record: LeaseRecord) -> bool:
+    folder = run.lease_folder(record.lease_id)
+    if is_there(folder.close):
+        return False
+    if not is_there(folder.spec):
+        return True  # the caller before us ended between the ledger and the start
+    return sure_state(folder, run.site.limits.lost_after).is_active
+
+
+def _key(run: Run, role_name: str) -> str:
+    return f"{run.run_id}/{role_name}"
+
+
+def _start(run: Run, role_name: str, lease_id: str) -> None:
+    folder = run.lease_folder(lease_id)
+    asked = read_record(folder.spec, LeaseSpec)
+    # chosen once: what waits for its turn is asked for again and again
+    walltime = for_run(run, role_name) if asked is None else asked.walltime
+    if asked is None and walltime is not None:
+        logger.info("Lease %s gets %s: %s", lease_id, shown(walltime.seconds), walltime.why)
+    lease_client.start(folder, _spec(run, role_name, lease_id, walltime), run.secrets)
+
+
+def _spec(run: Run, role_name: str, lease_id: str, walltime: Walltime | None) -> LeaseSpec:
+    role = run.site.roles[role_name]
+    records = open_ledger().leases(run_id=run.run_id)
+    return LeaseSpec(
+        lease_id=lease_id,
+        key=_key(run, role_name),
+        run_id=run.run_id,
+        role_name=role_name,
+        role=role if walltime is None else walltime.of(role),
+        walltime=walltime,
+        heartbeat_s=run.site.limits.heartbeat,
+        lost_after_s=run.site.limits.lost_after,
+        owner=owner_process(run.request.owner),
+        code=run.recipe.code,
+        tiers=run.site.tiers,
+        exclude=bad_nodes(run, records) if role.leaves_nodes_out else (),
+        preload=PRELOAD if _will_fork_ranks(run, role_name) else (),
+    )
+
+
+PRELOAD = ("headrace.steps.model_process",)
+"""Has the nodes import what ranks need while they wait for the first step."""
+
+
+def _will_fork_ranks(run: Run, role_name: str) -> bool:
+    is_training = run.request.kind in ("train", "suite") and role_name == run.recipe.train.role
+    starts_them = run.recipe.model is not None and run.site.roles[role_name].launcher is None
+    return is_training and starts_them
+
+
+def recorded(run: Run, role_name: str, lease_id: str) -> LeaseRecord:
+    """The row of a lease that starts now."""
+    return LeaseRecord(
+        lease_id=lease_id,
+        key=_key(run, role_name),
+        run_id=run.run_id,
+        site_name=run.site.name,
+        role=role_name,
+        backend=run.site.roles[role_name].backend,
+        folder=str(run.lease_folder(lease_id).path),
+        state=LeaseState.STARTING,
+        created_at=time.time(),
+        owner=run.user,
+    )

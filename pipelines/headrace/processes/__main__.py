@@ -1,0 +1,30 @@
+"""`python -m headrace.processes -- COMMAND…` runs a command that dies with its parent."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+from headrace.errors import UserError
+from headrace.processes.identity import die_with_parent, take_part
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Become the command; the kernel's promise outlives the exec.
+
+    Raises:
+        UserError: No command was given.
+    """
+    if arguments[:1] != ["--"] or len(arguments) < 2:
+        raise UserError(
+            f"No command in {list(arguments)}",
+            "Call python -m headrace.processes -- COMMAND…",
+        )
+    die_with_parent()
+    take_part()
+    os.execvp(arguments[1], list(arguments[1:]))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

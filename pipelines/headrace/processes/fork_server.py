@@ -1,0 +1,298 @@
+"""A process that has imported what its children need, and forks them.
+
+A process that imports PyTorch takes seconds of a core and thousands of files, and its modules take
+memory, in each rank anew. A fork of one that has imported them is there in milliseconds.
+
+The parent asks for a child by a packet on a socket pair. With it comes the writing end of a pipe,
+through which the server tells the child's process id and, later, its exit code. A child whose
+parent has closed the pipe is killed.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import os
+import pickle
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from contextlib import nullcontext, suppress
+from dataclasses import replace
+from functools import partial
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+from headrace.errors import WorkerLostError
+from headrace.processes.children import Child, Process, signal_group
+from headrace.processes.identity import holds_gpu, open_files
+
+IDLE_S = 30.0
+"""Seconds without a child after which a server ends."""
+
+_PR_SET_NAME = 15
+_REAP_S = 0.05
+_PACKET_BYTES = 1 << 18
+
+_Program = subprocess.Popen[bytes]
+
+
+class ForkServers:
+    """The fork servers of this process, one for each environment; they end when nobody needs them.
+
+    Args:
+        module: Run as `python -u -m MODULE FD`; it calls `forked` when it has imported all.
+        varying: Names of the environment variables that the module's import does not look at.
+        base: Environment to which a child's is added, by default this process's as it is then.
+    """
+
+    def __init__(
+        self, module: str, varying: frozenset[str], base: Mapping[str, str] = os.environ
+    ) -> None:
+        self._module = module
+        self._varying = varying
+        self._base = base
+        self._lock = threading.Lock()
+        self._servers: dict[frozenset[tuple[str, str]], _Server] = {}
+
+    def warm_up(self) -> None:
+        """Start the server of the base environment, before any child is asked for.
+
+        What it says until it forks goes to this process's output.
+        """
+        env, _ = self._divided({})
+        with self._lock:
+            self._servers[frozenset(env.items())] = _Server(self._module, env, None)
+
+    def start(self, child: Child) -> Process:
+        """Start a child from a server with its environment, which may still be importing."""
+        env, own = self._divided(child.env)
+        child.log.parent.mkdir(parents=True, exist_ok=True)
+        asked = replace(child, env=own)
+        key = frozenset(env.items())
+        with self._lock:
+            server = self._servers.get(key)
+            process = None if server is None else server.ask(asked)
+            if process is None:  # there is none, or it has ended for want of work
+                server = self._servers[key] = _Server(self._module, env, child.log)
+                process = server.ask(asked)
+        if process is None:
+            raise WorkerLostError(f"{self._module} ended at once", f"See {child.log}.")
+        return process
+
+    def _divided(self, env: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
+        """The environment of a server, and what its child has beside it."""
+        whole = {**self._base, **env}
+        own = {name: whole.pop(name) for name in self._varying if name in whole}
+        return whole, own
+
+
+class _Server:
+    """The parent's side of a server; its output until it forks goes to the first child's log."""
+
+    def __init__(self, module: str, env: Mapping[str, str], log: Path | None) -> None:
+        self._connection, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        started: Future[_Program] = Future()
+        with theirs, nullcontext() if log is None else log.open("ab") as output:
+            start = partial(
+                subprocess.Popen,
+                (sys.executable, "-u", "-m", module, str(theirs.fileno())),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=env,
+                pass_fds=(theirs.fileno(),),
+                start_new_session=True,
+            )
+            # the kernel ties the server's life to the thread that starts it
+            threading.Thread(target=self._hold, args=(start, started), daemon=True).start()
+            self._process = started.result()
+
+    def ask(self, child: Child) -> _ForkedProcess | None:
+        """Ask for a process; None when the server has ended, or is about to."""
+        news, teller = Pipe(duplex=False)
+        files = [teller.fileno()] + ([] if child.input is None else [child.input])
+        with teller:
+            try:
+                socket.send_fds(self._connection, [pickle.dumps(child)], files)
+            except OSError:
+                news.close()
+                return None
+        return _ForkedProcess(news, self._process)
+
+    def _hold(self, start: Callable[[], _Program], started: Future[_Program]) -> None:
+        with self._connection:
+            try:
+                process = start()
+            except OSError as error:
+                started.set_exception(error)
+                return
+            started.set_result(process)
+            process.wait()
+
+
+class _ForkedProcess:
+    """A `Process` that a server was asked for; `pid` as of the last look."""
+
+    def __init__(self, news: Connection, server: _Program) -> None:
+        self._news = news
+        self._server = server
+        self._lock = threading.Lock()
+        self.pid: int | None = None
+        self._code: int | None = None
+
+    def poll(self) -> int | None:
+        return self._listen(0)
+
+    def wait(self) -> int:
+        while (code := self._listen(None)) is None:
+            pass
+        return code
+
+    def send_signal(self, sig: signal.Signals) -> None:
+        if self._poll_or_give_up(sig) is None and self.pid is not None:
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, sig)
+
+    def signal_group(self, sig: signal.Signals) -> None:
+        self._poll_or_give_up(sig)
+        if self.pid is not None:
+            signal_group(self.pid, sig)
+
+    def _listen(self, timeout_s: float | None) -> int | None:
+        with self._lock:
+            while self._code is None and self._news.poll(timeout_s):
+                self._take()
+                timeout_s = 0
+            return self._code
+
+    def _take(self) -> None:
+        try:
+            told: int = self._news.recv()
+        except (EOFError, OSError):  # the server has ended, and the kernel ends all with it
+            self._end(self._server.wait() or -signal.SIGKILL)
+            return
+        if self.pid is None:
+            self.pid = told
+        else:
+            self._end(told)
+
+    def _poll_or_give_up(self, sig: signal.Signals) -> int | None:
+        """Exit code, None while it runs; what is not there yet never comes to be."""
+        self._listen(0)
+        with self._lock:
+            if self.pid is None and self._code is None:
+                self._end(-sig)
+            return self._code
+
+    def _end(self, code: int) -> None:
+        self._code = code
+        self._news.close()
+
+
+def forked(connection: socket.socket, idle_s: float = IDLE_S) -> Child | None:
+    """Fork a process for each packet; call it when all is imported, before any thread starts.
+
+    Args:
+        connection: The server's end of the socket pair.
+        idle_s: Seconds without a child after which the server has done its work.
+
+    Returns:
+        In each forked process what it is to do, as which it is set up; in the server None, when
+        nobody needs it any more.
+    """
+    gc.collect()
+    gc.freeze()  # a collection in a child would write to, and so copy, all pages of the server
+    running: dict[int, Connection] = {}
+    packets = select.poll()
+    packets.register(connection, select.POLLIN)
+    is_open = True
+    while is_open or running:
+        is_ready = bool(packets.poll(1000 * (_REAP_S if running else idle_s)))
+        if is_ready and is_open:
+            packet, files = _received(connection)
+            is_open = bool(packet)
+            if not packet:
+                packets.unregister(connection)
+            elif (child := _fork(connection, running, packet, files)) is not None:
+                return child
+        elif not running:  # later requests fail at once, earlier ones are read
+            connection.shutdown(socket.SHUT_RD)
+        _reap(running)
+    return None
+
+
+def _received(connection: socket.socket) -> tuple[bytes, list[int]]:
+    try:
+        packet, files, *_ = socket.recv_fds(connection, _PACKET_BYTES, 2, socket.MSG_CMSG_CLOEXEC)
+    except ConnectionError:  # the other side was killed
+        return b"", []
+    return packet, files
+
+
+def _fork(
+    connection: socket.socket, running: dict[int, Connection], packet: bytes, files: list[int]
+) -> Child | None:
+    """The child in the child, None in the server."""
+    child: Child = pickle.loads(packet)
+    teller, given = Connection(files[0], readable=False), files[1:]
+    pid = os.fork() if _is_heard(teller) else None  # whoever asked may have given up meanwhile
+    if pid == 0:
+        connection.close()
+        for each in (teller, *running.values()):
+            each.close()
+        _become(child, given)
+        return child
+    for file in given:
+        os.close(file)
+    if pid is None:
+        teller.close()
+        return None
+    with suppress(OSError):  # as the child does: whoever is first, it is done before it is told
+        os.setpgid(pid, pid)
+    running[pid] = teller
+    _tell(teller, pid)
+    return None
+
+
+def _reap(running: dict[int, Connection]) -> None:
+    """Tell of the children that have ended, and end those that nobody listens for."""
+    for pid, teller in list(running.items()):
+        if not _is_heard(teller):
+            signal_group(pid, signal.SIGKILL)
+        ended, status = os.waitpid(pid, os.WNOHANG)
+        if ended:
+            _tell(running.pop(pid), os.waitstatus_to_exitcode(status))
+            teller.close()
+
+
+def _is_heard(teller: Connection) -> bool:
+    pipe = select.poll()
+    pipe.register(teller.fileno(), 0)  # an error is told of all the same: nobody reads
+    return not pipe.poll(0)
+
+
+def _tell(teller: Connection, number: int) -> None:
+    with suppress(BrokenPipeError):
+        teller.send(number)
+
+
+def _become(child: Child, given: list[int]) -> None:
+    os.setpgid(0, 0)
+    os.environ.update(child.env)
+    for file in given:
+        os.dup2(file, 0)
+        os.close(file)
+    log = os.open(child.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+    for output in (1, 2):
+        os.dup2(log, output)
+    os.close(log)
+    if holds_gpu(open_files()):  # what an import has begun on a GPU does not survive a fork
+        os.execvp(child.command[0], child.command)
+    ctypes.CDLL(None).prctl(_PR_SET_NAME, child.name.encode(), 0, 0, 0)

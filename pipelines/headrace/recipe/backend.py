@@ -1,0 +1,198 @@
+"""What a role may ask of a backend: declared by the backend's own class, found by its name."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Iterable, Mapping
+from functools import cache
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from headrace.entry_points import load_group
+from headrace.errors import SiteError, nearest
+from headrace.recipe.batch import Batch
+
+if TYPE_CHECKING:
+    from headrace.recipe.site import Role
+
+GROUP = "headrace.backends"
+"""Entry points: classes of backends by the name that roles give."""
+
+_BUILT_IN = {
+    "local": "headrace.recipe.backend:Local",
+    "slurm": "headrace.batch.slurm:Slurm",
+    "ssh": "headrace.batch.hosts:SshHosts",
+    "ec2": "headrace.recipe.ec2:Ec2Backend",
+}
+
+
+QUEUE_KEYS = (
+    *("partition", "account", "qos", "gpu_type", "memory_per_node", "constraint", "exclusive"),
+    *("reservation", "nodelist", "exclude", "options", "srun_options", "parallel_environment"),
+    *("login", "config", "submit_as"),
+)
+"""Keys of `batch` that only a queue can fulfil."""
+
+
+class Backend:
+    """What a role may ask of a backend, and what follows from the backend's kind."""
+
+    lacks: ClassVar[Mapping[str, str]] = {}
+    """Keys of `batch` that it cannot fulfil, and what to do instead."""
+    refuses: ClassVar[Mapping[str, str]] = {}
+    """Options of its submit command that headrace sets, as `-q, --queue`, and why, or what to
+    write."""
+    sets: ClassVar[Mapping[str, str]] = {}
+    """Keys of `batch`, and the options of its submit command that would overrule them."""
+    kinds: ClassVar[tuple[Literal["pool", "gang"], ...]] = ("pool", "gang")
+    """Kinds of lease that it gives."""
+    launchers: ClassVar[tuple[str, ...]] = ("mpirun",)
+    """What may start all ranks of a gang, besides each node its own."""
+    has_queue: ClassVar[bool] = True
+    """Whether leases wait in a queue that gives each job a time limit."""
+    shares_machines: ClassVar[bool] = False
+    """Whether nothing keeps others off its machines."""
+    is_here: ClassVar[bool] = False
+    """Whether its nodes are the machine that headrace runs on."""
+    hosts_in_jobs: ClassVar[bool] = True
+    """Whether the host of a pool may be a job, `host: job`."""
+    takes_hosts: ClassVar[bool] = False
+    """Whether `batch.hosts` are its machines."""
+    opens_shells: ClassVar[bool] = False
+    """Whether `headrace shell` reaches its nodes."""
+
+    @classmethod
+    def leaves_nodes_out(cls) -> bool:
+        """Whether its jobs can be kept off nodes on which others have failed."""
+        return cls.has_queue and "exclude" not in cls.lacks
+
+    @classmethod
+    def check_role(cls, role: Role) -> None:
+        """Refuse what else does not go together in a role of this backend.
+
+        Raises:
+            ValueError: It says what, and what to write.
+        """
+
+    @classmethod
+    def connect(cls, role: Role, timeout_s: float) -> Any:
+        """The `BatchSystem` that a role names; a command without an answer is given up."""
+        raise SiteError(f"Backend '{role.backend}' has no queue")
+
+    @classmethod
+    def meter(cls, _role: Role) -> Any:
+        """What counts machines of a role and prices them, a `Meter`; None where roles tell."""
+        return None
+
+
+class Local(Backend):
+    """This machine."""
+
+    has_queue = False
+    shares_machines = True
+    is_here = True
+    hosts_in_jobs = False
+    opens_shells = True
+
+    @classmethod
+    def check_role(cls, role: Role) -> None:
+        """Refuse `batch`: there is no queue."""
+        if role.batch != Batch():
+            raise ValueError("backend 'local' has no queue; leave `batch` out or name another")
+
+
+@cache
+def backend_of(name: str) -> type[Backend]:
+    """The backend of that name; entry points are read only where it is not built in.
+
+    Raises:
+        SiteError: There is none, or its package cannot be loaded.
+    """
+    if name in _BUILT_IN:
+        module, _, kind = _BUILT_IN[name].partition(":")
+        found: type[Backend] = getattr(importlib.import_module(module), kind)
+        return found
+    names = known_backends()
+    if name not in names:
+        raise SiteError(f"There is no backend '{name}'", nearest(name, names))
+    added: type[Backend] = load_group(GROUP)[name]
+    return added
+
+
+def known_backends() -> list[str]:
+    """Names of all backends that roles may give."""
+    return [*_BUILT_IN, *sorted({each.name for each in entry_points(group=GROUP)} - {*_BUILT_IN})]
+
+
+def check_backend(role: Role) -> None:
+    """Refuse what a role asks of a backend that this lacks, or that contradicts headrace or it.
+
+    Raises:
+        ValueError: It says what, and what to write.
+    """
+    backend = backend_of(role.backend)
+    given = {key for key, value in role.batch if value} & role.batch.model_fields_set
+    refuse("batch.options", role.batch.options, backend.refuses)
+    refuse("host_options", role.host_options, backend.refuses)
+    for key in sorted(given & backend.lacks.keys()):
+        raise ValueError(f"backend '{role.backend}' has no `batch.{key}`: {backend.lacks[key]}")
+    _refuse_twice(role.batch.options, {key: backend.sets.get(key, "") for key in given})
+    backend.check_role(role)
+    if role.host == "job" and (role.kind == "gang" or not backend.hosts_in_jobs):
+        raise ValueError("`host: job` is for pools on a batch system; leave it out")
+    if role.batch.hosts and not backend.takes_hosts:
+        raise ValueError(f"`batch.hosts` is for backend 'ssh', not '{role.backend}'")
+    if role.kind not in backend.kinds:
+        (kind,) = backend.kinds
+        raise ValueError(f"backend '{role.backend}' gives {kind}s only; write `kind: {kind}`")
+    if role.launcher is not None and role.launcher not in backend.launchers:
+        raise ValueError(f"launcher '{role.launcher}' needs backend 'slurm', not '{role.backend}'")
+
+
+def refuse(key: str, options: Iterable[str], refused: Mapping[str, str]) -> None:
+    """Refuse options that headrace sets.
+
+    Args:
+        key: Where they stand, for users.
+        options: Options as a site says them.
+        refused: Options as `-q, --queue`, and why they are refused.
+
+    Raises:
+        ValueError: One is none, or among the refused.
+    """
+    for option in options:
+        name = _name(option)
+        if not name:
+            raise ValueError(f"'{option}' in `{key}` is no option; write it as '--name=value'")
+        for names, why in refused.items():
+            if {name, option.split()[0], option} & set(names.split(", ")):
+                raise ValueError(f"`{key}` must not hold '{option}': {why}")
+
+
+def known(name: str) -> str:
+    """The name of a backend.
+
+    Raises:
+        ValueError: There is none of that name.
+    """
+    try:
+        backend_of(name)
+    except SiteError as error:
+        raise ValueError(f"there is no such backend. {error.hint}") from None
+    return name
+
+
+def _refuse_twice(options: Iterable[str], names: Mapping[str, str]) -> None:
+    keys = {option: key for key, said in names.items() for option in said.split(", ")}
+    for option in options:
+        key = keys.get(_name(option))
+        if key:
+            raise ValueError(
+                f"`batch.options` must not hold '{option}': `batch.{key}` says it already"
+            )
+
+
+def _name(option: str) -> str:
+    found = re.match(r"--[A-Za-z][\w-]*|-[A-Za-z]", option)
+    return found[0] if found else ""

@@ -1,0 +1,197 @@
+"""What an override may set that comes from whoever has no shell: Airflow's form, REST, its pages.
+
+Keys of headrace's own models are typed and bounded, and may be set. Below an open place, where the
+models pass on what is written there to code of others, `RULES` say what an override may set.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from enum import Enum
+from types import NoneType, UnionType
+from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin
+
+from pydantic import BaseModel, JsonValue
+
+from headrace.errors import RecipeError, shortened
+from headrace.recipe.overrides import read_override
+from headrace.recipe.recipe import Recipe
+from headrace.recipe.train import TrainerSpec
+
+_SPECIAL = re.compile(r"_(target|args|partial|recursive|convert)_")
+_ANYTHING = (object, Any, JsonValue)
+
+
+class Rule(Enum):
+    """What an override may set below an open place."""
+
+    SWITCH = "true and false"
+    """Nothing below it; the place itself is on or off."""
+    FIGURES = "numbers, true, false and null"
+    """These, at any depth."""
+    ARGUMENTS = "plain values of arguments; below them numbers, true, false and null"
+    """Text, too, but only as an argument itself, or in a list that is one: no mapping is passed."""
+    KEYS = "keys of the recipe, each by its own rule"
+    """Values by dotted key."""
+
+
+RULES = {
+    "data.augment.*": Rule.ARGUMENTS,
+    "data.collate": Rule.ARGUMENTS,
+    "data.dataset": Rule.ARGUMENTS,
+    "data.sample_transforms.*": Rule.ARGUMENTS,
+    "data.transforms.*": Rule.ARGUMENTS,
+    "dataset.reader": Rule.ARGUMENTS,
+    "evaluate.figures.*": Rule.ARGUMENTS,
+    "evaluate.metrics.*": Rule.ARGUMENTS,
+    "model": Rule.ARGUMENTS,
+    "suite.grid": Rule.KEYS,
+    "suite.points.*": Rule.KEYS,
+    "suite.search.pruner": Rule.ARGUMENTS,
+    "suite.search.sampler": Rule.ARGUMENTS,
+    "suite.search.space": Rule.KEYS,
+    "suite.zip": Rule.KEYS,
+    "train.function": Rule.ARGUMENTS,
+    "trainer.callbacks.*": Rule.FIGURES,
+    "trainer.compile": Rule.SWITCH,
+    "trainer.extra": Rule.FIGURES,
+    "trainer.loggers.*": Rule.FIGURES,
+}
+"""Each open place of a recipe; `*` stands for an entry of a list, or a name."""
+
+
+class Place(NamedTuple):
+    """An open place of a recipe."""
+
+    name: str
+    """As in `RULES`."""
+    rest: tuple[str, ...]
+    """Parts of a key below it."""
+
+
+def check_from_outside(overrides: Sequence[str]) -> None:
+    """Refuse overrides that only those may give who may read what this account may.
+
+    Raises:
+        RecipeError: One sets `code`, holds an interpolation in any spelling, names a target, sets
+            what is passed on to code of others and is not of its rule, or is malformed.
+    """
+    for text in overrides:
+        _, key, value = read_override(text)
+        told = shortened(text)
+        if key.split(".")[0] == "code":
+            raise RecipeError(
+                f"The override '{told}' sets 'code', which cannot be changed from Airflow",
+                "Write it into a recipe file.",
+            )
+        if "${" in f"{key}={value!r}":
+            raise RecipeError(
+                f"The override '{told}' holds an interpolation",
+                "From Airflow only plain values are taken; write interpolations into a recipe.",
+            )
+        if (refused := next(_refused(_parts(key), value), None)) is not None:
+            raise RecipeError(
+                f"The override '{told}' sets '{'.'.join(refused)}', which only a recipe's file may "
+                "say",
+                "From Airflow no targets are taken, for arguments of targets plain values, for "
+                "those of callbacks, loggers and Lightning's Trainer numbers, true and false, and "
+                "no options of PyTorch's compiler. Write it into a recipe file.",
+            )
+
+
+def place_of(parts: Sequence[str], annotation: Any = Recipe) -> Place | None:
+    """The open place that a key of a recipe leads to or below; None where models type it all."""
+    return next(_places(tuple(parts), annotation, ()), None)
+
+
+def open_places(annotation: Any = Recipe, path: tuple[str, ...] = ()) -> Iterator[str]:
+    """Every open place of a model, by walking it."""
+    for kind in _alternatives(annotation):
+        if _is_open(kind):
+            yield ".".join(path)
+        elif isinstance(kind, type) and issubclass(kind, BaseModel):
+            for name, field in kind.model_fields.items():
+                yield from open_places(field.annotation, (*path, name))
+        elif get_args(kind):
+            yield from open_places(get_args(kind)[-1 if _is_mapping(kind) else 0], (*path, "*"))
+
+
+def _refused(parts: tuple[str, ...], value: object) -> Iterator[tuple[str, ...]]:
+    """Keys that an override sets against the rules."""
+    place = place_of(parts)
+    rule = None if place is None else RULES[place.name]
+    rest = () if place is None else place.rest
+    if _SPECIAL.search(f"{'.'.join(parts)}={value}") is not None:
+        yield parts
+    elif rule is Rule.KEYS and rest:
+        yield from _refused(rest, value)
+    elif rule is not None and rest:
+        yield from () if _fits(rule, rest, value) else (parts,)
+    elif isinstance(value, Mapping):
+        for key, each in value.items():
+            below = _parts(str(key))
+            yield from _refused(below if rule is Rule.KEYS else (*parts, *below), each)
+    elif isinstance(value, list):
+        for each in value:
+            yield from _refused(parts, each)
+    elif rule is Rule.SWITCH and not isinstance(value, bool):
+        yield parts
+
+
+def _fits(rule: Rule, rest: tuple[str, ...], value: object) -> bool:
+    """Whether a value below an open place is of its rule; lists are, whose entries are."""
+    if isinstance(value, list):
+        return rule is not Rule.SWITCH and all(_fits(rule, rest, each) for each in value)
+    if rule is Rule.ARGUMENTS and len(rest) == 1:
+        return not isinstance(value, Mapping)
+    return rule is not Rule.SWITCH and isinstance(value, (bool, int, float, NoneType))
+
+
+def _parts(key: str) -> tuple[str, ...]:
+    return tuple(re.sub(r"\[([^\]]*)\]", r".\1", key).split("."))
+
+
+def _places(parts: tuple[str, ...], annotation: Any, path: tuple[str, ...]) -> Iterator[Place]:
+    for kind in _alternatives(annotation):
+        if _is_open(kind):
+            yield Place(".".join(path), parts)
+        elif isinstance(kind, type) and issubclass(kind, BaseModel):
+            fields = {field.alias or name: field for name, field in kind.model_fields.items()}
+            if parts and parts[0] in fields:
+                inner = (*path, parts[0])
+                yield from _places(parts[1:], fields[parts[0]].annotation, inner)
+            elif parts and kind is TrainerSpec:  # what Lightning's Trainer gets besides
+                yield Place("trainer.extra", parts)
+        elif get_args(kind):
+            is_named = parts and (_is_mapping(kind) or parts[0].isdecimal())
+            inner_kind = get_args(kind)[-1 if _is_mapping(kind) else 0]
+            yield from _places(parts[1:] if is_named else parts, inner_kind, (*path, "*"))
+
+
+def _alternatives(annotation: Any) -> Iterator[Any]:
+    """Kinds that an annotation stands for, without Annotated and unions."""
+    origin = get_origin(annotation)
+    if origin is Annotated:
+        yield from _alternatives(get_args(annotation)[0])
+    elif origin in (Union, UnionType):
+        for each in get_args(annotation):
+            yield from _alternatives(each)
+    else:
+        yield annotation
+
+
+def _is_mapping(kind: Any) -> bool:
+    origin = get_origin(kind)
+    return isinstance(origin, type) and issubclass(origin, Mapping)
+
+
+def _is_open(kind: Any) -> bool:
+    """Whether models do not say what is below."""
+    if isinstance(kind, type) and issubclass(kind, BaseModel):
+        return kind.model_config.get("extra") == "allow"
+    return _is_mapping(kind) and any(map(_holds_anything, get_args(kind)))
+
+
+def _holds_anything(annotation: Any) -> bool:
+    return annotation in _ANYTHING or any(map(_holds_anything, get_args(annotation)))

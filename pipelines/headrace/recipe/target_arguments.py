@@ -1,0 +1,331 @@
+"""Whether targets can be made from the arguments that a recipe gives, as far as source tells.
+
+And whether a model can have modules of the classes that it names.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from difflib import get_close_matches
+from importlib.machinery import PathFinder
+from importlib.util import find_spec
+from pathlib import Path
+
+from headrace.errors import TargetError, nearest, shortened
+from headrace.recipe.python_source import Definition, Signature, SourceCode
+from headrace.recipe.recipe import Recipe
+from headrace.recipe.site import Role
+from headrace.recipe.targets import (
+    FRAMEWORKS,
+    Kind,
+    Use,
+    is_under,
+    made_at,
+    no_attribute,
+    not_allowed,
+    targets_of,
+    uses,
+    wrong_kind,
+)
+
+_LOGGERS = ("lightning.pytorch.loggers", "pytorch_lightning.loggers")
+_COMPLETED = ("trainer.loggers", "evaluate.figures", "data.dataset")
+"""Keys of targets that get more arguments than the recipe's."""
+_NEEDS = {
+    "CometLogger": ("comet_ml",),
+    "LitLogger": ("litlogger",),
+    "MLFlowLogger": ("mlflow",),
+    "NeptuneLogger": ("neptune",),
+    "TensorBoardLogger": ("tensorboard", "tensorboardX"),
+    "WandbLogger": ("wandb",),
+}
+"""Modules of which a logger needs one: Lightning looks for them when it makes it."""
+_IOU = "IntersectionOverUnion"
+_OF_DETECTION = {
+    "MeanAveragePrecision": (("torchvision",), ("pycocotools", "faster_coco_eval")),
+    **{
+        f"{kind}{_IOU}": (("torchvision",),) for kind in ("", "Generalized", "Distance", "Complete")
+    },
+}
+"""Modules that a metric of torchmetrics.detection needs, of each group one: looked for when it is
+made."""
+_NUMBERS = re.compile(r"\s*[-+.eE]*\d[-+.\deE]*\s*(,\s*[-+.eE]*\d[-+.\deE]*\s*)+")
+
+
+def check_reader(recipe: Recipe, role: Role) -> None:
+    """Refuse a function source that cannot be called with its arguments; imports nothing."""
+    reader = targets_of(recipe).get("dataset.reader")
+    if reader is not None:
+        _check(uses("dataset.reader", reader.as_config(), is_whole=False), recipe, role)
+
+
+def check_arguments(recipe: Recipe, role: Role, listed: Sequence[str] = ()) -> None:
+    """Refuse targets of a training that cannot be made from their arguments; imports nothing.
+
+    What source shows not to belong where it stands is refused, too. What is installed where `role`
+    trains may differ from what is here; `listed` are names and packages that the site lists.
+    """
+    for key, target in targets_of(recipe).items():
+        if key != "dataset.reader":
+            # a logger may get `save_dir` from headrace, a figure the results, a dataset samples
+            is_whole = key != "trainer" and not key.startswith(_COMPLETED)
+            _check(uses(key, target.as_config(), is_whole=is_whole), recipe, role, listed)
+    trainer = recipe.trainer
+    extra = Use(key="trainer.extra", name=trainer.target, config=trainer.extra, is_whole=False)
+    _check_given(extra, source_code(recipe, role))
+
+
+def check_loggers(recipe: Recipe, role: Role) -> None:
+    """Refuse loggers that lack their package; nodes with packages of their own may have it.
+
+    And a CSV file of a fixed name: a launch that goes on would delete that of the one before.
+    """
+    for index, logger in enumerate(recipe.trainer.loggers):
+        if logger.target.endswith("CSVLogger") and "version" in logger.as_config():
+            raise TargetError(
+                f"trainer.loggers[{index}]: with 'version', each start of the ranks deletes the "
+                "metrics.csv of the one before",
+                "Leave it out: each start then writes a folder version_0, version_1, … of its own.",
+            )
+    if not is_as_here(role):
+        return
+    for index, logger in enumerate(recipe.trainer.loggers):
+        place, _, kind = logger.target.rpartition(".")
+        needs = _NEEDS.get(kind, ()) if place.startswith(_LOGGERS) else ()
+        if needs and not any(map(find_spec, needs)):
+            names = " or ".join(name.replace("_", "-") for name in needs)
+            raise TargetError(
+                f"trainer.loggers[{index}]: {kind} needs {names}, which is not installed on the "
+                "machine that trains (it has the packages of this one)",
+                f"Install it: pip install {needs[0].replace('_', '-')}. Without any package: "
+                "lightning.pytorch.loggers.CSVLogger.",
+            )
+
+
+def check_metrics(recipe: Recipe, role: Role) -> None:
+    """Refuse metrics of detection that lack their packages, and of masks, which are not stored."""
+    for name, metric in recipe.evaluate.metrics.items() if recipe.evaluate else ():
+        place, _, kind = metric.target.rpartition(".")
+        groups = _OF_DETECTION.get(kind, ()) if place.startswith("torchmetrics.detection") else ()
+        lacking = [" or ".join(group) for group in groups if not any(map(find_spec, group))]
+        if lacking and is_as_here(role):
+            raise TargetError(
+                f"evaluate.metrics.{name}: {kind} needs {' and '.join(lacking)}, which is not "
+                "installed on the machine that evaluates (it has the packages of this one)",
+                "Install what it needs: pip install 'headrace[detection]'.",
+            )
+        if groups and metric.as_config().get("iou_type", "bbox") != "bbox":
+            raise TargetError(
+                f"evaluate.metrics.{name}: {kind} of masks keeps other things than tensors, which "
+                "are not stored with the predictions of a shard",
+                "Compare boxes, iou_type: bbox, or draw what you need by evaluate.figures.",
+            )
+
+
+def trainer_arguments() -> tuple[str, ...]:
+    """Names of the arguments of Lightning's Trainer; empty where it is not installed."""
+    code = SourceCode(_installed())
+    found = code.definition("lightning.pytorch.Trainer")
+    takes = None if found is None else code.signature(found)
+    return () if takes is None else takes.names
+
+
+def _check(found: Iterator[Use], recipe: Recipe, role: Role, listed: Sequence[str] = ()) -> None:
+    code = source_code(recipe, role)
+    for use in found:
+        try:
+            if use.name not in listed:
+                _check_kind(use, code, listed)
+            _check_given(use, code)
+        except SyntaxError as error:
+            if is_as_here(role):  # another Python may know more
+                raise TargetError(
+                    f"{use.key}: {use.name} cannot be imported: {error.msg} "
+                    f"({error.filename}, line {error.lineno})",
+                    "Correct the file.",
+                ) from None
+
+
+def source_code(recipe: Recipe, role: Role) -> SourceCode:
+    """What targets of a recipe are imported from where `role` trains, as far as it is here."""
+    own = [Path(folder).expanduser().resolve() for folder in recipe.code]
+    return SourceCode([*own, *(_installed() if is_as_here(role) else ())])
+
+
+def _installed() -> list[Path]:
+    return [path for path in map(Path, sys.path) if path.is_dir()]
+
+
+def is_as_here(role: Role) -> bool:
+    """Whether the nodes import the very packages that this process would."""
+    batch = role.batch
+    is_contained = batch.container is not None and batch.container.runtime != "none"
+    is_changed = batch.python or batch.modules or batch.prologue or "PYTHONPATH" in role.env
+    return not (is_contained or is_changed)
+
+
+def _check_kind(use: Use, code: SourceCode, listed: Sequence[str]) -> None:
+    found = code.definition(use.name)
+    if found is None:
+        if code.definition(use.name.rpartition(".")[0]) is not None:
+            raise no_attribute(use)
+        return
+    kinds = use.kinds if is_under(use.name, FRAMEWORKS) else ()
+    near = [kind for kind in kinds if kind.names and is_under(use.name, (kind.names,))]
+    if kinds and not any(_may_be(found, kind, code) for kind in near):
+        raise not_allowed(use, f"{found.module.name}.{found.node.name}", listed)
+    made = made_at(use.key) if isinstance(found.node, ast.ClassDef) else None
+    if made is not None and code.derives_from(found, made.class_name) is False:
+        raise wrong_kind(use.key, f"is the class {use.name}", made)
+
+
+def _may_be(found: Definition, kind: Kind, code: SourceCode) -> bool:
+    """Whether source shows nothing against something of a framework being of a kind."""
+    is_home = is_under(found.module.name, kind.homes)
+    return is_home and code.derives_from(found, kind.class_name) is not False
+
+
+def _check_given(use: Use, code: SourceCode) -> None:
+    found = code.definition(use.name)
+    takes = None if found is None else code.signature(found)
+    if takes is None:
+        return
+    unknown = [name for name in use.given if name not in takes.names]
+    if unknown and not takes.takes_any:
+        raise TargetError(
+            f"{use.key}: {use.name} has no argument '{unknown[0]}'",
+            nearest(unknown[0], takes.names),
+        )
+    missing = [name for name in takes.required if name not in use.given]
+    if missing and use.is_whole:
+        names = ", ".join(f"'{name}'" for name in missing)
+        raise TargetError(
+            f"{use.key}: {use.name} needs {names}, not given in the recipe",
+            f"Set {use.key}.{missing[0]}. It takes: {', '.join(takes.names)}.",
+        )
+    for name in use.given:
+        _check_value(use, name, use.config[name], takes)
+
+
+def _check_value(use: Use, name: str, value: object, takes: Signature) -> None:
+    types, are_many = takes.types.get(name, frozenset()), _is_list_of_numbers(value)
+    is_text_for_number = name in takes.numbers and isinstance(value, str) and are_many
+    if _cannot_be(value, types) or is_text_for_number:
+        wanted = " or ".join(sorted(types)) or "number"
+        raise TargetError(
+            f"{use.key}.{name} is {shortened(repr(value))}, but {use.name} takes one {wanted} "
+            "there",
+            "A run has one value for each argument: ask for a run with each of them."
+            if are_many
+            else f"Write it as {wanted}.",
+        )
+
+
+def _cannot_be(value: object, types: frozenset[str]) -> bool:
+    """Whether a value is surely none of the plain types; never so where there are none."""
+    if not types or value is None or isinstance(value, int):
+        return False
+    if isinstance(value, float):
+        return not types & {"float", "str"}
+    if isinstance(value, str):
+        return "str" not in types
+    return isinstance(value, Sequence | Mapping) and "_target_" not in value
+
+
+def _is_list_of_numbers(value: object) -> bool:
+    """Whether somebody has written several numbers, as in `model.lr=0.1,0.01`."""
+    if isinstance(value, str):
+        return _NUMBERS.fullmatch(value) is not None
+    is_list = isinstance(value, Sequence) and bool(value)
+    return is_list and all(isinstance(each, int | float) for each in value)  # type: ignore[attr-defined]
+
+
+_NO_MODULES = {*FRAMEWORKS, *sys.stdlib_module_names, "numpy"}
+"""Packages whose modules of `torch.nn`, if any, are those of PyTorch."""
+_MAKES_OTHERS = re.compile(
+    r"\bhub\b|\btorch\.(load|jit|package|export)\b|\bimport_module\(|__import__|\bexec\(|\beval\("
+    r"|\btype\([^()]*,|\bdemos\b"
+)
+"""What may bring classes that source does not show."""
+_MOST_FILES = 200
+
+
+def check_module_classes(recipe: Recipe, role: Role) -> None:
+    """Refuse names of classes that neither the model's code nor PyTorch defines; imports nothing.
+
+    Says nothing where the model's code uses other packages, which may define them.
+
+    Raises:
+        TargetError: There is no class of that name.
+    """
+    named = {
+        "trainer.fsdp.wrap": recipe.trainer.fsdp.wrap,
+        "trainer.activation_checkpointing": recipe.trainer.activation_checkpointing,
+    }
+    if recipe.model is None or not any(named.values()) or not is_as_here(role):
+        return
+    try:
+        own = _classes(recipe)
+    except (OSError, SyntaxError, ValueError):  # for Python to tell
+        return
+    if own is None:
+        return
+    known = own | _classes_of_torch()
+    for key, names in named.items():
+        for name in names:
+            if name not in known:
+                raise TargetError(
+                    f"{key} names {name}, which is no class of the model's code or of torch.nn",
+                    nearest(name, own.union(get_close_matches(name, known, n=1))),
+                )
+
+
+def _classes(recipe: Recipe) -> set[str] | None:
+    """Names of all classes of the model's code; None where it may use others than PyTorch's."""
+    folders = [str(Path(folder).expanduser().resolve()) for folder in recipe.code]
+    config = {} if recipe.model is None else recipe.model.as_config()
+    waiting = [use.name.partition(".")[0] for use in uses("model", config)]
+    found: set[str] = set()
+    for top in waiting:
+        files = _files_of(top, folders)
+        if files is None or len(files) > _MOST_FILES:
+            return None
+        for file in files:
+            text = file.read_text(encoding="utf-8")
+            if _MAKES_OTHERS.search(text):
+                return None
+            tree = ast.parse(text)
+            found |= {node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
+            waiting += sorted(set(_imported(tree)) - set(waiting))
+    return found
+
+
+def _files_of(top: str, folders: list[str]) -> list[Path] | None:
+    """Source of a module or package of the code folders; none of others; None if unknown."""
+    spec = PathFinder.find_spec(top, folders)
+    if spec is None:
+        return [] if top in _NO_MODULES else None
+    if spec.submodule_search_locations:
+        return [
+            file for each in spec.submodule_search_locations for file in Path(each).rglob("*.py")
+        ]
+    return [Path(spec.origin)] if spec.origin and spec.origin.endswith(".py") else None
+
+
+def _imported(tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name.partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+            yield node.module.partition(".")[0]
+
+
+def _classes_of_torch() -> set[str]:
+    spec = PathFinder.find_spec("torch")
+    folders = [] if spec is None else spec.submodule_search_locations or []
+    files = [file for each in folders for file in (Path(each) / "nn").rglob("*.py")]
+    texts = (file.read_text(encoding="utf-8") for file in files)
+    return {name for text in texts for name in re.findall(r"^class (\w+)", text, re.MULTILINE)}

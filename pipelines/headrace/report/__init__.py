@@ -1,0 +1,1 @@
+"""One HTML file with tables and figures, for whatever is reported."""

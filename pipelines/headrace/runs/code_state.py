@@ -1,0 +1,210 @@
+"""What a run is made with: commit, what is not committed, packages, images of its containers."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from headrace.recipe.recipe import Recipe
+from headrace.recipe.site import Site
+from headrace.record import Record
+
+UNKNOWN = "not known"
+"""What nobody has told, or cannot be read from here."""
+
+MAX_DIFF_BYTES = 4 * 2**20
+"""Most that is kept of what is not committed; the files that go beyond are named only."""
+
+_MAX_NEW_BYTES = 256 * 2**10
+_TIMEOUT_S = 20
+_FILE = b"\ndiff --git "
+_PARTS, _PART_BYTES = 64, 2**16
+
+
+class Commit(Record):
+    """The commit of a working tree."""
+
+    commit: str
+    dirty: bool
+    """Whether there is more than that."""
+
+
+class CodeState(Record):
+    """What a run is made with, besides its recipe and data."""
+
+    code_folder: str = ""
+    """Folder of the code, whose repository the commit is of."""
+    git: Commit | None = None
+    left_out: tuple[str, ...] = ()
+    """Files that were not committed and are not kept: they were too large."""
+    python: str = UNKNOWN
+    packages: dict[str, str] = {}
+    """Versions by name; of older runs only the most important."""
+    images: dict[str, str] = {}
+    """Digests of the images of its containers, by path."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Uncommitted:
+    """What a working tree has that its commit has not."""
+
+    diff: bytes
+    """As `git apply` takes it; new files included."""
+    left_out: tuple[str, ...] = ()
+    """Files that are not in it, since they are too large."""
+
+
+def code_state(folder: Path, images: Iterable[str]) -> CodeState:
+    """What a run of the code in a folder, with these images, is made with now."""
+    return CodeState(
+        code_folder=str(folder),
+        git=git_state(folder) if folder.is_dir() else None,
+        python=platform.python_version(),
+        packages=_installed(),
+        images=digests(images),
+    )
+
+
+def git_state(folder: Path) -> Commit | None:
+    """That of the repository around a folder; None outside one or without git."""
+    commit = _git(folder, "rev-parse", "HEAD")
+    if commit is None:
+        return None
+    dirty = bool(_git(folder, "status", "--porcelain"))
+    return Commit(commit=commit.decode().strip(), dirty=dirty)
+
+
+def uncommitted(folder: Path, max_bytes: int = MAX_DIFF_BYTES) -> Uncommitted | None:
+    """What the repository around a folder has not committed; None without any, or without git.
+
+    Files that git ignores are not looked at.
+    """
+    top = (_git(folder, "rev-parse", "--show-toplevel") or b"").decode().strip()
+    if not top:
+        return None
+    new = (_git(Path(top), "ls-files", "--others", "--exclude-standard", "-z") or b"").decode()
+    names = [name for name in new.split("\0") if name and not name.endswith("/")]
+    small = [name for name in names if _size(Path(top, name)) <= _MAX_NEW_BYTES]
+    with _index_with(Path(top), small) as environment:
+        whole = _git(Path(top), "diff", "--binary", "HEAD", environment=environment)
+    large = sorted(set(names) - set(small))
+    if whole is None:
+        return Uncommitted(diff=b"", left_out=("all of it: git could not tell it",))
+    diff, cut = _cut(whole, max_bytes)
+    return Uncommitted(diff=diff, left_out=(*large, *cut)) if whole or large else None
+
+
+def _installed() -> dict[str, str]:
+    """Versions of all installed packages by name; the first on Python's path counts."""
+    found: dict[str, str] = {}
+    for folder in sys.path:
+        for info in Path(folder).glob("*.dist-info") if folder else ():
+            name, _, version = info.name.removesuffix(".dist-info").partition("-")
+            found.setdefault(name.lower().replace("_", "-"), version)
+    return dict(sorted(found.items()))
+
+
+@contextmanager
+def _index_with(top: Path, names: list[str]) -> Iterator[dict[str, str]]:
+    """A copy of the repository's index that knows new files; the repository stays as it is."""
+    index = (_git(top, "rev-parse", "--git-path", "index") or b"").decode().strip()
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder) / "index"
+        if index and (top / index).is_file():
+            shutil.copyfile(top / index, copy)
+        environment = {**os.environ, "GIT_INDEX_FILE": str(copy)}
+        for start in range(0, len(names), 500):
+            chosen = names[start : start + 500]
+            _git(top, "add", "--intent-to-add", "--", *chosen, environment=environment)
+        yield environment
+
+
+def _cut(diff: bytes, max_bytes: int) -> tuple[bytes, list[str]]:
+    """The first whole files of a diff that fit, and the names of the others."""
+    kept = b""
+    left_out: list[str] = []
+    for index, part in enumerate(diff.split(_FILE)):
+        text = part if index == 0 else _FILE + part
+        if left_out or len(kept) + len(text) + 1 > max_bytes:
+            left_out.append(_name(part))
+        else:
+            kept += text
+    return (kept + b"\n" if left_out and kept else kept), left_out
+
+
+def _name(part: bytes) -> str:
+    line = part.removeprefix(_FILE[1:]).split(b"\n", 1)[0].decode(errors="replace")
+    return line.rpartition(" b/")[2] or line
+
+
+def _size(path: Path) -> int:
+    return path.lstat().st_size if os.path.lexists(path) else 0
+
+
+def _git(folder: Path, *arguments: str, environment: dict[str, str] | None = None) -> bytes | None:
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(folder), *arguments],
+            capture_output=True,
+            timeout=_TIMEOUT_S,
+            check=False,
+            env=environment,
+        )
+    except (FileNotFoundError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout if done.returncode == 0 else None
+
+
+def images_of(recipe: Recipe, site: Site) -> list[str]:
+    """The images that a run's containers are made of."""
+    roles = (site.roles.get(name) for name in (recipe.pack_role, recipe.train.role))
+    containers = (role.batch.container for role in roles if role is not None)
+    return [each.image for each in containers if each is not None and each.runtime != "none"]
+
+
+def digests(images: Iterable[str]) -> dict[str, str]:
+    """Digests of images as they lie now, by path."""
+    return {image: _digest(Path(image).expanduser()) for image in dict.fromkeys(images)}
+
+
+def _digest(image: Path) -> str:
+    """Of a file its size and parts all over it, of a folder names, sizes and times of its files.
+
+    Images in one file are compressed and begin with their time: another build differs everywhere.
+    """
+    found = hashlib.blake2b(digest_size=16)
+    try:
+        for each in _of_folder(image) if image.is_dir() else _of_file(image):
+            found.update(each)
+    except OSError:
+        return UNKNOWN
+    return found.hexdigest()
+
+
+def _of_file(image: Path) -> Iterator[bytes]:
+    with image.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        yield str(size).encode()
+        for number in range(_PARTS):
+            file.seek(number * max(size - _PART_BYTES, 0) // (_PARTS - 1))
+            yield file.read(_PART_BYTES)
+
+
+def _of_folder(image: Path) -> Iterator[bytes]:
+    for folder, folders, files in os.walk(image):
+        folders.sort()
+        for name in sorted((*files, *folders)):
+            path = Path(folder, name)
+            told = path.lstat()
+            is_file = not path.is_dir() or path.is_symlink()
+            what = (told.st_size, told.st_mtime_ns) if is_file else ()
+            yield f"{path.relative_to(image)} {what}\n".encode(errors="surrogateescape")

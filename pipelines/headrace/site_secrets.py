@@ -1,0 +1,158 @@
+"""A site's secrets: asked for as a lease starts, handed to it in a file, forgotten at its end.
+
+The file is its owner's alone, beside the key of the Dask cluster. Sites say where values come from:
+see `headrace.recipe.secret_sources`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from headrace.errors import LeaseError, SecretError
+from headrace.files.atomic import read_bytes, write_json
+from headrace.files.layout import LeaseFolder
+from headrace.files.private import make_private
+from headrace.recipe.site import Site
+from headrace.recipe.unix_accounts import account
+
+_HARMLESS = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@+-]*")
+_USER = "{user}"
+_OF_AIRFLOW = ("AIRFLOW", "_AIRFLOW", "HEADRACE_AIRFLOW")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeaseSecrets:
+    """What a lease is given for its processes alone; never shown, nor saved but in its file."""
+
+    values: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Environment variables of its drivers, workers and ranks."""
+    hidden: Collection[str] = ()
+    """Variables of this process that what it starts does not inherit."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asker:
+    """On whose behalf secrets are asked for."""
+
+    user: str | None = None
+    """Who triggered a DAG run of Airflow, empty where nobody did; null for this account."""
+    connection: Callable[[str, str], str] | None = None
+    """Gives a field of a connection of Airflow by both their names, where that can be asked."""
+
+
+HERE = Asker()
+"""This account, which has no Airflow at hand."""
+
+
+def secrets_for(site: Site, asker: Asker) -> LeaseSecrets:
+    """The site's secrets as they are now.
+
+    Raises:
+        SecretError: One of them cannot be had.
+    """
+    values = {name: _value(name, site, asker) for name in site.secrets}
+    named = [source.removeprefix("env:") for source in site.secrets.values()]
+    return LeaseSecrets(values=values, hidden=(*values, *named))
+
+
+def _value(name: str, site: Site, asker: Asker) -> str:
+    what = f"Secret {name} of site {site.name}"
+    kind, _, where = site.secrets[name].partition(":")
+    where = where.replace(_USER, _user(what, asker)) if _USER in where else where
+    value = _SOURCES[kind](what, name, where, asker)
+    if not value or "\0" in value:
+        raise SecretError(f"{what} is empty, or no text: {kind}:{where}")
+    return value
+
+
+def _user(what: str, asker: Asker) -> str:
+    user = account() if asker.user is None else asker.user
+    if not _HARMLESS.fullmatch(user):
+        told = f"'{user}' has other signs" if user else "nobody triggered this run"
+        raise SecretError(
+            f"{what} is each user's own, and {told}",
+            f"{_USER} stands for names of letters, digits and . _ @ + -",
+        )
+    return user
+
+
+def _of_airflow(what: str, name: str, where: str, asker: Asker) -> str:
+    connection, _, field = where.rpartition(".")
+    if asker.connection is not None:
+        return asker.connection(connection, field)
+    if name not in os.environ:
+        raise SecretError(
+            f"{what} is in Airflow's connection '{connection}', which only its DAGs can ask for",
+            f"In a terminal, set {name} in the environment.",
+        )
+    return os.environ[name]
+
+
+def _of_environment(what: str, name: str, where: str, asker: Asker) -> str:
+    del name, asker
+    if where not in os.environ:
+        raise SecretError(
+            f"{what} is to be in {where}, which the environment has not",
+            "Set it where headrace is started, or Airflow's workers are.",
+        )
+    return os.environ[where]
+
+
+def _of_file(what: str, name: str, where: str, asker: Asker) -> str:
+    del name, asker
+    file = Path(where).expanduser()
+    try:
+        return file.read_text().rstrip("\r\n")
+    except UnicodeDecodeError:
+        raise SecretError(f"{what} is no text: {file}") from None
+    except OSError as error:
+        raise SecretError(f"{what} cannot be read: {file}: {error.strerror}") from None
+
+
+_SOURCES = {"airflow": _of_airflow, "env": _of_environment, "file": _of_file}
+
+
+@contextmanager
+def handed_over(folder: LeaseFolder, secrets: LeaseSecrets) -> Iterator[None]:
+    """Write the file from which the processes of a lease take its secrets.
+
+    The block starts processes and submits jobs without them, and without Airflow's variables: batch
+    systems keep the environment of a job, user code must not see the address of Airflow's database,
+    and `headrace down` finds Airflow's processes by a mark. Nothing is left when the block fails.
+    """
+    hidden = {each for each in os.environ if each.startswith(_OF_AIRFLOW)} | {*secrets.hidden}
+    kept = {name: os.environ.pop(name) for name in hidden & os.environ.keys()}
+    try:
+        if secrets.values:
+            make_private(folder.tls, keeps=False)
+            write_json(folder.secrets, dict(secrets.values))
+        yield
+    except BaseException:
+        forget(folder)
+        raise
+    finally:
+        os.environ.update(kept)
+
+
+def secrets_of(folder: LeaseFolder) -> dict[str, str]:
+    """The environment variables that a lease was given; none once it has ended.
+
+    Raises:
+        LeaseError: Their file is damaged.
+    """
+    try:
+        found: dict[str, str] = json.loads(read_bytes(folder.secrets) or b"{}")
+    except ValueError:  # whose text may quote the file
+        raise LeaseError(f"{folder.secrets} is damaged", "Start another lease.") from None
+    return found
+
+
+def forget(folder: LeaseFolder) -> None:
+    """Remove the file."""
+    folder.secrets.unlink(missing_ok=True)

@@ -1,0 +1,1 @@
+"""Reads a run, step, lease, suite or dataset once, into one frozen record."""

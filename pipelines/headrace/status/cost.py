@@ -1,0 +1,194 @@
+"""The page of costs: what machines took, told apart, budgets, and what was foretold."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from itertools import starmap
+from pathlib import Path
+from typing import Literal
+
+from headrace.errors import StepError
+from headrace.files.atomic import read_record
+from headrace.files.layout import RunFolder
+from headrace.ledger.ledger import open_ledger
+from headrace.ledger.rows import AttemptRecord, LeaseRecord, MachineRecord, RunRecord
+from headrace.ledger.usage_records import UsageSum
+from headrace.recipe.teams import Sites
+from headrace.record import Record
+from headrace.runs.allowances import Allowance, known_allowances
+from headrace.runs.costs import cost_of
+from headrace.runs.foresight import Prediction
+from headrace.runs.spending import wasted
+from headrace.states import StepState
+
+By = Literal["month", "user", "site", "cause", "suite"]
+
+_MOST_ROWS = 500
+_HOUR_S = 3600.0
+
+
+class CostRow(Record):
+    """What some attempts took together."""
+
+    name: str
+    usd: float
+    """US dollars, of what has a known price."""
+    hours: float
+    """Hours of machines."""
+    gpu_hours: float
+    attempts: int
+    wasted_share: float | None
+    """Share of the hours that were idle, or of attempts that did not succeed; null: no hours."""
+    unknown: bool
+    """Whether the price of something is not known."""
+
+
+class BudgetRow(Record):
+    """What may be taken of a site in a month."""
+
+    key: str
+    """As in the site file: `limits.budget_month`, `limits.gpu_hours_team`."""
+    site: str
+    whose: str
+    """User or team; empty for all of the site."""
+    unit: Literal["usd", "gpu_hours"]
+    most: float
+    spent: float
+
+
+class ForetoldRow(Record):
+    """A run that has succeeded, and was foretold when it began; null is what is not known."""
+
+    run_id: str
+    recipe: str
+    site: str
+    finished_at: float
+    expected_s: float
+    expected_half_s: float | None
+    """Half of the interval in which the time was to lie, with a probability of 0.8."""
+    took_s: float
+    expected_usd: float | None
+    """Of the expected times of its steps, at what such a time has cost in the run."""
+    usd: float | None
+
+
+class CostPage(Record):
+    """Costs, the dearest first; months the newest first."""
+
+    by: By
+    as_of: float | None
+    """When the oldest figures of machines that are there now were entered; null without any."""
+    rows: tuple[CostRow, ...]
+    budgets: tuple[BudgetRow, ...]
+    foretold: tuple[ForetoldRow, ...]
+
+
+def cost_page(by: By = "month", sites: Sites = None) -> CostPage:
+    """What runs took, on some sites or all; of those that go on, as the reaper has entered it."""
+    rows = [_row(each) for each in open_ledger().usage_sums(by, limit=_MOST_ROWS, sites=sites)]
+    if by == "month":
+        rows.sort(key=lambda row: row.name, reverse=True)
+    return CostPage(
+        by=by,
+        as_of=min(open_ledger().counted_until(sites).values(), default=None),
+        rows=tuple(rows),
+        budgets=tuple(starmap(_budget, known_allowances(sites))),
+        foretold=tuple(foretold_rows(sites)),
+    )
+
+
+def _row(each: UsageSum) -> CostRow:
+    return CostRow(
+        name=each.name,
+        usd=each.usd,
+        hours=each.node_s / _HOUR_S,
+        gpu_hours=each.gpu_s / _HOUR_S,
+        attempts=each.attempts,
+        wasted_share=wasted(each),
+        unknown=each.unpriced > 0,
+    )
+
+
+def _budget(site: str, each: Allowance) -> BudgetRow:
+    return BudgetRow(
+        key=each.key,
+        site=site,
+        whose=each.whose,
+        unit=each.measure.unit,
+        most=each.most,
+        spent=each.taken,
+    )
+
+
+_LOOKED_AT = 200
+
+
+def foretold_rows(sites: Sites = None) -> Iterator[ForetoldRow]:
+    """Those of the newest runs, the newest first."""
+    ledger, known = open_ledger(), []
+    for run in ledger.runs(_LOOKED_AT, (StepState.SUCCEEDED,), sites=sites):
+        prediction = _prediction(run.folder)
+        if prediction is not None and prediction.seconds is not None:
+            known.append((run, prediction))
+    run_ids = [run.run_id for run, _ in known]
+    attempts, leases = ledger.attempts_of(run_ids), ledger.leases_of(run_ids)
+    machines = ledger.machines_of(run_ids)
+    for run, prediction in known:
+        steps, held = attempts.get(run.run_id, ()), leases.get(run.run_id, ())
+        yield _foretold(run, prediction, steps, held, machines.get(run.run_id, ()))
+
+
+@lru_cache(maxsize=10_000)
+def _prediction(folder: str) -> Prediction | None:
+    """What was written when a run began, and does not change."""
+    try:
+        return read_record(RunFolder(Path(folder)).prediction, Prediction)
+    except (StepError, OSError):  # the page of the run tells what cannot be read
+        return None
+
+
+def _foretold(
+    run: RunRecord,
+    prediction: Prediction,
+    attempts: Sequence[AttemptRecord],
+    leases: Sequence[LeaseRecord],
+    machines: Sequence[MachineRecord],
+) -> ForetoldRow:
+    ended_at = run.finished_at or run.created_at
+    priced = [row for row in machines if row.usd_per_hour is not None]
+    return ForetoldRow(
+        run_id=run.run_id,
+        recipe=run.recipe_name,
+        site=run.site_name,
+        finished_at=ended_at,
+        expected_s=prediction.seconds or 0.0,
+        expected_half_s=prediction.half_s,
+        took_s=ended_at - run.created_at,
+        expected_usd=_expected_usd(prediction, attempts, leases, machines),
+        usd=cost_of(priced, ended_at).usd if priced else None,
+    )
+
+
+def _expected_usd(
+    prediction: Prediction,
+    attempts: Sequence[AttemptRecord],
+    leases: Sequence[LeaseRecord],
+    machines: Sequence[MachineRecord],
+) -> float | None:
+    """The expected seconds of each step, at what a second of its role's steps has cost."""
+    expected_s = {part.name: part.seconds for part in prediction.parts}
+    usd = None
+    for role in {lease.role for lease in leases}:
+        held = {lease.lease_id for lease in leases if lease.role == role}
+        priced = [row for row in machines if row.lease_id in held and row.usd_per_hour is not None]
+        begun = [row for row in attempts if row.lease_id in held]
+        took_s = sum(_took_s(row) for row in begun)
+        if priced and took_s > 0:
+            foretold_s = sum(expected_s.get(step, 0.0) for step in {row.step for row in begun})
+            usd = (usd or 0.0) + cost_of(priced, 0.0).usd * foretold_s / took_s
+    return usd
+
+
+def _took_s(row: AttemptRecord) -> float:
+    return row.finished_at - row.started_at if row.started_at and row.finished_at else 0.0

@@ -1,0 +1,110 @@
+"""Logs of a run's steps, and its report: files that are found by their names in the ledger."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from headrace.errors import UnknownNameError, nearest
+from headrace.files.layout import LeaseFolder, StepFolder
+from headrace.files.sharing import open_to_read
+from headrace.ledger.ledger import open_ledger
+from headrace.ledger.rows import AttemptRecord, LeaseRecord
+from headrace.record import Record
+
+MOST_LINES = 2000
+_MOST_BYTES = 2**20
+
+
+class LogName(Record):
+    """A log of an attempt."""
+
+    step: str
+    attempt: int
+    name: str
+    """As in `driver` or `rank-0`."""
+
+
+class LogPage(Record):
+    """The end of a log."""
+
+    name: str
+    lines: tuple[str, ...]
+    is_whole: bool
+    """Whether these are all lines."""
+
+
+def log_names(
+    attempts: Sequence[AttemptRecord], leases: Sequence[LeaseRecord]
+) -> Iterator[LogName]:
+    """The logs of a run, in the order of its attempts."""
+    for row, folder in _folders(attempts, leases):
+        for name in sorted(_files(folder)):
+            yield LogName(step=row.step, attempt=row.attempt, name=name)
+
+
+def log_page(run_id: str, step: str, attempt: int, name: str, lines: int) -> LogPage:
+    """The last lines of a log.
+
+    Raises:
+        UnknownNameError: There is no such run, attempt or log; a path is none.
+    """
+    ledger = open_ledger()
+    ledger.run(run_id)
+    files = {
+        known: file
+        for row, folder in _folders(ledger.attempts(run_id, step), ledger.leases(run_id=run_id))
+        if (row.step, row.attempt) == (step, attempt)
+        for known, file in _files(folder).items()
+    }
+    if name not in files:
+        what = f"Attempt {attempt} at step '{step}' of run {run_id} has no log '{name}'"
+        raise UnknownNameError(what, nearest(name, files))
+    return _tail(files[name], lines)
+
+
+def report_file(run_id: str) -> Path:
+    """The report of a run's evaluation, one HTML file inside the run's folder.
+
+    Raises:
+        UnknownNameError: There is no such run, or it has no report.
+    """
+    record = open_ledger().run(run_id)
+    file = _reported(open_ledger().attempts(run_id))
+    if file is None or not file.resolve().is_relative_to(Path(record.folder).resolve()):
+        raise UnknownNameError(f"Run {run_id} has no report", "Evaluation writes it, at its end.")
+    return file
+
+
+def report_address(run_id: str, attempts: Sequence[AttemptRecord]) -> str:
+    """Address of a run's report below that of the pages; empty without one."""
+    return f"data/run/report?id={run_id}" if _reported(attempts) else ""
+
+
+def _reported(attempts: Sequence[AttemptRecord]) -> Path | None:
+    """The report that the newest attempt with one names, if it is there."""
+    named = [Path(str(row.outputs["report"])) for row in attempts if row.outputs.get("report")]
+    return next((file for file in reversed(named) if file.is_file()), None)
+
+
+def _folders(
+    attempts: Sequence[AttemptRecord], leases: Sequence[LeaseRecord]
+) -> Iterator[tuple[AttemptRecord, StepFolder]]:
+    folders = {row.lease_id: LeaseFolder(Path(row.folder)) for row in leases}
+    for row in attempts:
+        if row.number is not None:
+            yield row, folders[row.lease_id].step(row.number)
+
+
+def _files(folder: StepFolder) -> dict[str, Path]:
+    return {file.stem: file for file in folder.logs.glob("*.log") if not file.is_symlink()}
+
+
+def _tail(file: Path, lines: int) -> LogPage:
+    with open_to_read(file) as log:
+        size = log.seek(0, os.SEEK_END)
+        log.seek(max(size - _MOST_BYTES, 0))
+        found = log.read(_MOST_BYTES).decode(errors="replace").splitlines()
+    is_cut = size > _MOST_BYTES or len(found) > lines
+    return LogPage(name=file.stem, lines=tuple(found[-lines:]), is_whole=not is_cut)

@@ -1,0 +1,289 @@
+"""How a step stands, by its attempts in the ledger and its files; and in words, the same for all.
+
+Terminal, pages and Airflow's log tell a step by `in_words`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import JsonValue, computed_field
+
+from headrace.errors import StepError
+from headrace.files.layout import LeaseFolder, StepFolder
+from headrace.ledger.ledger import open_ledger
+from headrace.ledger.rows import AttemptRecord
+from headrace.record import Record
+from headrace.runs.runs import Run
+from headrace.states import FailureClass, StepState
+from headrace.status.lease import LeaseView, look_lease
+from headrace.steps import mailbox
+from headrace.steps.mailbox import StepStatus
+from headrace.steps.retry_policy import ERROR, KEPT, Attempt, num_failures
+
+_RATE, _DATA_WAIT = "samples_per_s", "data_wait"
+_MOST_METRICS = 4
+_MUCH_WAIT = 0.1
+
+
+class StepView(Record):
+    """How one step of a run stands; null is what is not known."""
+
+    name: str
+    state: StepState | None
+    """Null: not yet begun."""
+    attempt: int = 0
+    status: StepStatus | None = None
+    """What it told last."""
+    started_at: float | None = None
+    """When its newest attempt began, seconds since the epoch."""
+    finished_at: float | None = None
+    elapsed_s: float | None = None
+    message: str = ""
+    """Why it failed; empty when it did not."""
+    failure_class: FailureClass | None = None
+    """Why it failed; decides whether it was tried again."""
+    where: str = ""
+    """Rank, worker or node it failed on, when known."""
+    trace: str = ""
+    """Trace of user code that raised, or of a fault of headrace."""
+    folder: str = ""
+    """The step's folder; empty before it is submitted."""
+    outputs: dict[str, JsonValue] = {}
+    restarts: tuple[str, ...] = ()
+    """Why its processes were started again within the newest attempt, each time."""
+    damage: str = ""
+    """Why no more is known: a file of the step cannot be read; else empty."""
+    failures: int = 0
+    """Attempts in a row that have failed and came no further than those before."""
+    kept: float = 0.0
+    """How much of the work of ended attempts the newest one need not do again."""
+    last_failure: str = ""
+    """Why the last of `failures` has failed, in a line."""
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def progress(self) -> float | None:
+        """Share that is done, 0 to 1."""
+        if self.state is StepState.SUCCEEDED:
+            return 1.0
+        progress = self.status.progress if self.status else None
+        return progress.done / progress.total if progress and progress.total else None
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def eta_s(self) -> float | None:
+        """Seconds until its end, as fast as it goes."""
+        return self.status.eta_s if self.status and self.state is StepState.RUNNING else None
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def words(self) -> str:
+        """How it stands, in a line; why it has failed."""
+        if self.state is StepState.RUNNING and self.status is not None:
+            return in_words(self.status)
+        return self.message or self.damage
+
+
+class AttemptView(Record):
+    """An attempt at a step, and why it failed."""
+
+    run_id: str
+    step: str
+    attempt: int
+    state: StepState
+    failure_class: FailureClass | None
+    message: str
+    created_at: float
+    started_at: float | None
+    finished_at: float | None
+    lease_id: str
+    node: str
+    """Its first node; empty until it has ended."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Look:
+    """How a step and its lease stand."""
+
+    final: bool
+    """Whether the step has ended, or its lease has and so it never will."""
+    status: StepStatus
+    lease: LeaseView
+
+
+def look(lease: LeaseFolder, step: StepFolder, lost_after_s: float) -> Look:
+    """See how a step and its lease stand."""
+    seen = look_lease(lease, lost_after_s)
+    final = mailbox.outcome(step) is not None or not seen.state.is_active
+    return Look(final=final, status=mailbox.status(step), lease=seen)
+
+
+def in_words(status: StepStatus) -> str:
+    """How a step stands: `epoch 3/15 · val_loss 0.123 · 12,345 samples/s · 41 % · 2 min left`."""
+    progress, metrics = status.progress, dict(status.metrics)
+    rate, wait = metrics.pop(_RATE, None), metrics.pop(_DATA_WAIT, 0.0)
+    words = [progress.phase or status.state.value]
+    words += figures(metrics)
+    if rate is not None:
+        words.append(f"{rate:,.0f} samples/s")
+    elif status.rate:
+        words.append(f"{status.rate:,.3g} {progress.unit}/s")
+    words += [f"waits for data {_percent(wait)}"] if wait > _MUCH_WAIT else []
+    if progress.done and "/" not in progress.phase:
+        total = "" if progress.total is None else f"/{progress.total:,.0f}"
+        words.append(f"{progress.done:,.0f}{total} {progress.unit}")
+    words += [_percent(progress.done / progress.total)] if progress.total else []
+    words += [] if status.eta_s is None else [_left(status.eta_s)]
+    return " · ".join(words)
+
+
+def figures(metrics: Mapping[str, Any]) -> list[str]:
+    """The first few of those metrics that are single numbers: `val_loss 0.123`."""
+    told = [(name, value) for name, value in metrics.items() if isinstance(value, int | float)]
+    return [f"{name} {value:.4g}" for name, value in told[:_MOST_METRICS]]
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %"
+
+
+def _left(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s left"
+    minutes = seconds / 60
+    return f"{minutes:.0f} min left" if minutes < 90 else f"{minutes / 60:.1f} h left"
+
+
+def step_views(
+    attempts: Sequence[AttemptRecord], leases: Mapping[str, LeaseFolder], *, whole: bool = True
+) -> tuple[StepView, ...]:
+    """How the steps stand that have begun, in the order that their newest attempts were asked for.
+
+    Args:
+        attempts: All of a run, as they were asked for.
+        leases: Folders of its leases, by id.
+        whole: Read files also of steps that have ended.
+    """
+    newest = {row.step: row for row in attempts}.values()
+    return tuple(
+        _with_failures(
+            _by_files(row, leases[row.lease_id])
+            if whole or not row.state.is_final
+            else _by_row(row),
+            attempts,
+        )
+        for row in newest
+    )
+
+
+def attempt_views(run_id: str, attempts: Sequence[AttemptRecord]) -> tuple[AttemptView, ...]:
+    """Attempts at the steps of a run, as they were asked for."""
+    used = open_ledger().usage(run_id, trial=0)
+    nodes = {(row.step, row.attempt): row.node for row in used}
+    return tuple(
+        AttemptView(
+            run_id=run_id,
+            step=row.step,
+            attempt=row.attempt,
+            state=row.state,
+            failure_class=row.failure_class,
+            message=row.message,
+            created_at=row.created_at,
+            started_at=row.started_at,
+            finished_at=row.finished_at,
+            lease_id=row.lease_id,
+            node=nodes.get((row.step, row.attempt), ""),
+        )
+        for row in attempts
+    )
+
+
+def ended_of(row: AttemptRecord) -> Attempt:
+    """An attempt of the ledger, as its retries are decided."""
+    return Attempt(
+        failure_class=row.failure_class,
+        error=str(row.outputs.get(ERROR) or ""),
+        message=row.message,
+        kept=float(row.outputs.get(KEPT) or 0.0),
+        machines=row.lease_id,
+        seconds=_took_s(row),
+    )
+
+
+def step_folders(run: Run, step: str | None = None) -> list[tuple[AttemptRecord, Path]]:
+    """Folders of the attempts at one step or at all steps of a run, in the order they were made."""
+    return [
+        (row, run.lease_folder(row.lease_id).step(row.number).path)
+        for row in open_ledger().attempts(run.run_id, step)
+        if row.number is not None
+    ]
+
+
+def _took_s(row: AttemptRecord) -> float | None:
+    if row.started_at is None or row.finished_at is None:
+        return None
+    return row.finished_at - row.started_at
+
+
+def _by_row(row: AttemptRecord) -> StepView:
+    return StepView(
+        name=row.step,
+        state=row.state,
+        attempt=row.attempt,
+        started_at=row.started_at,
+        finished_at=row.finished_at,
+        elapsed_s=_took_s(row),
+    )
+
+
+def _by_files(row: AttemptRecord, lease: LeaseFolder) -> StepView:
+    folder = None if row.number is None else lease.step(row.number)
+    status, result, damage = None, None, ""
+    try:
+        status = mailbox.status(folder) if folder else None
+        result = mailbox.outcome(folder) if folder else None
+    except StepError as error:  # the ledger knows the rest
+        damage = error.what
+    known, failure = _by_row(row), result.failure if result else None
+    told: dict[str, object] = {}
+    if not damage and not row.state.is_final:
+        told["state"] = StepState.QUEUED
+        if result or status:
+            told["state"] = (result or status).state  # type: ignore[union-attr]
+    if result is not None:
+        told["elapsed_s"] = result.finished_at - result.started_at
+    elif status is not None and known.elapsed_s is None:
+        told["elapsed_s"] = status.elapsed_s
+        if row.started_at is None and told.get("state") is StepState.RUNNING:
+            told["started_at"] = status.updated_at - status.elapsed_s
+    more = {
+        "status": status,
+        "message": row.message or (failure.message if failure else ""),
+        "failure_class": row.failure_class or (failure.failure_class if failure else None),
+        "where": failure.where if failure else "",
+        "trace": failure.trace if failure else "",
+        "folder": str(folder.path) if folder else "",
+        "outputs": dict(row.outputs or (result.outputs if result else {})),
+        "restarts": status.restarts if status else (),
+        "damage": damage,
+    }
+    return known.model_copy(update={**told, **more})
+
+
+def _with_failures(view: StepView, attempts: Sequence[AttemptRecord]) -> StepView:
+    """The step with what became of its attempts so far, given those of its run."""
+    of_step = [row for row in attempts if row.step == view.name and row.state.is_final]
+    failed = [row for row in of_step if row.state is not StepState.SUCCEEDED]
+    if view.state is StepState.SUCCEEDED or not failed:
+        return view
+    ended = [ended_of(row) for row in failed]
+    told = {
+        "failures": num_failures(ended),
+        "kept": max(each.kept for each in ended),
+        "last_failure": failed[-1].message.partition("\n")[0],
+    }
+    return view.model_copy(update=told)

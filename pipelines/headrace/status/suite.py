@@ -1,0 +1,258 @@
+"""How suites stand, and all trials of one by columns."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from pydantic import JsonValue
+
+from headrace.errors import StepError, UnknownNameError, UserError
+from headrace.files.atomic import read_record
+from headrace.files.layout import RunFolder
+from headrace.ledger.ledger import open_ledger
+from headrace.ledger.rows import RunRecord
+from headrace.ledger.trial_rows import TrialRecord
+from headrace.recipe.suite import MAX_TRIALS, Objective
+from headrace.record import Record
+from headrace.runs.suites import best_point, is_suite
+from headrace.runs.trials import changed_since, note_trials
+from headrace.states import StepState
+from headrace.status.logs import report_address
+from headrace.status.run import Books, RunView, Trials, by_ledger, facts_of
+from headrace.status.run_details import ActView, acts_of
+from headrace.suites.analysis import PointResult
+from headrace.suites.records import FOLD, PRUNED, RunningTrial, SuiteSummary
+
+_MOST_CHANGED = 2000
+"""With more changes all trials are sent."""
+_MOST_LETTERS = 300
+_MOST_RUNS = 10_000
+_MOST_NAMED = 10
+
+
+class SuiteView(RunView):
+    """How a suite stands; its objective's best value is `metric`, how its trials stand `trials`."""
+
+    trials: Trials
+    paused: bool = False
+    objectives: tuple[Objective, ...] = ()
+    log_keys: tuple[str, ...] = ()
+    """Keys that are sampled on a logarithmic scale, and drawn on one."""
+    best: int | None = None
+    """Number of the best trial; null without one objective, or an ended trial."""
+    best_name: str = ""
+    best_value: float | None = None
+    point: PointResult | None = None
+    """Of a cross-validation the best point, by the mean of its folds; no trial is best then."""
+    eta_error_s: float | None = None
+    """Half of the interval in which the end lies, with a probability of 0.8."""
+    running: tuple[RunningTrial, ...] = ()
+    """Not more than the first hundred."""
+
+
+class SuitePage(SuiteView):
+    """All that the page of a suite shows but its trials."""
+
+    now: float
+    report: str
+    """Address of the report below that of the pages; empty without one."""
+    acts: tuple[ActView, ...]
+    can_act: bool
+    """Whether who asks may act on it."""
+
+
+class TrialColumns(Record):
+    """Trials, a value a trial in each column; times are seconds since the epoch."""
+
+    number: tuple[int, ...]
+    name: tuple[str, ...]
+    state: tuple[str, ...]
+    """A state, or `pruned`."""
+    objective: tuple[float | None, ...]
+    started_at: tuple[float | None, ...]
+    finished_at: tuple[float | None, ...]
+    attempts: tuple[int, ...]
+    node: tuple[str, ...]
+    usd: tuple[float | None, ...]
+    why: tuple[str, ...]
+    """The first line of why it failed."""
+    values: dict[str, tuple[JsonValue, ...]]
+    """What differs between trials, by dotted key."""
+    metrics: dict[str, tuple[float | None, ...]]
+
+
+class TrialsPage(Record):
+    """The trials of a suite, or those that have changed."""
+
+    version: int
+    """How far the suite's journal is told; to be given as `since` the next time."""
+    is_part: bool
+    """Whether only those are here that have changed since then."""
+    keys: tuple[str, ...]
+    metrics: tuple[str, ...]
+    columns: TrialColumns
+
+
+def suites(limit: int) -> Iterator[RunRecord]:
+    """At most so many suites, the newest first."""
+    found = (row for row in open_ledger().runs(limit=_MOST_RUNS) if is_suite(row))
+    for row, _ in zip(found, range(limit), strict=False):
+        yield row
+
+
+def find_suite(run_id: str | None) -> RunRecord:
+    """The suite with an id, or the newest one; its trials are noted in the ledger.
+
+    Raises:
+        UnknownNameError: There is none, or no such run.
+        UserError: That run is no suite.
+    """
+    record = next(suites(1), None) if run_id is None else open_ledger().run(run_id)
+    if record is None:
+        raise UnknownNameError("There are no suites yet", "Start one: headrace sweep --help.")
+    if not is_suite(record):
+        raise UserError(f"Run {record.run_id} is no suite", "List suites: headrace suite list.")
+    note_trials(RunFolder(Path(record.folder)))
+    return record
+
+
+def only_suite() -> RunRecord:
+    """The suite that is meant where none is named: the only one that goes on, or that there is.
+
+    Raises:
+        UnknownNameError: There is none.
+        UserError: There are several.
+    """
+    found = tuple(suites(_MOST_NAMED))
+    meant = [row for row in found if not row.state.is_final] or found
+    if len(meant) > 1:
+        named = ", ".join(row.run_id for row in meant)
+        raise UserError(f"Several suites may be meant: {named}", "Name one of them.")
+    return find_suite(meant[0].run_id if meant else None)
+
+
+def suite_views(records: Sequence[RunRecord]) -> tuple[SuiteView, ...]:
+    """How suites stand now, as far as their files can be read; their trials are noted."""
+    for record in records:
+        note_trials(RunFolder(Path(record.folder)))
+    books, now = Books.of(records), time.time()
+    return tuple(
+        _view(record, by_ledger(record, books, now), books.trials.get(record.run_id, {}))
+        for record in records
+    )
+
+
+def suite_view(record: RunRecord) -> SuiteView:
+    """How a suite stands now."""
+    (view,) = suite_views([record])
+    return view
+
+
+def suite_page(run_id: str, *, can_act: bool) -> SuitePage:
+    """All but its trials that is known of a suite now.
+
+    Raises:
+        UnknownNameError: There is no such run.
+        UserError: It is no suite.
+    """
+    record = find_suite(run_id)
+    return SuitePage(
+        **dict(suite_view(record)),
+        now=time.time(),
+        acts=acts_of(run_id),
+        report=report_address(run_id, open_ledger().attempts(run_id)),
+        can_act=can_act,
+    )
+
+
+def trials_page(run_id: str, since: int = 0) -> TrialsPage:
+    """All trials of a suite, or those that have changed since a version.
+
+    Raises:
+        UnknownNameError: There is no such run.
+        UserError: It is no suite.
+    """
+    record = find_suite(run_id)
+    ledger = open_ledger()
+    version = ledger.journal_read(run_id)  # before the rows, which may tell more by then
+    changed = changed_since(record, since, version) if 0 < since <= version else None
+    if changed is None or len(changed) > _MOST_CHANGED:
+        rows, changed = ledger.trials(run_id, limit=MAX_TRIALS), None
+    else:
+        rows = tuple(ledger.trials_numbered(run_id, changed).values())
+    keys = tuple(dict.fromkeys(key for row in rows for key in row.values))
+    metrics = tuple(dict.fromkeys(name for row in rows for name in row.metrics))
+    return TrialsPage(
+        version=version,
+        is_part=changed is not None,
+        keys=keys,
+        metrics=metrics,
+        columns=TrialColumns(
+            number=tuple(row.number for row in rows),
+            name=tuple(row.name for row in rows),
+            state=tuple(state_of(row) for row in rows),
+            objective=tuple(row.objective for row in rows),
+            started_at=tuple(row.started_at for row in rows),
+            finished_at=tuple(row.finished_at for row in rows),
+            attempts=tuple(row.attempts for row in rows),
+            node=tuple(row.node for row in rows),
+            usd=tuple(row.usd for row in rows),
+            why=tuple(row.message.partition("\n")[0][:_MOST_LETTERS] for row in rows),
+            values={key: tuple(row.values.get(key) for row in rows) for key in keys},
+            metrics={name: tuple(row.metrics.get(name) for row in rows) for name in metrics},
+        ),
+    )
+
+
+def state_of(row: TrialRecord) -> str:
+    """The state of a trial; that it was pruned is one."""
+    return PRUNED if row.pruned and row.state is StepState.SUCCEEDED else row.state.value
+
+
+def _view(record: RunRecord, row: RunView, entered: Mapping[StepState, int]) -> SuiteView:
+    summary, damage = SuiteSummary(total=0), ""
+    try:
+        summary = read_record(RunFolder(Path(record.folder)).summary, SuiteSummary) or summary
+    except StepError as error:
+        damage = error.what
+    facts, goes_on = facts_of(record), not record.state.is_final
+    best, point = _best_trial(record.run_id, facts.objectives), None
+    if best is not None and FOLD in best.values:
+        best, point = None, best_point(record.run_id, facts.objectives)
+    number = best.number if best else None
+    told = {
+        "trials": Trials.of(summary.total, _counts(entered, summary), number),
+        "eta_s": summary.eta_s if goes_on else None,
+        "damage": damage,
+    }
+    return SuiteView(
+        **{**dict(row), **told},
+        paused=summary.paused and goes_on,
+        objectives=facts.objectives,
+        log_keys=facts.log_keys,
+        best=number,
+        best_name=best.name if best else "",
+        best_value=best.objective if best else None,
+        point=point,
+        eta_error_s=summary.eta_error_s if goes_on else None,
+        running=summary.running if goes_on else (),
+    )
+
+
+def _counts(entered: Mapping[StepState, int], summary: SuiteSummary) -> dict[str, int]:
+    """Trials by state, as the ledger has them; those that were pruned are a state of their own."""
+    counts = {state.value: count for state, count in entered.items()}
+    done = StepState.SUCCEEDED.value
+    pruned = min(summary.counts.get(PRUNED, 0), counts.get(done, 0))
+    return counts | {PRUNED: pruned, done: counts[done] - pruned} if pruned else counts
+
+
+def _best_trial(run_id: str, objectives: Sequence[Objective]) -> TrialRecord | None:
+    """The best trial that went to its end; None without one objective, or without such a trial."""
+    if len(objectives) != 1:
+        return None
+    order = "objective" if objectives[0].mode == "min" else "-objective"
+    rows = open_ledger().trials(run_id, state=StepState.SUCCEEDED, order=order)
+    return next((row for row in rows if not row.pruned and row.objective is not None), None)

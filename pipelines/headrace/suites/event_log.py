@@ -1,0 +1,227 @@
+"""Events of a suite: its journal, written by one writer, and all that follow from it.
+
+Whoever opens the journal is the writer from then on: an earlier one, as that of a lease that was
+taken for lost, finds another name in the owner's file and stops.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import shutil
+import time
+from collections.abc import Iterable, Iterator
+
+from pydantic import ValidationError
+
+from headrace.errors import StepCancelledError
+from headrace.files.atomic import read_text, write_text
+from headrace.files.layout import RunFolder
+from headrace.files.sharing import open_to_read, private_mode
+from headrace.states import FailureClass, StepState
+from headrace.suites.nodes import Nodes
+from headrace.suites.points import Source
+from headrace.suites.records import ENTRY, Added, CommandsApplied, Ended, Entry
+from headrace.suites.schedule import Queue
+from headrace.suites.suite_state import Board, Row
+from headrace.suites.trial_policy import never_begun
+
+logger = logging.getLogger(__name__)
+
+_SYNC_EVERY_S = 1.0
+_BLOCK = 2**20
+
+
+class TakenOverError(StepCancelledError):
+    """Another driver writes the journal by now."""
+
+
+class Journal:
+    """`trials.jsonl` of a suite, open for appending; a torn last line is cut off.
+
+    Args:
+        run: Folder of the suite's run.
+        owner: Who writes from now on.
+    """
+
+    def __init__(self, run: RunFolder, owner: str) -> None:
+        self._run, self._owner = run, owner
+        write_text(run.journal_owner, owner)
+        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+        self._handle = os.open(run.journal, flags, private_mode(run.path))
+        self._synced_s = time.monotonic()
+        self._is_dirty = False
+        _cut_torn(self._handle)
+
+    def __enter__(self) -> Journal:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.sync()
+        os.close(self._handle)
+
+    def entries(self) -> Iterator[Entry]:
+        """What is there, the oldest first; a line that is damaged is left out."""
+        with open_to_read(self._run.journal) as file:
+            for number, line in enumerate(file, 1):
+                try:
+                    yield ENTRY.validate_json(line)
+                except ValidationError:
+                    logger.warning("Line %d of %s is damaged", number, self._run.journal)
+
+    def add(self, *entries: Entry) -> None:
+        """Append in one write.
+
+        Raises:
+            TakenOverError: Another driver writes by now; nothing is appended.
+            OSError: The disk is full; nothing is appended.
+        """
+        if not entries:
+            return
+        self._check_owner()
+        lines = b"".join(entry.model_dump_json().encode() + b"\n" for entry in entries)
+        size = os.fstat(self._handle).st_size
+        try:
+            self._write(lines)
+        except OSError:
+            os.ftruncate(self._handle, size)
+            raise
+        self._is_dirty = True
+
+    def sync(self) -> None:
+        """Have what was appended outlive the machine, unless that is so."""
+        if self._is_dirty:
+            os.fsync(self._handle)
+            self._is_dirty, self._synced_s = False, time.monotonic()
+
+    def sync_now_and_then(self) -> None:
+        """`sync`, once a second at most; raises as `add` when another driver writes by now."""
+        self._check_owner()
+        if time.monotonic() - self._synced_s >= _SYNC_EVERY_S:
+            self.sync()
+
+    def _write(self, lines: bytes) -> None:
+        if os.write(self._handle, lines) < len(lines):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._run.journal))
+
+    def _check_owner(self) -> None:
+        owner = read_text(self._run.journal_owner)
+        if owner != self._owner:
+            raise TakenOverError(f"{owner} has taken this suite over")
+
+
+class Register:
+    """Keeps journal, board, queue and source in step: the journal first.
+
+    Attributes:
+        board: How the trials stand.
+        queue: Those that wait.
+    """
+
+    def __init__(
+        self,
+        journal: Journal,
+        source: Source,
+        machines: Nodes,
+        board: Board,
+        retention: Retention,
+    ) -> None:
+        self._journal, self._source, self._nodes = journal, source, machines
+        self._retention = retention
+        self.board = board
+        self.queue = Queue()
+
+    def restore(self) -> None:
+        """Go on from what the journal holds."""
+        self._source.watch(self.board)
+        for entry in self._journal.entries():
+            self._take(entry)
+        self._retention.look(self.board, self.board.rows)
+        self.enqueue()
+
+    def note(self, *entries: Entry) -> None:
+        """Something has happened, or is about to."""
+        if not entries:
+            return
+        self._journal.add(*entries)
+        rows: list[Row] = []
+        for entry in entries:
+            self._take(entry)
+            rows += self._concerned(entry)
+        self._enqueue(rows)
+        ended = [entry.number for entry in entries if isinstance(entry, Ended)]
+        self._retention.look(self.board, ended)
+
+    def enqueue(self) -> None:
+        """Have all wait in the queue, with what they take by what is known of the nodes now."""
+        self._enqueue(self.board.waiting())
+
+    def _take(self, entry: Entry) -> None:
+        self.board.take(entry)
+        self._source.take(entry)
+
+    def _concerned(self, entry: Entry) -> Iterable[Row]:
+        """Trials that may have to wait now, or not any more."""
+        rows = self.board.rows
+        if isinstance(entry, CommandsApplied):
+            concerned = (*entry.retried, *entry.priorities)
+            return [rows[number] for number in concerned if number in rows]
+        if isinstance(entry, Added):
+            return [rows[entry.trial.number]]
+        if isinstance(entry, Ended):
+            if self._nodes.learn(entry.usage.gpu_memory_bytes):
+                return self.board.waiting()
+            return [rows[entry.number]]
+        return ()
+
+    def _enqueue(self, rows: Iterable[Row]) -> None:
+        never = []
+        for row in rows:
+            number = row.trial.number
+            self.queue.drop(number)
+            if row.state is not StepState.QUEUED:
+                continue
+            needs = self._nodes.needs(row.trial.values)
+            if why := self._nodes.why_never(needs):
+                never.append(never_begun(row, time.time(), why, FailureClass.USER_ERROR))
+            else:
+                self.queue.push(number, needs, avoids=row.avoids, priority=row.priority)
+        self.note(*never)
+
+
+class Retention:
+    """Removes checkpoints of trials that have ended well; one that has failed may go on from its.
+
+    Args:
+        run: The suite's run.
+        keep: As in the recipe: `all`, `best`, `none`.
+    """
+
+    def __init__(self, run: RunFolder, keep: str) -> None:
+        self._run, self._keep = run, keep
+        self._best: int | None = None
+
+    def look(self, board: Board, ended: Iterable[int]) -> None:
+        """Remove what is not kept, now that these trials have ended."""
+        if self._keep == "all":
+            return
+        best = board.best.trial.number if board.best and self._keep == "best" else None
+        for number in {*ended, self._best} - {best, None}:
+            if number in board.rows and board.rows[number].state is StepState.SUCCEEDED:
+                shutil.rmtree(self._run.trial(number).checkpoints, ignore_errors=True)
+        self._best = best
+
+
+def _cut_torn(handle: int) -> None:
+    """Shorten a file to its last whole line: its writer was killed in the one after."""
+    size = end = os.fstat(handle).st_size
+    while end > 0:
+        start = max(end - _BLOCK, 0)
+        found = os.pread(handle, end - start, start).rfind(b"\n")
+        if found >= 0:
+            end = start + found + 1
+            break
+        end = start
+    if end < size:
+        os.ftruncate(handle, end)

@@ -1,0 +1,292 @@
+"""How the trials of a suite stand, by its events; and what is asked of it while it runs."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from pydantic import ValidationError
+
+from headrace.errors import RecipeError
+from headrace.files.layout import RunFolder
+from headrace.files.lines import whole_lines
+from headrace.recipe.suite import Objective
+from headrace.states import StepState
+from headrace.steps.retry_policy import Attempt
+from headrace.suites.records import (
+    FAILED,
+    FOLD,
+    PRUNED,
+    Added,
+    CommandsApplied,
+    Control,
+    Ended,
+    Entry,
+    Point,
+    Started,
+    Trial,
+)
+
+logger = logging.getLogger(__name__)
+
+AddPoint = Callable[[Point], Iterable[Trial]]
+"""Makes the trials of a point, with numbers after those that are there."""
+
+_GONE = (StepState.LOST, StepState.PREEMPTED)
+"""Ends of attempts whose machine went away: one that comes back is sound again."""
+
+
+@dataclass(slots=True)
+class Row:
+    """A trial, and what became of it."""
+
+    trial: Trial
+    state: StepState = StepState.QUEUED
+    pruned: bool = False
+    attempts: int = 0
+    """Number of its newest attempt."""
+    failed: tuple[Attempt, ...] = ()
+    """Attempts that count against `suite.retries`, from the last one on that came further."""
+    started: Started | None = None
+    """Its attempt that has no end yet."""
+    avoids: frozenset[str] = frozenset()
+    """Machines where it has failed."""
+    priority: float = 0.0
+    unwanted: bool = False
+    """Whether somebody has cancelled it."""
+    since: float = field(default=0.0, compare=False)
+    """Since when it waits, if it does: seconds since the epoch."""
+    took_s: float = 0.0
+    """Seconds of its attempts that have ended."""
+    start_s: float = 0.0
+    """Those of them before the first batches: the first trials wait for processes to be ready."""
+    objectives: tuple[float, ...] = ()
+    why: str = ""
+    """Why it has failed, in a line."""
+
+    @property
+    def kept(self) -> float:
+        """How far its checkpoints had come when an attempt had ended."""
+        return max((each.kept for each in self.failed), default=0.0)
+
+    @property
+    def counted_as(self) -> str:
+        """Its state as it is counted."""
+        return PRUNED if self.pruned else self.state.value
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether it has ended, and not well; nobody asked for that."""
+        return self.state in FAILED
+
+
+@dataclass
+class Board:
+    """All trials of a suite: the journal's entries, taken one after another."""
+
+    objectives: Sequence[Objective] = ()
+    rows: dict[int, Row] = field(default_factory=dict)
+    counts: Counter[str] = field(default_factory=Counter)
+    running: dict[int, Row] = field(default_factory=dict)
+    """Trials with an attempt that has no end, by number."""
+    best: Row | None = None
+    """The best trial; None without one objective, or a trial that has it."""
+    span: tuple[float, float] = (math.inf, -math.inf)
+    """When the first attempt began, and the last one ended, seconds since the epoch."""
+    applied: int = 0
+    """Lines of the controls that have been read."""
+
+    @property
+    def told_best(self) -> Row | None:
+        """The best trial, unless trials are folds: of these only the mean counts."""
+        return None if self.best is None or FOLD in self.best.trial.values else self.best
+
+    @property
+    def num_failed(self) -> int:
+        """Trials that have ended, and not well, unless somebody asked for that."""
+        return sum(self.counts[state.value] for state in FAILED)
+
+    @property
+    def commonest_failure(self) -> str:
+        """Why most of those have failed, and how many that are; empty when none has."""
+        whys = Counter(row.why for row in self.rows.values() if row.has_failed)
+        return "; ".join(f"{count} of them: {why}" for why, count in whys.most_common(1))
+
+    @property
+    def num_ended(self) -> int:
+        """Trials that have ended."""
+        return len(self.rows) - self.counts[StepState.QUEUED.value] - len(self.running)
+
+    def take(self, entry: Entry) -> None:
+        """Bring the board to where it is after an entry; one about an unknown trial is left out."""
+        if isinstance(entry, Added):
+            self._add(entry)
+        elif isinstance(entry, CommandsApplied):
+            self._note_commands(entry)
+        elif (row := self.rows.get(entry.number)) is not None:
+            self.counts[row.counted_as] -= 1
+            if isinstance(entry, Started):
+                self._start(row, entry)
+            elif not row.state.is_final and (row.started is not None or entry.is_final):
+                self._end(row, entry)
+            self.counts[row.counted_as] += 1
+
+    def waiting(self) -> list[Row]:
+        """Trials that wait for an attempt, in order of their numbers."""
+        return [row for row in self.rows.values() if row.state is StepState.QUEUED]
+
+    def _add(self, entry: Added) -> None:
+        if entry.trial.number not in self.rows:
+            row = Row(entry.trial, priority=entry.trial.priority, since=entry.at)
+            self.rows[entry.trial.number] = row
+            self.counts[row.counted_as] += 1
+
+    def _note_commands(self, entry: CommandsApplied) -> None:
+        self.applied = entry.lines
+        for number in entry.cancelled:
+            if number in self.rows:
+                self.rows[number].unwanted = True
+        for number, priority in entry.priorities.items():
+            if number in self.rows:
+                self.rows[number].priority = priority
+        for number in entry.retried:
+            if number in self.rows:
+                self._again(self.rows[number], entry.at)
+
+    def _again(self, row: Row, at: float) -> None:
+        row.unwanted, row.failed, row.avoids = False, (), frozenset()
+        if not row.state.is_final:
+            return
+        self.counts[row.counted_as] -= 1
+        row.state, row.pruned, row.since = StepState.QUEUED, False, at
+        self.counts[row.counted_as] += 1
+
+    def _start(self, row: Row, entry: Started) -> None:
+        row.attempts, row.started, row.state = entry.attempt, entry, StepState.RUNNING
+        self.running[entry.number] = row
+
+    def _end(self, row: Row, entry: Ended) -> None:
+        row.attempts, row.started = entry.attempt, None
+        self.running.pop(entry.number, None)
+        took_s = max(entry.finished_at - entry.started_at, 0.0)  # clocks may be set back
+        row.took_s += took_s
+        row.start_s += min(entry.usage.start_s or 0.0, took_s)
+        if entry.attempt:
+            began, ended = self.span
+            self.span = min(began, entry.started_at), max(ended, entry.finished_at)
+        if not entry.is_final:
+            row.state, row.since = StepState.QUEUED, entry.at
+            _count(row, entry)
+            if entry.is_counted and entry.state not in _GONE:
+                row.avoids |= set(entry.machines)
+            return
+        row.state, row.pruned, row.objectives = entry.state, entry.pruned, entry.objectives
+        row.why = entry.message.partition("\n")[0]
+        if entry.state is StepState.SUCCEEDED and not entry.pruned:
+            self._compare(row)
+
+    def _compare(self, row: Row) -> None:
+        if len(self.objectives) != 1 or not row.objectives:
+            return
+        sign = 1 if self.objectives[0].mode == "min" else -1
+        if self.best is None or sign * row.objectives[0] < sign * self.best.objectives[0]:
+            self.best = row
+
+
+def _count(row: Row, entry: Ended) -> None:
+    came_further = entry.kept > row.kept
+    if came_further or entry.is_counted:
+        attempt = Attempt(
+            failure_class=entry.failure_class,
+            error=entry.error,
+            message=entry.message,
+            kept=entry.kept,
+            machines=",".join(entry.machines),
+        )
+        row.failed = (*(() if came_further else row.failed), attempt)
+
+
+class Controls:
+    """Reads `controls.jsonl` of a suite from where it was read before.
+
+    Attributes:
+        is_paused: Whether no more trials begin.
+        limit: Most trials at once; None: no limit.
+    """
+
+    def __init__(self, run: RunFolder, limit: int | None) -> None:
+        self._path = run.controls
+        self._offset = self._lines = 0
+        self.is_paused = False
+        self.limit = limit
+
+    def apply_commands(self, board: Board, add: AddPoint) -> list[Entry]:
+        """Entries that follow from what was asked since the last call; sets pause and limit.
+
+        What the board's journal says was applied before is not done again.
+        """
+        trials: list[Trial] = []
+        retried: set[int] = set()
+        cancelled: set[int] = set()
+        priorities: dict[int, float] = {}
+        for line, control in self._new():
+            self._set(control)
+            if line <= board.applied:
+                continue
+            numbers = control.numbers or tuple(board.rows)
+            if control.what == "add":
+                trials += _added(control, add)
+            elif control.what == "retry":
+                retried |= {each for each in numbers if _is_failed(board, each)}
+                cancelled -= retried
+            elif control.what == "cancel":
+                cancelled |= {each for each in numbers if _goes_on(board, each)}
+            elif control.what == "prioritize":
+                priorities |= dict.fromkeys(control.numbers, control.priority or 0.0)
+        if self._lines <= board.applied:
+            return []
+        applied = CommandsApplied(
+            lines=self._lines,
+            retried=tuple(sorted(retried)),
+            cancelled=tuple(sorted(cancelled)),
+            priorities=priorities,
+        )
+        return [*(Added(trial=trial) for trial in trials), applied]
+
+    def _set(self, control: Control) -> None:
+        if control.what in ("pause", "resume"):
+            self.is_paused = control.what == "pause"
+        elif control.what == "limit":
+            self.limit = control.limit
+
+    def _new(self) -> Iterator[tuple[int, Control]]:
+        """Controls with the numbers of their lines; a line that is none is left out."""
+        lines, self._offset = whole_lines(self._path, self._offset)
+        for line in lines:
+            self._lines += 1
+            try:
+                yield self._lines, Control.model_validate_json(line)
+            except ValidationError as error:
+                logger.warning("Line %d of %s is no control: %s", self._lines, self._path, error)
+
+
+def _added(control: Control, add: AddPoint) -> Iterator[Trial]:
+    told = {} if control.priority is None else {"priority": control.priority}
+    for point in control.points:
+        try:
+            yield from [trial.model_copy(update=told) for trial in add(point)]
+        except RecipeError as error:
+            logger.warning("The point %s is not added: %s", point, error)
+
+
+def _is_failed(board: Board, number: int) -> bool:
+    row = board.rows.get(number)
+    return row is not None and (row.has_failed or row.unwanted)
+
+
+def _goes_on(board: Board, number: int) -> bool:
+    row = board.rows.get(number)
+    return row is not None and not row.state.is_final

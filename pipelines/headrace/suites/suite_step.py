@@ -1,0 +1,259 @@
+"""The suite step: all trials of a recipe on the nodes of one lease; and one trial on its node.
+
+A trial trains and evaluates in processes of its own. It runs in a thread of the node's Dask worker,
+beside those of other trials; what the recipe names runs in children only, which get their part of
+the node by their environment.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from headrace.clusters.cancellable_call import wanted
+from headrace.clusters.gpus import Gpu
+from headrace.clusters.node_calls import NodeCalls, OneNode
+from headrace.clusters.shared_calls import SharedCalls
+from headrace.errors import HeadraceError, StepCancelledError, StepError, SuiteFailedError
+from headrace.evaluation.evaluate_step import evaluate, own_predictor
+from headrace.files.atomic import is_there, read_record, read_text, write_record
+from headrace.files.layout import RunFolder, StepFolder
+from headrace.recipe.recipe import Recipe
+from headrace.recipe.site import Role, Site
+from headrace.states import StepState
+from headrace.steps.context import StepContext
+from headrace.steps.history import read_history
+from headrace.steps.mailbox import StepResult, StepSpec
+from headrace.steps.run import refused, run_step
+from headrace.suites.driver import Driver, Work
+from headrace.suites.event_log import Journal
+from headrace.suites.gpu_turns import TURNS, gpus_at
+from headrace.suites.node_slots import capacity, part_of
+from headrace.suites.points import Source, trial_recipe
+from headrace.suites.records import PRUNED, TrialJob
+from headrace.suites.suite_state import Board
+from headrace.training.data_on_node import manifest_of
+from headrace.training.function import call_function
+from headrace.training.train_step import completed, train
+
+_FROM_TRAINING = ("checkpoint", "best_checkpoint")
+_USELESS = {
+    state.value for state in StepState if state.is_final and state is not StepState.SUCCEEDED
+}
+
+
+def run(context: StepContext) -> dict[str, Any]:
+    """Run the trials of the recipe's suite on the dataset of the input `dataset`, if it has one.
+
+    Trials that have ended, in whatever attempt at this step, are not run again.
+
+    Returns:
+        `total`, `counts` of trials by state, and `best` and `best_value` where one is best.
+
+    Raises:
+        RecipeError: The suite cannot be used.
+        SuiteFailedError: All trials have failed, or so many that it does not go on.
+        StepCancelledError: Somebody asked it to stop, or cancelled all trials.
+        LeaseEndsError: The lease ends first; another one goes on with it.
+    """
+    work = Work(dataset=context.dataset, run_trial=run_trial, capacity=capacity)
+    return run_suite(context, source_of(context), work)
+
+
+def source_of(context: StepContext) -> Source:
+    """Where the trials of a suite come from."""
+    recipe = context.recipe
+    if recipe.suite is None or recipe.suite.search is None:
+        return Source(recipe)
+    from headrace.data.targets import Allowed
+    from headrace.suites.search import Proposed, Search
+
+    search = Search(recipe, Allowed.of(recipe, context.site))
+    return Proposed(recipe, search, context.run_folder)
+
+
+def run_suite(context: StepContext, source: Source, work: Work) -> dict[str, Any]:
+    """Run what a source gives; returns and raises as `run`."""
+    with SharedCalls.open(context.lease_folder) as calls, _journal(context) as journal:
+        driver = Driver(context, calls, journal, source, work)
+        driver.run()
+    return _outputs(driver.board)
+
+
+def _journal(context: StepContext) -> Journal:
+    return Journal(context.run_folder, f"{context.spec.key} in {context.lease_folder.lease_id}")
+
+
+def _outputs(board: Board) -> dict[str, Any]:
+    counts = {state: count for state, count in board.counts.items() if count}
+    if counts.keys() == {StepState.CANCELLED.value}:
+        raise StepCancelledError(f"All {len(board.rows)} trials were cancelled")
+    if board.rows and not counts.keys() - _USELESS:
+        raise SuiteFailedError(
+            f"All {board.num_failed} trials have failed; {board.commonest_failure}",
+            "See them all: headrace suite show. When the cause is corrected, have them run again "
+            "by `headrace suite retry`.",
+        )
+    best = board.told_best
+    found = {"best": best.trial.number, "best_value": best.objectives[0]} if best else {}
+    return {"total": len(board.rows), "counts": counts, **found}
+
+
+def run_trial(job: TrialJob, fleet: NodeCalls | None = None) -> StepResult:
+    """Make an attempt at a trial to its result, which is in its folder when this returns.
+
+    An attempt that has a result is not made again. A further one goes on from the checkpoints of
+    those before.
+
+    Args:
+        job: The attempt.
+        fleet: The lease's nodes for a trial on several of them; None: this node.
+
+    Returns:
+        Outputs are `metrics`, what training gave last with what evaluation gave, and what these
+        steps give, such as `checkpoint` and `report`; `pruned` of one that was ended since it
+        promised little. Whatever the trial did is told, not raised.
+    """
+    folder = RunFolder(Path(job.run_folder)).trial(job.trial.number).attempt(job.attempt)
+    existing = read_record(folder.result, StepResult)
+    if existing is not None:
+        return existing
+    with ExitStack() as stack:
+        try:
+            _prepare(job, folder, None if fleet is not None else stack)
+        except HeadraceError as error:
+            return refused(folder, error)
+        return run_step(folder, partial(_run, job, fleet))
+
+
+def _prepare(job: TrialJob, folder: StepFolder, holding: ExitStack | None) -> None:
+    """Make the folders of the trial and of the attempt, with the trial's recipe and site.
+
+    A trial on one node waits here for the part of it that it gets, and has it as long as `holding`
+    is open; None: it is on several.
+    """
+    suite = RunFolder(Path(job.run_folder))
+    trial = suite.trial(job.trial.number)
+    for each in (trial.path, folder.logs, folder.parts):
+        each.mkdir(parents=True, exist_ok=True)
+    site = read_record(suite.site, Site)
+    if site is None:
+        raise StepError(f"{suite.path} holds no site.json")
+    recipe = trial_recipe(json.loads(suite.source.read_bytes()), job.trial.values)
+    if holding is not None:
+        role = site.roles[recipe.train.role]
+        gpus = holding.enter_context(_gpus(job, folder, role))
+        site = _site_of(site, recipe, job, gpus)
+    limits = (job.time_limit_s, recipe.train.timeout)
+    spec = StepSpec(
+        key=f"{suite.run_id}/{job.trial.number}/{job.attempt}",
+        kind="trial",
+        run_id=suite.run_id,
+        name=f"trial {job.trial.name}",
+        attempt=job.attempt,
+        run_folder=str(trial.path),
+        lease_folder=job.lease_folder,
+        inputs={"dataset": job.dataset},
+        timeout_s=min((each for each in limits if each is not None), default=None),
+    )
+    write_record(folder.spec, spec)
+    write_record(trial.recipe, recipe)
+    write_record(trial.site, site)
+
+
+def _gpus(job: TrialJob, folder: StepFolder, role: Role) -> AbstractContextManager[tuple[Gpu, ...]]:
+    """The GPUs that the trial has; where no queue gives out machines, when it is its turn."""
+    node = capacity()
+    if not role.shares_machines:
+        return nullcontext(gpus_at(node, job.gpus))
+    run_id = RunFolder(Path(job.run_folder)).run_id
+
+    def keep_on() -> bool:
+        return wanted() and not is_there(folder.cancel)
+
+    return TURNS.gpus(node, job.gpus, run_id, folder, keep_on)
+
+
+def _site_of(site: Site, recipe: Recipe, job: TrialJob, gpus: Sequence[Gpu]) -> Site:
+    """The site as a trial on one node sees it: a node with the part that it may use.
+
+    A trial has one rank unless its recipe says more: the ranks of the role are those of a run that
+    has the node for itself.
+    """
+    role = site.roles[recipe.train.role]
+    num_ranks = recipe.train.ranks_per_node or 1
+    threads = max(len(job.cpus) // num_ranks, 1) if job.cpus else role.threads_per_rank
+    part = {
+        "nodes": 1,
+        "ranks_per_node": 1,
+        "threads_per_rank": threads,
+        "launcher": None,
+        "launcher_options": (),
+        "env": {**role.env, **part_of(capacity(), gpus, job.cpus)},
+    }
+    roles = {**site.roles, recipe.train.role: role.model_copy(update=part)}
+    return site.model_copy(update={"roles": roles})
+
+
+def _run(job: TrialJob, fleet: NodeCalls | None, context: StepContext) -> dict[str, Any]:
+    fleet = fleet or OneNode(context.site.roles[context.recipe.train.role])
+    try:
+        return _trained_and_judged(context, fleet, job.dataset)
+    except StepCancelledError:
+        if not (read_text(context.folder.cancel) or "").startswith(PRUNED):
+            raise
+        return {"metrics": _numbers(context.metrics), "pruned": True}
+    finally:
+        _share_energy(context, job.share)
+
+
+def _trained(context: StepContext, fleet: NodeCalls, dataset: str) -> dict[str, Any]:
+    if context.recipe.train.function is not None:
+        return call_function(context, fleet, dataset)
+    manifest = manifest_of(dataset, context.site)
+    done = completed(context, manifest)
+    return train(context, fleet, dataset, manifest) if done is None else done.outputs(())
+
+
+def _trained_and_judged(context: StepContext, fleet: NodeCalls, dataset: str) -> dict[str, Any]:
+    outputs = _trained(context, fleet, dataset)
+    metrics = _numbers({**_last_loss(context), **outputs["metrics"]})
+    if context.recipe.evaluate is not None:
+        given = {name: outputs[name] for name in _FROM_TRAINING}
+        inputs = {**context.spec.inputs, **given}
+        context.spec = context.spec.model_copy(update={"inputs": inputs})
+        write_record(context.folder.spec, context.spec)  # the predictor reads it
+        with own_predictor():
+            judged = evaluate(context, fleet)
+        metrics |= _numbers(judged["metrics"])
+        outputs = {**outputs, **judged}
+    return {**outputs, "metrics": metrics}
+
+
+def _last_loss(context: StepContext) -> dict[str, float]:
+    """What a model need not log itself."""
+    if context.recipe.model is None:
+        return {}
+    losses = [row.loss for row in read_history(context.run_folder).rows if row.loss is not None]
+    return {"loss": losses[-1]} if losses else {}
+
+
+def _share_energy(context: StepContext, share: float) -> None:
+    """Of the energy of shared GPUs an attempt has taken its share."""
+    used = context.usage
+    if used is not None and used.energy_wh is not None:
+        context.usage = used.model_copy(update={"energy_wh": used.energy_wh * share})
+
+
+def _numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
+    """Those that are finite numbers, as only they can be compared."""
+    return {
+        name: float(value)
+        for name, value in metrics.items()
+        if isinstance(value, int | float) and math.isfinite(value)
+    }

@@ -1,0 +1,411 @@
+"""Writes how a training goes while it goes on: progress for its status, and rows of its history.
+
+See `headrace.steps.history` for the rows. How busy a node and its ranks are is asked of psutil, and
+of NVML where nvidia-ml-py is installed.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from types import ModuleType
+from typing import Any
+
+import psutil
+import torch
+from lightning.pytorch import Callback, LightningModule, Trainer
+from torch import Tensor
+from torch.nn.parallel import DistributedDataParallel
+
+from headrace.clusters.gpus import handles
+from headrace.data.loader import BatchLoader
+from headrace.files.atomic import write_if_room
+from headrace.files.layout import RunFolder
+from headrace.steps.history import HistoryRow, RankRow, RowWriter, UsageRow, rank_file, usage_file
+from headrace.training.launch_records import NodeLaunch, TrainingProgress
+from headrace.training.learning_rates import rate_factor
+from headrace.training.progress import Meter, training_rows
+
+_LEAST_S = 0.1
+_LEAST_USAGE_S = 1.0
+_PROGRESS_S = 1.0
+_DIGITS = 4
+
+
+class KeepHistory(Callback):  # type: ignore[misc]
+    """Rank 0 tells how training goes, the first rank of each node how busy the node is.
+
+    Each rank writes what it takes itself. Rank 0 also replaces the progress of the launch, from the
+    start of training on about once a second.
+
+    Every validation and every end of an epoch has a row with all that the model logged; all ranks
+    meet for it, since what a rank logs may be its own.
+
+    Args:
+        run: Folder of the run.
+        launch: This node's.
+        loader: Of the training batches.
+        data_ranks: Ranks that train on samples of their own.
+        checkpoint_s: Gives the seconds that training has waited for checkpoints so far.
+
+    Attributes:
+        metrics: What the model logged last, the mean over ranks.
+    """
+
+    def __init__(
+        self,
+        run: RunFolder,
+        launch: NodeLaunch,
+        loader: BatchLoader,
+        data_ranks: int,
+        checkpoint_s: Callable[[], float],
+    ) -> None:
+        self._run, self._launch = run, launch
+
+        def counted() -> tuple[int, float]:
+            return loader.num_samples * data_ranks, loader.wait_s
+
+        self._of_launch, self._of_progress, self._of_row = (Meter(counted) for _ in range(3))
+        self._parts = StepParts(checkpoint_s)
+        self._rows: RowWriter[HistoryRow] | None = None
+        self._usage: tuple[RowWriter[UsageRow], Usage] | None = None
+        self._rank: tuple[RowWriter[RankRow], RankUsage] | None = None
+        self._number = 1
+        self._losses: Tensor | None = None
+        self._num_losses = 0
+        self._row: HistoryRow | None = None
+        self.metrics: dict[str, float] = {}
+
+    @property
+    def data_wait(self) -> float:
+        """Share of the time since training started that this rank has waited for batches."""
+        return self._of_launch.figures()["data_wait"]
+
+    def on_train_start(self, trainer: Trainer, *_: Any) -> None:
+        """Tell from where training goes on."""
+        self._parts.start(trainer)
+        node, rank = self._launch.node_name, trainer.global_rank
+        ranks = RowWriter(rank_file(self._run, rank), RankRow, _LEAST_USAGE_S)
+        self._rank = (ranks, RankUsage(rank, node))
+        if trainer.local_rank == 0:
+            file = usage_file(self._run, self._launch.node_index)
+            self._usage = (RowWriter(file, UsageRow, _LEAST_USAGE_S), Usage(node))
+        if trainer.is_global_zero:
+            self._rows, self._number = training_rows(self._run, _LEAST_S)
+            self._rows.append(self._now(trainer).model_copy(update={"starts": True}))
+            self._tell_progress(trainer, None)
+        self._of_launch.restart()
+        self._restart_clock()
+
+    def on_train_batch_start(self, *_: Any) -> None:
+        """A step begins: its batch is there."""
+        self._parts.begin()
+
+    def on_before_backward(self, *_: Any) -> None:
+        """The forward pass is over."""
+        self._parts.note("forward")
+
+    def on_after_backward(self, *_: Any) -> None:
+        """The backward pass is over, with the gradients of all ranks where DDP shares them."""
+        self._parts.note("backward")
+
+    def on_train_batch_end(self, trainer: Trainer, module: Any, outputs: Any, *_: Any) -> None:
+        """Add the loss up where it lies, and write what is due."""
+        if self._rows is not None:
+            loss = whole_loss(trainer, module, outputs)
+            if loss is not None:
+                self._losses = loss.float() if self._losses is None else self._losses + loss
+                self._num_losses += 1
+            if self._rows.is_due:
+                self._rows.append(self._measure(trainer))
+            if self._of_progress.seconds >= _PROGRESS_S:
+                self._tell_progress(trainer, loss)
+        for written in (self._rank, self._usage):
+            if written is not None and written[0].is_due:
+                _look(written)
+
+    def on_train_end(self, *_: Any) -> None:
+        """Tell at least once what was taken, of a short training, too."""
+        for written in (self._rank, self._usage):
+            if written is not None:
+                _look(written)
+
+    def on_validation_start(self, trainer: Trainer, *_: Any) -> None:
+        """Measure before the time of validation counts."""
+        if self._rows is not None:
+            self._measure(trainer)
+
+    def on_validation_end(self, trainer: Trainer, *_: Any) -> None:
+        """Tell what the model logged."""
+        if not trainer.sanity_checking:
+            self._tell_metrics(trainer)
+            self._restart_clock()
+
+    def on_train_epoch_end(self, trainer: Trainer, *_: Any) -> None:
+        """Tell what the model logged of the whole epoch."""
+        self._tell_metrics(trainer)
+
+    def _tell_progress(self, trainer: Trainer, loss: Tensor | None) -> None:
+        progress = TrainingProgress(
+            epoch=trainer.current_epoch,
+            step=trainer.global_step,
+            steps_per_batch=_steps_per_batch(trainer),
+            loss=_finite(loss),
+            metrics=self.metrics,
+            **self._of_progress.figures(),
+        )
+        write_if_room(self._launch.folder.progress, progress)
+        self._of_progress.restart()
+
+    def _measure(self, trainer: Trainer) -> HistoryRow:
+        """Sum up what has been since the row before; what was measured when there was no step."""
+        if self._row is not None and self._row.step == trainer.global_step:
+            return self._row
+        seconds = self._of_row.seconds
+        measured = {
+            "loss": _finite(None if self._losses is None else self._losses / self._num_losses),
+            "parts": self._parts.shares(trainer.strategy.model, seconds),
+            **self._of_row.figures(),
+        }
+        self._row = self._now(trainer).model_copy(update=measured)
+        self._restart_clock()
+        return self._row
+
+    def _tell_metrics(self, trainer: Trainer) -> None:
+        logged = {name: float(value) for name, value in trainer.callback_metrics.items()}
+        self.metrics = mean_over_ranks(logged)
+        if self._rows is None or not self.metrics or not self._rows.has_room:
+            return
+        row = self._measure(trainer)
+        if row.metrics != self.metrics:
+            self._row = row.model_copy(update={"at": time.time(), "metrics": self.metrics})
+            self._rows.append(self._row)
+
+    def _now(self, trainer: Trainer) -> HistoryRow:
+        return HistoryRow(
+            at=time.time(),
+            launch=self._number,
+            epoch=trainer.current_epoch,
+            step=trainer.global_step,
+            learning_rates=tuple(
+                max(float(group["lr"]) for group in optimizer.param_groups) * rate_factor(trainer)
+                for optimizer in trainer.optimizers
+            ),
+        )
+
+    def _restart_clock(self) -> None:
+        self._of_row.restart()
+        self._losses, self._num_losses = None, 0
+        self._parts.restart()
+
+
+def _look(written: tuple[RowWriter[Any], Usage | RankUsage]) -> None:
+    rows, usage = written
+    rows.append(usage.look())
+
+
+def _finite(loss: Tensor | None) -> float | None:
+    value = math.nan if loss is None else float(loss)
+    return value if math.isfinite(value) else None
+
+
+def mean_over_ranks(values: dict[str, float]) -> dict[str, float]:
+    """Mean of each value; the same on all ranks. Values of one rank only count there."""
+    if not torch.distributed.is_initialized():
+        return values
+    gathered: list[dict[str, float]] = [{}] * torch.distributed.get_world_size()
+    torch.distributed.all_gather_object(gathered, values)
+    names = sorted({name for each in gathered for name in each})
+    found = {name: [each[name] for each in gathered if name in each] for name in names}
+    return {name: sum(each) / len(each) for name, each in found.items()}
+
+
+def _steps_per_batch(trainer: Trainer) -> int:
+    """Optimizer steps a batch: a model that optimizes by itself may step several optimizers."""
+    batches = int(trainer.fit_loop.epoch_loop.total_batch_idx) + 1
+    if trainer.lightning_module.automatic_optimization or batches < 1:
+        return 1
+    return max(round(int(trainer.global_step) / batches), 1)
+
+
+def whole_loss(trainer: Trainer, module: LightningModule, outputs: Any) -> Tensor | None:
+    """The loss as the training step gave it: callbacks are handed its share of the optimizer step.
+
+    Lightning divides it by the number of batches that are accumulated, in automatic optimization.
+    Where the step gives none, as with several optimizers, it is the sum of the logged ones.
+    """
+    given = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
+    batches = trainer.accumulate_grad_batches if module.automatic_optimization else 1
+    if isinstance(given, Tensor):
+        return given.detach() if batches == 1 else given.detach() * batches
+    logged = [
+        value.detach()
+        for name, value in trainer.callback_metrics.items()
+        if "loss" in name and not name.startswith(("val", "test"))
+    ]
+    return torch.stack(logged).sum() * batches if logged else None
+
+
+class StepParts:
+    """Adds up the seconds of this rank's steps by part, as a callback notes them.
+
+    The clock is the host's: on an accelerator, where work is only handed out, forward, backward
+    and optimizer are not told.
+
+    Args:
+        checkpoint_s: Gives the seconds that training has waited for checkpoints so far.
+    """
+
+    def __init__(self, checkpoint_s: Callable[[], float]) -> None:
+        self._checkpoint_s = checkpoint_s
+        self._is_host = False
+        self._at_s = 0.0
+        self.restart()
+
+    def start(self, trainer: Trainer) -> None:
+        """Have optimizers tell when a step is over; they run forward and backward within it."""
+        self._is_host = trainer.strategy.root_device.type == "cpu"
+        for optimizer in trainer.optimizers:
+            optimizer.register_step_post_hook(lambda *_: self.note("optimizer"))
+
+    def begin(self) -> None:
+        """A step begins."""
+        self._at_s = time.perf_counter()
+
+    def note(self, part: str) -> None:
+        """A part of a step is over."""
+        now_s = time.perf_counter()
+        self._seconds[part] = self._seconds.get(part, 0.0) + now_s - self._at_s
+        self._at_s = now_s
+
+    def shares(self, model: Any, seconds: float) -> dict[str, float]:
+        """Shares of the seconds since `restart`; `model` is as the strategy has wrapped it."""
+        found = dict(self._seconds) if self._is_host else {}
+        if found and (waiting := _waiting(model)) is not None:
+            found["communication"] = found.get("backward", 0.0) * waiting
+            found["backward"] = found.get("backward", 0.0) - found["communication"]
+        found["checkpoint"] = self._checkpoint_s() - self._since_checkpoint_s
+        return {name: round(min(each / seconds, 1.0), _DIGITS) for name, each in found.items()}
+
+    def restart(self) -> None:
+        """Count from now on."""
+        self._seconds: dict[str, float] = {}
+        self._since_checkpoint_s = self._checkpoint_s()
+
+
+def _waiting(model: Any) -> float | None:
+    """Share of DDP's backward passes in which it computed nothing; None where it tells nothing.
+
+    DDP measures its first ten passes and each hundredth, and tells the means: what it has sent less
+    what it computed meanwhile is the wait for other ranks.
+    """
+    if not isinstance(model, DistributedDataParallel):
+        return None
+    told = model._get_ddp_logging_data()  # type: ignore[no-untyped-call]  # noqa: SLF001
+    if not told.get("avg_backward_comm_time"):
+        return None
+    waiting = told["avg_backward_comm_time"] - told["avg_backward_compute_comm_overlap_time"]
+    return float(waiting / (waiting + told["avg_backward_compute_time"]))
+
+
+class Usage:
+    """Looks at this node; figures are those since the look before.
+
+    Args:
+        node: Name of the node.
+    """
+
+    def __init__(self, node: str) -> None:
+        self._node = node
+        found = handles()
+        self._gpus = None if found is None else _Gpus(*found)
+        self._traffic = _Traffic()
+        psutil.cpu_percent()
+
+    def look(self) -> UsageRow:
+        """Take all figures; see `docs/how-to/watch-training.md` for what that takes."""
+        gpus = {} if self._gpus is None else self._gpus.look()
+        return UsageRow(
+            at=time.time(),
+            node=self._node,
+            cpu=psutil.cpu_percent() / 100,
+            memory=psutil.virtual_memory().percent / 100,
+            **self._traffic.look(),
+            **gpus,
+        )
+
+
+class RankUsage:
+    """Looks at this process, which is a rank; figures are those since the look before."""
+
+    def __init__(self, rank: int, node: str) -> None:
+        self._rank, self._node = rank, node
+        self._process = psutil.Process()
+        self._process.cpu_percent()
+
+    def look(self) -> RankRow:
+        """Take all figures."""
+        has_gpu = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+        return RankRow(
+            at=time.time(),
+            rank=self._rank,
+            node=self._node,
+            cores=self._process.cpu_percent() / 100,
+            rss_bytes=self._process.memory_info().rss,
+            gpu_bytes=torch.cuda.memory_reserved() if has_gpu else None,
+            gpu_peak_bytes=torch.cuda.max_memory_allocated() if has_gpu else None,
+        )
+
+
+class _Traffic:
+    """Bytes a second of all disks, and of the network without the loopback."""
+
+    def __init__(self) -> None:
+        self._at_s, self._before = time.monotonic(), _moved_bytes()
+
+    def look(self) -> dict[str, float]:
+        now_s, now = time.monotonic(), _moved_bytes()
+        seconds, before = max(now_s - self._at_s, 1e-9), self._before
+        self._at_s, self._before = now_s, now
+        return {
+            f"{name}_bytes_per_s": max(count - before[name], 0) / seconds
+            for name, count in now.items()
+            if name in before
+        }
+
+
+def _moved_bytes() -> dict[str, int]:
+    """Bytes so far; without those of disks where there are none, as in some containers."""
+    links = psutil.net_io_counters(pernic=True)
+    others = [counts for name, counts in links.items() if name != "lo"]
+    disks = psutil.disk_io_counters()
+    moved = {
+        "network_in": sum(each.bytes_recv for each in others),
+        "network_out": sum(each.bytes_sent for each in others),
+    }
+    if disks is not None:
+        moved |= {"disk_read": disks.read_bytes, "disk_write": disks.write_bytes}
+    return moved
+
+
+class _Gpus:
+    """The GPUs that this process may use, as NVML shows them."""
+
+    def __init__(self, nvml: ModuleType, handles: list[Any]) -> None:
+        self._nvml, self._handles = nvml, handles
+
+    def look(self) -> dict[str, float]:
+        """Use and memory as shares, power in watts; what a device does not tell is left out."""
+        nvml = self._nvml
+        try:
+            rates = [nvml.nvmlDeviceGetUtilizationRates(each).gpu for each in self._handles]
+            memory = [nvml.nvmlDeviceGetMemoryInfo(each) for each in self._handles]
+            power = [nvml.nvmlDeviceGetPowerUsage(each) for each in self._handles]
+        except nvml.NVMLError:
+            return {}
+        return {
+            "gpu": sum(rates) / len(rates) / 100,
+            "gpu_memory": sum(each.used for each in memory) / sum(each.total for each in memory),
+            "gpu_power_w": sum(power) / 1000,
+        }

@@ -1,0 +1,234 @@
+"""What driver, nodes and ranks of a training share: the files of a launch, and what is in them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from enum import Enum
+from pathlib import Path
+
+from pydantic import Field, JsonValue
+
+from headrace.record import Figures, Record
+from headrace.staging.gang_store import Brought
+from headrace.staging.peers import PeerGroup
+
+
+class LaunchFolder:
+    """Files of one launch of all ranks: `parts/launch-<number>/` of the step.
+
+    Attributes:
+        stop: Its presence asks all nodes to stop their ranks.
+        progress: `TrainingProgress`, by rank 0.
+        paused: `Paused`, by rank 0.
+        trained: `TrainingOutcome`, by rank 0.
+        meeting: By which the ranks of a single node find each other.
+        launched: Its presence says that the launcher of all ranks has ended.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.stop = path / "stop"
+        self.progress = path / "progress.json"
+        self.paused = path / "paused.json"
+        self.trained = path / "trained.json"
+        self.meeting = path / "meeting"
+        self.launched = path / "launched"
+
+    def ready(self, node_index: int) -> Path:
+        """`NodeReady`, by the node."""
+        return self.path / f"node-{node_index}.json"
+
+    def streamed(self, rank: int) -> Path:
+        """`Brought`, by the rank."""
+        return self.path / f"streamed-{rank}.json"
+
+    def failure(self, rank: int) -> Path:
+        """`RankFailure`, by the rank itself."""
+        return self.path / f"failure-{rank}.json"
+
+    def beat(self, rank: int) -> Path:
+        """Signs of life of a rank."""
+        return self.path / f"beat-{rank}"
+
+    def placed(self, rank: int) -> Path:
+        """Written by a rank's watcher when the launcher has started it."""
+        return self.path / f"placed-{rank}"
+
+    def outcome(self, rank: int) -> Path:
+        """`NodeOutcome` of a rank that a launcher has started, by its watcher."""
+        return self.path / f"outcome-{rank}.json"
+
+
+class NodeLaunch(Record):
+    """What one node is to start."""
+
+    run_folder: str
+    """Folder of the run, with recipe and site."""
+    step_folder: str
+    dataset: str
+    """Folder of the packed dataset, on shared storage; empty where the recipe has none."""
+    number: int
+    """Number of the launch in this step, from 1."""
+    node_index: int
+    """Number of the node, from 0."""
+    node_name: str
+    num_nodes: int
+    ranks_per_node: int
+    host: str
+    """Address of this node as other nodes reach it."""
+    master_address: str
+    """Address of the node with rank 0."""
+    master_port: int
+    """Port for the rendezvous there."""
+    secret: str = ""
+    """Begins the names that ranks of several nodes meet by."""
+    resume: str | None
+    """Checkpoint to go on from; null starts anew."""
+    skipped: tuple[str, ...] = ()
+    """Files of damaged shards that are left out."""
+
+    stop_at: float | None = None
+    """Ranks stop with a checkpoint before this time, seconds since the epoch; null for never."""
+    notice: str = ""
+    """File that is there when the nodes are about to be taken away; empty for none."""
+    at_risk: str = ""
+    """File that is there when they may be taken away soon, and says why; empty for none."""
+    group: PeerGroup | None = None
+    """Nodes that pass shards on to each other while they train; null: each reads alone."""
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks."""
+        return self.num_nodes * self.ranks_per_node
+
+    @property
+    def ranks(self) -> range:
+        """Ranks of this node."""
+        first = self.node_index * self.ranks_per_node
+        return range(first, first + self.ranks_per_node)
+
+    @property
+    def folder(self) -> LaunchFolder:
+        """Files of this launch."""
+        return LaunchFolder(Path(self.step_folder) / "parts" / f"launch-{self.number:03d}")
+
+    @property
+    def token(self) -> str:
+        """Unique to the launch; part of the names of temporary files."""
+        return f"{Path(self.step_folder).name}-{self.number}-{self.master_port}"
+
+
+class NodeReady(Record):
+    """A node that has its data; what its ranks begin with."""
+
+    launch: NodeLaunch
+    dataset: str
+    """Folder of the dataset on the node; empty where none is staged."""
+    fingerprint: str
+    at: float = Field(default_factory=time.time)
+    """When it had its data, seconds since the epoch."""
+    staging_s: float = 0.0
+    """Time that this took."""
+    interface: str | None = None
+    """Network interface of the node's address; null to let the library choose."""
+    slurm_name: str = ""
+    """Slurm's name of the node; empty outside Slurm."""
+
+
+class Paused(Record):
+    """Where training stopped since the lease's time is over."""
+
+    step: int
+    """Optimizer steps done, all of them in the newest checkpoint."""
+
+
+class TrainingProgress(Figures):
+    """How far training is; replaced about every second."""
+
+    epoch: int
+    """Epoch under way, from 0."""
+    step: int
+    """Optimizer steps done."""
+    steps_per_batch: int = 1
+    """More than one when the model steps several optimizers by itself."""
+    loss: float | None = None
+    """Loss of the newest batch of rank 0; null when it is not finite."""
+    samples_per_s: float = 0.0
+    """Samples trained a second over all ranks, since the last report."""
+    data_wait: float = 0.0
+    """Share of the time that rank 0 has waited for batches, since the last report."""
+    total_steps: int | None = None
+    """Optimizer steps there will be, as a script told; null: not told."""
+    metrics: dict[str, float] = {}
+    """What the model logged, or a script reported last, by name."""
+
+
+class FailureKind(str, Enum):
+    """What ended a rank; the first in this order stands for a launch in which several failed."""
+
+    USER_ERROR = "user_error"
+    DATA_ERROR = "data_error"
+    OUT_OF_MEMORY = "out_of_memory"
+    NO_SPACE = "no_space"
+    INTERNAL = "internal"
+    PORT_TAKEN = "port_taken"
+    STORAGE = "storage"
+    KILLED = "killed"
+    HUNG = "hung"
+    SCRIPT_FAILED = "script_failed"
+    CRASHED = "crashed"
+    PEER_LOST = "peer_lost"
+
+
+class RankFailure(Record):
+    """Why a rank failed."""
+
+    rank: int
+    node: str = ""
+    kind: FailureKind
+    what: str
+    hint: str = ""
+    trace: str = ""
+    at: float
+    """When, seconds since the epoch."""
+
+
+class NodeOutcome(Record):
+    """How the ranks of a node ended."""
+
+    node: str
+    stopped: bool
+    """Whether they were asked to stop."""
+    failures: tuple[RankFailure, ...] = ()
+    beats: dict[int, int] = {}
+    """Signs of life that each rank has given; the one behind the others holds them up."""
+    streamed: Brought = Brought()
+    """What its ranks have fetched, and what it has read for other nodes."""
+
+
+class TrainingOutcome(Figures):
+    """What training gave; written when it is complete, next to the final checkpoint."""
+
+    fingerprint: str
+    checkpoint: str
+    """Final checkpoint; for scripts the newest file they left, or empty."""
+    best_checkpoint: str = ""
+    """The one in which the metric of `trainer.monitor` is best; empty without that key."""
+    epochs: int
+    steps: int
+    """Optimizer steps; 0 where a script told none."""
+    world_size: int
+    """Ranks of the last launch."""
+    metrics: dict[str, float] = {}
+    """What the model logged last, the mean over ranks."""
+    weights_xxh3: str = ""
+    """XXH3 hash of the final weights, 128 bits, hexadecimal."""
+    data_wait: float = 0.0
+    """Share of the last launch's time that ranks have waited for batches."""
+
+    def outputs(self, restart_causes: Sequence[str]) -> dict[str, JsonValue]:
+        """Outputs of the train step, with why all ranks were started again, each time."""
+        values: dict[str, JsonValue] = self.model_dump(mode="json", exclude={"fingerprint"})
+        values["steps"] = self.steps or None
+        return {**values, "restarts": len(restart_causes), "restart_causes": [*restart_causes]}

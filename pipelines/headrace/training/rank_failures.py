@@ -1,0 +1,256 @@
+"""Why ranks failed: what a rank says itself, what a node sees, and the verdict over all."""
+
+from __future__ import annotations
+
+import errno
+import re
+import sys
+import time
+import traceback
+from collections.abc import Iterable, Sequence
+from types import TracebackType
+
+from headrace.errors import (
+    DataError,
+    HeadraceError,
+    MemoryExhaustedError,
+    StepError,
+    StorageFullError,
+    UserCodeError,
+    UserError,
+    WorkerLostError,
+)
+from headrace.processes.children import ChildEnd
+from headrace.states import FailureClass
+from headrace.training.launch_records import FailureKind, NodeOutcome, RankFailure
+
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+_MACHINE = (errno.EIO, errno.ESTALE, errno.ENODEV, errno.EROFS)
+
+_PEER_WORDS = (
+    "connection closed by peer",
+    "connection reset by peer",
+    "connect timeout",
+    "socket timeout",
+    "socketpair",
+    "broken pipe",
+    "nccl",
+    "gloo",
+    "tcpstore",
+    "store",
+    "process group",
+)
+_LEFT_ALONE = re.compile(
+    r"^(?:\[rank\d+\]: )?(?:RuntimeError|torch\.distributed\.Dist\w+): .*"
+    r"(?:gloo|NCCL|(?:closed|reset) by peer)",
+    re.MULTILINE,
+)
+"""How torch's error reads, in the output of a script, when another rank has gone."""
+
+_MEMORY_WORDS = ("out of memory", "can't allocate memory", "cannot allocate memory")
+_PORT_WORDS = ("eaddrinuse", "address already in use")
+
+_LOADER_KILLED = re.compile(r"DataLoader worker \(pid[^)]*\) is killed by signal")
+"""How torch tells that a process which loads data was killed, as by the kernel or an operator."""
+
+_NOT_THE_USERS = {"__main__", "headrace", "lightning", "torch", "site", *sys.stdlib_module_names}
+_NAMED_IN_RECIPES = ("headrace.examples", "headrace.data.transforms")
+
+_PRECEDENCE = tuple(FailureKind)
+
+_FROM_CLASS = {
+    FailureClass.USER_ERROR: FailureKind.USER_ERROR,
+    FailureClass.DATA_ERROR: FailureKind.DATA_ERROR,
+    FailureClass.OUT_OF_MEMORY: FailureKind.OUT_OF_MEMORY,
+    FailureClass.CAPACITY: FailureKind.NO_SPACE,
+}
+
+
+class PortTakenError(WorkerLostError):
+    """The port chosen for the rendezvous was taken by another process meanwhile."""
+
+
+def describe(error: BaseException, rank: int) -> RankFailure:
+    """What a rank says about its own end."""
+    kind = _kind(error)
+    what, hint, trace = str(error), "", ""
+    if isinstance(error, HeadraceError):
+        what, hint = error.what, error.hint
+        trace = error.trace if isinstance(error, UserCodeError) else ""
+    elif kind is FailureKind.INTERNAL:
+        what = f"a fault of headrace itself: {type(error).__name__}: {error}"
+        hint = "Training goes on from the last checkpoint; please report it with this trace:\n"
+        hint += "".join(traceback.format_exception(error))
+    elif kind is FailureKind.USER_ERROR:
+        what = f"{_place(error)} raised {type(error).__name__}: {error}"
+        hint = "Correct the code and run again; training goes on from the last checkpoint."
+        trace = user_trace(error)
+    else:
+        what = f"{type(error).__name__}: {error}"
+    return RankFailure(rank=rank, kind=kind, what=what, hint=hint, trace=trace, at=time.time())
+
+
+def script_failure(rank: int, end: ChildEnd, log: str) -> RankFailure:
+    """What is known about a script that ended with an exit code other than 0; `log` is its end."""
+    kind = FailureKind.SCRIPT_FAILED
+    if _contains(log.lower(), _PORT_WORDS):
+        kind = FailureKind.PORT_TAKEN
+    elif _LOADER_KILLED.search(log):
+        kind = FailureKind.KILLED
+    elif _LEFT_ALONE.search(log):
+        kind = FailureKind.PEER_LOST
+    return RankFailure(
+        rank=rank,
+        kind=kind,
+        what=f"the script ended with {end.cause}",
+        hint="Correct the script and run again.",
+        trace=log,
+        at=end.at,
+    )
+
+
+def user_trace(error: BaseException) -> str:
+    """Trace of an error from the first frame of user code on."""
+    start = _first_of_user(error.__traceback__) or error.__traceback__
+    return "".join(traceback.format_exception(type(error), error, start))
+
+
+def verdict(outcomes: Sequence[NodeOutcome]) -> HeadraceError | None:
+    """The error that stands for a launch; None when all ranks did well.
+
+    Faults of users and data come first, since the ranks beside them fail in their wake; among
+    equals the first in time. A rank that hung is told from those that wait for it by having
+    shown fewer signs of life.
+    """
+    failures = [failure for outcome in outcomes for failure in outcome.failures]
+    if not failures:
+        return None
+    beats = {rank: count for outcome in outcomes for rank, count in outcome.beats.items()}
+    failures.sort(key=lambda f: (_PRECEDENCE.index(f.kind), _behind(f, beats), f.at))
+    first = failures[0]
+    if first.kind is FailureKind.HUNG:
+        return _hung_error([f for f in failures if _behind(f, beats) == _behind(first, beats)])
+    return to_error(first)
+
+
+def to_error(failure: RankFailure, where: str | None = None) -> HeadraceError:
+    """The error of the tree that a rank's failure stands for; `where` is by default that rank."""
+    if where is None:
+        where = f"rank {failure.rank}" + (f" on {failure.node}" if failure.node else "")
+    what = f"{where[0].upper()}{where[1:]}: {failure.what}" if where else failure.what
+    if failure.kind in (FailureKind.USER_ERROR, FailureKind.SCRIPT_FAILED):
+        if not failure.trace:
+            return UserError(what, failure.hint)
+        return UserCodeError(what, failure.hint, trace=failure.trace, where=where)
+    kinds: dict[FailureKind, type[HeadraceError]] = {
+        FailureKind.DATA_ERROR: DataError,
+        FailureKind.OUT_OF_MEMORY: MemoryExhaustedError,
+        FailureKind.NO_SPACE: StorageFullError,
+        FailureKind.PORT_TAKEN: PortTakenError,
+        FailureKind.INTERNAL: StepError,
+    }
+    return kinds.get(failure.kind, WorkerLostError)(what, failure.hint)
+
+
+def _hung_error(failures: Sequence[RankFailure]) -> HeadraceError:
+    """One error for ranks that are equally far behind."""
+    hung = [failure for failure in failures if failure.kind is FailureKind.HUNG]
+    if len(hung) == 1:
+        return to_error(hung[0])
+    ranks = ", ".join(str(failure.rank) for failure in hung)
+    return WorkerLostError(f"Ranks {ranks}: {hung[0].what}", hung[0].hint)
+
+
+def _behind(failure: RankFailure, beats: dict[int, int]) -> int:
+    return beats.get(failure.rank, 0) if failure.kind is FailureKind.HUNG else 0
+
+
+def _kind(error: BaseException) -> FailureKind:
+    if isinstance(error, HeadraceError):
+        return _FROM_CLASS.get(error.failure_class, FailureKind.PEER_LOST)
+    if _is_loader_killed(error):
+        return FailureKind.KILLED
+    text = str(error).lower()
+    if isinstance(error, OSError) and error.errno in _NO_SPACE:
+        return FailureKind.NO_SPACE
+    if isinstance(error, OSError) and error.errno in _MACHINE:
+        return FailureKind.STORAGE
+    if isinstance(error, MemoryError) or _is_memory(error, text):
+        return FailureKind.OUT_OF_MEMORY
+    if isinstance(error, RuntimeError) and _contains(text, _PORT_WORDS):
+        return FailureKind.PORT_TAKEN
+    if _is_distributed(error, text):
+        return FailureKind.PEER_LOST
+    if isinstance(error, SystemExit) and _first_of_user(error.__traceback__) is None:
+        return FailureKind.CRASHED  # as Lightning leaves when it is interrupted
+    return FailureKind.INTERNAL if _is_internal(error) else FailureKind.USER_ERROR
+
+
+def _is_loader_killed(error: BaseException) -> bool:
+    """Whether torch raised it since a signal ended one of its workers; it may say so below."""
+    told = (error, error.__cause__, error.__context__)
+    return isinstance(error, RuntimeError) and any(
+        _LOADER_KILLED.search(str(each)) for each in told
+    )
+
+
+def _is_memory(error: BaseException, text: str) -> bool:
+    named = type(error).__name__ == "OutOfMemoryError"
+    return named or (isinstance(error, RuntimeError) and _contains(text, _MEMORY_WORDS))
+
+
+def _is_distributed(error: BaseException, text: str) -> bool:
+    if type(error).__name__.startswith("Dist"):
+        return True
+    return (
+        isinstance(error, RuntimeError) and _raised_in_torch(error) and _contains(text, _PEER_WORDS)
+    )
+
+
+def _raised_in_torch(error: BaseException) -> bool:
+    """Whether the error came out of torch's own code, not out of a `raise` of the user's."""
+    frames = list(_frames(error.__traceback__))
+    if not frames:
+        return True
+    return _package(_module(frames[-1])) in ("torch", "lightning")
+
+
+def _contains(text: str, words: Iterable[str]) -> bool:
+    return any(word in text for word in words)
+
+
+def _frames(trace: TracebackType | None) -> Iterable[TracebackType]:
+    while trace is not None:
+        yield trace
+        trace = trace.tb_next
+
+
+def _first_of_user(trace: TracebackType | None) -> TracebackType | None:
+    return next((frame for frame in _frames(trace) if _is_users(_module(frame))), None)
+
+
+def _is_users(module: str) -> bool:
+    """Whether a module is none of those that train; those that a recipe names count as user's."""
+    return module.startswith(_NAMED_IN_RECIPES) or _package(module) not in _NOT_THE_USERS
+
+
+def _is_internal(error: BaseException) -> bool:
+    """Whether headrace raised it, or what it called of the standard library, without user code."""
+    modules = [_module(frame) for frame in _frames(error.__traceback__)]
+    if any(_is_users(module) for module in modules):
+        return False
+    own = [name for name in modules if _package(name) not in sys.stdlib_module_names]
+    return bool(own) and _package(own[-1]) == "headrace"
+
+
+def _module(frame: TracebackType) -> str:
+    return str(frame.tb_frame.f_globals.get("__name__", ""))
+
+
+def _package(module: str) -> str:
+    return module.partition(".")[0]
+
+
+def _place(error: BaseException) -> str:
+    first = _first_of_user(error.__traceback__)
+    return first.tb_frame.f_code.co_name if first is not None else "Training"

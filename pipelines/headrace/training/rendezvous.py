@@ -1,0 +1,129 @@
+"""How ranks find each other: on one node in a private file, across nodes at a port of rank 0.
+
+PyTorch's own rendezvous listens on all interfaces, and asks nobody who they are.
+
+`python -m headrace.training.rendezvous ADDRESS:PORT RANK WORLD_SIZE GPUS` tries it out before any
+training: a small all-reduce between nodes, one process each.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import socket
+import sys
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from lightning.pytorch.strategies import ParallelStrategy, Strategy
+from torch.distributed import (  # type: ignore[attr-defined]
+    FileStore,
+    PrefixStore,
+    Store,
+    TCPStore,
+)
+
+from headrace.steps.networks import interface_of, interfaces
+from headrace.training.launch_records import NodeLaunch
+
+_TRIAL_TIMEOUT = timedelta(seconds=60)
+_TIMEOUT = timedelta(minutes=30)
+"""Lightning's own; `train.hang_timeout` ends what hangs."""
+
+
+def meet(strategy: Strategy, launch: NodeLaunch, rank: int) -> None:
+    """Join the other ranks before Lightning does; it takes what is there.
+
+    Side effects: makes the default process group.
+    """
+    if not isinstance(strategy, ParallelStrategy):
+        return
+    device = strategy.root_device
+    on_gpu = device.type == "cuda"
+    dist.init_process_group(
+        getattr(strategy, "process_group_backend", None) or ("nccl" if on_gpu else "gloo"),
+        store=_store(launch, rank),
+        rank=rank,
+        world_size=launch.world_size,
+        timeout=_TIMEOUT,
+        device_id=device if on_gpu else None,
+    )
+    # NCCL complains of a group that is left; threads of gloo may meet the interpreter's end
+    atexit.register(dist.destroy_process_group)
+
+
+def _store(launch: NodeLaunch, rank: int) -> Store:
+    if launch.num_nodes == 1:
+        return FileStore(str(launch.folder.meeting), launch.world_size)
+    address = (launch.master_address, launch.master_port)
+    store = tcp_store(address, rank, launch.world_size, _TIMEOUT)
+    return PrefixStore(launch.secret, store)
+
+
+def tcp_store(address: tuple[str, int], rank: int, world_size: int, timeout: timedelta) -> Store:
+    """A store that rank 0 serves on one network interface alone."""
+    host, port = address
+    listener = None
+    if rank == 0:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        listener = socket.create_server(address, family=family).detach()  # the store closes it
+    return TCPStore(
+        host,
+        port,
+        world_size,
+        is_master=rank == 0,
+        timeout=timeout,
+        master_listen_fd=listener,
+    )
+
+
+def all_reduce_problem(meeting: str, rank: int, world_size: int, num_gpus: int) -> str:
+    """What is wrong; empty when the sum over all ranks is right and the GPUs are seen.
+
+    Side effects: names the network interface to gloo, in the environment.
+    """
+    interface = _interface_to(meeting)
+    if interface is not None:
+        os.environ["GLOO_SOCKET_IFNAME"] = interface
+    has_gpus = torch.version.cuda is not None or torch.version.hip is not None
+    if has_gpus and torch.cuda.device_count() < num_gpus:
+        return f"PyTorch sees {torch.cuda.device_count()} of {num_gpus} GPUs"
+    store = tcp_store(_address(meeting), rank, world_size, _TRIAL_TIMEOUT)
+    dist.init_process_group(
+        "gloo", store=store, rank=rank, world_size=world_size, timeout=_TRIAL_TIMEOUT
+    )
+    try:
+        value = torch.tensor([rank + 1.0])
+        dist.all_reduce(value)
+    finally:
+        dist.destroy_process_group()
+    wanted = world_size * (world_size + 1) / 2
+    return "" if value.item() == wanted else f"the sum is {value.item():g}, not {wanted:g}"
+
+
+def _address(meeting: str) -> tuple[str, int]:
+    host, _, port = meeting.rpartition(":")
+    return host, int(port)
+
+
+def _interface_to(meeting: str) -> str | None:
+    """Network interface that leads to rank 0; the host's name may resolve to loopback."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect(_address(meeting))  # sends nothing
+        address = probe.getsockname()[0]
+    return interface_of(address, interfaces())
+
+
+def main(arguments: list[str]) -> int:
+    """Entry point."""
+    meeting, *numbers = arguments
+    rank, world_size, num_gpus = (int(number) for number in numbers)
+    told = all_reduce_problem(meeting, rank, world_size, num_gpus)
+    if told:
+        sys.stderr.write(f"{told}\n")
+    return 1 if told else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,1 +1,0 @@
-"""Kills and halts processes of real runs at random, and checks that nothing of it shows."""

@@ -1,0 +1,77 @@
+"""How long Python takes to start in the site's container, and without it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+
+from headrace.clusters.containers import environment, in_container, python_of
+from headrace.clusters.lease_records import LeaseSpec
+from headrace.files.layout import LeaseFolder
+from headrace_probes.probe_records import Findings, Measurement, ProbeOptions
+
+_PROGRAMS = {"python -c pass": "pass", "import torch": "import torch"}
+_TIMEOUT_S = 120
+
+
+def measure(
+    folder: LeaseFolder, spec: LeaseSpec, options: ProbeOptions, check: Callable[[], None]
+) -> Findings:
+    """Seconds of each program, on the machine of this process, which runs in no container."""
+    node, notes = os.uname().nodename, []
+    ways: dict[str, Callable[[str], Sequence[str]]] = {
+        "bare": lambda code: (sys.executable, "-c", code)
+    }
+    container = spec.role.batch.container
+    if container is None or container.runtime == "none":
+        notes.append("container: the role has none")
+    else:
+        ways[container.runtime] = lambda code: in_container(folder, spec, ("-c", code))
+    found = []
+    for way, command in ways.items():
+        for name, code in _PROGRAMS.items():
+            values, why_not = _timed(command(code), options.repeats, check)
+            if why_not:
+                notes.append(f"container: {name}, {way}, on {node}: {why_not}")
+                continue
+            found.append(
+                Measurement(
+                    part="container",
+                    name=f"{name}, {way}",
+                    settings=python_of(container, sys.executable) if way != "bare" else "python",
+                    unit="s",
+                    values=values,
+                    lower_is_better=True,
+                    node=node,
+                )
+            )
+    return Findings(measurements=tuple(found), notes=tuple(notes))
+
+
+def _timed(
+    command: Sequence[str], repeats: int, check: Callable[[], None]
+) -> tuple[tuple[float, ...], str]:
+    """Seconds of each repeat after a first one that does not count; or why there are none."""
+    seconds = []
+    for _ in range(repeats + 1):
+        check()
+        start = time.perf_counter()
+        try:
+            ended = subprocess.run(
+                command,
+                capture_output=True,
+                text=True,
+                env=environment(),
+                timeout=_TIMEOUT_S,
+                check=False,
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            return (), str(error)
+        if ended.returncode:
+            last = "; ".join(ended.stderr.strip().splitlines()[-2:])
+            return (), f"it ended with code {ended.returncode}: {last}"
+        seconds.append(time.perf_counter() - start)
+    return tuple(seconds[1:]), ""

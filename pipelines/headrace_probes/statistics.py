@@ -1,0 +1,121 @@
+"""Medians, spreads, and whether two probes differ by more than their repeats do; pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from statistics import median, quantiles
+
+from headrace_probes.probe_records import Figure, Measurement
+
+CERTAIN = 0.01
+"""Probability below which a difference does not come from the spread of the repeats.
+
+With five repeats on either side it takes that all of one are above all of the other.
+"""
+
+
+class Summary(Measurement):
+    """One line of a report: a figure with the values of all repeats on all nodes."""
+
+    median: float
+    spread: float
+    """Distance between the quartiles, as a share of the median."""
+    nodes: int
+    """How many nodes measured it by themselves."""
+    slowest: str
+    """The node that is worst, where there are several."""
+
+    @property
+    def of_limit(self) -> float | None:
+        """The median as a share of the limit."""
+        return self.median / self.limit if self.limit else None
+
+
+class Difference(Figure):
+    """What a figure is in two probes."""
+
+    before: float
+    """Median of the first probe."""
+    after: float
+    """Median of the second one."""
+    loss: float
+    """By how much the second one is worse, as a share of the first; negative: it is better."""
+    p: float
+    """Probability of such a difference or a larger one between repeats of one place."""
+
+    @property
+    def is_beyond(self) -> bool:
+        """Whether it is more than the spread of the repeats; the load of the hour may be why."""
+        return self.p < CERTAIN
+
+
+def spread_of(values: Sequence[float]) -> float:
+    """Distance between the quartiles as a share of the median; 0 of a single value."""
+    if len(values) < 2:
+        return 0.0
+    low, middle, high = quantiles(values, method="inclusive")
+    return (high - low) / middle if middle else 0.0
+
+
+def summaries(measurements: Iterable[Measurement]) -> tuple[Summary, ...]:
+    """One line for each figure, in the order of the first node's measurements."""
+    grouped: dict[Figure, list[Measurement]] = {}
+    for each in measurements:
+        grouped.setdefault(each.key, []).append(each)
+    return tuple(_summary(group) for group in grouped.values())
+
+
+def _summary(group: Sequence[Measurement]) -> Summary:
+    first = group[0]
+    values = tuple(value for each in group for value in each.values)
+    sign = -1 if first.lower_is_better else 1
+    slowest = min(group, key=lambda each: sign * median(each.values))
+    limits = [each.limit for each in group if each.limit is not None]
+    of_all = {
+        "values": values,
+        "limit": median(limits) if limits else None,
+        "node": first.node if len(group) == 1 else "",
+    }
+    return Summary(
+        **dict(first) | of_all,
+        median=median(values),
+        spread=spread_of(values),
+        nodes=len(group),
+        slowest=slowest.node if len(group) > 1 else "",
+    )
+
+
+def compared(
+    before: Sequence[Summary], after: Sequence[Summary]
+) -> tuple[tuple[Difference, ...], tuple[Summary, ...]]:
+    """The figures that both probes have, side by side, and those that only one of them has."""
+    second = {each.key: each for each in after}
+    both = tuple(_difference(each, second[each.key]) for each in before if each.key in second)
+    common = {each.key for each in both}
+    alone = tuple(each for each in (*before, *after) if each.key not in common)
+    return both, alone
+
+
+def _difference(before: Summary, after: Summary) -> Difference:
+    from scipy.stats import mannwhitneyu
+
+    change = (after.median - before.median) / before.median if before.median else 0.0
+    return Difference(
+        **dict(before.key),
+        before=before.median,
+        after=after.median,
+        loss=change if before.lower_is_better else -change,
+        p=float(mannwhitneyu(before.values, after.values, method="exact").pvalue),
+    )
+
+
+def efficiency(rows: Iterable[Summary]) -> float | None:
+    """What all ranks of a training give together, as a share of as many times what one gives.
+
+    None where not both were measured.
+    """
+    by_ranks = {each.ranks: each.median for each in rows if each.part == "train"}
+    most = max(by_ranks, default=1)
+    if most == 1 or 1 not in by_ranks:
+        return None
+    return by_ranks[most] / (most * by_ranks[1])

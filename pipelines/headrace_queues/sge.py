@@ -1,0 +1,298 @@
+"""Grid Engine: its commands' answers as records.
+
+Sources: the manual pages qsub(1), qstat(1), qacct(1), qdel(1), qrsh(1), qconf(1), queue_conf(5),
+sge_pe(5) and sge_status(5) of Son of Grid Engine 8.1.9, which those of Univa's and Altair's Grid
+Engine extend.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from xml.etree import ElementTree
+
+from typing_extensions import override
+
+from headrace.batch.commands import Answer
+from headrace.batch.findings import (
+    Finding,
+    QueueFacts,
+    clock_s,
+    fail,
+    judge_queue,
+    longest_s,
+    ok,
+    verdict,
+    warn,
+)
+from headrace.batch.jobs import JobSpec, JobState, JobStatus, ended_on
+from headrace.batch.system import (
+    FOLDER,
+    ID_AT_ONCE,
+    LOGS,
+    NAMED,
+    ONCE,
+    ONE_JOB,
+    ONLY_SLURM,
+    OWN_OPTION,
+    BatchSystem,
+    by_id,
+    first_words,
+)
+from headrace.errors import BatchError, nearest
+from headrace.recipe.batch import Batch
+from headrace.recipe.site import Role
+
+_IN_BOOKS_FOR_DAYS = "30"
+
+_ENDS = {
+    "37": JobState.TIMED_OUT,
+    # the books do not tell qdel from other signals
+    **dict.fromkeys(("17", "100"), JobState.CANCELLED),
+    **dict.fromkeys(map(str, (*range(1, 12), *range(18, 22), 26, 27, 28, 36, 38)),
+                    JobState.NODE_FAILED),
+}  # fmt: skip
+"""Values of `failed` in the books. Source: sge_status(5)."""
+
+_COMPLAINT = re.compile(r"error|denied|no jobs")
+_NAME = re.compile(r"[\w.-]+")
+_NO_BOOKS = "An ended job then counts as lost, whatever it died of; have the file shared."
+
+
+class Sge(BatchSystem):
+    """Grid Engine through its commands."""
+
+    lacks = ONLY_SLURM | {
+        "gpu_type": OWN_OPTION,
+        "memory_per_node": f"its name for memory differs; {OWN_OPTION}, such as `-l h_vmem=4G`",
+        "exclusive": f"its name for it differs; {OWN_OPTION}, such as `-l exclusive=true`",
+    }
+    refuses = {
+        "-N": NAMED,
+        "-j, -o, -e": LOGS,
+        "-wd, -cwd": FOLDER,
+        "-r": ONCE,
+        "-sync": ID_AT_ONCE,
+        "-t": ONE_JOB,
+        "-q": "write `batch.partition`",
+        "-P": "write `batch.account`",
+        "-pe": "write `batch.parallel_environment`",
+    }
+
+    name = "Grid Engine"
+    template = "sge"
+    config_variable = "SGE_ROOT"
+    programs_variable = "SGE_BINARY_PATH"
+    job_variable = "JOB_ID"
+    job_variables = ("JOB_", "PE_", "SGE_TASK_", "SGE_JOB_")
+    books_pause_s = 30.0
+    show = "qstat -j "
+    submit_command = ("qsub", "-terse")
+    submitted = re.compile(r"(?:\A|\s)(?P<id>\d+)\s*\Z")
+    cancel_command = ("qdel",)
+    unclear = re.compile(
+        r"unable to contact|unable to send message|commlib|got (select|read|send|receive) error"
+        r"|connection refused|timed? ?out|no response",
+        re.IGNORECASE,
+    )
+    full = re.compile(r"only \d+ jobs are allowed", re.IGNORECASE)  # max_u_jobs in sge_conf(5)
+    nothing = re.compile(r"does not exist|not found|already in deletion|since startup")
+    hint = "`qconf -sql` lists the queues, `qconf -spl` the parallel environments."
+    silent = "Is the qmaster up? `batch.config` must name the SGE_ROOT of this cluster."
+    programs = ("qsub", "qstat", "qacct", "qdel", "qconf")
+    version_option = "-help"
+
+    @classmethod
+    @override
+    def check_role(cls, role: Role) -> None:
+        slots = role.cpus_per_node * (role.nodes if role.kind == "gang" else 1)
+        if slots > 1 and not role.batch.parallel_environment:
+            raise ValueError(
+                f"{slots} slots need `batch.parallel_environment`; `qconf -spl` lists them"
+            )
+
+    @override
+    def poll(self, job_ids: Sequence[str]) -> dict[str, JobStatus]:
+        # all jobs of the user: qstat has no list of jobs
+        found = [each for _, each in self._qstat() if each.job_id in set(job_ids)]
+        return {each.job_id: self._with_reason(each) for each in found}
+
+    @override
+    def accounting(self, job_ids: Sequence[str]) -> dict[str, JobStatus]:
+        wanted = set(job_ids)
+        if not wanted:
+            return {}
+        # of two jobs or more it tells all that the user has had: one look into a large file is
+        # cheaper than several
+        which = wanted if len(wanted) == 1 else ()
+        books = self._ask("qacct", "-o", self._user(), "-d", _IN_BOOKS_FOR_DAYS, "-j", *which)
+        return {each.job_id: each for each in parse_qacct(books) if each.job_id in wanted}
+
+    @override
+    def find(self, name: str) -> tuple[JobStatus, ...]:
+        # the queue first: a job that ends meanwhile would be in neither
+        living = {each.job_id: each for its_name, each in self._qstat() if its_name == name}
+        ended = {each.job_id: each for each in parse_qacct(self._ask("qacct", "-j", name))}
+        return by_id(list((ended | living).values()))
+
+    @override
+    def longest_job_s(self, batch: Batch) -> float | None:
+        """`h_rt` of the queue, else of the most generous one with its parallel environment."""
+        names = self._ask("qconf", "-sql").split()
+        if batch.partition and _NAME.fullmatch(batch.partition):  # no list, host or pattern
+            names = [name for name in names if name == batch.partition]
+        queues = {name: self._queue(name) for name in names}
+        asked = batch.parallel_environment
+        return longest_s(
+            queue_facts(name, queue).limit_s
+            for name, queue in queues.items()
+            if asked is None or asked in _environments(queue)
+        )
+
+    @override
+    def job_nodes(self, environment: Mapping[str, str]) -> tuple[str, ...]:
+        return first_words(environment.get("PE_HOSTFILE"))  # with one slot there is none
+
+    @override
+    def _check_queue(self, spec: JobSpec) -> Iterator[Finding]:
+        queues = self._ask("qconf", "-sql").split()
+        yield self._check_books()
+        environments: list[str] = []
+        if _NAME.fullmatch(spec.partition or ""):
+            queue = self._queue(str(spec.partition)) if spec.partition in queues else {}
+            facts = {name: queue_facts(name, queue) for name in queues}
+            yield from judge_queue(spec.partition, facts, spec)
+            if not queue:
+                return
+            environments = _environments(queue)
+        if spec.parallel_environment is not None:
+            yield self._check_environment(spec.parallel_environment, spec, environments)
+        yield self._verdict(spec)
+
+    def _check_books(self) -> Finding:
+        answer = self.commands.run(("qacct", "-d", "1"))
+        if answer.code != 0 and "No such file" in answer.error:
+            return warn("accounting", answer.words, _NO_BOOKS)
+        return ok("accounting", "qacct answers")
+
+    def _check_environment(self, name: str, spec: JobSpec, of_queue: Sequence[str]) -> Finding:
+        known = self._ask("qconf", "-spl").split()
+        if name not in known:
+            return fail("environment", f"there is none named '{name}'", nearest(name, known))
+        settings = parse_fields(self._ask("qconf", "-sp", name))
+        return judge_environment(name, settings, spec, of_queue)
+
+    def _verdict(self, spec: JobSpec) -> Finding:
+        """Grid Engine's own judgement of the very script, were all nodes up and empty."""
+        # the folder of a lease that is never made
+        asked = spec.model_copy(update={"folder": "/"})
+        answer = self.commands.run(("qsub", "-w", "v"), self.render(asked))
+        return verdict("qsub -w v", answer)
+
+    def _queue(self, name: str) -> dict[str, str]:
+        return parse_fields(self._ask("qconf", "-sq", name))
+
+    def _qstat(self) -> list[tuple[str, JobStatus]]:
+        return parse_qstat(self._ask("qstat", "-u", self._user(), "-xml"))
+
+    def _user(self) -> str:
+        """Who we are where the commands run."""
+        return self._ask("id", "-un").strip()
+
+    def _with_reason(self, status: JobStatus) -> JobStatus:
+        if not status.never_starts:
+            return status
+        lines = self._ask("qstat", "-j", status.job_id).splitlines()
+        why = [line.partition(":")[2].strip() for line in lines if line.startswith("error reason")]
+        return status.model_copy(update={"reason": "; ".join(why) or status.reason})
+
+    @override
+    def _complaints(self, answer: Answer) -> list[str]:
+        lines = f"{answer.error}\n{answer.output}".splitlines()
+        return [line for line in lines if _COMPLAINT.match(line.strip())]
+
+
+def parse_qstat(text: str) -> list[tuple[str, JobStatus]]:
+    """Names and jobs of the output of `qstat -xml`."""
+    try:
+        root = ElementTree.fromstring(text)
+    except ElementTree.ParseError as error:
+        raise BatchError(f"Grid Engine does not answer qstat in XML: {error}") from error
+    return [(job.findtext("JB_name", ""), _status(job)) for job in root.iter("job_list")]
+
+
+def _status(job: ElementTree.Element) -> JobStatus:
+    """Source of the letters: sge_status(5). The host is the first task's."""
+    letters = job.findtext("state", "")
+    host = job.findtext("queue_name", "").partition("@")[2]
+    pending = "w" in letters or "q" in letters
+    failed = pending and "E" in letters
+    return JobStatus(
+        job_id=job.findtext("JB_job_number", ""),
+        state=JobState.PENDING if pending else JobState.RUNNING,
+        reason=f"in error state {letters}" if failed else "held" if "h" in letters else "",
+        nodes=(host,) if host and not pending else (),
+        never_starts=failed,
+    )
+
+
+def parse_qacct(text: str) -> list[JobStatus]:
+    """Jobs of the output of `qacct -j`, in its order; tasks on further nodes are left out."""
+    blocks = map(parse_fields, re.split(r"^=+\s*$", text, flags=re.MULTILINE))
+    return [
+        _ended(fields)
+        for fields in blocks
+        if "jobnumber" in fields and fields.get("pe_taskid", "NONE") in ("NONE", "undefined")
+    ]
+
+
+def _ended(fields: Mapping[str, str]) -> JobStatus:
+    failed, _, words = fields.get("failed", "0").partition(":")
+    exit_status = fields.get("exit_status", "0").split()[0]
+    state = JobState.COMPLETED if exit_status == "0" else JobState.FAILED
+    ended = JobStatus(
+        job_id=fields["jobnumber"],
+        state=_ENDS.get(failed.strip(), state),
+        reason=words.strip() or (f"exit status {exit_status}" if exit_status != "0" else ""),
+    )
+    return ended_on((fields["hostname"],) if "hostname" in fields else (), ended)
+
+
+def parse_fields(text: str) -> dict[str, str]:
+    """Names and values of the output of `qconf -sq` or `-sp`, or of a block of `qacct`."""
+    joined = re.sub(r"\s*\\\n\s*", " ", text)
+    pairs = [line.split(None, 1) for line in joined.splitlines()]
+    return {pair[0]: pair[1].strip() for pair in pairs if len(pair) == 2}
+
+
+def queue_facts(name: str, queue: Mapping[str, str]) -> QueueFacts:
+    """A queue out of the answer of `qconf -sq`; of values that differ by host, the usual one."""
+    limit = queue.get("h_rt", "INFINITY").partition(",")[0].strip()
+    return QueueFacts(name=name, limit_s=None if limit == "INFINITY" else clock_s(limit))
+
+
+def judge_environment(
+    name: str, settings: Mapping[str, str], spec: JobSpec, of_queue: Sequence[str]
+) -> Finding:
+    """Whether a parallel environment gives each node all its slots, and its queue has it."""
+    rule, slots = settings.get("allocation_rule", ""), settings.get("slots", "0")
+    if of_queue and name not in of_queue:
+        advice = f"It has {', '.join(of_queue)}; `qconf -spl` lists all."
+        return fail("environment", f"the queue {spec.partition} has no '{name}'", advice)
+    if int(slots) < spec.slots:
+        seen = f"{name} has {slots} slots, the job asks for {spec.slots}"
+        return fail("environment", seen, "Ask for less, or name another.")
+    if spec.nodes > 1 and settings.get("control_slaves") != "TRUE":
+        seen = f"{name} has `control_slaves FALSE`: nothing can be started on further nodes"
+        return fail("environment", seen, "Name another; `qconf -sp NAME` shows one.")
+    if rule == str(spec.cpus_per_node) or (rule == "$pe_slots" and spec.nodes == 1):
+        return ok("environment", f"{name}: {rule}")
+    seen = f"{name} has `allocation_rule {rule}`, the job needs {spec.cpus_per_node} a node"
+    advice = f"Name one with `allocation_rule {spec.cpus_per_node}`, or the job may get others."
+    grade = fail if rule.isdigit() or rule == "$pe_slots" else warn
+    return grade("environment", seen, advice)
+
+
+def _environments(queue: Mapping[str, str]) -> list[str]:
+    """Parallel environments of a queue, on whichever of its hosts."""
+    return re.findall(r"[^\s,\[\]=]+", queue.get("pe_list", ""))

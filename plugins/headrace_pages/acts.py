@@ -1,0 +1,136 @@
+"""What a user may ask of runs, suites and leases from the pages."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Literal
+
+from fastapi import APIRouter, HTTPException
+from pydantic import Field
+
+from headrace.errors import UserError
+from headrace.execution.end_run import ask_to_stop, close_lease
+from headrace.files.layout import LeaseFolder
+from headrace.ledger.ledger import open_ledger
+from headrace.ledger.rows import RunRecord
+from headrace.recipe.from_outside import check_from_outside
+from headrace.record import Record
+from headrace.runs.audit import AIRFLOW, Actor, note
+from headrace.runs.runs import open_run
+from headrace.runs.suites import ask, ask_for_more, further_points
+from headrace.status.suite import find_suite
+from headrace.suites import values as sweep_values
+from headrace_pages.access import User, acts, check_acts_on
+
+router = APIRouter(prefix="/act", dependencies=[acts])
+
+_GRACE_S = 20.0
+
+
+class Named(Record):
+    """A run or a lease, by its id."""
+
+    id: str
+
+
+class SuiteAct(Named):
+    """What is asked of a suite, or of some of its trials."""
+
+    what: Literal["pause", "resume", "cancel", "retry"]
+    trials: tuple[int, ...] = ()
+    """Their numbers; empty: all."""
+
+
+class MoreTrials(Named):
+    """Trials that are added to a suite."""
+
+    words: str = Field(max_length=20_000)
+    """What is different from its recipe, as in `model.lr=0.1,0.2 seed=3`; quoted as in a shell."""
+    priority: int | None = None
+    """Greater ones begin first; null: as the suite says."""
+    preview: bool = False
+    """Whether only to tell how many they would be."""
+
+
+class Done(Record):
+    """What was asked for."""
+
+    done: str
+    """In words for the user."""
+
+
+@router.post("/cancel")
+def cancel(named: Named, user: User) -> Done:
+    """Ask the running steps of a run to stop."""
+    by = _checked(user, open_ledger().run(named.id), "cancel")
+    asked = ask_to_stop(open_run(named.id), by)
+    return Done(done=f"Asked to stop: {', '.join(asked)}")
+
+
+@router.post("/suite")
+def suite(act: SuiteAct, user: User) -> Done:
+    """Pause a suite, go on with it, cancel or retry trials."""
+    record = find_suite(act.id)
+    ask(record, act.what, act.trials, by=_checked(user, record, act.what))
+    which = f" of trials {', '.join(map(str, act.trials))}" if act.trials else ""
+    return Done(done=f"Asked for: {act.what}{which}{_when(record)}")
+
+
+@router.post("/suite/add")
+def add(act: MoreTrials, user: User) -> Done:
+    """Add trials to a suite, or tell how many they would be."""
+    record = find_suite(act.id)
+    by = _checked(user, record, "add")
+    words = _split(act.words)
+    if act.preview:
+        return Done(done=f"{_counted(further_points(record, words)[1])} would be added")
+    count = ask_for_more(record, words, act.priority, by)
+    return Done(done=f"Asked to add {_counted(count)}{_when(record)}")
+
+
+@router.post("/lease")
+def lease(named: Named, user: User) -> Done:
+    """Close a lease; its running steps end."""
+    row = open_ledger().lease(named.id)
+    by = _checked(user, open_ledger().run(row.run_id), "close")
+    if not row.state.is_active:
+        what = f"Lease {row.lease_id} is {row.state.value} already: {row.why_ended}"
+        raise UserError(what, "There is nothing to close.")
+    close_lease(LeaseFolder(Path(row.folder)), by, _GRACE_S)
+    return Done(done=f"Lease {row.lease_id} is closed")
+
+
+def _checked(user: User, record: RunRecord, what: str) -> Actor:
+    """Who asks, unless this one may not act on a run."""
+    by = Actor(user.get_name(), AIRFLOW)
+    try:
+        check_acts_on(user, record)
+    except HTTPException as error:
+        told: object = error.detail
+        why = str(told["what"] if isinstance(told, dict) else told)
+        note(by, what, record.run_id, refused=why)
+        raise
+    return by
+
+
+def _split(words: str) -> list[str]:
+    try:
+        found = shlex.split(words)
+    except ValueError as error:
+        hint = "Each quotation mark needs a second one."
+        raise UserError(f"The values cannot be read: {error}", hint) from error
+    if not found:
+        raise UserError("No values are named", "Write KEY=VALUES, as in model.lr=0.1,0.2 seed=3.")
+    overrides, update = sweep_values.parse(found)
+    check_from_outside((*overrides, *sweep_values.as_overrides(update)))
+    return found
+
+
+def _counted(count: int) -> str:
+    return f"{count:,} {'trial' if count == 1 else 'trials'}"
+
+
+def _when(record: RunRecord) -> str:
+    """What a suite that has ended needs besides."""
+    return f"; it has ended: headrace resume {record.run_id}" if record.state.is_final else ""

@@ -1,0 +1,87 @@
+"""Answers of the data endpoints: made once for all who ask, sent only when they have changed."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from fastapi import Request, Response
+
+from headrace.record import Record, as_json_values
+
+KEPT_S = 2.0
+"""Seconds that an answer is given to everybody who asks the same."""
+
+PRIVATE = {"Cache-Control": "private, no-cache", "X-Content-Type-Options": "nosniff"}
+"""Headers of what not everybody may see."""
+
+_AT_ONCE = 4
+"""Answers that are made at once: Airflow's own threads stay free for Airflow."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """An answer as it is sent."""
+
+    body: bytes
+    """JSON."""
+    etag: str
+    """Of all but the time at which it was made."""
+    made_at: float
+    """By the clock that nobody sets."""
+
+
+class Answers:
+    """Makes answers in a few threads of its own, each at most once every `kept_s` seconds."""
+
+    def __init__(self, kept_s: float = KEPT_S) -> None:
+        self._kept_s = kept_s
+        self._threads = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="headrace-pages")
+        self._asked: dict[object, asyncio.Task[Answer]] = {}
+
+    async def send(self, request: Request, question: partial[Any]) -> Response:
+        """Answer a request by what a call gives; 304 when the one who asks has that already."""
+        answer = await self.of(question)
+        headers = {"ETag": answer.etag, **PRIVATE}
+        known = request.headers.get("if-none-match", "").replace("W/", "").split(", ")
+        if answer.etag.removeprefix("W/") in known:
+            return Response(status_code=304, headers=headers)
+        return Response(answer.body, media_type="application/json", headers=headers)
+
+    async def of(self, question: partial[Any]) -> Answer:
+        """The answer to a question; whoever asks while it is made waits for the same one."""
+        self._forget()
+        key = (question.func, question.args, *sorted(question.keywords.items()))
+        if key not in self._asked:
+            self._asked[key] = asyncio.create_task(self._make(question))
+        return await asyncio.shield(self._asked[key])  # who goes away takes it from nobody
+
+    async def _make(self, question: Callable[[], Record]) -> Answer:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._threads, _answer, question)
+
+    def _forget(self) -> None:
+        """Drop answers that are too old, and questions without an answer."""
+        now = time.monotonic()
+        for key, task in [*self._asked.items()]:
+            if task.done() and (task.exception() or now - task.result().made_at >= self._kept_s):
+                del self._asked[key]
+
+
+def _answer(question: Callable[[], Record]) -> Answer:
+    record = question()
+    body = record.model_dump_json().encode()
+    if b"NaN" in body or b"Infinity" in body:  # browsers refuse what is no JSON
+        body = json.dumps(as_json_values(record)).encode()
+    lasting = body
+    if "now" in type(record).model_fields:
+        lasting = record.model_dump_json(exclude={"now"}).encode()
+    digest = hashlib.blake2b(lasting, digest_size=12).hexdigest()
+    return Answer(body=body, etag=f'W/"{digest}"', made_at=time.monotonic())

@@ -1,0 +1,230 @@
+"""The FastAPI app of headrace's pages: the shell, its files, the data that the pages ask for."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, FastAPI, Query, Request, Response
+from fastapi.responses import FileResponse, HTMLResponse, JSONResponse
+from fastapi.staticfiles import StaticFiles
+from starlette.types import Scope
+
+from headrace.errors import HeadraceError, StepError, UnknownNameError, UserError
+from headrace.ledger.ledger import open_ledger
+from headrace.states import StepState
+from headrace.status.cost import By, cost_page
+from headrace.status.dataset import dataset_page, datasets_page
+from headrace.status.lease import leases_page
+from headrace.status.logs import MOST_LINES, log_page, report_file
+from headrace.status.run_details import RunPage, check_refused, run_page, runs_page
+from headrace.status.suite import suite_page, trials_page
+from headrace.status.training import compare_page, curves_page
+from headrace_airflow.airflow_api import DagRunAddress
+from headrace_pages import acts, proxy
+from headrace_pages.access import Asker, MayAct, Seen, reads, sees_runs
+from headrace_pages.answers import PRIVATE, Answers
+from headrace_pages.sample_page import sample_page
+from headrace_pages.samples import SampleQuestion
+
+STATIC = Path(__file__).parent / "static"
+PAGES = ("run", "suite", "leases", "datasets", "cost", "dask", "tensorboard")
+"""Pages besides the list of runs, by their addresses."""
+
+_LIVELY = {"Cache-Control": "no-cache", "Content-Security-Policy": "frame-ancestors 'self'"}
+
+_HARMLESS = {
+    "Content-Security-Policy": "sandbox; default-src 'none'; img-src data:; font-src data:; "
+    "style-src 'unsafe-inline'; frame-ancestors 'self'",
+    **PRIVATE,
+}
+_MOST_OVERLAID = 20
+
+Id = Annotated[str, Query(alias="id", max_length=500)]
+Names = Annotated[list[str], Query(alias="id", min_length=1, max_length=_MOST_OVERLAID)]
+
+app = FastAPI(title="headrace", openapi_url=None)
+data = APIRouter(prefix="/data", dependencies=[reads])
+answers = Answers()
+from_storage = Answers()
+"""Of what storage may be slow to give: the other pages do not wait for it."""
+
+
+class _Files(StaticFiles):
+    """Static files that browsers ask for anew, as a release may have changed them."""
+
+    async def get_response(self, path: str, scope: Scope) -> Response:
+        """The file, or 304."""
+        response = await super().get_response(path, scope)
+        response.headers["Cache-Control"] = "no-cache"
+        return response
+
+
+@app.get("/")
+def runs_shell() -> HTMLResponse:
+    """The page of all runs; it holds no data."""
+    return HTMLResponse((STATIC / "index.html").read_text(), headers=_LIVELY)
+
+
+@app.get("/{page}/")
+def shell(page: str) -> Response:
+    """The other pages: the same file, one folder further down."""
+    if page not in PAGES:
+        return JSONResponse({"detail": {"what": "There is no such page", "hint": ""}}, 404)
+    content = (STATIC / "index.html").read_text().replace('="static/', '="../static/')
+    return HTMLResponse(content, headers=_LIVELY)
+
+
+@data.get("/runs")
+async def runs(
+    request: Request,
+    sites: Seen,
+    asker: Asker,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 200,
+    states: Annotated[tuple[StepState, ...], Query(alias="state")] = (),
+    text: Annotated[str, Query(max_length=200)] = "",
+) -> Response:
+    """The newest runs."""
+    return await answers.send(request, partial(runs_page, limit, states, text, sites, asker))
+
+
+@data.get("/run", dependencies=[sees_runs])
+async def run(
+    request: Request,
+    can_act: MayAct,
+    asker: Asker,
+    run_id: Annotated[str, Query(alias="id")] = "",
+    dag_id: str = "",
+    dag_run_id: str = "",
+) -> Response:
+    """One run, by its id or by its DAG run; why one was refused."""
+    dag_run = DagRunAddress.parse(run_id)
+    if dag_id:
+        dag_run = DagRunAddress(dag_id=dag_id, run_id=dag_run_id)
+    if dag_run is not None:
+        question = partial(_run_of, dag_run, can_act, asker)
+    else:
+        question = partial(run_page, run_id, can_act=can_act)
+    return await answers.send(request, question)
+
+
+def _run_of(dag_run: DagRunAddress, can_act: bool, asker: str) -> RunPage:
+    record = open_ledger().run_by_key(str(dag_run))
+    if record is None:
+        check_refused(str(dag_run), asker)
+        what = f"DAG run {dag_run.run_id} of {dag_run.dag_id} has no run of headrace yet"
+        raise UnknownNameError(what, "The first task of headrace's DAGs, `prepare`, makes it.")
+    return run_page(record.run_id, can_act=can_act)
+
+
+@data.get("/run/log", dependencies=[sees_runs])
+async def log(
+    request: Request,
+    run_id: Id,
+    step: str,
+    attempt: int,
+    name: str,
+    lines: Annotated[int, Query(ge=1, le=MOST_LINES)] = 200,
+) -> Response:
+    """The end of a log."""
+    return await answers.send(request, partial(log_page, run_id, step, attempt, name, lines))
+
+
+@data.get("/run/report", dependencies=[sees_runs])
+def report(run_id: Id) -> Response:
+    """The report; it may hold HTML of the user's own, and runs nothing."""
+    return FileResponse(report_file(run_id), media_type="text/html", headers=_HARMLESS)
+
+
+@data.get("/curves", dependencies=[sees_runs])
+async def curves(request: Request, names: Names) -> Response:
+    """The curves of up to twenty runs or trials."""
+    return await answers.send(request, partial(curves_page, tuple(names)))
+
+
+@data.get("/compare", dependencies=[sees_runs])
+async def compare(request: Request, names: Names) -> Response:
+    """In what up to twenty runs or trials differ."""
+    return await answers.send(request, partial(compare_page, tuple(names)))
+
+
+@data.get("/suite", dependencies=[sees_runs])
+async def suite(request: Request, run_id: Id, can_act: MayAct) -> Response:
+    """One suite."""
+    return await answers.send(request, partial(suite_page, run_id, can_act=can_act))
+
+
+@data.get("/trials", dependencies=[sees_runs])
+async def trials(request: Request, run_id: Id, since: int = 0) -> Response:
+    """The trials of a suite, or those that have changed."""
+    return await answers.send(request, partial(trials_page, run_id, since))
+
+
+@data.get("/leases")
+async def leases(request: Request, can_act: MayAct, sites: Seen) -> Response:
+    """Open leases, and those that have ended last."""
+    return await answers.send(request, partial(leases_page, can_act=can_act, sites=sites))
+
+
+def _sample_question(
+    split: Annotated[str, Query(max_length=200)],
+    index: int = 0,
+    label: int | None = None,
+    back: bool = False,
+    frame: Annotated[int, Query(ge=0, le=10**9)] = 0,
+) -> SampleQuestion:
+    return SampleQuestion(split=split, index=index, label=label, is_back=back, frame=frame)
+
+
+@data.get("/datasets")
+async def datasets(request: Request, sites: Seen) -> Response:
+    """What was packed."""
+    return await from_storage.send(request, partial(datasets_page, sites))
+
+
+@data.get("/dataset")
+async def dataset(request: Request, name: Id, sites: Seen) -> Response:
+    """One dataset, by its fingerprint or name."""
+    return await from_storage.send(request, partial(dataset_page, name, sites))
+
+
+@data.get("/sample")
+async def sample(
+    request: Request,
+    name: Id,
+    sites: Seen,
+    question: Annotated[SampleQuestion, Depends(_sample_question)],
+) -> Response:
+    """One sample of a dataset."""
+    return await from_storage.send(request, partial(sample_page, name, question, sites))
+
+
+@data.get("/cost")
+async def cost(request: Request, sites: Seen, by: By = "month") -> Response:
+    """What runs took, told apart."""
+    return await answers.send(request, partial(cost_page, by, sites))
+
+
+@app.exception_handler(HeadraceError)
+async def _told(_request: Request, error: HeadraceError) -> JSONResponse:
+    """What headrace refuses, in its words."""
+    status = 503
+    if isinstance(error, UnknownNameError):
+        status = 404
+    elif isinstance(error, (UserError, StepError)):
+        status = 409
+    return JSONResponse({"detail": {"what": error.what, "hint": error.hint}}, status)
+
+
+@app.exception_handler(OSError)
+async def _unreadable(_request: Request, error: OSError) -> JSONResponse:
+    """A file that the account of Airflow's API server may not read, or a disk that fails."""
+    what, hint = f"{error.filename} cannot be read: {error.strerror}", "Ask who owns the run."
+    return JSONResponse({"detail": {"what": what, "hint": hint}}, 503)
+
+
+app.include_router(data)
+app.include_router(acts.router)
+app.include_router(proxy.router)
+app.mount("/static", _Files(directory=STATIC))

@@ -1,0 +1,63 @@
+"""The sample of a dataset that somebody wants to see, read by another process."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from headrace.errors import DataError, MemoryExhaustedError, UserError, WorkerLostError
+from headrace.objects.store import is_remote
+from headrace.processes.children import Child, start_program
+from headrace.processes.kept_process import KeptProcess
+from headrace.recipe.teams import Sites
+from headrace.status.dataset import find_dataset
+from headrace_pages import sample_process
+from headrace_pages.sample_process import PATIENCE_S
+from headrace_pages.samples import Sample, SampleQuestion
+
+
+def sample_page(name: str, question: SampleQuestion, sites: Sites = None) -> Sample:
+    """A sample of a dataset of the ledger, by its fingerprint or name.
+
+    Raises:
+        UnknownNameError: There is no such dataset, split or sample; a path is none.
+        UserError: The dataset is in an object store.
+        DataError: The shard is damaged, missing, or takes too long to read.
+    """
+    known = find_dataset(name, sites)
+    if is_remote(known.location):
+        raise UserError(
+            f"Samples of {known.location} are not shown: each look would fetch a whole shard",
+            "Copy it to a folder and set dataset.path to that, or see headrace inspect URL.",
+        )
+    placed = {"folder": known.location, "fingerprint": known.fingerprint}
+    return _READER.ask(question.model_copy(update=placed))
+
+
+class SampleReader:
+    """Asks a process for samples, one after the other; it is started when there is none."""
+
+    def __init__(self, patience_s: float = PATIENCE_S) -> None:
+        command = (sys.executable, "-m", sample_process.__name__, str(patience_s))
+        self._child = Child(name="reader of samples", command=command, log=Path(os.devnull))
+        self._process = KeptProcess(start_program)
+
+    def ask(self, question: SampleQuestion) -> Sample:
+        """The sample, or what `read_sample` raises.
+
+        Raises:
+            DataError: The process has ended, which it also does when it takes too long.
+        """
+        try:
+            sample: Sample = self._process.call(self._child, question, lambda: True)
+        except (WorkerLostError, MemoryExhaustedError) as error:
+            raise DataError(
+                f"Sample {question.index:,} of '{question.split}' in {question.folder} cannot be "
+                f"read: {error.what}",
+                "`headrace verify` tells whether the dataset is damaged.",
+            ) from error
+        return sample
+
+
+_READER = SampleReader()

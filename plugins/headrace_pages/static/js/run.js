@@ -1,0 +1,157 @@
+// The page of one run: how it stands, its curves, its machines, what happened, and its logs.
+
+import { Curves } from "./charts.js";
+import { bytes, costOf, count, duration, known, number, percent, words } from "./format.js";
+import { asked, link, ROOT, useLive } from "./live.js";
+import { Logs } from "./logs.js";
+import { Nodes, Timeline } from "./machines.js";
+import { Suite } from "./suite.js";
+import { Table } from "./table.js";
+import { Act, Copy, html, isActive, Missing, Notice, Progress, Section, Stat, State, Time, Trouble } from "./ui.js";
+
+const isFinal = (run) => !isActive(run.state);
+const plusMinus = (seconds) => (known(seconds) ? `± ${duration(seconds)}` : "");
+
+/** Name, state and origin of a run or suite, with what can be done about it. */
+export const Head = ({ run, now, children }) => html`<div class="title">
+  ${!asked().has("dag_run_id") && html`<p class="crumb"><a href=${link("")}>Runs</a></p>`}
+  <h1>${run.recipe}</h1>
+  <${State} of=${run.state} big />
+  <div class="buttons">${children}</div>
+  <p class="facts">
+    <span><span class="code">${run.run_id}</span> <${Copy} text=${run.run_id} what="the id" /></span>
+    <span>on ${run.site}</span>
+    ${run.user && html`<span>by ${run.user}</span>`}
+    <span>started <${Time} at=${run.created_at} now=${now} /></span>
+    ${run.own_data && html`<span>no dataset: nothing is packed or staged</span>`}
+  </p>
+</div>`;
+
+function Why({ run }) {
+  if (run.damage) return html`<${Notice} kind="warn" what=${run.damage} />`;
+  if (run.why) return html`<${Notice} kind=${isActive(run.state) || run.state === "cancelled" ? "warn" : "bad"} what=${run.why} />`;
+  if (run.waits_for) return html`<${Notice} what="Waits" hint=${run.waits_for} />`;
+  return null;
+}
+
+/** The newest value of a metric that training has measured, for a run of which the server names none. */
+function newest(run) {
+  const measured = run.curves.series.filter((each) => each.kind === "metric");
+  const series = measured.find((each) => each.name.startsWith("val")) ?? measured[0];
+  return series && { name: series.name, value: series.y.at(-1) };
+}
+
+function Figures({ run }) {
+  const step = run.steps.find((each) => each.state === "running") ?? run.steps.findLast((each) => each.state);
+  const metric = run.metric ?? newest(run);
+  const { best } = run;
+  const foretold = known(run.eta_s) ? plusMinus(run.ahead?.eta_half_s) : known(step?.eta_s) ? `of ${words(step.name)}; no earlier run tells of the rest` : "no earlier run tells";
+  const ends = isActive(run.state)
+    ? html`<${Stat} name="Left" value=${duration(run.eta_s ?? step?.eta_s)}>${foretold}<//>
+      <${Stat} name="Elapsed" value=${duration(run.elapsed_s)} />`
+    : html`<${Stat} name="Took" value=${duration(run.elapsed_s)}>${known(run.ahead?.predicted_s) && `expected ${duration(run.ahead.predicted_s)}`}<//>`;
+  return html`<dl class="panel stats">
+    <${Stat} name=${isActive(run.state) ? "Step" : "Last step"} value=${words(step?.name) || "none yet"}>${(isActive(run.state) && step?.words) || words(step?.state)}<//>
+    ${ends}
+    ${known(run.epoch) && !isActive(run.state) && html`<${Stat} name="Epochs" value=${count(run.epoch + 1)} />`}
+    ${known(metric?.value) && html`<${Stat} name="Newest value" value=${number(metric.value)}>${metric.name}<//>`}
+    ${best && html`<${Stat} name="Best value" value=${number(best.value)}>${best.name}${known(best.step) ? `, step ${count(best.step)}` : ""}<//>`}
+    ${known(run.throughput) && html`<${Stat} name="Throughput" value=${`${number(run.throughput)}/s`}>samples<//>`}
+    ${known(run.data_wait) && html`<${Stat} name="Waits for data" value=${percent(run.data_wait)}>of the time<//>`}
+    ${run.cost && html`<${Stat} name="Cost" value=${costOf(run)} />`}
+  </dl>`;
+}
+
+function stepNote(step) {
+  if (step.state === "running" && known(step.eta_s)) return `${duration(step.eta_s)} left`;
+  return step.state && known(step.elapsed_s) ? duration(step.elapsed_s) : "";
+}
+
+const Steps = ({ steps }) => html`<ol class="steps panel flush" aria-label="Steps">${steps.map((step) => html`<li key=${step.name}
+    aria-current=${step.state === "running" ? "step" : undefined}>
+  <span class="row"><span class="strong">${words(step.name)}</span><${State} of=${step.state ?? ""} /></span>
+  <${Progress} value=${step.state === "succeeded" ? 1 : step.progress} state=${step.state} label=${`Progress of ${step.name}`} />
+  <span class="row small muted number"><span>${stepNote(step)}</span>
+    <span>${step.state === "running" && known(step.status?.rate) ? `${number(step.status.rate)} ${step.status.progress.unit}/s` : ""}${step.attempt > 1 ? ` attempt ${step.attempt}` : ""}</span></span>
+</li>`)}</ol>`;
+
+const attemptColumns = (now) => [
+  { id: "step", title: "Step", lead: true, cell: (row) => html`<span class="strong">${words(row.step)}</span> <span class="muted">${row.attempt}</span>` },
+  { id: "state", title: "State", cell: (row) => html`<${State} of=${row.state} />` },
+  { id: "why", title: "Cause", wide: true, cell: (row) => (row.failure_class || row.message
+    ? html`${row.failure_class && row.failure_class !== row.state && html`<span class="tag">${words(row.failure_class)}</span> `}${row.message}` : null) },
+  { id: "node", title: "Node", cell: (row) => row.node || null },
+  { id: "started", title: "Began", numeric: true, cell: (row) => html`<${Time} at=${row.started_at ?? row.created_at} now=${now} />` },
+  { id: "took", title: "Took", numeric: true, cell: (row) => (known(row.started_at) ? duration((row.finished_at ?? now) - row.started_at) : null) },
+];
+
+const checkpointColumns = (now) => [
+  { id: "name", title: "Checkpoint", cell: (row) => html`<span class="code">${row.name}</span>${row.is_best && html` <span class="tag good">best</span>`}` },
+  { id: "step", title: "Step", numeric: true, cell: (row) => count(row.step) },
+  { id: "size", title: "Size", numeric: true, cell: (row) => bytes(row.bytes) },
+  { id: "at", title: "Written", numeric: true, cell: (row) => html`<${Time} at=${row.at} now=${now} />` },
+];
+
+const actColumns = (now) => [
+  { id: "at", title: "When", lead: true, cell: (row) => html`<${Time} at=${row.at} now=${now} />` },
+  { id: "who", title: "Who", cell: (row) => `${row.user || "somebody"}${row.through === "Airflow" ? " in " : "@"}${row.through}` },
+  { id: "what", title: "What", cell: (row) => html`${row.what}${row.refused && html` <span class="tag">refused</span>`}` },
+  { id: "details", title: "Details", wide: true, cell: (row) => [row.details, row.refused].filter(Boolean).join("; ") || null },
+];
+
+/** Who asked for what of a run or suite. */
+export const Acts = ({ acts, now }) => html`<${Section} title="Who did what" flush>
+  <${Table} caption="Who did what, the newest first" columns=${actColumns(now)} rows=${acts} rowKey=${(row) => `${row.at}/${row.what}`} cards empty="Nothing is noted." /><//>`;
+
+const Actions = ({ run, refresh }) => html`
+  ${run.dashboard_lease && html`<a href=${link("dask/", { id: run.dashboard_lease })}>Dask dashboard</a>`}
+  ${run.tensorboard && html`<a href=${link("tensorboard/", { id: run.run_id })}>TensorBoard</a>`}
+  <${Copy} label="Copy rerun command" kind="" text=${run.rerun} />
+  ${run.can_act && isActive(run.state) && html`<${Act} label="Cancel run" question="Cancel this run?" kind="danger" address="act/cancel"
+    body=${{ id: run.run_id }} onDone=${refresh}
+    detail="Its running step writes a checkpoint and stops; its machines are given back. It can go on later: headrace resume." />`}`;
+
+const Addresses = ({ run }) => html`<p class="facts">
+  <span>Folder <span class="code">${run.folder}</span> <${Copy} text=${run.folder} what="the folder" /></span>
+  ${Object.entries(run.images).map(([image, digest]) => html`<span>Image <span class="code">${image}</span> (${digest})</span>`)}
+</p>`;
+
+/** The report at the end, where there is one. */
+export const Report = ({ of: { report } }) =>
+  report
+    ? html`<${Section} title="Report" flush aside=${html`<a href=${ROOT + report} download>Download</a>`}>
+        <iframe class="report" title="Report" src=${ROOT + report} sandbox="" loading="lazy"></iframe><//>`
+    : null;
+
+function Whole({ run, refresh }) {
+  const attempts = [...run.attempts].reverse();
+  const trains = run.steps.some((each) => each.name === "train");
+  return html`<${Head} run=${run} now=${run.now}><${Actions} run=${run} refresh=${refresh} /><//>
+    <${Why} run=${run} />
+    <${Figures} run=${run} />
+    <${Steps} steps=${run.steps} />
+    ${trains && html`<${Section} title="Training"><${Curves} runs=${[run.curves]} /><//>`}
+    ${run.use.nodes.length > 0 && html`<${Section} title="Nodes and ranks" flush><${Nodes} use=${run.use} /><//>`}
+    ${attempts.length > 0 && html`<${Section} title="Timeline"><${Timeline} attempts=${run.attempts} now=${run.now} /><//>`}
+    <div class=${trains ? "beside" : ""}>
+      <${Section} title="Attempts" flush><${Table} caption="Attempts, the newest first" columns=${attemptColumns(run.now)} rows=${attempts} rowKey=${(row) => `${row.step}/${row.attempt}/${row.lease_id}`} cards empty="None yet." /><//>
+      ${trains && html`<${Section} title="Checkpoints" flush><${Table} caption="Checkpoints" columns=${checkpointColumns(run.now)} rows=${run.checkpoints} rowKey=${(row) => row.name} empty="None yet." /><//>`}
+    </div>
+    <${Logs} run=${run} />
+    <${Report} of=${run} />
+    <${Acts} acts=${run.acts} now=${run.now} />
+    <${Addresses} run=${run} />`;
+}
+
+/** The page. */
+export function Run() {
+  const place = asked();
+  const given = Object.fromEntries(["id", "dag_id", "dag_run_id"].map((name) => [name, place.get(name) ?? ""]));
+  const seen = useLive(link("data/run", given), { isFinal });
+  const run = seen.data;
+  document.title = `${run ? `${run.recipe} · ${words(run.state)}` : "Run"} · headrace`;
+  if (!run) return html`<h1 class="sr-only">Run</h1><${Missing} seen=${seen} />`;
+  if (run.kind === "suite") return html`<${Suite} id=${run.run_id} />`;
+  return html`<p class="sr-only" role="status">${run.recipe} ${words(run.state)}</p>
+    <${Trouble} seen=${seen} /><${Whole} run=${run} refresh=${seen.refresh} />`;
+}

@@ -1,0 +1,71 @@
+"""docs/how-to/extend.md: its packages, installed beside headrace, do what the page says."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from headrace.entry_points import load_group
+from headrace.errors import UserError
+from headrace.ledger.ledger import open_ledger
+from headrace.ledger.newest import newest_runs
+from headrace.runs.runs import open_run, outputs_of
+from headrace.states import StepState
+from support.added_packages import blocks, entry_points_of, install
+from support.runs import make_run
+
+
+@pytest.fixture
+def site_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder that packages are found in, by this process and those that it starts."""
+    folder = tmp_path / "site-packages"
+    monkeypatch.syspath_prepend(folder)
+    monkeypatch.setenv("PYTHONPATH", str(folder))
+    load_group.cache_clear()
+    yield folder
+    load_group.cache_clear()
+
+
+def headrace(*words: str) -> str:
+    """What a command prints, of a process of its own: this one has found its commands already."""
+    program = [sys.executable, "-c", "from headrace.cli.app import main; main()"]
+    return subprocess.run([*program, *words], capture_output=True, text=True, check=True).stdout
+
+
+def test_a_command(site_packages: Path, headrace_home: Path):
+    points = entry_points_of("A command")
+    install(site_packages, "headrace_greeting", blocks("A command", "python"), points)
+    assert "Tell the newest runs." in headrace("--help")
+    assert "headrace newest --num 1" in headrace("newest", "--help")
+    run = make_run()
+    assert headrace("newest", "--num", "1") == f"{run.run_id} in {run.folder.path}\n"
+
+
+def test_a_step(site_packages: Path, headrace_home: Path, no_leftover_processes: None):
+    """Its run is made, done on a lease and kept as any other; one that fails tells its words."""
+    install(site_packages, "headrace_room", blocks("A step", "python"), entry_points_of("A step"))
+    headrace("room")
+    (run_id,) = newest_runs(1)
+    (attempt,) = open_ledger().attempts(run_id)
+    assert (attempt.kind, attempt.state) == ("room", StepState.SUCCEEDED)
+    assert outputs_of(run_id)["room"]["free_gb"] > 0
+    assert "room --site laptop --least-gb 1.0" in " ".join(open_run(run_id).request.words)
+    with pytest.raises(subprocess.CalledProcessError) as failed:
+        headrace("room", "--least-gb", "1e9")
+    assert "GB are free" in failed.value.stdout + failed.value.stderr
+
+
+@pytest.mark.parametrize(
+    ("module", "told"),
+    [("raise ImportError('no torch')", "ImportError: no torch"), ("", "has no attribute 'add'")],
+)
+def test_a_package_that_cannot_be_loaded_is_named(site_packages: Path, module: str, told: str):
+    install(site_packages, "broken_addon", module, "[headrace.commands]\nx = broken_addon:add\n")
+    with pytest.raises(UserError, match=told) as caught:
+        load_group("headrace.commands")
+    assert "The package broken_addon adds 'x' to headrace.commands" in str(caught.value)
+    assert "pip uninstall broken_addon" in str(caught.value)

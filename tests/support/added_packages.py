@@ -1,0 +1,34 @@
+"""Packages of docs/how-to/extend.md, as pip would lay them down."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from support.sources import ROOT
+
+PAGE = (ROOT / "docs" / "how-to" / "extend.md").read_text()
+
+
+def blocks(section: str, language: str) -> str:
+    """The code of a language in a section of the page."""
+    text = PAGE.partition(f"## {section}\n")[2].partition("\n## ")[0]
+    return "\n".join(re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL))
+
+
+def install(folder: Path, name: str, module: str, entry_points: str) -> None:
+    """Lay a package down as pip does: its module, and a folder with what it is."""
+    folder.mkdir(exist_ok=True)
+    (folder / f"{name}.py").write_text(module)
+    info = folder / f"{name}-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(entry_points)
+
+
+def entry_points_of(section: str) -> str:
+    """What pip makes of the table in the section's pyproject.toml."""
+    groups = re.findall(
+        r'\[project\.entry-points\."([\w.]+)"\]\n((?:\w+ = ".*"\n?)+)', blocks(section, "toml")
+    )
+    return "".join(f"[{group}]\n{entries}\n" for group, entries in groups).replace('"', "")

@@ -1,0 +1,134 @@
+"""Checkpoints are loaded as plain values: what runs code is refused, by name, also when written."""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import datetime
+import functools
+import os
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from headrace.checkpoints.content import (
+    check_can_be_loaded,
+    read_checkpoint,
+    read_weights,
+    refusing,
+)
+from headrace.checkpoints.sharded import load_into
+from headrace.errors import PickledCheckpointError
+from headrace.files.checksums import file_xxh3_128
+from headrace.files.damage import seal
+from support.checkpoints import write_in_parts
+
+HARMLESS = {
+    "rank": np.int64(3),
+    "best": np.float32(0.5),
+    "order": np.arange(5),
+    "random": np.random.default_rng(1).bit_generator.state,
+    "state": np.random.RandomState(1).get_state(),
+    "torch": torch.get_rng_state(),
+    "milestones": collections.Counter([3, 3, 5]),
+    "names": collections.OrderedDict(a=1),
+    "folder": Path("data"),
+    "options": argparse.Namespace(lr=0.1),
+    "seen": {1, 2},
+}
+
+
+class Runs:
+    """A pickle of it makes a file when it is loaded."""
+
+    def __init__(self, mark: Path) -> None:
+        self.mark = mark
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, (str(self.mark),)
+
+
+def load(path: Path) -> Any:
+    with refusing(path):
+        return torch.load(path, weights_only=True)
+
+
+def test_what_only_holds_values_is_loaded(tmp_path: Path) -> None:
+    torch.save(HARMLESS, tmp_path / "a.ckpt")
+    loaded = load(tmp_path / "a.ckpt")
+    assert list(loaded) == list(HARMLESS)
+    assert loaded["best"] == np.float32(0.5)
+    assert loaded["options"].lr == 0.1
+    check_can_be_loaded(tmp_path / "a.ckpt", dict)
+
+
+def test_a_malicious_pickle_runs_nothing(tmp_path: Path) -> None:
+    """In a checkpoint of PyTorch, and in a bare pickle of that name."""
+    mark = tmp_path / "mark"
+    torch.save({"state_dict": {}, "x": Runs(mark)}, tmp_path / "a.ckpt")
+    with pytest.raises(PickledCheckpointError, match=r"a\.ckpt holds 'posix\.mkdir'") as error:
+        load(tmp_path / "a.ckpt")
+    assert "pickled_checkpoints: allow" in error.value.hint
+    (tmp_path / "bare.ckpt").write_bytes(pickle.dumps(Runs(mark), 2))
+    with pytest.raises((PickledCheckpointError, pickle.UnpicklingError)):
+        load(tmp_path / "bare.ckpt")
+    assert not mark.exists()
+    torch.load(tmp_path / "a.ckpt", weights_only=False)
+    assert mark.exists()  # it would have
+
+
+@pytest.mark.parametrize(
+    ("value", "named"),
+    [
+        (datetime.date(2020, 1, 1), "datetime.date"),
+        (functools.partial(print, "x"), "functools.partial"),
+        (np.array([datetime.date(2020, 1, 1)]), "datetime.date"),
+        (torch.nn.Linear(1, 1), "torch.nn.modules.linear.Linear"),
+    ],
+)
+def test_what_could_not_be_loaded_is_named_with_its_place_when_it_is_written(
+    tmp_path: Path, value: object, named: str
+) -> None:
+    content = {"state_dict": {}, "callbacks": {"Mine": {"fine": 1, "thing": value}}}
+    torch.save(content, tmp_path / "a.ckpt")
+    with pytest.raises(PickledCheckpointError, match=rf"'{named}' at callbacks\.Mine\.thing"):
+        check_can_be_loaded(tmp_path / "a.ckpt", lambda: content)
+
+
+def test_a_checkpoint_that_is_a_folder_is_refused_when_it_is_written(tmp_path: Path) -> None:
+    """Its index is a pickle, which the strategy loads by itself."""
+    with pytest.raises(PickledCheckpointError, match="as folders"):
+        check_can_be_loaded(tmp_path, dict)
+
+
+def test_no_file_of_a_checkpoint_in_parts_runs_anything(tmp_path: Path) -> None:
+    """PyTorch's own reader would run both; what only holds values is loaded."""
+    mark = tmp_path / "mark"
+    weights = {"a.w": torch.arange(3)}
+    good = write_in_parts(tmp_path / "good", weights)
+    option = write_in_parts(tmp_path / "option", weights, Runs(mark))
+    check_can_be_loaded(good, dict)
+    assert read_checkpoint(good)["global_step"] == 5
+    assert list(read_weights(good)["a.w"]) == [0, 1, 2]
+    with pytest.raises(PickledCheckpointError, match=r"training keeps .* holds 'posix\.mkdir'"):
+        check_can_be_loaded(option, dict)
+    assert list(read_weights(option)["a.w"]) == [0, 1, 2]
+    assert not mark.exists()
+    load_into({"optimizer_0.lr": None}, option, pickled=True, alone=True)
+    assert mark.exists()  # it would have
+    mark.rmdir()
+    (good / ".metadata").write_bytes(pickle.dumps(Runs(mark)))
+    seal(good, {".metadata": file_xxh3_128(good / ".metadata")})
+    with pytest.raises(PickledCheckpointError, match=r"index .* holds 'posix\.mkdir'"):
+        read_checkpoint(good, pickled=True)
+    assert not mark.exists()
+
+
+def test_damage_is_not_told_as_a_refusal(tmp_path: Path) -> None:
+    (tmp_path / "bad.ckpt").write_bytes(b"no checkpoint")
+    with pytest.raises(pickle.UnpicklingError):
+        load(tmp_path / "bad.ckpt")

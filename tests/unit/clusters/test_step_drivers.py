@@ -1,0 +1,205 @@
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import psutil
+import pytest
+
+from headrace.clusters.lease_records import LeaseSpec
+from headrace.clusters.step_drivers import Drivers
+from headrace.files.atomic import read_record, write_record
+from headrace.files.layout import LeaseFolder, RunFolder, SiteFolder, StepFolder
+from headrace.recipe.site import Role
+from headrace.states import FailureClass, StepState
+from headrace.steps import mailbox
+from headrace.steps.mailbox import StepSpec, StepStatus
+from support.leases import submit_look
+from support.rank_processes import DRIVERS
+from support.small_disk import fill, small_disk
+from support.waiting import wait_until
+
+pytestmark = pytest.mark.usefixtures("no_leftover_processes")
+
+
+@pytest.fixture
+def lease(tmp_path: Path) -> LeaseFolder:
+    return _lease(tmp_path)
+
+
+def _lease(tmp_path: Path) -> LeaseFolder:
+    folder = SiteFolder(tmp_path).lease("demo-cpu-1")
+    spec = LeaseSpec(
+        lease_id=folder.lease_id, key="demo/cpu", run_id="demo", role_name="cpu", role=Role()
+    )
+    write_record(folder.spec, spec)
+    return folder
+
+
+def _hold_drivers(folder: StepFolder) -> None:
+    """Drivers of the step wait as they begin: the recipe is a pipe that nobody writes to.
+
+    Otherwise one may have ended before a busy machine lets the test go on.
+    """
+    spec = read_record(folder.spec, StepSpec)
+    assert spec is not None
+    recipe = RunFolder(Path(spec.run_folder)).recipe
+    recipe.unlink()
+    os.mkfifo(recipe)
+
+
+def _tick_until_done(drivers: Drivers) -> None:
+    def done() -> bool:
+        drivers.check()
+        return drivers.num_running == 0
+
+    wait_until(done, 60, "the drivers to end")
+
+
+def test_runs_each_step_once_and_records_the_exit(lease: LeaseFolder) -> None:
+    """Without a ready lease the probe fails, in words; the driver itself ends in good order."""
+    first, second = submit_look(lease, "first"), submit_look(lease, "second")
+    drivers = Drivers(lease, os.environ)
+    drivers.check()
+    assert drivers.num_running == 2
+    _tick_until_done(drivers)
+    for folder in (first, second):
+        assert json.loads(folder.exit.read_text())["code"] == 0
+        result = mailbox.outcome(folder)
+        assert result is not None
+        assert result.state is StepState.LOST
+        assert result.failure is not None
+        assert result.failure.failure_class is FailureClass.LOST
+        assert "not ready" in result.failure.message
+    again = Drivers(lease, os.environ)
+    again.check()
+    assert again.num_running == 0
+
+
+def test_a_step_whose_host_was_killed_is_not_run_twice(lease: LeaseFolder) -> None:
+    """pains 6: the driver died with its host; the step ends as lost, never twice."""
+    folder = submit_look(lease)
+    write_record(folder.status, StepStatus(state=StepState.RUNNING))
+    drivers = Drivers(lease, os.environ)
+    drivers.check()
+    assert drivers.num_running == 0
+    result = mailbox.outcome(folder)
+    assert result is not None
+    assert result.state is StepState.LOST
+
+
+def test_a_driver_that_ignores_the_cancel_is_killed(lease: LeaseFolder) -> None:
+    folder = submit_look(lease)
+    _hold_drivers(folder)
+    drivers = Drivers(lease, os.environ, cancel_grace_s=0.2)
+    drivers.check()
+    (driver,) = _started(folder)
+    driver.suspend()
+    mailbox.request_cancel(folder, "asked in a test")
+    _tick_until_done(drivers)
+    assert json.loads(folder.exit.read_text())["code"] == -signal.SIGKILL
+    result = mailbox.outcome(folder)
+    assert result is not None
+    assert result.state is StepState.CANCELLED
+
+
+def test_end_all_leaves_no_process(lease: LeaseFolder) -> None:
+    folder = submit_look(lease)
+    _hold_drivers(folder)
+    drivers = Drivers(lease, os.environ)
+    drivers.check()
+    assert _started(folder)
+    drivers.end_all("its owner has gone", grace_s=2.0)
+    assert not _drivers_of(folder)
+    assert folder.exit.exists()
+    assert drivers.num_running == 0
+    result = mailbox.outcome(folder)
+    assert result is not None
+    assert result.state is StepState.LOST
+    assert result.failure is not None
+    assert result.failure.message == "Its lease ended while it ran: its owner has gone"
+
+
+def test_the_end_of_a_driver_is_recorded_when_a_full_disk_has_room_again(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", "256k") as disk:
+        folder = submit_look(_lease(disk))
+        _hold_drivers(folder)
+        drivers = Drivers(LeaseFolder(folder.path.parent.parent), os.environ)
+        drivers.check()
+        filler = fill(disk)
+        mailbox.request_cancel(folder, "asked in a test")
+        (driver,) = _started(folder)
+        driver.kill()
+        driver.wait(30)
+        drivers.check()
+        assert drivers.num_running == 1
+        assert not folder.exit.exists()
+        filler.unlink()
+        drivers.check()
+        assert drivers.num_running == 0
+        result = mailbox.outcome(folder)
+        assert result is not None
+        assert result.state is StepState.CANCELLED
+
+
+def test_a_driver_that_dies_leaves_a_word(lease: LeaseFolder) -> None:
+    folder = submit_look(lease)
+    _hold_drivers(folder)
+    drivers = Drivers(lease, os.environ)
+    drivers.check()
+    (driver,) = _started(folder)
+    driver.kill()
+    _tick_until_done(drivers)
+    result = mailbox.outcome(folder)
+    assert result is not None
+    assert result.failure is not None
+    assert "signal 9" in result.failure.message
+
+
+def test_drivers_are_forked_from_a_process_that_was_there_before(
+    lease: LeaseFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When that one dies, its drivers do, and the next step gets another; none is left behind."""
+    drivers = Drivers(lease, {**os.environ, "WORD": "of the lease"})
+    monkeypatch.setenv("WORD", "set since for workers")
+    drivers.warm_up()
+    (server,) = _servers()
+    first = submit_look(lease, "first")
+    _hold_drivers(first)
+    drivers.check()
+    (driver,) = _started(first)
+    assert (driver.ppid(), driver.environ()["WORD"]) == (server.pid, "of the lease")
+    server.kill()
+    _tick_until_done(drivers)
+    result = mailbox.outcome(first)
+    assert result is not None
+    assert result.failure is not None
+    assert "signal 9" in result.failure.message
+    second = submit_look(lease, "second")
+    _hold_drivers(second)
+    drivers.check()
+    (driver,) = _started(second)
+    (another,) = _servers()
+    assert (driver.ppid(), driver.environ()["WORD"]) == (another.pid, "of the lease")
+    assert another != server
+    drivers.end_all("its owner has gone")
+    assert not _drivers_of(second)
+
+
+def _started(folder: StepFolder) -> list[psutil.Process]:
+    """Its driver, which is there when the server has imported all."""
+    return wait_until(lambda: _drivers_of(folder), 60, "the driver")
+
+
+def _drivers_of(folder: StepFolder) -> list[psutil.Process]:
+    return [
+        process
+        for process in psutil.Process().children(recursive=True)
+        if process.name() == f"driver {folder.number}" and process.status() != psutil.STATUS_ZOMBIE
+    ]
+
+
+def _servers() -> list[psutil.Process]:
+    return [child for child in psutil.Process().children() if DRIVERS in child.cmdline()]

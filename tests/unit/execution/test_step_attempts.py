@@ -1,0 +1,217 @@
+"""Starting, finding and collecting the steps of a run."""
+
+from __future__ import annotations
+
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import psutil
+import pytest
+
+from headrace.clusters import lease_state
+from headrace.clusters.lease_records import HostRecord
+from headrace.clusters.lease_state import write_heartbeat
+from headrace.errors import CapacityError, StepError, StepNotEndedError
+from headrace.execution.reap import end_run
+from headrace.execution.step_attempts import Ticket, cancel_step, collect, start_step
+from headrace.files.atomic import read_record, write_record, write_text
+from headrace.files.layout import StepFolder, checkpoint_name
+from headrace.files.lines import append_line
+from headrace.leases.run_leases import acquire
+from headrace.ledger.ledger import open_ledger
+from headrace.processes.identity import ProcessIdentity
+from headrace.states import FailureClass, LeaseState, StepState
+from headrace.steps import mailbox
+from headrace.steps.mailbox import Failure, Progress, StepResult, StepSpec, StepStatus
+from headrace.steps.retry_policy import ERROR, KEPT, TOTAL
+from headrace.suites.records import Control
+from support.runs import attempt_row_of, lease_on_disk, make_run
+
+
+def at_once(count: int, function):
+    """Results of `count` calls that start together."""
+    barrier = threading.Barrier(count)
+
+    def call(_: int):
+        barrier.wait()
+        return function()
+
+    with ThreadPoolExecutor(count) as pool:
+        return list(pool.map(call, range(count)))
+
+
+def result(state: StepState, **changes) -> StepResult:
+    return StepResult(**{"state": state, "started_at": 1.0, "finished_at": 3.0, **changes})
+
+
+def test_a_succeeded_step_is_collected_without_a_lease():
+    run = make_run()
+    attempt_row_of(run, "pack", lease_on_disk(run))
+    open_ledger().set_attempt(
+        run.run_id, "pack", 1, state=StepState.SUCCEEDED, outputs={"dataset": "d"}
+    )
+    found = start_step(run, "pack")
+    assert isinstance(found, StepResult)
+    assert found.outputs == {"dataset": "d"}
+    assert len(open_ledger().attempts(run.run_id)) == 1
+
+
+def test_a_suite_step_that_has_succeeded_begins_again_when_more_trials_are_asked_for():
+    run = make_run(kind="suite", overrides=("suite.seeds=[1, 2]",))
+    attempt_row_of(run, "pack", lease_on_disk(run), outputs={"dataset": "d"})
+    attempt_row_of(run, "suite", lease_on_disk(run, "gpu", host=ProcessIdentity.of()))
+    for step in ("pack", "suite"):
+        open_ledger().set_attempt(run.run_id, step, 1, state=StepState.SUCCEEDED)
+    assert isinstance(start_step(run, "suite"), StepResult)
+    for what, begins in (("pause", False), ("add", True)):
+        append_line(run.folder.controls, Control(what=what, by="me").model_dump_json())
+        assert isinstance(start_step(run, "pack"), StepResult)
+        assert isinstance(start_step(run, "suite"), Ticket) is begins
+    assert [row.attempt for row in open_ledger().attempts(run.run_id, "suite")] == [1, 2]
+
+
+def test_a_result_that_nobody_wrote_down_is_collected():
+    """Whoever waited for the step was killed between its end and the ledger."""
+    run = make_run()
+    lease_on_disk(run, host=ProcessIdentity.of())
+    ticket = start_step(run, "pack")
+    assert isinstance(ticket, Ticket)
+    done = result(StepState.SUCCEEDED, outputs={"dataset": "d"})
+    write_record(StepFolder(run.lease_folder(ticket.lease_id).step(1).path).result, done)
+    assert start_step(run, "pack") == done
+    (row,) = open_ledger().attempts(run.run_id)
+    assert (row.state, row.outputs, row.finished_at) == (StepState.SUCCEEDED, {"dataset": "d"}, 3.0)
+
+
+def test_many_that_start_a_step_at_once_get_one_attempt():
+    run = make_run()
+    lease_id = lease_on_disk(run, host=ProcessIdentity.of())
+    tickets = at_once(4, lambda: start_step(run, "pack"))
+    assert len(set(tickets)) == 1
+    (row,) = open_ledger().attempts(run.run_id)
+    assert (row.attempt, row.state, row.number) == (1, StepState.RUNNING, 1)
+    assert len(list(mailbox.submitted(run.lease_folder(lease_id)))) == 1
+
+
+def test_an_attempt_whose_writer_ended_before_the_mailbox_is_submitted_as_it_is():
+    run = make_run()
+    lease_id = lease_on_disk(run, host=ProcessIdentity.of())
+    attempt_row_of(run, "pack", lease_id)
+    ticket = start_step(run, "pack")
+    assert isinstance(ticket, Ticket)
+    assert (ticket.attempt, ticket.lease_id) == (1, lease_id)
+    assert mailbox.find(run.lease_folder(lease_id), f"{run.run_id}/pack/1") is not None
+
+
+def test_the_end_of_a_step_that_has_not_ended_cannot_be_collected():
+    run = make_run()
+    lease_on_disk(run, host=ProcessIdentity.of())
+    ticket = start_step(run, "pack")
+    assert isinstance(ticket, Ticket)
+    with pytest.raises(StepError, match=f"Step pack of run {run.run_id} has not ended yet"):
+        collect(run, ticket)
+
+
+def test_a_lease_that_is_silent_at_one_look_only_keeps_its_step(monkeypatch):
+    run = make_run()
+    lease = run.lease_folder(lease_on_disk(run, host=ProcessIdentity.of()))
+    ticket = start_step(run, "pack")
+    assert isinstance(ticket, Ticket)
+    long_ago = run.site.limits.lost_after + 1
+    write_text(lease.heartbeat, f"{time.time() - long_ago} {time.monotonic() - long_ago}\n")
+    monkeypatch.setattr(lease_state, "_wait", lambda _seconds: write_heartbeat(lease))
+    with pytest.raises(StepNotEndedError):
+        collect(run, ticket)
+    assert acquire(run, "cpu") == ticket.lease_id
+    assert not lease.close.exists()
+
+
+def test_only_a_running_step_is_asked_to_stop():
+    run = make_run()
+    assert not cancel_step(run, "pack", "why")
+    lease_id = lease_on_disk(run, host=ProcessIdentity.of())
+    start_step(run, "pack")
+    assert cancel_step(run, "pack", "why")
+    assert run.lease_folder(lease_id).step(1).cancel.read_text() == "why"
+    open_ledger().set_attempt(run.run_id, "pack", 1, state=StepState.CANCELLED)
+    assert not cancel_step(run, "pack", "why")
+
+
+def test_a_site_without_room_says_who_holds_its_leases():
+    """Pains 2: what cannot start now waits and is told why; nothing is left of the request."""
+    run = make_run()
+    holders = [make_run() for _ in range(run.site.limits.max_leases)]
+    held = [lease_on_disk(other, host=ProcessIdentity.of()) for other in holders]
+    with pytest.raises(CapacityError) as caught:
+        start_step(run, "pack")
+    assert "laptop" in caught.value.what
+    assert all(lease_id in str(caught.value) for lease_id in held)
+    assert caught.value.failure_class.is_retried
+    assert open_ledger().attempts(run.run_id) == ()
+    assert len(list(run.site_folder.leases.iterdir())) == len(held)
+
+
+def test_a_lease_that_died_is_replaced_and_the_step_tried_again(no_leftover_processes):
+    """Four ask at once for a lease, its host is killed, four ask again: one new attempt."""
+    run = make_run()
+    (first,) = set(at_once(4, lambda: start_step(run, "pack")))
+    host = read_record(run.lease_folder(first.lease_id).host, HostRecord)
+    assert host is not None
+    process = psutil.Process(host.process.pid)
+    process.kill()
+    process.wait(90)
+    (second,) = set(at_once(4, lambda: start_step(run, "pack")))
+    assert (second.attempt, second.lease_id) == (2, f"{run.run_id}-cpu-2")
+    lost, running = open_ledger().attempts(run.run_id)
+    assert (lost.state, lost.failure_class) == (StepState.LOST, FailureClass.LOST)
+    assert f"process {process.pid} " in (lost.message or "")
+    assert running.state is StepState.RUNNING
+    assert acquire(run, "cpu") == second.lease_id
+
+    end_run(run, StepState.CANCELLED, "the test is over")
+    assert [row.state for row in open_ledger().leases(run_id=run.run_id)] == [
+        LeaseState.CLOSED,
+        LeaseState.LOST,
+    ]
+    assert all(row.state.is_final for row in open_ledger().attempts(run.run_id))
+
+
+ENDS = [
+    (StepState.TIMED_OUT, FailureClass.TIMED_OUT),
+    (StepState.PREEMPTED, FailureClass.PREEMPTED),
+    (StepState.FAILED, FailureClass.OUT_OF_MEMORY),
+]
+
+
+@pytest.mark.parametrize(("state", "failure_class"), ENDS)
+def test_the_step_of_the_newest_checkpoint_is_kept(
+    state: StepState, failure_class: FailureClass
+) -> None:
+    run = make_run()
+    lease_id = lease_on_disk(run, "gpu", host=ProcessIdentity.of())
+    attempt_row_of(run, "train", lease_id)
+    (row,) = open_ledger().attempts(run.run_id)
+    lease = run.lease_folder(lease_id)
+    spec = StepSpec(
+        key=row.key, kind="train", run_id=run.run_id, name="train", attempt=1,
+        run_folder=str(run.folder.path),
+    )  # fmt: skip
+    folder = mailbox.submit(lease, spec)
+    run.folder.checkpoints.mkdir(parents=True)
+    for step in (20, 24):
+        (run.folder.checkpoints / checkpoint_name(step)).write_bytes(b"x")
+    progress = Progress(done=26, total=60, unit="steps", phase="epoch 2/3")
+    write_record(folder.status, StepStatus(state=StepState.RUNNING, progress=progress))
+    failure = Failure(failure_class=failure_class, error="", message="its time is over")
+    write_record(
+        folder.result, StepResult(state=state, failure=failure, started_at=1, finished_at=2)
+    )
+    ticket = Ticket(
+        run_id=run.run_id, step="train", attempt=1, lease_id=lease_id,
+        lease_folder=str(lease.path), step_folder=str(Path(folder.path)),
+    )  # fmt: skip
+    collect(run, ticket)
+    (row,) = open_ledger().attempts(run.run_id)
+    assert row.outputs == {ERROR: "", KEPT: 24.0, TOTAL: 60.0}

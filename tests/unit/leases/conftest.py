@@ -1,0 +1,10 @@
+"""A home of its own for every test of the control side."""
+
+from __future__ import annotations
+
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def _own_ledger(headrace_home, monkeypatch):
+    monkeypatch.delenv("HEADRACE_LEDGER", raising=False)

@@ -1,0 +1,162 @@
+"""Children that stand and fall together, as programs of their own and from a fork server."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from headrace.processes.children import Child, ChildEnd, ChildGroup, Process, start_program
+from headrace.processes.fork_server import ForkServers
+from support.waiting import wait_until
+
+SLEEP = "import time; time.sleep(600)"
+TESTS = str(Path(__file__).parents[1])
+
+Start = Callable[[Child], Process]
+
+
+def child(folder: Path, name: str, code: str, **env: str) -> Child:
+    command = (
+        sys.executable,
+        "-m",
+        "headrace.processes",
+        "--",
+        sys.executable,
+        "-c",
+        code,
+    )
+    return Child(name=name, command=command, log=folder / f"{name}.log", env=env)
+
+
+def go_on() -> bool:
+    return True
+
+
+@pytest.fixture(params=["program", "forked"])
+def start(request, monkeypatch) -> Start:
+    if request.param == "program":
+        return start_program
+    monkeypatch.syspath_prepend(TESTS)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+    monkeypatch.setenv("IDLE_S", "1")
+    return ForkServers("support.forked_code", frozenset({"WORD"})).start
+
+
+def test_all_end_well_with_logs_and_environment(tmp_path, start):
+    children = [
+        child(tmp_path, f"c{i}", "import os; print(os.environ['WORD'])", WORD=f"word-{i}")
+        for i in range(2)
+    ]
+    with ChildGroup(children, start=start) as group:
+        ends = group.supervise(go_on)
+    assert sorted((end.name, end.code, end.failed) for end in ends) == [
+        ("c0", 0, False),
+        ("c1", 0, False),
+    ]
+    assert (tmp_path / "c1.log").read_text() == "word-1\n"
+
+
+def test_a_signal_to_the_group_of_its_parent_is_not_for_a_child(tmp_path, start):
+    code = "import os; print(os.environ['WORD'] == str(os.getpgrp()))"
+    with ChildGroup([child(tmp_path, "one", code, WORD=str(os.getpgrp()))], start=start) as group:
+        group.supervise(go_on)
+    assert (tmp_path / "one.log").read_text() == "False\n"
+
+
+def test_the_first_failure_ends_the_others(tmp_path, start, no_leftover_processes):
+    children = [child(tmp_path, "good", SLEEP), child(tmp_path, "bad", "raise SystemExit(3)")]
+    with ChildGroup(children, start=start) as group:
+        ends = {end.name: end for end in group.supervise(go_on)}
+    assert ends["bad"].failed
+    assert ends["bad"].cause == "exit code 3"
+    assert ends["good"].stopped
+    assert not ends["good"].failed
+
+
+def test_a_killed_child_names_the_signal(tmp_path, start, no_leftover_processes):
+    code = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
+    with ChildGroup([child(tmp_path, "one", code)], start=start) as group:
+        (end,) = group.supervise(go_on)
+    assert end.code == -signal.SIGKILL
+    assert end.cause == "signal SIGKILL"
+    assert end.failed
+
+
+def test_children_that_ignore_sigterm_are_killed_with_what_they_started(
+    tmp_path, start, no_leftover_processes
+):
+    code = (
+        "import signal, subprocess, sys; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        f"subprocess.Popen([sys.executable, '-c', {SLEEP!r}])\n"
+        "print('ready', flush=True)\n" + SLEEP
+    )
+    log = tmp_path / "deaf.log"
+    with ChildGroup([child(tmp_path, "deaf", code)], grace_s=0.2, start=start) as group:
+        ends = group.supervise(lambda: not (log.exists() and "ready" in log.read_text()))
+    assert [(end.code, end.stopped) for end in ends] == [(-signal.SIGKILL, True)]
+
+
+def test_an_error_while_watching_ends_the_children(tmp_path, start, no_leftover_processes):
+    children = [child(tmp_path, "one", SLEEP)]
+    with pytest.raises(KeyError), ChildGroup(children, start=start) as group:
+        group.supervise(lambda: {}["missing"])
+    assert group.running == ()
+
+
+def test_a_child_that_cannot_start_ends_those_that_did(tmp_path, no_leftover_processes):
+    missing = Child(name="missing", command=("/no/such/program",), log=tmp_path / "m.log")
+    with pytest.raises(FileNotFoundError), ChildGroup([child(tmp_path, "one", SLEEP), missing]):
+        pass
+
+
+def test_children_die_with_a_killed_supervisor(tmp_path, no_leftover_processes):
+    supervisor = (
+        "from pathlib import Path; from headrace.processes.children import *; import sys\n"
+        f"c = Child(name='c', command=(sys.executable, '-m', 'headrace.processes', '--', "
+        f"sys.executable, '-c', 'import os, time; print(os.getpid(), flush=True); "
+        f"time.sleep(600)'), log=Path({str(tmp_path / 'c.log')!r}))\n"
+        "with ChildGroup([c]) as group: group.supervise(lambda: True)\n"
+    )
+    process = subprocess.Popen([sys.executable, "-c", supervisor])
+    log = tmp_path / "c.log"
+    pid = int(wait_until(lambda: log.exists() and log.read_text(), 90, "the child to start"))
+    process.kill()
+    process.wait()
+    wait_until(lambda: not psutil.pid_exists(pid), 90, "the child to end")
+
+
+def test_only_the_end_of_a_long_log_is_read(tmp_path: Path) -> None:
+    """A rank that warns at every step writes gigabytes, which the worker must not hold."""
+    log = tmp_path / "rank-0.log"
+    log.write_text(f"{'x' * 2**20} the cause")
+    end = ChildEnd(name="rank 0", code=1, at=0, stopped=False, log=log)
+    assert end.last_words.endswith(" the cause")
+    assert len(end.last_words) < 2**17
+
+
+def test_lines_of_an_earlier_process_are_left_out(tmp_path: Path) -> None:
+    log = tmp_path / "rank-0.log"
+    log.write_text("earlier\n")
+    start = log.stat().st_size
+    with log.open("a") as file:
+        file.write("later\nlast\n")
+    end = ChildEnd(name="rank 0", code=1, at=0, stopped=False, log=log, log_start=start)
+    assert end.last_words == "later\nlast"
+
+
+def test_no_command_is_an_error():
+    ended = subprocess.run(
+        [sys.executable, "-m", "headrace.processes"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 1
+    assert "python -m headrace.processes -- COMMAND" in ended.stderr

@@ -1,0 +1,191 @@
+"""The list of runs: one query a table for any number of them, files only of those that go on."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from sqlalchemy import event
+from sqlalchemy.engine import Engine
+
+from headrace.execution.reap import end_run
+from headrace.files.atomic import write_record
+from headrace.ledger.ledger import open_ledger
+from headrace.runs.foresight import Part, Prediction
+from headrace.runs.runs import Run
+from headrace.states import FailureClass, LeaseState, StepState
+from headrace.status.dataset import datasets_page
+from headrace.status.run import RunView, why_failed
+from headrace.status.run_details import run_page, runs_page
+from headrace.steps.mailbox import Progress, StepStatus
+from headrace.suites.records import SuiteSummary
+from support.ledger_rows import machine_row
+from support.runs import attempt_row_of, ended_owner, lease_on_disk, make_run
+from support.suite_journal import make_suite
+
+
+def only_row(**asked: Any) -> RunView:
+    (row,) = runs_page(**asked).rows
+    return row
+
+
+def running(step: str, status: StepStatus, **changes: Any) -> Run:
+    """A run of which a step goes on, as its files tell."""
+    run = make_run(**changes)
+    lease_id = lease_on_disk(run)
+    attempt_row_of(run, step, lease_id, number=1)
+    folder = run.lease_folder(lease_id).step(1)
+    folder.path.mkdir(parents=True)
+    write_record(folder.status, status)
+    return run
+
+
+def test_a_run_under_way_tells_step_progress_metric_and_cost():
+    status = StepStatus(
+        state=StepState.RUNNING,
+        progress=Progress(done=30, total=120, unit="steps"),
+        metrics={"loss": 0.5, "val_loss": 0.25},
+        elapsed_s=60,
+        eta_s=180,
+    )
+    run = running("train", status)
+    machine = machine_row(lease_id=f"{run.run_id}-cpu-1", usd_per_hour=2.0, billed_s=1800.0)
+    machine.ended_at = 5.0
+    open_ledger().put_machines([machine])
+    row = only_row()
+    assert (row.step, row.progress, row.kind, row.why) == ("train", 0.25, "train", "")
+    assert row.metric is not None
+    assert (row.metric.name, row.metric.value) == ("val_loss", 0.25)
+    assert row.cost is not None
+    assert row.cost.usd == pytest.approx(1.0)
+    assert row.elapsed_s == pytest.approx(time.time() - row.created_at, abs=5)
+    assert (row.eta_s, row.step_eta_s) == (None, 180.0)
+    assert row.is_orphan is False
+
+
+def test_what_was_foretold_gives_the_end_of_a_run_under_way():
+    status = StepStatus(state=StepState.RUNNING, progress=Progress(done=1, total=2), elapsed_s=50)
+    run = running("train", status)
+    parts = [
+        Part(name=name, seconds=100.0, spread=0.01, shared=0.0, num_known=9)
+        for name in ("train", "evaluate")
+    ]
+    values: dict[str, Any] = dict.fromkeys(("half_s", "gpu_hours", "num_bytes"))
+    prediction = Prediction(seconds=200.0, parts=tuple(parts), unknown=(), made_at=1.0, **values)
+    write_record(run.folder.prediction, prediction)
+    assert only_row().eta_s == pytest.approx(150.0, rel=0.1)
+
+
+def test_an_orphan_a_failed_run_and_one_without_a_lease_say_so():
+    orphan = make_run(owner=ended_owner())
+    failed = make_run()
+    attempt_row_of(failed, "pack", lease_on_disk(failed))
+    open_ledger().set_attempt(
+        failed.run_id, "pack", 1, state=StepState.FAILED, message="No such folder",
+        failure_class=FailureClass.DATA_ERROR,
+    )  # fmt: skip
+    end_run(failed, StepState.FAILED, "a test")
+    refused = make_run()
+    lease_id = lease_on_disk(refused)
+    open_ledger().set_lease_state(
+        lease_id, LeaseState.FAILED, ended_at=1.0, why_ended="No such partition"
+    )
+    end_run(refused, StepState.FAILED, "a test")
+    rows = {row.run_id: row for row in runs_page().rows}
+    assert rows[orphan.run_id].is_orphan
+    assert rows[failed.run_id].why == "No such folder"
+    assert rows[refused.run_id].why == "No such partition"
+    assert only_row(states=(StepState.RUNNING, StepState.QUEUED)).run_id == orphan.run_id
+
+
+def test_a_suite_tells_its_trials_and_best_value():
+    run = make_suite(overrides=("trainer.monitor=val_loss",))
+    counts = {"succeeded": 4, "pruned": 1, "failed": 2, "running": 1, "queued": 2}
+    write_record(run.folder.summary, SuiteSummary(total=12, counts=counts, best=3, best_value=0.25))
+    row = only_row()
+    assert row.kind == "suite"
+    assert row.trials is not None
+    assert (row.trials.total, row.trials.counts) == (12, counts)
+    assert row.metric is not None
+    assert (row.metric.name, row.metric.value) == ("val_loss", 0.25)
+    end_run(run, StepState.FAILED, "a test")
+    assert only_row().trials == row.trials
+
+
+def test_a_folder_that_is_gone_or_damaged_leaves_the_row():
+    run = make_run()
+    run.folder.request.write_text("[]")
+    assert only_row().kind == "train"
+    run.folder.request.unlink()
+    assert only_row().user == run.request.owner
+
+
+def test_files_that_cannot_be_read_cost_a_row_its_details_not_the_page():
+    """As those of another user's run; a folder is in their place, as root may read all files."""
+    bad = running("train", StepStatus(state=StepState.RUNNING))
+    status = bad.lease_folder(f"{bad.run_id}-cpu-1").step(1).status
+    status.unlink()
+    status.mkdir()
+    suite = make_suite()
+    suite.folder.summary.mkdir()
+    rows = {row.run_id: row for row in runs_page().rows}
+    assert rows[bad.run_id].damage == "Its files cannot be read: Is a directory"
+    assert rows[bad.run_id].step == "train"
+    assert rows[suite.run_id].kind == "suite"
+
+
+def test_values_that_are_no_numbers_are_null_for_a_browser():
+    running("train", StepStatus(state=StepState.RUNNING, metrics={"loss": float("nan")}))
+    told = json.loads(runs_page().model_dump_json())
+    assert told["rows"][0]["metric"] == {"name": "loss", "value": None, "std": None}
+
+
+def test_the_number_of_queries_does_not_grow_with_the_runs():
+    def add(count: int) -> None:
+        for _ in range(count):
+            run = make_run()
+            given = {"dataset": "/data/x", "fingerprint": "f", "reused": True}
+            packed = {"state": StepState.SUCCEEDED, "outputs": given}
+            attempt_row_of(run, "pack", lease_on_disk(run), **packed)
+
+    def queries(page: Callable[[], object]) -> int:
+        asked: list[str] = []
+
+        def note(*details: Any) -> None:
+            asked.append(details[2])
+
+        event.listen(Engine, "before_cursor_execute", note)
+        try:
+            page()
+        finally:
+            event.remove(Engine, "before_cursor_execute", note)
+        return len([each for each in asked if each.startswith("SELECT")])
+
+    add(1)
+    run_id = runs_page().rows[0].run_id
+    assert queries(lambda: run_page(run_id, can_act=True)) <= 10
+    assert (queries(runs_page), queries(datasets_page)) == (6, 3)
+    add(9)
+    assert len(runs_page().rows) == 10
+    assert len(datasets_page().rows) == 1
+    assert (queries(runs_page), queries(datasets_page)) == (6, 3)
+
+
+@pytest.mark.parametrize(
+    ("state", "last", "is_told"),
+    [
+        (StepState.FAILED, StepState.FAILED, True),
+        (StepState.FAILED, StepState.SUCCEEDED, False),
+        (StepState.RUNNING, StepState.FAILED, False),
+        (StepState.SUCCEEDED, StepState.LOST, False),
+    ],
+)
+def test_why_a_run_failed(state: StepState, last: StepState, is_told: bool) -> None:
+    run = make_run()
+    row = attempt_row_of(run, "pack", lease_on_disk(run), state=last)
+    record = replace(open_ledger().run(run.run_id), state=state)
+    assert why_failed(record, [row]) == (row if is_told else None)

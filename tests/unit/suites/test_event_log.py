@@ -1,0 +1,195 @@
+"""The journal of a suite, and how its trials stand by it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.files.layout import RunFolder
+from headrace.recipe.suite import Objective
+from headrace.states import StepState
+from headrace.suites.event_log import Journal, TakenOverError
+from headrace.suites.records import Added, CommandsApplied, Ended, Entry
+from headrace.suites.suite_state import Board
+from support.scripted_trials import trial
+from support.suite_journal import ended, started
+
+
+def _ended(number: int, attempt: int, state: str, **fields: object) -> Ended:
+    return ended(number, None, attempt, state=StepState(state), **fields)
+
+
+def _board(entries: Iterable[Entry]) -> Board:
+    board = Board(objectives=(Objective(metric="loss"),))
+    for entry in entries:
+        board.take(entry)
+    return board
+
+
+def test_a_torn_last_line_is_cut_off_wherever_it_was_torn(tmp_path: Path) -> None:
+    run = RunFolder(tmp_path)
+    entries: list[Entry] = [Added(trial=trial(1)), started(1, 1), _ended(1, 1, "succeeded")]
+    with Journal(run, "first") as journal:
+        journal.add(*entries)
+    whole = run.journal.read_bytes()
+    ends = [0, *(at + 1 for at, char in enumerate(whole) if char == ord("\n"))]
+    for size in (0, 1, ends[1] - 1, ends[1], ends[1] + 5, ends[2], len(whole) - 1, len(whole)):
+        run.journal.write_bytes(whole[:size])
+        kept = sum(end <= size for end in ends) - 1
+        with Journal(run, "second") as journal:
+            assert list(journal.entries()) == entries[:kept]
+            journal.add(CommandsApplied(lines=3))
+        with Journal(run, "third") as journal:
+            assert [each.event for each in journal.entries()][kept:] == ["heeded"]
+    run.journal.write_bytes(whole + b"x" * 3_000_000)  # longer than a block
+    with Journal(run, "fourth"):
+        assert run.journal.read_bytes() == whole
+
+
+def test_a_damaged_line_costs_that_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    run = RunFolder(tmp_path)
+    with Journal(run, "first") as journal:
+        journal.add(Added(trial=trial(1)), Added(trial=trial(2)), started(1, 1))
+    lines = run.journal.read_bytes().splitlines(keepends=True)
+    run.journal.write_bytes(lines[0] + b"\xff{]\n" + lines[2])
+    with Journal(run, "second") as journal:
+        board = _board(journal.entries())
+    assert (set(board.rows), set(board.running)) == ({1}, {1})
+    assert "Line 2 of" in caplog.text
+
+
+def test_an_earlier_writer_writes_no_more(tmp_path: Path) -> None:
+    run = RunFolder(tmp_path)
+    with Journal(run, "first") as first:
+        first.add(Added(trial=trial(1)))
+        with Journal(run, "second") as second:
+            second.add(started(1, 1))
+            with pytest.raises(TakenOverError, match="second has taken this suite over"):
+                first.add(started(1, 1))
+            with pytest.raises(TakenOverError):
+                first.sync_now_and_then()
+            assert len(list(second.entries())) == 2
+
+
+def test_a_full_disk_leaves_no_part_of_a_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = RunFolder(tmp_path)
+    write = os.write
+    with Journal(run, "first") as journal:
+        journal.add(Added(trial=trial(1)))
+        size = run.journal.stat().st_size
+        monkeypatch.setattr(os, "write", lambda handle, data: write(handle, data[:10]))
+        with pytest.raises(OSError, match="No space left"):
+            journal.add(started(1, 1))
+        assert run.journal.stat().st_size == size
+
+
+def test_the_board_counts_and_finds_the_best() -> None:
+    board = _board(
+        [
+            *(Added(trial=trial(number)) for number in range(1, 8)),
+            started(1, 1),
+            _ended(1, 1, "succeeded", objectives=(3.0,)),
+            started(2, 1),
+            _ended(2, 1, "succeeded", objectives=(2.0,)),
+            started(3, 1),
+            _ended(3, 1, "succeeded"),
+            started(4, 1),
+            _ended(4, 1, "succeeded", objectives=(1.0,), pruned=True),
+            started(5, 1),
+            _ended(5, 1, "failed", is_final=False, machines=("m-0",)),
+            started(5, 2),
+            started(6, 1),
+            _ended(6, 1, "lost", is_final=False, is_counted=False),
+            _ended(7, 0, "cancelled"),
+            started(99, 1),  # of a trial whose line is damaged
+        ]
+    )
+    told = {state: count for state, count in board.counts.items() if count}
+    assert told == {"succeeded": 3, "pruned": 1, "running": 1, "queued": 1, "cancelled": 1}
+    assert (board.best, board.num_ended) == (board.rows[2], 5)
+    five, six = board.rows[5], board.rows[6]
+    assert (len(five.failed), five.attempts, five.avoids) == (1, 2, {"m-0"})
+    assert (len(six.failed), six.avoids) == (0, frozenset())
+    assert [row.trial.number for row in board.waiting()] == [6]
+
+
+def test_the_best_of_folds_is_kept_but_not_told() -> None:
+    fold = trial(1).model_copy(update={"values": {"data.fold": 0}})
+    over = _ended(1, 1, "succeeded", objectives=(3.0,))
+    board = _board([Added(trial=fold), started(1, 1), over])
+    assert board.best is not None
+    assert board.told_best is None
+
+
+@pytest.mark.parametrize("state", ["preempted", "lost"])
+def test_a_machine_that_went_away_is_not_avoided_when_it_is_back(state: str) -> None:
+    gone = _ended(1, 1, state, is_final=False, machines=("m-0",))
+    row = _board([Added(trial=trial(1)), started(1, 1), gone]).rows[1]
+    assert (len(row.failed), row.avoids) == (1, frozenset())
+
+
+def test_an_end_that_is_told_twice_counts_once() -> None:
+    board = _board(
+        [
+            Added(trial=trial(1)),
+            started(1, 1),
+            _ended(1, 1, "failed", is_final=False),
+            _ended(1, 1, "failed", is_final=False),
+        ]
+    )
+    assert (len(board.rows[1].failed), board.counts["queued"]) == (1, 1)
+    for state in ("succeeded", "failed"):
+        board.take(_ended(1, 1, state))
+    assert {state: count for state, count in board.counts.items() if count} == {"succeeded": 1}
+
+
+def test_controls_change_trials() -> None:
+    board = _board(
+        [
+            *(Added(trial=trial(number)) for number in (1, 2)),
+            started(1, 1),
+            _ended(1, 1, "failed"),
+            CommandsApplied(lines=2, retried=(1, 9), cancelled=(2, 9)),
+        ]
+    )
+    assert (board.applied, board.num_failed, board.counts["queued"]) == (2, 0, 2)
+    assert (len(board.rows[1].failed), board.rows[2].unwanted) == (0, True)
+    board.take(CommandsApplied(lines=3, retried=(2,)))
+    assert not board.rows[2].unwanted
+
+
+ENTRIES = st.lists(
+    st.one_of(
+        st.builds(lambda number: Added(trial=trial(number)), st.integers(1, 3)),
+        st.builds(started, st.integers(1, 3), st.integers(1, 3)),
+        st.builds(
+            lambda number, attempt, state, final: _ended(number, attempt, state, is_final=final),
+            st.integers(1, 3),
+            st.integers(0, 3),
+            st.sampled_from(["succeeded", "failed", "lost", "cancelled"]),
+            st.booleans(),
+        ),
+        st.builds(
+            lambda numbers: CommandsApplied(lines=1, retried=tuple(numbers)),
+            st.sets(st.integers(1, 4)),
+        ),
+    )
+)
+
+
+@given(ENTRIES)
+def test_counts_hold_whatever_the_journal_says(entries: list[Entry]) -> None:
+    board = _board(entries)
+    assert sum(board.counts.values()) == len(board.rows)
+    assert min(board.counts.values(), default=0) >= 0
+    assert set(board.running) == {
+        number for number, row in board.rows.items() if row.state is StepState.RUNNING
+    }
+    assert board.num_ended == sum(row.state.is_final for row in board.rows.values())
