@@ -67,10 +67,6 @@ class StagedCopy:
     """Files of these shards."""
     seconds: float
     """Time that this call took, waiting for others included."""
-    is_fresh: bool = False
-    """Whether this call has compared the checksum of every byte there."""
-    mended: frozenset[str] = frozenset()
-    """Files of shards that had been there before, and were found damaged or gone."""
     relayed: Traffic | None = None
     """What is fetched for other nodes while the copy is used; null when nothing is."""
 
@@ -165,8 +161,6 @@ class _Staging:
     using: ExitStack
     traffic: Traffic = field(default_factory=Traffic)
     """What was brought."""
-    mended: set[str] = field(default_factory=set)
-    """Shards of copies that were found damaged or gone."""
 
     @property
     def shards(self) -> tuple[ShardInfo, ...]:
@@ -192,8 +186,6 @@ class _Staging:
             folder=found.path,
             tier=found.tier,
             reused=not copied_bytes,
-            is_fresh=self.looks_again or copied_bytes == num_bytes - left_out_bytes,
-            mended=frozenset(self.mended),
             num_bytes=num_bytes,
             source_bytes=brought.source_bytes,
             peer_bytes=brought.peer_bytes,
@@ -249,7 +241,6 @@ class _Staging:
             return True
         wrong = cache.wrong_shards(folder.path, self.shards, cache.all_threads())
         cache.drop(folder.path, wrong)
-        self.mended.update(wrong)
         return not wrong
 
     def _stage(self) -> StagedFolder:
@@ -284,7 +275,7 @@ class _Staging:
                 left_out=placed.left_out | later,
                 member=self.member,
             )
-            self.mended.update(folder.fill(filling, self.tick))
+            folder.fill(filling, self.tick)
             return folder
 
 

@@ -130,8 +130,8 @@ class StagedFolder:
         shards = shards_in(manifest, self._with_published(splits))
         return tuple(shard for shard in shards if not self._has_size(shard))
 
-    def fill(self, filling: Filling, tick: Tick | None = None) -> frozenset[str]:
-        """Complete the copy and publish it; gives the files of published shards damaged or gone.
+    def fill(self, filling: Filling, tick: Tick | None = None) -> None:
+        """Complete the copy and publish it.
 
         The caller holds the lock. `tick` is called with bytes done and bytes in all, about twice a
         second. Raises what `fetch_shards` raises, and `TierFullError` when there is no space left.
@@ -141,20 +141,12 @@ class StagedFolder:
         shards = shards_in(filling.manifest, every)
         wanted = [shard for shard in shards if shard.file not in filling.left_out]
         added = [shard.file for shard in shards if not (self.path / shard.file).exists()]
-        mended = {shard.file for shard in wanted if published and shard.file in published.files}
-
-        def is_intact(shard: ShardInfo) -> bool:
-            intact = self._is_intact(shard, published, filling)
-            if intact:
-                mended.discard(shard.file)
-            return intact
-
         fetch = Fetch(
             store=filling.store,
             folder=self.path,
             shards=wanted,
             verify=filling.verify,
-            is_intact=is_intact,
+            is_intact=lambda shard: self._is_intact(shard, published, filling),
             member=filling.member,
         )
         try:
@@ -167,7 +159,6 @@ class StagedFolder:
                 raise
             self._undo(added, everything=published is None)
             raise TierFullError(error, self.tier) from error
-        return frozenset(mended)
 
     def take_out(self, files: Iterable[str]) -> None:
         """Remove shards as if they had never been published; the next stage brings them anew."""
