@@ -19,7 +19,6 @@ from headrace.errors import RecipeError, UserError
 from headrace.evaluation.results import picture
 from headrace.fields.field_kind import kind_named, kinds
 from headrace.files.manifest_file import read_manifest
-from headrace.packing.step import pack
 from headrace.shards.dataset import ShardedDataset
 from headrace_pages.samples import SampleQuestion, read_sample
 from support.sources import ROOT
@@ -72,16 +71,14 @@ def scans(tmp_path: Path) -> Path:
 FILES = {"include": ["**/*.xyz"], "labels": "none", "splits": {"test": 1.0}}
 
 
-def packed(make_context: Any, in_process: Any, source: Path, dataset: Any, options: Any) -> Path:
+def packed(packs: Any, source: Path, dataset: Any, options: Any) -> Path:
     fields = {"max_quarantined": 0.5, "fields": options}
-    return Path(pack(make_context(source, dataset, fields), in_process)["dataset"])
+    return Path(packs(source, dataset, fields)["dataset"])
 
 
 @pytest.mark.parametrize("keep", ["encoded", "decode"])
-def test_its_files_are_packed_read_and_shown(
-    installed: None, scans: Path, make_context: Any, in_process: Any, keep: str
-) -> None:
-    folder = packed(make_context, in_process, scans, FILES, {"points": {"keep": keep}})
+def test_its_files_are_packed_read_and_shown(installed, scans, packs, keep):
+    folder = packed(packs, scans, FILES, {"points": {"keep": keep}})
     manifest = read_manifest(folder)
     (left_out,), (info,) = manifest.quarantined, manifest.fields
     assert (left_out.path, left_out.reason) == ("bad.xyz", BAD)
@@ -107,29 +104,23 @@ def test_its_files_are_packed_read_and_shown(
         assert (shown.kind, shown.shape) == ("picture", (64, 64))
 
 
-def test_its_bytes_are_told_in_tables(
-    installed: None, tmp_path: Path, make_context: Any, in_process: Any
-) -> None:
+def test_its_bytes_are_told_in_tables(installed, tmp_path, packs):
     (tmp_path / "rows").mkdir()
     table = pa.table({"scan": [xyz(points(number)) for number in range(8)]})
     parquet.write_table(table, tmp_path / "rows" / "0.parquet")
     spec = {"labels": "none", "splits": {"test": 1.0}}
-    folder = packed(make_context, in_process, tmp_path / "rows", spec, {})
+    folder = packed(packs, tmp_path / "rows", spec, {})
     (info,) = read_manifest(folder).fields
     assert (info.name, info.encoding) == ("scan", "xyz")
 
 
-def test_what_it_does_not_heed_is_refused(
-    installed: None, scans: Path, make_context: Any, in_process: Any
-) -> None:
+def test_what_it_does_not_heed_is_refused(installed, scans, packs):
     with pytest.raises(RecipeError, match=r"is for fields of kind image\."):
-        packed(make_context, in_process, scans, FILES, {"points": {"resize": [4, 4]}})
+        packed(packs, scans, FILES, {"points": {"resize": [4, 4]}})
 
 
-def test_where_it_is_not_installed_the_encoding_is_named(
-    installed: None, scans: Path, make_context: Any, in_process: Any, monkeypatch: Any
-) -> None:
-    folder = packed(make_context, in_process, scans, FILES, {})
+def test_where_it_is_not_installed_the_encoding_is_named(installed, scans, packs, monkeypatch):
+    folder = packed(packs, scans, FILES, {})
     kind = pickle.dumps(kind_named("points"))
     monkeypatch.undo()
     forget_kinds()
