@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import DataError, ShardError, UnknownNameError, UserError
-from headrace.fields import audio, kinds
+from headrace.fields.field_kind import kind_of_encoding
 from headrace.files.manifest import FieldInfo, Manifest, ShardInfo
 from headrace.files.manifest_file import FILE_NAME, read_manifest
 from headrace.record import Record
@@ -153,11 +153,12 @@ def _field(
     text = shown = None
     try:
         stored = _stored(reader, info, at)
-        if info.encoding in kinds.TEXTS:
+        kind = kind_of_encoding(info.encoding)
+        if kind.is_text:
             text = _shortened(stored.tobytes().decode(errors="replace"))
         else:
-            is_sound = info.encoding in audio.ENCODINGS or info.sample_rate is not None
-            values, rate = _decoded(reader, info, at, stored), info.sample_rate
+            is_sound = kind.is_wave or info.sample_rate is not None
+            values, rate = kind.to_picture(_decoded(reader, info, at, stored)), info.sample_rate
             shown = drawn(values, frame, is_sound=is_sound, sample_rate=rate)
     except (DataError, UserError) as error:
         return FieldOfSample(name=info.name, text=None, drawn=None, problem=str(error))
@@ -192,7 +193,7 @@ def _decoded(reader: ShardReader, info: FieldInfo, at: int, stored: NDArray[Any]
     if info.layout == "fixed":
         return stored
     if info.encoding != "raw":
-        return kinds.decode(stored.tobytes(), info.encoding)
+        return np.asarray(kind_of_encoding(info.encoding).decode(stored.tobytes()))
     shapes, dtype = reader.shapes(info.name), np.dtype(info.dtype)
     count = stored.nbytes // dtype.itemsize
     shape = (count,) if shapes is None else tuple(shapes[at].tolist())

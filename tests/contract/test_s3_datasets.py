@@ -77,9 +77,7 @@ def command(server: S3Server, tmp_path: Path) -> Command:
     return lambda *words: headrace(*words, "--site", str(site), columns=80)
 
 
-def test_an_intact_dataset(
-    store: Store, server: S3Server, folder: Path, scratch: Path, command: Command
-) -> None:
+def test_an_intact_dataset(store, server, folder, scratch, command):
     """Every byte is read, and never more than one shard lies here."""
     held: list[int] = []
     read: list[int] = []
@@ -120,9 +118,7 @@ def test_its_page_is_read_with_the_site_of_the_run_that_packed_it(
     assert "is no dataset" in dataset_page("tiny").damage
 
 
-def test_a_damaged_shard_is_named_with_its_samples(
-    store: Store, server: S3Server, folder: Path, command: Command
-) -> None:
+def test_a_damaged_shard_is_named_with_its_samples(store, server, folder, command):
     """Also one that was cut, and one that is gone."""
     content = bytearray(store.read(SHARD))
     content[len(content) // 2] ^= 1
@@ -152,9 +148,7 @@ def test_a_single_shard(store: Store, server: S3Server, folder: Path, scratch: P
         summarise(f"{store.url}/none.h5", server.options)
 
 
-def test_trouble_on_the_way_is_no_finding(
-    store: Store, server: S3Server, scratch: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_trouble_on_the_way_is_no_finding(store, server, scratch, monkeypatch):
     """A server that fails and a full disk say nothing about the dataset."""
     monkeypatch.setattr(s3_errors, "FIRST_PAUSE_S", 0.001)
     with faulty(server.endpoint_url) as faults:

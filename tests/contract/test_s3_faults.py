@@ -14,7 +14,7 @@ from moto.s3.models import s3_backends
 
 from headrace.errors import StoreAccessError, StoreError, UserError
 from headrace.objects import s3_errors
-from headrace.objects.protocol import Store
+from headrace.objects.protocol import Store, StoredFile
 from headrace.objects.s3_quick import bucket_url
 from headrace.objects.store import open_store
 from headrace.recipe.site import StoreOptions
@@ -71,7 +71,7 @@ def test_what_passes_is_tried_again(store: Store, faults: Faults, passing: list[
     assert store.read("small") == b"0123456789"
     assert not faults.waiting
     faults.waiting.extend(passing)
-    assert store.read_many(["small"] * 10) == [b"0123456789"] * 10
+    assert list(store.read_files([StoredFile("small", 10, "")] * 10)) == [b"0123456789"] * 10
     faults.waiting.extend(passing)
     assert [file.path for file in store.list_files()] == ["small"]
     faults.waiting.extend(passing)
@@ -80,9 +80,7 @@ def test_what_passes_is_tried_again(store: Store, faults: Faults, passing: list[
     assert not faults.waiting
 
 
-def test_pauses_between_attempts_grow_up_to_a_bound(
-    store: Store, faults: Faults, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pauses_between_attempts_grow_up_to_a_bound(store, faults, monkeypatch):
     bounds: list[float] = []
 
     def drawn(least: float, bound: float) -> float:
@@ -98,9 +96,7 @@ def test_pauses_between_attempts_grow_up_to_a_bound(
     assert bounds == [0.5, 1, 1.5, 1.5]
 
 
-def test_large_files_survive_cuts_and_throttling(
-    store: Store, faults: Faults, tmp_path: Path
-) -> None:
+def test_large_files_survive_cuts_and_throttling(store, faults, tmp_path):
     """A connection that is cut in the middle of a body costs that piece, not the transfer."""
     source, target = tmp_path / "source", tmp_path / "target"
     source.write_bytes(CONTENT)
@@ -148,9 +144,7 @@ def test_an_upload_that_fails_is_taken_back(store: Store, faults: Faults, tmp_pa
     assert store.stat("large") is None
 
 
-def test_an_upload_that_is_stopped_is_taken_back(
-    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_upload_that_is_stopped_is_taken_back(store, tmp_path, monkeypatch):
     monkeypatch.setattr("headrace.objects.fsspec_store._LOOK_S", 0.001)
     (tmp_path / "source").write_bytes(CONTENT * 5)
 
@@ -211,9 +205,7 @@ def test_a_missing_bucket_is_told(moto_server: S3Server, s3_credentials: None) -
             action()
 
 
-def test_wrong_keys_are_told(
-    rclone_server: S3Server, rclone_bucket: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wrong_keys_are_told(rclone_server, rclone_bucket, monkeypatch):
     """Against a server that checks signatures."""
     store = open_store(rclone_bucket, rclone_server.options.model_copy(update={"max_attempts": 9}))
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "another-secret")
@@ -224,9 +216,7 @@ def test_wrong_keys_are_told(
     assert list(store.list_files()) == []
 
 
-def test_no_credentials_are_told(
-    moto_server: S3Server, moto_bucket: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_credentials_are_told(moto_server, moto_bucket, monkeypatch):
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
     options = moto_server.options.model_copy(update={"max_attempts": 7})
@@ -240,9 +230,7 @@ def test_an_unknown_profile_is_told(moto_server: S3Server, moto_bucket: str) -> 
         open_store(moto_bucket, options).read("a")
 
 
-def test_a_profile_gives_the_credentials(
-    rclone_server: S3Server, rclone_bucket: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_profile_gives_the_credentials(rclone_server, rclone_bucket, monkeypatch, tmp_path):
     file = tmp_path / "credentials"
     file.write_text(
         f"[ours]\naws_access_key_id = headrace-test\naws_secret_access_key = {SECRET}\n"
@@ -254,9 +242,7 @@ def test_a_profile_gives_the_credentials(
     assert list(open_store(rclone_bucket, options).list_files()) == []
 
 
-def test_the_endpoint_may_come_from_the_environment(
-    rclone_server: S3Server, rclone_bucket: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_endpoint_may_come_from_the_environment(rclone_server, rclone_bucket, monkeypatch):
     monkeypatch.setenv("AWS_ENDPOINT_URL", rclone_server.endpoint_url)
     store = open_store(rclone_bucket)
     store.write("a", b"x")
@@ -271,9 +257,7 @@ def test_a_server_that_is_away_is_told(s3_credentials: None) -> None:
     assert endpoint in str(caught.value)
 
 
-def test_an_endpoint_with_a_password_is_not_shown(
-    s3_credentials: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_endpoint_with_a_password_is_not_shown(s3_credentials, monkeypatch):
     """One of the environment; that of a site is refused when it is loaded."""
     monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://me:hidden@127.0.0.1:{find_free_port()}")
     with pytest.raises(StoreAccessError, match="holds a user or password") as caught:
@@ -303,17 +287,15 @@ def test_credentials_in_a_url_are_refused_without_showing_them() -> None:
         ("http://store:9000", "a-bucket", "virtual", "http://a-bucket.store:9000"),
     ],
 )
-def test_quick_requests_go_straight_to_the_bucket(
-    endpoint: str, bucket: str, addressing: str, expected: str
-) -> None:
+def test_quick_requests_go_straight_to_the_bucket(endpoint, bucket, addressing, expected):
     url, is_virtual = bucket_url(endpoint, bucket, addressing)
     assert url.startswith(expected)
     assert is_virtual == (f"//{bucket}." in expected)
 
 
 def test_requests_go_through_the_proxy_of_the_environment(
-    rclone_server: S3Server, s3_credentials: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    rclone_server, s3_credentials, monkeypatch
+):
     """Whether obstore sends them or s3fs, and past it for what `NO_PROXY` names."""
     bucket, url = new_bucket(rclone_server), rclone_server.endpoint_url
     with faulty(url) as proxy:
@@ -339,7 +321,8 @@ def worked(store: Store, folder: Path) -> list[object]:
     store.upload(folder / "source", "large")
     digest = store.download("large", folder / "target")
     listed = sorted(file.path for file in store.list_files())
-    return [digest, listed, *store.read_many(["small"] * 4), store.read("large", 5, 9)]
+    small = store.read_files([StoredFile("small", 10, "")] * 4)
+    return [digest, listed, *small, store.read("large", 5, 9)]
 
 
 def test_the_child_of_a_process_that_has_read_works(store: Store, tmp_path: Path) -> None:
@@ -355,9 +338,7 @@ def test_the_child_of_a_process_that_has_read_works(store: Store, tmp_path: Path
     ("url", "extra"),
     [("gs://bucket/a", "gs"), ("az://box/a", "az"), ("abfs://box/a", "az"), ("hf://u/a", "hf")],
 )
-def test_a_scheme_whose_package_is_missing_names_what_to_install(
-    monkeypatch: pytest.MonkeyPatch, url: str, extra: str
-) -> None:
+def test_a_scheme_whose_package_is_missing_names_what_to_install(monkeypatch, url, extra):
     monkeypatch.setattr("headrace.objects.store.find_spec", lambda name: None)
     with pytest.raises(UserError, match=rf"pip install 'headrace\[{extra}\]'") as caught:
         open_store(url)

@@ -110,9 +110,7 @@ def test_the_same_as_from_a_folder(tmp_path: Path, server: S3Server, form: str) 
 
 
 @pytest.mark.parametrize("form", list(FORMS))
-def test_objects_that_change_while_packing(
-    tmp_path: Path, moto_bucket: str, moto_server: S3Server, form: str
-) -> None:
+def test_objects_that_change_while_packing(tmp_path, moto_bucket, moto_server, form):
     write, more = FORMS[form]
     local = tmp_path / "local"
     write(local)

@@ -14,6 +14,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from headrace.errors import StoreAccessError
+from headrace.objects.protocol import StoredFile
 from headrace.objects.store import open_store
 from support.s3_servers import S3Server, new_bucket, serving
 
@@ -49,9 +50,7 @@ def server(certificate: Path, s3_credentials: None, tmp_path: Path) -> Iterator[
         yield found
 
 
-def test_the_bundle_of_the_environment_is_trusted(
-    server: S3Server, certificate: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_bundle_of_the_environment_is_trusted(server, certificate, monkeypatch):
     """By s3fs, which writes and tells, and by obstore, which reads."""
     monkeypatch.setenv("AWS_CA_BUNDLE", str(certificate))
     store = open_store(new_bucket(server), server.options)
@@ -59,7 +58,7 @@ def test_the_bundle_of_the_environment_is_trusted(
     assert store.stat("a") is not None
     asked: list[object] = []
     monkeypatch.setattr("s3fs.S3FileSystem._cat_file", lambda *more, **span: asked.append(more))
-    assert store.read_many(["a"]) == [b"x"]
+    assert list(store.read_files([StoredFile("a", 1, "")])) == [b"x"]
     assert not asked
 
 
@@ -69,9 +68,7 @@ def test_an_unknown_authority_is_told_at_once(server: S3Server) -> None:
         store.read("a")
 
 
-def test_a_bundle_that_is_none_is_told(
-    server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_bundle_that_is_none_is_told(server, tmp_path, monkeypatch):
     (tmp_path / "bundle.pem").write_text("nothing")
     monkeypatch.setenv("AWS_CA_BUNDLE", str(tmp_path / "bundle.pem"))
     with pytest.raises(StoreAccessError, match="AWS_CA_BUNDLE"):

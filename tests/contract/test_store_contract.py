@@ -14,7 +14,7 @@ import pytest
 import xxhash
 
 from headrace.errors import DataError, StoreChangedError, StoreMissingError
-from headrace.objects.protocol import Store, StoredFile
+from headrace.objects.protocol import ByteRange, Store, StoredFile
 from headrace.objects.store import open_store
 
 LARGE_BYTES = 40 * 2**20 + 12_345
@@ -33,6 +33,11 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
     bucket = request.getfixturevalue(f"{request.param}_bucket")
     server = request.getfixturevalue(f"{request.param}_server")
     return open_store(f"{bucket}/some/prefix", server.options)
+
+
+def read_files(store: Store, *names: str) -> list[object]:
+    """Files as they are now, whatever their versions."""
+    return list(store.read_files([StoredFile(name, 10, "") for name in names]))
 
 
 def test_an_empty_store_lists_nothing(store: Store) -> None:
@@ -73,21 +78,59 @@ def test_many_are_read_in_order_and_the_missing_one_is_named(store: Store) -> No
     names = [f"x/{index}" for index in range(40)]
     for name in names:
         store.write(name, name.encode())
-    found = store.read_many([*names, "x/none"])
+    found = read_files(store, *names, "x/none")
     assert found[:-1] == [name.encode() for name in names]
     assert isinstance(found[-1], StoreMissingError)
     assert "x/none" in str(found[-1])
-    assert store.read_many([]) == []
+    assert read_files(store) == []
 
 
 def test_a_file_that_was_replaced_since_it_was_listed_is_told(store: Store) -> None:
     store.write("a", b"old")
     store.write("b", b"same")
-    versions = [version_of(store, name) for name in ("a", "b")]
+    listed = sorted(store.list_files())
     store.write("a", b"new!")
-    changed, same = store.read_many(["a", "b"], versions)
+    changed, same = store.read_files(listed)
     assert isinstance(changed, StoreChangedError)
     assert same == b"same"
+    old = listed[0]
+    for read in (
+        lambda: list(store.read_ranges([ByteRange("a", old.version, 0, 1)])),
+        lambda: store.open("a", old.version),
+    ):
+        with pytest.raises(StoreChangedError, match="a was written to"):
+            read()
+        store.delete("a")
+        with pytest.raises(StoreMissingError, match="a is gone"):
+            read()
+        store.write("a", b"newer")
+
+
+def test_parts_of_files_come_in_order(store: Store) -> None:
+    contents = {"a": bytes(range(256)) * 400, "b": b"0123456789"}
+    for name, content in contents.items():
+        store.write(name, content)
+    spans = [("a", 5, 10), ("a", 20, 300), ("b", 2, 3), ("a", 100_000, 2_400), ("a", 0, 0)]
+    ranges = [ByteRange(name, version_of(store, name), *span) for name, *span in spans]
+    assert list(store.read_ranges(ranges)) == [
+        contents[name][start : start + size] for name, start, size in spans
+    ]
+    cut = ByteRange("b", version_of(store, "b"), 5, 20)
+    with pytest.raises(StoreChangedError, match="b was written to"):
+        list(store.read_ranges([cut]))
+    with store.open("a", version_of(store, "a")) as file:
+        assert file.seek(-3, os.SEEK_END) == len(contents["a"]) - 3
+        assert file.read() == contents["a"][-3:]
+        file.seek(50)
+        assert (file.read(7), file.tell()) == (contents["a"][50:57], 57)
+
+
+def test_only_what_is_wanted_is_listed(store: Store) -> None:
+    for name in ("a.png", "b/c.png", "b/d.txt"):
+        store.write(name, b"x")
+    wanted = store.list_files(wanted=lambda path: path.endswith(".png"))
+    assert sorted(file.path for file in wanted) == ["a.png", "b/c.png"]
+    assert sorted(store.list_names()) == ["a.png", "b/c.png", "b/d.txt"]
 
 
 def test_a_missing_file_is_told(store: Store, tmp_path: Path) -> None:

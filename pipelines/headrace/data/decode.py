@@ -18,8 +18,8 @@ from torch.utils.data import get_worker_info
 
 from headrace.data.sampling import Indices
 from headrace.data.transforms import varies
-from headrace.errors import DataError, ShardError, UnreadableError
-from headrace.fields import kinds
+from headrace.errors import ShardError, UnreadableError
+from headrace.fields.field_kind import kind_of_encoding
 from headrace.files.manifest import FieldInfo
 from headrace.shards.dataset import ShardedDataset
 from headrace.shards.format import MEND
@@ -96,12 +96,13 @@ class Decoder:
         """
         with dataset.holding(indices):
             items = dataset.items(info.name, indices)
-            if info.encoding in kinds.TEXTS:
-                return [_text(item, _namer(dataset, indices, n)) for n, item in enumerate(items)]
             if info.encoding == "raw":
                 return _arrays(dataset, info, indices, items)
+            namer = partial(_namer, dataset, indices)
+            if kind_of_encoding(info.encoding).is_text:
+                return [_decoded(item, info, namer(at)) for at, item in enumerate(items)]
             side = _Side(len(items), None if varies(info) else lend)
-            self._fill(side, info, items, partial(_namer, dataset, indices))
+            self._fill(side, info, items, namer)
             return side.items if side.whole is None else side.whole
 
     def _fill(
@@ -113,7 +114,7 @@ class Decoder:
     ) -> None:
         def decode(places: range) -> None:
             for place in places:
-                side.put(place, _named(items[place], info, namer(place)))
+                side.put(place, _decoded(items[place], info, namer(place)))
 
         count = min(len(items), _num_threads() * _SLICES)
         threads = self._threads()
@@ -133,18 +134,11 @@ def _namer(dataset: ShardedDataset, indices: Indices, place: int) -> Name:
     return lambda: dataset.sources(indices[place : place + 1])[0]
 
 
-def _named(item: NDArray[np.uint8], info: FieldInfo, name: Name) -> NDArray[Any]:
+def _decoded(item: NDArray[np.uint8], info: FieldInfo, name: Name) -> Any:
     try:
-        return kinds.decode(item.tobytes(), info.encoding)
+        return kind_of_encoding(info.encoding).decode(item.tobytes())
     except UnreadableError as error:
         raise UnreadableError(f"{name()}, field '{info.name}': {error.what}", MEND) from error
-
-
-def _text(item: NDArray[np.uint8], name: Name) -> str:
-    try:
-        return item.tobytes().decode()
-    except UnicodeDecodeError as error:
-        raise DataError(f"{name()}: {len(item)} bytes are no text: {error}", MEND) from error
 
 
 def _arrays(

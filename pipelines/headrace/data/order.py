@@ -28,8 +28,9 @@ from headrace.data.sampling import (
 )
 from headrace.errors import UserError
 from headrace.files.manifest import Manifest, ShardInfo
+from headrace.recipe.dataset import TRAIN
 from headrace.recipe.gang_size import check_global_batch
-from headrace.recipe.recipe import DataSpec
+from headrace.recipe.recipe import DataSpec, Recipe
 
 if TYPE_CHECKING:
     from headrace.shards.dataset import ShardedDataset  # h5py takes half a second
@@ -216,23 +217,17 @@ def _each_once(shards: Sequence[ShardInfo], spec: DataSpec, seed: int, overlap: 
     return BlocksFirst(first=first, later=whole)
 
 
-def by_first_use(
-    manifest: Manifest, split: str, spec: DataSpec, seed: int
-) -> tuple[tuple[str, ...], int]:
-    """Files of the shards in the order in which a training that overlaps staging needs them.
-
-    Shards of other splits than `split`, which is trained on, follow. Also gives how many of them
-    the first batches need: those of one window.
-    """
-    manifest = manifest.with_fold(spec.fold)
-    shards = manifest.shards_of(split)
-    order = _each_once(shards, spec, seed, overlap=True).order(0)
+def needed_first(recipe: Recipe, manifest: Manifest) -> frozenset[str] | None:
+    """Files of the shards of the first window, which training waits for; None: for all shards."""
+    if not recipe.stage.overlap:
+        return None
+    spec = recipe.data
+    shards = manifest.with_fold(spec.fold).shards_of(TRAIN)
+    order = _each_once(shards, spec, recipe.seed, overlap=True).order(0)
     ends = np.cumsum([shard.num_samples for shard in shards])
     numbers, firsts = np.unique(ends.searchsorted(order, side="right"), return_index=True)
-    used = [shards[number].file for number in numbers[np.argsort(firsts)].tolist()]
-    others = [shard.file for shard in manifest.shards if shard.file not in set(used)]
     window = (spec.shuffle_window or FIRST_WINDOW) if spec.shuffle else 1
-    return (*used, *others), min(window, len(used))
+    return frozenset(shards[number].file for number in numbers[np.argsort(firsts)][:window])
 
 
 def _weighted(dataset: ShardedDataset, spec: DataSpec, seed: int) -> Weighted:

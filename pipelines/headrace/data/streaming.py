@@ -146,7 +146,7 @@ def shards_held(spec: DataSpec) -> int:
 
 def check_streamable(dataset: ShardedDataset, spec: DataSpec) -> None:
     """Raise a `UserError` when every batch needs shards of the whole split, most of them far."""
-    num_far = len(dataset.places.far)
+    num_far = 0 if dataset.places.has_room_for_all else len(dataset.places.far)
     if spec.shuffle and spec.shuffle_window is None and num_far > shards_held(spec):
         raise UserError(
             f"{num_far} of {len(dataset.shards)} shards of split '{dataset.split}' are not on "

@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 
 from headrace.errors import DataError, HeadraceError, UserCodeError, blaming_user_code, nearest
-from headrace.fields import audio
-from headrace.fields.kinds import TEXTS
+from headrace.fields.field_kind import kind_of_encoding
 from headrace.files.manifest import FieldInfo
 
 Sample = dict[str, Any]
@@ -36,9 +35,6 @@ SAMPLE_ID = "sample_id"
 
 SHAPE = "_shape"
 """Ending of the field with the shapes that samples had before they were filled up."""
-
-_VARYING = ("raw", *TEXTS, *audio.ENCODINGS)
-"""Encodings of ragged fields whose samples differ in shape by nature."""
 
 Names = Callable[[], Sequence[str]]
 """Gives the names of a batch's samples, for errors."""
@@ -75,7 +71,7 @@ class SampleChain:
 
 def varies(info: FieldInfo) -> bool:
     """Whether samples of a field may differ in shape within a batch."""
-    return info.layout == "ragged" and info.encoding in _VARYING
+    return info.layout == "ragged" and kind_of_encoding(info.encoding).varies
 
 
 def collate(

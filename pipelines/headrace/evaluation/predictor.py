@@ -17,9 +17,8 @@ from lightning.pytorch import LightningModule
 from torchmetrics import Metric
 
 from headrace.checkpoints.content import read_checkpoint
-from headrace.data.dataset import Reading, SampleReader
+from headrace.data.dataset import Reading, SampleReader, check_each_once
 from headrace.data.model_steps import check_steps
-from headrace.data.own_dataset import check_each_once
 from headrace.data.targets import Allowed, instantiate, instantiate_all
 from headrace.data.transforms import Batch, Transform, apply
 from headrace.errors import (

@@ -28,8 +28,7 @@ from headrace.evaluation.metrics import (
     of_two_classes,
     regression_metrics,
 )
-from headrace.fields import audio
-from headrace.fields.kinds import TEXTS
+from headrace.fields.field_kind import kind_of_encoding
 from headrace.recipe.evaluate import EvaluateSpec
 from headrace.report.html import ACCENT, Table, columns
 from headrace.shards.dataset import ShardedDataset
@@ -224,10 +223,12 @@ def _worst(
 def picture(dataset: ShardedDataset, place: NDArray[np.int64]) -> bytes | None:
     """The sample at a place of the split, `(1,) int64`, as a PNG: its first field that has one."""
     for info in dataset.manifest.fields:
-        if info.name == "label" or info.encoding in TEXTS:
+        kind = kind_of_encoding(info.encoding)
+        if info.name == "label" or kind.is_text:
             continue
         values = SampleReader(dataset, fields=[info.name]).read(place)[info.name][0].numpy()
-        if info.encoding in audio.ENCODINGS and values.ndim == 2:
+        values = kind.to_picture(values)
+        if kind.is_wave and values.ndim == 2:
             values = values.mean(1)
         drawn = to_png(values) or to_waveform(values)
         if drawn is not None:

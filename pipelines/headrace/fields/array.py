@@ -16,8 +16,7 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from headrace.errors import UnreadableError
-
-SUFFIXES = (".npy",)
+from headrace.fields.field_kind import Decoded, Kind, Shape, Value
 
 ARCHIVE = ".npz"
 """Ending of a file of several arrays."""
@@ -30,6 +29,28 @@ _BAD_ARCHIVE = (
     OSError, ValueError, EOFError, LookupError, TypeError, OverflowError, struct.error, zlib.error,
     zipfile.BadZipFile, NotImplementedError, RuntimeError,
 )  # fmt: skip
+
+
+class ArrayKind(Kind):
+    """Numbers of any shape."""
+
+    name = "array"
+    plural = "arrays"
+    suffixes = (".npy",)
+    encodings = ("npy",)
+    types = (np.ndarray,)
+    options = ("dtype", "mixed", "codec", "chunk_samples")
+    keep = "decode"
+    varies = False
+
+    def read(self, content: bytes, dtype: str) -> Value:
+        return decode_array(content)
+
+    def decode(self, content: bytes) -> NDArray[Any]:
+        return decode_array(content)
+
+    def to_array(self, value: Value, shape: Shape) -> Decoded:
+        return np.asarray(value), None
 
 
 def is_of_numbers(dtype: np.dtype[Any]) -> bool:

@@ -3,23 +3,59 @@
 from __future__ import annotations
 
 import io
+import math
+from functools import lru_cache
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import UnreadableError, UserError
-from headrace.fields.magic import encoding_by_magic
-
-SUFFIXES = (".flac", ".wav")
-
-ENCODINGS = ("wav", "flac", "audio")
-"""Encodings in a manifest; `audio`: the first bytes tell."""
+from headrace.fields.field_kind import Decoded, Kind, Shape, Value, encoding_by_magic
 
 MAX_BYTES = 4 * 2**30
 """Bytes of decoded sound beyond which its header lies, or it is a decompression bomb."""
 
 _MAGIC = {b"RIFF": "wav", b"fLaC": "flac"}
 _BYTES = np.dtype(np.float32).itemsize
+_ZEROS = 32  # zero crossings of the filter that resamples, on either side
+_BETA = 8.0  # of its Kaiser window: what does not fit is 80 dB down
+
+
+class AudioKind(Kind):
+    """Numbers from -1 to 1, or the files as they are."""
+
+    name = "audio"
+    plural = "sounds"
+    suffixes = (".flac", ".wav")
+    encodings = ("audio", "wav", "flac")
+    options = ("keep", "sample_rate", "dtype", "mixed", "codec", "chunk_samples")
+    mixed = "ragged"
+    is_wave = True
+
+    def recognises(self, content: bytes) -> bool:
+        return content[:4] == b"fLaC" or (content[:4] == b"RIFF" and content[8:12] == b"WAVE")
+
+    def encode(self, value: Value, dtype: str, *, check: bool) -> tuple[bytes, str]:
+        content = cast("bytes", value)
+        encoding = encoding_by_magic(content, _MAGIC.items(), "sound")
+        if check:
+            decode_audio(content)
+        return content, encoding
+
+    def decode(self, content: bytes) -> NDArray[np.float32]:
+        return decode_audio(content)[0]
+
+    def to_array(self, value: Value, shape: Shape) -> Decoded:
+        sound, rate = decode_audio(cast("bytes", value))
+        target = shape.sample_rate or rate
+        return resampled(sound, rate, target), target
+
+    def way_out(self, name: str, *, other_axes: bool) -> str:
+        return (
+            "Some sounds have one channel and some several: make all of equally many, or set "
+            f"pack.fields.{name}.keep to 'encoded'."
+        )
 
 
 def decode_audio(content: bytes) -> tuple[NDArray[np.float32], int]:
@@ -52,13 +88,28 @@ def decode_audio(content: bytes) -> tuple[NDArray[np.float32], int]:
         raise UnreadableError(f"damaged sound: {why}") from error
 
 
-def audio_encoding(content: bytes, *, check: bool) -> str:
-    """Encoding of a sound, `wav` or `flac`, told by its first bytes; with `check` also decoded.
+def resampled(sound: NDArray[np.float32], rate: int, target: int) -> NDArray[np.float32]:
+    """Sound with so many samples a second, by a polyphase filter.
 
-    Raises:
-        UnreadableError: It is no sound; with `check` as `decode_audio`.
+    Args:
+        sound: `(num_frames,)` or `(num_frames, num_channels)`.
+        rate: Its samples a second.
+        target: Those to have.
     """
-    encoding = encoding_by_magic(content, _MAGIC, "sound")
-    if check:
-        decode_audio(content)
-    return encoding
+    if rate == target or not len(sound):
+        return sound
+    from scipy.signal import resample_poly
+
+    divisor = math.gcd(rate, target)
+    up, down = target // divisor, rate // divisor
+    out = resample_poly(sound, up, down, axis=0, window=_filter(max(up, down)))
+    return np.asarray(out, dtype=np.float32)
+
+
+@lru_cache(maxsize=8)
+def _filter(factor: int) -> NDArray[np.float32]:
+    """Weights that pass one `factor`-th of the frequencies, `(2 * _ZEROS * factor + 1,)`."""
+    from scipy.signal import firwin
+
+    taps = firwin(2 * _ZEROS * factor + 1, 1 / factor, window=("kaiser", _BETA))
+    return np.asarray(taps, dtype=np.float32)

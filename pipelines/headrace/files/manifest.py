@@ -14,13 +14,6 @@ from headrace.record import Record
 FORMAT_VERSION = 2
 """Version of the dataset format that this release writes; it reads this one and older ones."""
 
-Encoding = Literal[
-    "raw", "text", "json", "npy",
-    "png", "jpeg", "bmp", "webp", "gif", "tiff", "image",
-    "wav", "flac", "audio",
-]  # fmt: skip
-"""How the bytes of a ragged field are to be read; `image` and `audio`: the first bytes tell."""
-
 Codec = Literal["none", "lz4", "zstd", "blosc"]
 """HDF5 filter of a compressed fixed field, as in hdf5plugin."""
 
@@ -36,8 +29,9 @@ class FieldInfo(Record):
     """Shape of one sample for fixed fields; empty for scalars and for ragged fields."""
     layout: Literal["fixed", "ragged"]
     """`fixed`: one dataset `(num_samples, *shape)`; `ragged`: `data` and `offsets`."""
-    encoding: Encoding = "raw"
-    """How the bytes of a ragged field are to be read; `raw`: elements of `dtype`."""
+    encoding: str = "raw"
+    """How the bytes of a ragged field are to be read, as a kind of field knows it, such as `png`;
+    `raw`: elements of `dtype`; `image` and `audio`: the first bytes tell."""
     ndim: int | None = None
     """Axes of each sample of a ragged field of arrays, whose shapes are stored; else null."""
     sample_rate: int | None = None

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple, cast
 
 import fsspec
 import xxhash
@@ -18,17 +19,38 @@ from headrace.errors import (
     DataError,
     HeadraceError,
     StoreAccessError,
-    StoreChangedError,
     StoreError,
     StoreMissingError,
     without_secrets,
 )
-from headrace.objects.protocol import StoredFile, Tick, checked_path, in_order
+from headrace.objects.protocol import (
+    ByteRange,
+    Check,
+    Item,
+    StoredFile,
+    Tick,
+    as_listed,
+    changed,
+    checked_path,
+    gone,
+    in_order,
+)
 from headrace.recipe.site import StoreOptions
 
 PIECE_BYTES = 8 * 2**20
 _PIECES_AHEAD = 12  # with the pieces' size, the memory that one download takes: 96 MiB
 _LOOK_S = 1.0
+
+_GROUP_FILES = 256
+_GROUP_RANGES = 16
+_GROUP_BYTES = 32 * 2**20
+_JOINT_BYTES = 4 * 2**20
+_GAP_BYTES = 64 * 2**10
+READ_AHEAD_BYTES = 4 * 2**20
+"""Bytes that are read at once of a file that is open."""
+
+Joint = tuple[ByteRange, list[ByteRange]]
+"""A range that covers neighbours, and these."""
 
 _VERSIONS = ("ETag", "etag", "e_tag", "generation", "blob_id", "last_modified", "mtime", "created")
 """What file systems call that which changes with the content, the best first."""
@@ -88,6 +110,8 @@ class Sent(fsspec.Callback):  # type: ignore[misc]
 class FsspecStore:
     """A prefix of an object store; what comes after the bucket in its URL is taken literally."""
 
+    folder: Path | None = None
+
     def __init__(self, url: str, options: StoreOptions) -> None:
         self._url = url.rstrip("/")
         self._scheme, _, self._root = self._url.partition("://")
@@ -97,7 +121,12 @@ class FsspecStore:
     def url(self) -> str:
         return self._url
 
-    def list_files(self, check: Callable[[], None] | None = None) -> Iterator[StoredFile]:
+    def list_names(self, check: Check | None = None) -> Iterator[str]:
+        return (file.path for file in self.list_files(check))
+
+    def list_files(
+        self, check: Check | None = None, wanted: Callable[[str], object] = bool
+    ) -> Iterator[StoredFile]:
         skipped = len(self._root) + 1
         pages = self._pages()
         while True:
@@ -109,7 +138,7 @@ class FsspecStore:
                 return
             for about in page:
                 path = about["name"].lstrip("/")[skipped:]
-                if path and not path.endswith("/") and not _hidden(path):
+                if path and path[-1] != "/" and not _hidden(path) and wanted(path):
                     yield _stored(path, about)
 
     def stat(self, path: str) -> StoredFile | None:
@@ -126,17 +155,31 @@ class FsspecStore:
             return b""
         return self._get(path, start, end).content
 
-    def read_many(
-        self, paths: Sequence[str], versions: Sequence[str] | None = None
-    ) -> list[bytes | DataError]:
-        wanted = list(zip(paths, versions or [""] * len(paths), strict=True))
-        step = self._options.connections  # each takes every step-th file: less to hand about
-        groups = [wanted[start::step] for start in range(min(step, len(wanted)))]
-        found: list[bytes | DataError] = [b""] * len(wanted)
-        parts = in_order(self._connection().pool, self._read_some, groups, step + 1)
-        for start, part in enumerate(parts):
-            found[start::step] = part
-        return found
+    def read_files(self, files: Sequence[StoredFile]) -> Iterator[bytes | DataError]:
+        groups = grouped(files, lambda file: file.num_bytes, _GROUP_FILES)
+        with ThreadPoolExecutor(1) as one_ahead:
+            for contents in in_order(one_ahead, self._read_group, groups, 2):
+                yield from contents
+
+    def read_ranges(self, ranges: Sequence[ByteRange]) -> Iterator[bytes]:
+        for path, version in dict.fromkeys((each.path, each.version) for each in ranges):
+            as_listed(self, path, version)
+        groups = grouped(joints(ranges), lambda joint: joint[0].num_bytes, _GROUP_RANGES)
+        with ThreadPoolExecutor(_GROUP_RANGES) as pool, ThreadPoolExecutor(1) as one_ahead:
+
+            def read(group: Sequence[Joint]) -> list[tuple[Joint, bytes]]:
+                contents = pool.map(self._range, [joint for joint, _ in group])
+                return list(zip(group, contents, strict=True))
+
+            for found in in_order(one_ahead, read, groups, 2):
+                for (joint, members), content in found:
+                    for each in members:
+                        start = each.start - joint.start
+                        yield content[start : start + each.num_bytes]
+
+    def open(self, path: str, version: str) -> BinaryIO:
+        stream = _Stream(self, as_listed(self, path, version))
+        return io.BufferedReader(cast("io.RawIOBase", stream), READ_AHEAD_BYTES)
 
     def download(self, path: str, target: Path, tick: Tick | None = None) -> str:
         found = self._existing(path)
@@ -223,29 +266,44 @@ class FsspecStore:
             content, version = self._get(found.path, start, None if is_whole else end)
             unknown.extend([] if version else [found.path])
             if len(content) != end - start or version not in ("", found.version):
-                raise self._changed(found.path)
+                raise changed(self._url, found.path)
             return memoryview(content)
 
         starts = range(start, found.num_bytes, PIECE_BYTES)
         look = None if tick is None else partial(tick, 0)
         yield from in_order(self._connection().pool, read, starts, _PIECES_AHEAD, look)
         if unknown and self._existing(found.path) != found:
-            raise self._changed(found.path)
+            raise changed(self._url, found.path)
 
-    def _read_some(self, wanted: Sequence[tuple[str, str]]) -> list[bytes | DataError]:
-        return [self._read_one(*each) for each in wanted]
+    def _read_group(self, group: Sequence[StoredFile]) -> list[bytes | DataError]:
+        step = self._options.connections  # each takes every step-th file: less to hand about
+        shares = [group[start::step] for start in range(min(step, len(group)))]
+        found: list[bytes | DataError] = [b""] * len(group)
+        parts = in_order(self._connection().pool, self._read_share, shares, step + 1)
+        for start, part in enumerate(parts):
+            found[start::step] = part
+        return found
+
+    def _read_share(self, files: Sequence[StoredFile]) -> list[bytes | DataError]:
+        return [self._read_one(file.path, file.version) for file in files]
 
     def _read_one(self, path: str, version: str) -> bytes | DataError:
         try:
             content, found = self._get(path)
             if version and not found:  # read first: what is still the same was the same then
                 found = self._existing(path).version
-        except StoreMissingError as error:
-            return error
-        return content if version in ("", found) else self._changed(path)
+        except StoreMissingError:
+            return gone(self._url, path)
+        return content if version in ("", found) else changed(self._url, path)
 
-    def _changed(self, path: str) -> StoreChangedError:
-        return StoreChangedError(f"{self._url}/{path} has changed since it was listed")
+    def _range(self, wanted: ByteRange) -> bytes:
+        try:
+            content = self.read(wanted.path, wanted.start, wanted.start + wanted.num_bytes)
+        except StoreMissingError:
+            raise gone(self._url, wanted.path) from None
+        if len(content) != wanted.num_bytes:
+            raise changed(self._url, wanted.path)
+        return content
 
     def _files(self) -> Any:
         return self._connection().files
@@ -290,3 +348,69 @@ def _stored(path: str, about: Mapping[str, Any]) -> StoredFile:
 
 def _hidden(path: str) -> bool:
     return path.startswith(".") or "/." in path
+
+
+class _Stream(io.RawIOBase):
+    """A file of a store as a stream with a position."""
+
+    def __init__(self, store: FsspecStore, file: StoredFile) -> None:
+        self._store = store
+        self._file = file
+        self._at = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._file.num_bytes}[whence]
+        self._at = base + offset
+        return self._at
+
+    def tell(self) -> int:
+        return self._at
+
+    def readinto(self, buffer: bytearray) -> int:  # type: ignore[override]
+        end = min(self._at + len(buffer), self._file.num_bytes)
+        if end <= self._at:
+            return 0
+        content = self._store.read(self._file.path, self._at, end)
+        buffer[: len(content)] = content
+        self._at += len(content)
+        return len(content)
+
+
+def joints(ranges: Sequence[ByteRange]) -> Iterator[Joint]:
+    """Ranges that cover the given ones in their order; neighbours share one, up to 4 MiB."""
+    members: list[ByteRange] = []
+    start = end = 0
+    for each in ranges:
+        same = bool(members) and members[0][:2] == each[:2]
+        near = 0 <= each.start - end <= _GAP_BYTES
+        if not (same and near and each.start + each.num_bytes - start <= _JOINT_BYTES):
+            if members:
+                yield ByteRange(*members[0][:2], start, end - start), members
+            members, start = [], each.start
+        members.append(each)
+        end = each.start + each.num_bytes
+    if members:
+        yield ByteRange(*members[0][:2], start, end - start), members
+
+
+def grouped(
+    items: Iterable[Item], num_bytes: Callable[[Item], int], most: int
+) -> Iterator[list[Item]]:
+    """Consecutive items to read at once: `most`, or 32 MiB, or one that is larger."""
+    group: list[Item] = []
+    total = 0
+    for item in items:
+        size = num_bytes(item)
+        if group and (len(group) == most or total + size > _GROUP_BYTES):
+            yield group
+            group, total = [], 0
+        group.append(item)
+        total += size
+    if group:
+        yield group

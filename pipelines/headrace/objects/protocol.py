@@ -1,4 +1,4 @@
-"""What every place of files offers: the protocol behind folders and object stores."""
+"""What folders and object stores offer: one protocol, for sources as for datasets."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future, wait
 from pathlib import Path, PurePosixPath
-from typing import NamedTuple, Protocol, TypeVar
+from typing import BinaryIO, NamedTuple, Protocol, TypeVar
 
-from headrace.errors import DataError
+from headrace.errors import DataError, StoreChangedError, StoreMissingError
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -16,6 +16,8 @@ Result = TypeVar("Result")
 Tick = Callable[[int], None]
 """Called with the bytes moved since the last call; may raise to stop."""
 
+Check = Callable[[], None]
+"""Called often; may raise to stop."""
 
 _LOOK_S = 1.0
 
@@ -29,6 +31,15 @@ class StoredFile(NamedTuple):
     """Size."""
     version: str
     """Changes with the content: time of change in nanoseconds as text, the ETag or its like."""
+
+
+class ByteRange(NamedTuple):
+    """Consecutive bytes of a file that must still have its version."""
+
+    path: str
+    version: str
+    start: int
+    num_bytes: int
 
 
 class Store(Protocol):
@@ -46,10 +57,20 @@ class Store(Protocol):
     def url(self) -> str:
         """`s3://bucket/prefix` or an absolute path, without a slash at the end."""
 
-    def list_files(self, check: Callable[[], None] | None = None) -> Iterator[StoredFile]:
-        """All files below the URL, in any order; `check` is called for every folder or page.
+    @property
+    def folder(self) -> Path | None:
+        """The local folder; None for an object store."""
+
+    def list_names(self, check: Check | None = None) -> Iterator[str]:
+        """Paths of all files below the URL, in any order; `check` as in `list_files`."""
+
+    def list_files(
+        self, check: Check | None = None, wanted: Callable[[str], object] = bool
+    ) -> Iterator[StoredFile]:
+        """The files below the URL whose paths are `wanted`, in any order.
 
         Names with a part that begins with a dot are left out; links to folders are not followed.
+        `check` is called for every page, or some files of a folder.
         """
 
     def stat(self, path: str) -> StoredFile | None:
@@ -62,14 +83,26 @@ class Store(Protocol):
             StoreMissingError: There is no such file.
         """
 
-    def read_many(
-        self, paths: Sequence[str], versions: Sequence[str] | None = None
-    ) -> list[bytes | DataError]:
-        """Read whole small files, many at once; the caller bounds their number and bytes.
+    def read_files(self, files: Sequence[StoredFile]) -> Iterator[bytes | DataError]:
+        """Contents of whole files, in order; the next are read while one is worked on.
+
+        At most 64 MiB are held, or two files.
 
         Returns:
-            In the order of `paths`: the content, a `StoreMissingError`, or a `StoreChangedError`
-            for a file whose version is not that in `versions`.
+            Of each file its content, a `StoreMissingError`, a `StoreChangedError` for one that has
+            not its version (an empty one is not compared), or an `UnreadableError` for a local one
+            that may not be read.
+        """
+
+    def read_ranges(self, ranges: Sequence[ByteRange]) -> Iterator[bytes]:
+        """Bytes of parts of files, in order; neighbours are read at once. Errors as `open`."""
+
+    def open(self, path: str, version: str) -> BinaryIO:
+        """A file to read and seek in.
+
+        Raises:
+            StoreMissingError: It is gone.
+            StoreChangedError: It has another version.
         """
 
     def download(self, path: str, target: Path, tick: Tick | None = None) -> str:
@@ -111,6 +144,26 @@ def checked_path(url: str, path: str) -> str:
             "Paths are relative, with '/' between their parts and without '..'.",
         )
     return path
+
+
+def gone(url: str, path: str) -> StoreMissingError:
+    """The error for a listed file that is not there any more."""
+    return StoreMissingError(f"{url}/{path} is gone")
+
+
+def changed(url: str, path: str) -> StoreChangedError:
+    """The error for a file that has not the version that was listed."""
+    return StoreChangedError(f"{url}/{path} was written to")
+
+
+def as_listed(store: Store, path: str, version: str) -> StoredFile:
+    """A file that has its version still; errors as `Store.open`."""
+    found = store.stat(path)
+    if found is None:
+        raise gone(store.url, path)
+    if found.version != version:
+        raise changed(store.url, path)
+    return found
 
 
 def in_order(

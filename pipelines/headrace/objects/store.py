@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import itertools
 import os
+import resource
 import shutil
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,8 +16,8 @@ from urllib.parse import unquote, urlsplit
 
 from headrace.errors import (
     DataError,
-    StoreChangedError,
     StoreMissingError,
+    UnreadableError,
     UserError,
     without_secrets,
 )
@@ -23,7 +25,17 @@ from headrace.files.atomic import AS_USUAL, fsync_folder, replacing, write_bytes
 from headrace.files.checksums import copy_verified
 from headrace.files.manifest import Manifest
 from headrace.files.manifest_file import FILE_NAME, no_dataset, parse_manifest
-from headrace.objects.protocol import Store, StoredFile, Tick, checked_path
+from headrace.objects.protocol import (
+    ByteRange,
+    Check,
+    Store,
+    StoredFile,
+    Tick,
+    changed,
+    checked_path,
+    gone,
+    in_order,
+)
 from headrace.recipe.site import StoreOptions
 
 _PACKAGES = {
@@ -35,6 +47,13 @@ _PACKAGES = {
     "memory": "fsspec",
 }
 """Schemes of object stores, and what opens each."""
+_MAX_OPEN = 64
+_PART_FILES = 256  # files that are listed and statted together
+_NUM_THREADS = 8
+_MAX_WAITING = 128  # parts that wait for their stats
+_WAITS = 0.25  # share of stats that had to wait, from which on threads pay
+
+_Entries = list[tuple[str, "os.DirEntry[str]"]]
 _EXTRAS = {"gcsfs": "gs", "adlfs": "az", "huggingface_hub": "hf"}
 
 
@@ -43,38 +62,40 @@ class LocalStore:
 
     Args:
         folder: Its path; `~` stands for the user's home.
+        on_link: Called with the folder and a path in it for each link to a folder, each link that
+            is listed, and each file that is asked for by `stat`; may raise to refuse it. Then a
+            folder that vanishes while it is listed is an error, too.
     """
 
-    def __init__(self, folder: str) -> None:
-        self._folder = Path(folder).expanduser().absolute()
+    def __init__(self, folder: str, on_link: Callable[[Path, str], None] | None = None) -> None:
+        self.folder = Path(folder).expanduser().absolute()
+        self._on_link = on_link
 
     @property
     def url(self) -> str:
-        return str(self._folder)
+        return str(self.folder)
 
-    def list_files(self, check: Callable[[], None] | None = None) -> Iterator[StoredFile]:
-        waiting = [""]
-        while waiting:
-            prefix = waiting.pop()
-            if check is not None:
-                check()
-            try:
-                entries = os.scandir(self._folder / prefix)
-            except FileNotFoundError:  # no folder, no files, as with an S3 prefix
-                continue
-            with entries:
-                for entry in entries:
-                    if entry.name.startswith("."):
-                        continue
-                    if entry.is_dir(follow_symlinks=False):
-                        waiting.append(f"{prefix}{entry.name}/")
-                    elif entry.is_file():
-                        yield _stored(prefix + entry.name, entry.stat())
+    def list_names(self, check: Check | None = None) -> Iterator[str]:
+        for prefix, entries in self._scanned(check):
+            yield from (prefix + entry.name for entry in entries)
+
+    def list_files(
+        self, check: Check | None = None, wanted: Callable[[str], object] = bool
+    ) -> Iterator[StoredFile]:
+        groups = (
+            [found for entry in entries if wanted((found := (prefix + entry.name, entry))[0])]
+            for prefix, entries in self._scanned(check)
+        )
+        return _statted(map(self._without_bad_links, groups))
 
     def stat(self, path: str) -> StoredFile | None:
         file = self._path(path)
         try:
-            return _stored(path, file.stat()) if file.is_file() else None
+            if not file.is_file():
+                return None
+            if self._on_link is not None:
+                self._on_link(self.folder, path)
+            return _stored(path, file.stat())
         except (FileNotFoundError, NotADirectoryError):
             return None
 
@@ -83,11 +104,51 @@ class LocalStore:
             file.seek(start)
             return file.read(-1 if end is None else max(end - start, 0))
 
-    def read_many(
-        self, paths: Sequence[str], versions: Sequence[str] | None = None
-    ) -> list[bytes | DataError]:
-        wanted = versions or [""] * len(paths)
-        return [self._read_one(path, version) for path, version in zip(paths, wanted, strict=True)]
+    def read_files(self, files: Sequence[StoredFile]) -> Iterator[bytes | DataError]:
+        prefix, fstat, read = f"{self.folder}/", os.fstat, os.read
+        for path, _, version in files:
+            try:
+                handle = os.open(prefix + path, os.O_RDONLY | os.O_CLOEXEC)
+            except PermissionError as error:
+                yield UnreadableError(f"it may not be read: {error.strerror}")
+                continue
+            except (FileNotFoundError, NotADirectoryError):
+                yield gone(self.url, path)
+                continue
+            try:
+                status = fstat(handle)
+                content = read(handle, status.st_size)
+                if (done := len(content)) != status.st_size:
+                    content += self._range(handle, path, done, status.st_size - done)
+            finally:
+                os.close(handle)
+            is_same = not version or str(status.st_mtime_ns) == version
+            yield content if is_same else changed(self.url, path)
+
+    def read_ranges(self, ranges: Sequence[ByteRange]) -> Iterator[bytes]:
+        opened: dict[str, BinaryIO] = {}
+        try:
+            for path, version, start, num_bytes in ranges:
+                if path not in opened:
+                    if len(opened) == _MAX_OPEN:
+                        opened.pop(next(iter(opened))).close()
+                    opened[path] = self.open(path, version)
+                yield self._range(opened[path].fileno(), path, start, num_bytes)
+        finally:
+            for file in opened.values():
+                file.close()
+
+    def open(self, path: str, version: str) -> BinaryIO:
+        try:
+            file = open(self._path(path), "rb")  # noqa: SIM115 the caller closes it
+        except FileNotFoundError:
+            raise gone(self.url, path) from None
+        except PermissionError as error:
+            raise DataError(f"{self.url}/{path} may not be read", "Allow it.") from error
+        if str(os.fstat(file.fileno()).st_mtime_ns) != version:
+            file.close()
+            raise changed(self.url, path)
+        return file
 
     def download(self, path: str, target: Path, tick: Tick | None = None) -> str:
         source = self._path(path)
@@ -110,22 +171,76 @@ class LocalStore:
         file = self._path(path)
         file.unlink(missing_ok=True)
         with suppress(OSError):  # it is not empty
-            for folder in itertools.takewhile(self._folder.__ne__, file.parents):
+            for folder in itertools.takewhile(self.folder.__ne__, file.parents):
                 folder.rmdir()
 
     def _path(self, path: str) -> Path:
-        return self._folder / checked_path(self.url, path)
+        return self.folder / checked_path(self.url, path)
 
-    def _read_one(self, path: str, version: str) -> bytes | DataError:
-        try:
-            with _open(self._path(path)) as file:
-                content = file.read()
-                found = _stored(path, os.fstat(file.fileno())).version
-        except StoreMissingError as error:
-            return error
-        if version and found != version:
-            return StoreChangedError(f"{self.url}/{path} has changed since it was listed")
+    def _scanned(self, check: Check | None) -> Iterator[tuple[str, list[os.DirEntry[str]]]]:
+        """All files, some of a folder at a time: the folder and their entries."""
+        waiting = [""]
+        while waiting:
+            prefix = waiting.pop()
+            try:
+                entries = os.scandir(f"{self.folder}/{prefix}")
+            except FileNotFoundError:  # no folder, no files, as with an S3 prefix
+                if prefix and self._on_link is not None:
+                    raise
+                continue
+            with entries:
+                while some := list(itertools.islice(entries, _PART_FILES)):
+                    if check is not None:
+                        check()
+                    yield prefix, [entry for entry in some if self._is_file(prefix, entry, waiting)]
+
+    def _is_file(self, prefix: str, entry: os.DirEntry[str], waiting: list[str]) -> bool:
+        """Whether an entry may be a file; a folder is put with those that wait."""
+        if entry.name[0] == ".":
+            return False
+        if not entry.is_dir():
+            return True
+        if not entry.is_symlink():
+            waiting.append(f"{prefix}{entry.name}/")
+        elif self._on_link is not None:
+            self._on_link(self.folder, prefix + entry.name)
+        return False
+
+    def _without_bad_links(self, group: _Entries) -> _Entries:
+        for path, entry in group:
+            if self._on_link is not None and entry.is_symlink():
+                self._on_link(self.folder, path)
+        return [(path, entry) for path, entry in group if entry.is_file()]
+
+    def _range(self, handle: int, path: str, start: int, num_bytes: int) -> bytes:
+        content = b""
+        while (missing := num_bytes - len(content)) > 0:
+            more = os.pread(handle, missing, start + len(content))
+            if not more:  # it was cut
+                raise changed(self.url, path)
+            content += more
         return content
+
+
+def _statted(groups: Iterator[_Entries]) -> Iterator[StoredFile]:
+    """Files with their stats, in order; taken by threads once each waits for a server."""
+    for group in groups:
+        before = _num_waits()
+        yield from _stats(group)
+        if _num_waits() - before > _WAITS * len(group):
+            break
+    with ThreadPoolExecutor(_NUM_THREADS) as pool:
+        for files in in_order(pool, _stats, groups, _MAX_WAITING):
+            yield from files
+
+
+def _stats(group: _Entries) -> list[StoredFile]:
+    return [_stored(path, entry.stat()) for path, entry in group]
+
+
+def _num_waits() -> int:
+    """How often this thread has waited for a server, a disk or another thread."""
+    return resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
 
 
 def is_remote(url: str) -> bool:

@@ -2,28 +2,18 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
 
 from headrace.errors import DataError, UnreadableError
-from headrace.fields.audio import audio_encoding, decode_audio
-from headrace.fields.image import decode_image, image_encoding
+from headrace.fields.field_kind import Value
 from headrace.files.manifest import Quarantined
 from headrace.packing.fields import FieldRule, first_rules, settled
-from headrace.packing.samples import (
-    SampleRef,
-    Source,
-    Unreadable,
-    Value,
-    Values,
-)
+from headrace.packing.samples import SampleRef, Source, Unreadable, Values
 from headrace.recipe.dataset import PackSpec
 from headrace.shards.placing import Buffer
 
@@ -31,8 +21,6 @@ NUM_TRIED = 100
 """Samples of which one must be readable, so that shapes and dtypes are known."""
 
 _NUM_SHOWN = 5
-_ZEROS = 32  # zero crossings of the filter that resamples sound, on either side
-_BETA = 8.0  # of its Kaiser window: what does not fit is 80 dB down
 
 
 @dataclass
@@ -55,28 +43,38 @@ class Converter:
 
     def __init__(self, rule: FieldRule) -> None:
         self.rule = rule
-        self.to_array: Callable[[Value], NDArray[Any]] | None = None
         self._dtype = np.dtype(rule.info.dtype)
-        if rule.decode:
-            decoders = {"image": self._image, "audio": self._audio, "array": self._array}
-            self.to_array = decoders[rule.kind]
 
     def add(self, path: str, value: Value, column: FieldColumn) -> None:
         """Convert one value.
 
         Raises:
             UnreadableError: It is damaged; the column is as before.
-            DataError: It has another shape or dtype than the example.
+            DataError: It has another shape, dtype or rate than the example.
         """
-        if self.to_array is None:
-            column.items.append(self._kept(value, column))
+        rule = self.rule
+        if not rule.decode:
+            content, encoding = rule.kind.encode(value, rule.info.dtype, check=rule.check)
+            column.items.append(content)
+            column.encodings |= {encoding} - {""}
             return
-        array = self.to_array(value)
-        if self.rule.example and not self.fits(array):
+        array, rate = self.decoded(value)
+        kept_rate = rule.info.sample_rate
+        if kept_rate is not None and rate is not None and rate != kept_rate:
+            raise DataError(
+                f"A sound has {rate:,} samples a second, '{rule.example}' has {kept_rate:,}",
+                f"Set pack.fields.{rule.info.name}.sample_rate.",
+            )
+        if rule.example and not self.fits(array):
             raise self._misfit(path, array)
         column.items.append(_as_buffer(array))
-        if self.rule.info.ndim is not None:
+        if rule.info.ndim is not None:
             column.shapes.append(array.shape)
+
+    def decoded(self, value: Value) -> tuple[NDArray[Any], int | None]:
+        """The array that a value is kept as, and its samples a second where it has such."""
+        array, rate = self.rule.kind.to_array(value, self.rule.options)
+        return _as_dtype(array, self.rule.options.dtype), rate
 
     def fits(self, array: NDArray[Any]) -> bool:
         """Whether an array has the shape and dtype of the example."""
@@ -85,41 +83,6 @@ class Converter:
         return array.dtype == self._dtype and (
             array.ndim == info.ndim if ragged else array.shape == info.shape
         )
-
-    def _kept(self, value: Value, column: FieldColumn) -> Buffer:
-        kind = self.rule.kind
-        if kind == "text":
-            return str(value).encode()
-        if kind == "value":
-            return _scalar(value, self.rule.info.dtype)
-        content = cast("bytes", value)
-        if kind in ("image", "audio"):
-            encoding_of = image_encoding if kind == "image" else audio_encoding
-            column.encodings.add(encoding_of(content, check=self.rule.check))
-        return content
-
-    def _image(self, value: Value) -> NDArray[Any]:
-        rule = self.rule
-        pixels = _with_channels(decode_image(cast("bytes", value)), rule.options.channels)
-        if rule.resize is not None and pixels.shape[:2] != rule.resize:
-            height, width = rule.resize
-            resampling = Image.Resampling[rule.options.filter.upper()]
-            pixels = np.asarray(Image.fromarray(pixels).resize((width, height), resampling))
-        return _as_dtype(pixels, rule.options.dtype)
-
-    def _audio(self, value: Value) -> NDArray[Any]:
-        rule = self.rule
-        sound, rate = decode_audio(cast("bytes", value))
-        target, kept = rule.options.sample_rate, rule.info.sample_rate
-        if target is None and kept is not None and rate != kept:
-            raise DataError(
-                f"A sound has {rate:,} samples a second, '{rule.example}' has {kept:,}",
-                f"Set pack.fields.{rule.info.name}.sample_rate.",
-            )
-        return _as_dtype(resampled(sound, rate, target or rate), rule.options.dtype)
-
-    def _array(self, value: Value) -> NDArray[Any]:
-        return _as_dtype(np.asarray(value), self.rule.options.dtype)
 
     def _misfit(self, path: str, array: NDArray[Any]) -> DataError:
         info = self.rule.info
@@ -132,27 +95,14 @@ class Converter:
 
     def _way_out(self, array: NDArray[Any]) -> str:
         info = self.rule.info
-        name = info.name
-        if self.rule.kind == "image":
-            if array.ndim != (info.ndim or len(info.shape)):
-                return (
-                    f"Some images are grey and some are not: set pack.fields.{name}.channels to 1 "
-                    f"or 3, or pack.fields.{name}.keep to 'encoded'."
-                )
-            return (
-                f"Make all of equal size, set pack.fields.{name}.resize or "
-                f"pack.fields.{name}.mixed, or set pack.fields.{name}.keep to 'encoded'."
-            )
         if array.dtype.name != info.dtype:
-            return f"Make all of equal dtype, or set pack.fields.{name}.dtype."
-        if self.rule.kind == "audio":
-            return (
-                "Some sounds have one channel and some several: make all of equally many, or set "
-                f"pack.fields.{name}.keep to 'encoded'."
-            )
+            return f"Make all of equal dtype, or set pack.fields.{info.name}.dtype."
+        other_axes = array.ndim != (info.ndim or len(info.shape))
+        if way := self.rule.kind.way_out(info.name, other_axes=other_axes):
+            return way
         if info.layout == "ragged":
             return "Make all of equally many axes."
-        return f"Make all of equal shape, or set pack.fields.{name}.mixed to 'ragged'."
+        return f"Make all of equal shape, or set pack.fields.{info.name}.mixed to 'ragged'."
 
 
 def field_rules(
@@ -191,40 +141,11 @@ def _settled(rule: FieldRule, ref: SampleRef, values: Values) -> FieldRule:
     value = values[rule.info.name]
     converter, column = Converter(rule), FieldColumn()
     converter.add(ref.path, value, column)
-    if converter.to_array is None:
+    if not rule.decode:
         return settled(rule, None, ref.path, len(column.items[0]), None)
     num_bytes = len(value) if isinstance(value, bytes) else int(getattr(value, "nbytes", 0))
-    rate = None
-    if rule.kind == "audio":
-        rate = rule.options.sample_rate or decode_audio(cast("bytes", value))[1]
-    return settled(rule, converter.to_array(value), ref.path, num_bytes, rate)
-
-
-def resampled(sound: NDArray[np.float32], rate: int, target: int) -> NDArray[np.float32]:
-    """Sound with so many samples a second, by a polyphase filter.
-
-    Args:
-        sound: `(num_frames,)` or `(num_frames, num_channels)`.
-        rate: Its samples a second.
-        target: Those to have.
-    """
-    if rate == target or not len(sound):
-        return sound
-    from scipy.signal import resample_poly
-
-    divisor = math.gcd(rate, target)
-    up, down = target // divisor, rate // divisor
-    out = resample_poly(sound, up, down, axis=0, window=_filter(max(up, down)))
-    return np.asarray(out, dtype=np.float32)
-
-
-@lru_cache(maxsize=8)
-def _filter(factor: int) -> NDArray[np.float32]:
-    """Weights that pass one `factor`-th of the frequencies, `(2 * _ZEROS * factor + 1,)`."""
-    from scipy.signal import firwin
-
-    taps = firwin(2 * _ZEROS * factor + 1, 1 / factor, window=("kaiser", _BETA))
-    return np.asarray(taps, dtype=np.float32)
+    array, rate = converter.decoded(value)
+    return settled(rule, array, ref.path, num_bytes, rate)
 
 
 def _as_buffer(array: NDArray[Any]) -> Buffer:
@@ -247,18 +168,3 @@ def _as_dtype(array: NDArray[Any], dtype: str | None) -> NDArray[Any]:
         if not (np.isfinite(low) and np.isfinite(high)) or low < limits.min or high > limits.max:
             raise UnreadableError(f"values from {low} to {high} do not fit {dtype}")
     return array.astype(target)
-
-
-def _with_channels(pixels: NDArray[np.uint8], channels: int | None) -> NDArray[np.uint8]:
-    if channels == 1 and pixels.ndim == 3:
-        return np.asarray(Image.fromarray(pixels).convert("L"))
-    if channels == 3 and pixels.ndim == 2:
-        return np.repeat(pixels[:, :, None], 3, axis=2)
-    return pixels
-
-
-def _scalar(value: Value, dtype: str) -> bytes:
-    try:
-        return np.asarray(value, dtype=np.dtype(dtype).newbyteorder("<")).tobytes()
-    except (ValueError, TypeError, OverflowError) as error:
-        raise UnreadableError(f"{value!r} does not fit {dtype}: {error}") from error

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -11,26 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import RecipeError, nearest
-from headrace.fields.kinds import FieldKind
+from headrace.fields.field_kind import Kind, kind_named, kinds_with, options_of_kinds
 from headrace.files.manifest import FieldInfo
 from headrace.packing.samples import SourceField
 from headrace.recipe.dataset import PackField, PackSpec
 
-_ENCODED_KINDS = ("image", "audio")
-_DECODED_KINDS = (*_ENCODED_KINDS, "array")
 _CHUNK_BYTES = 4 * 2**10
 _MAX_CHUNK_BYTES = 16 * 2**20
-
-_OPTION_KINDS: Mapping[str, tuple[str, ...]] = {
-    "keep": _ENCODED_KINDS,
-    "resize": ("image",),
-    "channels": ("image",),
-    "sample_rate": ("audio",),
-    "dtype": _DECODED_KINDS,
-    "mixed": _DECODED_KINDS,
-    "codec": (*_DECODED_KINDS, "value"),
-    "chunk_samples": _DECODED_KINDS,
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,13 +26,11 @@ class FieldRule:
 
     info: FieldInfo
     """The field in the shards; dtype and shape from the example."""
-    kind: FieldKind
+    kind: Kind
     decode: bool = False
     check: bool = False
     """Whether values that stay encoded are decoded once, to be sure that they can be."""
     options: PackField = field(default_factory=PackField)
-    resize: tuple[int, int] | None = None
-    """Height and width that images are resized to."""
     example: str = ""
     """Sample that shape and dtype were taken from."""
     example_bytes: int = 0
@@ -79,7 +64,7 @@ def settled(
     """The rule with shape and dtype taken from an example."""
     if example is None:
         return replace(rule, example=path, example_bytes=num_bytes)
-    mixed = rule.options.mixed or ("ragged" if rule.kind == "audio" else "error")
+    mixed = rule.options.mixed or rule.kind.mixed
     update: dict[str, object] = {
         "dtype": example.dtype.name, "sample_rate": rate, "encoding": "raw",
     }  # fmt: skip
@@ -97,13 +82,14 @@ def settled(
             )
         chunk = chunk_samples(example.nbytes, rule.options.chunk_samples)
         update |= {"codec": rule.options.codec, "chunk_samples": chunk}
-    resize = rule.resize
-    if mixed == "resize" and resize is None:
-        resize = (int(example.shape[0]), int(example.shape[1]))
+    options = rule.options
+    if mixed == "resize" and options.resize is None:
+        height, width = example.shape[:2]
+        options = options.model_copy(update={"resize": (int(height), int(width))})
     return replace(
         rule,
         info=rule.info.model_copy(update=update),
-        resize=resize,
+        options=options,
         example=path,
         example_bytes=example.nbytes,
         growth=max(1.0, example.nbytes / num_bytes) if num_bytes else 1.0,
@@ -122,35 +108,30 @@ def chunk_samples(sample_bytes: int, wanted: int | None = None) -> int:
 def _first_rule(given: SourceField, pack: PackSpec) -> FieldRule:
     options = pack.fields.get(given.name, PackField())
     _check_options(given, options)
-    kept = options.keep
-    if kept is None and given.kind == "image":
-        kept = "decode" if pack.images == "decode" else "encoded"
-    decode = given.kind == "array" or (given.kind in _ENCODED_KINDS and kept == "decode")
-    if given.kind in _ENCODED_KINDS and not decode:
+    kind = kind_named(given.kind)
+    default = pack.images if "resize" in kind.options else kind.keep
+    decode = (options.keep or default) == "decode"
+    if "keep" in kind.options and not decode:
         _check_kept_encoded(given.name, options)
     return FieldRule(
-        info=_first_info(given),
-        kind=given.kind,
+        info=_first_info(given, kind),
+        kind=kind,
         decode=decode,
         check=pack.check == "decode",
         options=options,
-        resize=options.resize,
     )
 
 
-def _first_info(given: SourceField) -> FieldInfo:
-    if given.kind == "value":
+def _first_info(given: SourceField, kind: Kind) -> FieldInfo:
+    if given.dtype:
         return FieldInfo(name=given.name, dtype=given.dtype, layout="fixed")
-    encodings = {"text": "text", "image": "image", "audio": "audio"}
-    encoding = given.encoding or encodings.get(given.kind, "raw")
-    return FieldInfo.model_validate(
-        {"name": given.name, "dtype": "uint8", "layout": "ragged", "encoding": encoding}
-    )
+    encoding = given.encoding or kind.encodings[0]
+    return FieldInfo(name=given.name, dtype="uint8", layout="ragged", encoding=encoding)
 
 
 def _check_options(given: SourceField, options: PackField) -> None:
-    for option in sorted(options.model_fields_set & _OPTION_KINDS.keys()):
-        kinds = _OPTION_KINDS[option]
+    for option in sorted(options.model_fields_set & options_of_kinds()):
+        kinds = kinds_with(option)
         if given.kind not in kinds and getattr(options, option) not in (None, "none"):
             raise RecipeError(
                 f"pack.fields.{given.name}.{option} is set, but '{given.name}' is of kind "
@@ -162,7 +143,7 @@ def _check_options(given: SourceField, options: PackField) -> None:
             f"pack.fields.{given.name}.chunk_samples is set, but its codec is 'none'",
             "Set a codec, or leave chunk_samples out: fields without a codec have no chunks.",
         )
-    if options.mixed == "resize" and given.kind != "image":
+    if options.mixed == "resize" and given.kind not in kinds_with("resize"):
         raise RecipeError(
             f"pack.fields.{given.name}.mixed is 'resize', but '{given.name}' is of kind "
             f"{given.kind}",
@@ -171,7 +152,7 @@ def _check_options(given: SourceField, options: PackField) -> None:
 
 
 def _check_kept_encoded(name: str, options: PackField) -> None:
-    for option in sorted(_OPTION_KINDS.keys() - {"keep"}):
+    for option in sorted(options_of_kinds() - {"keep"}):
         if getattr(options, option) not in (None, "none"):
             raise RecipeError(
                 f"pack.fields.{name}.{option} is set, but '{name}' stays encoded",

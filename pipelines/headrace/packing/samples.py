@@ -10,18 +10,13 @@ from operator import lt
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar, overload
 
 import numpy as np
-from numpy.typing import NDArray
 
-from headrace.fields.kinds import FieldKind
+from headrace.fields.field_kind import Value
 from headrace.objects.protocol import StoredFile
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Site, StoreOptions
 
 T = TypeVar("T")
-
-Value: TypeAlias = "bytes | NDArray[Any] | str | int | float"
-"""By kind: `image`, `audio` and `bytes` give the file's bytes as they are, `array` an array in C
-order and little-endian, `text` a `str`, `value` a number or boolean."""
 
 Values: TypeAlias = Mapping[str, Value]
 """The values of one sample by the name of the field; every field of the source is there."""
@@ -57,7 +52,8 @@ class SourceField:
 
     name: str
     """Name of the field; a label that is a number is called `label`."""
-    kind: FieldKind
+    kind: str
+    """Name of a kind of field."""
     dtype: str = ""
     """numpy name of the dtype of a `value`, such as `float32`; empty for other kinds."""
     encoding: str = ""
@@ -260,9 +256,3 @@ def by_path(paths: Sequence[str], sizes: Sequence[int], versions: Sequence[str])
     if all(map(lt, paths, islice(paths, 1, None))):
         return found
     return found.at(sorted(range(len(paths)), key=paths.__getitem__))
-
-
-def columns_of(files: Iterable[StoredFile]) -> Listed:
-    """Files as samples of one file each, by path."""
-    columns = list(zip(*files, strict=True)) or [(), (), ()]
-    return by_path(*columns)

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.files.checksums import HUGE_PAGE, HugePages
 from headrace.files.manifest import FieldInfo
 from headrace.shards import format as names
 from headrace.shards.placing import ArraySpec, Buffer, write_all
@@ -180,22 +179,16 @@ class Spool:
 class DirectStream:
     """Writes the bytes of an array to their place in an open, empty file, in small pieces.
 
-    A file in memory of about `file_bytes` comes to lie in huge pages. `written` is called with all
-    bytes in order.
+    `written` is called with all bytes in order.
     """
 
-    def __init__(
-        self, descriptor: int, offset: int, file_bytes: int, written: Callable[[Buffer], object]
-    ) -> None:
+    def __init__(self, descriptor: int, offset: int, written: Callable[[Buffer], object]) -> None:
         self.num_bytes = 0
         self.offset = offset
         self._descriptor = descriptor
         self._written = written
         self._waiting: list[Buffer] = []
         self._waiting_bytes = 0
-        self._pages = HugePages(descriptor)
-        first, last = offset // HUGE_PAGE * HUGE_PAGE, file_bytes // HUGE_PAGE * HUGE_PAGE
-        self._unprepared = range(first, last, HUGE_PAGE)
 
     def extend(self, items: Sequence[Buffer]) -> None:
         """Add bytes; the buffers must not change before `flush`."""
@@ -213,9 +206,6 @@ class DirectStream:
         if not self._waiting:
             return
         start = self.offset + self.num_bytes - self._waiting_bytes
-        while self._unprepared and self._unprepared[0] < start + self._waiting_bytes:
-            self._pages.prepare(self._unprepared[0])
-            self._unprepared = self._unprepared[1:]
         done = os.pwritev(self._descriptor, self._waiting, start)
         if done < self._waiting_bytes:  # cut short, as by a disk that is about to be full
             write_all(self._descriptor, b"".join(self._waiting)[done:], start + done)

@@ -25,18 +25,17 @@ DEFAULT_ROOM = 4
 
 @dataclass(frozen=True, kw_only=True)
 class ShardSource:
-    """Where shards come from that are not in the dataset's folder: one of the first three."""
+    """Where shards come from that are not in the dataset's folder: one of the first two."""
 
     folder: Path | None = None
     """A folder that every process of the node can map."""
     open: Callable[[Sequence[ShardInfo]], Downloads] | None = None
     """Opens, in each process, what fetches shards of a split for the time they are read."""
-    bring: Callable[[Path, ShardInfo], None] | None = None
-    """Waits until a shard is in the dataset's folder, which another process fills meanwhile."""
     scratch: Path | None = None
     """Folder for what is fetched; default is `stream` in the dataset's folder."""
-    room: int = DEFAULT_ROOM
-    """Shards held at once by each process, at most."""
+    room: int | None = DEFAULT_ROOM
+    """Shards held at once by each process, at most; null: there is room for all, which stay in the
+    dataset's folder."""
 
     @classmethod
     def at(
@@ -67,10 +66,8 @@ class ShardPlaces:
         self.shards = shards
         self.source = source
         self._moved = moved
-        missing = frozenset(self._find_far())
-        comes = source is not None and source.bring is not None
-        self.far = frozenset() if comes else missing
-        self._coming = set(missing - self.far)
+        self.far = frozenset(self._find_far())
+        """Numbers of the shards that are not where they are mapped."""
         self._scratch: ShardScratch | None = None
         self._pid = 0
         self._opening = threading.Lock()
@@ -87,7 +84,12 @@ class ShardPlaces:
     @property
     def is_whole(self) -> bool:
         """Whether all shards are where they are mapped, so that none needs to be held."""
-        return not self.far and not self._coming
+        return not self.far
+
+    @property
+    def has_room_for_all(self) -> bool:
+        """Whether what is fetched stays."""
+        return self.source is not None and self.source.room is None
 
     def path(self, number: int) -> Path:
         """File of a shard that is not far; the folder of the dataset goes first."""
@@ -100,14 +102,15 @@ class ShardPlaces:
     def holding(self, numbers: Iterable[int]) -> Iterator[None]:
         """Keep shards where they can be mapped while the block runs; fetches those far away."""
         wanted = self.far.intersection(numbers)
-        for number in self._coming.intersection(numbers):
-            self._obtain(number)
         if not wanted:
             yield
             return
         with self.scratch().holding(wanted) as paths:
             for number, path in paths.items():
                 self._move(number, path)
+            if self.has_room_for_all:
+                with self._moving:
+                    self.far -= wanted
             yield
 
     def scratch(self) -> ShardScratch:
@@ -117,11 +120,6 @@ class ShardPlaces:
                 self._scratch = self._open_scratch()
                 self._pid = os.getpid()
             return self._scratch
-
-    def _obtain(self, number: int) -> None:
-        if self.source is not None and self.source.bring is not None:
-            self.source.bring(self.folder, self.shards[number])
-        self._coming.discard(number)
 
     def _open_scratch(self) -> ShardScratch:
         if self.source is None or self.source.open is None:
@@ -141,7 +139,7 @@ class ShardPlaces:
             self._moved(number, path)
 
     def _find_far(self) -> Iterator[int]:
-        if self.source is not None and (self.source.open or self.source.bring):
+        if self.source is not None and self.source.open is not None:
             for number, shard in enumerate(self.shards):
                 if not (self.folder / shard.file).exists():
                     yield number

@@ -6,6 +6,8 @@ No file stays open for a mapping.
 
 from __future__ import annotations
 
+import ctypes
+import mmap
 import os
 import weakref
 from collections.abc import Sequence
@@ -16,8 +18,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import ShardError
-from headrace.files.checksums import HUGE_PAGE, libc, map_file, reserve
 from headrace.shards.format import MEND
+
+_SLOT_BYTES = 2 * 2**20  # a huge page: files that the kernel keeps in those are mapped in them
+_MAP_FIXED = 0x10
+_MAP_NORESERVE = 0x4000
+_FAILED = ctypes.c_void_p(-1).value
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.mmap.restype = ctypes.c_void_p
+_libc.mmap.argtypes = [
+    ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long,
+]  # fmt: skip
+_libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 
 
 class Region:
@@ -30,7 +43,7 @@ class Region:
 
     def __init__(self, num_bytes: Sequence[int]) -> None:
         self._sizes = np.asarray(num_bytes, dtype=np.int64)
-        self._slots = -(-self._sizes // HUGE_PAGE) * HUGE_PAGE  # files in huge pages stay in them
+        self._slots = -(-self._sizes // _SLOT_BYTES) * _SLOT_BYTES
         self.starts: NDArray[np.int64] = np.cumsum(self._slots) - self._slots
         self._reserved = _Reserved(int(self._slots.sum()))
         self.content = self._reserved.window(0, int(self._slots.sum()), read_only=False)
@@ -55,7 +68,7 @@ class Region:
                 if found != size:
                     raise ShardError(f"The shard {path} has {found:,} bytes, not {size:,}", MEND)
                 if size:
-                    map_file(self._reserved.address + start, size, file.fileno())
+                    _map_file(self._reserved.address + start, size, file.fileno())
         except FileNotFoundError:
             raise ShardError(f"The shard {path} is missing", MEND) from None
         except OSError as error:
@@ -66,23 +79,23 @@ class Region:
         """Forget the file of a slot; no thread may be reading it."""
         if self._slots[slot]:
             address = self._reserved.address + int(self.starts[slot])
-            reserve(address, int(self._slots[slot]))
+            _reserve(address, int(self._slots[slot]))
 
 
 class _Reserved:
     """A reservation; ends with the last reference to it."""
 
     def __init__(self, num_bytes: int) -> None:
-        size = num_bytes + HUGE_PAGE
+        size = num_bytes + _SLOT_BYTES
         try:
-            start = reserve(None, size)
+            start = _reserve(None, size)
         except OSError as error:
             raise ShardError(
                 f"{size / 2**30:,.1f} GiB of address space cannot be reserved: {error}",
                 "Lift the limit of virtual memory: `ulimit -v unlimited`.",
             ) from error
-        self.address = -(-start // HUGE_PAGE) * HUGE_PAGE
-        ending = weakref.finalize(self, libc.munmap, start, size)
+        self.address = -(-start // _SLOT_BYTES) * _SLOT_BYTES
+        ending = weakref.finalize(self, _libc.munmap, start, size)
         ending.atexit = False  # a thread may still be reading
 
     def window(self, start: int, num_bytes: int, *, read_only: bool) -> NDArray[np.uint8]:
@@ -102,3 +115,24 @@ class _Window:
 
     memory: _Reserved
     __array_interface__: dict[str, object]
+
+
+def _reserve(address: int | None, num_bytes: int) -> int:
+    """Reserve address space, which holds no memory, anywhere or in place of what is there."""
+    anonymous = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
+    return _mapped(address, num_bytes, 0, anonymous | (_MAP_FIXED if address else 0), (-1, 0))
+
+
+def _map_file(address: int, num_bytes: int, file: int, start: int = 0) -> None:
+    """Map part of an open file to an address, read-only."""
+    _mapped(address, num_bytes, mmap.PROT_READ, mmap.MAP_SHARED | _MAP_FIXED, (file, start))
+
+
+def _mapped(
+    address: int | None, num_bytes: int, access: int, flags: int, place: tuple[int, int]
+) -> int:
+    found = _libc.mmap(address, num_bytes, access, flags, *place)
+    if found == _FAILED:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    return int(found)

@@ -1,8 +1,9 @@
-"""Shards that are fetched from a store when they are needed, into a folder of bounded size.
+"""Shards that are fetched from a store when they are needed, into room for some or for all.
 
 Each process has a folder of its own below the scratch, and holds a lock in it while it lives. A
 shard that another process of the node has at the moment is linked, not fetched again. Folders of
-dead processes are removed by the next one that comes.
+dead processes are removed by the next one that comes. Where there is room for all, shards move into
+the dataset's folder, once a node, and stay.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import Protocol
 
 from headrace.errors import ShardError
 from headrace.files.locks import exclusive, locked, locked_at_once
-from headrace.files.machine import require_room
+from headrace.files.machine import require_room, told_when_full
 from headrace.files.manifest import ShardInfo
 
 SCRATCH = "stream"
@@ -46,9 +47,10 @@ class _Held:
 
 
 class ShardScratch:
-    """Shards of one dataset that this process holds, for its threads; a folder of bounded size.
+    """Shards of one dataset that this process holds, for its threads.
 
-    At most `room` shards are held at once. `on_evict` is called with the number of a shard before
+    At most `room` shards are held at once; None: all of them, which then stay in the dataset's
+    folder, that of `folder`. `on_evict` is called with the number of a shard before
     its file is removed. `max_held` counts shards that were held at once, `num_fetched` those out of
     the store, `num_linked` those that another process had.
     """
@@ -58,11 +60,12 @@ class ShardScratch:
         store: Downloads,
         folder: Path,
         shards: Sequence[ShardInfo],
-        room: int,
+        room: int | None,
         on_evict: Callable[[int], None],
     ) -> None:
         self.max_held = self.num_fetched = self.num_linked = 0
-        self.room = room
+        self.room = len(shards) if room is None else room
+        self._stays_in = folder.parent if room is None else None
         self._store = store
         self._root = folder
         self._shards = shards
@@ -74,7 +77,8 @@ class ShardScratch:
         self._turn = threading.Lock()
         self._own, alive = _own_folder(folder)
         self._close = weakref.finalize(self, _remove, os.getpid(), self._own, alive)
-        largest = sorted((shard.num_bytes for shard in shards), reverse=True)[:room]
+        missing = [shard for shard in shards if not self._path(shard).exists()]
+        largest = sorted((shard.num_bytes for shard in missing), reverse=True)[: self.room]
         require_room(self._own, sum(largest))
 
     def close(self) -> None:
@@ -168,10 +172,15 @@ class ShardScratch:
         self._fill(number, held)
 
     def _reserve(self, number: int) -> _Held:
-        held = _Held(self._own / Path(self._shards[number].file).name, self._tick())
+        held = _Held(self._path(self._shards[number]), self._tick())
         self._held[number] = held
         self.max_held = max(self.max_held, len(self._held))
         return held
+
+    def _path(self, shard: ShardInfo) -> Path:
+        if self._stays_in is not None:
+            return self._stays_in / shard.file
+        return self._own / Path(shard.file).name
 
     def _fill(self, number: int, held: _Held) -> None:
         try:
@@ -190,13 +199,16 @@ class ShardScratch:
     def _obtain(self, shard: ShardInfo, path: Path) -> bool:
         """Bring a shard; gives whether it came from the store, not from another process."""
         with exclusive([self._root / f".{path.name}.lock"]):
+            if path.exists():
+                return False
             for sibling in self._root.glob(f"*/{path.name}"):
                 with suppress(OSError):  # it has just been let go
                     os.link(sibling, path)
                     return False
-            part = path.with_name(f".{path.name}.part")
+            part = self._own / f".{path.name}.part"
             try:
-                checksum = self._store.download(shard.file, part)
+                with told_when_full(self._own, shard.num_bytes):
+                    checksum = self._store.download(shard.file, part)
                 if checksum != shard.xxh3_128:
                     raise ShardError(
                         f"Shard {shard.file} came with checksum {checksum}, the manifest says "

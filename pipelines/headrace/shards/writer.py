@@ -112,9 +112,7 @@ class ShardBuilder:
         if offset is not None:
             self._expected = skeleton
             self._hash.update(skeleton.head)
-            self._arrays.direct = DirectStream(
-                self._file, offset, skeleton.num_bytes, self._hash.update
-            )
+            self._arrays.direct = DirectStream(self._file, offset, self._hash.update)
 
     def _write_plain(self) -> WrittenShard:
         arrays, skeleton = self._arrays, self._expected

@@ -1,4 +1,4 @@
-"""Shards brought to a folder by several threads, verified on the way; also while it is read."""
+"""Shards brought to a folder by several threads, verified on the way."""
 
 from __future__ import annotations
 
@@ -7,45 +7,20 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, replace
-from functools import partial
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from headrace.errors import ShardError, StepCancelledError, StoreMissingError
-from headrace.files.locks import exclusive_while
-from headrace.files.machine import told_when_full
 from headrace.files.manifest import ShardInfo
-from headrace.objects.protocol import Store
-from headrace.objects.store import open_store
-from headrace.recipe.site import StoreOptions
-from headrace.shards.places import ShardSource
 from headrace.staging.gang_member import GangMember
-from headrace.staging.gang_store import GangStore, Traffic
+from headrace.staging.gang_store import GangStore
 
 Tick = Callable[[int, int], None]
 """Called with bytes done and bytes in all; may raise to stop."""
 
 _LEAST_THREADS, _MOST_THREADS = 2, 16
 _TELL_S = 0.5
-
-
-@dataclass(frozen=True, kw_only=True)
-class Arrival:
-    """How shards come while the copy is read.
-
-    The process that stages brings them in the order in which they will be read; one that needs a
-    shard sooner brings it itself (`obtain`). A lock file a shard makes each come once a node. A
-    shard has its name only when its checksum was found right, and then it stays.
-    """
-
-    order: tuple[str, ...]
-    """Files of shards, the one needed soonest first; others come after them."""
-    num_first: int
-    """How many of them must be there before anybody reads."""
-    begun: Callable[[Path], None]
-    """Called with the copy's folder when they are."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,8 +37,6 @@ class Fetch:
     """Compare checksums; those of shards that come from peers always are."""
     is_intact: Callable[[ShardInfo], bool]
     """Whether a shard need not be brought; called by several threads."""
-    shared: bool = False
-    """Whether other processes bring shards to the folder at the same time; each comes once."""
     member: GangMember | None = None
     """This node in a gang whose nodes bring the same dataset at the same time."""
 
@@ -97,48 +70,6 @@ def fetch_shards(fetch: Fetch, tick: Tick | None = None) -> None:
             work.stopped.set()
             pool.shutdown(wait=True, cancel_futures=True)
             raise
-
-
-def fetch_meanwhile(fetch: Fetch, arrival: Arrival, tick: Tick | None = None) -> None:
-    """`fetch_shards` in the order in which they are needed; tells when enough are there.
-
-    What an interrupted copy has left is checked first, before anybody reads it. From then on a full
-    disk is a `StorageFullError`.
-    """
-    places = {file: place for place, file in enumerate(arrival.order)}
-    shards = sorted(fetch.shards, key=lambda shard: places.get(shard.file, len(places)))
-    first = {shard.file for shard in shards[: arrival.num_first]}
-    now = [s for s in shards if s.file in first or (fetch.folder / s.file).exists()]
-    fetch_shards(replace(fetch, shards=now), tick)
-    arrival.begun(fetch.folder)
-    rest = [shard for shard in shards if shard not in now]
-    with told_when_full(fetch.folder, sum(shard.num_bytes for shard in rest)):
-        fetch_shards(_shared(fetch, rest), tick)
-    for shard in rest:
-        _lock_of(fetch.folder / shard.file).unlink(missing_ok=True)
-
-
-def arriving_source(url: str, options: StoreOptions | None = None) -> ShardSource:
-    """The source at a location from which the dataset's folder is being filled."""
-    return ShardSource(bring=partial(obtain, open_store(url, options)))
-
-
-def obtain(store: Store, folder: Path, shard: ShardInfo) -> None:
-    """Wait for a shard that another process brings, or bring it; errors as `fetch_shards`."""
-    path = folder / shard.file
-    if not path.exists():
-        source = GangStore(store, [shard], None, Traffic())
-        fetch = Fetch(
-            store=source, folder=folder, shards=[], verify=True, is_intact=lambda _: False
-        )
-        fetch_shards(_shared(fetch, [shard]))
-
-
-def _shared(fetch: Fetch, shards: Sequence[ShardInfo]) -> Fetch:
-    def is_there(shard: ShardInfo) -> bool:
-        return (fetch.folder / shard.file).exists()
-
-    return replace(fetch, shards=shards, shared=True, is_intact=is_there)
 
 
 class _Work:
@@ -179,7 +110,8 @@ class _Work:
 
     def bring(self, shard: ShardInfo, *, from_source: bool = False) -> None:
         """Bring a shard that is not there yet; others that want it wait for it."""
-        with self._turn(shard):
+        self.moved(0)
+        with self._turns[shard.file]:
             if shard.file not in self.here:
                 store = self._fetch.store
                 self._download(shard, store.read_source if from_source else store.download)
@@ -198,21 +130,9 @@ class _Work:
         with self._lock:
             self._done_bytes += num_bytes
 
-    @contextmanager
-    def _turn(self, shard: ShardInfo) -> Iterator[None]:
-        self.moved(0)
-        target = self._fetch.folder / shard.file
-        target.parent.mkdir(parents=True, exist_ok=True)
-        turn: AbstractContextManager[Any] = self._turns[shard.file]
-        if self._fetch.shared:
-            turn = exclusive_while(_lock_of(target), lambda: self.moved(0))
-        with turn:
-            if self._fetch.shared:
-                self.look_at(shard)
-            yield
-
     def _download(self, shard: ShardInfo, download: Callable[..., str]) -> None:
         target = self._fetch.folder / shard.file
+        target.parent.mkdir(parents=True, exist_ok=True)
         part = target.with_name(f".{target.name}.{os.getuid()}.{os.getpid()}")
         source = f"{self._fetch.store.source.url}/{shard.file}"
         try:
@@ -232,7 +152,3 @@ class _Work:
             ) from error
         finally:
             part.unlink(missing_ok=True)
-
-
-def _lock_of(path: Path) -> Path:
-    return path.with_name(f".{path.name}.lock")

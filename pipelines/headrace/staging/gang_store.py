@@ -177,17 +177,18 @@ class GangStore:
 def node_source(
     url: str,
     options: StoreOptions | None,
-    room: int,
+    room: int | None,
     group: PeerGroup | None,
     traffic: Traffic,
 ) -> ShardSource:
     """The source at `url` for a node that holds a part of the dataset.
 
-    Each process holds `room` shards at once, at most. Nodes of `group` hold shards which are not
-    on this one, and fetch for all what none holds; without a group, what is missing comes from
-    `url`, and is mapped if that is a folder.
+    Each process holds `room` shards at once, at most; None: what it fetches stays on the node.
+    Nodes of `group` hold shards which are not on this one, and fetch for all what none holds;
+    without a group, what is missing comes from `url`, and is mapped if that is a folder and it need
+    not stay.
     """
-    if group is None and not is_remote(url):
+    if group is None and room is not None and not is_remote(url):
         return ShardSource.at(url, options, room)
 
     def opened(shards: Sequence[ShardInfo]) -> GangStore:

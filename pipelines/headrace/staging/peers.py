@@ -28,7 +28,7 @@ from typing import Any, Literal
 from urllib.parse import quote, unquote
 
 from headrace.errors import HeadraceError
-from headrace.files.checksums import chunk_buffer, write_verified
+from headrace.files.checksums import CHUNK_BYTES, write_verified
 from headrace.files.manifest import ShardInfo
 from headrace.record import Record
 from headrace.states import FailureClass
@@ -277,7 +277,7 @@ class Peer:
 
 
 def _content(answer: HTTPResponse, num_bytes: int) -> Iterator[memoryview]:
-    chunk = chunk_buffer()
+    chunk = memoryview(bytearray(CHUNK_BYTES))
     began, left_bytes = time.monotonic(), num_bytes
     while left_bytes:
         got = _read(answer, left_bytes, chunk)

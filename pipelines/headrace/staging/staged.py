@@ -19,7 +19,7 @@ from headrace.files.manifest_file import content_fingerprint
 from headrace.objects.store import is_remote, open_store, read_manifest_at
 from headrace.recipe.site import StoreOptions, Tier
 from headrace.staging import cache
-from headrace.staging.bringing import Arrival, Tick
+from headrace.staging.bringing import Tick
 from headrace.staging.gang_member import GangMember, Relay, joining
 from headrace.staging.gang_store import Brought, GangStore, Traffic
 from headrace.staging.peers import PeerGroup
@@ -35,8 +35,6 @@ class StagingOptions:
     """When no tier has room for all, stage what fits and leave the rest where it is."""
     only: frozenset[str] | None = None
     """Shards to bring now, on a tier that can take the others later; null: all of them."""
-    arrival: Arrival | None = None
-    """How shards come while others read the copy; null: nobody reads before all are there."""
     skipped: frozenset[str] = frozenset()
     """Files of damaged shards that the copy does without."""
     s3: StoreOptions | None = None
@@ -69,10 +67,6 @@ class StagedCopy:
     """Files of these shards."""
     seconds: float
     """Time that this call took, waiting for others included."""
-    is_fresh: bool = False
-    """Whether this call has compared the checksum of every byte there."""
-    mended: frozenset[str] = frozenset()
-    """Files of shards that had been there before, and were found damaged or gone."""
     relayed: Traffic | None = None
     """What is fetched for other nodes while the copy is used; null when nothing is."""
 
@@ -167,8 +161,6 @@ class _Staging:
     using: ExitStack
     traffic: Traffic = field(default_factory=Traffic)
     """What was brought."""
-    mended: set[str] = field(default_factory=set)
-    """Shards of copies that were found damaged or gone."""
 
     @property
     def shards(self) -> tuple[ShardInfo, ...]:
@@ -194,8 +186,6 @@ class _Staging:
             folder=found.path,
             tier=found.tier,
             reused=not copied_bytes,
-            is_fresh=self.looks_again or copied_bytes == num_bytes - left_out_bytes,
-            mended=frozenset(self.mended),
             num_bytes=num_bytes,
             source_bytes=brought.source_bytes,
             peer_bytes=brought.peer_bytes,
@@ -251,7 +241,6 @@ class _Staging:
             return True
         wrong = cache.wrong_shards(folder.path, self.shards, cache.all_threads())
         cache.drop(folder.path, wrong)
-        self.mended.update(wrong)
         return not wrong
 
     def _stage(self) -> StagedFolder:
@@ -284,10 +273,9 @@ class _Staging:
                 verify=self.verify,
                 look_again=self.looks_again,
                 left_out=placed.left_out | later,
-                arrival=self.options.arrival,
                 member=self.member,
             )
-            self.mended.update(folder.fill(filling, self.tick))
+            folder.fill(filling, self.tick)
             return folder
 
 

@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headrace.errors import HeadraceError, ManifestError, StepError
-from headrace.files.atomic import read_bytes, read_record, write_record, write_text
+from headrace.files.atomic import read_record, write_record, write_text
 from headrace.files.checksums import file_xxh3_128
 from headrace.files.locks import exclusive
 from headrace.files.machine import is_full
 from headrace.files.manifest import Manifest, ShardInfo
-from headrace.files.manifest_file import FILE_NAME, read_manifest, sealed_manifest, write_manifest
+from headrace.files.manifest_file import FILE_NAME, read_manifest, write_manifest
 from headrace.record import Record
-from headrace.staging.bringing import Arrival, Fetch, Tick, fetch_meanwhile, fetch_shards
+from headrace.staging.bringing import Fetch, Tick, fetch_shards
 from headrace.staging.gang_member import GangMember
 from headrace.staging.gang_store import GangStore
 from headrace.states import FailureClass
@@ -78,8 +78,6 @@ class Filling:
     """Also compare checksums of published shards that look unchanged."""
     left_out: frozenset[str] = frozenset()
     """Files of the shards that stay at the source, for want of room or for later."""
-    arrival: Arrival | None = None
-    """How shards come while the copy is read; null: nobody reads it before all are there."""
     member: GangMember | None = None
     """This node among such nodes."""
 
@@ -132,8 +130,8 @@ class StagedFolder:
         shards = shards_in(manifest, self._with_published(splits))
         return tuple(shard for shard in shards if not self._has_size(shard))
 
-    def fill(self, filling: Filling, tick: Tick | None = None) -> frozenset[str]:
-        """Complete the copy and publish it; gives the files of published shards damaged or gone.
+    def fill(self, filling: Filling, tick: Tick | None = None) -> None:
+        """Complete the copy and publish it.
 
         The caller holds the lock. `tick` is called with bytes done and bytes in all, about twice a
         second. Raises what `fetch_shards` raises, and `TierFullError` when there is no space left.
@@ -143,37 +141,24 @@ class StagedFolder:
         shards = shards_in(filling.manifest, every)
         wanted = [shard for shard in shards if shard.file not in filling.left_out]
         added = [shard.file for shard in shards if not (self.path / shard.file).exists()]
-        mended = {shard.file for shard in wanted if published and shard.file in published.files}
-
-        def is_intact(shard: ShardInfo) -> bool:
-            intact = self._is_intact(shard, published, filling)
-            if intact:
-                mended.discard(shard.file)
-            return intact
-
         fetch = Fetch(
             store=filling.store,
             folder=self.path,
             shards=wanted,
             verify=filling.verify,
-            is_intact=is_intact,
+            is_intact=lambda shard: self._is_intact(shard, published, filling),
             member=filling.member,
         )
         try:
             self.path.mkdir(mode=0o700, exist_ok=True)
             self._remove_leftovers(shards)
-            if filling.arrival is None:
-                fetch_shards(fetch, tick)
-            else:
-                self._write_manifest(restrict(filling.manifest, every))
-                fetch_meanwhile(fetch, filling.arrival, tick)
+            fetch_shards(fetch, tick)
             self._publish(filling.manifest, every, filling.left_out)
         except OSError as error:
             if not is_full(error):
                 raise
             self._undo(added, everything=published is None)
             raise TierFullError(error, self.tier) from error
-        return frozenset(mended)
 
     def take_out(self, files: Iterable[str]) -> None:
         """Remove shards as if they had never been published; the next stage brings them anew."""
@@ -207,10 +192,6 @@ class StagedFolder:
             return False
         figures = (ours.statistics, ours.lengths) == (manifest.statistics, manifest.lengths)
         return figures and set(shards) <= set(ours.shards)
-
-    def _write_manifest(self, manifest: Manifest) -> None:
-        if read_bytes(self.path / FILE_NAME) != sealed_manifest(manifest):
-            write_manifest(self.path, manifest)
 
     def _publish(
         self, manifest: Manifest, splits: tuple[str, ...], left_out: Collection[str]

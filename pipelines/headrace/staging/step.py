@@ -11,12 +11,11 @@ from typing import Any
 from headrace.clusters.cancellable_call import wanted
 from headrace.clusters.fleet import Fleet
 from headrace.clusters.node_calls import Node, NodeCalls
-from headrace.data.order import by_first_use
+from headrace.data.order import needed_first
 from headrace.errors import StepCancelledError
 from headrace.files.atomic import read_record, write_record
 from headrace.files.manifest import Manifest
 from headrace.objects.store import is_remote, read_manifest_at
-from headrace.recipe.dataset import TRAIN
 from headrace.recipe.recipe import StageSpec
 from headrace.recipe.site import Tier
 from headrace.record import Record
@@ -128,7 +127,7 @@ def _stage(
     skipped: frozenset[str],
 ) -> Sequence[StagedCopy]:
     files = [context.folder.parts / f"node-{node.index}.json" for node in nodes]
-    stage, site, only = context.recipe.stage, context.site, _needed_first(context, manifest)
+    stage, site, only = context.recipe.stage, context.site, needed_first(context.recipe, manifest)
     groups = groups_of(context.folder.parts, [node.host for node in nodes], stage.peers)
     options = StagingOptions(partial=stage.partial, only=only, skipped=skipped, s3=site.s3)
     jobs = [
@@ -144,15 +143,6 @@ def _stage(
     copies = fleet.on_nodes(stage_node, jobs, nodes, check=check)
     context.progress(total_bytes, total_bytes, "bytes", "staged")
     return copies
-
-
-def _needed_first(context: StepContext, manifest: Manifest) -> frozenset[str] | None:
-    """Files of the shards that training waits for; None when that is all of them."""
-    recipe = context.recipe
-    if not recipe.stage.overlap:
-        return None
-    order, num_first = by_first_use(manifest, TRAIN, recipe.data, recipe.seed)
-    return frozenset(order[:num_first])
 
 
 def _num_bytes(manifest: Manifest, context: StepContext, only: frozenset[str] | None) -> int:

@@ -37,7 +37,6 @@ from headrace.training.launch_records import (
     NodeLaunch,
     NodeOutcome,
     NodeReady,
-    NodeStaged,
     Paused,
     TrainingOutcome,
     TrainingProgress,
@@ -65,7 +64,6 @@ class Gang:
 
     Attributes:
         trained: What training gave; None for a script, and before it is done.
-        staged: What nodes have staged while ranks trained.
         streamed: What nodes have fetched during the last launch, by name.
     """
 
@@ -86,7 +84,6 @@ class Gang:
         self._skipped = tuple(sorted(skipped))
         self._number = 0
         self.trained: TrainingOutcome | None = None
-        self.staged: list[NodeStaged] = []
         self.streamed: dict[str, Brought] = {}
 
     def run(self) -> list[str]:
@@ -125,7 +122,6 @@ class Gang:
         )
 
         def check() -> None:
-            self._note_staged(folder)
             self._follow(read_record(folder.progress, TrainingProgress))
 
         try:
@@ -134,7 +130,6 @@ class Gang:
             )
         finally:
             write_text(folder.stop, "the launch is over")
-            self._note_staged(folder)
         if (last := read_record(folder.progress, TrainingProgress)) is not None:
             self._follow(last)
         paused = read_record(folder.paused, Paused)
@@ -148,15 +143,6 @@ class Gang:
             self._context.event("streamed", node=node, **each.model_dump())
         self.trained = read_record(folder.trained, TrainingOutcome)
         return outcomes
-
-    def _note_staged(self, folder: LaunchFolder) -> None:
-        if not self._context.recipe.stage.overlap:
-            return
-        for index in range(self._num_nodes):
-            record = read_record(folder.staged(index), NodeStaged)
-            if record is not None and record not in self.staged:
-                self.staged.append(record)
-                self._context.event("staged_meanwhile", **record.model_dump())
 
     def _groups(self, nodes: Sequence[Node], folder: LaunchFolder) -> list[PeerGroup | None]:
         """Who takes shards from whom while training runs."""
@@ -226,7 +212,7 @@ def run_node(launch: NodeLaunch) -> NodeOutcome:
     with data_on_node(launch, recipe, site, manifest) as data:
         node = NodeReady(
             launch=launch,
-            dataset=str(data.folder) if launch.dataset else "",
+            dataset=data.folder,
             fingerprint=training_fingerprint(recipe, manifest),
             staging_s=time.monotonic() - began_s,
             interface=interface_of(launch.host, interfaces()),
@@ -234,8 +220,7 @@ def run_node(launch: NodeLaunch) -> NodeOutcome:
         )
         write_record(launch.folder.ready(launch.node_index), node)
         role = site.roles[recipe.train.role]
-        outcome = _run_ranks(node, recipe, role, data.keep_on)
-        data.check()
+        outcome = _run_ranks(node, recipe, role)
         if outcome.failures:
             tell_failure(launch, outcome)
         found = (read_record(launch.folder.streamed(rank), Brought) for rank in launch.ranks)
@@ -243,15 +228,13 @@ def run_node(launch: NodeLaunch) -> NodeOutcome:
     return outcome.model_copy(update={"streamed": streamed})
 
 
-def _run_ranks(
-    node: NodeReady, recipe: Recipe, role: Role, keep_on: Callable[[], bool]
-) -> NodeOutcome:
+def _run_ranks(node: NodeReady, recipe: Recipe, role: Role) -> NodeOutcome:
     if role.launcher is not None:
-        return run_together(node, role, keep_on)
+        return run_together(node, role)
     start = start_forked if recipe.train.script is None else start_program
     with own_gpus(node.launch, recipe, role) as role:
         children = rank_children(node, recipe, role)
-        return run_watched(node.launch, children, recipe.train.hang_timeout, keep_on, start)
+        return run_watched(node.launch, children, recipe.train.hang_timeout, start)
 
 
 def _checked_manifest(launch: NodeLaunch, recipe: Recipe, site: Site) -> Manifest:

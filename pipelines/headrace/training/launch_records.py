@@ -35,10 +35,6 @@ class LaunchFolder:
         self.meeting = path / "meeting"
         self.launched = path / "launched"
 
-    def staged(self, node_index: int) -> Path:
-        """`NodeStaged`, by the node."""
-        return self.path / f"staged-{node_index}.json"
-
     def ready(self, node_index: int) -> Path:
         """`NodeReady`, by the node."""
         return self.path / f"node-{node_index}.json"
@@ -138,19 +134,6 @@ class NodeReady(Record):
     """Network interface of the node's address; null to let the library choose."""
     slurm_name: str = ""
     """Slurm's name of the node; empty outside Slurm."""
-
-
-class NodeStaged(Record):
-    """What a node staged while its ranks trained, written when the last shard was in."""
-
-    node: str
-    tier: str
-    num_bytes: int
-    copied_bytes: int
-    """Bytes that came meanwhile."""
-    seconds: float
-    """Time from the first look to the last shard."""
-    bytes_per_s: float
 
 
 class Paused(Record):

@@ -10,7 +10,6 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 from headrace.errors import SiteError, StepCancelledError, StepError
@@ -37,13 +36,13 @@ _PATIENCE_S = 3 * GRACE_S
 """Ranks that are to end have this time, before their launcher is ended."""
 
 
-def run_together(node: NodeReady, role: Role, keep_on: Callable[[], bool]) -> NodeOutcome:
+def run_together(node: NodeReady, role: Role) -> NodeOutcome:
     """Run the ranks of this node as part of one launch of all; see `run_node`.
 
     The first node starts the launcher when all nodes have their data; the others wait for its end.
     """
     launch = node.launch
-    watch = _LauncherWatch(launch, keep_on)
+    watch = _LauncherWatch(launch)
     if launch.node_index > 0:
         while not is_there(launch.folder.launched) and watch.keep_on():
             time.sleep(_LOOK_S)
@@ -57,24 +56,14 @@ def run_together(node: NodeReady, role: Role, keep_on: Callable[[], bool]) -> No
 class _LauncherWatch:
     """Watches the launch as a whole, while each rank is watched where it runs."""
 
-    def __init__(self, launch: NodeLaunch, keep_on: Callable[[], bool]) -> None:
+    def __init__(self, launch: NodeLaunch) -> None:
         self._launch = launch
-        self._keep_on = keep_on
         self._over_since: float | None = None
-
-    def is_over(self) -> bool:
-        """Whether the ranks are to end; asks them to."""
-        if is_over(self._launch):
-            return True
-        if self._keep_on():
-            return False
-        write_text(self._launch.folder.stop, f"{self._launch.node_name} cannot go on")
-        return True
 
     def keep_on(self) -> bool:
         """Whether to wait on: false when ranks that were to end have had the time to."""
         now = time.monotonic()
-        if self._over_since is None and self.is_over():
+        if self._over_since is None and is_over(self._launch):
             self._over_since = now
         return self._over_since is None or now - self._over_since < _PATIENCE_S
 
@@ -115,7 +104,7 @@ def _all_ready(launch: NodeLaunch, watch: _LauncherWatch) -> list[NodeReady]:
         nodes = [node for node in found if node is not None]
         if len(nodes) == launch.num_nodes:
             return nodes
-        if watch.is_over():
+        if is_over(launch):
             raise StepCancelledError("The ranks were to end before they were started")
         time.sleep(_LOOK_S)
 

@@ -11,7 +11,6 @@ from headrace.data.targets import Allowed, instantiate_all
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Site
 from headrace.shards.places import ShardSource
-from headrace.staging.bringing import arriving_source
 from headrace.staging.gang_store import Traffic, node_source
 from headrace.training.launch_records import NodeReady
 
@@ -41,6 +40,5 @@ def settings_of(
 
 def _source(node: NodeReady, recipe: Recipe, site: Site, traffic: Traffic) -> ShardSource:
     launch = node.launch
-    if recipe.stage.overlap:
-        return arriving_source(launch.dataset, site.s3)
-    return node_source(launch.dataset, site.s3, shards_held(recipe.data), launch.group, traffic)
+    room = None if recipe.stage.overlap else shards_held(recipe.data)
+    return node_source(launch.dataset, site.s3, room, launch.group, traffic)

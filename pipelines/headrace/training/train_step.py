@@ -35,10 +35,9 @@ def run(context: StepContext) -> dict[str, Any]:
     Returns:
         `checkpoint`, `epochs`, `steps`, `world_size`, `metrics`, `weights_xxh3`, `data_wait`, and
         how often all ranks were restarted and why, `restarts` and `restart_causes`; with
-        `stage.overlap` also what nodes staged meanwhile, `staged_meanwhile`; with `stage.partial`
-        what nodes fetched from the source and from other nodes in the last launch, `streamed`; for
-        damaged shards that were left out `skipped_shards` and `skipped_samples`. By a function of
-        the recipe what `call_function` gives.
+        `stage.overlap` and `stage.partial` also what nodes fetched from the source and from other
+        nodes in the last launch, `streamed`; for damaged shards that were left out `skipped_shards`
+        and `skipped_samples`. By a function of the recipe what `call_function` gives.
 
     Raises:
         UserError: Recipe, model or script is at fault.
@@ -89,9 +88,8 @@ def train(
             "All ranks ended well, but rank 0 left no outcome",
             f"See rank-0.log in {context.folder.logs}.",
         )
-    staged = [each.model_dump() for each in gang.staged]
     streamed = {node: each.model_dump() for node, each in gang.streamed.items()}
-    meanwhile = {"staged_meanwhile": staged, "streamed": streamed, "problem": copies.problem}
+    meanwhile = {"streamed": streamed, "problem": copies.problem}
     told = {name: value for name, value in meanwhile.items() if value}
     return outcome.outputs(causes) | told | _told(skipped)
 

@@ -156,13 +156,12 @@ def run_watched(
     launch: NodeLaunch,
     children: Sequence[Child],
     hang_timeout_s: float,
-    keep_on: Callable[[], bool] = lambda: True,
     start: Callable[[Child], Process] = start_program,
 ) -> NodeOutcome:
     """Run ranks of a node, all or some, to their end; faults are told, not raised."""
     with ChildGroup(children, start=start) as group:
         watch = RankWatch(launch, group, children, hang_timeout_s)
-        ends = group.supervise(lambda: watch.keep_on() and keep_on())
+        ends = group.supervise(watch.keep_on)
     return NodeOutcome(
         node=launch.node_name,
         stopped=any(end.stopped for end in ends),

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import json
-import threading
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from headrace.data.order import needed_first
 from headrace.files.manifest_file import read_manifest
 from headrace.objects.store import LocalStore
 from headrace.staging.staged import ensure_staged
 from headrace.steps.context import StepContext
 from support.shards import write_dataset
-from support.training import blob_step, events_of, train_here
-from support.waiting import wait_until
+from support.training import blob_step, train_here
 
 pytestmark = pytest.mark.slow
 
@@ -60,38 +59,30 @@ def waited_for(dataset, tmp_path_factory) -> tuple[dict[str, Any], list[tuple[in
     context = start(folder)
     ensure_staged(dataset, context.site.tiers)
     outputs = train_here(context, dataset)
-    assert outputs["staged_meanwhile"][0]["copied_bytes"] == 0
+    assert "streamed" not in outputs
     return outputs, trained(folder)
 
 
 def test_training_starts_before_all_is_staged_and_its_order_is_the_same(
     dataset, tmp_path, waited_for, monkeypatch, no_leftover_processes
 ):
-    """No shard but those of the first window comes before three steps are done; then a rank dies.
+    """Ranks bring all shards but those of the first window, which they wait for; then one dies.
 
     Pains 30: nothing of it is seen in the weights.
     """
-    left, counting = [4], threading.Lock()
-    download, there = LocalStore.download, []
+    before_ranks, download = [], LocalStore.download
 
-    def held_back(self, path, target, tick=None):
-        with counting:
-            left[0] -= 1
-            waits = left[0] < 0
-        if waits:
-            wait_until(lambda: len(notes(tmp_path)) >= 3, 90, "three steps")
-            there.append(len(staged_shards(tmp_path)))
+    def counted(self, path, target, tick=None):  # in this process; ranks are forked from another
+        before_ranks.append(path)
         return download(self, path, target, tick)
 
-    monkeypatch.setattr(LocalStore, "download", held_back)
+    monkeypatch.setattr(LocalStore, "download", counted)
     context = start(tmp_path, dies=[[0, 4]])
     outputs = train_here(context, dataset)
-    assert min(there) == 4
+    assert set(before_ranks) == needed_first(context.recipe, read_manifest(dataset))
+    assert len(before_ranks) == 4
     assert len(staged_shards(tmp_path)) == NUM_SHARDS + 1
     expected, samples = waited_for
     assert trained(tmp_path) == samples
     assert outputs["weights_xxh3"] == expected["weights_xxh3"]
     assert outputs["restarts"] >= 1
-    assert outputs["staged_meanwhile"]
-    staged = events_of(context, "staged_meanwhile")
-    assert staged[-1]["num_bytes"] == read_manifest(dataset).num_bytes

@@ -139,9 +139,7 @@ def test_all_kinds_of_fields(folder: Path, prefetch: int) -> None:
 
 
 @pytest.mark.parametrize(("name", "is_ahead"), [("label", False), ("zstd", True)])
-def test_only_copies_are_left_until_they_are_asked_for(
-    folder: Path, name: str, is_ahead: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_copies_are_left_until_they_are_asked_for(folder, name, is_ahead, monkeypatch):
     """Threads decompress at once, also for whom does not work on the batches."""
     monkeypatch.setattr(Payoff, "is_ahead", False, raising=False)
     monkeypatch.setattr(Payoff, "__init__", lambda self: None)
@@ -221,9 +219,7 @@ def test_a_flipped_bit_is_named_with_its_sample(tmp_path: Path, name: str) -> No
     ("name", "message"),
     [("png", "damaged image|neither PNG"), ("text", "bytes are no text: 'utf-8'")],
 )
-def test_an_encoded_sample_that_is_damaged_is_named(
-    tmp_path: Path, name: str, message: str
-) -> None:
+def test_an_encoded_sample_that_is_damaged_is_named(tmp_path, name, message):
     folder = make(tmp_path / "kinds")
     dataset = ShardedDataset(folder, "train")
     reader = dataset._mapped.reader(0)

@@ -106,9 +106,7 @@ def test_memory_of_sizes_that_do_not_come_again_is_let_go() -> None:
 
 @pytest.mark.parametrize(("together", "found"), [(1, 1), (1, 99), (2, 1), (3, 42), (16, 99)])
 @pytest.mark.parametrize("prefetch", [0, 1, 2, 3])
-def test_batches_looked_up_together_are_the_same(
-    folder: Path, together: int, found: int, prefetch: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_batches_looked_up_together_are_the_same(folder, together, found, prefetch, monkeypatch):
     monkeypatch.setattr("headrace.data.loader._MAX_TOGETHER", together)
     monkeypatch.setattr("headrace.data.loader._FOUND_SAMPLES", found)
     order = TrainOrder(num_samples=NUM_SAMPLES, seed=0, global_batch_size=7, drop_last=False)

@@ -20,7 +20,7 @@ from headrace.data.dataset import SampleDataset, SampleReader
 from headrace.data.loader import BatchLoader
 from headrace.data.order import TrainOrder
 from headrace.errors import DataError, ManifestError, StepError
-from headrace.fields import kinds
+from headrace.fields import image
 from headrace.files.manifest import FieldInfo, Manifest, ShardInfo
 from headrace.shards.dataset import ShardedDataset
 from headrace_bench.shards import ShardWriter
@@ -233,19 +233,19 @@ def test_arrays_that_came_alone_may_be_written_to(tmp_path):
 def test_a_batch_that_fails_is_over_when_all_threads_are_done_with_it(tmp_path, monkeypatch):
     """Shards of a batch may be unmapped once it is over."""
     dataset = encoded(tmp_path, [b"damaged", *(png(shade) for shade in range(3))])
-    decoded = kinds.decode
+    decoded = image.decode_image
     failed, done = threading.Event(), threading.Event()
 
-    def slowly(content: bytes, encoding: str):
+    def slowly(content: bytes):
         if content == b"damaged":
             failed.set()
-            return decoded(content, encoding)
+            return decoded(content)
         assert failed.wait(60)
         done.wait(0.2)
         done.set()
-        return decoded(content, encoding)
+        return decoded(content)
 
-    monkeypatch.setattr(kinds, "decode", slowly)
+    monkeypatch.setattr(image, "decode_image", slowly)
     monkeypatch.setattr("headrace.data.decode._num_threads", lambda: 2)
     with pytest.raises(DataError, match=r"0\.png"):
         SampleReader(dataset).read(np.arange(4))

@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from headrace.data.dataset import Reading
+from headrace.data.dataset import OwnDataset, Reading
 from headrace.data.loaders import DataSettings, Loaders
-from headrace.data.own_dataset import OwnDataset
 from headrace.errors import DataError, RecipeError, UserCodeError
 from headrace.recipe.load import parse
 from headrace.recipe.recipe import DataSpec, Recipe

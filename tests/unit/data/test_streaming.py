@@ -18,17 +18,17 @@ from tests.support.waiting import wait_until
 from headrace.data.dataset import SampleDataset
 from headrace.data.loaders import DataSettings
 from headrace.data.module import HeadraceDataModule
-from headrace.data.order import FIRST_WINDOW, EachOnceOrder, by_first_use
+from headrace.data.order import FIRST_WINDOW, EachOnceOrder, needed_first
 from headrace.data.streaming import Needs, ReadAhead, shards_held
 from headrace.errors import ShardError, UserError
 from headrace.files.manifest_file import read_manifest
 from headrace.objects.store import LocalStore, open_store
-from headrace.recipe.recipe import DataSpec
+from headrace.recipe.recipe import DataSpec, Recipe
 from headrace.shards.dataset import ShardedDataset
 from headrace.shards.places import ShardSource
-from headrace.staging.bringing import arriving_source
 from headrace.staging.gang_store import Traffic, node_source
 from support.shards import write_dataset
+from support.training import make_recipe
 
 NUM_SAMPLES, SHARD, BATCH = 60, 5, 6
 
@@ -269,12 +269,11 @@ def test_a_folder_that_is_being_filled_is_read_in_the_order_of_one_that_is_whole
     orders = []
     for number, near in enumerate((0, 4, 11)):
         folder = near_part(afar, f"near-{number}", near)
-        data = module(folder, arriving_source(str(afar)), overlap=True, prefetch=2)
+        source = node_source(str(afar), None, None, None, Traffic())
+        data = module(folder, source, overlap=True, prefetch=2)
         loader = data.train_dataloader()
         first = next(iter(loader))
         assert set(first["label"].tolist()) <= {0, 1, 2}
-        if near == 0:  # two batches are read ahead
-            assert len(list((folder / "shards").glob("*.h5"))) == FIRST_WINDOW
         orders.append([])
         for epoch in (0, 1):
             loader.set_epoch(epoch)
@@ -288,21 +287,24 @@ def test_a_folder_that_is_being_filled_is_read_in_the_order_of_one_that_is_whole
     assert ids(whole.train_dataloader()) == orders[0][1]
 
 
-def test_shards_by_first_use(afar):
-    """The first batches need those that are named first."""
+def overlapping(**data: Any) -> Recipe:
+    given = {"model": {"_target_": "x.Y"}, "stage": {"overlap": True}, "seed": 1, "data": data}
+    return make_recipe(given)
+
+
+def test_the_first_batches_need_the_shards_of_the_first_window(afar):
     manifest = read_manifest(afar)
-    files, num_first = by_first_use(manifest, "train", DataSpec(), 1)
-    assert num_first == FIRST_WINDOW
-    assert sorted(files[:10]) == [shard.file for shard in manifest.shards_of("train")]
-    assert files[10:] == tuple(shard.file for shard in manifest.shards_of("val"))
+    files = needed_first(overlapping(), manifest)
+    assert files is not None
+    assert len(files) == FIRST_WINDOW
     data = module(afar, None, overlap=True)
     order = data.train_dataloader().order
     dataset = data.train_dataloader().dataset
     for number in range(3):
         needed = dataset.shards_with(order.batch(0, number)).tolist()
-        assert {dataset.shards[shard].file for shard in needed} <= set(files[:num_first])
-    in_turn = by_first_use(manifest, "train", DataSpec(shuffle=False), 1)
-    assert in_turn == (tuple(shard.file for shard in manifest.shards), 1)
+        assert {dataset.shards[shard].file for shard in needed} <= files
+    assert needed_first(overlapping(shuffle=False), manifest) == {manifest.shards[0].file}
+    assert needed_first(make_recipe({"model": {"_target_": "x.Y"}}), manifest) is None
 
 
 def test_a_whole_shuffle_of_what_is_far_is_refused(afar):

@@ -11,8 +11,7 @@ from lightning.pytorch import LightningModule
 from torchmetrics.segmentation import MeanIoU
 
 from headrace.checkpoints.content import read_checkpoint
-from headrace.data.dataset import Reading
-from headrace.data.own_dataset import OwnDataset
+from headrace.data.dataset import OwnDataset, Reading
 from headrace.errors import (
     MemoryExhaustedError,
     PickledCheckpointError,

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from headrace.errors import UnreadableError
+from headrace.errors import UnreadableError, UserError
 from headrace.fields import array, image
 from headrace.fields.array import decode_array, decode_arrays
-from headrace.fields.image import decode_image, image_encoding
+from headrace.fields.field_kind import kind_named, kind_of_bytes, kind_of_encoding
+from headrace.fields.image import decode_image
 
 NOISE = np.random.default_rng(0).integers(0, 256, (9, 7, 3), dtype=np.uint8)
 
@@ -28,22 +29,6 @@ def saved(array: np.ndarray) -> bytes:
     return buffer.getvalue()
 
 
-@pytest.mark.parametrize(
-    ("mode", "shape"),
-    [
-        ("1", (9, 7)),
-        ("L", (9, 7)),
-        ("LA", (9, 7)),
-        ("P", (9, 7, 3)),
-        ("RGB", (9, 7, 3)),
-        ("RGBA", (9, 7, 3)),
-    ],
-)
-def test_modes(mode: str, shape: tuple[int, ...]) -> None:
-    array = decode_image(encoded(Image.fromarray(NOISE).convert(mode), "PNG"))
-    assert (array.shape, array.dtype) == (shape, np.uint8)
-
-
 def test_pixels_are_kept() -> None:
     for kind in ("PNG", "BMP", "TIFF"):
         np.testing.assert_array_equal(decode_image(encoded(Image.fromarray(NOISE), kind)), NOISE)
@@ -53,26 +38,14 @@ def test_pixels_are_kept() -> None:
     assert set(np.unique(decode_image(encoded(bits, "PNG")))) == {0, 255}
 
 
-@pytest.mark.parametrize(
-    ("kind", "name"),
-    [
-        ("PNG", "png"),
-        ("JPEG", "jpeg"),
-        ("BMP", "bmp"),
-        ("WEBP", "webp"),
-        ("GIF", "gif"),
-        ("TIFF", "tiff"),
-    ],
-)
-def test_encodings(kind: str, name: str) -> None:
-    assert image_encoding(encoded(Image.fromarray(NOISE), kind), check=True) == name
-
-
-def two_pages() -> bytes:
-    buffer = io.BytesIO()
-    page = Image.fromarray(NOISE)
-    page.save(buffer, format="TIFF", save_all=True, append_images=[page])
-    return buffer.getvalue()
+@pytest.mark.parametrize("kind", ["PNG", "JPEG", "BMP", "WEBP", "GIF", "TIFF"])
+def test_encodings(kind: str) -> None:
+    name = kind.lower()
+    content = encoded(Image.fromarray(NOISE), kind)
+    found = kind_of_bytes(content)
+    for check in (True, False):
+        assert found.encode(content, "uint8", check=check) == (content, name)
+    assert (found.name, kind_of_encoding(name)) == ("image", found)
 
 
 def png_of_size(width: int, height: int, depth: int = 8) -> bytes:
@@ -92,13 +65,7 @@ def png_of_size(width: int, height: int, depth: int = 8) -> bytes:
     [
         (b"", "the file is empty"),
         (b"hello", "neither PNG, JPEG, BMP, WebP, GIF nor TIFF"),
-        (encoded(Image.fromarray(NOISE), "PPM"), "neither PNG, JPEG, BMP, WebP, GIF nor TIFF"),
-        (two_pages(), "2 pages; save the images as .npy"),
-        (encoded(Image.fromarray(NOISE), "JPEG")[:-100], "damaged image"),
-        (png_of_size(10_000, 10_000), "pixels"),
-        (png_of_size(100_000, 100_000), "pixels"),
         (png_of_size(0, 4), "."),
-        (encoded(Image.fromarray(NOISE[:, :, 0].astype(np.uint16)), "PNG"), "16 bits a channel"),
     ],
 )
 def test_unreadable_images(content: bytes, reason: str) -> None:
@@ -183,10 +150,8 @@ def npy_with_header(header: str) -> bytes:
     [
         (b"", "the file is empty"),
         (b"\x93NUMPY", "no .npy file"),
-        (saved(np.arange(6.0))[:-1], "truncated: shape .6,. of float64 takes 48 bytes, 47 are"),
         (saved(np.arange(6.0)) + b"x", "49 are there"),
         (saved(np.array([{}], dtype=object)), "dtype object"),
-        (saved(np.array(["a"])), "dtype <U1"),
         (saved(np.array([1j], dtype=np.clongdouble)), "dtype complex256"),
         (
             npy_with_header("{'descr': '<f8', 'fortran_order': False, 'shape': (10**15, 9), }"),
@@ -214,3 +179,20 @@ def test_pickles_are_never_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_limit_is_that_of_pillow() -> None:
     assert image.MAX_PIXELS == Image.MAX_IMAGE_PIXELS
+
+
+@pytest.mark.parametrize(
+    ("content", "name"),
+    [
+        (b"fLaC", "audio"), (b"RIFF\0\0\0\0WAVE", "audio"), (b"RIFF\0\0\0\0AVI ", "bytes"),
+        (b"", "bytes"), (b"hello", "bytes"),
+    ],
+)  # fmt: skip
+def test_what_the_first_bytes_say(content: bytes, name: str) -> None:
+    assert kind_of_bytes(content).name == name
+
+
+def test_a_kind_that_nothing_here_knows_says_what_to_install() -> None:
+    for find in (kind_named, kind_of_encoding):
+        with pytest.raises(UserError, match=r"(?s)'cloud'.*headrace\.fields.*on every node"):
+            find("cloud")

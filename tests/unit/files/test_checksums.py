@@ -15,6 +15,7 @@ def test_copy_gives_same_bytes_and_checksum(tmp_path: Path, num_bytes: int) -> N
     content = os.urandom(num_bytes)
     source, target = tmp_path / "source", tmp_path / "target"
     source.write_bytes(content)
+    target.write_bytes(b"old content that is longer" * 10)
     copied = checksums.copy_verified(source, target)
     assert copied == (num_bytes, xxhash.xxh3_128(content).hexdigest())
     assert target.read_bytes() == content
@@ -56,3 +57,13 @@ def test_progress_of_a_copy_can_stop_it(tmp_path: Path) -> None:
         checksums.copy_verified(source, target, stop)
     assert ticks == [checksums.CHUNK_BYTES] * 2
     assert not target.exists()
+
+
+def test_a_file_that_becomes_shorter_is_copied_as_far_as_it_goes(tmp_path: Path) -> None:
+    source, target = tmp_path / "source", tmp_path / "target"
+    content = os.urandom(4 * checksums.CHUNK_BYTES)
+    source.write_bytes(content)
+    left = content[: checksums.CHUNK_BYTES + 4096]
+    copied = checksums.copy_verified(source, target, lambda _: os.truncate(source, len(left)))
+    assert copied == (len(left), xxhash.xxh3_128_hexdigest(left))
+    assert target.read_bytes() == left

@@ -26,9 +26,7 @@ def mode(path: Path) -> int:
 
 
 @pytest.mark.parametrize(("make", "wanted"), [(make_private, 0o700), (make_private_file, 0o600)])
-def test_new_ones_are_private_in_a_private_home(
-    make: Callable[[Path], None], wanted: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_new_ones_are_private_in_a_private_home(make, wanted, tmp_path, monkeypatch):
     monkeypatch.setenv("HEADRACE_HOME", str(tmp_path / "home"))
     make(tmp_path / "home" / "leases" / "one")
     assert mode(tmp_path / "home") == 0o700
@@ -67,9 +65,7 @@ def test_a_link_in_place_of_a_folder_is_refused(tmp_path: Path):
     assert mode(tmp_path / "elsewhere") == 0o755
 
 
-def test_a_home_that_others_may_write_in_is_closed_to_them(
-    headrace_home: Path, tmp_path: Path
-) -> None:
+def test_a_home_that_others_may_write_in_is_closed_to_them(headrace_home, tmp_path):
     """They would put sites there, which name code to be run."""
     headrace_home.chmod(0o777)
     make_private(headrace_home / "leases" / "one")

@@ -72,9 +72,7 @@ def test_an_acl_that_somebody_else_made_opens_nothing(shared: Path, tmp_path: Pa
 
 
 @pytest.mark.parametrize("kind", ["file", "folder", "pipe"])
-def test_a_link_gives_nothing_that_the_other_account_may_not_read_itself(
-    kind: str, shared: Path, tmp_path: Path
-):
+def test_a_link_gives_nothing_that_the_other_account_may_not_read_itself(kind, shared, tmp_path):
     secret = tmp_path / "secrets" / "airflow.cfg"
     secret.parent.mkdir()
     secret.write_text("password")

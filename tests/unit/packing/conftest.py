@@ -11,6 +11,7 @@ from PIL import Image
 
 from headrace.files.layout import LeaseFolder, StepFolder
 from headrace.packing.pack_shard import PackedShard, PackTask
+from headrace.packing.step import pack
 from headrace.recipe.load import parse
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Site
@@ -126,3 +127,9 @@ def in_process() -> InProcess:
 def backwards() -> InProcess:
     """Runs shards here, the last first."""
     return InProcess(lambda count: range(count)[::-1])
+
+
+@pytest.fixture
+def packs(make_context: MakeContext, in_process: InProcess) -> Callable[..., dict[str, Any]]:
+    """Packs here, in order, with the arguments of `make_context`."""
+    return lambda *arguments, **more: pack(make_context(*arguments, **more), in_process)

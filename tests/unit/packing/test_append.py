@@ -2,14 +2,11 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image
 from tests.unit.packing.conftest import write_image
 
-from headrace.errors import DataError, RecipeError
 from headrace.files.manifest import Manifest
 from headrace.files.manifest_file import parse_manifest, read_manifest
 from headrace.packing.step import pack
@@ -32,10 +29,8 @@ def sources(folder: Path, manifest: Manifest) -> list[str]:
     return found
 
 
-def test_new_samples_come_into_new_shards(
-    image_source: Path, make_context: MakeContext, in_process: Any
-) -> None:
-    first = pack(make_context(image_source, pack=APPEND), in_process)
+def test_new_samples_come_into_new_shards(image_source, packs, make_context, in_process):
+    first = packs(image_source, pack=APPEND)
     folder = Path(first["dataset"])
     before, old = shard_bytes(folder), read_manifest(folder)
     for number in range(40, 50):
@@ -66,11 +61,9 @@ def test_new_samples_come_into_new_shards(
     np.testing.assert_allclose(manifest.statistics["image"].mean, [images.mean()])
 
 
-def test_killed_while_appending(
-    image_source: Path, make_context: MakeContext, in_process: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_killed_while_appending(image_source, packs, monkeypatch):
     """The old version stays whole, and the second try gives the bytes the first would have."""
-    folder = Path(pack(make_context(image_source, pack=APPEND), in_process)["dataset"])
+    folder = Path(packs(image_source, pack=APPEND)["dataset"])
     old = read_manifest(folder)
     for number in range(40, 60):
         write_image(image_source / "cat" / f"{number}.png", number)
@@ -81,12 +74,12 @@ def test_killed_while_appending(
     with monkeypatch.context() as patch:
         patch.setattr("headrace.packing.step.merge", killed)
         with pytest.raises(KeyboardInterrupt):
-            pack(make_context(image_source, pack=APPEND), in_process)
+            packs(image_source, pack=APPEND)
     assert read_manifest(folder) == old
     assert verify_dataset(folder) == ()
     expected = shard_bytes(folder)
     write_image(image_source / "cat" / "60.png", 60)  # given up for another set of samples
-    pack(make_context(image_source, pack=APPEND), in_process)
+    packs(image_source, pack=APPEND)
     manifest = read_manifest(folder)
     assert manifest.num_samples == len(set(sources(folder, manifest))) == 61
     assert verify_dataset(folder) == ()
@@ -94,69 +87,44 @@ def test_killed_while_appending(
     assert set(expected) <= set(shard_bytes(folder))
 
 
-def test_what_cannot_be_appended(
-    image_source: Path, make_context: MakeContext, in_process: Any
-) -> None:
-    folder = Path(pack(make_context(image_source, pack=APPEND), in_process)["dataset"])
-    Image.new("L", (4, 3), 99).save(image_source / "cat/01.png")
-    with pytest.raises(DataError, match=r"1 samples changed since .*: cat/01\.png"):
-        pack(make_context(image_source, pack=APPEND), in_process)
-    (image_source / "cat/01.png").unlink()
-    Image.new("L", (9, 9)).save(image_source / "cat/large.png")
-    with pytest.raises(DataError, match=r"'cat/large\.png' has shape \(9, 9\)"):
-        pack(make_context(image_source, pack=APPEND), in_process)
-    (folder / "parts/train-00000.plan.json").unlink()
-    with pytest.raises(DataError, match="does not tell what its shards hold"):
-        pack(make_context(image_source, pack=APPEND), in_process)
-    folds = {"splits": {"train": 0.8, "test": 0.2}, "folds": 2}
-    with pytest.raises(RecipeError, match="the dataset has folds"):
-        pack(make_context(image_source, folds, pack=APPEND), in_process)
-
-
-def test_a_dataset_whose_manifest_is_damaged_is_told_of(
-    image_source: Path, make_context: MakeContext, in_process: Any, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_dataset_whose_manifest_is_damaged_is_told_of(image_source, packs, caplog):
     """It may be the one to add to: a new one is made, and why, and what to do, is said."""
-    folder = Path(pack(make_context(image_source, pack=APPEND), in_process)["dataset"])
+    folder = Path(packs(image_source, pack=APPEND)["dataset"])
     (folder.parent / "tiny-interrupted").mkdir()
     write_image(image_source / "cat" / "60.png", 60)
     whole = (folder / "manifest.json").read_bytes()
     (folder / "manifest.json").write_bytes(whole.replace(b"cat", b"cow"))
-    made = pack(make_context(image_source, pack=APPEND), in_process)
+    made = packs(image_source, pack=APPEND)
     assert made["dataset"] != str(folder)
     [told] = made["passed_over"]
     assert told in caplog.text
     assert f"{folder}/manifest.json is damaged" in told
     assert "Restore the file" in told
     (folder / "manifest.json").write_bytes(whole)
-    again = pack(make_context(image_source, pack=APPEND), in_process)
+    again = packs(image_source, pack=APPEND)
     assert "passed_over" not in again
 
 
-def test_other_settings_make_a_new_dataset(
-    image_source: Path, make_context: MakeContext, in_process: Any
-) -> None:
-    first = pack(make_context(image_source, pack=APPEND), in_process)
-    other = pack(make_context(image_source, {"split_seed": 3}, pack=APPEND), in_process)
+def test_other_settings_make_a_new_dataset(image_source, packs):
+    first = packs(image_source, pack=APPEND)
+    other = packs(image_source, {"split_seed": 3}, pack=APPEND)
     assert first["dataset"] != other["dataset"]
 
 
 @pytest.mark.parametrize("change", ["index", "removed"])
-def test_samples_are_added_whatever_became_of_those_packed_before(
-    image_source: Path, make_context: MakeContext, in_process: Any, change: str
-) -> None:
+def test_samples_are_added_whatever_became_of_those_packed_before(image_source, packs, change):
     """Rows of an index move when it is edited, and files may go: neither is read again."""
     files = sorted(image_source.glob("*/*.png"))
     (image_source / "l.csv").write_text(index_of(image_source, files, "label,n,path", 1))
     keys = {"index": "l.csv", "labels": "index"}
-    first = pack(make_context(image_source, keys, pack=APPEND), in_process)
+    first = packs(image_source, keys, pack=APPEND)
     if change == "removed":
         for file in files:
             file.unlink()
         files = []
     files += [write_image(image_source / f"new/{number}.png", number) for number in range(9)]
     (image_source / "l.csv").write_text(index_of(image_source, files[::-1], "path,label,n", 12345))
-    again = pack(make_context(image_source, keys, pack=APPEND), in_process)
+    again = packs(image_source, keys, pack=APPEND)
     assert (again["dataset"], again["num_samples"]) == (first["dataset"], 49)
 
 

@@ -37,9 +37,7 @@ def array(number: int) -> Any:
 
 
 @pytest.mark.parametrize("codec", ["none", "zstd"])
-def test_blocks_of_large_files_hold_each_sample_once(
-    large_source: Path, make_context: MakeContext, in_process: Any, codec: str
-) -> None:
+def test_blocks_of_large_files_hold_each_sample_once(large_source, make_context, in_process, codec):
     options = {"statistics": "all", "shard_samples": 25, "fields": {"array": {"codec": codec}}}
     odd = large_source / "c1/31.npy"
     np.save(odd, np.asfortranarray(array(31)))  # this block is looked at one by one
@@ -66,13 +64,8 @@ def test_blocks_of_large_files_hold_each_sample_once(
 
 @pytest.mark.parametrize("codec", ["none", "zstd"])
 def test_files_read_many_at_once_give_the_same_shards(
-    large_source: Path,
-    make_context: MakeContext,
-    in_process: Any,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    codec: str,
-) -> None:
+    large_source, make_context, in_process, monkeypatch, tmp_path, codec
+):
     def packed(name: str) -> dict[str, bytes]:
         options = {"fields": {"array": {"codec": codec}}}
         context = make_context(large_source, pack=options, site_folder=tmp_path / name)
@@ -94,9 +87,7 @@ def test_files_read_many_at_once_give_the_same_shards(
     assert packed("one by one") == at_once
 
 
-def test_a_large_file_that_changes_while_it_is_packed_ends_the_step(
-    large_source: Path, make_context: MakeContext
-) -> None:
+def test_a_large_file_that_changes_while_it_is_packed_ends_the_step(large_source, make_context):
     def change(task: PackTask) -> None:
         np.save(large_source / "c0/20.npy", array(20))
 
@@ -104,9 +95,7 @@ def test_a_large_file_that_changes_while_it_is_packed_ends_the_step(
         pack(make_context(large_source), watching(change))
 
 
-def test_plans_are_written_while_workers_pack(
-    large_source: Path, make_context: MakeContext
-) -> None:
+def test_plans_are_written_while_workers_pack(large_source, make_context):
     counts: list[int] = []
 
     def count(task: PackTask) -> None:

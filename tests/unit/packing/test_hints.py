@@ -37,8 +37,8 @@ MISTAKES = (*files.MISTAKES, *sources.MISTAKES, *rows.MISTAKES)
 INFORMATIONAL = {
     "… is a file, not a folder": "test_a_table_in_an_object_store_is_no_folder follows it",
     "Pack again.": "only who deletes the folder of a pack while it runs comes to it",
-    "Correct its permissions.": "tests run as root, who may read all",
-    "See whether it may be read, and list again when nothing writes to the folder.": "as above",
+    "See whether it may be read, and list again when nothing writes to the folder.": "tests run as "
+    "root, who may read all",
     "Free some space there, or name another place in pack.target, and run again: shards that are "
     "whole are kept.": "test_a_full_disk_is_left follows it",
 }

@@ -7,7 +7,6 @@ import struct
 import sys
 import zlib
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -122,8 +121,8 @@ def viewed(folder: Path, manifest: Manifest) -> FieldOfSample:
 @pytest.mark.parametrize("name", BAD)
 @pytest.mark.parametrize("keep", ["decode", "encoded"])
 def test_what_cannot_be_decoded_is_told_alike_by_packing_reading_and_viewing(
-    tmp_path: Path, make_context: Any, in_process: Any, name: str, keep: str
-) -> None:
+    tmp_path, make_context, in_process, name, keep
+):
     content, reason = BAD[name]
     suffix = Path(name).suffix
     encoding = ENCODINGS.get(suffix, "npy")
@@ -157,8 +156,8 @@ def test_what_cannot_be_decoded_is_told_alike_by_packing_reading_and_viewing(
     ],
 )  # fmt: skip
 def test_an_image_has_the_same_pixels_kept_encoded_or_decoded(
-    tmp_path: Path, make_context: Any, in_process: Any, mode: str, kind: str
-) -> None:
+    tmp_path, make_context, in_process, mode, kind
+):
     """Shards hold pixels, or the file: a model gets the same, and so does who looks at it."""
     found = []
     source = tmp_path / "source"
@@ -178,16 +177,14 @@ def test_an_image_has_the_same_pixels_kept_encoded_or_decoded(
     assert found[0].shape == ((9, 7) if mode in ("L", "LA", "1") else (9, 7, 3))
 
 
-def test_without_soundfile_packing_and_reading_name_the_package(
-    tmp_path: Path, make_context: Any, in_process: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_soundfile_packing_and_reading_name_the_package(tmp_path, packs, monkeypatch):
     monkeypatch.setitem(sys.modules, "soundfile", None)
     source = tmp_path / "source"
     source.mkdir()
     (source / "0.flac").write_bytes(GOOD["flac"])
     named = r"(?s)Sound cannot be decoded.*pip install 'headrace\[audio\]'"
     with pytest.raises(UserError, match=named):
-        pack(make_context(source, {"labels": "none", "splits": {"test": 1.0}}), in_process)
+        packs(source, {"labels": "none", "splits": {"test": 1.0}})
     dataset, manifest = dataset_of(tmp_path / "dataset", GOOD["flac"], "flac")
     with pytest.raises(UserError, match=named):
         SampleReader(dataset).read(np.arange(1))

@@ -14,11 +14,10 @@ import soundfile
 from PIL import Image
 
 from headrace.data.dataset import SampleReader
-from headrace.errors import DataError, RecipeError
+from headrace.errors import DataError
+from headrace.fields.audio import resampled
 from headrace.files.manifest import Manifest
 from headrace.files.manifest_file import read_manifest
-from headrace.packing.convert import resampled
-from headrace.packing.step import pack
 from headrace.shards.dataset import ShardedDataset
 from headrace.shards.inspection import verify_dataset
 from headrace.steps.context import StepContext
@@ -73,20 +72,21 @@ def mixed_source(tmp_path: Path) -> Path:
     return folder
 
 
-def run(make: MakeContext, fleet: Any, source: Path, pack_spec: Any, **dataset: Any) -> Packed:
-    given = {**ALL, "labels": "none", **dataset}
-    return Packed(pack(make(source, given, pack_spec), fleet))
+@pytest.fixture
+def run(packs: Callable[..., dict[str, Any]]) -> Callable[..., Packed]:
+    """Packs a source without labels: `run(source, pack_spec, **dataset)`."""
+    return lambda source, spec, **more: Packed(
+        packs(source, {**ALL, "labels": "none", **more}, spec)
+    )
 
 
 @pytest.mark.parametrize("chunk", [None, 7])
-def test_resize_channels_dtype_and_codec(
-    mixed_source: Path, make_context: MakeContext, in_process: Any, chunk: int | None
-) -> None:
+def test_resize_channels_dtype_and_codec(mixed_source, run, chunk):
     options = {
         "resize": [8, 10], "channels": 3, "dtype": "float32", "filter": "lanczos", "codec": "zstd",
         **({"chunk_samples": chunk} if chunk else {}),
     }  # fmt: skip
-    done = run(make_context, in_process, mixed_source, {"fields": {"image": options}})
+    done = run(mixed_source, {"fields": {"image": options}})
     info = done.manifest.field("image")
     assert (info.dtype, info.shape, info.layout) == ("float32", (8, 10, 3), "fixed")
     assert (info.codec, info.chunk_samples) == ("zstd", chunk or 4096 // (8 * 10 * 3 * 4))
@@ -96,20 +96,16 @@ def test_resize_channels_dtype_and_codec(
             np.testing.assert_array_equal(found, np.asarray(pixels, dtype=np.float32))
 
 
-def test_grey_and_of_the_first_one_s_size(
-    mixed_source: Path, make_context: MakeContext, in_process: Any
-) -> None:
+def test_grey_and_of_the_first_one_s_size(mixed_source, run):
     fields = {"image": {"channels": 1, "mixed": "resize"}}
-    done = run(make_context, in_process, mixed_source, {"fields": fields})
+    done = run(mixed_source, {"fields": fields})
     assert done.manifest.field("image").shape == (7, 5)
     assert len(done.samples("image")) == 12
 
 
-def test_every_shape_as_it_is(
-    mixed_source: Path, make_context: MakeContext, in_process: Any
-) -> None:
+def test_every_shape_as_it_is(mixed_source, run):
     fields = {"image": {"channels": 3, "mixed": "ragged"}}
-    done = run(make_context, in_process, mixed_source, {"fields": fields})
+    done = run(mixed_source, {"fields": fields})
     info = done.manifest.field("image")
     assert (info.layout, info.ndim, info.dtype, info.encoding) == ("ragged", 3, "uint8", "raw")
     for path, found in done.samples("image").items():
@@ -119,42 +115,6 @@ def test_every_shape_as_it_is(
     assert (sizes.count, sizes.minimum_bytes) == (12, 7 * 5 * 3)
 
 
-def test_mixed_shapes_without_a_rule_say_what_to_set(
-    mixed_source: Path, make_context: MakeContext, in_process: Any
-) -> None:
-    with pytest.raises(DataError, match=r"pack\.fields\.image\.channels to 1 or 3"):
-        run(make_context, in_process, mixed_source, {})
-    fields = {"image": {"channels": 3}}
-    with pytest.raises(DataError, match=r"pack\.fields\.image\.resize or pack\.fields\.image\.mix"):
-        run(make_context, in_process, mixed_source, {"fields": fields})
-
-
-@pytest.mark.parametrize(
-    ("fields", "images", "message"),
-    [
-        ({"imag": {}}, "decode", "Did you mean 'image'"),
-        (
-            {"image": {"chunk_samples": 9}},
-            "decode",
-            "chunk_samples is set, but its codec is 'none'",
-        ),
-        ({"image": {"sample_rate": 8000}}, "decode", r"sample_rate is set, but 'image' is of kind"),
-        ({"image": {"resize": [3, 3]}}, "encoded", r"resize is set, but 'image' stays encoded"),
-        ({"image": {"codec": "lz4", "mixed": "ragged"}}, "decode", "is of varying shape"),
-    ],
-)
-def test_options_that_do_not_fit(
-    mixed_source: Path,
-    make_context: MakeContext,
-    in_process: Any,
-    fields: Any,
-    images: str,
-    message: str,
-) -> None:
-    with pytest.raises(RecipeError, match=message):
-        run(make_context, in_process, mixed_source, {"fields": fields, "images": images})
-
-
 def sound(frames: int, rate: int) -> bytes:
     stream = io.BytesIO()
     wave = np.sin(np.arange(frames) / rate * 2 * np.pi * 220) / 2
@@ -162,20 +122,18 @@ def sound(frames: int, rate: int) -> bytes:
     return stream.getvalue()
 
 
-def test_sounds_encoded_or_resampled(
-    tmp_path: Path, make_context: MakeContext, in_process: Any
-) -> None:
+def test_sounds_encoded_or_resampled(tmp_path, run):
     source = tmp_path / "sounds"
     source.mkdir()
     for number, rate in enumerate((8000, 16000, 16000)):
         (source / f"{number}.flac").write_bytes(sound(rate // 2, rate))
-    kept = run(make_context, in_process, source, {})
+    kept = run(source, {})
     assert kept.manifest.field("audio").encoding == "flac"
     assert kept.samples("audio")["0.flac"] == (source / "0.flac").read_bytes()
     with pytest.raises(DataError, match=r"has 16,000 samples a second, '0\.flac' has 8,000"):
-        run(make_context, in_process, source, {"fields": {"audio": {"keep": "decode"}}})
+        run(source, {"fields": {"audio": {"keep": "decode"}}})
     fields = {"audio": {"keep": "decode", "sample_rate": 8000}}
-    done = run(make_context, in_process, source, {"fields": fields})
+    done = run(source, {"fields": fields})
     info = done.manifest.field("audio")
     assert (info.layout, info.ndim, info.dtype, info.sample_rate) == ("ragged", 1, "float32", 8000)
     found = done.samples("audio")
@@ -183,12 +141,12 @@ def test_sounds_encoded_or_resampled(
     expected = np.sin(np.arange(4000) / 8000 * 2 * np.pi * 220) / 2
     np.testing.assert_allclose(found["1.flac"][100:-100], expected[100:-100], atol=2e-3)
     (source / "0.flac").write_bytes(b"fLaC but no more")
-    left_out = run(make_context, in_process, source, {"max_quarantined": 0.5})
+    left_out = run(source, {"max_quarantined": 0.5})
     assert "damaged sound" in left_out.manifest.quarantined[0].reason
 
 
 @pytest.mark.parametrize(("rate", "target"), [(44100, 16000), (8000, 44100), (16000, 16000)])
-def test_resampling_keeps_tones_and_removes_what_does_not_fit(rate: int, target: int) -> None:
+def test_resampling_keeps_tones_and_removes_what_does_not_fit(rate, target):
     seconds = np.arange(rate) / rate
     high = np.sin(2 * np.pi * 15000 * seconds) if rate > 2 * 15000 > target else 0
     low = np.stack([np.sin(2 * np.pi * 440 * seconds) + high, np.ones(rate)], axis=1)
@@ -200,9 +158,7 @@ def test_resampling_keeps_tones_and_removes_what_does_not_fit(rate: int, target:
     np.testing.assert_allclose(out[inner, 1], 1, atol=0.01)
 
 
-def test_image_question_and_answer_in_one_sample(
-    tmp_path: Path, make_context: MakeContext, in_process: Any
-) -> None:
+def test_image_question_and_answer_in_one_sample(tmp_path, run):
     source = tmp_path / "vqa"
     source.mkdir()
     for number in range(9):
@@ -211,8 +167,6 @@ def test_image_question_and_answer_in_one_sample(
         np.save(source / f"{number}.npy", np.arange(number, dtype=np.int16))
     fields = {"image": "*.png", "question": "*.txt", "answer": "*.npy"}
     done = run(
-        make_context,
-        in_process,
         source,
         {"fields": {"answer": {"mixed": "ragged", "dtype": "int32"}}},
         fields=fields,
@@ -226,46 +180,38 @@ def test_image_question_and_answer_in_one_sample(
     assert verify_dataset(done.folder) == ()
 
 
-def test_header_check_takes_what_only_begins_well(
-    image_source: Path, make_context: MakeContext, in_process: Any
-) -> None:
+def test_header_check_takes_what_only_begins_well(image_source, run):
     content = (image_source / "cat/01.png").read_bytes()
     (image_source / "cat/01.png").write_bytes(content[:50])
     (image_source / "cat/02.png").write_bytes(b"no image")
     options = {"images": "encoded", "max_quarantined": 0.1}
     for check, reasons in (("decode", 2), ("header", 1)):
-        done = run(make_context, in_process, image_source, {**options, "check": check})
+        done = run(image_source, {**options, "check": check})
         assert len(done.manifest.quarantined) == reasons
     assert "no image by its first bytes" in done.manifest.quarantined[0].reason
 
 
-def test_statistics_over_all_some_or_none(
-    array_source: Path, make_context: MakeContext, in_process: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_statistics_over_all_some_or_none(array_source, run, monkeypatch):
     """Of 120 elements at most 40 are wanted: one in three, whoever packs."""
     monkeypatch.setattr("headrace.packing.statistics.MAX_ELEMENTS", 40)
     counts = {}
     for statistics in ("all", "sample", "none"):
         spec = {"statistics": statistics, "shard_samples": 5}
-        done = run(make_context, in_process, array_source, spec)
+        done = run(array_source, spec)
         found = done.manifest.statistics.get("array")
         counts[statistics] = (found.count, found.every) if found else (0, 0)
     assert counts == {"all": (20 * 6, 1), "sample": (20 * 6 // 3, 3), "none": (0, 0)}
 
 
 @pytest.mark.parametrize(("multiple", "sizes"), [(1, [8, 8, 4]), (4, [5, 5, 5, 5])])
-def test_shards_are_a_multiple(
-    array_source: Path, make_context: MakeContext, in_process: Any, multiple: int, sizes: list[int]
-) -> None:
-    done = run(make_context, in_process, array_source, {"shards_multiple_of": multiple})
+def test_shards_are_a_multiple(array_source, run, multiple, sizes):
+    done = run(array_source, {"shards_multiple_of": multiple})
     assert [shard.num_samples for shard in done.manifest.shards] == sizes
 
 
-def test_folds_are_shards_of_their_own(
-    image_source: Path, make_context: MakeContext, in_process: Any
-) -> None:
+def test_folds_are_shards_of_their_own(image_source, run):
     given = {"splits": {"train": 0.8, "test": 0.2}, "folds": 4, "labels": "folders"}
-    done = run(make_context, in_process, image_source, {}, **given)
+    done = run(image_source, {}, **given)
     assert done.manifest.folds == {"train": (8, 8, 8, 8)}
     assert [shard.fold for shard in done.manifest.shards] == [0, 1, 2, 3, None]
     labels = [file["fields/label"][:].sum() for file in done.shards()[:4]]
@@ -274,14 +220,12 @@ def test_folds_are_shards_of_their_own(
     assert (one.splits["train"], one.splits["val"]) == (24, 8)
 
 
-def test_groups_and_splits_of_an_index(
-    image_source: Path, make_context: MakeContext, in_process: Any
-) -> None:
+def test_groups_and_splits_of_an_index(image_source, run):
     paths = sorted(str(path.relative_to(image_source)) for path in image_source.rglob("*.png"))
     rows = [f"{path},{path[:3]},p{number // 4}" for number, path in enumerate(paths)]
     (image_source / "index.csv").write_text("\n".join(["path,label,group", *rows]))
     shares = {"train": 0.5, "val": 0.25, "test": 0.25}
-    done = run(make_context, in_process, image_source, {}, index="index.csv", labels="index",
+    done = run(image_source, {}, index="index.csv", labels="index",
                splits=shares)  # fmt: skip
     group_of = dict(zip(paths, (number // 4 for number in range(40)), strict=True))
     seen: dict[str, set[int]] = {}
@@ -294,31 +238,27 @@ def test_groups_and_splits_of_an_index(
         f"{path},{path[:3]},{'test' if n % 8 == 0 else 'train'}" for n, path in enumerate(paths)
     ]
     (image_source / "index.csv").write_text("\n".join(["path,label,split", *rows]))
-    given = run(make_context, in_process, image_source, {}, index="index.csv", labels="index")
+    given = run(image_source, {}, index="index.csv", labels="index")
     assert given.manifest.splits == {"train": 35, "test": 5}
 
 
-def test_values_that_do_not_fit_a_dtype(
-    array_source: Path, make_context: MakeContext, in_process: Any
-) -> None:
+def test_values_that_do_not_fit_a_dtype(array_source, run):
     np.save(array_source / "05.npy", np.full((2, 3), np.nan, dtype=np.float32))
     spec = {"fields": {"array": {"dtype": "uint8"}}, "max_quarantined": 0.5}
-    done = run(make_context, in_process, array_source, spec)
+    done = run(array_source, spec)
     assert [item.path for item in done.manifest.quarantined] == ["05.npy"]
     assert "do not fit uint8" in done.manifest.quarantined[0].reason
 
 
 @pytest.mark.parametrize("options", [{}, {"codec": "zstd"}, {"mixed": "ragged"}])
-def test_complex_numbers(
-    tmp_path: Path, make_context: MakeContext, in_process: Any, options: dict[str, str]
-) -> None:
+def test_complex_numbers(tmp_path, run, options):
     """As of k-space and spectra; they have no order, so there are no statistics of them."""
     source = tmp_path / "spectra"
     source.mkdir()
     for number in range(9):
         values = np.arange(6).reshape(2, 3) * (number + 1j)
         np.save(source / f"{number}.npy", values.astype(np.complex64))
-    done = run(make_context, in_process, source, {"fields": {"array": options}})
+    done = run(source, {"fields": {"array": options}})
     assert (done.manifest.field("array").dtype, done.manifest.statistics) == ("complex64", {})
     data = ShardedDataset(done.folder, "test")
     reader = SampleReader(data)
@@ -327,4 +267,4 @@ def test_complex_numbers(
         np.testing.assert_array_equal(found.numpy(), np.load(source / path))
     assert verify_dataset(done.folder) == ()
     with pytest.raises(DataError, match="complex numbers do not fit float32"):
-        run(make_context, in_process, source, {"fields": {"array": {"dtype": "float32"}}})
+        run(source, {"fields": {"array": {"dtype": "float32"}}})

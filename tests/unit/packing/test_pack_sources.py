@@ -113,9 +113,7 @@ CASES: dict[str, tuple[Callable[[Path], None], dict[str, Any], dict[str, Any], s
 
 
 @pytest.mark.parametrize("case", list(CASES))
-def test_a_source_becomes_shards(
-    tmp_path: Path, make_context: MakeContext, in_process: Any, case: str
-) -> None:
+def test_a_source_becomes_shards(tmp_path, make_context, in_process, case):
     write, dataset, packing, fields = CASES[case]
     source = tmp_path / "source"
     source.mkdir()
@@ -175,9 +173,7 @@ def read(path):
 """
 
 
-def test_an_edited_reader_packs_anew(
-    tmp_path: Path, make_context: MakeContext, in_process: Any
-) -> None:
+def test_an_edited_reader_packs_anew(tmp_path, make_context, in_process):
     """What the function as it was before made is never taken for what it makes now."""
     source, code = tmp_path / "raw", tmp_path / "code"
     for folder in (source, code):

@@ -9,12 +9,14 @@ import numpy as np
 import pytest
 
 from headrace.fields.array import decode_array
+from headrace.fields.field_kind import kind_named
 from headrace.files.manifest import FieldInfo
+from headrace.objects.store import LocalStore
 from headrace.packing.blocks import UniformNpyReader
 from headrace.packing.convert import Converter, FieldColumn
 from headrace.packing.fields import FieldRule
 from headrace.packing.samples import Listed
-from headrace.packing.sources.place import LocalPlace
+from headrace.packing.sources.source_store import SourceStore
 from headrace.recipe.dataset import PackField
 
 
@@ -27,7 +29,11 @@ def _npy(array: Any) -> bytes:
 def _rule(kept: str = "int32", **options: Any) -> FieldRule:
     info = FieldInfo(name="array", dtype=kept, shape=(3, 2), layout="fixed")
     return FieldRule(
-        info=info, kind="array", decode=True, example="a.npy", options=PackField(**options)
+        info=info,
+        kind=kind_named("array"),
+        decode=True,
+        example="a.npy",
+        options=PackField(**options),
     )
 
 
@@ -42,7 +48,7 @@ def _written(folder: Path, contents: Sequence[bytes]) -> Listed:
     folder.mkdir(exist_ok=True)
     for number, content in enumerate(contents):
         (folder / f"{number}.npy").write_bytes(content)
-    listed = LocalPlace(folder).listed(bool)
+    listed = SourceStore(LocalStore(str(folder))).listed(bool)
     return listed[: len(contents)]
 
 

@@ -65,9 +65,7 @@ def test_repeated_sample_ids(make_dataset: Callable[..., Path]) -> None:
         ("fields/image", [[[1.0] * 3] * 2] * 4, "'image' is float64"),
     ],
 )
-def test_wrong_content_under_a_right_checksum(
-    dataset_folder: Path, key: str, value: list[object], problem: str
-) -> None:
+def test_wrong_content_under_a_right_checksum(dataset_folder, key, value, problem):
     with h5py.File(dataset_folder / SECOND, "r+") as file:
         del file[key]
         file[key] = value

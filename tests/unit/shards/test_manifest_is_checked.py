@@ -61,9 +61,7 @@ def test_what_is_written_again_as_it_was_opens(dataset_folder: Path) -> None:
 
 
 @pytest.mark.parametrize("edit", EDITS.values(), ids=EDITS)
-def test_an_edit_is_found_at_open(
-    dataset_folder: Path, edit: Callable[[Content], object], tmp_path: Path
-) -> None:
+def test_an_edit_is_found_at_open(dataset_folder, edit, tmp_path):
     edited(dataset_folder, edit)
     with pytest.raises(ManifestError, match="is damaged, or was changed by hand"):
         ShardedDataset(dataset_folder, "train")
@@ -157,8 +155,8 @@ def test_what_can_be_told_without_a_digest_is_found(tmp_path: Path, what: str) -
 
 
 def test_a_part_under_a_foreign_fingerprint_does_not_get_the_copy_of_another(
-    make_dataset: Callable[..., Path], tmp_path: Path
-) -> None:
+    make_dataset, tmp_path
+):
     """A part is staged as what it lists, whatever fingerprint it bears."""
     tiers = [Tier(name="disk", folder=str(tmp_path / "tier"))]
     good = ensure_staged(make_dataset("good"), tiers)
@@ -188,9 +186,7 @@ def test_a_copy_whose_manifest_was_changed_is_not_reused(dataset_folder: Path) -
     assert again.copied_bytes == 0
 
 
-def test_equal_content_with_other_statistics_gets_its_own_figures(
-    make_dataset: Callable[..., Path], tmp_path: Path
-) -> None:
+def test_equal_content_with_other_statistics_gets_its_own_figures(make_dataset, tmp_path):
     tiers = [Tier(name="disk", folder=str(tmp_path / "tier"))]
     ensure_staged(make_dataset("one"), tiers)
     other = make_dataset("other")

@@ -159,9 +159,7 @@ def test_fields_must_have_one_length(tmp_path: Path) -> None:
         writer.add_fixed("x", np.zeros(3))
 
 
-def test_full_disk_is_told_and_leaves_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_full_disk_is_told_and_leaves_nothing(tmp_path, monkeypatch):
     def full(_: int) -> None:
         raise OSError(28, "No space left on device")
 

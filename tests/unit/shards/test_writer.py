@@ -69,13 +69,7 @@ def build(path: Path, expected: Expected | None, step: int = 60) -> WrittenShard
 )
 @pytest.mark.parametrize("step", [1, 7, 60])
 @pytest.mark.parametrize("memory_bytes", [5000, 2**25])
-def test_same_bytes_whatever_was_expected(
-    tmp_path: Path,
-    expected: Expected | None,
-    step: int,
-    memory_bytes: int,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_same_bytes_whatever_was_expected(tmp_path, expected, step, memory_bytes, monkeypatch):
     reference = build(tmp_path / "reference.h5", RIGHT)
     monkeypatch.setattr(columns, "MEMORY_BYTES", memory_bytes)
     monkeypatch.setattr(columns, "PIECE_BYTES", 50_000)
@@ -127,9 +121,7 @@ def test_what_is_not_finished_leaves_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("codec", ["none", "lz4"])
-def test_full_disk_in_the_middle(
-    tmp_path: Path, codec: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_full_disk_in_the_middle(tmp_path, codec, monkeypatch):
     """Also where HDF5 writes, which would take the process down with it."""
     real = {name: getattr(os, name) for name in ("pwrite", "pwritev")}
     room = [200_000]
@@ -182,7 +174,7 @@ print(written.num_bytes, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - be
 
 
 def test_a_shard_in_memory_has_the_bytes_of_one_on_disk(tmp_path: Path) -> None:
-    """It lies in huge pages there, also when fewer bytes come than were expected."""
+    """Also when fewer bytes come than were expected."""
     fields = (FieldInfo(name="blob", dtype="uint8", layout="ragged", encoding="png"),)
     blobs = [np.random.default_rng(number).bytes(300_000) for number in range(20)]
     written = []
@@ -211,7 +203,7 @@ def test_bytes_that_change_afterwards_stay_as_they_were(in_file: bool, tmp_path:
     """Blocks of rows come in memory that is used again."""
     block = bytearray(b"first row")
     with (tmp_path / "file").open("w+b") as file:
-        direct = DirectStream(file.fileno(), 0, 0, lambda _: None)
+        direct = DirectStream(file.fileno(), 0, lambda _: None)
         spool = Spool(tmp_path)
         stream = direct if in_file else spool
         for words in (b"first row", b"other row"):
@@ -226,9 +218,7 @@ def test_bytes_that_change_afterwards_stay_as_they_were(in_file: bool, tmp_path:
 
 
 @pytest.mark.parametrize("first", [FIELDS[:1], FIELDS[-1:]], ids=["ragged", "fixed"])
-def test_the_first_field_lies_at_one_place_whatever_the_sizes(
-    first: tuple[FieldInfo, ...], tmp_path: Path
-) -> None:
+def test_the_first_field_lies_at_one_place_whatever_the_sizes(first, tmp_path):
     """So it is written before the sizes are known."""
     arrays = ShardArrays(tmp_path, (*first, *(info for info in FIELDS if info not in first)))
     places = set()
@@ -240,9 +230,7 @@ def test_the_first_field_lies_at_one_place_whatever_the_sizes(
     assert len(places) == 1
 
 
-def test_what_comes_in_parts_is_read_whole_and_an_early_end_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_comes_in_parts_is_read_whole_and_an_early_end_is_told(tmp_path, monkeypatch):
     (tmp_path / "file").write_bytes(b"0123456789")
     read = os.pread
     monkeypatch.setattr(os, "pread", lambda file, size, at: read(file, min(size, 3), at))

@@ -84,14 +84,11 @@ def test_shards_that_come_later_are_looked_at_when_they_are_there(tmp_path, mani
 def test_a_small_copy_is_read_and_mended_before_it_is_used(tmp_path, manifest):
     tiers = [tier(tmp_path / "tier")]
     copy = ensure_staged(tmp_path / "source", tiers)
-    assert (copy.is_fresh, copy.mended) == (True, frozenset())
     flip(copy.folder / manifest.shards[1].file)
     with staged(tmp_path / "source", tiers) as again:
-        assert again.mended == {manifest.shards[1].file}
         assert again.copied_bytes == manifest.shards[1].num_bytes
         assert same_bytes(tmp_path / "source", again.folder)
-    third = ensure_staged(tmp_path / "source", tiers)
-    assert (third.reused, third.is_fresh, third.mended) == (True, True, frozenset())
+    assert ensure_staged(tmp_path / "source", tiers).reused
 
 
 def test_a_small_part_is_read_before_it_is_used(tmp_path):
@@ -103,27 +100,31 @@ def test_a_small_part_is_read_before_it_is_used(tmp_path):
     assert copy.left_out
     flip(copy.folder / file)
     again = ensure_staged(tmp_path / "source", tiers, options=options)
-    assert again.mended == {file}
+    assert again.copied_bytes == size
     assert (copy.folder / file).read_bytes() == (tmp_path / "source" / file).read_bytes()
 
 
 def test_a_large_copy_is_left_to_those_who_use_it(tmp_path, manifest, monkeypatch):
     monkeypatch.setattr(soundness, "SMALL_BYTES", 0)
     tiers = [tier(tmp_path / "tier")]
-    assert ensure_staged(tmp_path / "source", tiers).is_fresh
     copy = ensure_staged(tmp_path / "source", tiers)
-    assert (copy.reused, copy.is_fresh) == (True, False)
+    status = (copy.folder / manifest.shards[1].file).stat()
+    flip(copy.folder / manifest.shards[1].file)
+    os.utime(copy.folder / manifest.shards[1].file, ns=(status.st_mtime_ns,) * 2)
+    assert ensure_staged(tmp_path / "source", tiers).reused
 
 
 @pytest.mark.parametrize(
     "harm", [lambda shard: os.truncate(shard, 5), lambda shard: shard.unlink()]
 )
-def test_a_stage_tells_what_it_mends_of_a_large_copy(tmp_path, manifest, monkeypatch, harm):
+def test_a_stage_mends_what_is_gone_or_short_of_a_large_copy(tmp_path, manifest, monkeypatch, harm):
     monkeypatch.setattr(soundness, "SMALL_BYTES", 0)
     tiers = [tier(tmp_path / "tier")]
     copy = ensure_staged(tmp_path / "source", tiers)
     harm(copy.folder / manifest.shards[2].file)
-    assert ensure_staged(tmp_path / "source", tiers).mended == {manifest.shards[2].file}
+    again = ensure_staged(tmp_path / "source", tiers)
+    assert again.copied_bytes == manifest.shards[2].num_bytes
+    assert same_bytes(tmp_path / "source", again.folder)
 
 
 def test_damage_that_the_source_has_too_is_named(tmp_path, manifest):

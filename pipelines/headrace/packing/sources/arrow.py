@@ -11,13 +11,13 @@ from pathlib import PurePosixPath
 from typing import Any, BinaryIO
 
 import numpy as np
+from numpy.typing import NDArray
 
-from headrace.errors import DataError, RecipeError
-from headrace.objects.protocol import StoredFile
+from headrace.errors import DataError, RecipeError, UnreadableError
+from headrace.fields.field_kind import Value, kind_named, kind_of_bytes
+from headrace.objects.protocol import Check, StoredFile
 from headrace.packing.samples import SourceField, Unreadable
-from headrace.packing.sources.arrow_values import arrow_field, arrow_values, class_names
 from headrace.packing.sources.files import damaged, matching
-from headrace.packing.sources.place import Check, changed
 from headrace.packing.sources.rows import Cell, RowContainer, RowSource
 from headrace.shards.format import most_bytes
 
@@ -29,6 +29,9 @@ _PIECE_BYTES = 2**22
 _MOST_PIECE_ROWS = 2**14
 _STATE = "state.json"
 _DICT = "dataset_dict.json"
+
+_DTYPES = {"halffloat": "float16", "float": "float32", "double": "float64"}
+_GONE = Unreadable("", "it has no value")
 
 KeptOf = Callable[[int], dict[str, Any]]
 
@@ -123,7 +126,7 @@ class HuggingFaceSource(_ArrowSource):
                 raise DataError(f"{name} names '{each}', which is not a file beside it")
             file = self._place.stat(str(folder / each))
             if file is None:
-                raise changed(f"{self._place.name}/{folder / each}", "is gone")
+                raise DataError(f"{name} names '{each}', which is not there")
             yield file
 
 
@@ -138,10 +141,10 @@ class _ArrowTable(RowContainer):
 
     def field(self, name: str, column: str) -> SourceField:
         kind = self._schema.field(column).type
-        return arrow_field(name, column, kind, lambda: self._first(column))
+        return _field(name, column, kind, lambda: self._first(column))
 
     def class_names(self, column: str) -> Sequence[str]:
-        return class_names(self._schema.metadata).get(column, [])
+        return _class_names(self._schema.metadata).get(column, [])
 
     @abstractmethod
     def _first(self, column: str) -> object: ...
@@ -167,11 +170,11 @@ class _ParquetRows(_ArrowTable):
 
     def values(self, field: SourceField, column: str, part: int, rows: Sequence[int]) -> list[Cell]:
         if self._group_bytes(part, column) > GROUP_BYTES:
-            return arrow_values(field, self._picked(column, part, rows))
+            return _values(field, self._picked(column, part, rows))
         kept = self._kept(part)
         if column not in kept:
             kept[column] = self._file.read_row_group(part, columns=[column]).column(column)
-        return arrow_values(field, kept[column].take(rows).combine_chunks())
+        return _values(field, kept[column].take(rows).combine_chunks())
 
     def _group_bytes(self, part: int, column: str) -> int:
         """Bytes of a column of a row group, not compressed."""
@@ -242,7 +245,7 @@ class _ArrowRows(_ArrowTable):
         kept = self._kept(part)
         if "batch" not in kept:
             kept["batch"] = self._batch(part)
-        return arrow_values(field, kept["batch"].column(column).take(rows))
+        return _values(field, kept["batch"].column(column).take(rows))
 
     @cached_property
     def _listed(self) -> tuple[dict[int, int], dict[str, list[object]]]:
@@ -278,3 +281,106 @@ class _ArrowRows(_ArrowTable):
     def _first(self, column: str) -> object:
         batch = next((batch for _, batch in self._batches() if batch.num_rows), None)
         return None if batch is None else batch.column(column)[0].as_py()
+
+
+def _field(name: str, column: str, kind: Any, first: Any) -> SourceField:
+    """The field of a column."""
+    import pyarrow as pa
+
+    types = pa.types
+    is_file = types.is_struct(kind) and {field.name for field in kind} == {"bytes", "path"}
+    if is_file or types.is_binary(kind) or types.is_large_binary(kind):
+        content = _bytes(first())
+        return SourceField(name, kind_of_bytes(content if isinstance(content, bytes) else b"").name)
+    if types.is_string(kind) or types.is_large_string(kind) or types.is_dictionary(kind):
+        return SourceField(name, "text")
+    if types.is_boolean(kind) or types.is_integer(kind) or types.is_floating(kind):
+        return SourceField(name, "value", dtype=_DTYPES.get(str(kind), str(kind)))
+    if _is_numbers(kind):
+        return SourceField(name, "array")
+    if types.is_nested(kind):
+        return SourceField(name, "text", encoding="json")
+    raise RecipeError(
+        f"Column '{column}' holds {kind}, which cannot be packed",
+        "Name the columns that count in dataset.fields, or write it as text or numbers.",
+    )
+
+
+def _values(field: SourceField, column: Any) -> list[Value | Unreadable]:
+    """Values of the cells of a column, an Arrow array."""
+    if field.kind == "array":
+        return [_array(cell) for cell in column]
+    cells = column.to_pylist()
+    if bytes in kind_named(field.kind).types:
+        return [_bytes(cell) for cell in cells]
+    if field.encoding == "json":
+        return [json.dumps(cell, ensure_ascii=False, default=str) for cell in cells]
+    if field.kind == "text":
+        return ["" if cell is None else str(cell) for cell in cells]
+    return [_GONE if cell is None else cell for cell in cells]
+
+
+def _class_names(metadata: Mapping[bytes, bytes] | None) -> dict[str, list[str]]:
+    """Class names by column, from the features that Hugging Face writes beside a schema."""
+    text = (metadata or {}).get(b"huggingface")
+    features = json.loads(text).get("info", {}).get("features", {}) if text else {}
+    return {
+        column: list(feature["names"])
+        for column, feature in features.items()
+        if isinstance(feature, dict)
+        and feature.get("_type") == "ClassLabel"
+        and feature.get("names")
+    }
+
+
+def _is_list(kind: Any) -> bool:
+    import pyarrow as pa
+
+    tests = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
+    return any(test(kind) for test in tests)
+
+
+def _is_numbers(kind: Any) -> bool:
+    import pyarrow as pa
+
+    if isinstance(kind, pa.BaseExtensionType):
+        kind = kind.storage_type
+    if not _is_list(kind):
+        return False
+    while _is_list(kind):
+        kind = kind.value_type
+    return bool(
+        pa.types.is_boolean(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind)
+    )
+
+
+def _bytes(cell: object) -> Value | Unreadable:
+    content = cell.get("bytes") if isinstance(cell, dict) else cell
+    if isinstance(content, bytes) and content:
+        return content
+    if isinstance(cell, dict) and cell.get("path"):
+        return Unreadable("", f"its bytes are not stored, only the path {cell['path']}")
+    return _GONE if content is None else Unreadable("", "it is empty")
+
+
+def _array(cell: Any) -> Value | Unreadable:
+    values = cell.values
+    if values is None:
+        return _GONE
+    try:
+        return _numbers(values)
+    except UnreadableError as error:
+        return Unreadable("", str(error))
+
+
+def _numbers(values: Any) -> NDArray[Any]:
+    """Nested lists of equal length as one array."""
+    if values.null_count:
+        raise UnreadableError("some of its elements have no value")
+    if not _is_list(values.type):
+        return np.asarray(values.to_numpy(zero_copy_only=False))
+    lengths = {len(item) for item in values}
+    if len(lengths) > 1:
+        raise UnreadableError(f"its lists are of different lengths: {sorted(lengths)}")
+    inner = _numbers(values.flatten())
+    return inner.reshape(len(values), lengths.pop() if lengths else 0, *inner.shape[1:])

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import islice, pairwise
 from operator import lt
 
-from headrace.errors import DataError, RecipeError, UnreadableError
-from headrace.fields.array import decode_array
-from headrace.fields.kinds import BY_SUFFIX, FieldKind
-from headrace.objects.protocol import StoredFile
-from headrace.packing.samples import SampleRef, SourceField, Value
-from headrace.packing.sources.place import Check, SourcePlace
+from headrace.errors import DataError, RecipeError
+from headrace.fields.field_kind import Kind, kind_of_suffix
+from headrace.objects.protocol import Check, StoredFile
+from headrace.packing.samples import SampleRef, SourceField
+from headrace.packing.sources.source_store import SourceStore
 from headrace.recipe.dataset import DatasetSpec
 from headrace.recipe.globs import matcher
 
 _FIELD_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-_PLURALS = {"image": "images", "array": "arrays", "audio": "sounds", "text": "texts"}
 _DECOMPRESSED_BY = {
     ".tar.gz": "gunzip", ".tgz": "gunzip", ".tar.bz2": "bunzip2", ".tar.xz": "unxz",
     ".tar.zst": "unzstd",
@@ -26,11 +24,6 @@ _DECOMPRESSED_BY = {
 _READ_BY = {".csv": "csv.read_csv", ".jsonl": "json.read_json"}
 
 _ABOUT = re.compile(r"(readme|licen[cs]e|copying|notice)([-_.].*)?\.txt", re.IGNORECASE)
-_WHOLE = re.compile(r"\s*[+-]?(0|[1-9][0-9]{0,17})\s*")
-_NUMBER = re.compile(
-    r"\s*[+-]?((0|[1-9][0-9]*)(\.[0-9]*)?|\.[0-9]+)(e[+-]?[0-9]+)?\s*|\s*[+-]?(nan|inf)\s*",
-    re.IGNORECASE,
-)
 
 
 def suffix_of(path: str) -> str:
@@ -40,9 +33,9 @@ def suffix_of(path: str) -> str:
     return name[dot:].lower() if 0 < dot < len(name) - 1 else ""
 
 
-def kind_of(path: str) -> FieldKind:
-    """Kind of a file that holds one value; `bytes` when the ending says nothing."""
-    return BY_SUFFIX.get(suffix_of(path), "bytes")
+def kind_of(path: str) -> Kind:
+    """Kind of a file that holds one value; `BYTES` when the ending says nothing."""
+    return kind_of_suffix(suffix_of(path))
 
 
 def way_in(path: str) -> str:
@@ -70,7 +63,7 @@ def rows_as_samples(path: str) -> str:
     return f"{start}: write one with `{command}` and {then}"
 
 
-def ways_in(place: SourcePlace, paths: Iterable[str]) -> set[str]:
+def ways_in(place: SourceStore, paths: Iterable[str]) -> set[str]:
     """What `way_in` says of the files of a place, the empty text included."""
     folder = "" if place.folder is None else f"{place.folder}/"
     return {way_in(folder + path) for path in paths}
@@ -78,28 +71,8 @@ def ways_in(place: SourcePlace, paths: Iterable[str]) -> set[str]:
 
 def field_of(name: str, path: str) -> SourceField:
     """Field of files such as `path`."""
-    encoding = "json" if suffix_of(path) == ".json" else ""
-    return SourceField(name, kind_of(path), encoding=encoding)
-
-
-def plural(kind: FieldKind) -> str:
-    """Word for several values of a kind, for messages."""
-    return _PLURALS.get(kind, "other files")
-
-
-def converter(field: SourceField) -> Callable[[bytes], Value]:
-    """What makes a value of a file's bytes; raises `UnreadableError` for those that are damaged."""
-    if field.kind == "value":
-        return lambda content: to_number(field.dtype, _text(content))
-    makers: dict[FieldKind, Callable[[bytes], Value]] = {"array": decode_array, "text": _text}
-    return makers.get(field.kind, bytes)
-
-
-def _text(content: bytes) -> str:
-    try:
-        return content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise UnreadableError(f"not UTF-8: {error}") from None
+    kind = kind_of(path)
+    return SourceField(name, kind.name, encoding=kind.encoding_of(suffix_of(path)))
 
 
 def check_field_name(name: str, column: str) -> None:
@@ -110,20 +83,6 @@ def check_field_name(name: str, column: str) -> None:
             "hyphens and underscores",
             "Name the columns that count in dataset.fields, as in {text: 'My column'}.",
         )
-
-
-def number_type(text: str) -> str:
-    """`int64` or `float64` for text that is a number, else empty."""
-    if _WHOLE.fullmatch(text):
-        return "int64"
-    return "float64" if _NUMBER.fullmatch(text) else ""
-
-
-def to_number(dtype: str, raw: object) -> Value:
-    """A cell as a number of a dtype."""
-    if dtype == "bool":
-        return bool(raw)
-    return int(str(raw)) if dtype == "int64" else float(str(raw))
 
 
 def is_text_sample(path: str) -> bool:
@@ -138,7 +97,7 @@ def chosen(spec: DatasetSpec) -> tuple[str, ...]:
 
 
 def containers(
-    place: SourcePlace,
+    place: SourceStore,
     form: str,
     suffixes: Sequence[str],
     check: Check | None = None,
@@ -164,7 +123,7 @@ def containers(
 
 
 def _no_container(
-    place: SourcePlace, form: str, suffixes: Sequence[str], others: Sequence[str]
+    place: SourceStore, form: str, suffixes: Sequence[str], others: Sequence[str]
 ) -> RecipeError:
     return RecipeError(
         f"There is no {form} file ({', '.join(suffixes)}) among the {len(others):,} files in "

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from headrace.errors import DataError, RecipeError
 from headrace.fields.array import ARCHIVE, decode_arrays
+from headrace.objects.protocol import Check
 from headrace.packing.samples import (
     Access,
     Fields,
@@ -25,23 +26,22 @@ from headrace.packing.sources.files import (
     is_text_sample,
     kind_of,
     no_second_label,
-    plural,
     suffix_of,
     ways_in,
 )
 from headrace.packing.sources.index import Index, index_of
 from headrace.packing.sources.parts import grouped, made_of, parts_of, patterns_of, values_of
-from headrace.packing.sources.place import Check, SourcePlace
-from headrace.packing.sources.tars import TarPlace
+from headrace.packing.sources.source_store import SourceStore
+from headrace.packing.sources.tars import TarStore
 from headrace.recipe.dataset import DatasetSpec
 from headrace.recipe.globs import matcher
 
 
 def tar_source(
-    spec: DatasetSpec, place: SourcePlace, fields: Fields, access: Access
+    spec: DatasetSpec, place: SourceStore, fields: Fields, access: Access
 ) -> FolderSource:
     """Files in tar files, as if these were folders."""
-    source = FolderSource(spec, TarPlace(place), fields, access)
+    source = FolderSource(spec, TarStore(place), fields, access)
     source.sequential = place.folder is None  # neighbours share a request
     return source
 
@@ -54,7 +54,7 @@ class FolderSource:
     _takes_columns = True  # those of the index that have no other meaning are fields
 
     def __init__(
-        self, spec: DatasetSpec, place: SourcePlace, fields: Fields, access: Access
+        self, spec: DatasetSpec, place: SourceStore, fields: Fields, access: Access
     ) -> None:
         self.fields = fields
         self._place = place
@@ -117,7 +117,7 @@ class FolderSource:
     def _fields_of(self, listed: Listed) -> Fields:
         example = _one_kind(listed.paths)
         if suffix_of(example) != ARCHIVE:
-            return (field_of(kind_of(example), example),)
+            return (field_of(kind_of(example).name, example),)
         at = listed.paths.index(example)
         (content,) = self._place.read(listed[at : at + 1].files())
         values = made_of(example, content, decode_arrays)
@@ -131,7 +131,7 @@ class FolderSource:
 
 
 def _included(
-    place: SourcePlace, spec: DatasetSpec, index: Index | None, check: Check | None
+    place: SourceStore, spec: DatasetSpec, index: Index | None, check: Check | None
 ) -> Listed:
     skipped = index.path if index is not None else ""
     wanted = [matcher(spec.include), *(() if chosen(spec) else (is_text_sample,))]
@@ -207,8 +207,8 @@ def _one_kind(paths: Sequence[str]) -> str:
     for other in others:
         if kind_of(other) != kind or ARCHIVE in (suffix_of(first), suffix_of(other)):
             raise RecipeError(
-                f"The source holds both {plural(kind)} ('{first}') and "
-                f"{plural(kind_of(other))} ('{other}')",
+                f"The source holds both {kind.plural} ('{first}') and "
+                f"{kind_of(other).plural} ('{other}')",
                 "Narrow dataset.include to one kind, or name the files of each field in "
                 "dataset.fields.",
             )

@@ -16,7 +16,7 @@ import xxhash
 
 from headrace.errors import HeadraceError, RecipeError, UserCodeError
 from headrace.fields.array import is_of_numbers
-from headrace.fields.kinds import kind_of_bytes
+from headrace.fields.field_kind import Value, kind_named, kind_of_bytes
 from headrace.files.machine import told_when_full
 from headrace.packing.samples import (
     Access,
@@ -25,18 +25,14 @@ from headrace.packing.samples import (
     SampleRef,
     SourceField,
     Unreadable,
-    Value,
     Values,
 )
 from headrace.packing.sources.folder import FolderSource
-from headrace.packing.sources.place import SourcePlace, unchanged
+from headrace.packing.sources.source_store import SourceStore
 from headrace.recipe.dataset import DatasetSpec
 
 Types = tuple[type, ...]
 
-_TYPES: dict[str, Types] = {
-    "text": (str,), "array": (np.ndarray,), "value": (bool, int, float, np.generic),
-}  # fmt: skip
 _DTYPES = {bool: "bool", int: "int64", float: "float64"}
 
 
@@ -49,7 +45,7 @@ class FunctionSource(FolderSource):
     _takes_columns = False
 
     def __init__(
-        self, spec: DatasetSpec, place: SourcePlace, fields: Fields, access: Access
+        self, spec: DatasetSpec, place: SourceStore, fields: Fields, access: Access
     ) -> None:
         if spec.fields:
             raise RecipeError(
@@ -69,7 +65,7 @@ class FunctionSource(FolderSource):
         return len(self.fields) - 1 if has_value else len(self.fields)
 
     def _read_own(self, refs: Sequence[SampleRef], fields: Fields) -> Iterator[Values | Unreadable]:
-        kinds = {field.name: _TYPES.get(field.kind, (bytes,)) for field in fields}
+        kinds = {field.name: kind_named(field.kind).types for field in fields}
         for ref, path in zip(refs, self._local(refs), strict=True):
             if isinstance(path, Unreadable):
                 yield path
@@ -87,7 +83,7 @@ class FunctionSource(FolderSource):
         """Local paths of files, each until the next is asked for."""
         if self._place.folder is not None:
             for ref in refs:
-                unchanged(self._place, ref.path, ref.version)
+                self._place.unchanged(ref.path, ref.version)
                 yield self._place.folder / ref.path
             return
         files = Listed.of(refs).files()
@@ -156,7 +152,7 @@ def _reader(spec: DatasetSpec, access: Access) -> partial[Any]:
 
 def _field(name: str, key: str, value: object) -> SourceField:
     if isinstance(value, bytes):
-        return SourceField(key, kind_of_bytes(value))
+        return SourceField(key, kind_of_bytes(value).name)
     if isinstance(value, str):
         return SourceField(key, "text")
     if isinstance(value, np.generic):

@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from headrace.errors import DataError, RecipeError
-from headrace.fields.kinds import kind_of_bytes
+from headrace.fields.field_kind import kind_named, kind_of_bytes
 from headrace.packing.samples import SourceField, Unreadable
 from headrace.packing.sources.rows import Cell, RowContainer, RowSource
 from headrace.shards.foreign import ForeignColumn, ForeignFile
@@ -68,7 +68,7 @@ class _Hdf5Rows(RowContainer):
             )
         if found.kind == "bytes":
             first = _as_bytes(self._file.rows(column, [0])[0]) if found.num_rows else b""
-            return SourceField(name, kind_of_bytes(first))
+            return SourceField(name, kind_of_bytes(first).name)
         return SourceField(name, found.kind, dtype=found.dtype if found.kind == "value" else "")
 
     def cells(self, columns: Iterable[str]) -> Mapping[str, Sequence[object]]:
@@ -79,7 +79,7 @@ class _Hdf5Rows(RowContainer):
 
     def values(self, field: SourceField, column: str, part: int, rows: Sequence[int]) -> list[Cell]:
         cells = self._file.rows(column, rows)
-        if field.kind in ("value", "array", "text"):
+        if bytes not in kind_named(field.kind).types:
             return list(cells)
         return [_as_bytes(cell) or Unreadable("", "it is empty") for cell in cells]
 

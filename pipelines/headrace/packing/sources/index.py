@@ -8,7 +8,8 @@ from pathlib import PurePosixPath
 from typing import NamedTuple
 
 from headrace.errors import DataError, RecipeError
-from headrace.packing.samples import Fields, Listed, SampleRef, SourceField, Value, shown
+from headrace.fields.field_kind import Value
+from headrace.packing.samples import Fields, Listed, SampleRef, SourceField, shown
 from headrace.packing.sources.files import rows_as_samples, suffix_of
 from headrace.packing.sources.index_rows import (
     SUFFIXES,
@@ -19,7 +20,7 @@ from headrace.packing.sources.index_rows import (
     as_value,
     open_index,
 )
-from headrace.packing.sources.place import SourcePlace
+from headrace.packing.sources.source_store import SourceStore
 from headrace.recipe.dataset import DatasetSpec
 
 _LABEL = "label"
@@ -36,7 +37,7 @@ class _IndexRow(NamedTuple):
 class Index:
     """The index file that a recipe names."""
 
-    def __init__(self, spec: DatasetSpec, place: SourcePlace, *, every: bool = True) -> None:
+    def __init__(self, spec: DatasetSpec, place: SourceStore, *, every: bool = True) -> None:
         self._place = place
         self._file = _find(spec.index or "", place)
         label = spec.label_field or _LABEL
@@ -197,7 +198,7 @@ def _known(values: Iterable[str | None]) -> Sequence[str | None]:
     return column if any(value is not None for value in column) else ()
 
 
-def index_of(spec: DatasetSpec, place: SourcePlace, *, every: bool = True) -> Index | None:
+def index_of(spec: DatasetSpec, place: SourceStore, *, every: bool = True) -> Index | None:
     """The index file that a recipe names, or None.
 
     Raises:
@@ -218,7 +219,7 @@ def index_of(spec: DatasetSpec, place: SourcePlace, *, every: bool = True) -> In
     return None
 
 
-def _find(name: str, place: SourcePlace) -> IndexFile:
+def _find(name: str, place: SourceStore) -> IndexFile:
     path = PurePosixPath(name)
     suffix = path.suffix.lower()
     if suffix not in SUFFIXES:

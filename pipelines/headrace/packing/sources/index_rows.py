@@ -15,10 +15,12 @@ from itertools import chain
 from typing import Any, BinaryIO
 
 from headrace.errors import DataError, RecipeError
-from headrace.objects.protocol import StoredFile
-from headrace.packing.samples import Fields, SourceField, Value
-from headrace.packing.sources.files import check_field_name, number_type, suffix_of, to_number
-from headrace.packing.sources.place import ByteRange, SourcePlace
+from headrace.fields.field_kind import Value
+from headrace.fields.value import number_type, to_number
+from headrace.objects.protocol import ByteRange, StoredFile
+from headrace.packing.samples import Fields, SourceField
+from headrace.packing.sources.files import check_field_name, suffix_of
+from headrace.packing.sources.source_store import SourceStore
 
 SUFFIXES = (".csv", ".jsonl", ".parquet")
 """Endings of index files."""
@@ -37,7 +39,7 @@ class IndexFile(ABC):
     columns: Sequence[str] = ()
     """Names of the columns, where a file without rows tells them; known after `rows`."""
 
-    def __init__(self, place: SourcePlace, file: StoredFile) -> None:
+    def __init__(self, place: SourceStore, file: StoredFile) -> None:
         self.path = file.path
         self.name = f"{place.name}/{file.path}"
         self._place = place
@@ -59,9 +61,9 @@ class IndexFile(ABC):
         return [found[place] for place in places]
 
 
-def open_index(place: SourcePlace, file: StoredFile) -> IndexFile:
+def open_index(place: SourceStore, file: StoredFile) -> IndexFile:
     """The rows of an index file, by the ending of its name."""
-    kinds: dict[str, Callable[[SourcePlace, StoredFile], IndexFile]]
+    kinds: dict[str, Callable[[SourceStore, StoredFile], IndexFile]]
     kinds = {".csv": _CsvIndex, ".jsonl": _JsonlIndex, ".parquet": _ParquetIndex}
     return kinds[suffix_of(file.path)](place, file)
 

@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import cast
 
 from headrace.errors import RecipeError
-from headrace.objects.store import is_remote, open_store
+from headrace.objects.store import LocalStore, is_remote, open_store
 from headrace.packing.samples import NOTHING, Access, Fields, Source
 from headrace.packing.sources.files import rows_as_samples, suffix_of, way_in
 from headrace.packing.sources.index_rows import SUFFIXES
 from headrace.packing.sources.parts import patterns_of
-from headrace.packing.sources.place import LocalPlace, SourcePlace
-from headrace.packing.sources.remote import RemotePlace
+from headrace.packing.sources.source_store import SourceStore, refuse_link
 from headrace.packing.sources.tars import is_webdataset
 from headrace.recipe.dataset import DatasetSpec, SourceFormat
 from headrace.recipe.globs import matcher
@@ -70,7 +69,7 @@ def settled(spec: DatasetSpec, access: Access = NOTHING) -> DatasetSpec:
     return spec.model_copy(update={"format": _form_of(spec, place), "source": source})
 
 
-def _form_of(spec: DatasetSpec, place: SourcePlace) -> SourceFormat:
+def _form_of(spec: DatasetSpec, place: SourceStore) -> SourceFormat:
     """The form that the recipe names, or else that of the files.
 
     Files that `dataset.include` or `dataset.fields` match are samples; only where there is none,
@@ -93,7 +92,7 @@ def _form_of(spec: DatasetSpec, place: SourcePlace) -> SourceFormat:
     return form
 
 
-def _containers_of(spec: DatasetSpec, place: SourcePlace) -> dict[SourceFormat, str]:
+def _containers_of(spec: DatasetSpec, place: SourceStore) -> dict[SourceFormat, str]:
     """The first container of every form; empty as soon as a file is a sample."""
     patterns = patterns_of(spec.fields)
     matches = matcher(spec.include)
@@ -109,7 +108,7 @@ def _containers_of(spec: DatasetSpec, place: SourcePlace) -> dict[SourceFormat, 
     return found
 
 
-def open_place(source: str, access: Access = NOTHING) -> SourcePlace:
+def open_place(source: str, access: Access = NOTHING) -> SourceStore:
     """Where the files of a folder or URL lie, or a container file in one.
 
     Raises:
@@ -118,15 +117,15 @@ def open_place(source: str, access: Access = NOTHING) -> SourcePlace:
     if is_remote(source):
         prefix, _, only = source.rstrip("/").rpartition("/")
         if suffix_of(only) in _CONTAINERS:
-            return RemotePlace(open_store(prefix, access.s3), only)
+            return SourceStore(open_store(prefix, access.s3), only)
         if way := way_in(only):
             raise RecipeError(f"{source} is a file, not a folder", way)
-        return RemotePlace(open_store(source, access.s3))
+        return SourceStore(open_store(source, access.s3))
     path = Path(source.removeprefix("file://")).expanduser().absolute()
     if path.is_dir():
-        return LocalPlace(path)
+        return SourceStore(LocalStore(str(path), refuse_link))
     if path.is_file() and suffix_of(path.name) in _CONTAINERS:
-        return LocalPlace(path.parent, path.name)
+        return SourceStore(LocalStore(str(path.parent), refuse_link), path.name)
     problem = "is a file, not a folder" if path.exists() else "does not exist"
     raise RecipeError(f"The source folder {path} {problem}", _right_source(path))
 

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 from headrace.errors import DataError, RecipeError, UnreadableError
-from headrace.objects.protocol import StoredFile
+from headrace.fields.field_kind import Value, kind_named
+from headrace.objects.protocol import Check, StoredFile
 from headrace.packing.samples import (
     Content,
     Listed,
     SampleRef,
     SourceField,
     Unreadable,
-    Value,
     Values,
     shown,
 )
-from headrace.packing.sources.files import converter
-from headrace.packing.sources.place import Check, SourcePlace
+from headrace.packing.sources.source_store import SourceStore
 
 T = TypeVar("T")
 
@@ -71,7 +71,7 @@ def patterns_of(fields: Mapping[str, str]) -> Patterns:
     return {name: FilePattern.of(name, glob) for name, glob in fields.items() if "*" in glob}
 
 
-def grouped(patterns: Patterns, place: SourcePlace, check: Check | None = None) -> Listed:
+def grouped(patterns: Patterns, place: SourceStore, check: Check | None = None) -> Listed:
     """Samples of the files below a place; each is named by the file of its first field."""
 
     def num_fixed(item: tuple[str, FilePattern]) -> int:
@@ -110,7 +110,9 @@ def values_of(
     refs: Sequence[SampleRef], contents: Iterator[Content], fields: Sequence[SourceField]
 ) -> Iterator[Values | Unreadable]:
     """Values of samples of one file for each field."""
-    converters = [(field.name, converter(field)) for field in fields]
+    converters = [
+        (field.name, partial(kind_named(field.kind).read, dtype=field.dtype)) for field in fields
+    ]
     for ref in refs:
         values: dict[str, Value] = {}
         bad: Unreadable | None = None
@@ -142,7 +144,7 @@ def _sample(parts: Sequence[StoredFile]) -> SampleRef:
 
 
 def _check_whole(
-    patterns: Patterns, place: SourcePlace, found: Mapping[str, Mapping[str, StoredFile]]
+    patterns: Patterns, place: SourceStore, found: Mapping[str, Mapping[str, StoredFile]]
 ) -> None:
     missing = [
         pattern.path_of(stem)

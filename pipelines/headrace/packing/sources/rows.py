@@ -9,7 +9,8 @@ from itertools import accumulate, repeat, takewhile
 from typing import TypeAlias
 
 from headrace.errors import DataError, RecipeError, nearest
-from headrace.objects.protocol import StoredFile
+from headrace.fields.field_kind import Value, kind_named
+from headrace.objects.protocol import Check, StoredFile
 from headrace.packing.samples import (
     READ_BYTES,
     Access,
@@ -17,7 +18,6 @@ from headrace.packing.samples import (
     SampleRef,
     SourceField,
     Unreadable,
-    Value,
     Values,
 )
 from headrace.packing.sources.files import (
@@ -28,7 +28,7 @@ from headrace.packing.sources.files import (
     no_second_label,
     sorted_unique,
 )
-from headrace.packing.sources.place import Check, SourcePlace
+from headrace.packing.sources.source_store import SourceStore
 from headrace.recipe.dataset import DatasetSpec
 from headrace.shards.format import most_bytes
 
@@ -90,7 +90,7 @@ class RowSource(ABC):
     sequential = True
 
     def __init__(
-        self, spec: DatasetSpec, place: SourcePlace, fields: Fields, access: Access
+        self, spec: DatasetSpec, place: SourceStore, fields: Fields, access: Access
     ) -> None:
         no_index(spec.index, self.form)
         if spec.labels == "folders":
@@ -202,7 +202,7 @@ class RowSource(ABC):
         self.classes = tuple(rows.class_names(self._label)) if self._label else ()
         self.fields = tuple(rows.field(name, column) for name, column in self._columns.items())
         if self._as_value and any(
-            each.name == _LABEL and each.kind == "text" for each in self.fields
+            each.name == _LABEL and kind_named(each.kind).is_text for each in self.fields
         ):
             raise RecipeError(
                 f"Column '{self._label}' holds text, but dataset.label_kind is 'value'",

@@ -9,21 +9,20 @@ import tarfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby, islice
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 from typing import BinaryIO, NamedTuple
 
 from headrace.errors import DataError, RecipeError, nearest
-from headrace.objects.protocol import StoredFile
+from headrace.fields.value import number_type
+from headrace.objects.protocol import ByteRange, Check, StoredFile
 from headrace.packing.samples import (
     Access,
     Content,
     Fields,
-    Listed,
     SampleRef,
     SourceField,
     Unreadable,
     Values,
-    columns_of,
 )
 from headrace.packing.sources.files import (
     chosen,
@@ -33,11 +32,10 @@ from headrace.packing.sources.files import (
     kind_of,
     no_index,
     no_second_label,
-    number_type,
     sorted_unique,
 )
 from headrace.packing.sources.parts import values_of
-from headrace.packing.sources.place import ByteRange, Check, SourcePlace, Wanted, check_names
+from headrace.packing.sources.source_store import SourceStore, Wanted, check_names
 from headrace.recipe.dataset import DatasetSpec
 
 _SUFFIXES = (".tar",)  # compressed ones cannot be read at any place
@@ -54,7 +52,7 @@ class _Member(NamedTuple):
     num_bytes: int
 
 
-def _members(place: SourcePlace, file: StoredFile, stream: BinaryIO) -> Iterator[_Member]:
+def _members(place: SourceStore, file: StoredFile, stream: BinaryIO) -> Iterator[_Member]:
     """Files of a tar file in their order, but no folders and no names that begin with a dot."""
     name = f"{place.name}/{file.path}"
     try:
@@ -92,37 +90,30 @@ def _member(name: str, info: tarfile.TarInfo) -> _Member | None:
     return _Member(str(path), info.offset_data, info.size)
 
 
-class TarPlace:
-    """The members of all tar files at a place; `a.tar/cat/1.png` is one.
+class TarStore(SourceStore):
+    """The members of all tar files of a source; `a.tar/cat/1.png` is one.
 
     The version of a member is that of the tar file and where its bytes begin.
     """
 
-    folder: Path | None = None
-
-    def __init__(self, place: SourcePlace) -> None:
-        self.name = place.name
-        self.stat = place.stat
-        self.open = place.open
-        self.read_ranges = place.read_ranges
-        self._place = place
+    def __init__(self, source: SourceStore) -> None:
+        super().__init__(source.store)
+        self.folder = None
+        self._source = source
 
     def inside(self, path: str) -> str:
         return path[path.lower().index(".tar/") + len(".tar/") :]
 
     def names(self, check: Check | None = None) -> Iterator[str]:
-        return (file.path for file in self._members(bool, check))
-
-    def listed(self, wanted: Wanted, check: Check | None = None) -> Listed:
-        return columns_of(self._members(wanted, check))
+        return (file.path for file in self._files(bool, check))
 
     def read(self, files: Sequence[StoredFile]) -> Iterator[Content]:
-        return self._place.read_ranges([_range(file) for file in files])
+        return self.read_ranges([_range(file) for file in files])
 
-    def _members(self, wanted: Wanted, check: Check | None) -> Iterator[StoredFile]:
-        for file in containers(self._place, "tar", _SUFFIXES, check):
-            with self._place.open(file.path, file.version) as stream:
-                for member in _members(self._place, file, stream):
+    def _files(self, wanted: Wanted, check: Check | None) -> Iterator[StoredFile]:
+        for file in containers(self._source, "tar", _SUFFIXES, check):
+            with self.open(file.path, file.version) as stream:
+                for member in _members(self._source, file, stream):
                     path = f"{file.path}/{member.path}"
                     if wanted(path):
                         version = f"{file.version}@{len(file.path)}@{member.start}"
@@ -143,7 +134,7 @@ class WebDatasetSource:
     sequential = True
 
     def __init__(
-        self, spec: DatasetSpec, place: SourcePlace, fields: Fields, access: Access
+        self, spec: DatasetSpec, place: SourceStore, fields: Fields, access: Access
     ) -> None:
         no_index(spec.index, "webdataset")
         if spec.labels == "folders":
@@ -198,7 +189,7 @@ class WebDatasetSource:
             if self._labels != "none":
                 told.add(self._label_key)
             names = [name for name in sample.parts if name not in told]
-            names.sort(key=lambda name: kind_of(f".{name}") == "text")  # these come last
+            names.sort(key=lambda name: kind_of(f".{name}").is_text)  # these come last
             self._keys = {name: name for name in names}
         if not self._keys:
             raise DataError(f"{sample.name}: sample '{sample.key}' holds no field")
@@ -273,7 +264,7 @@ def _text(stream: BinaryIO, member: _Member) -> str:
     return stream.read(member.num_bytes).decode("utf-8", "backslashreplace").strip()
 
 
-def is_webdataset(spec: DatasetSpec, place: SourcePlace, path: str) -> bool:
+def is_webdataset(spec: DatasetSpec, place: SourceStore, path: str) -> bool:
     """Whether the first two samples of a tar file have several parts, as in WebDataset shards."""
     if spec.label_field or spec.group_field or spec.split_field:
         return True

@@ -146,9 +146,7 @@ def many_ids(file: h5py.File) -> None:
 
 
 @pytest.mark.parametrize("damage", [linked_out, linked_in, endless, many_ids])
-def test_shards_that_lead_elsewhere_or_nowhere(
-    tmp_path: Path, damage: Callable[[h5py.File], None]
-) -> None:
+def test_shards_that_lead_elsewhere_or_nowhere(tmp_path, damage):
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file.attrs["headrace_format"], file.attrs["split"] = 1, "train"
         file["sample_id"] = np.arange(3)

@@ -13,7 +13,6 @@ from headrace.packing.sources.open import open_source, settled
 from headrace.recipe.load import parse
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Site
-from support.s3_servers import S3Server
 
 READER = """
 from pathlib import Path
@@ -87,9 +86,7 @@ def test_fields_of_a_function(tmp_path: Path) -> None:
         list(worker.read(refs))
 
 
-def test_the_same_from_s3(
-    tmp_path: Path, moto_server: S3Server, moto_bucket: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_same_from_s3(tmp_path, moto_server, moto_bucket, monkeypatch):
     """The function gets local paths, of one file at a time, named as in the bucket."""
     near, _, _ = opened(tmp_path, ["1", "2.5", "damaged", "4"])
     expected = list(near.read(near.list_samples()))

@@ -222,23 +222,6 @@ def test_columns_need_an_index(tmp_path: Path, more: dict[str, Any], message: st
         open_source(spec)
 
 
-def test_two_label_files(tmp_path: Path) -> None:
-    with_files(tmp_path, "a.png")
-    (tmp_path / "labels.csv").write_text("path,label\na.png,x\n")
-    (tmp_path / "labels.jsonl").write_text('{"path": "a.png", "label": "y"}\n')
-    with pytest.raises(
-        RecipeError, match=r"two label files, labels\.csv and labels\.jsonl.*\n +Remove or"
-    ):
-        listed(spec_of(tmp_path, "labels.csv"))
-
-
-def test_missing_index_lists_those_there(tmp_path: Path) -> None:
-    with_files(tmp_path, "a.png")
-    (tmp_path / "labels.csv").write_text("path,label\na.png,x\n")
-    with pytest.raises(RecipeError, match=r"does not exist\n.*: labels\.csv\."):
-        listed(spec_of(tmp_path, "label.csv"))
-
-
 def test_labels_from_folders(tmp_path: Path) -> None:
     with_files(tmp_path, "dog/1.png", "cat/a/2.png")
     spec = DatasetSpec(name="x", source=str(tmp_path))

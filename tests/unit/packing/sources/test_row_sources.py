@@ -15,15 +15,15 @@ import pytest
 from PIL import Image
 from pyarrow import parquet
 
-from headrace.errors import DataError, HeadraceError, RecipeError
-from headrace.objects.store import open_store
+from headrace.errors import DataError, RecipeError
+from headrace.objects import fsspec_store
 from headrace.packing.samples import NOTHING, Source, Unreadable
-from headrace.packing.sources import remote
-from headrace.packing.sources.arrow import HuggingFaceSource, ParquetSource
+from headrace.packing.sources.arrow import HuggingFaceSource
 from headrace.packing.sources.hdf5 import Hdf5Source
 from headrace.packing.sources.open import open_source, settled
-from headrace.packing.sources.remote import RemotePlace
+from headrace.packing.sources.source_store import SourceStore
 from headrace.recipe.dataset import DatasetSpec
+from support.stores import afar
 
 
 def spec_of(source: Path | str, **more: object) -> DatasetSpec:
@@ -127,7 +127,7 @@ def test_arrow_through_a_store(tmp_path: Path) -> None:
     """Only the record batches that are asked for are read, each once while neighbours come."""
     folder = tmp_path / "d"
     save_to_disk(folder, table(), 1)
-    place = RemotePlace(open_store(str(folder)))
+    place = SourceStore(afar(folder))
     source = HuggingFaceSource(spec_of(folder, labels="none"), place, (), NOTHING)
     refs = source.list_samples()
     assert source.sequential
@@ -140,12 +140,10 @@ def test_arrow_through_a_store(tmp_path: Path) -> None:
     assert last["image"] == png(NUM - 1)
 
 
-def test_a_listing_reads_each_record_batch_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_listing_reads_each_record_batch_once(tmp_path, monkeypatch):
     """Label, group and split are columns of one batch."""
     save_to_disk(tmp_path / "d", table(), 1)
-    store = open_store(str(tmp_path / "d"))
+    store = afar(tmp_path / "d")
     num_bytes: list[int] = []
     read = store.read
 
@@ -154,10 +152,10 @@ def test_a_listing_reads_each_record_batch_once(
         num_bytes.append(len(content))
         return content
 
-    monkeypatch.setattr(remote, "_READ_AHEAD_BYTES", 4096)
+    monkeypatch.setattr(fsspec_store, "READ_AHEAD_BYTES", 4096)
     monkeypatch.setattr(store, "read", counted)
     spec = spec_of(tmp_path / "d", group_field="who", split_field="caption")
-    source = HuggingFaceSource(spec, RemotePlace(store), (), NOTHING)
+    source = HuggingFaceSource(spec, SourceStore(store), (), NOTHING)
     assert len(source.list_samples()) == NUM
     (file,) = (tmp_path / "d").glob("data-*.arrow")
     batch_bytes = file.stat().st_size / 4
@@ -199,12 +197,6 @@ def test_a_field_that_is_called_label_beside_classes(tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match="a field 'label', and class labels from elsewhere"):
         open_source(spec_of(tmp_path, label_field="kind")).list_samples()
     assert read_all(spec_of(tmp_path))[1] == [{"label": 1, "kind": "a"}]
-
-
-def test_numbers_to_predict_need_a_column(tmp_path: Path) -> None:
-    write_parquet(tmp_path)
-    with pytest.raises(RecipeError, match=r"label_kind is 'value', but .*label_field names no"):
-        open_source(spec_of(tmp_path, label_kind="value"))
 
 
 def test_values_that_are_missing_or_uneven(tmp_path: Path) -> None:
@@ -249,7 +241,7 @@ def test_hdf5(tmp_path: Path, options: dict[str, Any], remote: bool) -> None:
     assert settled(spec).format == "hdf5"
     source, values = read_all(spec, -1)
     if remote:
-        source = Hdf5Source(spec, RemotePlace(open_store(str(tmp_path))), (), NOTHING)
+        source = Hdf5Source(spec, SourceStore(afar(tmp_path)), (), NOTHING)
         values = list(source.read(source.list_samples()[::-1]))
     refs = source.list_samples()
     assert {f.name: f.kind for f in source.fields} == {
@@ -370,24 +362,6 @@ def test_files_with_other_columns(tmp_path: Path) -> None:
         open_source(spec_of(tmp_path, label_field="lable")).list_samples()
 
 
-def test_columns_that_cannot_be_packed(tmp_path: Path) -> None:
-    whole = pa.table({"x": [1], "d": pa.array([1], pa.decimal128(5, 2)), "a b": [1]})
-    parquet.write_table(whole, tmp_path / "a.parquet")
-    with pytest.raises(RecipeError, match=r"Column 'a b' cannot be a field"):
-        open_source(spec_of(tmp_path)).list_samples()
-    with pytest.raises(RecipeError, match=r"Column 'd' holds decimal128\(5, 2\)"):
-        open_source(spec_of(tmp_path, fields={"d": "d"})).list_samples()
-
-
-def test_parquet_through_a_store(tmp_path: Path) -> None:
-    write_parquet(tmp_path)
-    source = ParquetSource(spec_of(tmp_path), RemotePlace(open_store(str(tmp_path))), (), NOTHING)
-    refs = source.list_samples()
-    assert [sample["caption"] for sample in source.read(refs)] == [
-        f"caption {n}" for n in range(NUM)
-    ]
-
-
 @pytest.mark.parametrize("state", ["{", "[]", '{"_data_files": [{"filename": "../x.arrow"}]}'])
 def test_states_that_cannot_be_used(tmp_path: Path, state: str) -> None:
     (tmp_path / "state.json").write_text(state)
@@ -402,9 +376,7 @@ def in_random_order(source: Source) -> list[Any]:
 
 
 @pytest.mark.parametrize("form", ["parquet", "hdf5"])
-def test_rows_of_a_shard_are_read_once_or_a_few_times(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str
-) -> None:
+def test_rows_of_a_shard_are_read_once_or_a_few_times(tmp_path, monkeypatch, form):
     """Not the whole shard again for each few hundred of its samples, which come in any order."""
     num_rows = 20_000
     read = Counter[str]()
@@ -465,9 +437,7 @@ def test_large_rows_are_read_in_bounded_memory(tmp_path: Path, options: dict[str
 
 
 @pytest.mark.parametrize("rows_are_large", [True, False])
-def test_a_large_row_group_is_read_in_bounded_memory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows_are_large: bool
-) -> None:
+def test_a_large_row_group_is_read_in_bounded_memory(tmp_path, monkeypatch, rows_are_large):
     """PyArrow writes a table of up to a million rows as one row group, if not told otherwise."""
     monkeypatch.setattr("headrace.packing.sources.arrow.GROUP_BYTES", 2**22)
     size, num_rows = (2**18, 96) if rows_are_large else (100, 200_000)
@@ -485,16 +455,3 @@ def test_a_large_row_group_is_read_in_bounded_memory(
         peak.append(pa.total_allocated_bytes() - before)
     assert values == [(cells[ref.where[2]], ref.where[2]) for ref in refs]
     assert max(peak) < 60 * size + 2**22 * 2
-
-
-def test_containers_of_two_forms_are_told(tmp_path: Path) -> None:
-    write_h5(tmp_path / "a.h5")
-    write_parquet(tmp_path)
-    with pytest.raises(RecipeError, match=r"'a\.h5' and 'a\.parquet'.*\n.*hdf5, parquet"):
-        open_source(spec_of(tmp_path))
-
-
-@pytest.mark.parametrize("more", [{"labels": "folders"}, {"labels": "index", "index": "a.csv"}])
-def test_rows_have_no_folders_and_no_index(tmp_path: Path, more: dict[str, str]) -> None:
-    with pytest.raises(HeadraceError, match="label_field"):
-        open_source(spec_of(tmp_path, format="parquet", **more))

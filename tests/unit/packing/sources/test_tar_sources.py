@@ -7,13 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from headrace.errors import DataError, HeadraceError
-from headrace.objects.store import open_store
-from headrace.packing.samples import NOTHING, Source, Unreadable
-from headrace.packing.sources.folder import tar_source
+from headrace.errors import DataError
+from headrace.packing.samples import Source, Unreadable
 from headrace.packing.sources.open import open_source, settled
-from headrace.packing.sources.remote import RemotePlace
-from headrace.packing.sources.tars import WebDatasetSource
 from headrace.recipe.dataset import DatasetSpec
 
 
@@ -184,12 +180,6 @@ def test_webdataset_with_groups_and_splits(tmp_path: Path) -> None:
     assert values == [{"txt": "a", "bin": b"x"}]
 
 
-def test_numbers_to_predict_need_a_key(tmp_path: Path) -> None:
-    write_tar(tmp_path / "0.tar", {"1.txt": b"a", "1.png": b"x"})
-    with pytest.raises(DataError, match=r"Sample '1' of .*0\.tar has no 'cls'"):
-        read_all(spec_of(tmp_path, format="webdataset", label_kind="value"))
-
-
 def test_damaged_parts_and_copies(tmp_path: Path) -> None:
     write_tar(tmp_path / "0.tar", {"1.npy": b"no", "1.txt": b"a", "2.npy": b"", "2.txt": b"b"})
     values = read_all(spec_of(tmp_path))[1]
@@ -201,23 +191,3 @@ def test_damaged_parts_and_copies(tmp_path: Path) -> None:
             archive.addfile(tarfile.TarInfo("1.txt"))
     with pytest.raises(DataError, match=r"holds '1\.txt' twice"):
         open_source(spec_of(tmp_path, format="webdataset")).list_samples()
-
-
-@pytest.mark.parametrize("more", [{"labels": "folders"}, {"labels": "index", "index": "a.csv"}])
-def test_what_webdataset_has_not(tmp_path: Path, more: dict[str, str]) -> None:
-    with pytest.raises(HeadraceError, match=r"label_field"):
-        open_source(spec_of(tmp_path, format="webdataset", **more))
-
-
-@pytest.mark.parametrize("make", [tar_source, WebDatasetSource])
-def test_tar_files_through_a_store(tmp_path: Path, make) -> None:  # type: ignore[no-untyped-def]
-    write_tar(tmp_path / "0.tar", shard(*range(30)))
-    spec = spec_of(tmp_path, include=["**/*.jpg"] if make is tar_source else ["*.tar"])
-    source = make(spec, RemotePlace(open_store(str(tmp_path))), (), NOTHING)
-    refs = source.list_samples()
-    assert len(refs) == 30
-    values = list(source.read(refs[::-1]))
-    assert next(iter(values[0].values())) == b"image 29"
-    write_tar(tmp_path / "0.tar", shard(*range(31)))
-    with pytest.raises(DataError, match=r"0\.tar was written to since"):
-        list(source.read(refs))

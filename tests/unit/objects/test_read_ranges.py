@@ -1,8 +1,7 @@
 """What is read at once from S3."""
 
-from headrace.objects.protocol import StoredFile
-from headrace.packing.sources.place import ByteRange
-from headrace.packing.sources.remote import grouped, joints
+from headrace.objects.fsspec_store import grouped, joints
+from headrace.objects.protocol import ByteRange, StoredFile
 
 KIB = 2**10
 

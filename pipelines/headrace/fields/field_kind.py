@@ -1,0 +1,222 @@
+"""What a kind of field is, and the table of kinds: those built in, and those of other packages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import cache
+from importlib import import_module
+from typing import Any, Literal, Protocol, TypeAlias
+
+from numpy.typing import NDArray
+
+from headrace.entry_points import load_group
+from headrace.errors import UnreadableError, UserError
+
+GROUP = "headrace.fields"
+"""Entry points of further kinds: subclasses of `Kind` that are made without arguments."""
+
+_BUILT_IN = (
+    ("image", "ImageKind"), ("audio", "AudioKind"), ("array", "ArrayKind"), ("text", "TextKind"),
+    ("value", "ValueKind"),
+)  # fmt: skip
+
+Value: TypeAlias = "bytes | NDArray[Any] | str | int | float"
+"""A value as a source gives it: the bytes of a file as they are, an array in C order and
+little-endian, a `str`, a number or boolean."""
+
+Decoded: TypeAlias = "tuple[NDArray[Any], int | None]"
+"""A decoded sample, and its samples a second where it has such."""
+
+
+class Shape(Protocol):
+    """Keys of `pack.fields.NAME` that say how samples are brought into shape."""
+
+    @property
+    def resize(self) -> tuple[int, int] | None:
+        """Height and width."""
+
+    @property
+    def filter(self) -> str:
+        """Name of the filter that resizes."""
+
+    @property
+    def channels(self) -> Literal[1, 3] | None:
+        """Grey, or red, green, blue."""
+
+    @property
+    def sample_rate(self) -> int | None:
+        """Samples a second."""
+
+
+class Kind:
+    """A kind of field. This one keeps bytes that no other kind knows; others say what differs."""
+
+    name: str = "bytes"
+    """As the kind is called in messages; of a file, and of bytes in a table, also its field."""
+    plural: str = "other files"
+    """Several values, for messages."""
+    suffixes: tuple[str, ...] = ()
+    """Endings of its files, in lower case."""
+    encodings: tuple[str, ...] = ("raw",)
+    """Encodings in a manifest, the first where values have several."""
+    types: tuple[type, ...] = (bytes,)
+    """Types of its values as sources give them."""
+    options: tuple[str, ...] = ()
+    """Keys of `pack.fields.NAME` that it heeds."""
+    keep: Literal["encoded", "decode"] = "encoded"
+    """How its values are kept where the recipe does not say: as they are, or as arrays."""
+    mixed: Literal["error", "ragged"] = "error"
+    """What is done with arrays of other shapes than the first one's, where it does not say."""
+    varies: bool = True
+    """Whether values that are kept as they are differ in shape by nature, within a batch."""
+    is_text: bool = False
+    """Whether it is read as `str`."""
+    is_wave: bool = False
+    """Whether arrays are shown as waves: time first, then channels."""
+
+    def __reduce__(self) -> tuple[object, ...]:  # a node that lacks its package says so
+        return kind_named, (self.name,)
+
+    def recognises(self, content: bytes) -> bool:
+        """Whether the first bytes of a value are of this kind."""
+        del content
+        return False
+
+    def encoding_of(self, suffix: str) -> str:
+        """Encoding of files with an ending, where that tells it; else empty."""
+        del suffix
+        return ""
+
+    def read(self, content: bytes, dtype: str) -> Value:
+        """The value that a file holds; `dtype` as in `encode`.
+
+        Raises:
+            UnreadableError: It is damaged.
+        """
+        del dtype
+        return content
+
+    def encode(self, value: Value, dtype: str, *, check: bool) -> tuple[bytes, str]:
+        """Bytes of a value that is kept as it is, and their encoding; empty: that of the field.
+
+        Args:
+            value: As `read` gives it.
+            dtype: NumPy dtype of the field.
+            check: Whether to make sure that `decode` reads them.
+
+        Raises:
+            UnreadableError: It is no value of this kind; with `check` as `decode`.
+        """
+        del dtype, check
+        return value if isinstance(value, bytes) else str(value).encode(), ""
+
+    def decode(self, content: bytes) -> NDArray[Any] | str:
+        """What bytes stand for that are kept as they are: an array, or text.
+
+        Raises:
+            UnreadableError: They are damaged.
+            UserError: What decodes them is not installed.
+        """
+        raise UnreadableError(f"{len(content):,} bytes of no kind that can be decoded")
+
+    def to_array(self, value: Value, shape: Shape) -> Decoded:
+        """The array that a value is kept as, brought into shape; errors as `decode`."""
+        del shape
+        found = self.decode(value if isinstance(value, bytes) else str(value).encode())
+        if isinstance(found, str):
+            raise UnreadableError("text is no array")
+        return found, None
+
+    def to_picture(self, values: NDArray[Any]) -> NDArray[Any]:
+        """What people are shown of a decoded sample that was kept as it is.
+
+        Returns:
+            `([frames,] height, width[, channels])`, or a wave `(frames[, channels])`.
+        """
+        return values
+
+    def way_out(self, name: str, *, other_axes: bool) -> str:
+        """What to do when an array is of another shape than the first; empty: nothing special.
+
+        Args:
+            name: The field.
+            other_axes: Whether it differs in the number of axes.
+        """
+        del name, other_axes
+        return ""
+
+
+BYTES = Kind()
+
+
+@cache
+def kinds() -> Mapping[str, Kind]:
+    """All kinds by name: those built in, then those of other packages.
+
+    Raises:
+        UserError: A package's kind cannot be loaded.
+    """
+    classes = [
+        getattr(import_module(f"headrace.fields.{module}"), name) for module, name in _BUILT_IN
+    ]
+    found: dict[str, Kind] = {}
+    for each in (*classes, *load_group(GROUP).values(), Kind):
+        found.setdefault(each.name, each())  # none takes the place of one that is built in
+    return found
+
+
+def kind_of_suffix(suffix: str) -> Kind:
+    """Kind of a file that holds one value, by its ending; `BYTES` when that says nothing."""
+    return next((each for each in kinds().values() if suffix in each.suffixes), BYTES)
+
+
+def kind_of_bytes(content: bytes) -> Kind:
+    """Kind of a file, told by its first bytes; `BYTES` when they say nothing."""
+    return next((each for each in kinds().values() if each.recognises(content)), BYTES)
+
+
+def kind_named(name: str) -> Kind:
+    """The kind of a name; a `UserError` for one that no package adds here."""
+    if name not in kinds():
+        raise _missing(f"There is no kind of field '{name}'")
+    return kinds()[name]
+
+
+def kind_of_encoding(encoding: str) -> Kind:
+    """Kind of a field that is kept in an encoding of a manifest; errors as `kind_named`."""
+    for kind in kinds().values():
+        if encoding in kind.encodings:
+            return kind
+    raise _missing(f"No kind of field reads the encoding '{encoding}'")
+
+
+def _missing(what: str) -> UserError:
+    return UserError(
+        what, f"Install the package that adds it (entry points '{GROUP}') here and on every node."
+    )
+
+
+def kinds_with(option: str) -> list[str]:
+    """Names of the kinds that heed a key of `pack.fields.NAME`."""
+    return [kind.name for kind in kinds().values() if option in kind.options]
+
+
+def options_of_kinds() -> set[str]:
+    """Keys of `pack.fields.NAME` that only some kinds heed."""
+    return {option for kind in kinds().values() for option in kind.options}
+
+
+def encoding_by_magic(content: bytes, table: Iterable[tuple[bytes, str]], what: str) -> str:
+    """Encoding of a table by first bytes.
+
+    Raises:
+        UnreadableError: None of the table begins so.
+    """
+    table = tuple(table)
+    for magic, encoding in table:
+        if content.startswith(magic):
+            return encoding
+    if not content:
+        raise UnreadableError("the file is empty")
+    names = ", ".join(sorted({encoding for _, encoding in table}))
+    raise UnreadableError(f"no {what} by its first bytes; valid: {names}")

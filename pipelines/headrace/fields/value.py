@@ -1,0 +1,49 @@
+"""Single numbers and booleans, and texts that mean one."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+
+from headrace.errors import UnreadableError
+from headrace.fields.field_kind import Kind, Value
+from headrace.fields.text import TextKind
+
+_WHOLE = re.compile(r"\s*[+-]?(0|[1-9][0-9]{0,17})\s*")
+_NUMBER = re.compile(
+    r"\s*[+-]?((0|[1-9][0-9]*)(\.[0-9]*)?|\.[0-9]+)(e[+-]?[0-9]+)?\s*|\s*[+-]?(nan|inf)\s*",
+    re.IGNORECASE,
+)
+
+
+class ValueKind(Kind):
+    """A number or boolean a sample, whose dtype its source tells."""
+
+    name = "value"
+    encodings = ()
+    types = (bool, int, float, np.generic)
+    options = ("codec",)
+
+    def read(self, content: bytes, dtype: str) -> Value:
+        return to_number(dtype, TextKind().read(content, dtype))
+
+    def encode(self, value: Value, dtype: str, *, check: bool) -> tuple[bytes, str]:
+        try:
+            return np.asarray(value, dtype=np.dtype(dtype).newbyteorder("<")).tobytes(), ""
+        except (ValueError, TypeError, OverflowError) as error:
+            raise UnreadableError(f"{value!r} does not fit {dtype}: {error}") from error
+
+
+def number_type(text: str) -> str:
+    """`int64` or `float64` for text that is a number, else empty."""
+    if _WHOLE.fullmatch(text):
+        return "int64"
+    return "float64" if _NUMBER.fullmatch(text) else ""
+
+
+def to_number(dtype: str, raw: object) -> Value:
+    """A cell as a number of a dtype."""
+    if dtype == "bool":
+        return bool(raw)
+    return int(str(raw)) if dtype == "int64" else float(str(raw))

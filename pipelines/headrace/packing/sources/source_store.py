@@ -1,0 +1,154 @@
+"""Where the files of a source lie: a store, or one file of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO, TypeVar
+
+from headrace.errors import (
+    DataError,
+    RecipeError,
+    StoreChangedError,
+    StoreMissingError,
+    UnreadableError,
+)
+from headrace.objects.protocol import ByteRange, Check, Store, StoredFile, as_listed
+from headrace.packing.samples import Content, Listed, Times, Unreadable, by_path, numbers
+
+T = TypeVar("T")
+
+Wanted = Callable[[str], object]
+"""Tells by its path whether a file counts."""
+
+
+class SourceStore:
+    """Files below one folder or prefix, or only one of them.
+
+    Whatever reads raises a `DataError` for a file that vanished or changed since it was listed.
+    """
+
+    def __init__(self, store: Store, only: str = "") -> None:
+        self.store = store
+        self.name = store.url
+        """Folder or URL, for messages."""
+        self.folder: Path | None = store.folder
+        """The local folder in which samples are files; None for a URL."""
+        self._only = only
+
+    def inside(self, path: str) -> str:
+        """The path of a file without the container that holds it."""
+        return path
+
+    def names(self, check: Check | None = None) -> Iterator[str]:
+        """Paths of all files whose names begin with no dot, in any order."""
+        if self._only:
+            return (file.path for file in self._files(bool, check))
+        return self._told(self.store.list_names(check))
+
+    def listed(self, wanted: Wanted, check: Check | None = None) -> Listed:
+        """The files of `names` that are wanted, by path.
+
+        Raises:
+            RecipeError: A folder is a link, a name is not UTF-8, or a link leaves the folder.
+        """
+        paths: list[str] = []
+        versions: list[str] = []
+        sizes, times_ns = numbers(()), numbers(())
+        for path, num_bytes, version in self._told(self._files(wanted, check)):
+            paths.append(path)
+            sizes.append(num_bytes)
+            if self.folder is None:
+                versions.append(version)
+            else:
+                times_ns.append(int(version))
+        check_names(self.name, paths)
+        return by_path(paths, sizes, versions if self.folder is None else Times(times_ns))
+
+    def stat(self, path: str) -> StoredFile | None:
+        """One file; None when there is no such file."""
+        return self.store.stat(path)
+
+    def unchanged(self, path: str, version: str) -> StoredFile:
+        """A file that is as it was listed."""
+        with _as_listed():
+            return as_listed(self.store, path, version)
+
+    def read(self, files: Sequence[StoredFile]) -> Iterator[Content]:
+        """Bytes of whole files, in order."""
+        with _as_listed():
+            for file, content in zip(files, self.store.read_files(files), strict=True):
+                if isinstance(content, UnreadableError):
+                    yield Unreadable(file.path, content.what)
+                elif isinstance(content, DataError):
+                    raise content
+                else:
+                    yield content
+
+    def read_ranges(self, ranges: Sequence[ByteRange]) -> Iterator[bytes]:
+        """Bytes of parts of files, in order."""
+        with _as_listed():
+            yield from self.store.read_ranges(ranges)
+
+    def open(self, path: str, version: str) -> BinaryIO:
+        """A file to read and seek in."""
+        with _as_listed():
+            return self.store.open(path, version)
+
+    def _files(self, wanted: Wanted, check: Check | None) -> Iterator[StoredFile]:
+        if not self._only:
+            yield from self.store.list_files(check, wanted)
+        elif wanted(self._only) and (file := self.store.stat(self._only)):
+            yield file
+
+    def _told(self, found: Iterator[T]) -> Iterator[T]:
+        try:
+            yield from found
+        except OSError as error:
+            raise DataError(
+                f"{self.name}: '{error.filename}' cannot be listed: {error.strerror}",
+                "See whether it may be read, and list again when nothing writes to the folder.",
+            ) from error
+
+
+@contextmanager
+def _as_listed() -> Iterator[None]:
+    try:
+        yield
+    except (StoreMissingError, StoreChangedError) as error:
+        raise DataError(
+            f"{error.what} since the source folder was listed",
+            "Pack again when nothing writes to the source folder any more.",
+        ) from error
+
+
+def refuse_link(folder: Path, path: str) -> None:
+    """Refuse a path that is a link to a folder, or leads out of the source's folder."""
+    link = folder / path
+    target = link.resolve()
+    if target.is_dir():
+        raise RecipeError(
+            f"{link} is a link to the folder {target}",
+            "Links to folders are not followed; copy the folder into the source folder, or "
+            "set dataset.source to the real one.",
+        )
+    if not target.is_file():
+        raise RecipeError(f"{link} is a link to {target}, which is no file")
+    if not target.is_relative_to(folder.resolve()):
+        raise RecipeError(
+            f"{link} is a link that leaves the source folder, to {target}",
+            "Copy the file into the source folder, or set dataset.source to the real folder.",
+        )
+
+
+def check_names(place: str, paths: Sequence[str]) -> None:
+    """Refuse a name that is not UTF-8."""
+    joined = "\0".join(paths)
+    try:
+        joined.encode()
+    except UnicodeEncodeError as error:
+        bad = joined[joined.rfind("\0", 0, error.start) + 1 :].partition("\0")[0]
+        raise RecipeError(
+            f"The name of {bad!r} in {place} is not UTF-8", "Rename the file."
+        ) from None
