@@ -10,7 +10,6 @@ from rich.table import Table
 
 from headrace.cli import what_if_words as words
 from headrace.cli.console import JsonOption, duration, open_console, plain_table, tell_json
-from headrace.runs.interruptions import ASSUMED_PER_HOUR
 
 if TYPE_CHECKING:
     from headrace.costs.what_if import Figure, Row
@@ -27,7 +26,7 @@ def what_if(  # noqa: PLR0913  options of a command
     gpus: words.Gpus = None,
     also: words.Also = "",
     spot: words.Spot = "0",
-    interruptions: words.Interruptions = ASSUMED_PER_HOUR,
+    interruptions: words.Interruptions = None,
     pack: words.Pack = "1",
     slow_down: words.SlowDown = 0.5,
     order: words.Orders = "longest",
@@ -55,6 +54,7 @@ def what_if(  # noqa: PLR0913  options of a command
     """
     from headrace.costs.durations import duration_of
     from headrace.costs.what_if import Question, answer
+    from headrace.runs.lifetime import ASSUMED_PER_HOUR
 
     given = words.Given(duration=lasting, trials=trials, total=total)
     forecasts, told = words.trials_of(work, overrides or [], given, (site or ["laptop"])[0])
@@ -69,7 +69,7 @@ def what_if(  # noqa: PLR0913  options of a command
         orders=tuple(order.split(",")),
         walltimes_s=tuple(map(duration_of, walltime.split(","))) if walltime else (math.inf,),
         beside=tuple(words.beside(also)),
-        interruptions_per_hour=interruptions,
+        interruptions_per_hour=ASSUMED_PER_HOUR if interruptions is None else interruptions,
         slow_down=slow_down,
         checkpoint_s=duration_of(checkpoint),
         restart_s=words.seconds(restart) or 0.0,

@@ -33,10 +33,8 @@ from headrace.runs import budget
 from headrace.runs.costs import MostCost, most_cost
 from headrace.runs.flow import PlannedStep, fitted, steps_of
 from headrace.runs.foresight import noting
-from headrace.runs.interruptions import loss_in_words
 from headrace.runs.minding import forgiving, minded
 from headrace.runs.runs import Run
-from headrace.runs.walltime_history import for_plan, pace
 from headrace.states import StepState
 from headrace.status.step import look
 from headrace.steps.mailbox import StepResult
@@ -219,13 +217,15 @@ def previews(recipe: Recipe, site: Site, kind: str = "train") -> tuple[LeasePrev
     steps: dict[str, list[PlannedStep]] = {}
     for step in steps_of(recipe, kind):
         steps.setdefault(step.role, []).append(step)
-    return tuple(_preview(recipe, site, role, served) for role, served in steps.items())
+    return tuple(_preview(recipe, site, kind, role, served) for role, served in steps.items())
 
 
 def _preview(
-    recipe: Recipe, site: Site, role_name: str, served: Sequence[PlannedStep]
+    recipe: Recipe, site: Site, kind: str, role_name: str, served: Sequence[PlannedStep]
 ) -> LeasePreview:
-    role, walltime = site.roles[role_name], for_plan(recipe, site, role_name, served)
+    from headrace.runs.lifetime import lifetime  # it brings numpy
+
+    role, walltime = site.roles[role_name], lifetime(recipe, site, role_name, kind)
     role = role if walltime is None else walltime.of(role)
     steps = tuple(step.name for step in served)
     lease_id = f"{_RUN_ID}-{role_name}-1"
@@ -264,6 +264,8 @@ def _loss(recipe: Recipe, site: Site, role_name: str, steps: tuple[str, ...]) ->
     role = site.roles[role_name]
     if role.ec2 is None or "spot" not in role.ec2.markets or "train" not in steps:
         return ""
+    from headrace.runs.lifetime import loss_in_words, pace
+
     return loss_in_words(recipe, role, pace(recipe, site, role_name))
 
 

@@ -14,7 +14,7 @@ from headrace.recipe.ec2 import Ec2
 from headrace.recipe.load import BUILT_IN, load_recipe
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Role
-from headrace.runs.interruptions import Pace, expected_loss, loss_in_words
+from headrace.runs.lifetime import Pace, expected_loss, loss_in_words
 from headrace.states import LeaseState, StepState
 from support.command_line import headrace
 from support.runs import attempt_row_of, lease_on_disk, make_run
