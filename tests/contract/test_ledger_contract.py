@@ -89,7 +89,7 @@ class LedgerContract:
         [
             pytest.param({}, id="before there were trials, machines and acts"),
             pytest.param(
-                {"headrace_leases": ("owner", "lost_nodes"), "headrace_usage": ("unpriced_bytes",)},
+                {"headrace_leases": ("owner", "lost_nodes"), "headrace_usage": ("stored_bytes",)},
                 id="before columns were added",
             ),
         ],
@@ -112,6 +112,22 @@ class LedgerContract:
         assert ledger.usage("run-1") == ((usage_row(),) if lacks else ())
         ledger.put_machines([machine_row()])
         ledger.put_usage([usage_row(2)])
+        assert get_revision(url) == REVISION
+
+    def test_a_ledger_that_priced_storage_opens_and_counts_it_no_more(
+        self, url: str, with_lease: Ledger
+    ):
+        with_lease.put_usage([usage_row()])
+        with Database(url).write() as session:
+            for table in ("headrace_usage", "headrace_usage_sums"):
+                for column in ("unpriced_bytes BIGINT NOT NULL DEFAULT 7", "usd_storage DOUBLE"
+                               " PRECISION", "usd_transfer DOUBLE PRECISION"):  # fmt: skip
+                    session.execute(text(f"ALTER TABLE {table} ADD COLUMN {column}"))
+        set_revision(url, "0007")
+        ledger = Ledger.open(url)
+        ledger.put_usage([usage_row(2)])
+        assert ledger.usage("run-1") == (usage_row(), usage_row(2))
+        assert ledger.usage_sums()[0].attempts == 2
         assert get_revision(url) == REVISION
 
     def test_a_backup_opens_elsewhere(self, url: str, with_lease: Ledger):

@@ -67,4 +67,3 @@ def test_pack_stage_train_and_evaluate(
     assert (took["pack"]["stored_bytes"], took["pack"]["fetched_bytes"]) == (size, pictures)
     assert took["pack"]["samples"] == 10 * NUM_EACH
     assert took["stage"]["fetched_bytes"] == steps["stage"]["outputs"]["copied_bytes"]
-    assert took["stage"]["unpriced_bytes"] > 0

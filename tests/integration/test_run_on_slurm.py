@@ -27,9 +27,9 @@ from headrace.ledger.rows import AttemptRecord
 from headrace.recipe.load import BUILT_IN, load_recipe, load_site
 from headrace.recipe.site import Role
 from headrace.runs.costs import run_cost
+from headrace.runs.lifetime import DEFAULT_S
 from headrace.runs.provenance import process_owner
 from headrace.runs.runs import Run, RunRequest, create_run
-from headrace.runs.walltime import DEFAULT_S
 from headrace.states import FailureClass, LeaseState, StepState
 from headrace.status.lease import lease_view as view
 from support.documents import NEEDS_SLURM, Reader, blocks
@@ -177,7 +177,7 @@ def _check_that_the_next_lease_is_shorter(earlier: Run, slurm: DevSlurm) -> None
     assert chosen is not None
     assert chosen.seconds < DEFAULT_S
     assert chosen.most_s == 48 * 3600
-    assert "in one earlier run, times 1.5 plus 5 minutes" in planned["gpu"].time
+    assert "with a probability of 95%, plus 5 minutes" in planned["gpu"].time
     run = _run("quick")
     lease_id = run_leases.acquire(run, "gpu")
     try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, cast, get_args
 
@@ -27,12 +27,11 @@ from headrace.runs.spending import (
     bring_up_to_date,
     first_day,
     price_again,
-    staff_rate,
     unpriced,
     wasted,
 )
 
-_HOUR_S, _GB = 3600.0, 1e9
+_HOUR_S = 3600.0
 _NONE = {("suite", ""): "(no suite)", ("trial", "0"): "(no trial)"}
 _HOURS = ("node_s", "gpu_s", "queue_s")
 _MONEY = ("usd", "usd_staging", "usd_idle", "usd_failed")
@@ -55,7 +54,6 @@ def cost(  # noqa: PLR0913  options of a command
     site: Annotated[
         str, typer.Option(help="Only what ran on this site.", autocompletion=arguments.sites)
     ] = "",
-    staff_hours: Annotated[float, typer.Option(min=0, help="Hours of people, to be added.")] = 0,
     refresh: Annotated[
         bool, typer.Option("--refresh", help="Ask again for prices that are not known.")
     ] = False,
@@ -81,7 +79,6 @@ def cost(  # noqa: PLR0913  options of a command
         raise UserError(f"--by '{by}' is not known", nearest(by, get_args(By)))
     if by == "trial" and not run:
         raise UserError("--by trial is for one suite", "Name it: headrace cost RUN --by trial.")
-    rate = staff_rate(run or None, site) if staff_hours else 0.0
     if refresh:
         typer.echo(f"Machines of {price_again(run or None)} leases have a price now.", err=True)
     bring_up_to_date(run or None)
@@ -99,7 +96,7 @@ def cost(  # noqa: PLR0913  options of a command
     (total,) = open_ledger().usage_sums(None, **chosen)
     open_console().print(_listed(by, sums[:limit], total, is_whole=len(sums) <= limit))
     roles = list(unpriced(**chosen)) if total.unpriced else []
-    for line in (*_notes(total, roles), *_besides(total, staff_hours, rate)):
+    for line in _notes(total, roles):
         tell(line)
     _tell_allowances(run, site, user)
 
@@ -157,32 +154,8 @@ def _notes(total: UsageSum, roles: Sequence[str]) -> list[str]:
     return notes
 
 
-def _besides(total: UsageSum, staff_hours: float, rate: float) -> Iterator[str]:
-    """What a project takes besides machines, and of what no price is known."""
-    staff = staff_hours * rate
-    parts = (
-        (total.usd_storage, f"a month for {total.stored_bytes / _GB:,.3g} GB of datasets"),
-        (total.usd_transfer, f"for {total.fetched_bytes / _GB:,.3g} GB from object stores"),
-        (staff, f"for {staff_hours:g} h of people"),
-    )
-    told = [f"{usd:,.2f} {what}" for usd, what in parts if usd]
-    if told:
-        whole = total.usd + total.usd_storage + total.usd_transfer + staff
-        lacks = "+?" if total.unpriced or total.unpriced_bytes else ""
-        yield (
-            f"Besides machines, USD: {', '.join(told)}; with a month of these {whole:,.2f}{lacks}."
-        )
-    if total.unpriced_bytes:
-        yield (
-            f"No price is known of {total.unpriced_bytes / _GB:,.3g} GB that were stored or "
-            "fetched: no money is counted. Write `prices` in the site."
-        )
-
-
 def _for_programs(by: str, each: UsageSum) -> dict[str, Any]:
     row = each._asdict()
-    if each.unpriced_bytes:
-        row |= {name: row[name] or None for name in ("usd_storage", "usd_transfer")}
     if each.unpriced and not each.usd:
         row |= dict.fromkeys(_MONEY)
     return {by: row.pop("name"), **row, "wasted": wasted(each)}

@@ -50,7 +50,9 @@ Also = Annotated[
     str, typer.Option(help="Further nodes: 1x8 with 8 GPUs; 1x8@2.5 for $2.50 an hour.")
 ]
 Spot = Annotated[str, typer.Option(help="Shares of spot instances, as 0,0.5,1.")]
-Interruptions = Annotated[float, typer.Option(min=0, help="Of a spot instance an hour.")]
+Interruptions = Annotated[
+    float | None, typer.Option(min=0, help="Of a spot instance an hour; else 1 in 5 a month.")
+]
 Pack = Annotated[str, typer.Option(help="Trials at once on one GPU, as 1,2,4.")]
 SlowDown = Annotated[
     float, typer.Option(min=0, help="How much longer each further trial on a GPU makes all.")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import time
+from datetime import timedelta
 
 from pydantic import Field
 
@@ -12,6 +14,17 @@ from headrace.processes.identity import ProcessIdentity
 from headrace.recipe.site import Role, Site, Tier
 from headrace.record import Record
 from headrace.states import EndedJob, LeaseState
+
+FLOOR_S = 600.0
+"""No shorter time limit is chosen, unless the queue gives no more."""
+
+MOST_S = 86_400.0
+"""No longer one is chosen where neither the site nor the queue sets a limit."""
+
+
+def shown(seconds: float) -> str:
+    """A time for people, as in `1:05:00`."""
+    return str(timedelta(seconds=math.ceil(seconds)))
 
 
 class Walltime(Record):

@@ -1,26 +1,36 @@
 """How long work will take, from what like work took, and when all of it will be done; pure.
 
-Durations are told by a Gaussian process in logarithms: an exponent for each number of the recipe
-(linear part), a smooth bend of it (an overhead that does not grow with the epochs is one), noise.
-With few points it falls back to `EXPONENTS`, then to the mean; how strong each part is, is averaged
-over a grid by how well it explains what is known. Source: Rasmussen & Williams, Gaussian Processes
-for Machine Learning, 2006, sections 2.2 and 5.2, https://gaussianprocess.org/gpml/.
+Durations are told by Gaussian processes of scikit-learn in logarithms: an exponent for each number
+of the recipe (linear part), a smooth bend of it (an overhead that does not grow with the epochs is
+one), noise. With few points they fall back to `EXPONENTS`, then to the mean; how strong each part
+is, is averaged over a grid by how well it explains what is known: the strength that explains it
+best promises too much where little is known. Source: Rasmussen & Williams, Gaussian Processes for
+Machine Learning, 2006, sections 2.2 and 5.2, https://gaussianprocess.org/gpml/.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.costs.features import Features
+from headrace.recipe.recipe import Recipe
 
 Floats = NDArray[np.float64]
+Features = Mapping[str, float | str]
+"""Numbers, and words that are the same or are not, by dotted key."""
+
+_PARTS = ("data", "model", "trainer")
+_NO_WORK = (
+    "checkpoint_target", "fold", "monitor", "monitor_mode", "keep_checkpoints", "loggers", "name",
+    "seed",
+)  # fmt: skip
+"""Keys whose values do not change how long training takes."""
 _NORMAL = NormalDist()
 EXPONENTS = {
     "trainer.max_epochs": 1.0,
@@ -39,7 +49,7 @@ MOST_KNOWN, AGEING = 60, 0.95
 
 _NOISES = (0.02, 0.05, 0.1, 0.2, 0.4, 0.8)
 _SLOPES = (0.05, 0.2, 0.8)
-_BENDS = (0.0, 0.2, 0.6)
+_BENDS = (1e-6, 0.2, 0.6)
 _USUAL_NOISE, _USUAL_SLOPE = 0.15, 0.1
 _REACH = 1.0
 """Distance of logarithms over which a bend is felt."""
@@ -114,23 +124,38 @@ def durations(
     columns = _columns([features for features, _ in known], wanted)
     powers = _powers([each for each, _ in known], wanted)
     logs = np.log([max(seconds, _SMALLEST_S) for _, seconds in known]) - powers[: len(known)]
-    alike = _Alike.of(columns, len(known))
-    found = [
-        _posterior(alike, logs, shape) for shape in itertools.product(_NOISES, _SLOPES, _BENDS)
-    ]
+    shapes = list(itertools.product(_NOISES, _SLOPES, _BENDS))
+    found = [_posterior(columns, logs, shape) for shape in shapes]
     evidence = np.array([each[0] for each in found])
     weights = np.exp(evidence - evidence.max())
     weights /= weights.sum()
-    means = np.stack([each[1] for each in found])
-    variances = np.stack([each[2] for each in found])
+    means, errors = (np.stack([each[place] for each in found]) for place in (1, 2))
     mean = weights @ means
-    shared = np.sqrt(weights @ (variances + (means - mean) ** 2))
-    noise = math.sqrt(weights @ np.array([each[3] ** 2 for each in found]))
+    shared = np.sqrt(weights @ (errors**2 + (means - mean) ** 2))
+    noise = math.sqrt(weights @ np.array([noise**2 for noise, *_ in shapes]))
     medians = np.exp(mean + powers[len(known) :])
     return [
         Forecast(seconds=float(median), spread=noise, shared=float(error))
         for median, error in zip(medians, shared, strict=True)
     ]
+
+
+def _posterior(
+    columns: Floats, logs: Floats, shape: tuple[float, float, float]
+) -> tuple[float, Floats, Floats]:
+    """Log evidence of a shape; mean and standard deviation of the points that are not known."""
+    # half a second that only a forecast is worth
+    from sklearn.gaussian_process import GaussianProcessRegressor
+    from sklearn.gaussian_process.kernels import RBF, ConstantKernel, DotProduct
+
+    noise, slope, bend = shape
+    kernel = ConstantKernel(_FLAT) + slope**2 * DotProduct(0.0, "fixed") + bend**2 * RBF(_REACH)
+    doubts = noise**2 * AGEING ** -np.arange(len(logs))[::-1]
+    process = GaussianProcessRegressor(kernel, alpha=doubts, optimizer=None)
+    process.fit(columns[: len(logs)], logs - logs.mean())
+    means, errors = process.predict(columns[len(logs) :], return_std=True)
+    usual = -0.5 * (math.log(noise / _USUAL_NOISE) ** 2 + math.log(slope / _USUAL_SLOPE) ** 2)
+    return usual + process.log_marginal_likelihood_value_, means + logs.mean(), errors
 
 
 def corrected(running: Running) -> Forecast:
@@ -179,6 +204,12 @@ def eta(
     return Eta(seconds=float(middle), half_s=float(high - low) / 2)
 
 
+def longest_s(forecasts: Sequence[Forecast], level: float) -> float:
+    """Seconds within which work is done with a probability, one after another; 0 of none."""
+    draws = possible(np.random.default_rng(0), forecasts, _DRAWS)
+    return float(np.quantile(draws.sum(axis=0), level))
+
+
 def possible(random: np.random.Generator, forecasts: Sequence[Forecast], draws: int = 1) -> Floats:
     """`(forecasts, draws)` seconds as they may turn out."""
     medians, spreads, shared = (
@@ -222,9 +253,10 @@ def _above(sigmas: float) -> float:
 
 
 def _columns(known: Sequence[Features], wanted: Sequence[Features]) -> Floats:
-    """`(points, columns)`: logarithms where all are positive, and words, 0 or 1.
+    """`(points, columns)`: logarithms where all are positive, and words, 0 or 1; known ones first.
 
-    Each is scaled to a variance of 1, but for those in `EXPONENTS`.
+    Each is scaled to a variance of 1, but for those in `EXPONENTS`, and to a mean of 0 of the
+    known ones. Where nothing differs there is one column, of zeros.
     """
     every = [*known, *wanted]
     columns: list[Floats] = []
@@ -238,7 +270,9 @@ def _columns(known: Sequence[Features], wanted: Sequence[Features]) -> Floats:
             found = [np.log(numbers) if (numbers > 0).all() else numbers]
         is_natural = name in EXPONENTS
         columns += [each if is_natural else each / each.std() for each in found if each.std() > 0]
-    return np.stack(columns, axis=1) if columns else np.zeros((len(every), 0))
+    values_of = np.stack(columns, axis=1) if columns else np.zeros((len(every), 1))
+    centred: Floats = values_of - values_of[: len(known)].mean(axis=0)
+    return centred
 
 
 def _powers(known: Sequence[Features], wanted: Sequence[Features]) -> Floats:
@@ -253,46 +287,30 @@ def _powers(known: Sequence[Features], wanted: Sequence[Features]) -> Floats:
     return total
 
 
-@dataclass(frozen=True)
-class _Alike:
-    """How alike points are: by the products of their columns, and by how near they are.
+def features_of(recipe: Recipe, ranks: int) -> dict[str, float | str]:
+    """What the duration of a training may depend on.
 
-    `(known, known)` among those that are known, `(known, wanted)` with the wanted ones; `(wanted,)`
-    of each of these with itself.
+    Args:
+        recipe: The recipe.
+        ranks: Ranks that train.
     """
-
-    products: tuple[Floats, Floats, Floats]
-    nearness: tuple[Floats, Floats]
-
-    @classmethod
-    def of(cls, columns: Floats, num_known: int) -> _Alike:
-        centred = columns - columns[:num_known].mean(axis=0)
-        known, wanted = centred[:num_known], centred[num_known:]
-        sizes, others = (known**2).sum(axis=1), (wanted**2).sum(axis=1)
-        products = known @ known.T, known @ wanted.T
-        squares = (
-            sizes[:, None] + sizes - 2 * products[0],
-            sizes[:, None] + others - 2 * products[1],
-        )
-        near, far = (np.exp(-np.maximum(each, 0.0) / (2 * _REACH**2)) for each in squares)
-        return cls((*products, others), (near, far))
+    whole = recipe.model_dump(mode="json", by_alias=True, include=set(_PARTS))
+    return {**dict(_flat("", whole)), "ranks": float(ranks)}
 
 
-def _posterior(
-    alike: _Alike, logs: Floats, shape: tuple[float, float, float]
-) -> tuple[float, Floats, Floats, float]:
-    """Log evidence of a shape, mean and variance where it is wanted, and its noise."""
-    noise, slope, bend = shape
-    level = logs.mean()
-    among, across = (
-        _FLAT + slope**2 * product + bend**2 * near
-        for product, near in zip(alike.products, alike.nearness, strict=False)
-    )
-    doubts = noise**2 * AGEING ** -np.arange(len(logs))[::-1]
-    root = np.linalg.inv(np.linalg.cholesky(among + np.diag(doubts)))
-    inner = root @ (logs - level)
-    reach = np.einsum("ij,jk->ik", root, across)  # BLAS takes threads for it, and far longer
-    variance = _FLAT + slope**2 * alike.products[2] + bend**2 - (reach**2).sum(axis=0)
-    usual = -0.5 * (math.log(noise / _USUAL_NOISE) ** 2 + math.log(slope / _USUAL_SLOPE) ** 2)
-    evidence = usual - 0.5 * float(inner @ inner) + float(np.log(np.diag(root)).sum())
-    return evidence, level + inner @ reach, np.maximum(variance, 0.0), noise
+def features_of_point(values: Mapping[str, object]) -> dict[str, float | str]:
+    """The same of a trial, as far as it is different from the recipe: values by dotted key."""
+    return dict(_flat("", values))
+
+
+def _flat(prefix: str, values: Mapping[str, object]) -> Iterator[tuple[str, float | str]]:
+    for name, value in values.items():
+        key = f"{prefix}{name}"
+        if key.rpartition(".")[2] in _NO_WORK:
+            continue
+        if isinstance(value, Mapping):
+            yield from _flat(f"{key}.", value)
+        elif isinstance(value, (bool, str)) or value is None:
+            yield key, str(value)
+        elif isinstance(value, (int, float)):
+            yield key, float(value)

@@ -34,10 +34,8 @@ from headrace.runs import budget
 from headrace.runs.costs import MostCost, most_cost
 from headrace.runs.flow import PlannedStep, fitted, steps_of
 from headrace.runs.foresight import noting
-from headrace.runs.interruptions import loss_in_words
 from headrace.runs.minding import forgiving, minded
 from headrace.runs.runs import Run
-from headrace.runs.walltime_history import for_plan, pace
 from headrace.states import StepState
 from headrace.status.step import look
 from headrace.steps.mailbox import StepResult
@@ -220,13 +218,15 @@ def previews(recipe: Recipe, site: Site, kind: str = "train") -> tuple[LeasePrev
     steps: dict[str, list[PlannedStep]] = {}
     for step in steps_of(recipe, kind):
         steps.setdefault(step.role, []).append(step)
-    return tuple(_preview(recipe, site, role, served) for role, served in steps.items())
+    return tuple(_preview(recipe, site, kind, role, served) for role, served in steps.items())
 
 
 def _preview(
-    recipe: Recipe, site: Site, role_name: str, served: Sequence[PlannedStep]
+    recipe: Recipe, site: Site, kind: str, role_name: str, served: Sequence[PlannedStep]
 ) -> LeasePreview:
-    role, walltime = site.roles[role_name], for_plan(recipe, site, role_name, served)
+    from headrace.runs.lifetime import lifetime  # it brings numpy
+
+    role, walltime = site.roles[role_name], lifetime(recipe, site, role_name, kind)
     role = role if walltime is None else walltime.of(role)
     steps = tuple(step.name for step in served)
     lease_id = f"{_RUN_ID}-{role_name}-1"
@@ -266,6 +266,8 @@ def _loss(recipe: Recipe, site: Site, role_name: str, steps: tuple[str, ...]) ->
     of_one = backend_of(role.backend).interruptions(role)
     if of_one is None or "train" not in steps:
         return ""
+    from headrace.runs.lifetime import loss_in_words, pace
+
     return loss_in_words(recipe, role.nodes, of_one, pace(recipe, site, role_name))
 
 

@@ -11,9 +11,10 @@ from pydantic import JsonValue
 
 from headrace.checkpoints import files as checkpoints
 from headrace.clusters import lease_client
+from headrace.clusters.lease_records import LeaseSpec
 from headrace.clusters.lease_state import sure_state
 from headrace.errors import LeaseEndsError, LeaseTakenError, StepNotEndedError
-from headrace.files.atomic import is_there, look_afresh
+from headrace.files.atomic import is_there, look_afresh, read_record
 from headrace.files.layout import LeaseFolder, StepFolder
 from headrace.leases import run_leases
 from headrace.ledger.ledger import open_ledger
@@ -21,7 +22,6 @@ from headrace.ledger.rows import AttemptRecord
 from headrace.runs.flow import PlannedStep, judged, step_of
 from headrace.runs.runs import Run, outputs_of
 from headrace.runs.suites import has_more_to_do
-from headrace.runs.walltime_history import can_grow
 from headrace.states import FailureClass, StepState
 from headrace.status.lease import why_not_the_nodes
 from headrace.status.step import ended_of
@@ -123,7 +123,7 @@ def conclude(
         ended,
         run.recipe.retry,
         timeout_s=timeout_s,
-        grows=can_grow(run, attempts[-1].lease_id),
+        grows=_can_grow(run, attempts[-1].lease_id),
     )
     if not decision.why_not:
         return decision, result
@@ -133,6 +133,17 @@ def conclude(
     if decision.is_programs_fault:
         failure = failure.model_copy(update={"failure_class": FailureClass.USER_ERROR})
     return decision, result.model_copy(update={"failure": failure})
+
+
+def _can_grow(run: Run, lease_id: str) -> bool:
+    """Whether the run's next lease gets more time than this one, should this have been too short.
+
+    A pool does not: it lasts as long as it may, only its nodes have a chosen time.
+    """
+    spec = read_record(run.lease_folder(lease_id).spec, LeaseSpec)
+    if spec is None or spec.walltime is None or spec.role.kind == "pool":
+        return False
+    return spec.walltime.seconds < spec.walltime.most_s
 
 
 def _kept(run: Run, kind: str, folder: StepFolder) -> dict[str, float | None]:

@@ -10,7 +10,7 @@ from functools import partial
 
 from headrace.clusters import lease_client
 from headrace.clusters.backends import backend
-from headrace.clusters.lease_records import LeaseSpec, Walltime
+from headrace.clusters.lease_records import LeaseSpec, Walltime, shown
 from headrace.clusters.lease_state import sure_state
 from headrace.errors import (
     BatchError,
@@ -29,8 +29,6 @@ from headrace.runs import budget
 from headrace.runs.flow import steps_of
 from headrace.runs.provenance import owner_process
 from headrace.runs.runs import Run
-from headrace.runs.walltime import shown
-from headrace.runs.walltime_history import for_run
 from headrace.states import LeaseState
 from headrace.status.lease import bad_nodes, why_no_room
 from headrace.steps import mailbox
@@ -147,7 +145,7 @@ def _ask_queues(run: Run, record: LeaseRecord) -> None:
 
 def _refusal(run: Run, role_name: str) -> str:
     lease_id = f"{run.run_id}-{role_name}-1"
-    spec = _spec(run, role_name, lease_id, for_run(run, role_name))
+    spec = _spec(run, role_name, lease_id, _walltime(run, role_name))
     return backend(spec.role.backend).refusal(run.lease_folder(lease_id), spec)
 
 
@@ -216,10 +214,16 @@ def _start(run: Run, role_name: str, lease_id: str) -> None:
     folder = run.lease_folder(lease_id)
     asked = read_record(folder.spec, LeaseSpec)
     # chosen once: what waits for its turn is asked for again and again
-    walltime = for_run(run, role_name) if asked is None else asked.walltime
+    walltime = _walltime(run, role_name) if asked is None else asked.walltime
     if asked is None and walltime is not None:
         logger.info("Lease %s gets %s: %s", lease_id, shown(walltime.seconds), walltime.why)
     lease_client.start(folder, _spec(run, role_name, lease_id, walltime), run.secrets)
+
+
+def _walltime(run: Run, role_name: str) -> Walltime | None:
+    from headrace.runs.lifetime import lifetime  # it brings numpy
+
+    return lifetime(run.recipe, run.site, role_name, run.request.kind, run)
 
 
 def _spec(run: Run, role_name: str, lease_id: str, walltime: Walltime | None) -> LeaseSpec:

@@ -16,7 +16,7 @@ from typing_extensions import TypedDict
 from headrace.ledger.columns import Json, Row
 from headrace.states import EndedJob, FailureClass, LeaseState, StepState
 
-REVISION = "0007"
+REVISION = "0008"
 """Revision of the schema; the newest migration gives it."""
 
 REVISION_TABLE = "headrace_schema"

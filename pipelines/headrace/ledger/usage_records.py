@@ -84,8 +84,6 @@ class UsageRecord(Row, kw_only=True):
     """Bytes that it added to packed datasets."""
     fetched_bytes: Mapped[int | None] = mapped_column(BigInteger, default=None)
     """Bytes that it read from an object store."""
-    unpriced_bytes: Mapped[int] = mapped_column(BigInteger, default=0)
-    """Those of both whose price is not known."""
     cpu_use: Mapped[float | None] = mapped_column(default=None)
     """Mean share of its CPUs that was busy, 0 to 1."""
     gpu_use: Mapped[float | None] = mapped_column(default=None)
@@ -110,10 +108,6 @@ class UsageRecord(Row, kw_only=True):
     """The part of `usd` in which nothing was done."""
     usd_failed: Mapped[float | None] = mapped_column(default=None)
     """The part of `usd` that attempts took which did not succeed: the whole of theirs."""
-    usd_storage: Mapped[float | None] = mapped_column(default=None)
-    """US dollars a month of what it stored; not in `usd`."""
-    usd_transfer: Mapped[float | None] = mapped_column(default=None)
-    """US dollars of what it fetched; not in `usd`."""
 
 
 KEYS = ("day", "suite", "owner", "site_name", "recipe_name", "role", "kind", "cause")
@@ -125,8 +119,7 @@ COUNTS = ("entries", "attempts", "unpriced")
 FIGURES = (
     "usd", "usd_staging", "usd_idle", "usd_failed", "node_s", "gpu_s", "queue_s", "boot_s",
     "start_s", "staging_s", "data_wait_s", "train_s", "evaluate_s", "idle_s", "failed_s",
-    "samples", "energy_wh", "stored_bytes", "fetched_bytes", "unpriced_bytes", "usd_storage",
-    "usd_transfer",
+    "samples", "energy_wh", "stored_bytes", "fetched_bytes",
 )  # fmt: skip
 """What is summed; null counts as 0."""
 
@@ -171,6 +164,3 @@ class UsageSum(NamedTuple):
     energy_wh: float
     stored_bytes: float
     fetched_bytes: float
-    unpriced_bytes: float
-    usd_storage: float
-    usd_transfer: float

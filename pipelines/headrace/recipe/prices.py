@@ -2,36 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import Field, model_validator
 
 from headrace.recipe.base import AmountFrom0
 from headrace.record import Record
-
-_GB = 1e9
-
-
-class SitePrices(Record):
-    """What a site takes besides its machines; what is not given, nobody knows."""
-
-    usd_per_gb_month: AmountFrom0 | None = None
-    """US dollars a month for each GB (10⁹ bytes) of packed datasets."""
-    usd_per_fetched_gb: AmountFrom0 | None = None
-    """US dollars for each GB that is read from an object store."""
-    usd_per_staff_hour: AmountFrom0 | None = None
-    """US dollars for an hour of people, which `headrace cost --staff-hours` tells."""
-
-    def of_bytes(self, stored: int | None, fetched: int | None) -> dict[str, Any]:
-        """What bytes of both kinds cost, and how many have no price, as a row of usage has it."""
-        kinds = {"usd_storage": (stored, self.usd_per_gb_month),
-                 "usd_transfer": (fetched, self.usd_per_fetched_gb)}  # fmt: skip
-        told: dict[str, Any] = {
-            name: None if num_bytes is None or price is None else num_bytes / _GB * price
-            for name, (num_bytes, price) in kinds.items()
-        }
-        unpriced = sum(num_bytes or 0 for num_bytes, price in kinds.values() if price is None)
-        return told | {"unpriced_bytes": unpriced}
 
 
 class NodePrice(Record):

@@ -21,7 +21,7 @@ from headrace.recipe.base import (
     no_credentials,
 )
 from headrace.recipe.batch import Batch
-from headrace.recipe.prices import NodePrice, SitePrices
+from headrace.recipe.prices import NodePrice
 from headrace.recipe.secret_sources import Secrets
 from headrace.record import Record
 
@@ -300,8 +300,8 @@ class Site(Record):
     """Whether checkpoints may hold objects of any class, whose unpickling runs code of theirs."""
     limits: Limits = Limits()
     """What this place allows."""
-    prices: SitePrices = SitePrices()
-    """What storage, transfer and people cost; of machines roles tell."""
+    prices: dict[str, float | None] = {}
+    """Counts no more: what storage, transfer and people cost, as sites of earlier releases say."""
     s3: StoreOptions = StoreOptions()
     """How sources, datasets and targets on S3 and in other object stores are reached."""
     secrets: Secrets = {}

@@ -18,17 +18,23 @@ from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Site
 from headrace.record import Record
 from headrace.runs.flow import PlannedStep, steps_of
-from headrace.runs.history import SUITE, Taken, earlier, features_for, known_of, usual
+from headrace.runs.history import (
+    SUITE,
+    PastAttempt,
+    earlier,
+    features_for,
+    known_of,
+    slots,
+    usual,
+)
 from headrace.runs.runs import Run
-from headrace.runs.walltime import slots
 from headrace.states import StepState
 from headrace.steps.mailbox import StepStatus
 from headrace.steps.step_kinds import StepOptions
 from headrace.suites.records import SuiteSummary
 
 if TYPE_CHECKING:
-    from headrace.costs.features import Features
-    from headrace.costs.forecast import Eta, Forecast
+    from headrace.costs.forecast import Eta, Features, Forecast
 
 logger = logging.getLogger(__name__)
 
@@ -97,15 +103,9 @@ def predict(
     """
     from headrace.costs.forecast import eta
 
-    steps = steps_of(recipe, kind)
-    taken = [
-        one
-        for role in sorted({step.role for step in steps})
-        for one in earlier(recipe, site, role)
-        if one.options == options
-    ]
+    steps, taken = steps_of(recipe, kind), past_of(recipe, site, kind, options)
     packed = [one for one in taken if one.kind == "pack"]
-    parts = [part for step in steps if (part := _part(step, recipe, site, taken))]
+    parts = [part for step in steps if (part := part_of(step, recipe, site, taken))]
     unknown = tuple(step.name for step in steps if step.name not in {each.name for each in parts})
     names = {step.name for step in steps if step.role == recipe.train.role}
     on_cpus = recipe.trainer.accelerator == "cpu"
@@ -124,6 +124,18 @@ def predict(
         num_bytes=next((one.num_bytes for one in reversed(packed) if one.num_bytes), None),
         made_at=time.time(),
     )
+
+
+def past_of(
+    recipe: Recipe, site: Site, kind: str, options: StepOptions | None
+) -> list[PastAttempt]:
+    """What steps of earlier runs took on the roles of a kind of run, given the same options."""
+    return [
+        one
+        for role in sorted({step.role for step in steps_of(recipe, kind)})
+        for one in earlier(recipe, site, role)
+        if one.options == options
+    ]
 
 
 class Ahead(Record):
@@ -227,12 +239,20 @@ def _done(status: StepStatus | None) -> float:
     return 0.0 if progress is None or not progress.total else progress.done / progress.total
 
 
-def _part(step: PlannedStep, recipe: Recipe, site: Site, taken: Sequence[Taken]) -> Part | None:
+def part_of(
+    step: PlannedStep,
+    recipe: Recipe,
+    site: Site,
+    taken: Sequence[PastAttempt],
+    *,
+    anew: bool = False,
+) -> Part | None:
+    """What a step will take; None where nothing tells. See `known_of` for `anew`."""
     from headrace.costs.forecast import duration_s
 
     if step.kind == SUITE:
         return _suite(step.name, recipe, site)
-    known = known_of(step.kind, recipe, taken)
+    known = known_of(step.kind, recipe, taken, anew=anew)
     ranks = slots(step.kind, recipe, site.roles[step.role])
     names = known[0][0].keys() if known else ()
     wanted = features_for(step.kind, recipe, ranks)
@@ -251,11 +271,11 @@ def _suite(name: str, recipe: Recipe, site: Site) -> Part | None:
     return _named(name, Forecast(seconds=found.seconds, spread=spread), num_known)
 
 
-def _between(steps: Sequence[PlannedStep], taken: Sequence[Taken]) -> Part | None:
+def _between(steps: Sequence[PlannedStep], taken: Sequence[PastAttempt]) -> Part | None:
     """What runs took besides their steps, of those that did just these steps, each once."""
     from headrace.costs.forecast import duration_s
 
-    by_run: dict[str, list[Taken]] = {}
+    by_run: dict[str, list[PastAttempt]] = {}
     for one in usual(taken, taken):
         by_run.setdefault(one.run_id, []).append(one)
     known: list[tuple[Features, float]] = []

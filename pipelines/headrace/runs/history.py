@@ -1,4 +1,4 @@
-"""What earlier runs took, by kind of step."""
+"""What steps of earlier runs took: the one reader of what has been."""
 
 from __future__ import annotations
 
@@ -12,23 +12,25 @@ from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
-from headrace.costs.features import features_of
+from headrace.clusters.lease_records import PoolRecord
 from headrace.errors import StepError
+from headrace.files.atomic import read_record
 from headrace.files.lines import read_last_line
 from headrace.files.sharing import open_to_read
 from headrace.ledger.database import default_url
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.rows import AttemptRecord
+from headrace.recipe.gang_size import gang_size
 from headrace.recipe.recipe import Recipe
-from headrace.recipe.site import Site
+from headrace.recipe.site import Role, Site
 from headrace.runs.runs import Run, open_run
-from headrace.runs.walltime import is_alike, slots
 from headrace.states import StepState
 from headrace.steps.history import HistoryRow, training_file
+from headrace.steps.retry_policy import KEPT, TOTAL
 from headrace.steps.step_kinds import StepOptions
 
 if TYPE_CHECKING:
-    from headrace.costs.features import Features
+    from headrace.costs.forecast import Features
 
 _NUM_ATTEMPTS = 400
 _NUM_RUNS = 60
@@ -43,7 +45,7 @@ SUITE = "suite"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Taken:
+class PastAttempt:
     """What one step of an earlier run took, all its attempts together."""
 
     kind: str
@@ -51,6 +53,9 @@ class Taken:
     ranks: int
     """Ranks that trained, or tasks that packed at once."""
     seconds: float
+    """Of a training that has not succeeded: what the whole of it would have taken."""
+    queue_s: float = 0.0
+    """Seconds of these in which it waited for the first node of its pool."""
     was_done: bool
     """Whether it found its work done: a dataset that is packed, shards that are staged."""
     attempts: int
@@ -68,13 +73,13 @@ class Taken:
     options: StepOptions | None = None
     """What a step of another package was given; None of other steps."""
     succeeded: bool = True
-    """Whether it did; of others only suites tell, namely of trials that did."""
+    """Whether it did; of others suites tell, of trials that did, and trainings that came on."""
 
 
-def earlier(recipe: Recipe, site: Site, role_name: str) -> tuple[Taken, ...]:
+def earlier(recipe: Recipe, site: Site, role_name: str) -> tuple[PastAttempt, ...]:
     """What steps of earlier runs of this recipe took on a role of a site, the newest last.
 
-    Runs that cannot be read tell nothing, nor do steps that have not succeeded.
+    Runs that cannot be read tell nothing, nor do steps that gave nothing.
     """
     if not has_ledger():
         return ()
@@ -82,7 +87,7 @@ def earlier(recipe: Recipe, site: Site, role_name: str) -> tuple[Taken, ...]:
     by_run: dict[str, list[AttemptRecord]] = {}
     for row in rows:
         by_run.setdefault(row.run_id, []).append(row)
-    found: list[Taken] = []
+    found: list[PastAttempt] = []
     for run_id in reversed(list(by_run)[:_NUM_RUNS]):
         with suppress(StepError):
             found += _of_run(open_run(run_id), role_name, by_run[run_id])
@@ -95,35 +100,66 @@ def has_ledger() -> bool:
     return not url.startswith(_SQLITE) or Path(url.removeprefix(_SQLITE)).exists()
 
 
-def _of_run(run: Run, role_name: str, rows: Sequence[AttemptRecord]) -> Iterator[Taken]:
+def _of_run(run: Run, role_name: str, rows: Sequence[AttemptRecord]) -> Iterator[PastAttempt]:
     role = run.site.roles.get(role_name)
     for step in dict.fromkeys(row.step for row in rows):
-        mine = [row for row in rows if row.step == step]
-        last = max(mine, key=lambda row: row.attempt)
-        is_over = last.state is StepState.SUCCEEDED or last.kind == SUITE
-        if role is None or not is_over:
+        mine = sorted((row for row in rows if row.step == step), key=lambda row: row.attempt)
+        last, outputs = mine[-1], mine[-1].outputs
+        succeeded = last.state is StepState.SUCCEEDED
+        seconds, batch = sum(map(took_s, mine)), run.recipe.data.global_batch_size
+        steps = float(outputs.get("steps") or 0.0)
+        if not succeeded and last.kind == "train":
+            kept_s, kept, total = trained(mine)
+            steps = total or 0.0
+            seconds = kept_s * steps / kept if kept else 0.0
+        is_telling = succeeded or last.kind == SUITE or (last.kind == "train" and seconds > 0)
+        if role is None or not is_telling:
             continue
-        outputs = last.outputs
-        is_one = last.kind == "train" and last.attempt == 1
-        steps, loop_steps, loop_s = _loop(run) if is_one else (0, 0, 0.0)
-        batch = run.recipe.data.global_batch_size
-        yield Taken(
+        is_one = last.kind == "train" and last.attempt == 1 and succeeded
+        in_one, loop_steps, loop_s = _loop(run) if is_one else (0, 0, 0.0)
+        yield PastAttempt(
             kind=last.kind,
             recipe=run.recipe,
             ranks=slots(last.kind, run.recipe, role),
-            seconds=sum((row.finished_at or 0.0) - (row.started_at or 0.0) for row in mine
-                        if row.started_at and row.finished_at),
+            seconds=seconds,
+            queue_s=_without_nodes_s(run, last) if last.kind == "pack" else 0.0,
             attempts=last.attempt,
             was_done=bool(outputs.get("reused")) or outputs.get("copied_bytes") == 0,
-            samples=steps * batch,
+            samples=(in_one or steps) * batch,
             loop_samples=loop_steps * batch,
             loop_s=loop_s,
             num_samples=outputs.get("num_samples"),
             num_bytes=outputs.get("num_bytes"),
             run_id=run.run_id,
             options=run.request.options,
-            succeeded=last.state is StepState.SUCCEEDED,
-        )  # fmt: skip
+            succeeded=succeeded,
+        )
+
+
+def trained(attempts: Sequence[AttemptRecord]) -> tuple[float, float, float | None]:
+    """Seconds of the attempts at one training that came further, steps they did, steps in all."""
+    seconds, steps, total = 0.0, 0.0, None
+    for attempt in attempts:
+        is_done = attempt.state is StepState.SUCCEEDED
+        kept = float(attempt.outputs.get("steps" if is_done else KEPT) or 0.0)
+        total = kept if is_done else attempt.outputs.get(TOTAL) or total
+        if kept > steps:
+            seconds += took_s(attempt)
+            steps = kept
+    return seconds, steps, total
+
+
+def took_s(row: AttemptRecord) -> float:
+    """Seconds of an attempt that has begun and ended; 0 of others."""
+    return row.finished_at - row.started_at if row.started_at and row.finished_at else 0.0
+
+
+def _without_nodes_s(run: Run, row: AttemptRecord) -> float:
+    """How long a step waited in a queue for the first node of its pool."""
+    pool = read_record(run.lease_folder(row.lease_id).pool, PoolRecord)
+    if pool is None or pool.first_node_at is None or row.started_at is None:
+        return 0.0
+    return max(pool.first_node_at - row.started_at, 0.0)
 
 
 def _loop(run: Run) -> tuple[int, int, float]:
@@ -139,20 +175,27 @@ def _loop(run: Run) -> tuple[int, int, float]:
     return 0, 0, 0.0
 
 
-def known_of(kind: str, recipe: Recipe, taken: Sequence[Taken]) -> list[tuple[Features, float]]:
+def known_of(
+    kind: str, recipe: Recipe, taken: Sequence[PastAttempt], *, anew: bool = False
+) -> list[tuple[Features, float]]:
     """Known durations of a kind of step that tell of this recipe, the newest last.
 
     The dataset must be the same, for training and evaluation the model or script as well. What a
     training took is scaled to the samples of this one: only the time after its first batch grows
-    with them.
+    with them. What is packed and staged already is found there the next time, but with `anew`.
     """
     every = [each for each in taken if each.kind == kind and is_alike(kind, each.recipe, recipe)]
-    alike = preferred(every, lambda each: each.attempts == 1)
+    ended = preferred(every, lambda each: each.succeeded)
+    alike = preferred(ended, lambda each: each.attempts == 1)
+    if kind == "pack" and anew:
+        packed = [each for each in alike if not each.was_done]
+        return [({"ranks": float(each.ranks)}, each.seconds - each.queue_s) for each in packed]
     if kind == "pack":
         return [({}, seconds) for seconds in _packing_s(recipe, alike)]
-    alike = usual(alike, taken)
     if kind == "stage":
-        return [({}, each.seconds) for each in preferred(alike, lambda each: each.was_done)]
+        some = alike if anew else usual(alike, taken)
+        return [({}, each.seconds) for each in preferred(some, lambda each: each.was_done != anew)]
+    alike = usual(alike, taken)
     wanted = _samples(recipe, taken) if kind == "train" else None
     measured = [each for each in alike if each.loop_samples]
     if wanted and measured:
@@ -160,7 +203,31 @@ def known_of(kind: str, recipe: Recipe, taken: Sequence[Taken]) -> list[tuple[Fe
     return [(features_for(kind, each.recipe, each.ranks), each.seconds) for each in alike]
 
 
-def usual(some: Sequence[Taken], taken: Sequence[Taken]) -> Sequence[Taken]:
+def slots(kind: str, recipe: Recipe, role: Role) -> int:
+    """Ranks that train, or tasks that pack at once."""
+    if kind == "pack":
+        return role.nodes * role.threads_per_node
+    nodes, ranks_per_node = gang_size(recipe, role)
+    return nodes * ranks_per_node
+
+
+def is_alike(kind: str, past: Recipe, now: Recipe) -> bool:
+    """Whether a step of one recipe tells of the other's: of the same dataset, and the same model.
+
+    The model, function or script counts for steps that train or evaluate.
+    """
+    if past.dataset != now.dataset:
+        return False
+    return kind in ("pack", "stage") or _model_of(past) == _model_of(now)
+
+
+def _model_of(recipe: Recipe) -> tuple[object, ...]:
+    made = recipe.model or recipe.train.function
+    model = None if made is None else made.target
+    return (model, recipe.train.script, recipe.train.args)
+
+
+def usual(some: Sequence[PastAttempt], taken: Sequence[PastAttempt]) -> Sequence[PastAttempt]:
     """What runs took that found their dataset packed, if there are such, as the next run will.
 
     Elsewhere processes start while shards are packed, and nobody waits for them.
@@ -169,12 +236,14 @@ def usual(some: Sequence[Taken], taken: Sequence[Taken]) -> Sequence[Taken]:
     return preferred(some, lambda each: each.run_id not in first)
 
 
-def preferred(some: Sequence[Taken], is_telling: Callable[[Taken], bool]) -> Sequence[Taken]:
+def preferred(
+    some: Sequence[PastAttempt], is_telling: Callable[[PastAttempt], bool]
+) -> Sequence[PastAttempt]:
     """Those that tell best; all where there are none."""
     return [each for each in some if is_telling(each)] or some
 
 
-def _packing_s(recipe: Recipe, alike: Sequence[Taken]) -> list[float]:
+def _packing_s(recipe: Recipe, alike: Sequence[PastAttempt]) -> list[float]:
     """Seconds of packing: what was packed in the same way is found there the next time."""
     same = [each for each in alike if each.recipe.pack == recipe.pack]
     if not same:
@@ -183,7 +252,7 @@ def _packing_s(recipe: Recipe, alike: Sequence[Taken]) -> list[float]:
     return found or [_FOUND * each.seconds for each in same]
 
 
-def _scaled(alike: Sequence[Taken], samples: float) -> list[tuple[Features, float]]:
+def _scaled(alike: Sequence[PastAttempt], samples: float) -> list[tuple[Features, float]]:
     """What trainings would have taken with so many samples.
 
     A sample takes as long as on average in all trainings with the same features: what a short one
@@ -208,13 +277,15 @@ def _scaled(alike: Sequence[Taken], samples: float) -> list[tuple[Features, floa
 
 def features_for(kind: str, recipe: Recipe, ranks: int, *, scaled: bool = False) -> Features:
     """What the duration of a step depends on; nothing of how long training goes on if `scaled`."""
+    from headrace.costs.forecast import features_of
+
     found = features_of(recipe, ranks)
     if kind == "evaluate":
         return {name: value for name, value in found.items() if not name.startswith("trainer.")}
     return {name: value for name, value in found.items() if not (scaled and name in _LENGTHS)}
 
 
-def _samples(recipe: Recipe, taken: Sequence[Taken]) -> float | None:
+def _samples(recipe: Recipe, taken: Sequence[PastAttempt]) -> float | None:
     """Samples that a training will go over; None where no earlier run tells an epoch's."""
     batch, trainer = recipe.data.global_batch_size, recipe.trainer
     limits = [float(trainer.max_steps * batch)] if trainer.max_steps >= 0 else []
@@ -225,7 +296,7 @@ def _samples(recipe: Recipe, taken: Sequence[Taken]) -> float | None:
     return min(limits, default=None)
 
 
-def _epoch(recipe: Recipe, taken: Sequence[Taken]) -> float | None:
+def _epoch(recipe: Recipe, taken: Sequence[PastAttempt]) -> float | None:
     share = None if recipe.dataset is None else recipe.dataset.splits.get("train")
     sizes = [
         each.num_samples

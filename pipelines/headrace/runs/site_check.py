@@ -15,7 +15,7 @@ from headrace.batch.findings import Finding, Grade, fail, ok, warn
 from headrace.batch.registry import system_of
 from headrace.clusters import lease_client, preflight
 from headrace.clusters.lease_jobs import job_spec
-from headrace.clusters.lease_records import LeaseSpec
+from headrace.clusters.lease_records import FLOOR_S, LeaseSpec
 from headrace.clusters.lease_state import last_heartbeat
 from headrace.errors import HeadraceError, LoginError, SiteError, nearest
 from headrace.files.atomic import write_record
@@ -25,7 +25,6 @@ from headrace.recipe.load import load_recipe
 from headrace.recipe.site import Role, Site
 from headrace.record import Record
 from headrace.runs import site_places, site_users
-from headrace.runs.walltime import FLOOR_S
 from headrace.site_secrets import HERE, secrets_for
 from headrace.states import LeaseState
 from headrace.steps import mailbox

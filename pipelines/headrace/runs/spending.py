@@ -97,23 +97,6 @@ def _roles_now(run: RunRecord) -> Mapping[str, Role]:
         return {}
 
 
-def staff_rate(run_id: str | None, site: str) -> float:
-    """US dollars for an hour of people, as the site says that is named, or that of the run.
-
-    Raises:
-        UserError: Neither is named, or the site does not say.
-    """
-    if not site and run_id is None:
-        raise UserError("--staff-hours needs a rate", "Name a run, or the site with --site.")
-    found = load_site(site) if site else open_run(run_id or "").site
-    if found.prices.usd_per_staff_hour is None:
-        raise UserError(
-            f"Site '{found.name}' does not say what an hour of people costs",
-            "Write `prices: {usd_per_staff_hour: 70}` there.",
-        )
-    return found.prices.usd_per_staff_hour
-
-
 def wasted(total: UsageSum) -> float | None:
     """Share of the machines' time that was idle, or of attempts that did not succeed; 0 to 1."""
     return (total.idle_s + total.failed_s) / total.node_s if total.node_s > 0 else None

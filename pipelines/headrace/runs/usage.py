@@ -13,14 +13,11 @@ from typing import Any
 from headrace.costs.shares import HOUR_S, Part, Span, parts, rest, split, whole
 from headrace.costs.terms import mean_price, terms, waits
 from headrace.errors import StepError
-from headrace.files.atomic import read_record
 from headrace.files.layout import LeaseFolder, RunFolder
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.rows import AttemptRecord, LeaseRecord, MachineRecord, RunRecord
 from headrace.ledger.usage_records import IDLE, UsageRecord
 from headrace.ledger.usage_rows import at_most
-from headrace.recipe.prices import SitePrices
-from headrace.recipe.site import Site
 from headrace.runs.costs import billed_s
 from headrace.runs.counting import note_machines
 from headrace.runs.provenance import user_of
@@ -103,10 +100,7 @@ class Held:
     ) -> None:
         self._run, self._lease, self._machines = run, lease, machines
         self._now, self._suite = now, suite
-        folder = RunFolder(Path(run.folder))
-        self._user = user_of(folder, run.owner)
-        site = read_record(folder.site, Site)
-        self._prices = SitePrices() if site is None else site.prices
+        self._user = user_of(RunFolder(Path(run.folder)), run.owner)
         self._spans = [
             Span(begin=row.started_at, end=row.ended_at or now, usd_per_hour=row.usd_per_hour)
             for row in self._machines
@@ -232,7 +226,6 @@ class Held:
             role=self._lease.role,
             suite=self._suite,
             day=time.strftime("%Y-%m-%d", time.gmtime(at)),
-            **self._prices.of_bytes(values.get("stored_bytes"), values.get("fetched_bytes")),
             **values,
         )
 

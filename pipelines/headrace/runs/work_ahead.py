@@ -15,8 +15,15 @@ from pydantic import ValidationError
 from headrace.batch.machines import Price
 from headrace.batch.registry import meter_of
 from headrace.costs.durations import read_durations
-from headrace.costs.features import Features, features_of, features_of_point
-from headrace.costs.forecast import Eta, Forecast, durations, eta
+from headrace.costs.forecast import (
+    Eta,
+    Features,
+    Forecast,
+    durations,
+    eta,
+    features_of,
+    features_of_point,
+)
 from headrace.costs.what_if import Place
 from headrace.errors import UnknownNameError, UserError
 from headrace.ledger.ledger import open_ledger
@@ -25,11 +32,10 @@ from headrace.recipe.load import load_recipe, load_site
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Role, Site
 from headrace.recipe.suite import SuiteSpec
-from headrace.runs.history import SUITE, Taken, earlier, has_ledger, preferred
+from headrace.runs.history import SUITE, PastAttempt, earlier, has_ledger, is_alike, preferred
+from headrace.runs.lifetime import starts_of
 from headrace.runs.runs import Run, open_run
 from headrace.runs.site_machines import site_offers
-from headrace.runs.walltime import is_alike
-from headrace.runs.walltime_history import starts_of
 from headrace.suites import points
 from headrace.suites.foresight import around_s, forecasts_of, known_of
 from headrace.suites.records import ENTRY, Point
@@ -90,7 +96,7 @@ def _around_s(recipe: Recipe, site: Site) -> float:
     return statistics.fmean(spent) if spent else 0.0
 
 
-def _suites(taken: Sequence[Taken], recipe: Recipe) -> Sequence[Taken]:
+def _suites(taken: Sequence[PastAttempt], recipe: Recipe) -> Sequence[PastAttempt]:
     """Suites of like trials: those that have succeeded, if there are such."""
     alike = [one for one in taken if one.kind == SUITE and is_alike("train", one.recipe, recipe)]
     return preferred(alike, lambda one: one.succeeded)
@@ -184,7 +190,7 @@ def _known_trials(recipe: Recipe, site: Site) -> list[tuple[Features, float]]:
         known += [({**base, **features}, seconds) for features, seconds in told]
     if known and recipe.suite is not None:
         return known
-    by_run: dict[str, list[Taken]] = {}
+    by_run: dict[str, list[PastAttempt]] = {}
     for one in taken:
         by_run.setdefault(one.run_id, []).append(one)
     wanted = {"train"} if recipe.evaluate is None else {"train", "evaluate"}

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
-from headrace.costs.features import Features, features_of_point
+from headrace.costs.forecast import Features, features_of_point
 from headrace.states import StepState
 from headrace.suites.schedule import Queue
 from headrace.suites.suite_state import Board, Row

@@ -12,7 +12,7 @@ from headrace.ledger.ledger import open_ledger
 from headrace.recipe.backend import Interruptions
 from headrace.recipe.load import BUILT_IN, load_recipe
 from headrace.recipe.recipe import Recipe
-from headrace.runs.interruptions import Pace, expected_loss, loss_in_words
+from headrace.runs.lifetime import Pace, expected_loss, loss_in_words
 from headrace.states import LeaseState, StepState
 from support.command_line import headrace
 from support.runs import attempt_row_of, lease_on_disk, make_run

@@ -1,4 +1,4 @@
-"""The time limit of a run's next lease: from the ledger, the run's folder and the queue."""
+"""The time limit of a lease: from the forecast of its steps, the run's folder and the queue."""
 
 from __future__ import annotations
 
@@ -8,19 +8,29 @@ from typing import Any
 
 import pytest
 import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from headrace.clusters import queued
-from headrace.clusters.lease_records import HostRecord, LeaseInfo, LeaseSpec, PoolRecord, Walltime
+from headrace.clusters.lease_records import (
+    FLOOR_S,
+    HostRecord,
+    LeaseInfo,
+    LeaseSpec,
+    PoolRecord,
+    Walltime,
+)
 from headrace.execution.execute import previews
-from headrace.execution.step_attempts import conclude
+from headrace.execution.step_attempts import _can_grow, conclude
 from headrace.files.atomic import read_record, write_record
 from headrace.files.layout import LeaseFolder
 from headrace.leases import run_leases as leases
 from headrace.ledger.ledger import open_ledger
 from headrace.processes.identity import ProcessIdentity
 from headrace.recipe.load import BUILT_IN, load_recipe, load_site
+from headrace.runs.foresight import Part
+from headrace.runs.lifetime import Most, choose, lifetime, rounded_up, start_s
 from headrace.runs.runs import Run
-from headrace.runs.walltime_history import can_grow, for_run, start_s
 from headrace.states import FailureClass, StepState
 from headrace.steps.mailbox import Failure, StepResult
 from headrace.steps.retry_policy import KEPT, TOTAL
@@ -77,7 +87,7 @@ def earlier_run() -> Run:
 
 
 def choice(run: Run, role: str = "gpu") -> Walltime:
-    found = for_run(run, role)
+    found = lifetime(run.recipe, run.site, role, "train", run)
     assert found is not None
     return found
 
@@ -87,19 +97,37 @@ def test_without_history_an_hour_is_taken_and_said() -> None:
     found = choice(run)
     assert (found.seconds, found.most_s) == (3600.0, 2 * 86400.0)
     assert found.why.startswith("no earlier run tells how long stage and train and evaluate will")
-    assert for_run(make_run(), "gpu") is None  # the laptop's role has a time
+    plain = make_run()
+    assert (
+        lifetime(plain.recipe, plain.site, "gpu", "train") is None
+    )  # the laptop's role has a time
 
 
 def test_a_lease_gets_the_sum_of_its_steps_the_start_and_a_margin() -> None:
     """pains 22: no longer than needed, so that it fits into a gap of the queue."""
     earlier_run()
     found = choice(make_run(site="chosen"))
-    assert found.seconds == 2100.0  # 1.5 x 1200 s + 300 s
+    assert found.seconds == 2700.0  # one run is one run
     assert found.why == (
-        "stage 0:01:40, train 0:16:40, evaluate 0:01:00, start 0:00:40 in one earlier run, "
-        "times 1.5 plus 5 minutes"
+        "stage 0:01:40, train 0:16:40, evaluate 0:01:00, start 0:00:40 by one earlier run, done "
+        "within 0:38:51 with a probability of 95%, plus 5 minutes"
     )
-    assert "pack 0:00:50 in one earlier run" in choice(make_run(site="chosen"), "cpu").why
+    assert "pack 0:00:50 by one earlier run" in choice(make_run(site="chosen"), "cpu").why
+    for _ in range(2):
+        earlier_run()
+    assert choice(make_run(site="chosen")).seconds == 1800.0  # 1240 s, as always, and 300 s
+
+
+def test_a_lease_with_half_as_many_ranks_gets_more_and_another_model_tells_nothing() -> None:
+    earlier_run()
+    two, four = (
+        previews(load_recipe("digits", (f"train.nodes={nodes}", *more)), load_site("chosen"))[1]
+        for nodes, more in ((1, ()), (2, ("train.args=[--fast]",)))
+    )
+    assert two.walltime is not None
+    assert "train 0:33:20" in two.walltime.why
+    assert four.walltime is not None
+    assert "how long train and evaluate will" in four.walltime.why
 
 
 def test_steps_that_have_succeeded_and_other_sites_do_not_count() -> None:
@@ -117,7 +145,7 @@ def test_packing_that_found_its_dataset_tells_nothing_and_staging_little() -> No
     ended(run, "stage", lease_on_disk(run, "gpu"), 1.0, outputs={"copied_bytes": 0})
     again = make_run(site="chosen")
     assert "how long pack will" in choice(again, "cpu").why
-    assert choice(again).why.startswith("stage 0:00:01 in one earlier run")
+    assert choice(again).why.startswith("stage 0:00:01 by one earlier run")
     earlier_run()
     assert choice(again).why.startswith("stage 0:01:40, ")
 
@@ -143,7 +171,7 @@ def timed_out(run: Run, kept: float, total: float | None) -> str:
     [
         (0.0, 100.0, 3600.0, "0:30:00 was too short for the lease before, so twice that"),
         (7.0, None, 3600.0, "so twice that"),  # a script
-        (50.0, 450.0, 12600.0, "train 2:13:20"),  # 8000 s for what is left
+        (50.0, 450.0, 13500.0, "train 2:13:20"),  # 8000 s for what is left
     ],
 )
 def test_after_a_time_out_the_next_lease_is_longer(
@@ -160,7 +188,7 @@ def test_the_first_step_that_was_kept_tells_how_long_the_rest_takes() -> None:
     earlier_run()
     run = make_run(site="chosen")
     timed_out(run, 1.0, 2.0)
-    assert choice(run).seconds == 2100.0
+    assert "train 0:13:55" in choice(run).why  # half of between 1000 s, as known, and 2000 s
 
 
 def test_a_queue_that_gives_less_is_told(sites: Path) -> None:
@@ -202,8 +230,8 @@ def test_time_outs_do_not_end_a_run_whose_leases_still_grow() -> None:
 
 def test_only_a_lease_whose_time_was_chosen_can_grow() -> None:
     run = make_run(site="chosen")
-    assert not can_grow(run, "never-was")
-    assert not can_grow(run, lease_on_disk(run, "gpu"))
+    assert not _can_grow(run, "never-was")
+    assert not _can_grow(run, lease_on_disk(run, "gpu"))
 
 
 def test_a_lease_keeps_its_choice_and_its_reason(
@@ -236,11 +264,11 @@ def test_a_lease_keeps_its_choice_and_its_reason(
 def test_plan_explains_the_choice_for_gang_and_pool() -> None:
     earlier_run()
     found = {each.role: each for each in previews(load_recipe("digits"), load_site("chosen"))}
-    assert "#SBATCH --time=00:35:00" in found["gpu"].script
-    assert found["gpu"].time.startswith("time limit 0:35:00, chosen: stage 0:01:40, train 0:16:40")
+    assert "#SBATCH --time=00:45:00" in found["gpu"].script
+    assert found["gpu"].time.startswith("time limit 0:45:00, chosen: stage 0:01:40, train 0:16:40")
     assert "goes on in another job" in found["gpu"].time
     assert "#SBATCH --time=00:10:00" in found["cpu"].script
-    assert found["cpu"].time.startswith("time limit 0:10:00 of each node, chosen: pack 0:00:50 in")
+    assert found["cpu"].time.startswith("time limit 0:10:00 of each node, chosen: pack 0:00:50 by")
     assert found["cpu"].time.endswith("and the pool lasts 2 days, 0:00:00 at most")
 
 
@@ -263,3 +291,75 @@ def test_the_slowest_of_the_newest_starts_counts(tmp_path: Path) -> None:
     assert start_s(attempts[4:], tmp_path) == 99.0
     assert start_s(attempts[2:6], tmp_path) == 0.0
     assert start_s([], tmp_path) == 0.0
+
+
+HOUR = 3600.0
+SECONDS = st.floats(0, 1e6)
+TIMES = st.lists(st.none() | SECONDS, max_size=4)
+
+
+def chosen(
+    *times: float | None,
+    most_s: float = 48 * HOUR,
+    spread: float = 0.0,
+    **more: float | None,
+) -> Walltime:
+    parts = {
+        str(place): None if each is None
+        else Part(name="step", seconds=each, spread=spread, shared=0.0, num_known=1)
+        for place, each in enumerate(times)
+    }  # fmt: skip
+    return choose(parts, Most(seconds=most_s, whose="the queue's"), **more)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("times", "more", "expected"),
+    [
+        ((10.0,), {}, FLOOR_S),
+        ((), {}, FLOOR_S),
+        ((1000.0, 200.0), {}, 1500.0),
+        ((1000.0, 200.0), {"start_s": 1.0}, 1800.0),
+        ((1000.0,), {"spread": 0.3}, 2100.0),  # 1638 s are its 0.95 quantile
+        ((HOUR,), {}, 1.25 * HOUR),
+        ((10 * HOUR,), {}, 11 * HOUR),
+        ((100 * HOUR,), {}, 48 * HOUR),
+        ((None,), {}, HOUR),
+        ((10.0, None), {}, HOUR),
+        ((HOUR, None), {}, 1.25 * HOUR),
+        ((10.0,), {"too_short_s": FLOOR_S}, 2 * FLOOR_S),
+        ((10 * HOUR,), {"too_short_s": FLOOR_S}, 11 * HOUR),
+        ((None,), {"too_short_s": 40 * HOUR}, 48 * HOUR),
+        ((None,), {"most_s": 300.0}, 300.0),
+    ],
+)
+def test_choices(times: tuple[float | None, ...], more: dict[str, float], expected: float) -> None:
+    assert chosen(*times, **more).seconds == expected
+
+
+@settings(max_examples=50)
+@given(TIMES, SECONDS, st.none() | SECONDS, st.floats(1, 1e6))
+def test_a_choice_lies_between_floor_and_most(
+    times: list[float | None], start_s: float, too_short_s: float | None, most_s: float
+) -> None:
+    seconds = chosen(*times, start_s=start_s, too_short_s=too_short_s, most_s=most_s).seconds
+    assert min(FLOOR_S, most_s) <= seconds <= most_s
+
+
+@settings(max_examples=50)
+@given(st.lists(SECONDS, min_size=1, max_size=4), SECONDS, SECONDS, st.data())
+def test_what_takes_longer_never_gets_less(
+    times: list[float], more_s: float, start_s: float, data: st.DataObject
+) -> None:
+    index = data.draw(st.integers(0, len(times) - 1))
+    longer = [each + more_s * (place == index) for place, each in enumerate(times)]
+    before = chosen(*times, start_s=start_s)
+    assert chosen(*longer, start_s=start_s).seconds >= before.seconds
+    assert chosen(*times, start_s=start_s + more_s).seconds >= before.seconds
+    assert chosen(*times, None, start_s=start_s).seconds >= before.seconds
+    assert chosen(*times, start_s=start_s, too_short_s=more_s).seconds >= before.seconds
+
+
+@settings(max_examples=50)
+@given(st.floats(1, 1e6))
+def test_rounding_never_takes_away_and_adds_an_hour_at_most(seconds: float) -> None:
+    assert seconds <= rounded_up(seconds) < seconds + HOUR
