@@ -11,6 +11,7 @@ from headrace.errors import SiteError
 from headrace.recipe.backend import backend_of, check_backend, known, option_blocks
 from headrace.recipe.base import (
     Amount,
+    AmountFrom0,
     Bytes,
     Lifetime,
     Member,
@@ -300,7 +301,7 @@ class Site(Record):
     """Whether checkpoints may hold objects of any class, whose unpickling runs code of theirs."""
     limits: Limits = Limits()
     """What this place allows."""
-    prices: dict[str, float | None] = {}
+    prices: Annotated[dict[str, AmountFrom0 | None], Field(max_length=100)] = {}
     """Counts no more: what storage, transfer and people cost, as sites of earlier releases say."""
     s3: StoreOptions = StoreOptions()
     """How sources, datasets and targets on S3 and in other object stores are reached."""

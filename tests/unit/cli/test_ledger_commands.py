@@ -31,7 +31,7 @@ def test_show_counts_rows(headrace_home: Path):
     lines = [line.split(maxsplit=1) for line in output("ledger", "show").splitlines()]
     assert lines == [
         ["ledger", f"sqlite:///{headrace_home}/ledger.db"],
-        ["schema", "0007"],
+        ["schema", "0008"],
         ["runs", "0"],
         ["leases", "0 (0 open)"],
         ["attempts", "0"],
@@ -39,8 +39,8 @@ def test_show_counts_rows(headrace_home: Path):
 
 
 def test_migrate_tells_the_revision():
-    assert output("ledger", "migrate").endswith("has schema revision 0007.\n")
-    assert output("ledger", "migrate").endswith("has schema revision 0007.\n")
+    assert output("ledger", "migrate").endswith("has schema revision 0008.\n")
+    assert output("ledger", "migrate").endswith("has schema revision 0008.\n")
 
 
 @pytest.mark.parametrize("name", ["attempts.parquet", "attempts.csv"])
