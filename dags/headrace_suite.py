@@ -13,9 +13,9 @@ sampler proposes, where intervals are given or the recipe has a `suite.search`.
    tells how many have ended, and the best.
 4. `finish` records how the run ended.
 
-`headrace suite watch RUN` shows the trials while they run, `headrace suite pause|add|cancel|retry`
-changes what they do, `headrace results RUN` tells what they gave. Marking the task failed ends
-what runs; clearing it goes on: trials that have ended are not run again.
+`headrace status RUN --watch` shows the trials while they run, `headrace suite
+pause|add|cancel|retry` changes what they do, `headrace results RUN` tells what they gave. Marking
+the task failed ends what runs; clearing it goes on: trials that have ended are not run again.
 """
 
 from airflow.sdk import DAG, TriggerRule

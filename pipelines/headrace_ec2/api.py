@@ -16,7 +16,7 @@ from functools import lru_cache
 from typing import Any
 
 from headrace.errors import BatchError, SilentError
-from headrace_ec2.options import Ec2 as Ec2Options
+from headrace_ec2.options import Ec2Options
 
 Json = Mapping[str, Any]
 """A part of a request or an answer."""

@@ -32,7 +32,7 @@ from headrace.files.atomic import read_text
 from headrace.recipe.backend import ASSUMED_PER_HOUR, QUEUE_KEYS, Interruptions
 from headrace_ec2 import check
 from headrace_ec2.api import TOO_OFTEN, Ec2Api, Ec2Error, Json, tags_of, whoami
-from headrace_ec2.options import Ec2 as Ec2Options
+from headrace_ec2.options import Ec2Options
 from headrace_ec2.requests import (
     ASKED_AT,
     LOG,

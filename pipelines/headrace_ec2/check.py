@@ -11,8 +11,7 @@ from headrace.batch.findings import Finding, Grade, fail, ok, warn
 from headrace.batch.jobs import JobSpec
 from headrace.errors import HeadraceError
 from headrace_ec2.api import Ec2Api, Ec2Error, Json
-from headrace_ec2.options import Ec2 as Ec2Options
-from headrace_ec2.options import Market
+from headrace_ec2.options import Ec2Options, Market
 
 _NEEDED = (
     *(

@@ -19,7 +19,7 @@ from headrace.cli.console import (
 from headrace.cli.listing import Listing
 from headrace.errors import UnknownNameError, UserError, nearest
 from headrace_ec2 import strays
-from headrace_ec2.strays import Found, Places, known_places
+from headrace_ec2.strays import Ec2Places, Found, known_places
 
 app = typer.Typer(
     name="cloud", help="Instances of EC2 that headrace has started.", no_args_is_help=True
@@ -118,7 +118,7 @@ def destroy(
         raise typer.Exit(_EXIT_LEFT)
 
 
-def _look(places: Places) -> tuple[list[Found], list[str]]:
+def _look(places: Ec2Places) -> tuple[list[Found], list[str]]:
     with open_console(stderr=True).status(f"Looking in {', '.join(places.roles)} …"):
         found, unreached = strays.look(places)
     for told in unreached:
@@ -144,7 +144,7 @@ def _why_kept(each: Found) -> str:
     return ""
 
 
-def _end(places: Places, ended: Sequence[Found], *, asks: bool) -> bool:
+def _end(places: Ec2Places, ended: Sequence[Found], *, asks: bool) -> bool:
     console = open_console()
     if asks:
         console.print(_listed(ended))

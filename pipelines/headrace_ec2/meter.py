@@ -19,7 +19,7 @@ from datetime import datetime, timezone
 from headrace.batch.machines import Machine, Price
 from headrace.errors import BatchError
 from headrace_ec2.api import Ec2Api, Json, tags_of
-from headrace_ec2.options import Ec2 as Ec2Options
+from headrace_ec2.options import Ec2Options
 from headrace_ec2.requests import ASKED_AT, offers
 from headrace_ec2.states import has_ended
 

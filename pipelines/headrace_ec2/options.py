@@ -12,7 +12,7 @@ from headrace.record import Record
 Market = Literal["on-demand", "spot", "capacity-block"]
 
 
-class Ec2(Record):
+class Ec2Options(Record):
     """Instances of backend `ec2`, which has no queue; credentials come from the environment."""
 
     region: str
@@ -86,7 +86,7 @@ class Ec2(Record):
         return "capacity-block" if "capacity-block" in self.markets else "on-demand"
 
     @model_validator(mode="after")
-    def _check(self) -> Ec2:
+    def _check(self) -> Ec2Options:
         no_credentials("endpoint_url", self.endpoint_url)
         if self.max_price is not None and "spot" not in self.markets:
             raise ValueError("`max_price` is for `markets: [spot]`; leave it out")

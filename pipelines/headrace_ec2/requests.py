@@ -13,8 +13,7 @@ from typing import Any
 
 from headrace.batch.jobs import JobSpec
 from headrace.record import Record
-from headrace_ec2.options import Ec2 as Ec2Options
-from headrace_ec2.options import Market
+from headrace_ec2.options import Ec2Options, Market
 
 ENDS_AT = "headrace:ends-at"
 """Tag of instances: when they end at the latest, in UTC."""

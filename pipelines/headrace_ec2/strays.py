@@ -28,7 +28,7 @@ from headrace.ledger.rows import LeaseRecord
 from headrace.recipe.load import available, load_site
 from headrace.recipe.site import Site
 from headrace_ec2.api import Ec2Api, Ec2Error, whoami
-from headrace_ec2.options import Ec2
+from headrace_ec2.options import Ec2Options
 from headrace_ec2.tagged import LOOKS, Resource
 from headrace_ec2.tagged import end as end_resources
 
@@ -52,16 +52,16 @@ _LAST_LEASES = 200
 
 
 @dataclass(frozen=True, kw_only=True)
-class Places:
+class Ec2Places:
     """Where to look."""
 
-    roles: dict[str, Ec2]
+    roles: dict[str, Ec2Options]
     """A role for each region, profile and server, by what users call that place."""
     roots: tuple[SiteFolder, ...]
     """Folders in which this home's leases lie."""
 
 
-def known_places(site_name: str | None = None) -> Places:
+def known_places(site_name: str | None = None) -> Ec2Places:
     """All places of all sites that can be named here and of the last leases; or those of one site.
 
     Raises:
@@ -78,7 +78,7 @@ def known_places(site_name: str | None = None) -> Places:
             told = "`headrace site list` names the others; leave `--site` out to look at all."
             raise SiteError(f"Site {chosen.name} has no role of backend ec2", told)
     folders = dict.fromkeys(Path(site.folder).expanduser().absolute() for site in sites)
-    return Places(
+    return Ec2Places(
         roles={_title(role): role for role in roles}, roots=tuple(map(SiteFolder, folders))
     )
 
@@ -91,21 +91,21 @@ def _sites() -> Iterator[Site]:
             logger.warning("Site %s is passed over: %s", name, error.what)
 
 
-def _roles(sites: list[Site]) -> list[Ec2]:
+def _roles(sites: list[Site]) -> list[Ec2Options]:
     roles = [role for site in sites for role in site.roles.values()]
-    return [role.own_options for role in roles if isinstance(role.own_options, Ec2)]
+    return [role.own_options for role in roles if isinstance(role.own_options, Ec2Options)]
 
 
-def _of_leases() -> Iterator[Ec2]:
+def _of_leases() -> Iterator[Ec2Options]:
     for record in open_ledger().leases(limit=_LAST_LEASES):
         if record.backend == "ec2":
             with suppress(StepError, OSError):  # of another release, or of another user
                 spec = read_record(LeaseFolder(Path(record.folder)).spec, LeaseSpec)
-                if spec is not None and isinstance(spec.role.own_options, Ec2):
+                if spec is not None and isinstance(spec.role.own_options, Ec2Options):
                     yield spec.role.own_options
 
 
-def _title(role: Ec2) -> str:
+def _title(role: Ec2Options) -> str:
     profile = f" as {role.profile}" if role.profile else ""
     return f"{role.region}{profile}{f' at {role.endpoint_url}' if role.endpoint_url else ''}"
 
@@ -125,7 +125,7 @@ class Found(Resource):
     """Whether this user has started it, from this machine."""
 
 
-def look(places: Places) -> tuple[list[Found], list[str]]:
+def look(places: Ec2Places) -> tuple[list[Found], list[str]]:
     """Look in all places at once; one that does not answer hides no other.
 
     Returns:
@@ -143,7 +143,7 @@ def look(places: Places) -> tuple[list[Found], list[str]]:
     return list(found.values()), unreached
 
 
-def end(places: Places, chosen: Sequence[Found], tell: Callable[[str], None]) -> bool:
+def end(places: Ec2Places, chosen: Sequence[Found], tell: Callable[[str], None]) -> bool:
     """End what was chosen, and tell a line for each; gives whether all of it was ended."""
     is_done = True
     for place in dict.fromkeys(each.place for each in chosen):
@@ -182,7 +182,7 @@ def why_stray(lease: Standing, ended_s: float | None, late_s: float | None) -> s
     return ""
 
 
-def _look_at(role: Ec2) -> tuple[list[Resource], list[str]]:
+def _look_at(role: Ec2Options) -> tuple[list[Resource], list[str]]:
     found: list[Resource] = []
     failures = []
     for looks in LOOKS:
@@ -213,7 +213,7 @@ def _ago(moment: float | None, now: float) -> float | None:
     return None if moment is None else now - moment
 
 
-def _standing(places: Places, job: str) -> _Standing:
+def _standing(places: Ec2Places, job: str) -> _Standing:
     """How a lease stands and when it ended; its job's name proves that it is of a folder here."""
     lease_id = job.removeprefix("headrace-").rpartition("-")[0]
     folders = [root.lease(lease_id) for root in places.roots]

@@ -15,6 +15,7 @@ from headrace.ledger.ledger import open_ledger
 from headrace.ledger.newest import newest_runs
 from headrace.runs.runs import open_run, outputs_of
 from headrace.states import StepState
+from headrace.status.run import run_views
 from support.added_packages import blocks, entry_points_of, install
 from support.runs import make_run
 
@@ -52,6 +53,7 @@ def test_a_step(site_packages: Path, headrace_home: Path, no_leftover_processes:
     (run_id,) = newest_runs(1)
     (attempt,) = open_ledger().attempts(run_id)
     assert (attempt.kind, attempt.state) == ("room", StepState.SUCCEEDED)
+    assert run_views([open_ledger().run(run_id)])[0].kind == "room"
     assert outputs_of(run_id)["room"]["free_gb"] > 0
     assert "room --site laptop --least-gb 1.0" in " ".join(open_run(run_id).request.words)
     with pytest.raises(subprocess.CalledProcessError) as failed:

@@ -24,7 +24,7 @@ from unittest import mock
 import psutil
 import pytest
 
-from headrace_ec2.options import Ec2 as Ec2Options
+from headrace_ec2.options import Ec2Options
 from support.leftovers import MARK
 from support.s3_servers import S3Server
 from support.waiting import wait_until

@@ -27,6 +27,11 @@ JOB = "HEADRACE_JOB_ID"
 _OF_SSH = "255"  # its exit code when it is ssh itself that fails
 
 
+def commands_of_hosts(role: Role) -> dict[str, Commands]:
+    """What runs commands on the hosts of a role without a queue, by their names."""
+    return {each.host: SshCommands(each, {}) for each in role.batch.hosts}
+
+
 class SshHosts(BatchSystem):
     """Hosts in the place of a batch system; nobody else is kept off them.
 
@@ -64,9 +69,7 @@ class SshHosts(BatchSystem):
     @override
     def connect(cls, role: Role, timeout_s: float) -> SshHosts:
         del timeout_s
-        return cls(
-            role.batch.hosts, {each.host: SshCommands(each, {}) for each in role.batch.hosts}
-        )
+        return cls(role.batch.hosts, commands_of_hosts(role))
 
     @override
     def render(self, spec: JobSpec) -> str:

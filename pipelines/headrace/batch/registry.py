@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from headrace.batch.commands import Commands
 from headrace.batch.machines import Meter
-from headrace.batch.ssh import SshCommands
 from headrace.batch.system import BatchSystem
 from headrace.recipe.backend import backend_of
 from headrace.recipe.site import Role
@@ -30,8 +28,3 @@ def meter_of(role: Role, *, asks_all: bool = False) -> Meter | None:
     """
     found: Meter | None = backend_of(role.backend).meter(role, asks_all=asks_all)
     return found
-
-
-def commands_of_hosts(role: Role) -> dict[str, Commands]:
-    """What runs commands on the hosts of a role without a queue, by their names."""
-    return {each.host: SshCommands(each, {}) for each in role.batch.hosts}

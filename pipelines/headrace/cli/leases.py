@@ -27,7 +27,7 @@ from headrace.cli.console import (
     tell_json,
     tell_renamed,
 )
-from headrace.cli.listing import Column, Listing
+from headrace.cli.listing import ListColumn, Listing
 from headrace.cli.words import cost_words, nodes_words
 from headrace.clusters import lease_client
 from headrace.clusters.lease_records import LeaseInfo, LeaseSpec, PoolJobView
@@ -381,12 +381,12 @@ def _used(view: LeaseView) -> str:
 
 
 _COLUMNS = (
-    Column(title="lease", cell=lambda view: view.lease_id),
-    Column(title="state", cell=_state),
-    Column(title="nodes", cell=nodes_words, is_label=True),
-    Column(title="age", cell=lambda view: duration(view.age_s), is_figure=True),
-    Column(title="use", cell=_used),
-    Column(
+    ListColumn(title="lease", cell=lambda view: view.lease_id),
+    ListColumn(title="state", cell=_state),
+    ListColumn(title="nodes", cell=nodes_words, is_label=True),
+    ListColumn(title="age", cell=lambda view: duration(view.age_s), is_figure=True),
+    ListColumn(title="use", cell=_used),
+    ListColumn(
         title="dashboard or reason",
         cell=lambda view: view.dashboard_url or _first_line(view.waits_for or view.why_ended),
     ),

@@ -17,7 +17,7 @@ _SHORT = 10
 
 
 @dataclass(frozen=True, kw_only=True)
-class Column:
+class ListColumn:
     """A column of a list of records."""
 
     title: str
@@ -50,7 +50,7 @@ class Listing:
         self._rows: list[tuple[Text, ...]] = []
 
     @classmethod
-    def of(cls, records: Sequence[Any], *columns: Column) -> Listing:
+    def of(cls, records: Sequence[Any], *columns: ListColumn) -> Listing:
         """A row for each record."""
         shown = [
             (column, cells)

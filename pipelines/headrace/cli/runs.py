@@ -25,7 +25,7 @@ from headrace.cli.console import (
     tell,
     tell_json,
 )
-from headrace.cli.listing import Column, Listing
+from headrace.cli.listing import ListColumn, Listing
 from headrace.cli.view import print_failures
 from headrace.cli.watching import REFRESH_S, Watching, end_of, look
 from headrace.cli.watching import watch as follow
@@ -397,21 +397,21 @@ def _cause(row: AttemptView) -> str:
 
 
 _COLUMNS = (
-    Column(title="run", cell=lambda row: row.run_id),
-    Column(title="site", cell=lambda row: row.site),
-    Column(title="state", cell=lambda row: row.state.value),
-    Column(title="time", cell=lambda row: duration(row.elapsed_s), is_figure=True),
-    Column(title="left", cell=_left, is_figure=True, is_optional=True),
-    Column(title="cost", cell=lambda row: money(row.cost), is_figure=True, is_optional=True),
-    Column(title="result", cell=_result),
+    ListColumn(title="run", cell=lambda row: row.run_id),
+    ListColumn(title="site", cell=lambda row: row.site),
+    ListColumn(title="state", cell=lambda row: row.state.value),
+    ListColumn(title="time", cell=lambda row: duration(row.elapsed_s), is_figure=True),
+    ListColumn(title="left", cell=_left, is_figure=True, is_optional=True),
+    ListColumn(title="cost", cell=lambda row: money(row.cost), is_figure=True, is_optional=True),
+    ListColumn(title="result", cell=_result),
 )
 
 _ATTEMPT_COLUMNS = (
-    Column(title="step", cell=lambda row: row.step),
-    Column(title="attempt", cell=lambda row: str(row.attempt), is_figure=True),
-    Column(title="state", cell=lambda row: row.state.value),
-    Column(title="asked", cell=_asked, is_label=True),
-    Column(title="time", cell=_took, is_figure=True),
-    Column(title="lease", cell=lambda row: row.lease_id.removeprefix(f"{row.run_id}-")),
-    Column(title="why", cell=_cause),
+    ListColumn(title="step", cell=lambda row: row.step),
+    ListColumn(title="attempt", cell=lambda row: str(row.attempt), is_figure=True),
+    ListColumn(title="state", cell=lambda row: row.state.value),
+    ListColumn(title="asked", cell=_asked, is_label=True),
+    ListColumn(title="time", cell=_took, is_figure=True),
+    ListColumn(title="lease", cell=lambda row: row.lease_id.removeprefix(f"{row.run_id}-")),
+    ListColumn(title="why", cell=_cause),
 )

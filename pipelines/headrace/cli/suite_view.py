@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from headrace.cli.console import duration, plain_table
-from headrace.cli.listing import Column, Listing
+from headrace.cli.listing import ListColumn, Listing
 from headrace.cli.words import cost_words, money
 from headrace.ledger.trial_rows import TrialRecord
 from headrace.recipe.suite import Objective
@@ -35,13 +35,15 @@ def suites_list(views: Sequence[SuiteView]) -> Listing:
     """A row for each suite."""
     return Listing.of(
         views,
-        Column(title="suite", cell=lambda view: view.run_id),
-        Column(title="state", cell=_state_words),
-        Column(title="trials", cell=_counts, is_label=True),
-        Column(title="best", cell=lambda view: best_words(view, named=False), is_label=True),
-        Column(title="time", cell=lambda view: duration(view.elapsed_s), is_figure=True),
-        Column(title="left", cell=_left, is_figure=True, is_optional=True),
-        Column(title="cost", cell=lambda view: money(view.cost), is_figure=True, is_optional=True),
+        ListColumn(title="suite", cell=lambda view: view.run_id),
+        ListColumn(title="state", cell=_state_words),
+        ListColumn(title="trials", cell=_counts, is_label=True),
+        ListColumn(title="best", cell=lambda view: best_words(view, named=False), is_label=True),
+        ListColumn(title="time", cell=lambda view: duration(view.elapsed_s), is_figure=True),
+        ListColumn(title="left", cell=_left, is_figure=True, is_optional=True),
+        ListColumn(
+            title="cost", cell=lambda view: money(view.cost), is_figure=True, is_optional=True
+        ),
     )
 
 

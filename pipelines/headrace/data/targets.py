@@ -24,7 +24,7 @@ from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Site
 from headrace.recipe.targets import (
     SPECIAL_KEYS,
-    Kind,
+    TargetKind,
     Use,
     allowed_path,
     check_package,
@@ -179,7 +179,7 @@ def _is_of_kind(found: Any, use: Use) -> bool:
     )
 
 
-def _base(kind: Kind) -> type:
+def _base(kind: TargetKind) -> type:
     module, _, name = kind.base.rpartition(".")
     base: type = getattr(importlib.import_module(module), name)
     return base

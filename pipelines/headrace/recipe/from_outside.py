@@ -61,7 +61,7 @@ RULES = {
 """Each open place of a recipe; `*` stands for an entry of a list, or a name."""
 
 
-class Place(NamedTuple):
+class OpenPlace(NamedTuple):
     """An open place of a recipe."""
 
     name: str
@@ -100,7 +100,7 @@ def check_from_outside(overrides: Sequence[str]) -> None:
             )
 
 
-def place_of(parts: Sequence[str], annotation: Any = Recipe) -> Place | None:
+def place_of(parts: Sequence[str], annotation: Any = Recipe) -> OpenPlace | None:
     """The open place that a key of a recipe leads to or below; None where models type it all."""
     return next(_places(tuple(parts), annotation, ()), None)
 
@@ -152,17 +152,17 @@ def _parts(key: str) -> tuple[str, ...]:
     return tuple(re.sub(r"\[([^\]]*)\]", r".\1", key).split("."))
 
 
-def _places(parts: tuple[str, ...], annotation: Any, path: tuple[str, ...]) -> Iterator[Place]:
+def _places(parts: tuple[str, ...], annotation: Any, path: tuple[str, ...]) -> Iterator[OpenPlace]:
     for kind in _alternatives(annotation):
         if _is_open(kind):
-            yield Place(".".join(path), parts)
+            yield OpenPlace(".".join(path), parts)
         elif isinstance(kind, type) and issubclass(kind, BaseModel):
             fields = {field.alias or name: field for name, field in kind.model_fields.items()}
             if parts and parts[0] in fields:
                 inner = (*path, parts[0])
                 yield from _places(parts[1:], fields[parts[0]].annotation, inner)
             elif parts and kind is TrainerSpec:  # what Lightning's Trainer gets besides
-                yield Place("trainer.extra", parts)
+                yield OpenPlace("trainer.extra", parts)
         elif get_args(kind):
             is_named = parts and (_is_mapping(kind) or parts[0].isdecimal())
             inner_kind = get_args(kind)[-1 if _is_mapping(kind) else 0]

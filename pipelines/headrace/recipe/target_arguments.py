@@ -20,7 +20,7 @@ from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Role
 from headrace.recipe.targets import (
     FRAMEWORKS,
-    Kind,
+    TargetKind,
     Use,
     is_under,
     made_at,
@@ -182,7 +182,7 @@ def _check_kind(use: Use, code: SourceCode, listed: Sequence[str]) -> None:
         raise wrong_kind(use.key, f"is the class {use.name}", made)
 
 
-def _may_be(found: Definition, kind: Kind, code: SourceCode) -> bool:
+def _may_be(found: Definition, kind: TargetKind, code: SourceCode) -> bool:
     """Whether source shows nothing against something of a framework being of a kind."""
     is_home = is_under(found.module.name, kind.homes)
     return is_home and code.derives_from(found, kind.class_name) is not False

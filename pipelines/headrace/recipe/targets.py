@@ -30,7 +30,7 @@ FRAMEWORKS = (
 """Packages of which a site allows single names only."""
 
 
-class Kind(NamedTuple):
+class TargetKind(NamedTuple):
     """What an object is."""
 
     name: str
@@ -55,46 +55,46 @@ _METRICS = (
     "text.wer", "wrappers",
 )  # fmt: skip
 
-_MODULE = Kind("a module of torch.nn", "torch.nn.Module", "torch.nn", ("torch.nn",))
+_MODULE = TargetKind("a module of torch.nn", "torch.nn.Module", "torch.nn", ("torch.nn",))
 _OPTIM = "torch.optim"
 _SCHEDULERS = "torch.optim.lr_scheduler"
-_METRIC = Kind(
+_METRIC = TargetKind(
     "a metric of torchmetrics that needs no model or file", "torchmetrics.Metric",
     "torchmetrics", tuple(f"torchmetrics.{part}" for part in _METRICS),
 )  # fmt: skip
 _INSIDE = (
     _MODULE,
-    Kind(f"an optimizer of {_OPTIM}", f"{_OPTIM}.Optimizer", _OPTIM, (_OPTIM,)),
-    Kind(f"a scheduler of {_SCHEDULERS}", f"{_SCHEDULERS}.LRScheduler", _OPTIM, (_OPTIM,)),
+    TargetKind(f"an optimizer of {_OPTIM}", f"{_OPTIM}.Optimizer", _OPTIM, (_OPTIM,)),
+    TargetKind(f"a scheduler of {_SCHEDULERS}", f"{_SCHEDULERS}.LRScheduler", _OPTIM, (_OPTIM,)),
     _METRIC,
 )
 """What of the frameworks may stand inside the arguments of another target."""
 
 _PL = "lightning.pytorch"
 _MADE = {
-    "model": Kind("a LightningModule of yours", f"{_PL}.LightningModule", "", ()),
-    "trainer": Kind(f"{_PL}.Trainer", f"{_PL}.Trainer", _PL, (f"{_PL}.trainer",)),
-    "trainer.callbacks": Kind(
+    "model": TargetKind("a LightningModule of yours", f"{_PL}.LightningModule", "", ()),
+    "trainer": TargetKind(f"{_PL}.Trainer", f"{_PL}.Trainer", _PL, (f"{_PL}.trainer",)),
+    "trainer.callbacks": TargetKind(
         f"a callback of {_PL}.callbacks", f"{_PL}.callbacks.Callback",
         f"{_PL}.callbacks", (f"{_PL}.callbacks",),
     ),
-    "trainer.loggers": Kind(
+    "trainer.loggers": TargetKind(
         f"a logger of {_PL}.loggers that writes files", f"{_PL}.loggers.Logger",
         f"{_PL}.loggers", (f"{_PL}.loggers.csv_logs", f"{_PL}.loggers.tensorboard"),
     ),
     "evaluate.metrics": _METRIC,
-    "suite.search.sampler": Kind(
+    "suite.search.sampler": TargetKind(
         "a sampler of optuna.samplers", "optuna.samplers.BaseSampler",
         "optuna.samplers", ("optuna.samplers",),
     ),
-    "suite.search.pruner": Kind(
+    "suite.search.pruner": TargetKind(
         "a pruner of optuna.pruners", "optuna.pruners.BasePruner",
         "optuna.pruners", ("optuna.pruners",),
     ),
 }  # fmt: skip
 """What a target at a key makes, whoever wrote it."""
 
-_AT: dict[str, tuple[Kind, ...]] = {
+_AT: dict[str, tuple[TargetKind, ...]] = {
     **{key: (kind,) for key, kind in _MADE.items()},
     **dict.fromkeys(("data.sample_transforms", "data.transforms", "data.augment"), (_MODULE,)),
     "data.dataset": (),
@@ -137,12 +137,12 @@ class Use:
         return tuple(name for name in self.config if name not in SPECIAL_KEYS)
 
     @property
-    def kinds(self) -> tuple[Kind, ...]:
+    def kinds(self) -> tuple[TargetKind, ...]:
         """What may stand there of the frameworks."""
         return _AT.get(_INDEX.sub("", self.key), _INSIDE)
 
 
-def made_at(key: str) -> Kind | None:
+def made_at(key: str) -> TargetKind | None:
     """What a target at a key makes, whoever wrote it; None where the user's code knows best."""
     return _MADE.get(_INDEX.sub("", key))
 
@@ -190,7 +190,7 @@ def uses(key: str, config: object, *, is_whole: bool = True) -> Iterator[Use]:
             yield from uses(f"{key}[{index}]", value, is_whole=is_whole)
 
 
-def wrong_kind(key: str, what: str, kind: Kind) -> TargetError:
+def wrong_kind(key: str, what: str, kind: TargetKind) -> TargetError:
     """The error for something that does not belong at its key."""
     return TargetError(f"'{key}' {what}, not a {kind.class_name}", f"Derive it from {kind.base}.")
 

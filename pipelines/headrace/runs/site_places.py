@@ -15,9 +15,8 @@ from pydantic import ByteSize
 from headrace import __version__
 from headrace.batch.commands import Commands
 from headrace.batch.findings import Finding, Grade, fail, ok, warn
-from headrace.batch.hosts import way_to
+from headrace.batch.hosts import commands_of_hosts, way_to
 from headrace.batch.jobs import JobSpec
-from headrace.batch.registry import commands_of_hosts
 from headrace.errors import BatchError, SiteError
 from headrace.files import tiers
 from headrace.files.machine import file_system_of

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal, cast, get_args
+from typing import Any
 
 from pydantic import ConfigDict
 
@@ -28,8 +28,6 @@ from headrace.states import FailureClass, LeaseState, StepState
 from headrace.status.step import StepView, step_views
 from headrace.suites.records import FOLD, PRUNED, SuiteSummary
 
-Kind = Literal["train", "pack", "evaluate", "suite", "probe"]
-
 _MOST = 10_000
 _OPEN = (StepState.QUEUED.value, StepState.RUNNING.value)
 _USEFUL = (StepState.SUCCEEDED.value, PRUNED)
@@ -38,7 +36,7 @@ _USEFUL = (StepState.SUCCEEDED.value, PRUNED)
 class Facts(Record):
     """What a run is, from its beginning on: read once a process."""
 
-    kind: Kind = "train"
+    kind: str = "train"
     user: str
     """Who asked for it."""
     monitor: str | None = None
@@ -90,7 +88,7 @@ class Trials(Record):
         )
 
 
-class Failure(Record):
+class FailedAttempt(Record):
     """The attempt by which a run ended without success."""
 
     model_config = ConfigDict(from_attributes=True)
@@ -106,7 +104,7 @@ class RunView(Record):
     """A run at one moment; null is what is not known."""
 
     run_id: str
-    kind: Kind = "train"
+    kind: str = "train"
     recipe: str
     site: str
     user: str = ""
@@ -133,7 +131,7 @@ class RunView(Record):
     """What its machines have cost so far; null where nobody counts them."""
     why: str = ""
     """Why it failed; empty when it did not."""
-    failure: Failure | None = None
+    failure: FailedAttempt | None = None
     """The attempt that tells why; null also where it failed as it got no lease."""
     is_orphan: bool = False
     """Whether nobody goes on with it: its process, on this machine, has ended before the run."""
@@ -232,7 +230,7 @@ def by_ledger(record: RunRecord, books: Books, now: float) -> RunView:
         metric=_best(record, facts, summary) if summary else headline(record),
         cost=books.cost(run_id, now),
         why=why or why_no_lease(record, attempts, books.leases_of(run_id)),
-        failure=Failure.model_validate(failed) if failed else None,
+        failure=FailedAttempt.model_validate(failed) if failed else None,
         is_orphan=not record.state.is_final and owner_is_gone(record.owner),
         trials=_trials(facts, summary, books.trials.get(run_id, {})),
         own_data=facts.own_data,
@@ -312,7 +310,7 @@ def _facts(path: str, owner: str, *, is_suite: bool) -> Facts:
     monitor = trainer.get("monitor")
     kind = "suite" if is_suite else request.get("kind")
     return Facts(
-        kind=cast("Kind", kind) if kind in get_args(Kind) else "train",
+        kind=kind if isinstance(kind, str) else "train",
         user=user_of(folder, owner),
         monitor=monitor if isinstance(monitor, str) else None,
         monitor_mode=str(trainer.get("monitor_mode", "min")),

@@ -25,7 +25,7 @@ from headrace.steps.context import StepContext
 from headrace.steps.mailbox import Progress, StepResult
 from headrace.suites.event_log import Journal, Register, Retention, TakenOverError
 from headrace.suites.foresight import Order, Outlook
-from headrace.suites.nodes import AskedNode, Capacity, Nodes
+from headrace.suites.nodes import AskedNode, Capacity, SuiteNodes
 from headrace.suites.points import Source
 from headrace.suites.records import PRUNED, Added, Ended, Started, TrialJob
 from headrace.suites.schedule import Placement, place
@@ -74,7 +74,7 @@ class Driver:
         self._source, self._work = source, work
         self._run = context.run_folder
         self._spec = context.recipe.suite or SuiteSpec()
-        self._nodes = Nodes(calls, context.recipe, work.capacity)
+        self._nodes = SuiteNodes(calls, context.recipe, work.capacity)
         self._controls = Controls(self._run, self._spec.max_running)
         self._glances, self._outlook, self._order = Glances(self._run), Outlook(), Order()
         board = Board(objectives=context.recipe.objectives)

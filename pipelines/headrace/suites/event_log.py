@@ -20,7 +20,7 @@ from headrace.files.atomic import read_text, write_text
 from headrace.files.layout import RunFolder
 from headrace.files.sharing import open_to_read, private_mode
 from headrace.states import FailureClass, StepState
-from headrace.suites.nodes import Nodes
+from headrace.suites.nodes import SuiteNodes
 from headrace.suites.points import Source
 from headrace.suites.records import ENTRY, Added, CommandsApplied, Ended, Entry
 from headrace.suites.schedule import Queue
@@ -123,7 +123,7 @@ class Register:
         self,
         journal: Journal,
         source: Source,
-        machines: Nodes,
+        machines: SuiteNodes,
         board: Board,
         retention: Retention,
     ) -> None:

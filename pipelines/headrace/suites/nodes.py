@@ -39,7 +39,7 @@ class AskedNode:
     node: Node
 
 
-class Nodes:
+class SuiteNodes:
     """Nodes that are there, with what is free on each.
 
     Args:

@@ -25,7 +25,7 @@ from headrace.files.layout import RunFolder
 from headrace.steps.history import HistoryRow, RankRow, RowWriter, UsageRow, rank_file, usage_file
 from headrace.training.launch_records import NodeLaunch, TrainingProgress
 from headrace.training.learning_rates import rate_factor
-from headrace.training.progress import Meter, training_rows
+from headrace.training.progress import AttemptMeter, training_rows
 
 _LEAST_S = 0.1
 _LEAST_USAGE_S = 1.0
@@ -66,7 +66,7 @@ class KeepHistory(Callback):  # type: ignore[misc]
         def counted() -> tuple[int, float]:
             return loader.num_samples * data_ranks, loader.wait_s
 
-        self._of_launch, self._of_progress, self._of_row = (Meter(counted) for _ in range(3))
+        self._of_launch, self._of_progress, self._of_row = (AttemptMeter(counted) for _ in range(3))
         self._parts = StepParts(checkpoint_s)
         self._rows: RowWriter[HistoryRow] | None = None
         self._usage: tuple[RowWriter[UsageRow], Usage] | None = None

@@ -47,7 +47,7 @@ _S_PER_H = 3600.0
 _NOTHING = TrainingProgress(epoch=0, step=0)
 
 
-class Meter:
+class AttemptMeter:
     """Counts samples, and the time that batches were waited for, since it was restarted.
 
     Args:
@@ -106,7 +106,7 @@ class ScriptReports:
         self._told_samples: int | None = None
         self._rows: RowWriter[HistoryRow] | None = None
         self._number = 1
-        self._meter = Meter(self._counted)
+        self._meter = AttemptMeter(self._counted)
 
     def take(
         self,

@@ -13,7 +13,7 @@ import pytest
 from headrace.batch.jobs import JobSpec
 from headrace.batch.system import render
 from headrace_ec2.backend import Ec2
-from headrace_ec2.options import Ec2 as Ec2Options
+from headrace_ec2.options import Ec2Options
 from headrace_ec2.requests import MOST_USER_DATA_BYTES
 
 _JOB = JobSpec(

@@ -11,8 +11,8 @@ from pydantic import ValidationError
 from headrace.errors import SiteError
 from headrace.recipe.load import parse
 from headrace.recipe.site import Role, Site
-from headrace_ec2.backend import Ec2 as Backend
-from headrace_ec2.options import Ec2
+from headrace_ec2.backend import Ec2
+from headrace_ec2.options import Ec2Options
 
 _LEAST: dict[str, Any] = {"region": "eu-west-1", "image": "ami-1", "instance_types": ["m5.large"]}
 
@@ -44,7 +44,7 @@ def test_a_role_of_an_earlier_release_says_that_it_has_no_instances():
 )
 def test_what_cannot_be(changes: dict[str, Any], told: str):
     with pytest.raises(ValidationError, match=told):
-        Ec2(**{**_LEAST, **changes})
+        Ec2Options(**{**_LEAST, **changes})
 
 
 @pytest.mark.parametrize(
@@ -89,12 +89,12 @@ def test_errors_in_it_are_told_as_those_of_any_key(ec2: dict[str, Any], told: st
 
 
 def test_interruptions_are_of_spot_instances_and_assumed_where_the_role_does_not_say():
-    assert Backend.interruptions(Role(backend="ec2", ec2=_LEAST)) is None
+    assert Ec2.interruptions(Role(backend="ec2", ec2=_LEAST)) is None
     spot = {**_LEAST, "markets": ["spot"]}
-    assumed = Backend.interruptions(Role(backend="ec2", ec2=spot))
+    assumed = Ec2.interruptions(Role(backend="ec2", ec2=spot))
     assert assumed is not None
     assert 1 - math.exp(-730.5 * assumed.per_hour) == pytest.approx(0.2)  # in a month
     assert "AWS's Spot Instance Advisor" in assumed.source
-    given = Backend.interruptions(Role(backend="ec2", ec2={**spot, "interruptions_per_hour": 1}))
+    given = Ec2.interruptions(Role(backend="ec2", ec2={**spot, "interruptions_per_hour": 1}))
     assert given is not None
     assert (given.per_hour, given.source) == (1.0, "`ec2.interruptions_per_hour`")

@@ -13,7 +13,7 @@ from botocore.stub import ANY, Stubber
 from headrace.batch.machines import Machine, Price
 from headrace_ec2 import api as ec2_api
 from headrace_ec2.meter import Ec2Meter, average, listed_price, machine_of
-from headrace_ec2.options import Ec2 as Ec2Options
+from headrace_ec2.options import Ec2Options
 
 _START = 1.7e9
 _HOUR_S = 3600.0

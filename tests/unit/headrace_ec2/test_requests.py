@@ -10,7 +10,7 @@ import pytest
 
 from headrace.batch.jobs import JobSpec
 from headrace_ec2.backend import Ec2
-from headrace_ec2.options import Ec2 as Ec2Options
+from headrace_ec2.options import Ec2Options
 from headrace_ec2.requests import Offer, offers, run_instances, tags, with_tags
 
 _JOB = JobSpec(

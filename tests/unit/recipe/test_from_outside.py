@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from headrace.errors import RecipeError
-from headrace.recipe.from_outside import RULES, Place, check_from_outside, open_places, place_of
+from headrace.recipe.from_outside import RULES, OpenPlace, check_from_outside, open_places, place_of
 from headrace.recipe.recipe import Recipe
 from headrace.record import Record
 from support.sources import ROOT
@@ -38,12 +38,12 @@ def test_a_new_open_mapping_is_found():
 @pytest.mark.parametrize(
     ("key", "place"),
     [
-        ("model.width", Place("model", ("width",))),
-        ("data.transforms.0.mean", Place("data.transforms.*", ("mean",))),
-        ("evaluate.metrics.top.k", Place("evaluate.metrics.*", ("k",))),
-        ("trainer.compile", Place("trainer.compile", ())),
-        ("trainer.no_such", Place("trainer.extra", ("no_such",))),
-        ("trainer.target", Place("trainer.extra", ("target",))),
+        ("model.width", OpenPlace("model", ("width",))),
+        ("data.transforms.0.mean", OpenPlace("data.transforms.*", ("mean",))),
+        ("evaluate.metrics.top.k", OpenPlace("evaluate.metrics.*", ("k",))),
+        ("trainer.compile", OpenPlace("trainer.compile", ())),
+        ("trainer.no_such", OpenPlace("trainer.extra", ("no_such",))),
+        ("trainer.target", OpenPlace("trainer.extra", ("target",))),
         ("trainer.max_epochs", None),
         ("dataset.splits.train", None),
         ("no.such", None),

@@ -11,7 +11,7 @@ from headrace.clusters.shared_calls import EndedCall
 from headrace.recipe.load import load_recipe
 from headrace.recipe.site import Role
 from headrace.suites.node_slots import NodeCapacity
-from headrace.suites.nodes import AskedNode, Nodes
+from headrace.suites.nodes import AskedNode, SuiteNodes
 from headrace.suites.schedule import Placement
 
 _GPUS = (Gpu(name="0"), Gpu(name="1"))
@@ -43,7 +43,7 @@ class _Calls:
 
 def test_what_runs_on_a_node_is_known_when_another_one_comes_before_it() -> None:
     calls = _Calls()
-    machines = Nodes(calls, load_recipe("digits"), NodeCapacity)  # type: ignore[arg-type]
+    machines = SuiteNodes(calls, load_recipe("digits"), NodeCapacity)  # type: ignore[arg-type]
     calls.names = ("node-1",)
     machines.look()
     (node,) = calls.asked
