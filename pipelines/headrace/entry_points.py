@@ -20,11 +20,13 @@ def load_group(group: str) -> Mapping[str, Any]:
     return {each.name: _loaded(each) for each in sorted(entry_points(group=group))}
 
 
-def names_in(group: str) -> list[str]:
+@cache
+def names_in(group: str) -> tuple[str, ...]:
     """Names of what packages add under a group, which is not loaded."""
-    return sorted({each.name for each in entry_points(group=group)})
+    return tuple(sorted({each.name for each in entry_points(group=group)}))
 
 
+@cache
 def load_entry(group: str, name: str) -> Any:
     """What a package adds under a group by that name; others of the group are not loaded.
 

@@ -9,22 +9,18 @@ import pytest
 
 from contract.test_batch_contract import FakeQueueContract
 from headrace.batch.system import BatchSystem
-from headrace.recipe.backend import backend_of, option_blocks
+from headrace.recipe.backend import backend_of
 from headrace.recipe.load import load_site
-from support.added_packages import blocks, entry_points_of, install
+from support.added_packages import blocks, entry_points_of, found_in, install
 
 
 @pytest.fixture(autouse=True)
-def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def package(tmp_path: Path) -> Iterator[None]:
     section, folder = "A batch system", tmp_path / "site-packages"
     install(folder, "headrace_tq", blocks(section, "python"), entry_points_of(section))
     (folder / "headrace_tq.sh.jinja").write_text(blocks(section, "jinja"))
-    monkeypatch.syspath_prepend(folder)
-    for cache in (backend_of, option_blocks):
-        cache.cache_clear()
-    yield
-    for cache in (backend_of, option_blocks):
-        cache.cache_clear()
+    with found_in(folder):
+        yield
 
 
 class TestTq(FakeQueueContract):

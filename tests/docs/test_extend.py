@@ -16,7 +16,9 @@ from headrace.ledger.newest import newest_runs
 from headrace.runs.runs import open_run, outputs_of
 from headrace.states import StepState
 from headrace.status.run import run_views
-from support.added_packages import blocks, entry_points_of, install
+from headrace.steps.step_kinds import step_kind
+from headrace_probes.probe_records import ProbeOptions
+from support.added_packages import blocks, entry_points_of, found_in, install
 from support.runs import make_run
 
 
@@ -24,11 +26,10 @@ from support.runs import make_run
 def site_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A folder that packages are found in, by this process and those that it starts."""
     folder = tmp_path / "site-packages"
-    monkeypatch.syspath_prepend(folder)
+    folder.mkdir()
     monkeypatch.setenv("PYTHONPATH", str(folder))
-    load_group.cache_clear()
-    yield folder
-    load_group.cache_clear()
+    with found_in(folder):
+        yield folder
 
 
 def headrace(*words: str) -> str:
@@ -71,3 +72,10 @@ def test_a_package_that_cannot_be_loaded_is_named(site_packages: Path, module: s
         load_group("headrace.commands")
     assert "The package broken_addon adds 'x' to headrace.commands" in str(caught.value)
     assert "pip uninstall broken_addon" in str(caught.value)
+
+
+def test_a_kind_of_step_needs_no_other_package_to_be_whole(site_packages: Path):
+    install(site_packages, "broken_addon", "import gone", "[headrace.steps]\nx = broken_addon:X\n")
+    assert step_kind("probe").options is ProbeOptions
+    with pytest.raises(UserError, match="broken_addon adds 'x'"):
+        step_kind("x")

@@ -3,8 +3,17 @@
 from __future__ import annotations
 
 import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
+from headrace.entry_points import load_entry, load_group, names_in
+from headrace.fields.field_kind import kinds
+from headrace.recipe.backend import backend_of, option_blocks
+from headrace.recipe.expected import _schema
 from support.sources import ROOT
 
 PAGE = (ROOT / "docs" / "how-to" / "extend.md").read_text()
@@ -32,3 +41,20 @@ def entry_points_of(section: str) -> str:
         r'\[project\.entry-points\."([\w.]+)"\]\n((?:\w+ = ".*"\n?)+)', blocks(section, "toml")
     )
     return "".join(f"[{group}]\n{entries}\n" for group, entries in groups).replace('"', "")
+
+
+@contextmanager
+def found_in(folder: Path) -> Iterator[None]:
+    """Packages of a folder are found by this process while the block runs."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(folder)
+        for file in folder.glob("*.py"):
+            patch.delitem(sys.modules, file.stem, raising=False)
+        _forget()
+        yield
+    _forget()
+
+
+def _forget() -> None:
+    for cached in (load_group, names_in, load_entry, backend_of, option_blocks, _schema, kinds):
+        cached.cache_clear()

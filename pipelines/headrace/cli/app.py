@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 
-EXIT_INTERRUPTED = 130
+from headrace.cli import EXIT_INTERRUPTED
 
 
 def main() -> None:

@@ -11,6 +11,7 @@ import typer
 
 from headrace import __version__
 from headrace.cli import (
+    EXIT_INTERRUPTED,
     airflow,
     audit,
     cache,
@@ -28,7 +29,6 @@ from headrace.cli import (
     suites,
     what_if,
 )
-from headrace.cli.app import EXIT_INTERRUPTED
 from headrace.cli.console import open_console, outlive_readers
 from headrace.entry_points import load_group
 from headrace.errors import HeadraceError, StorageFullError

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 from pydantic import JsonValue
 
-from headrace.entry_points import load_group
+from headrace.entry_points import load_entry, names_in
 from headrace.errors import UnknownNameError, nearest
 from headrace.record import Record
 from headrace.steps.context import StepContext
@@ -46,10 +46,11 @@ def step_kind(kind: str, built_in: tuple[str, ...] = ()) -> StepKind:
 
     Raises:
         UnknownNameError: No package does; `built_in` are other names that are known.
+        UserError: Its package cannot be loaded; other packages' kinds are as good as before.
     """
-    added = load_group(STEPS)
+    added = names_in(STEPS)
     if kind not in added:
         known = nearest(kind, (*built_in, *added))
         raise UnknownNameError(f"There is no step of kind '{kind}'", known)
-    found: StepKind = added[kind]
+    found: StepKind = load_entry(STEPS, kind)
     return found

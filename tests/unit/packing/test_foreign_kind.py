@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,40 +13,28 @@ import pytest
 from pyarrow import parquet
 
 from headrace.data.dataset import SampleReader
-from headrace.entry_points import load_group
 from headrace.errors import RecipeError, UserError
 from headrace.evaluation.results import picture
-from headrace.fields.field_kind import kind_named, kinds
+from headrace.fields.field_kind import kind_named
 from headrace.files.manifest_file import read_manifest
 from headrace.shards.dataset import ShardedDataset
 from headrace_pages.samples import SampleQuestion, read_sample
-from support.sources import ROOT
+from support.added_packages import blocks, entry_points_of, found_in, install
 
-PAGE = (ROOT / "docs" / "how-to" / "extend.md").read_text()
-SECTION = PAGE.partition("## A kind of field\n")[2].partition("\n## ")[0]
 BAD = "2 numbers a line, not x, y and z"
 
 
-def forget_kinds() -> None:
-    load_group.cache_clear()
-    kinds.cache_clear()
+@pytest.fixture
+def package(tmp_path: Path) -> Path:
+    section, folder = "A kind of field", tmp_path / "site-packages"
+    install(folder, "headrace_points", blocks(section, "python"), entry_points_of(section))
+    return folder
 
 
 @pytest.fixture
-def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The page's package, laid down as pip does."""
-    (module,) = re.findall(r"```python\n(.*?)```", SECTION, re.DOTALL)
-    group, entries = re.findall(r'entry-points\."([\w.]+)"\]\n((?:\w+ = ".*"\n?)+)', SECTION)[0]
-    info = tmp_path / "site-packages" / "headrace_points-1.0.dist-info"
-    info.mkdir(parents=True)
-    (info.parent / "headrace_points.py").write_text(module)
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: headrace_points\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text(f"[{group}]\n{entries}".replace('"', ""))
-    monkeypatch.syspath_prepend(info.parent)
-    forget_kinds()
-    yield
-    monkeypatch.undo()
-    forget_kinds()
+def installed(package: Path) -> Iterator[None]:
+    with found_in(package):
+        yield
 
 
 def points(number: int) -> np.ndarray:
@@ -119,11 +106,10 @@ def test_what_it_does_not_heed_is_refused(installed, scans, packs):
         packed(packs, scans, FILES, {"points": {"resize": [4, 4]}})
 
 
-def test_where_it_is_not_installed_the_encoding_is_named(installed, scans, packs, monkeypatch):
-    folder = packed(packs, scans, FILES, {})
-    kind = pickle.dumps(kind_named("points"))
-    monkeypatch.undo()
-    forget_kinds()
+def test_where_it_is_not_installed_the_encoding_is_named(package, scans, packs):
+    with found_in(package):
+        folder = packed(packs, scans, FILES, {})
+        kind = pickle.dumps(kind_named("points"))
     assert read_manifest(folder).num_samples == 8
     for read in (
         lambda: SampleReader(ShardedDataset(folder, "test")).read(np.arange(1)),

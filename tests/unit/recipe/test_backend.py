@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,11 +10,10 @@ import pytest
 
 from headrace.errors import SiteError, UserError
 from headrace.recipe.backend import backend_of, option_blocks
-from headrace.recipe.expected import _schema
 from headrace.recipe.load import parse
 from headrace.recipe.schema import json_schema
 from headrace.recipe.site import Role, Site
-from support.added_packages import install
+from support.added_packages import found_in, install
 
 _TOY = '''
 from headrace.recipe.backend import Backend
@@ -37,18 +35,12 @@ class Toy(Backend):
 
 
 @pytest.fixture(autouse=True)
-def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def toy(tmp_path: Path) -> Iterator[None]:
     """A package that adds backend `toy`."""
     folder = tmp_path / "site-packages"
     install(folder, "headrace_toy", _TOY, "[headrace.backends]\ntoy = headrace_toy:Toy\n")
-    monkeypatch.syspath_prepend(folder)
-    monkeypatch.delitem(sys.modules, "headrace_toy", raising=False)
-    caches = (backend_of, option_blocks, _schema)
-    for cache in caches:
-        cache.cache_clear()
-    yield
-    for cache in caches:
-        cache.cache_clear()
+    with found_in(folder):
+        yield
 
 
 def test_they_are_a_record_of_its_model_and_travel_with_the_role():
