@@ -17,9 +17,10 @@ SLURM = python3 deploy/slurm-dev/slurm_dev.py
 # share an Airflow stay in one process; tests/support/scheduling.py
 PROCESSES ?= $(shell cores=$$(nproc); echo $$((cores < 3 ? cores + 2 : 4)))
 PARALLEL = -n $(PROCESSES) --dist loadfile
-PARTS = tests/architecture tests/unit tests/contract tests/dags
+# tests of the engine: nothing beside it can be imported meanwhile
+ENGINE = tests/unit tests/contract
 
-.PHONY: help demo test check setup system-packages lint types imports unit contract dags integration \
+.PHONY: help demo test check setup system-packages lint types imports unit contract satellites dags integration \
 	chaos docs site reference images mutants slurm-up slurm-down format pins clean
 
 help: ## This list
@@ -31,11 +32,12 @@ demo: setup ## Airflow, the digits, training and evaluation, live in this termin
 	@exec $(BIN)/headrace demo $(ARGS)
 
 test: setup system-packages lint types imports ## Everything that must hold before a change goes in
-	@$(PYTEST) $(PARALLEL) $(PARTS)
-	@exec $(PYTEST) $(PARALLEL) tests $(PARTS:%=--ignore=%)
+	@$(PYTEST) $(PARALLEL) --without-satellites $(ENGINE)
+	@exec $(PYTEST) $(PARALLEL) tests $(ENGINE:%=--ignore=%)
 
 check: setup lint types imports ## What to run before each commit: all but the whole jobs, in minutes
-	@exec $(PYTEST) $(PARALLEL) tests/architecture tests/unit tests/contract
+	@$(PYTEST) $(PARALLEL) --without-satellites $(ENGINE)
+	@exec $(PYTEST) $(PARALLEL) tests/architecture tests/satellites
 
 setup: ## Virtual environment .venv with all that demo, tests and development need
 	@scripts/setup.sh
@@ -52,11 +54,12 @@ types: setup ## Static types
 imports: setup ## Contracts between the layers
 	@$(BIN)/lint-imports --no-logo
 
-unit contract dags integration chaos docs: setup
+unit contract satellites dags integration chaos docs: setup
 	@exec $(PYTEST) tests/$@ $(ARGS)
 
 unit: ## Tests of single parts
 contract: ## Tests that every backend passes
+satellites: ## Tests of the packages beside the engine: EC2, queues, probes, foresight, pages
 dags: ## Tests of the DAG files
 integration: ## Tests with real leases, training and Airflow
 chaos: ## Tests that kill processes of a running job

@@ -9,6 +9,7 @@ VENV=.venv
 STAMP=$VENV/.headrace-installed # holds the hash of what was installed
 STARTED=$VENV/.headrace-installing
 LOG=$VENV/install.log
+TORCH_INDEX=https://download.pytorch.org/whl/cpu/torch/
 PYTHONS=(python3.11 python3.12 python3.13 python3 python3.10)
 
 say() { printf '%s\n' "$@" >&2; } # one line an argument
@@ -71,11 +72,74 @@ make_venv() {
     "$python" -m venv "$VENV"
 }
 
+find_uv() { # its path: one that is there, else the pinned one from where pip installs
+  local pin
+  if command -v uv; then
+    return
+  fi
+  pin=$(grep -E '^uv==' constraints.txt) || return
+  "$VENV/bin/python" -m pip install --disable-pip-version-check --quiet "$pin" >>"$LOG" 2>&1 </dev/null &&
+    printf '%s' "$PWD/$VENV/bin/uv"
+}
+
+uv_settings() { # uv's words for what pip is configured with, which uv does not read: one a line
+  local key value word
+  printf '%s\n' --index-strategy unsafe-best-match # the newest of all indexes, as pip does
+  "$VENV/bin/python" -m pip config list | while IFS='=' read -r key value; do
+    value=${value#\'}
+    value=${value%\'}
+    for word in ${value//\\n/ }; do
+      case ${key##*.} in
+        index-url) printf '%s\n' --default-index "$word" ;;
+        extra-index-url) printf '%s\n' --index "$word" ;;
+        find-links) printf '%s\n' --find-links "$word" ;;
+        constraint) printf '%s\n' --constraints "$word" ;;
+        trusted-host) printf '%s\n' --allow-insecure-host "$word" ;;
+        no-index) printf '%s\n' --no-index ;;
+        *) ;;
+      esac
+    done
+  done
+}
+
+torch_settings() { # PyTorch for this machine's GPU, or without CUDA, where its own index can be reached
+  if [[ " $* " == *" --no-index "* || " $* " == *" --find-links "* ]]; then
+    return
+  fi
+  if "$VENV/bin/python" -c "import urllib.request as u; u.urlopen('$TORCH_INDEX', timeout=5)" 2>/dev/null; then
+    printf '%s\n' --torch-backend auto
+  fi
+}
+
+by_uv() { # UV: all packages at once, as the pins say
+  local uv=$1 settings torch certificates
+  mapfile -t settings < <(uv_settings)
+  mapfile -t torch < <(torch_settings "${settings[@]}")
+  certificates=$("$VENV/bin/python" -m pip config list | sed -n "s/.*\.cert='\(.*\)'/\1/p" | tail -n 1)
+  if [[ -n $certificates ]]; then
+    export SSL_CERT_FILE=$certificates
+  fi
+  step "headrace with Airflow, Dask, PyTorch and the tools for tests, by uv" \
+    "$uv" pip install --python "$VENV/bin/python" --no-progress "${settings[@]}" "${torch[@]}" \
+    -c constraints.txt -e '.[dev]'
+}
+
+by_pip() { # PyTorch first: what needs it finds that build
+  local torch pip=("$VENV/bin/python" -m pip install --disable-pip-version-check --progress-bar off
+    --no-compile)
+  torch=$(grep -E '^torch==' constraints.txt)
+  step "PyTorch ($torch)" "${pip[@]}" "$torch"
+  step "headrace with Airflow, Dask, Lightning and the tools for tests" \
+    "${pip[@]}" -c constraints.txt -e '.[dev]'
+}
+
 compile_all() { # as pip does by one core, but for tests; what is no Python of this version stays as it is
   "$VENV/bin/python" -m compileall -qq -j 0 -x "/tests?/" "$VENV/lib" || true
 }
 
 main() {
+  local uv
+  trap 'exit 130' INT # Ctrl-C is no failure of uv, after which pip would begin
   exec 9<.
   flock 9 # two `make` at once: the second waits and finds it done
   if [[ -f $STAMP && $(<"$STAMP") == "$(wanted)" && -x $VENV/bin/headrace ]]; then
@@ -88,13 +152,13 @@ main() {
     make_venv
   fi
   touch "$STARTED"
-  local pip=("$VENV/bin/python" -m pip install --disable-pip-version-check --progress-bar off
-    --no-compile)
-  local torch
-  torch=$(grep -E '^torch==' constraints.txt)
-  step "PyTorch ($torch)" "${pip[@]}" "$torch"
-  step "headrace with Airflow, Dask, Lightning and the tools for tests" \
-    "${pip[@]}" -c constraints.txt -e '.[dev]'
+  if ! uv=$(find_uv); then
+    say "  There is no uv, nor where pip installs from: by pip, which takes longer"
+    by_pip
+  elif ! (by_uv "$uv"); then # an index that pip knows how to log in to, and uv does not
+    say "  Once more, by pip"
+    by_pip
+  fi
   step "Byte code of all packages" compile_all
   wanted >"$STAMP"
   rm -f "$STARTED"

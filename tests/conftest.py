@@ -30,6 +30,7 @@ from support.scheduling import place, pytest_xdist_make_scheduler
 from support.slurm_dev import dev_slurm, slurm
 from support.strict_skips import pytest_make_collect_report, pytest_runtest_makereport
 from support.waiting import wait_until
+from support.without_satellites import hide_satellites
 
 __all__ = [
     "airflow_service",
@@ -63,12 +64,17 @@ _GRACE_S = 60.0
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Where the pictures of the docs go."""
+    """Where the pictures of the docs go, and whether the engine is alone."""
     parser.addoption("--pictures", metavar="FOLDER", help="make the docs' pictures in this folder")
+    parser.addoption(
+        "--without-satellites", action="store_true", help="only the engine can be imported"
+    )
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """The first test that starts a fork server starts it for all, so this is said before."""
+    if config.getoption("--without-satellites"):
+        hide_satellites()
     multiprocessing.set_forkserver_preload(_FORK_SERVER_IMPORTS)
     share_servers()
 

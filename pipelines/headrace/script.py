@@ -180,8 +180,8 @@ def _loaded() -> BatchLoader | None:
 
 @cache
 def _loaders() -> Loaders:
+    from headrace.data.instantiate import Allowed
     from headrace.data.loaders import Loaders
-    from headrace.data.targets import Allowed
     from headrace.staging.gang_store import Traffic
     from headrace.training.rank_data import settings_of
 

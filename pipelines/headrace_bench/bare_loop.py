@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from headrace_bench.samples import Shape, random_samples
+from headrace_bench.samples import SampleShape, random_samples
 from headrace_bench.timed_model import StepTimes
 from headrace_probes.training import loss_of, make_optimizer, resnet50
 
@@ -26,7 +26,7 @@ def main(arguments: list[str]) -> None:
     dist.init_process_group("nccl" if on_gpu else "gloo")
     rank, count = dist.get_rank(), steps * batch_size
     images = torch.from_numpy(
-        random_samples(Shape(side=side, num_samples=count, batch_size=batch_size))
+        random_samples(SampleShape(side=side, num_samples=count, batch_size=batch_size))
     )
     labels = torch.arange(count)
     network = DistributedDataParallel(resnet50().to(device))

@@ -19,12 +19,13 @@ from headrace_bench import foresight, suite
 
 if TYPE_CHECKING:
     from headrace.files.manifest import Codec
-    from headrace_bench.peers.peer import Peer
-    from headrace_bench.records import Table
+    from headrace_bench.peers.peer import Loader
+    from headrace_bench.records import BenchTable
 
-    Bench = Callable[[tuple[Peer, ...], Callable[[str], None]], tuple[Table, ...]]
+    Bench = Callable[[tuple[Loader, ...], Callable[[str], None]], tuple[BenchTable, ...]]
 
 _MEMORY = Path("/dev/shm")
+_TABLES = ("parquet", "csv")
 _DECODED = ("jpeg", "lz4", "zstd", "blosc")
 _S3_ROUNDS = 3
 
@@ -37,18 +38,6 @@ Folder = Annotated[
 Peers = Annotated[
     bool, typer.Option("--peers", help="Compare with other libraries: headrace[bench].")
 ]
-
-
-def register(app: typer.Typer) -> None:
-    """Add the benchmarks."""
-    bench = typer.Typer(
-        no_args_is_help=True,
-        invoke_without_command=True,
-    )
-    bench.callback()(scaling)
-    for command in (read, pack, stage, train, s3, suite.suite, foresight.foresight):
-        bench.command()(command)
-    app.add_typer(bench, name="bench", rich_help_panel="Admin")
 
 
 def scaling(
@@ -118,7 +107,7 @@ def read(
 
     asked = ReadOptions(sizes=_sizes(sizes), total_bytes=_bytes(total), folder=_folder(folder))
 
-    def bench(others: tuple[Peer, ...], tick: Callable[[str], None]) -> tuple[Table, ...]:
+    def bench(others: tuple[Loader, ...], tick: Callable[[str], None]) -> tuple[BenchTable, ...]:
         options = replace(asked, peers=others)
         if decode is None:
             return bench_read(options, tick)
@@ -131,6 +120,10 @@ def read(
 
 def pack(
     sizes: Sizes = "3072,110592,1400000",
+    table: Annotated[
+        str | None,
+        typer.Option(help=f"Pack a file of 17 columns of numbers; valid: {', '.join(_TABLES)}."),
+    ] = None,
     total: Total = "512MiB",
     folder: Folder = None,
     peers: Peers = False,
@@ -145,13 +138,22 @@ def pack(
         headrace bench pack
 
         headrace bench pack --peers --sizes 3072 --json
+
+        headrace bench pack --table parquet
     """
     from headrace_bench.pack import PackOptions, bench_pack  # torch takes two seconds
+    from headrace_bench.pack_table import bench_table
 
+    if table not in (None, *_TABLES):
+        raise UserError(f"--table '{table}' is not known", f"Valid: {', '.join(_TABLES)}.")
     asked = PackOptions(sizes=_sizes(sizes), total_bytes=_bytes(total), folder=_folder(folder))
-    _run(
-        lambda others, tick: bench_pack(replace(asked, peers=others), tick), peers, as_json=as_json
-    )
+
+    def bench(others: tuple[Loader, ...], tick: Callable[[str], None]) -> tuple[BenchTable, ...]:
+        if table is not None:
+            return bench_table(asked, table, tick)
+        return bench_pack(replace(asked, peers=others), tick)
+
+    _run(bench, peers, as_json=as_json)
 
 
 def stage(
@@ -277,3 +279,9 @@ def _folder(folder: Path | None) -> Path:
     if folder is not None:
         return folder.expanduser().absolute()
     return _MEMORY if _MEMORY.is_dir() else Path(tempfile.gettempdir())
+
+
+app = typer.Typer(no_args_is_help=True, invoke_without_command=True)
+app.callback()(scaling)
+for _command in (read, pack, stage, train, s3, suite.suite, foresight.foresight):
+    app.command()(_command)

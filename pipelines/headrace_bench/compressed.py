@@ -21,8 +21,8 @@ from headrace_bench.contest import Tick, Variant, compete, for_each
 from headrace_bench.laps import reading
 from headrace_bench.peers.peer import Epoch, Pair
 from headrace_bench.read import ReadOptions, loader_epoch, reader_of
-from headrace_bench.records import Kind, Table
-from headrace_bench.samples import Shape, plan_shape, random_samples
+from headrace_bench.records import BenchTable, Kind
+from headrace_bench.samples import SampleShape, plan_shape, random_samples
 from headrace_bench.shards import SAMPLE, write_dataset
 from headrace_bench.workspace import workspace
 
@@ -30,7 +30,7 @@ _RUN = 16
 """Elements of equal value, one after the other."""
 
 
-def bench_compressed(options: ReadOptions, codec: Codec, tick: Tick) -> tuple[Table, ...]:
+def bench_compressed(options: ReadOptions, codec: Codec, tick: Tick) -> tuple[BenchTable, ...]:
     """One table a size of sample; peers of the options do not count.
 
     Raises:
@@ -39,7 +39,7 @@ def bench_compressed(options: ReadOptions, codec: Codec, tick: Tick) -> tuple[Ta
     return tuple(_table(options, size, codec, told) for size, told in for_each(options.sizes, tick))
 
 
-def _table(options: ReadOptions, size: int, codec: Codec, tick: Tick) -> Table:
+def _table(options: ReadOptions, size: int, codec: Codec, tick: Tick) -> BenchTable:
     shape = plan_shape(size, options.total_bytes)
     with workspace(options.folder, 2 * shape.num_bytes) as folder:
         tick(f"compressing {shape.num_samples:,} samples of {shape.sample_bytes:,} bytes")
@@ -49,7 +49,7 @@ def _table(options: ReadOptions, size: int, codec: Codec, tick: Tick) -> Table:
         manifest = write_dataset(folder, samples, shape.sample_bytes, codec)
         paths = [folder / shard.file for shard in manifest.shards]
         rows = compete(_variants(options, samples, shape, paths), options.rounds, tick)
-    return Table(
+    return BenchTable(
         title=f"read, {codec}, samples of {shape.sample_bytes:,} bytes ({shape.num_bytes:,} bytes "
         f"in {manifest.num_bytes:,}), batches of {shape.batch_size}",
         rows=tuple(rows),
@@ -61,7 +61,7 @@ def _table(options: ReadOptions, size: int, codec: Codec, tick: Tick) -> Table:
 
 
 def _variants(
-    options: ReadOptions, samples: NDArray[np.uint8], shape: Shape, paths: list[Path]
+    options: ReadOptions, samples: NDArray[np.uint8], shape: SampleShape, paths: list[Path]
 ) -> list[Variant]:
     def variant(name: str, kind: Kind, epoch: Epoch, told: str) -> Variant:
         reader = reader_of(options, samples, epoch)
@@ -79,7 +79,7 @@ def _num_threads() -> int:
     return len(os.sched_getaffinity(0))
 
 
-def _limit_epoch(shape: Shape, paths: list[Path]) -> Epoch:
+def _limit_epoch(shape: SampleShape, paths: list[Path]) -> Epoch:
     """Batches in the order of the files, decompressed in threads, one each."""
     tables = [_table_of(path) for path in paths]
     contents = [np.fromfile(path, dtype=np.uint8) for path in paths]
@@ -117,7 +117,7 @@ def _table_of(path: Path) -> ChunkTable:
     return table
 
 
-def _h5py_epoch(shape: Shape, paths: list[Path]) -> Epoch:
+def _h5py_epoch(shape: SampleShape, paths: list[Path]) -> Epoch:
     arrays = [
         h5py.File(path, "r", locking=False)[f"{names.FIELDS_GROUP}/{SAMPLE}"] for path in paths
     ]

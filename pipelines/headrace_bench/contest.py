@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headrace_bench.copying import empty
-from headrace_bench.records import Kind, Lap, Row
+from headrace_bench.records import BenchRow, Kind, Lap
 
 Tick = Callable[[str], None]
 """Called with what goes on now, before each lap."""
@@ -49,7 +49,7 @@ class Variant:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Job:
+class Measured:
     """Work whose result goes into a folder, which is removed again off the clock."""
 
     target: Path
@@ -77,7 +77,7 @@ class Job:
         return lap
 
 
-def compete(variants: Sequence[Variant], rounds: int, tick: Tick) -> list[Row]:
+def compete(variants: Sequence[Variant], rounds: int, tick: Tick) -> list[BenchRow]:
     """Run a warm-up round, then `rounds` rounds; in each all variants, one after the other.
 
     A peer that fails gets a row that says so; any other failure is raised. A peer that
@@ -120,9 +120,9 @@ def failure(error: BaseException) -> str:
     return f"failed here: {type(error).__name__}: {text[:200]}"
 
 
-def _row(variant: Variant, laps: Sequence[Lap], problem: str) -> Row:
+def _row(variant: Variant, laps: Sequence[Lap], problem: str) -> BenchRow:
     how = variant.settings
-    return Row(
+    return BenchRow(
         name=variant.name,
         kind=variant.kind,
         is_yardstick=variant.is_yardstick,

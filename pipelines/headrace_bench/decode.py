@@ -18,9 +18,9 @@ from torch.utils.data import Dataset
 from headrace_bench.contest import Tick, Variant, compete
 from headrace_bench.laps import Reader, Tuned, reading
 from headrace_bench.peers.files import loader_of
-from headrace_bench.peers.peer import Epoch, Pair, Reading
+from headrace_bench.peers.peer import Epoch, Pair, PeerReading
 from headrace_bench.read import ReadOptions, check_against, loader_epoch
-from headrace_bench.records import Table
+from headrace_bench.records import BenchTable
 from headrace_bench.shards import write_dataset
 from headrace_bench.workspace import workspace
 
@@ -49,7 +49,7 @@ class _Images:
     decoded: NDArray[np.uint8]
 
 
-def bench_decode(options: ReadOptions, tick: Tick) -> tuple[Table, ...]:
+def bench_decode(options: ReadOptions, tick: Tick) -> tuple[BenchTable, ...]:
     """The table of reading JPEG images; sizes and peers of the options do not count.
 
     Raises:
@@ -65,7 +65,7 @@ def bench_decode(options: ReadOptions, tick: Tick) -> tuple[Table, ...]:
             (folder / "files" / f"{number:08d}.jpg").write_bytes(file)
         rows = compete(_variants(options, images, folder), options.rounds, tick)
     return (
-        Table(
+        BenchTable(
             title=f"read, {len(images.files)} JPEG images of {_SIDE} x {_SIDE} pixels, about "
             f"{sample_bytes:,} bytes, decoded by Pillow, batches of {_BATCH_SIZE}",
             rows=tuple(rows),
@@ -110,7 +110,7 @@ def _variants(options: ReadOptions, images: _Images, folder: Path) -> list[Varia
         )
 
     def over_files(num_workers: int) -> Reader:
-        files = Reading(
+        files = PeerReading(
             folder=folder / "files",
             sample_shape=(_SIDE, _SIDE, 3),
             batch_size=batch_size,

@@ -22,7 +22,7 @@ from headrace.files.atomic import read_record
 from headrace.files.layout import RunFolder
 from headrace.ledger.ledger import Ledger
 from headrace.record import Record
-from headrace.runs.foresight import Prediction
+from headrace.runs.accounts import Prediction
 from headrace_bench import machine
 from headrace_bench.suite import HEADRACE, environment
 

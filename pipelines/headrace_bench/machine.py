@@ -9,7 +9,7 @@ from collections.abc import Iterable
 import psutil
 
 from headrace.steps.node_facts import cpu_model, versions
-from headrace_bench.records import Machine
+from headrace_bench.records import BenchMachine
 
 _BUSY_SHARE = 0.25
 """Load a core, before the benchmark begins, above which figures are doubtful."""
@@ -20,13 +20,13 @@ PACKAGES = (
 )  # fmt: skip
 
 
-def machine(packages: Iterable[str] = ()) -> Machine:
+def machine(packages: Iterable[str] = ()) -> BenchMachine:
     """Describe this machine.
 
     Args:
         packages: Distributions whose versions are wanted besides headrace's own.
     """
-    return Machine(
+    return BenchMachine(
         cpu=cpu_model() or platform.machine(),
         num_cores=len(os.sched_getaffinity(0)),
         memory_bytes=psutil.virtual_memory().total,

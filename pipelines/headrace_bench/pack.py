@@ -14,14 +14,14 @@ import torch
 from numpy.typing import NDArray
 
 from headrace.shards.dataset import ShardedDataset
-from headrace_bench.contest import Job, Tick, Variant, compete, for_each
+from headrace_bench.contest import Measured, Tick, Variant, compete, for_each
 from headrace_bench.copying import concatenate, concatenate_bare, list_files
 from headrace_bench.laps import Reader, check_epoch
-from headrace_bench.pack_headrace import num_processes, pack_folder
-from headrace_bench.peers.peer import Part, Peer, Reading, load, missing
+from headrace_bench.pack_headrace import num_processes, pack_folder, shard_bytes_of
+from headrace_bench.peers.peer import Loader, PeerPart, PeerReading, load, missing
 from headrace_bench.read import check_against, missing_row
-from headrace_bench.records import Row, Table
-from headrace_bench.samples import SIZES, Shape, plan_shape, random_samples, write_files
+from headrace_bench.records import BenchRow, BenchTable
+from headrace_bench.samples import SIZES, SampleShape, plan_shape, random_samples, write_files
 from headrace_bench.workspace import workspace
 
 _MAX_FILES = 131_072
@@ -40,22 +40,22 @@ class PackOptions:
     """Laps that count, of each variant."""
     folder: Path
     """Where files are made."""
-    peers: tuple[Peer, ...] = ()
+    peers: tuple[Loader, ...] = ()
     """Peers to compare with."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Job(Job):
+class _Job(Measured):
     """The files to pack, and who packs."""
 
     pool: ProcessPoolExecutor
     files: tuple[str, ...]
     samples: NDArray[np.uint8]
-    shape: Shape
+    shape: SampleShape
     source: Path
 
 
-def bench_pack(options: PackOptions, tick: Tick) -> tuple[Table, ...]:
+def bench_pack(options: PackOptions, tick: Tick) -> tuple[BenchTable, ...]:
     """One table a size of sample.
 
     Raises:
@@ -76,7 +76,7 @@ def write_part(module: str, files: Sequence[str], number: int, folder: str) -> N
         folder: Where the peer writes.
     """
     first = np.load(files[0])
-    part = Part(
+    part = PeerPart(
         number=number,
         num_samples=len(files),
         sample_shape=first.shape,
@@ -85,7 +85,7 @@ def write_part(module: str, files: Sequence[str], number: int, folder: str) -> N
     load(module).write(part, Path(folder))
 
 
-def _table(options: PackOptions, size: int, pool: ProcessPoolExecutor, tick: Tick) -> Table:
+def _table(options: PackOptions, size: int, pool: ProcessPoolExecutor, tick: Tick) -> BenchTable:
     shape = plan_shape(size, options.total_bytes, _MAX_FILES)
     needed_bytes = 3 * shape.num_bytes + 2 * 4096 * shape.num_samples
     with workspace(options.folder, needed_bytes) as folder:
@@ -104,9 +104,9 @@ def _table(options: PackOptions, size: int, pool: ProcessPoolExecutor, tick: Tic
         )
         packers = [peer for peer in options.peers if peer.packs]
         there = [peer for peer in packers if not missing(peer)]
-        rows: list[Row] = compete(_variants(job, there), options.rounds, tick)
+        rows: list[BenchRow] = compete(_variants(job, there), options.rounds, tick)
         rows += [missing_row(peer, missing(peer)) for peer in packers if missing(peer)]
-    return Table(
+    return BenchTable(
         title=f"pack, {shape.num_samples:,} .npy files of {shape.sample_bytes:,} bytes",
         rows=tuple(rows),
         notes=(
@@ -119,7 +119,7 @@ def _table(options: PackOptions, size: int, pool: ProcessPoolExecutor, tick: Tic
     )
 
 
-def _variants(job: _Job, peers: Sequence[Peer]) -> list[Variant]:
+def _variants(job: _Job, peers: Sequence[Loader]) -> list[Variant]:
     return [
         Variant(
             name="limit",
@@ -151,7 +151,7 @@ def _variants(job: _Job, peers: Sequence[Peer]) -> list[Variant]:
     ]
 
 
-def _peer_variant(job: _Job, peer: Peer) -> Variant:
+def _peer_variant(job: _Job, peer: Loader) -> Variant:
     lap = job.lap(lambda _: _pack_by(job, peer), lambda _: _check_peer(job, peer))
     return Variant(name=peer.name, kind="peer", lap=lap, settings=peer.settings)
 
@@ -169,10 +169,11 @@ def _concatenate(job: _Job, work: Callable[[Sequence[str], str], int]) -> None:
 
 
 def _pack(job: _Job, options: dict[str, str]) -> None:
-    pack_folder(job.source, job.target, job.pool, job.shape, options)
+    shard_bytes = shard_bytes_of(job.shape.num_bytes, job.shape.sample_bytes)
+    pack_folder(job.source, job.target, job.pool, shard_bytes, options)
 
 
-def _pack_by(job: _Job, peer: Peer) -> None:
+def _pack_by(job: _Job, peer: Loader) -> None:
     numbers = range(num_processes())
     modules, folders = [peer.folder] * len(numbers), [str(job.target)] * len(numbers)
     for _ in job.pool.map(write_part, modules, _shares(job.files), numbers, folders):
@@ -202,8 +203,8 @@ def check_packed(target: Path, samples: NDArray[np.uint8]) -> None:
             raise ValueError("a sample was not packed as it is")
 
 
-def _check_peer(job: _Job, peer: Peer) -> None:
-    reading = Reading(
+def _check_peer(job: _Job, peer: Loader) -> None:
+    reading = PeerReading(
         folder=job.target,
         sample_shape=job.shape.sample_shape,
         batch_size=job.shape.batch_size,

@@ -10,13 +10,12 @@ from pathlib import Path
 from typing import TypeVar
 
 from headrace.files.layout import StepFolder
-from headrace.packing.step import pack
+from headrace.packing.pack_step import pack
 from headrace.recipe.load import parse
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Site, StoreOptions
 from headrace.steps.context import StepContext
 from headrace.steps.mailbox import StepSpec
-from headrace_bench.samples import Shape
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -56,26 +55,30 @@ class PoolFleet:
             yield futures[future], future.result()
 
 
+def shard_bytes_of(num_bytes: int, sample_bytes: int = 1) -> int:
+    """Size of shards of which each process gets some."""
+    num_shards = _SHARDS_A_PROCESS * num_processes()
+    return min(64 * 2**20, max(num_bytes // num_shards, sample_bytes))
+
+
 def pack_folder(
     source: Path | str,
     site_folder: Path,
     pool: ProcessPoolExecutor,
-    shape: Shape,
+    shard_bytes: int,
     options: Mapping[str, str],
     s3: StoreOptions | None = None,
 ) -> None:
-    """Pack a folder of files into `site_folder / "datasets"`.
+    """Pack a folder of files, or a file of rows, into `site_folder / "datasets"`.
 
     Args:
         source: The files, in class folders; a folder or an S3 prefix.
         site_folder: Folder of the site.
         pool: Processes that pack.
-        shape: The samples, from which the size of shards follows.
+        shard_bytes: Size of shards.
         options: More of the recipe's `pack`.
         s3: How S3 is reached.
     """
-    num_shards = _SHARDS_A_PROCESS * num_processes()
-    shard_bytes = min(64 * 2**20, max(shape.num_bytes // num_shards, shape.sample_bytes))
     recipe = {
         "name": "benchmark",
         "dataset": {"name": "benchmark", "source": str(source), "splits": {"train": 1.0}},

@@ -35,12 +35,12 @@ _QUICK = (
     "--s3-no-head",  # without a HEAD request after each upload
 )
 DEFAULTS = ("--stats=0",)
-"""For `Server.copy`: rclone as it is."""
+"""For `RcloneServer.copy`: rclone as it is."""
 _STARTED = re.compile(r"Starting s3 server on \[(http://[^/\]]+)")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Server:
+class RcloneServer:
     """A running `rclone serve s3` that checks signatures, over a folder of this machine."""
 
     program: str
@@ -133,7 +133,7 @@ def credentials() -> Iterator[None]:
 
 
 @contextmanager
-def serving(folder: Path) -> Iterator[Server]:
+def serving(folder: Path) -> Iterator[RcloneServer]:
     """Serve a folder by S3 within `credentials`; what is in it must be there before.
 
     Args:
@@ -155,7 +155,7 @@ def serving(folder: Path) -> Iterator[Server]:
     with process:
         log = _Log(process.stderr)
         try:
-            yield Server(program=program, folder=folder / BUCKET, endpoint_url=log.url())
+            yield RcloneServer(program=program, folder=folder / BUCKET, endpoint_url=log.url())
         finally:
             process.terminate()
             log.finish()

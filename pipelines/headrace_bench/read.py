@@ -11,17 +11,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from headrace.data.dataset import Reading as LoaderReading
-from headrace.data.gather import Found, Gatherer
+from headrace.data.dataset import Reading
+from headrace.data.gather import Gatherer, Located
 from headrace.data.loader import BatchLoader
 from headrace.data.order import TrainOrder
 from headrace.recipe.recipe import DataSpec
 from headrace.shards.dataset import ShardedDataset
 from headrace_bench.contest import FAULTS, Tick, Variant, compete, failure, for_each
 from headrace_bench.laps import Check, Reader, Tuned, read_lap, reading
-from headrace_bench.peers.peer import Epoch, Pair, Part, Peer, Reading, missing
-from headrace_bench.records import Kind, Lap, Row, Table
-from headrace_bench.samples import SIZES, Shape, plan_shape, random_samples
+from headrace_bench.peers.peer import Epoch, Loader, Pair, PeerPart, PeerReading, missing
+from headrace_bench.records import BenchRow, BenchTable, Kind, Lap
+from headrace_bench.samples import SIZES, SampleShape, plan_shape, random_samples
 from headrace_bench.shards import SAMPLE, SPLIT, write_dataset
 from headrace_bench.workspace import remove, workspace
 
@@ -47,11 +47,11 @@ class ReadOptions:
     """Time of a lap, seconds."""
     folder: Path
     """Where files are made."""
-    peers: tuple[Peer, ...] = ()
+    peers: tuple[Loader, ...] = ()
     """Peers to compare with."""
 
 
-def bench_read(options: ReadOptions, tick: Tick) -> tuple[Table, ...]:
+def bench_read(options: ReadOptions, tick: Tick) -> tuple[BenchTable, ...]:
     """One table a size of sample.
 
     Raises:
@@ -67,7 +67,7 @@ def loader_epoch(
     dataset = ShardedDataset(folder, SPLIT)
     order = TrainOrder(num_samples=len(dataset), seed=0, global_batch_size=batch_size)
     ahead = DataSpec().prefetch if prefetch else 0
-    loader = BatchLoader(dataset, order, prefetch=ahead, reading=LoaderReading(verify=verify))
+    loader = BatchLoader(dataset, order, prefetch=ahead, reading=Reading(verify=verify))
     epochs = iter(range(2**60))
 
     def epoch() -> Iterator[Pair]:
@@ -78,7 +78,7 @@ def loader_epoch(
     return epoch
 
 
-def peer_variant(peer: Peer, folder: Path, reader: Reader, shape: Shape) -> Variant:
+def peer_variant(peer: Loader, folder: Path, reader: Reader, shape: SampleShape) -> Variant:
     """A peer that reads what it wrote into `folder`.
 
     Args:
@@ -89,7 +89,7 @@ def peer_variant(peer: Peer, folder: Path, reader: Reader, shape: Shape) -> Vari
     """
 
     def make(num_workers: int) -> Reader:
-        reading = Reading(
+        reading = PeerReading(
             folder=folder,
             sample_shape=shape.sample_shape,
             batch_size=shape.batch_size,
@@ -101,19 +101,19 @@ def peer_variant(peer: Peer, folder: Path, reader: Reader, shape: Shape) -> Vari
     return Variant(name=peer.name, kind="peer", lap=tuned.lap, settings=tuned.settings)
 
 
-def missing_row(peer: Peer, problem: str) -> Row:
+def missing_row(peer: Loader, problem: str) -> BenchRow:
     """The row of a peer that cannot take part."""
-    return Row(name=peer.name, kind="peer", settings=peer.settings, problem=problem)
+    return BenchRow(name=peer.name, kind="peer", settings=peer.settings, problem=problem)
 
 
-def _table(options: ReadOptions, size: int, tick: Tick) -> Table:
+def _table(options: ReadOptions, size: int, tick: Tick) -> BenchTable:
     shape = plan_shape(size, options.total_bytes, _MAX_WITH_PEERS if options.peers else _MAX)
     needed_bytes = int(1.1 * shape.num_bytes * (2 + len(options.peers)))
     with workspace(options.folder, needed_bytes) as folder:
         tick(f"making {shape.num_samples:,} samples of {shape.sample_bytes:,} bytes")
         samples = random_samples(shape)
         variants = _own_variants(options, shape, samples, folder)
-        rows: list[Row] = []
+        rows: list[BenchRow] = []
         for peer in options.peers:
             tick(f"writing samples for {peer.name}")
             target = folder / peer.folder
@@ -125,7 +125,7 @@ def _table(options: ReadOptions, size: int, tick: Tick) -> Table:
                 reader = reader_of(options, samples, lambda: iter(()))
                 variants.append(peer_variant(peer, target, reader, shape))
         rows = [*compete(variants, options.rounds, tick), *rows]
-    return Table(
+    return BenchTable(
         title=f"read, samples of {shape.sample_bytes:,} bytes, batches of {shape.batch_size}, "
         f"{shape.num_samples:,} samples",
         rows=tuple(rows),
@@ -138,7 +138,7 @@ def _table(options: ReadOptions, size: int, tick: Tick) -> Table:
 
 
 def _own_variants(
-    options: ReadOptions, shape: Shape, samples: NDArray[np.uint8], folder: Path
+    options: ReadOptions, shape: SampleShape, samples: NDArray[np.uint8], folder: Path
 ) -> list[Variant]:
     write_dataset(folder / "headrace", samples, shape.sample_bytes)
     limit = reader_of(options, samples, _limit_epoch(samples, shape.batch_size))
@@ -227,7 +227,7 @@ def _mapped_epoch(folder: Path, batch_size: int) -> Epoch:
     gatherer = Gatherer(dataset)
     infos = [dataset.field(SAMPLE)]
     order = TrainOrder(num_samples=len(dataset), seed=0, global_batch_size=batch_size)
-    epochs: list[tuple[Found, Tensor]] = []
+    epochs: list[tuple[Located, Tensor]] = []
     for number in range(_NUM_ORDERS):
         indices = [order.batch(number, each) for each in range(order.num_batches)]
         found = gatherer.find(infos, np.concatenate(indices))
@@ -243,10 +243,10 @@ def _mapped_epoch(folder: Path, batch_size: int) -> Epoch:
     return epoch
 
 
-def _written(peer: Peer, samples: NDArray[np.uint8], folder: Path) -> str:
+def _written(peer: Loader, samples: NDArray[np.uint8], folder: Path) -> str:
     """Let a peer write all samples; gives the problem when it cannot."""
     folder.mkdir()
-    part = Part(
+    part = PeerPart(
         number=0,
         num_samples=len(samples),
         sample_shape=samples.shape[1:],

@@ -29,7 +29,7 @@ class Lap(Record):
         return self.num_bytes / self.seconds
 
 
-class Row(Record):
+class BenchRow(Record):
     """All laps of one variant, or why there are none."""
 
     name: str
@@ -78,24 +78,24 @@ class Row(Record):
         return 1 - min(lap.bytes_per_s for lap in self.laps) / self.best.bytes_per_s
 
 
-class Table(Record):
+class BenchTable(Record):
     """Variants that did the same work, in one run."""
 
     title: str
     """What was done, with the size of a sample."""
-    rows: tuple[Row, ...]
+    rows: tuple[BenchRow, ...]
     """The variants."""
     notes: tuple[str, ...] = ()
     """What a reader must know to judge the figures."""
     num_cores: int | None = None
     """Cores that all variants were bound to; None when to none."""
 
-    def yardstick(self, kind: Kind) -> Row | None:
+    def yardstick(self, kind: Kind) -> BenchRow | None:
         """The fastest row that stands for its kind; None when there are no figures."""
         rows = [row for row in self.rows if row.kind == kind and row.is_yardstick and row.laps]
         return max(rows, key=lambda row: row.gb_per_s or 0.0, default=None)
 
-    def ratio(self, row: Row, kind: Kind) -> float | None:
+    def ratio(self, row: BenchRow, kind: Kind) -> float | None:
         """Rate of a row over that of the yardstick of a kind; None when one has no figures."""
         other = self.yardstick(kind)
         if row.best is None or other is None or other.best is None:
@@ -117,7 +117,7 @@ class Table(Record):
         return {name: 1 / ratio for name, ratio in found.items() if ratio}
 
 
-class Machine(Record):
+class BenchMachine(Record):
     """Where a benchmark ran."""
 
     cpu: str
@@ -132,14 +132,14 @@ class Machine(Record):
     """Versions of Python and of the packages that took part."""
 
 
-class Report(Record):
+class BenchReport(Record):
     """A whole benchmark."""
 
     command: str
     """Command that repeats it."""
     date: str
     """When it began, UTC."""
-    machine: Machine
+    machine: BenchMachine
     """Where."""
     load_before: float
     """Processes that were running or ready when it began: load average over one minute."""
@@ -147,7 +147,7 @@ class Report(Record):
     """The same at the end; the benchmark itself is in it."""
     seconds: float
     """Time of the whole run, making the data included."""
-    tables: tuple[Table, ...]
+    tables: tuple[BenchTable, ...]
     """One table for each kind of work and size of sample."""
     warnings: tuple[str, ...] = ()
     """Why the figures may be worse than the machine allows."""

@@ -7,19 +7,21 @@ from collections.abc import Callable, Sequence
 from datetime import datetime, timezone
 
 from rich.console import Console
-from rich.table import Table as Grid
+from rich.table import Table
 
 from headrace_bench import machine
-from headrace_bench.peers.peer import MODULES, Peer, load
-from headrace_bench.records import Report, Row, Table
+from headrace_bench.peers.peer import MODULES, Loader, load
+from headrace_bench.records import BenchReport, BenchRow, BenchTable
 
 
-def all_peers() -> tuple[Peer, ...]:
+def all_peers() -> tuple[Loader, ...]:
     """Every peer, also those that are not installed."""
     return tuple(load(name) for name in MODULES)
 
 
-def run(command: str, peers: Sequence[Peer], bench: Callable[[], tuple[Table, ...]]) -> Report:
+def run(
+    command: str, peers: Sequence[Loader], bench: Callable[[], tuple[BenchTable, ...]]
+) -> BenchReport:
     """Run a benchmark.
 
     Args:
@@ -32,7 +34,7 @@ def run(command: str, peers: Sequence[Peer], bench: Callable[[], tuple[Table, ..
     date = datetime.now(timezone.utc).isoformat(timespec="seconds")
     began = time.perf_counter()
     tables = bench()
-    return Report(
+    return BenchReport(
         command=command,
         date=date,
         machine=host,
@@ -44,7 +46,7 @@ def run(command: str, peers: Sequence[Peer], bench: Callable[[], tuple[Table, ..
     )
 
 
-def show(report: Report, console: Console) -> None:
+def show(report: BenchReport, console: Console) -> None:
     """Print the tables, the machine and what makes the figures doubtful."""
     bound = [table for table in report.tables if table.num_cores is not None]
     if bound:
@@ -67,9 +69,9 @@ def show(report: Report, console: Console) -> None:
         console.print(warning, style="yellow", highlight=False)
 
 
-def _scaling_grid(tables: Sequence[Table]) -> Grid:
+def _scaling_grid(tables: Sequence[BenchTable]) -> Table:
     """A row for each work and number of cores; the speedup is over the fewest cores."""
-    grid = Grid("", title="headrace by cores, best laps", title_justify="left")
+    grid = Table("", title="headrace by cores, best laps", title_justify="left")
     for name in ("cores", "limit, GB/s", "headrace, GB/s", "of limit", "speedup"):
         grid.add_column(name, justify="right")
     for title in dict.fromkeys(table.title for table in tables):
@@ -90,8 +92,8 @@ def _scaling_grid(tables: Sequence[Table]) -> Grid:
     return grid
 
 
-def _grid(table: Table) -> Grid:
-    grid = Grid("", title=table.title, title_justify="left")
+def _grid(table: BenchTable) -> Table:
+    grid = Table("", title=table.title, title_justify="left")
     for name in ("GB/s", "median", "samples/s", "of limit", "headrace is"):
         grid.add_column(name, justify="right")
     grid.add_column("how")
@@ -100,7 +102,7 @@ def _grid(table: Table) -> Grid:
     return grid
 
 
-def _cells(table: Table, row: Row) -> tuple[str, ...]:
+def _cells(table: BenchTable, row: BenchRow) -> tuple[str, ...]:
     if row.gb_per_s is None or row.median_gb_per_s is None or row.samples_per_s is None:
         return row.name, "-", "-", "-", "-", "-", row.problem
     share, times = table.of_limit.get(row.name), table.headrace_over.get(row.name)

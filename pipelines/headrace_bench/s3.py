@@ -17,12 +17,19 @@ from headrace.files.manifest import Manifest
 from headrace.objects.store import open_store
 from headrace.recipe.site import StoreOptions, Tier
 from headrace.staging.staged import StagingOptions, ensure_staged
-from headrace_bench.contest import Job, Tick, Variant, compete, for_each
+from headrace_bench.contest import Measured, Tick, Variant, compete, for_each
 from headrace_bench.copying import tree_bytes
 from headrace_bench.pack import check_packed
-from headrace_bench.pack_headrace import num_processes, pack_folder
-from headrace_bench.rclone import CONCURRENCY, DEFAULTS, Server, credentials, find_rclone, serving
-from headrace_bench.records import Table
+from headrace_bench.pack_headrace import num_processes, pack_folder, shard_bytes_of
+from headrace_bench.rclone import (
+    CONCURRENCY,
+    DEFAULTS,
+    RcloneServer,
+    credentials,
+    find_rclone,
+    serving,
+)
+from headrace_bench.records import BenchTable
 from headrace_bench.samples import plan_shape, random_samples, write_files
 from headrace_bench.shards import SHARD_BYTES, write_dataset
 from headrace_bench.stage import check_copied
@@ -60,7 +67,7 @@ Copy = Callable[[Path], None]
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Job(Job):
+class _Job(Measured):
     """One table's work."""
 
     def check_size(self, target: Path) -> None:
@@ -95,7 +102,7 @@ RcloneCopy = Callable[[Path, tuple[str, ...]], None]
 """Copies by rclone with options."""
 
 
-def bench_s3(options: S3Options, tick: Tick) -> tuple[Table, ...]:
+def bench_s3(options: S3Options, tick: Tick) -> tuple[BenchTable, ...]:
     """One table a size of sample for packing, one for staging, one for uploads.
 
     Raises:
@@ -103,7 +110,7 @@ def bench_s3(options: S3Options, tick: Tick) -> tuple[Table, ...]:
         StorageFullError: The folder has no room.
     """
     find_rclone()
-    tables: list[Table] = []
+    tables: list[BenchTable] = []
     spawn = get_context("spawn")
     with credentials(), ProcessPoolExecutor(num_processes(), mp_context=spawn) as pool:
         if "pack" in options.work:
@@ -140,7 +147,7 @@ def upload_shard(shard: str, url: str, options: StoreOptions, path: str) -> None
     open_store(url, options).upload(Path(shard), path)
 
 
-def _pack(options: S3Options, size: int, pool: ProcessPoolExecutor, tick: Tick) -> Table:
+def _pack(options: S3Options, size: int, pool: ProcessPoolExecutor, tick: Tick) -> BenchTable:
     shape = plan_shape(size, options.total_bytes, _MAX_FILES)
     needed_bytes = 3 * shape.num_bytes + 2 * 4096 * shape.num_samples
     with workspace(options.folder, needed_bytes) as folder:
@@ -149,9 +156,10 @@ def _pack(options: S3Options, size: int, pool: ProcessPoolExecutor, tick: Tick) 
         write_files(samples, folder / "served" / "bench" / "files")
         with serving(folder / "served") as server:
             s3 = server.options(num_processes())
+            shard_bytes = shard_bytes_of(shape.num_bytes, shape.sample_bytes)
 
             def pack(target: Path) -> None:
-                pack_folder(server.url("files"), target, pool, shape, {}, s3)
+                pack_folder(server.url("files"), target, pool, shard_bytes, {}, s3)
 
             job = _Job(
                 target=folder / "packed", num_samples=len(samples), num_bytes=shape.num_bytes
@@ -159,7 +167,7 @@ def _pack(options: S3Options, size: int, pool: ProcessPoolExecutor, tick: Tick) 
             check = lambda target: check_packed(target, samples)  # noqa: E731
             variants = job.variants((pack, check), _download(server, "files"), options.peers)
             rows = compete(variants, options.rounds, tick)
-    return Table(
+    return BenchTable(
         title=f"pack from S3, {shape.num_samples:,} .npy objects of {shape.sample_bytes:,} bytes",
         rows=tuple(rows),
         notes=(
@@ -170,7 +178,7 @@ def _pack(options: S3Options, size: int, pool: ProcessPoolExecutor, tick: Tick) 
     )
 
 
-def _stage(options: S3Options, tick: Tick) -> Table:
+def _stage(options: S3Options, tick: Tick) -> BenchTable:
     with workspace(options.folder, 2 * _room(options)) as folder:
         manifest, dataset = _dataset(options, folder / "served" / "bench", tick)
         with serving(folder / "served") as server:
@@ -185,10 +193,10 @@ def _stage(options: S3Options, tick: Tick) -> Table:
             variants = job.variants((stage, check), _download(server, "dataset"), options.peers)
             rows = compete(variants, options.rounds, tick)
     note = "headrace compares every byte's checksum with the manifest's."
-    return Table(title=f"stage from S3, {_told(manifest)}", rows=tuple(rows), notes=(note,))
+    return BenchTable(title=f"stage from S3, {_told(manifest)}", rows=tuple(rows), notes=(note,))
 
 
-def _upload(options: S3Options, pool: ProcessPoolExecutor, tick: Tick) -> Table:
+def _upload(options: S3Options, pool: ProcessPoolExecutor, tick: Tick) -> BenchTable:
     with workspace(options.folder, 2 * _room(options)) as folder:
         manifest, dataset = _dataset(options, folder, tick)
         with serving(folder / "served") as server:
@@ -218,10 +226,10 @@ def _upload(options: S3Options, pool: ProcessPoolExecutor, tick: Tick) -> Table:
         f"headrace: as pack.target does it, {num_processes()} processes, in parts that are each "
         "signed with their SHA-256."
     )
-    return Table(title=f"upload to S3, {_told(manifest)}", rows=tuple(rows), notes=(note,))
+    return BenchTable(title=f"upload to S3, {_told(manifest)}", rows=tuple(rows), notes=(note,))
 
 
-def _download(server: Server, prefix: str) -> RcloneCopy:
+def _download(server: RcloneServer, prefix: str) -> RcloneCopy:
     return lambda target, flags: server.copy(server.remote(prefix), str(target), flags)
 
 

@@ -18,7 +18,7 @@ _MIN_BATCH, _MAX_BATCH = 8, 512
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shape:
+class SampleShape:
     """How many samples, and how large."""
 
     side: int
@@ -44,7 +44,7 @@ class Shape:
         return self.num_samples * self.sample_bytes
 
 
-def plan_shape(sample_bytes: int, total_bytes: int, max_samples: int = 32_768) -> Shape:
+def plan_shape(sample_bytes: int, total_bytes: int, max_samples: int = 32_768) -> SampleShape:
     """Pictures of about `sample_bytes`, together about `total_bytes`.
 
     Batches hold about 12 MiB, but at least 8 and at most 512 samples; there are at least two.
@@ -59,10 +59,10 @@ def plan_shape(sample_bytes: int, total_bytes: int, max_samples: int = 32_768) -
     count = min(max(total_bytes // size, 2), max_samples)
     batch = 2 ** round(np.log2(min(max(_BATCH_BYTES / size, _MIN_BATCH), _MAX_BATCH)))
     batch = int(min(batch, count // 2))
-    return Shape(side=side, num_samples=count // batch * batch, batch_size=batch)
+    return SampleShape(side=side, num_samples=count // batch * batch, batch_size=batch)
 
 
-def random_samples(shape: Shape) -> NDArray[np.uint8]:
+def random_samples(shape: SampleShape) -> NDArray[np.uint8]:
     """Samples of random bytes, `(num_samples, side, side, 3) uint8`; the same at each call."""
     random = np.random.Generator(np.random.SFC64(_SEED))
     words = random.integers(0, 2**64, size=-(-shape.num_bytes // 8), dtype=np.uint64)

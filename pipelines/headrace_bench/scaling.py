@@ -12,7 +12,7 @@ from headrace.errors import UserError
 from headrace_bench.contest import Tick
 from headrace_bench.pack import PackOptions, bench_pack
 from headrace_bench.read import ReadOptions, bench_read
-from headrace_bench.records import Table
+from headrace_bench.records import BenchTable
 from headrace_bench.stage import StageOptions, bench_stage
 
 Options = ReadOptions | PackOptions | StageOptions
@@ -37,7 +37,7 @@ def known_cores(text: str) -> tuple[int, ...]:
 
 def bench_scaling(
     cores: Sequence[int], benches: Sequence[Options], tick: Tick
-) -> tuple[Table, ...]:
+) -> tuple[BenchTable, ...]:
     """Run each benchmark with each number of cores, in a process a number that is bound to them.
 
     Args:
@@ -48,7 +48,7 @@ def bench_scaling(
     Raises:
         StorageFullError: A folder has no room.
     """
-    tables: list[Table] = []
+    tables: list[BenchTable] = []
     for num_cores in cores:
         spawn = get_context("spawn")
         with _bound_to(num_cores), ProcessPoolExecutor(1, mp_context=spawn) as pool:
@@ -60,7 +60,7 @@ def bench_scaling(
     return tuple(tables)
 
 
-def _bench(options: Options) -> tuple[Table, ...]:
+def _bench(options: Options) -> tuple[BenchTable, ...]:
     if isinstance(options, ReadOptions):
         return bench_read(options, _untold)
     if isinstance(options, PackOptions):

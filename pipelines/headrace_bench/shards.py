@@ -13,7 +13,7 @@ from headrace.errors import ShardError
 from headrace.files.manifest import Codec, FieldInfo, Manifest, ShardInfo
 from headrace.files.manifest_file import content_fingerprint, write_manifest
 from headrace.packing.fields import chunk_samples
-from headrace.shards.columns import Block, Expected
+from headrace.shards.columns import Block, ExpectedSizes
 from headrace.shards.placing import Buffer
 from headrace.shards.writer import ShardBuilder, WrittenShard
 
@@ -155,7 +155,7 @@ class ShardWriter:
         Raises:
             StorageFullError: There is no room; nothing is left behind.
         """
-        expected = Expected(
+        expected = ExpectedSizes(
             num_samples=len(self._sample_ids),
             source_bytes=sum(map(len, self._sources)),
             first_bytes=sum(map(len, next(iter(self._columns.values()), ()))),

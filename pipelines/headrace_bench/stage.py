@@ -15,9 +15,9 @@ from headrace.files.checksums import file_xxh3_128
 from headrace.files.manifest_file import read_manifest
 from headrace.recipe.site import Tier
 from headrace.staging.staged import ensure_staged
-from headrace_bench.contest import Job, Tick, Variant, compete
+from headrace_bench.contest import Measured, Tick, Variant, compete
 from headrace_bench.copying import sendfile_tree, tree_bytes
-from headrace_bench.records import Lap, Row, Table
+from headrace_bench.records import BenchRow, BenchTable, Lap
 from headrace_bench.samples import plan_shape, random_samples
 from headrace_bench.shards import SHARD_BYTES, write_dataset
 from headrace_bench.workspace import workspace
@@ -46,7 +46,7 @@ Copy = Callable[[Path, Path], None]
 """Copies a dataset `(source, target)`; `target` is an empty folder."""
 
 
-def bench_stage(options: StageOptions, tick: Tick) -> tuple[Table, ...]:
+def bench_stage(options: StageOptions, tick: Tick) -> tuple[BenchTable, ...]:
     """The table of staging.
 
     Raises:
@@ -61,7 +61,7 @@ def bench_stage(options: StageOptions, tick: Tick) -> tuple[Table, ...]:
         variants = _variants(dataset, to / "copy", options.peers)
         rows = [*compete(variants, options.rounds, tick), *_missing(options.peers)]
     return (
-        Table(
+        BenchTable(
             title=f"stage, {len(manifest.shards)} shards, {manifest.num_bytes:,} bytes, "
             f"{options.source} to {options.folder}",
             rows=tuple(rows),
@@ -72,7 +72,7 @@ def bench_stage(options: StageOptions, tick: Tick) -> tuple[Table, ...]:
 
 def _variants(dataset: Path, target: Path, peers: bool) -> list[Variant]:
     num_threads = len(os.sched_getaffinity(0))
-    job = Job(
+    job = Measured(
         target=target,
         num_samples=read_manifest(dataset).num_samples,
         num_bytes=tree_bytes(dataset / "shards"),
@@ -107,9 +107,11 @@ def _names(peers: bool) -> tuple[str, ...]:
     return tuple(_COMMANDS) if peers else tuple(_COMMANDS)[:1]
 
 
-def _missing(peers: bool) -> list[Row]:
+def _missing(peers: bool) -> list[BenchRow]:
     return [
-        Row(name=name, kind="peer", problem=f"not installed: no {_COMMANDS[name][0]} on the PATH")
+        BenchRow(
+            name=name, kind="peer", problem=f"not installed: no {_COMMANDS[name][0]} on the PATH"
+        )
         for name in _names(peers)
         if not shutil.which(_COMMANDS[name][0])
     ]

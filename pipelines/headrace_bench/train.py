@@ -30,8 +30,8 @@ from headrace.states import LeaseState
 from headrace.steps import mailbox
 from headrace.steps.mailbox import StepSpec
 from headrace_bench.contest import Tick
-from headrace_bench.records import Kind, Lap, Row, Table
-from headrace_bench.samples import Shape, random_samples
+from headrace_bench.records import BenchRow, BenchTable, Kind, Lap
+from headrace_bench.samples import SampleShape, random_samples
 from headrace_bench.shards import write_dataset
 from headrace_bench.timed_model import WARM_UP
 from headrace_bench.workspace import workspace
@@ -82,7 +82,7 @@ class _Times:
 _Train = Callable[[], _Times]
 
 
-def bench_train(options: TrainOptions, tick: Tick) -> tuple[Table, ...]:
+def bench_train(options: TrainOptions, tick: Tick) -> tuple[BenchTable, ...]:
     """The tables of training: samples a second, and the time until the first step has ended.
 
     Raises:
@@ -97,7 +97,9 @@ def bench_train(options: TrainOptions, tick: Tick) -> tuple[Table, ...]:
     needed = 2 * num_samples * options.sample_bytes + (options.rounds + 1) * _MODEL_BYTES
     with workspace(options.folder, needed) as folder:
         tick("making a dataset and opening a lease")
-        shape = Shape(side=options.side, num_samples=num_samples, batch_size=options.batch_size)
+        shape = SampleShape(
+            side=options.side, num_samples=num_samples, batch_size=options.batch_size
+        )
         write_dataset(folder / "dataset", random_samples(shape), shape.sample_bytes)
         site = _site(folder, options)
         with _lease(site) as lease:
@@ -118,7 +120,7 @@ def _in_turns(trainings: dict[str, _Train], rounds: int, tick: Tick) -> dict[str
     return found
 
 
-def _tables(found: dict[str, list[_Times]], options: TrainOptions) -> tuple[Table, Table]:
+def _tables(found: dict[str, list[_Times]], options: TrainOptions) -> tuple[BenchTable, BenchTable]:
     batch = options.ranks * options.batch_size
     num_samples = (options.steps - WARM_UP) * batch
 
@@ -135,14 +137,14 @@ def _tables(found: dict[str, list[_Times]], options: TrainOptions) -> tuple[Tabl
     what += f"{options.threads} threads and {options.batch_size} samples each"
     where = f"on {'GPUs' if torch.cuda.is_available() else 'CPUs'}"
     return (
-        Table(
+        BenchTable(
             title=f"train, {what}, {where}",
             rows=_rows(found, rate),
             notes=(
                 f"Steps {WARM_UP + 1} to {options.steps} of a training; goal: 0.98 of torchrun's.",
             ),
         ),
-        Table(
+        BenchTable(
             title=f"first optimizer step, {what}, {where}",
             rows=_rows(found, start),
             notes=(
@@ -154,13 +156,13 @@ def _tables(found: dict[str, list[_Times]], options: TrainOptions) -> tuple[Tabl
     )
 
 
-def _rows(found: dict[str, list[_Times]], lap: Callable[[_Times], Lap]) -> tuple[Row, ...]:
+def _rows(found: dict[str, list[_Times]], lap: Callable[[_Times], Lap]) -> tuple[BenchRow, ...]:
     kinds: dict[str, tuple[Kind, str]] = {
         "torchrun": ("limit", "plain DDP loop, samples in memory"),
         "headrace": ("headrace", "a train step, samples from shards"),
     }
     return tuple(
-        Row(
+        BenchRow(
             name=name,
             kind=kinds[name][0],
             is_yardstick=True,

@@ -19,7 +19,7 @@ from typing_extensions import override
 
 from headrace.batch.commands import LocalCommands
 from headrace.batch.findings import Finding, fail, ok
-from headrace.batch.jobs import JobSpec, JobStatus
+from headrace.batch.job_records import JobSpec, JobStatus
 from headrace.batch.system import BatchSystem, render
 from headrace.errors import (
     AmbiguousSubmitError,

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from headrace.batch.findings import Finding, Grade, fail, ok, warn
-from headrace.batch.jobs import JobSpec
+from headrace.batch.job_records import JobSpec
 from headrace.errors import HeadraceError
 from headrace_ec2.api import Ec2Api, Ec2Error, Json
 from headrace_ec2.options import Ec2Options, Market

@@ -19,7 +19,7 @@ from headrace.cli.console import (
 from headrace.cli.listing import Listing
 from headrace.errors import UnknownNameError, UserError, nearest
 from headrace_ec2 import strays
-from headrace_ec2.strays import Ec2Places, Found, known_places
+from headrace_ec2.strays import Ec2Places, Stray, known_places
 
 app = typer.Typer(
     name="cloud", help="Instances of EC2 that headrace has started.", no_args_is_help=True
@@ -38,11 +38,6 @@ PlaceOption = Annotated[
         autocompletion=arguments.sites,
     ),
 ]
-
-
-def register(to: typer.Typer) -> None:
-    """Add the commands."""
-    to.add_typer(app, rich_help_panel="Admin")
 
 
 @app.command("list")
@@ -118,7 +113,7 @@ def destroy(
         raise typer.Exit(_EXIT_LEFT)
 
 
-def _look(places: Ec2Places) -> tuple[list[Found], list[str]]:
+def _look(places: Ec2Places) -> tuple[list[Stray], list[str]]:
     with open_console(stderr=True).status(f"Looking in {', '.join(places.roles)} …"):
         found, unreached = strays.look(places)
     for told in unreached:
@@ -126,7 +121,7 @@ def _look(places: Ec2Places) -> tuple[list[Found], list[str]]:
     return found, unreached
 
 
-def _named(found: Sequence[Found], names: Sequence[str]) -> list[Found]:
+def _named(found: Sequence[Stray], names: Sequence[str]) -> list[Stray]:
     known = {part for each in found for part in (each.id, each.lease_id)} - {""}
     for name in names:
         if name not in known:
@@ -134,7 +129,7 @@ def _named(found: Sequence[Found], names: Sequence[str]) -> list[Found]:
     return [each for each in found if {each.id, each.lease_id} & set(names)]
 
 
-def _why_kept(each: Found) -> str:
+def _why_kept(each: Stray) -> str:
     if each.stray:
         return ""
     if each.lease == "alive":
@@ -144,7 +139,7 @@ def _why_kept(each: Found) -> str:
     return ""
 
 
-def _end(places: Ec2Places, ended: Sequence[Found], *, asks: bool) -> bool:
+def _end(places: Ec2Places, ended: Sequence[Stray], *, asks: bool) -> bool:
     console = open_console()
     if asks:
         console.print(_listed(ended))
@@ -155,7 +150,7 @@ def _end(places: Ec2Places, ended: Sequence[Found], *, asks: bool) -> bool:
         return strays.end(places, ended, console.print)
 
 
-def _listed(found: Sequence[Found]) -> Listing:
+def _listed(found: Sequence[Stray]) -> Listing:
     titles = ("id", "type", "where", "state", "lease", "lease is", "owner", "age", "ends in")
     labels = ("lease", "lease is", "owner", "stray")
     listed = Listing(*titles, "stray", figures=("age", "ends in"), labels=labels)

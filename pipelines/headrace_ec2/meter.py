@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timezone
 
-from headrace.batch.machines import Machine, Price
+from headrace.batch.meter import Machine, Price
 from headrace.errors import BatchError
 from headrace_ec2.api import Ec2Api, Json, tags_of
 from headrace_ec2.options import Ec2Options

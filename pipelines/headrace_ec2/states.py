@@ -12,7 +12,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from headrace.batch.jobs import JobState, JobStatus
+from headrace.batch.job_records import JobState, JobStatus
 from headrace.errors import BatchError
 from headrace_ec2.api import Ec2Api, Json, tags_of
 from headrace_ec2.requests import ENDS_AT, INSTEAD_OF, kind_of

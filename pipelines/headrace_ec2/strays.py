@@ -110,7 +110,7 @@ def _title(role: Ec2Options) -> str:
     return f"{role.region}{profile}{f' at {role.endpoint_url}' if role.endpoint_url else ''}"
 
 
-class Found(Resource):
+class Stray(Resource):
     """Something of headrace's in EC2, and what is known of its lease."""
 
     place: str
@@ -125,7 +125,7 @@ class Found(Resource):
     """Whether this user has started it, from this machine."""
 
 
-def look(places: Ec2Places) -> tuple[list[Found], list[str]]:
+def look(places: Ec2Places) -> tuple[list[Stray], list[str]]:
     """Look in all places at once; one that does not answer hides no other.
 
     Returns:
@@ -134,7 +134,7 @@ def look(places: Ec2Places) -> tuple[list[Found], list[str]]:
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         seen = list(pool.map(_look_at, places.roles.values()))
     standing = cache(partial(_standing, places))
-    found: dict[str, Found] = {}  # two profiles may be of one account
+    found: dict[str, Stray] = {}  # two profiles may be of one account
     unreached = []
     for place, (resources, failures) in zip(places.roles, seen, strict=True):
         unreached += [f"{place}: {told}" for told in failures]
@@ -143,7 +143,7 @@ def look(places: Ec2Places) -> tuple[list[Found], list[str]]:
     return list(found.values()), unreached
 
 
-def end(places: Ec2Places, chosen: Sequence[Found], tell: Callable[[str], None]) -> bool:
+def end(places: Ec2Places, chosen: Sequence[Stray], tell: Callable[[str], None]) -> bool:
     """End what was chosen, and tell a line for each; gives whether all of it was ended."""
     is_done = True
     for place in dict.fromkeys(each.place for each in chosen):
@@ -195,11 +195,11 @@ def _look_at(role: Ec2Options) -> tuple[list[Resource], list[str]]:
     return found, failures
 
 
-def _judged(seen: Resource, place: str, standing: Callable[[str], _Standing]) -> Found:
+def _judged(seen: Resource, place: str, standing: Callable[[str], _Standing]) -> Stray:
     told = _JOB.fullmatch(seen.job)
     lease, ended_at = standing(told[1]) if told else ("unknown", None)
     now = time.time()
-    return Found(
+    return Stray(
         **dict(seen),
         place=place,
         lease_id=told[2] if told else "",
@@ -245,6 +245,6 @@ def _on_record(record: LeaseRecord | None, folder: LeaseFolder) -> _Standing:
     return ("alive", None) if record.state.is_active else ("ended", record.ended_at)
 
 
-def _name(each: Found) -> str:
+def _name(each: Stray) -> str:
     of = f" of lease {each.lease_id}" if each.lease_id else ""
     return f"{each.kind} {each.id} ({each.type} in {each.zone}){of}"

@@ -9,14 +9,14 @@ import torch
 from torch.utils.benchmark import Timer
 
 from headrace_probes.limits import Cpu, cpu_of, cpu_peak, gpu_peak
-from headrace_probes.probe_records import Findings, Measurement, Request
+from headrace_probes.probe_records import Findings, Measurement, ProbeRequest
 
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 _LEAST_S = 0.1
 """A repeat multiplies as often as fits into this time, once at least."""
 
 
-def measure(request: Request) -> Findings:
+def measure(request: ProbeRequest) -> Findings:
     """GFLOP/s of square products; 2 n^3 operations each."""
     return Findings(
         measurements=tuple(
@@ -30,7 +30,7 @@ def devices() -> tuple[str, ...]:
     return ("cpu", *(f"cuda:{number}" for number in range(torch.cuda.device_count())))
 
 
-def _measured(request: Request, device: str, dtype: str) -> Measurement:
+def _measured(request: ProbeRequest, device: str, dtype: str) -> Measurement:
     on_gpu = device != "cpu"
     side = (1024 if on_gpu else 256) if request.options.quick else (8192 if on_gpu else 2048)
     left, right = (torch.rand(side, side, dtype=_DTYPES[dtype], device=device) for _ in range(2))

@@ -30,11 +30,6 @@ from headrace_probes.report import (
 )
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command(rich_help_panel="Run")(probe)
-
-
 def probe(  # noqa: PLR0913  options of a command
     run_id: Annotated[
         str | None,

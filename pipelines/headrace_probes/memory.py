@@ -21,7 +21,7 @@ from torch.utils.benchmark import Timer
 from headrace.files.machine import available_memory_bytes
 from headrace_probes.arithmetic import devices
 from headrace_probes.limits import gpu_peak
-from headrace_probes.probe_records import Findings, Measurement, Request
+from headrace_probes.probe_records import Findings, Measurement, ProbeRequest
 
 _WORD = 8
 _ARRAYS = {"copy": 2, "scale": 2, "add": 3, "triad": 3}
@@ -61,7 +61,7 @@ int main(int argc, char **argv) {
 _COMPILE_S = 120
 
 
-def measure(request: Request) -> Findings:
+def measure(request: ProbeRequest) -> Findings:
     """GB/s of each loop."""
     found: list[Measurement] = []
     notes: list[str] = []
@@ -82,7 +82,7 @@ def measure(request: Request) -> Findings:
     return Findings(measurements=(*found, by_c), notes=tuple(notes))
 
 
-def _num_words(request: Request, device: str) -> int:
+def _num_words(request: ProbeRequest, device: str) -> int:
     """Length of each of the three arrays: fixed, unless a twelfth of the memory is less."""
     wanted = (64 if request.options.quick else 128) * 2**20 // _WORD  # caches hold 32 MiB and more
     if device != "cpu":
@@ -90,7 +90,7 @@ def _num_words(request: Request, device: str) -> int:
     return min(wanted, available_memory_bytes() // 12 // _WORD)
 
 
-def _loop(request: Request, device: str, name: str, num_words: int) -> Measurement:
+def _loop(request: ProbeRequest, device: str, name: str, num_words: int) -> Measurement:
     arrays = {
         letter: torch.full((num_words,), value, dtype=torch.float64, device=device)
         for letter, value in (("a", 1.0), ("b", 2.0), ("c", 0.5))
@@ -111,7 +111,7 @@ def _timer(name: str, arrays: dict[str, Tensor], threads: int) -> Callable[[], f
 
 
 def _made(
-    request: Request, name: str, num_words: int, arrays: int, seconds: Sequence[float]
+    request: ProbeRequest, name: str, num_words: int, arrays: int, seconds: Sequence[float]
 ) -> Measurement:
     threads = f", {request.cores} threads" if name.endswith("cpu") else ""
     return Measurement(
@@ -124,7 +124,7 @@ def _made(
     )
 
 
-def _in_c(request: Request, num_words: int) -> tuple[float, ...]:
+def _in_c(request: ProbeRequest, num_words: int) -> tuple[float, ...]:
     """Seconds of each repeat of the triad, compiled here.
 
     Raises:

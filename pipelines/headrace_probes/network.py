@@ -19,7 +19,7 @@ from torch.distributed import FileStore  # type: ignore[attr-defined]
 
 from headrace.files.machine import available_memory_bytes
 from headrace.steps.networks import interface_of, interfaces, network_environment
-from headrace_probes.probe_records import Findings, Measurement, Request
+from headrace_probes.probe_records import Findings, Measurement, ProbeRequest
 
 _TIMEOUT = timedelta(seconds=120)
 _LEAST_S, _MOST_S = 0.02, 1.0
@@ -32,7 +32,7 @@ _LATENCY_BYTES = 1024
 """Messages up to this size are told as a latency."""
 
 
-def measure(request: Request) -> Findings:
+def measure(request: ProbeRequest) -> Findings:
     """Latency and bandwidth between rank 0 and 1, and of all ranks together; rank 0 tells."""
     found: list[Measurement] = []
     for backend in ("gloo", *(("nccl",) if has_gpus(request) else ())):
@@ -46,7 +46,7 @@ def measure(request: Request) -> Findings:
     return Findings(measurements=tuple(found) if request.rank == 0 else ())
 
 
-def join(request: Request, backend: str) -> None:
+def join(request: ProbeRequest, backend: str) -> None:
     """Meet the other ranks, on the network interface of this node's address.
 
     Side effects: makes the default process group; names the interface in the environment.
@@ -73,12 +73,12 @@ def link_gb_per_s(interface: str | None, classes: Path = Path("/sys/class/net"))
     return megabits / 8e3 if megabits > 0 else None
 
 
-def has_gpus(request: Request) -> bool:
+def has_gpus(request: ProbeRequest) -> bool:
     """Whether each rank of this node has a GPU of its own: all of them find the same."""
     return torch.cuda.device_count() >= request.ranks_per_node and dist.is_nccl_available()
 
 
-def _of_backend(request: Request, backend: str, device: torch.device) -> Iterator[Measurement]:
+def _of_backend(request: ProbeRequest, backend: str, device: torch.device) -> Iterator[Measurement]:
     kinds: dict[str, Callable[[Tensor], None]] = {
         "point to point": lambda buffer: _ping_pong(buffer, request.rank),
         "all-reduce": lambda buffer: dist.all_reduce(buffer),
@@ -94,7 +94,7 @@ def _of_backend(request: Request, backend: str, device: torch.device) -> Iterato
                 break
 
 
-def _sizes(request: Request) -> tuple[int, ...]:
+def _sizes(request: ProbeRequest) -> tuple[int, ...]:
     """Sizes that fit into an eighth of the memory of the node with the least."""
     fits = torch.tensor([available_memory_bytes() // 8 // request.world_size], dtype=torch.int64)
     if dist.get_backend() == "gloo":
@@ -104,7 +104,7 @@ def _sizes(request: Request) -> tuple[int, ...]:
 
 
 def _timed(
-    request: Request, act: Callable[[Tensor], None], size: int, device: torch.device
+    request: ProbeRequest, act: Callable[[Tensor], None], size: int, device: torch.device
 ) -> tuple[list[float], bool]:
     """Seconds of one act in each repeat, and whether larger messages would take too long."""
     buffer = torch.zeros(size // 4, dtype=torch.float32, device=device)
@@ -144,7 +144,7 @@ def _ping_pong(buffer: Tensor, rank: int) -> None:
 
 
 def _made(
-    request: Request, name: str, size: int, seconds: list[float], link: float | None
+    request: ProbeRequest, name: str, size: int, seconds: list[float], link: float | None
 ) -> Measurement:
     is_latency = size <= _LATENCY_BYTES
     factor = 2 * (request.world_size - 1) / request.world_size if "reduce" in name else 1.0

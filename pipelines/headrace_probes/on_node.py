@@ -24,7 +24,7 @@ from headrace.processes.children import Child, ChildGroup
 from headrace.processes.identity import begin_child
 from headrace.recipe.site import Tier
 from headrace.steps.model_process import python_module, start_forked
-from headrace_probes.probe_records import Findings, Part, Request, Target, answer_file
+from headrace_probes.probe_records import Findings, Part, ProbedFolder, ProbeRequest, answer_file
 
 _PREFIX = "headrace-probe-"
 _MODULES: dict[Part, str] = {
@@ -41,7 +41,7 @@ _MODULES: dict[Part, str] = {
 class NodeJob:
     """What one node is asked: one request for each process."""
 
-    requests: tuple[Request, ...]
+    requests: tuple[ProbeRequest, ...]
     folder: str
     """Folder of the step that all nodes share, for requests and answers."""
     label: str
@@ -83,7 +83,7 @@ def measure_here(job: NodeJob) -> NodeFound:
     return NodeFound(findings=found, cpu_use=use)
 
 
-def _measured(job: NodeJob, requests: Sequence[Request]) -> list[Findings]:
+def _measured(job: NodeJob, requests: Sequence[ProbeRequest]) -> list[Findings]:
     files = [Path(job.folder) / f"{job.label}-{each.rank}.json" for each in requests]
     children = []
     for file, request in zip(files, requests, strict=True):
@@ -109,9 +109,9 @@ def _measured(job: NodeJob, requests: Sequence[Request]) -> list[Findings]:
 
 
 @contextmanager
-def _targets(job: NodeJob) -> Iterator[tuple[tuple[Target, ...], list[str]]]:
+def _targets(job: NodeJob) -> Iterator[tuple[tuple[ProbedFolder, ...], list[str]]]:
     """Folders of this job's own on what is measured, removed at the end; and what has none."""
-    made: list[Target] = []
+    made: list[ProbedFolder] = []
     notes: list[str] = []
     try:
         for tier in job.tiers:
@@ -129,8 +129,8 @@ def _targets(job: NodeJob) -> Iterator[tuple[tuple[Target, ...], list[str]]]:
             shutil.rmtree(target.folder)
 
 
-def _target(name: str, parent: Path) -> Target:
-    return Target(name=name, folder=tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
+def _target(name: str, parent: Path) -> ProbedFolder:
+    return ProbedFolder(name=name, folder=tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
 
 
 def main(arguments: list[str]) -> int:
@@ -140,7 +140,7 @@ def main(arguments: list[str]) -> int:
     """
     begin_child()
     file = Path(arguments[0])
-    request = read_record(file, Request)
+    request = read_record(file, ProbeRequest)
     if request is None:
         raise StepError(f"There is no request {file}")
     found: Findings = import_module(f"{__package__}.{_MODULES[request.part]}").measure(request)

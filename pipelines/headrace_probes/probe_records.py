@@ -52,7 +52,7 @@ class ProbeOptions(Record):
         return (1,) if self.quick else (1, 4)
 
 
-class Figure(Record):
+class ProbeFigure(Record):
     """What is measured; figures of two probes are compared when all of it is the same."""
 
     part: Part
@@ -64,9 +64,9 @@ class Figure(Record):
     """`GFLOP/s`, `GB/s` and `MB/s` (of 1e9 and 1e6 bytes), `IOPS`, `1/s`, `images/s`, `us`, `s`."""
 
     @property
-    def key(self) -> Figure:
+    def key(self) -> ProbeFigure:
         """That alone, without what was measured."""
-        return Figure(part=self.part, name=self.name, settings=self.settings, unit=self.unit)
+        return ProbeFigure(part=self.part, name=self.name, settings=self.settings, unit=self.unit)
 
     @property
     def title(self) -> str:
@@ -74,7 +74,7 @@ class Figure(Record):
         return f"{self.part}: {self.name}"
 
 
-class Measurement(Figure):
+class Measurement(ProbeFigure):
     """One figure of one node, or of all nodes together, measured several times."""
 
     values: tuple[float, ...] = Field(min_length=1)
@@ -118,7 +118,7 @@ class ProbeRecord(Record):
     findings: Findings
 
 
-class Target(Record):
+class ProbedFolder(Record):
     """A folder whose storage is measured."""
 
     name: str
@@ -127,7 +127,7 @@ class Target(Record):
     """An empty folder there, which whoever asks removes."""
 
 
-class Request(Record):
+class ProbeRequest(Record):
     """What one process measures; of several that meet, its rank."""
 
     part: Part
@@ -144,7 +144,7 @@ class Request(Record):
     """File by which ranks find each other."""
     host: str = ""
     """Address of its node that the others reach it by."""
-    targets: tuple[Target, ...] = ()
+    targets: tuple[ProbedFolder, ...] = ()
     clients: tuple[int, ...] = ()
     """Numbers of processes that use the storage at once."""
 

@@ -22,7 +22,14 @@ from headrace.steps.node_facts import facts_of
 from headrace.steps.usage import AttemptUsage
 from headrace_probes import container
 from headrace_probes.on_node import NodeFound, NodeJob, measure_here
-from headrace_probes.probe_records import REPORT, Findings, Part, ProbeOptions, ProbeRecord, Request
+from headrace_probes.probe_records import (
+    REPORT,
+    Findings,
+    Part,
+    ProbeOptions,
+    ProbeRecord,
+    ProbeRequest,
+)
 
 
 def run(context: StepContext) -> dict[str, Any]:
@@ -161,7 +168,7 @@ class _Probe:
     def _job(
         self, part: Part, node: Node, cores: int = 1, clients: tuple[int, ...] = ()
     ) -> NodeJob:
-        request = Request(
+        request = ProbeRequest(
             part=part, options=self._options, node=node.name, cores=cores, clients=clients
         )
         folder = self._context.folder

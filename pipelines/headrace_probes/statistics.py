@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from statistics import median, quantiles
 
-from headrace_probes.probe_records import Figure, Measurement
+from headrace_probes.probe_records import Measurement, ProbeFigure
 
 CERTAIN = 0.01
 """Probability below which a difference does not come from the spread of the repeats.
@@ -31,7 +31,7 @@ class Summary(Measurement):
         return self.median / self.limit if self.limit else None
 
 
-class Difference(Figure):
+class Difference(ProbeFigure):
     """What a figure is in two probes."""
 
     before: float
@@ -59,7 +59,7 @@ def spread_of(values: Sequence[float]) -> float:
 
 def summaries(measurements: Iterable[Measurement]) -> tuple[Summary, ...]:
     """One line for each figure, in the order of the first node's measurements."""
-    grouped: dict[Figure, list[Measurement]] = {}
+    grouped: dict[ProbeFigure, list[Measurement]] = {}
     for each in measurements:
         grouped.setdefault(each.key, []).append(each)
     return tuple(_summary(group) for group in grouped.values())

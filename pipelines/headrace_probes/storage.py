@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from headrace.errors import StepError
-from headrace_probes.probe_records import Findings, Measurement, Request, Target
+from headrace_probes.probe_records import Findings, Measurement, ProbedFolder, ProbeRequest
 
 FioKind = Literal["write", "read", "randread"]
 
@@ -35,7 +35,7 @@ _Work = Callable[[str, int, bool], _Span]
 """On a file, of so many bytes, by O_DIRECT or not."""
 
 
-def measure(request: Request) -> Findings:
+def measure(request: ProbeRequest) -> Findings:
     """MB/s, operations and files a second of each target, by each number of clients."""
     found: list[Measurement] = []
     notes: list[str] = []
@@ -52,7 +52,7 @@ def measure(request: Request) -> Findings:
 
 
 def _of_target(
-    request: Request, target: Target, num_bytes: int, clients: int
+    request: ProbeRequest, target: ProbedFolder, num_bytes: int, clients: int
 ) -> Iterator[Measurement]:
     direct = _takes_direct(Path(target.folder))
     by_fio = has_fio()
@@ -82,7 +82,7 @@ def _of_target(
 
 
 def _made(
-    request: Request, name: str, settings: str, unit: str, values: tuple[float, ...]
+    request: ProbeRequest, name: str, settings: str, unit: str, values: tuple[float, ...]
 ) -> Measurement:
     return Measurement(
         part="storage", name=name, settings=settings, unit=unit, values=values, node=request.node

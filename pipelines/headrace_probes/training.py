@@ -11,12 +11,12 @@ from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
 from headrace_probes.network import has_gpus, join
-from headrace_probes.probe_records import Findings, Measurement, Request
+from headrace_probes.probe_records import Findings, Measurement, ProbeRequest
 
 _WARM_UP = 2
 
 
-def measure(request: Request) -> Findings:
+def measure(request: ProbeRequest) -> Findings:
     """Images a second of all ranks together, one value a step; rank 0 tells."""
     on_gpu = has_gpus(request)
     device = torch.device("cuda", request.local_rank) if on_gpu else torch.device("cpu")
@@ -45,7 +45,7 @@ def measure(request: Request) -> Findings:
     return Findings(measurements=(made,))
 
 
-def _steps(request: Request, device: torch.device, batch: int, side: int) -> list[float]:
+def _steps(request: ProbeRequest, device: torch.device, batch: int, side: int) -> list[float]:
     """Seconds of each optimizer step after the warm-up."""
     torch.manual_seed(request.rank)
     images = torch.randint(0, 256, (batch, side, side, 3), dtype=torch.uint8, device=device)

@@ -13,9 +13,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from typing_extensions import override
 
-from headrace.batch.commands import Answer
+from headrace.batch.commands import CommandResult
 from headrace.batch.findings import Finding, QueueFacts, judge_queue, longest_s
-from headrace.batch.jobs import JobSpec, JobState, JobStatus, ended_on
+from headrace.batch.job_records import JobSpec, JobState, JobStatus, ended_on
 from headrace.batch.system import (
     FOLDER,
     ID_AT_ONCE,
@@ -145,7 +145,7 @@ class Lsf(BatchSystem):
         return parse_bjobs(self._ask("bjobs", "-a", "-json", "-o", _FIELDS, *which))
 
     @override
-    def _complaints(self, answer: Answer) -> list[str]:
+    def _complaints(self, answer: CommandResult) -> list[str]:
         about_nothing = [line for line in answer.output.splitlines() if "not found" in line]
         return answer.error.splitlines() or about_nothing
 

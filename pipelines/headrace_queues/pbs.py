@@ -25,7 +25,7 @@ from headrace.batch.findings import (
     ok,
     warn,
 )
-from headrace.batch.jobs import JobSpec, JobState, JobStatus, ended_on
+from headrace.batch.job_records import JobSpec, JobState, JobStatus, ended_on
 from headrace.batch.system import (
     ID_AT_ONCE,
     LOGS,

@@ -13,7 +13,7 @@ from xml.etree import ElementTree
 
 from typing_extensions import override
 
-from headrace.batch.commands import Answer
+from headrace.batch.commands import CommandResult
 from headrace.batch.findings import (
     Finding,
     QueueFacts,
@@ -25,7 +25,7 @@ from headrace.batch.findings import (
     verdict,
     warn,
 )
-from headrace.batch.jobs import JobSpec, JobState, JobStatus, ended_on
+from headrace.batch.job_records import JobSpec, JobState, JobStatus, ended_on
 from headrace.batch.system import (
     FOLDER,
     ID_AT_ONCE,
@@ -207,7 +207,7 @@ class Sge(BatchSystem):
         return status.model_copy(update={"reason": "; ".join(why) or status.reason})
 
     @override
-    def _complaints(self, answer: Answer) -> list[str]:
+    def _complaints(self, answer: CommandResult) -> list[str]:
         lines = f"{answer.error}\n{answer.output}".splitlines()
         return [line for line in lines if _COMPLAINT.match(line.strip())]
 

@@ -69,12 +69,17 @@ OVERRIDE_PATTERN = rf"^(?!code[.=]){_KEY}=(?!.*\$\{{)[^\r\n]*$"
 
 
 def task_defaults() -> dict[str, Any]:
-    """Default arguments of the tasks: quick retries, as a retry finds the work under way."""
+    """Default arguments of the tasks: quick retries, as a retry finds the work under way.
+
+    An Airflow that has just come back, on a busy machine, needs minutes until tasks reach it.
+    """
     return {
         "owner": "headrace",
         "pool": os.environ.get(POOL_VARIABLE, "default_pool"),
         "retries": 4,
         "retry_delay": timedelta(seconds=3),
+        "retry_exponential_backoff": 4,
+        "max_retry_delay": timedelta(minutes=2),
     }
 
 

@@ -28,11 +28,17 @@ from headrace.errors import (
     SilentError,
     StepNotEndedError,
 )
-from headrace.execution.step_attempts import Ticket, cancel_step, collect, conclude, start_step
+from headrace.execution.step_attempts import (
+    RunningAttempt,
+    cancel_step,
+    collect,
+    conclude,
+    start_step,
+)
 from headrace.leases import run_leases
 from headrace.ledger.ledger import open_ledger
 from headrace.recipe.unix_accounts import other_account
-from headrace.runs.flow import PlannedStep, steps_of
+from headrace.runs.planned_steps import PlannedStep, steps_of
 from headrace.runs.runs import Run, open_run
 from headrace.site_secrets import Asker
 from headrace.states import FailureClass, LeaseState, StepState
@@ -233,7 +239,7 @@ class StepOperator(_StepTask):
         """Collect the result of the attempt that was waited for."""
         with told_to_airflow(context):
             run = self._run(context)
-            return self._finish(context, run, Ticket(**ticket), may_resubmit=may_resubmit)
+            return self._finish(context, run, RunningAttempt(**ticket), may_resubmit=may_resubmit)
 
     def _stop_what_was_cleared(self, context: Context) -> None:
         """Stop the attempt of a task that a user has cleared; a retry would re-attach to it.
@@ -275,7 +281,7 @@ class StepOperator(_StepTask):
         raise TaskDeferred(trigger=trigger, method_name="execute_complete", kwargs=kwargs)
 
     def _finish(
-        self, context: Context, run: Run, ticket: Ticket, *, may_resubmit: bool
+        self, context: Context, run: Run, ticket: RunningAttempt, *, may_resubmit: bool
     ) -> dict[str, Any]:
         """Collect an attempt that has ended.
 

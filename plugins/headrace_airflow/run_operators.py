@@ -24,9 +24,9 @@ from headrace.execution.eta_changes import eta_changes
 from headrace.execution.reap import ABANDONED, end_run, going_on, reap
 from headrace.leases.run_leases import RELEASED
 from headrace.ledger.ledger import open_ledger
+from headrace.runs.accounts import note_prediction
 from headrace.runs.audit import START, Actor, noting_refusals
-from headrace.runs.flow import steps_of
-from headrace.runs.foresight import note_prediction
+from headrace.runs.planned_steps import steps_of
 from headrace.runs.runs import Run, RunRequest, create_run, finish_run, open_run, outputs_of
 from headrace.states import StepState
 from headrace.steps.mailbox import StepResult

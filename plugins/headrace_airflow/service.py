@@ -200,6 +200,11 @@ class Component:
         self._start_at = 0.0
         self._orphans: dict[str, float] = {}
 
+    @property
+    def was_started(self) -> bool:
+        """Whether the component has been started, however it fared."""
+        return self._generation > 0
+
     def listens(self, port: int) -> bool:
         """Whether the component listens on a port."""
         return self._process is not None and listens(self._process.pid, port)

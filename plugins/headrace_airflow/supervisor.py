@@ -1,9 +1,9 @@
 """Runs Airflow's components on one machine: `python -m headrace_airflow.supervisor [--port N]`.
 
-`headrace up` starts it, detached. It prepares the database, starts the API server, the scheduler,
-the DAG processor and the triggerer, starts again whichever of them ends, and publishes `up.json`
-when all are healthy. SIGTERM or SIGINT ends it with everything it started; so does, by way of the
-kernel and of a guard (`--guard`), its own sudden death.
+`headrace up` starts it, detached. It prepares the database, starts the API server, the DAG
+processor, the triggerer and, once the API server listens, the scheduler, starts again whichever of
+them ends, and publishes `up.json` when all are healthy. SIGTERM or SIGINT ends it with everything
+it started; so does, by way of the kernel and of a guard (`--guard`), its own sudden death.
 """
 
 from __future__ import annotations
@@ -103,8 +103,12 @@ class Supervisor:
         self._asked_to_end = True
 
     def _look(self) -> None:
-        for component in self._components:
+        api_server, scheduler, *others = self._components
+        for component in (api_server, *others):
             component.look()
+        # what it starts is at once the work of before, and loses a try where no API server answers
+        if scheduler.was_started or api_server.listens(self._port):
+            scheduler.look()
         if self._published:
             return
         failing = [c.name for c in self._components if c.num_short_lives >= _MAX_SHORT_LIVES]

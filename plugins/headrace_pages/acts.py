@@ -28,13 +28,13 @@ router = APIRouter(prefix="/act", dependencies=[acts])
 _GRACE_S = 20.0
 
 
-class Named(Record):
+class ById(Record):
     """A run or a lease, by its id."""
 
     id: str
 
 
-class SuiteAct(Named):
+class SuiteAct(ById):
     """What is asked of a suite, or of some of its trials."""
 
     what: Literal["pause", "resume", "cancel", "retry"]
@@ -42,7 +42,7 @@ class SuiteAct(Named):
     """Their numbers; empty: all."""
 
 
-class MoreTrials(Named):
+class MoreTrials(ById):
     """Trials that are added to a suite."""
 
     words: str = Field(max_length=20_000)
@@ -61,7 +61,7 @@ class Done(Record):
 
 
 @router.post("/cancel")
-def cancel(named: Named, user: User) -> Done:
+def cancel(named: ById, user: User) -> Done:
     """Ask the running steps of a run to stop."""
     by = _checked(user, open_ledger().run(named.id), "cancel")
     asked = ask_to_stop(open_run(named.id), by)
@@ -90,7 +90,7 @@ def add(act: MoreTrials, user: User) -> Done:
 
 
 @router.post("/lease")
-def lease(named: Named, user: User) -> Done:
+def lease(named: ById, user: User) -> Done:
     """Close a lease; its running steps end."""
     row = open_ledger().lease(named.id)
     by = _checked(user, open_ledger().run(row.run_id), "close")

@@ -27,7 +27,7 @@ _AT_ONCE = 4
 
 
 @dataclass(frozen=True, kw_only=True)
-class Answer:
+class Rendered:
     """An answer as it is sent."""
 
     body: bytes
@@ -44,7 +44,7 @@ class Answers:
     def __init__(self, kept_s: float = KEPT_S) -> None:
         self._kept_s = kept_s
         self._threads = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="headrace-pages")
-        self._asked: dict[object, asyncio.Task[Answer]] = {}
+        self._asked: dict[object, asyncio.Task[Rendered]] = {}
 
     async def send(self, request: Request, question: partial[Any]) -> Response:
         """Answer a request by what a call gives; 304 when the one who asks has that already."""
@@ -55,7 +55,7 @@ class Answers:
             return Response(status_code=304, headers=headers)
         return Response(answer.body, media_type="application/json", headers=headers)
 
-    async def of(self, question: partial[Any]) -> Answer:
+    async def of(self, question: partial[Any]) -> Rendered:
         """The answer to a question; whoever asks while it is made waits for the same one."""
         self._forget()
         key = (question.func, question.args, *sorted(question.keywords.items()))
@@ -63,7 +63,7 @@ class Answers:
             self._asked[key] = asyncio.create_task(self._make(question))
         return await asyncio.shield(self._asked[key])  # who goes away takes it from nobody
 
-    async def _make(self, question: Callable[[], Record]) -> Answer:
+    async def _make(self, question: Callable[[], Record]) -> Rendered:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._threads, _answer, question)
 
@@ -75,7 +75,7 @@ class Answers:
                 del self._asked[key]
 
 
-def _answer(question: Callable[[], Record]) -> Answer:
+def _answer(question: Callable[[], Record]) -> Rendered:
     record = question()
     body = record.model_dump_json().encode()
     if b"NaN" in body or b"Infinity" in body:  # browsers refuse what is no JSON
@@ -84,4 +84,4 @@ def _answer(question: Callable[[], Record]) -> Answer:
     if "now" in type(record).model_fields:
         lasting = record.model_dump_json(exclude={"now"}).encode()
     digest = hashlib.blake2b(lasting, digest_size=12).hexdigest()
-    return Answer(body=body, etag=f'W/"{digest}"', made_at=time.monotonic())
+    return Rendered(body=body, etag=f'W/"{digest}"', made_at=time.monotonic())

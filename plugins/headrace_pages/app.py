@@ -18,11 +18,11 @@ from headrace.status.cost import By, cost_page
 from headrace.status.dataset import dataset_page, datasets_page
 from headrace.status.lease import leases_page
 from headrace.status.logs import MOST_LINES, log_page, report_file
-from headrace.status.run_details import RunPage, check_refused, run_page, runs_page
+from headrace.status.run_details import RunPage, check_refused, run_page
 from headrace.status.suite import suite_page, trials_page
 from headrace.status.training import compare_page, curves_page
 from headrace_airflow.airflow_api import DagRunAddress
-from headrace_pages import acts, proxy
+from headrace_pages import acts, added, proxy
 from headrace_pages.access import Asker, MayAct, Seen, reads, sees_runs
 from headrace_pages.answers import PRIVATE, Answers
 from headrace_pages.sample_page import sample_page
@@ -40,6 +40,7 @@ _HARMLESS = {
     **PRIVATE,
 }
 _MOST_OVERLAID = 20
+_NO_PAGE = JSONResponse({"detail": {"what": "There is no such page", "hint": ""}}, 404)
 
 Id = Annotated[str, Query(alias="id", max_length=500)]
 Names = Annotated[list[str], Query(alias="id", min_length=1, max_length=_MOST_OVERLAID)]
@@ -64,16 +65,35 @@ class _Files(StaticFiles):
 @app.get("/")
 def runs_shell() -> HTMLResponse:
     """The page of all runs; it holds no data."""
-    return HTMLResponse((STATIC / "index.html").read_text(), headers=_LIVELY)
+    content = added.shell((STATIC / "index.html").read_text())
+    return HTMLResponse(content, headers=_LIVELY)
 
 
 @app.get("/{page}/")
 def shell(page: str) -> Response:
     """The other pages: the same file, one folder further down."""
-    if page not in PAGES:
-        return JSONResponse({"detail": {"what": "There is no such page", "hint": ""}}, 404)
-    content = (STATIC / "index.html").read_text().replace('="static/', '="../static/')
+    if page not in PAGES and page not in added.added():
+        return _NO_PAGE
+    content = added.shell((STATIC / "index.html").read_text()).replace('="static/', '="../static/')
     return HTMLResponse(content, headers=_LIVELY)
+
+
+@app.get("/added/{name}.js")
+def script(name: str) -> Response:
+    """The script of a page that another package adds; it holds no data."""
+    page = added.added().get(name)
+    if page is None or not page.title:
+        return _NO_PAGE
+    return FileResponse(page.script, media_type="text/javascript", headers=_LIVELY)
+
+
+@data.get("/added")
+async def of_added(request: Request, name: str, sites: Seen) -> Response:
+    """The data of such a page."""
+    page = added.added().get(name)
+    if page is None or page.answer is None:
+        return _NO_PAGE
+    return await answers.send(request, partial(page.answer, sites))
 
 
 @data.get("/runs")
@@ -86,7 +106,8 @@ async def runs(
     text: Annotated[str, Query(max_length=200)] = "",
 ) -> Response:
     """The newest runs."""
-    return await answers.send(request, partial(runs_page, limit, states, text, sites, asker))
+    question = partial(added.runs_with_columns, limit, states, text, sites, asker)
+    return await answers.send(request, question)
 
 
 @data.get("/run", dependencies=[sees_runs])

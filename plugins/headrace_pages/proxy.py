@@ -59,7 +59,7 @@ _SILENT = (aiohttp.ClientError, asyncio.TimeoutError, OSError)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class Upstream:
     """Where pages lie."""
 
     url: str
@@ -156,11 +156,11 @@ async def pass_messages(browser: WebSocket, text: str, path: str) -> None:
             await browser.close(_REFUSED)
 
 
-def _place(ticket: Ticket) -> Place:
+def _place(ticket: Ticket) -> Upstream:
     """Where the pages lie that a ticket is for: as the ledger and the files it names have it."""
     if ticket.kind == "dask":
         pages = pages_of(LeaseFolder(Path(open_ledger().lease(ticket.id).folder)))
-        return Place(
+        return Upstream(
             url=pages.url,
             connector=partial(aiohttp.TCPConnector, ssl=pages.key),
             first="status",
@@ -169,7 +169,7 @@ def _place(ticket: Ticket) -> Place:
             hint=pages.by_hand,
         )
     socket = serve(RunFolder(Path(open_ledger().run(ticket.id).folder)))
-    return Place(
+    return Upstream(
         url="http://tensorboard/",
         connector=partial(aiohttp.UnixConnector, str(socket)),
         first="",
@@ -179,7 +179,7 @@ def _place(ticket: Ticket) -> Place:
     )
 
 
-def _session(place: Place) -> aiohttp.ClientSession:
+def _session(place: Upstream) -> aiohttp.ClientSession:
     return aiohttp.ClientSession(
         connector=place.connector(),
         cookie_jar=aiohttp.DummyCookieJar(),
@@ -189,7 +189,11 @@ def _session(place: Place) -> aiohttp.ClientSession:
 
 
 async def _ask(
-    session: aiohttp.ClientSession, place: Place, path: str, query: str = "", method: str = "GET",
+    session: aiohttp.ClientSession,
+    place: Upstream,
+    path: str,
+    query: str = "",
+    method: str = "GET",
     **more: Any,
 ) -> aiohttp.ClientResponse:  # fmt: skip
     """The answer of a place; 502 when there is none."""
@@ -201,7 +205,7 @@ async def _ask(
         raise HTTPException(502, {"what": what, "hint": place.hint}) from error
 
 
-def _below(place: Place, path: str, query: str) -> URL:
+def _below(place: Upstream, path: str, query: str) -> URL:
     """An address in the folder of a place, never beside or above it."""
     if ".." in path.split("/"):
         raise HTTPException(404, {"what": f"There is no page {path}", "hint": ""})

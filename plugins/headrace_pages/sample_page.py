@@ -35,7 +35,7 @@ def sample_page(name: str, question: SampleQuestion, sites: Sites = None) -> Sam
     return _READER.ask(question.model_copy(update=placed))
 
 
-class SampleReader:
+class SampleProcess:
     """Asks a process for samples, one after the other; it is started when there is none."""
 
     def __init__(self, patience_s: float = PATIENCE_S) -> None:
@@ -60,4 +60,4 @@ class SampleReader:
         return sample
 
 
-_READER = SampleReader()
+_READER = SampleProcess()

@@ -28,7 +28,7 @@ SENT = (
     "headrace_probes.probe_step",
     "headrace.packing.pack_shard",
     "headrace.staging.staged",
-    "headrace.staging.step",
+    "headrace.staging.stage_step",
     "headrace.training.gang",
     "headrace.script",
     "headrace.evaluation.evaluate_step",

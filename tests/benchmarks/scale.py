@@ -24,7 +24,7 @@ from headrace.runs.provenance import process_owner
 from headrace.runs.runs import Run, RunRequest, create_run
 from headrace.steps.history import HistoryRow, read_history
 from headrace_bench.machine import machine
-from headrace_bench.records import Machine
+from headrace_bench.records import BenchMachine
 
 Mode = Literal["strong", "weak"]
 """Whether all ranks together have one batch, or each rank as much as one alone."""
@@ -78,7 +78,7 @@ class ScaleReport(Record):
     date: str
     recipe: str
     site: str
-    machine: Machine
+    machine: BenchMachine
     """Of whoever asked; the nodes are the site's."""
     steps: int
     measured: tuple[Measured, ...]

@@ -15,8 +15,9 @@ from headrace_bench import scaling
 from headrace_bench.compressed import bench_compressed
 from headrace_bench.decode import bench_decode
 from headrace_bench.pack import PackOptions, bench_pack
+from headrace_bench.pack_table import bench_table
 from headrace_bench.read import ReadOptions, bench_read
-from headrace_bench.records import Report, Table
+from headrace_bench.records import BenchReport, BenchTable
 from headrace_bench.report import all_peers
 from headrace_bench.s3 import WORK, S3Options, bench_s3
 from headrace_bench.scaling import bench_scaling, known_cores
@@ -36,7 +37,7 @@ def read_options(folder: Path, **changes) -> ReadOptions:
     return ReadOptions(**{**options, **changes})
 
 
-def check_rows(table: Table, names: set[str]) -> None:
+def check_rows(table: BenchTable, names: set[str]) -> None:
     """Each row has laps, or says that its library is not installed."""
     assert {row.name for row in table.rows} == names
     for row in table.rows:
@@ -87,6 +88,14 @@ def test_packing_with_all_peers(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("form", ["parquet", "csv"])
+def test_packing_a_table(tmp_path, form):
+    options = PackOptions(total_bytes=2**17, rounds=1, folder=tmp_path)
+    (table,) = bench_table(options, form, lambda _: None)
+    check_rows(table, {"limit", "headrace"})
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_staging(tmp_path):
     source, target = tmp_path / "source", tmp_path / "target"
     source.mkdir()
@@ -119,7 +128,7 @@ def test_the_command_tells_figures_machine_and_load(tmp_path, as_json):
         assert computed < set(report["tables"][0]["rows"][0])
         assert report["machine"]["num_cores"] > 0
         assert report["machine"]["versions"]["headrace"]
-        assert set(Report.model_fields) == set(report)
+        assert set(BenchReport.model_fields) == set(report)
     else:
         for word in ("limit", "headrace", "cp -r", "cores", "load", "numpy"):
             assert word in done.stdout

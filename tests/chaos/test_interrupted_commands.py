@@ -27,7 +27,7 @@ from support.disturbed import (
 from support.leftovers import describe, started_by
 from support.waiting import wait_until
 
-pytestmark = [pytest.mark.chaos, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.chaos, pytest.mark.slow]
 
 _INTERRUPTED = 130
 

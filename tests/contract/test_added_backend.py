@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from contract.test_batch_contract import FakeQueueContract
 from headrace.batch.system import BatchSystem
 from headrace.recipe.backend import backend_of
 from headrace.recipe.load import load_site
 from support.added_packages import blocks, entry_points_of, found_in, install
+from support.batch_contract import FakeQueueContract
 
 
 @pytest.fixture(autouse=True)

@@ -121,6 +121,7 @@ def test_a_step_is_retried_soon_and_never_limited_by_airflow(dag_bag, dag_id):
     for task in dag_bag.dags[dag_id].tasks:
         assert task.retries == 4
         assert task.retry_delay <= timedelta(seconds=5)
+        assert (task.retry_exponential_backoff, task.max_retry_delay) == (4, timedelta(minutes=2))
         assert task.execution_timeout is None
 
 

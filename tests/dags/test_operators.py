@@ -31,7 +31,7 @@ from headrace.errors import (
     StepError,
 )
 from headrace.execution.reap import ABANDONED
-from headrace.execution.step_attempts import Ticket
+from headrace.execution.step_attempts import RunningAttempt
 from headrace.files.atomic import read_record, write_record
 from headrace.leases.run_leases import RELEASED
 from headrace.ledger.ledger import open_ledger
@@ -128,7 +128,7 @@ def cancelled(reason):
 @pytest.fixture
 def ticket(run):
     lease = run.lease_folder(f"{run.run_id}-gpu-1")
-    return Ticket(
+    return RunningAttempt(
         run_id=run.run_id, step="train", attempt=1, lease_id=lease.lease_id,
         lease_folder=str(lease.path), step_folder=str(lease.step(1).path),
     )  # fmt: skip

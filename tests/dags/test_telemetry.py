@@ -15,7 +15,7 @@ from airflow.sdk.observability import stats
 from airflow.sdk.observability.metrics.stats_utils import NoStatsLogger, get_stats_factory
 from opentelemetry import metrics, trace
 
-from headrace.execution.step_attempts import Ticket
+from headrace.execution.step_attempts import RunningAttempt
 from headrace.ledger.ledger import open_ledger
 from headrace.states import FailureClass, LeaseState, StepState
 from headrace.steps.mailbox import Failure, StepResult
@@ -88,7 +88,7 @@ def test_machines_steps_runs_and_what_they_cost(run, otlp: Collector, monkeypatc
     used = AttemptUsage(samples=36_000, train_s=60.0, data_wait_s=15.0, gpu_use=0.75)
     ended = StepResult(state=StepState.SUCCEEDED, started_at=at, finished_at=at + 120, usage=used)
     folder = str(run.lease_folder(lease_id).path)
-    ticket = Ticket(
+    ticket = RunningAttempt(
         run_id=run.run_id,
         step="train",
         attempt=1,
@@ -157,7 +157,7 @@ def test_a_failed_attempt_is_counted_by_its_class(run, otlp: Collector, monkeypa
     ended = StepResult(state=StepState.FAILED, failure=failure, started_at=0, finished_at=1)
     monkeypatch.setattr(operators, "collect", lambda *_: ended)
     folder = str(run.lease_folder(lease_id).path)
-    ticket = Ticket(
+    ticket = RunningAttempt(
         run_id=run.run_id,
         step="pack",
         attempt=1,

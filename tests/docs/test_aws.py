@@ -14,7 +14,7 @@ import pytest
 import yaml
 from omegaconf import OmegaConf
 
-from headrace.batch.jobs import JobSpec
+from headrace.batch.job_records import JobSpec
 from headrace.recipe.load import parse
 from headrace.recipe.site import Site
 from headrace_ec2.check import policy

@@ -23,7 +23,6 @@ def test_the_pages_that_a_newcomer_follows_are_among_those_tested():
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", PAGES)
 def test_page_can_be_followed(name, tmp_path, no_leftover_processes):
     reader = Reader(home=tmp_path)

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from fastapi.testclient import TestClient
 
 from headrace.entry_points import load_group
 from headrace.errors import UserError
@@ -17,6 +18,8 @@ from headrace.runs.runs import open_run, outputs_of
 from headrace.states import StepState
 from headrace.status.run import run_views
 from headrace.steps.step_kinds import step_kind
+from headrace_pages.added import added, runs_with_columns
+from headrace_pages.app import app
 from headrace_probes.probe_records import ProbeOptions
 from support.added_packages import blocks, entry_points_of, found_in, install
 from support.runs import make_run
@@ -74,8 +77,54 @@ def test_a_package_that_cannot_be_loaded_is_named(site_packages: Path, module: s
     assert "pip uninstall broken_addon" in str(caught.value)
 
 
+def test_commands_of_a_package_are_a_mapping_and_replace_none(site_packages: Path):
+    module = (
+        "from headrace.cli.command_group import Command\n"
+        "GOOD = {'runs': Command('Look', 'gone:gone', 'Replaced.')}\n"
+        "def register(app): ...\n"
+    )
+    entry = "[headrace.commands]\nx = addon:"
+    install(site_packages, "addon", module, f"{entry}GOOD\n")
+    assert "Replaced." not in headrace("--help")
+    (site_packages / "addon-1.0.dist-info" / "entry_points.txt").write_text(f"{entry}register\n")
+    with pytest.raises(subprocess.CalledProcessError) as failed:
+        headrace("--help")
+    assert "'x' of headrace.commands is a function, and no mapping" in failed.value.stderr
+    headrace("runs")
+
+
 def test_a_kind_of_step_needs_no_other_package_to_be_whole(site_packages: Path):
     install(site_packages, "broken_addon", "import gone", "[headrace.steps]\nx = broken_addon:X\n")
     assert step_kind("probe").options is ProbeOptions
     with pytest.raises(UserError, match="broken_addon adds 'x'"):
         step_kind("x")
+
+
+def test_a_page_and_a_column(site_packages: Path, headrace_home: Path):
+    section = "A page, and a column of the list of runs"
+    points = entry_points_of(section)
+    install(site_packages, "headrace_pace", blocks(section, "python"), points)
+    (site_packages / "headrace_pace.js").write_text(blocks(section, "javascript"))
+    bad = (
+        "from headrace_pages.added import Page\nBAD = Page(columns={'Bad': lambda run: run.gone})\n"
+    )
+    install(site_packages, "bad_page", bad, "[headrace.pages]\nzbad = bad_page:BAD\n")
+    run = make_run()
+    client = TestClient(app)
+    assert "[&quot;pace&quot;, &quot;Pace&quot;]" in client.get("/").text
+    assert client.get("/pace/").status_code == 200
+    assert client.get("/added/pace.js").text == blocks(section, "javascript")
+    assert client.get("/added/zbad.js").status_code == client.get("/zbad2/").status_code == 404
+    assert client.get("/data/added?name=pace").status_code == 401
+    found = runs_with_columns()
+    assert found.columns == ("Hours", "Bad")
+    hours, nothing = found.cells[run.run_id]
+    assert (hours.value, hours.why, nothing.value) == (None, "", None)
+    assert "no attribute 'gone'" in nothing.why
+    began_at = open_ledger().run(run.run_id).created_at
+    open_ledger().finish_run(run.run_id, StepState.CANCELLED, began_at + 7200.0)
+    assert runs_with_columns().cells[run.run_id][0].value == "2.0 h"
+    answer = added()["pace"].answer
+    assert answer is not None
+    assert answer(None).model_dump() == {"runs": {"digits": 1}}
+    assert answer(("elsewhere",)).model_dump() == {"runs": {}}

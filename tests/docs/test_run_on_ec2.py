@@ -13,7 +13,7 @@ import yaml
 from omegaconf import OmegaConf
 
 from headrace.batch.findings import Grade
-from headrace.batch.jobs import JobSpec
+from headrace.batch.job_records import JobSpec
 from headrace.recipe.load import parse
 from headrace.recipe.site import Site
 from headrace_ec2.backend import Ec2

@@ -11,7 +11,7 @@ import yaml
 from headrace.batch.queue_state import intent_of
 from headrace.clusters import lease_client
 from headrace.clusters.lease_jobs import job_name, job_spec
-from headrace.execution.step_attempts import Ticket, collect, start_step
+from headrace.execution.step_attempts import RunningAttempt, collect, start_step
 from headrace.files.atomic import write_record, write_text
 from headrace.files.layout import LeaseFolder, StepFolder
 from headrace.leases import run_leases
@@ -26,7 +26,7 @@ from support.leases import START_TIMEOUT_S, lease_spec, wait_for_state
 from support.slurm_dev import DevSlurm
 from support.waiting import wait_until
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow]
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def test_a_running_step_is_found_again_and_its_lease_closed(
     """pains 6, 7: what the job does is known from its folder, whatever database is lost."""
     run = _run()
     started = start_step(run, "pack")
-    assert isinstance(started, Ticket)
+    assert isinstance(started, RunningAttempt)
     folder = run.lease_folder(started.lease_id)
     wait_for_state(folder, LeaseState.READY, START_TIMEOUT_S)
     _lose_the_ledger(home, monkeypatch)
@@ -66,7 +66,7 @@ def test_a_running_step_is_found_again_and_its_lease_closed(
     step = StepFolder(Path(started.step_folder))
     wait_until(lambda: mailbox.outcome(step), 120, "the step to end")
     attached = start_step(again, "pack")
-    result = collect(again, attached) if isinstance(attached, Ticket) else attached
+    result = collect(again, attached) if isinstance(attached, RunningAttempt) else attached
     assert result.state is StepState.SUCCEEDED
     assert len(open_ledger().attempts(run.run_id)) == 1
 
@@ -109,7 +109,7 @@ def test_instances_are_found_again_and_none_is_started_twice(
     ec2_sim.boot_s = math.inf
     run = _run()
     started = start_step(run, "pack")
-    assert isinstance(started, Ticket)
+    assert isinstance(started, RunningAttempt)
     (job,) = {name_of(each) for each in ec2_sim.alive()}
     for stage in ("starting", "ready"):
         _lose_the_ledger(home, monkeypatch, f"{stage}.db")
@@ -123,7 +123,7 @@ def test_instances_are_found_again_and_none_is_started_twice(
     step = StepFolder(Path(started.step_folder))
     wait_until(lambda: mailbox.outcome(step), 120, "the step to end")
     attached = start_step(again, "pack")
-    result = collect(again, attached) if isinstance(attached, Ticket) else attached
+    result = collect(again, attached) if isinstance(attached, RunningAttempt) else attached
     assert result.state is StepState.SUCCEEDED
     assert len(ec2_sim.requests) == len(ec2_sim.instances) == 1
     run_leases.release(again, "cpu", "enough")

@@ -78,14 +78,34 @@ def test_version():
     assert installed("--version").stdout.strip() == "0.1.0"
 
 
-def test_the_command_line_loads_no_heavy_library():
+_HEAVY = {
+    *("torch", "dask", "distributed", "h5py", "lightning", "airflow", "sklearn", "matplotlib"),
+    *("numpy", "PIL", "pandas", "scipy", "pyarrow"),
+}
+_WITHOUT_LEDGER = {*_HEAVY, "sqlalchemy", "omegaconf", "headrace.recipe.recipe"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "left_out"),
+    [
+        (("--version",), {*_WITHOUT_LEDGER, "typer", "pydantic", "rich"}),
+        (("--help",), _WITHOUT_LEDGER),
+        *(((name,), _HEAVY) for name in ("runs", "status", "cost", "audit")),
+        *(((name, "list"), _HEAVY) for name in ("suite", "lease", "cache", "site")),
+        (("plan", "digits"), _HEAVY - {"numpy"}),
+    ],
+)
+def test_a_command_loads_only_what_it_needs(
+    arguments: tuple[str, ...], left_out: set[str], headrace_home: Path
+):
     code = (
-        "import sys; from headrace.cli.commands import build; build()\n"
-        "print(sorted({'torch', 'dask', 'distributed', 'h5py', 'lightning', 'airflow', 'sklearn',"
-        " 'matplotlib', 'numpy', 'PIL'} & set(sys.modules)))"
+        "import atexit, sys; from headrace.cli.app import main\n"
+        f"sys.argv = ['headrace', *{arguments!r}]\n"
+        f"atexit.register(lambda: print('loaded', sorted({left_out!r} & set(sys.modules))))\n"
+        "main()"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stdout.splitlines()[-1] == "loaded []", done.stderr
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from headrace.steps.history import EvaluatedRow, read_evaluated
 from support.bad_input import HEADRACE, Place, make_place, status_of
 from support.waiting import wait_until
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow]
 
 HELD, LAST = 7, 10
 _LONG_S = 400.0

@@ -21,7 +21,7 @@ from support.ec2_sim import Ec2Sim, name_of
 from support.leases import START_TIMEOUT_S, opened, start
 from support.waiting import wait_until
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow]
 
 _GONE_WITHIN_S = 60.0
 

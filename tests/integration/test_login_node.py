@@ -8,7 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from headrace.batch.jobs import JobSpec
+from headrace.batch.job_records import JobSpec
 from headrace.batch.slurm import Slurm
 from headrace.batch.ssh import SshCommands, master_command
 from headrace.clusters import lease_client

@@ -23,7 +23,7 @@ from support.people import People, people
 
 __all__ = ["people"]
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.usefixtures("slurm")]
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("slurm")]
 
 _TRIGGERED = """
 import json, sys

@@ -32,7 +32,7 @@ from support.leases import lease_spec, opened, wait_for_state
 from support.slurm_dev import LEAVING_S, DevSlurm
 from support.waiting import wait_until
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow]
 
 _GANG: dict[str, Any] = {"backend": "slurm", "kind": "gang", "lifetime": 600}
 _BATCH: dict[str, Any] = {"interface": "lo", "poll": 0.2}

@@ -25,8 +25,6 @@ from support.fake_queues.commands import FakeQueue, fake_queue
 from support.leases import START_TIMEOUT_S, opened, submit_look, wait_for_state
 from support.waiting import wait_until
 
-pytestmark = pytest.mark.timeout(180)
-
 JOB_VARIABLES = {"pbs": "PBS_JOBID", "sge": "JOB_ID", "lsf": "LSB_JOBID"}
 EXTRA: dict[str, dict[str, Any]] = {"sge": {"parallel_environment": "mpi"}}
 GONE_WITHIN_S = 60.0

@@ -12,7 +12,7 @@ from headrace.states import StepState
 from support.bad_input import Place, make_place, words
 from support.training import CODE
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.usefixtures("_nothing_left")]
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("_nothing_left")]
 
 
 @pytest.fixture

@@ -27,7 +27,7 @@ from support.scripted_trials import Listed, executions, suite_context, work
 from support.slurm_dev import DevSlurm
 from support.waiting import wait_until
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow]
 
 GONE_WITHIN_S = 60.0
 

@@ -23,7 +23,7 @@ from support.leases import START_TIMEOUT_S, lease_spec, submit_look, wait_for_st
 from support.slurm_dev import DevSlurm
 from support.waiting import wait_until
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow]
 
 NVIDIA_SMI = """\
 #!/bin/sh

@@ -30,7 +30,7 @@ SHARED_OUT = ("gan", "transformer")
 """Those that train on two ranks here; one costs less."""
 STEPS = 4
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ import psutil
 import pytest
 import yaml
 
-from headrace.batch.machines import Machine, Price
+from headrace.batch.meter import Machine, Price
 from headrace.checkpoints import files as checkpoints
 from headrace.checkpoints.files import step_of
 from headrace.clusters import lease_client
@@ -29,10 +29,11 @@ from headrace.ledger.rows import AttemptRecord
 from headrace.recipe.load import BUILT_IN
 from headrace.recipe.recipe import RetryPolicy
 from headrace.recipe.site import Role
-from headrace.runs import budget, costs, site_machines
+from headrace.runs import costs, site_machines
 from headrace.states import LeaseState, StepState
 from headrace.status.lease import lease_view as view
 from headrace_ec2 import api as ec2_api
+from headrace_foresight import budget
 from support import fleet_functions, paced_run
 from support.command_line import headrace
 from support.ec2_sim import Ec2Sim, name_of
@@ -42,7 +43,7 @@ from support.s3_servers import KEY, SECRET
 from support.training import CODE, weights_here
 from support.waiting import wait_until
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow]
 
 TAKEN_AT, LOST_AT, LAST_AT = 4, 14, 20
 _PAUSE_S = 0.5  # ranks look about every two seconds, which are four steps then

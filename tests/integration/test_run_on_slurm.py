@@ -27,11 +27,11 @@ from headrace.ledger.rows import AttemptRecord
 from headrace.recipe.load import BUILT_IN, load_recipe, load_site
 from headrace.recipe.site import Role
 from headrace.runs.costs import run_cost
-from headrace.runs.lifetime import DEFAULT_S
 from headrace.runs.provenance import process_owner
 from headrace.runs.runs import Run, RunRequest, create_run
 from headrace.states import FailureClass, LeaseState, StepState
 from headrace.status.lease import lease_view as view
+from headrace_foresight.lifetime import DEFAULT_S
 from support.documents import NEEDS_SLURM, Reader, blocks
 from support.leases import START_TIMEOUT_S, lease_spec, opened, wait_for_state
 from support.secret_sweep import check_only_in, digest_of, files_with, told_by
@@ -39,7 +39,7 @@ from support.slurm_dev import DevSlurm
 from support.training import CODE, weights_here
 from support.waiting import wait_until
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow]
 
 HOLD_AT = 12
 CHECKPOINT_EVERY = 5

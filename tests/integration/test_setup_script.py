@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 import zipfile
 from pathlib import Path
 
@@ -108,6 +109,26 @@ def test_a_second_run_says_nothing_and_a_change_is_installed(checkout):
     third = checkout.setup()
     assert "PyTorch (torch==2.0.0)" in third.stderr
     assert "Virtual environment" not in third.stderr
+    assert checkout.setup().stderr == ""
+
+
+def test_uv_installs_with_the_settings_of_pip(checkout: Checkout):
+    programs = checkout.folder / "bin"
+    programs.mkdir()
+    (programs / "uv").symlink_to(Path(sys.executable).parent / "uv")
+    checkout.path = f"{programs}:{checkout.path}"
+    checkout.write("constraints.txt", "torch==3.0.0\n")  # there is no such
+    checkout.write("backend.py", BACKEND.replace("Provides", "Requires-Dist: torch\\nProvides"))
+    failed = checkout.setup()
+    assert failed.returncode == 1
+    assert "by uv" in failed.stderr
+    assert "torch==3.0.0" in failed.stderr
+
+    checkout.write("constraints.txt", "torch==1.0.0\n")
+    done = checkout.setup()
+    assert done.returncode == 0, done.stderr
+    assert checkout.installed()
+    assert list(checkout.folder.glob(".venv/lib/python*/site-packages/torch-1.0.0.dist-info"))
     assert checkout.setup().stderr == ""
 
 

@@ -20,7 +20,7 @@ from support.slurm_dev import LEAVING_S, DevSlurm
 from support.terminal import HEADRACE, typed
 from support.waiting import wait_until
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow]
 
 
 def test_a_shell_in_a_runs_lease_has_its_folders_and_leaves_it_open(

@@ -12,15 +12,15 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from headrace.batch.commands import Answer, LocalCommands
+from headrace.batch.commands import CommandResult, LocalCommands
 from headrace.cli.commands import build
 from headrace.recipe.load import BUILT_IN
-from headrace.runs import site_check as looks
+from headrace.site_check import check as looks
 from support.login_node import LoginNode
 from support.site_checks import check, graded
 from support.slurm_dev import DevSlurm
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow]
 
 
 def test_a_good_site_has_nothing_to_fix(headrace_home: Path, slurm: DevSlurm):
@@ -83,7 +83,7 @@ def test_a_configuration_that_is_not_there_is_found_by_one_bounded_question(
     asked = []
     run = LocalCommands.run
 
-    def counted(self: LocalCommands, command: Sequence[str], text: str = "") -> Answer:
+    def counted(self: LocalCommands, command: Sequence[str], text: str = "") -> CommandResult:
         asked.append(command)
         return run(self, command, text)
 

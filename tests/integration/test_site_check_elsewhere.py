@@ -10,12 +10,10 @@ import pytest
 
 from headrace.recipe.batch import Login
 from headrace.recipe.load import load_site
-from headrace.runs.site_check import Wait, try_host
+from headrace.site_check.check import NodeWait, try_host
 from support.fake_queues.commands import FakeQueue, fake_queue
 from support.login_node import LoginNode
 from support.site_checks import check, graded, site_file
-
-pytestmark = pytest.mark.timeout(240)
 
 VERSIONS = {"pbs": "pbs_version = 23.06.06", "sge": "SGE 8.1.9", "lsf": "IBM Spectrum LSF Standard"}
 
@@ -91,7 +89,7 @@ def test_a_host_that_cannot_be_a_job_is_told(
     batch = {"interface": "lo", "poll": 0.2, **changes.get("batch", {})}
     pool = {"backend": "pbs", "kind": "pool", "host": "job", "nodes": 2, "lifetime": 600}
     site = load_site(str(site_file(headrace_home, {**pool, **changes, "batch": batch})))
-    (found,) = try_host(site, "gpu", Wait(60.0, lambda _: None))
+    (found,) = try_host(site, "gpu", NodeWait(60.0, lambda _: None))
     assert (found.subject, found.grade) == ("host", "fail")
     assert told in found.seen
     assert {job["state"] for job in queue.jobs()} <= {"ended"}

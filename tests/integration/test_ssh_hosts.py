@@ -12,9 +12,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from headrace.batch.hosts import JOB, SshHosts
-from headrace.batch.jobs import JobSpec, JobState
+from headrace.batch.job_records import JobSpec, JobState
 from headrace.batch.ssh import SshCommands
+from headrace.batch.ssh_hosts import JOB, SshHosts
 from headrace.clusters import lease_client
 from headrace.clusters.fleet import Fleet
 from headrace.clusters.lease_jobs import job_name
@@ -28,8 +28,6 @@ from headrace.states import LeaseState
 from support.leases import START_TIMEOUT_S, opened, wait_for_state
 from support.login_node import LoginNode
 from support.waiting import wait_until
-
-pytestmark = pytest.mark.timeout(180)
 
 GONE_WITHIN_S = 60.0
 JOBS = Path.home() / ".headrace" / "ssh-jobs"

@@ -15,7 +15,7 @@ from support.ec2_sim import Ec2Sim, client_error
 from support.held_suite import HeldSuite
 from support.paced_run import Waiting, until
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow]
 
 _USD = {"c5.large": 7200.0, "m5.large": 3600.0}
 

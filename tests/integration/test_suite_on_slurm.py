@@ -13,7 +13,7 @@ from support.held_suite import HeldSuite
 from support.paced_run import Waiting, until
 from support.slurm_dev import DevSlurm
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow]
 
 _HELD, _GANG = (1, 2, 3, 4), 5
 """Trials that wait in their third step to be let go; and the last, which takes two nodes."""

@@ -19,7 +19,7 @@ from headrace.suites.records import ENTRY, Ended, Started
 from support.bad_input import HEADRACE, Place, make_place, words
 from support.waiting import wait_until
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow]
 
 _LONG_S = 240.0
 _INTERRUPTED = 130

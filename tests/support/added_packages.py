@@ -56,5 +56,8 @@ def found_in(folder: Path) -> Iterator[None]:
 
 
 def _forget() -> None:
-    for cached in (load_group, names_in, load_entry, backend_of, option_blocks, _schema, kinds):
+    pages = sys.modules.get("headrace_pages.added")
+    others = [] if pages is None else [pages.added]
+    caches = (load_group, names_in, load_entry, backend_of, option_blocks, _schema, kinds, *others)
+    for cached in caches:
         cached.cache_clear()

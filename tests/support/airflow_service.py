@@ -57,8 +57,8 @@ _SITE_FILE = """\
 name: {name}
 folder: {home}
 roles:
-  cpu: {{backend: local, kind: pool, nodes: 1, idle_stop: 60, lifetime: 1800}}
-  gpu: {{backend: local, kind: gang, nodes: 1, ranks_per_node: 2, idle_stop: 60, lifetime: 1800}}
+  cpu: {{backend: local, kind: pool, nodes: 1, idle_stop: 300, lifetime: 1800}}
+  gpu: {{backend: local, kind: gang, nodes: 1, ranks_per_node: 2, idle_stop: 300, lifetime: 1800}}
 tiers:
   - {{name: disk, folder: "{home}/cache", budget: 2GiB}}
 allowed_code: [{code}]
@@ -340,6 +340,21 @@ class AirflowService:
         """How the newest attempt at a step stands; None before it is submitted."""
         folder = self.step_folder(run_id, step)
         return None if folder is None else mailbox.status(folder)
+
+    def why(self, dag_run: str, run_id: str, dag_id: str = DAG_ID) -> str:
+        """What became of each task and attempt, for failures of tests."""
+        tasks = self.tasks(dag_run, dag_id)
+        lines = [
+            f"{name}: {task['state']}, try {task['try_number']}" for name, task in tasks.items()
+        ]
+        lines += [
+            f"{one.step}, attempt {one.attempt}: {one.state.value} {one.message}"
+            for one in self.ledger.attempts(run_id)
+        ]
+        for name, task in tasks.items():
+            if task["state"] == "failed":
+                lines.append(f"{name} at the end:\n{self.task_log(dag_id, dag_run, name)[-3000:]}")
+        return "\n".join(lines)
 
     def assert_books_closed(self, run_id: str) -> None:
         """Fail unless the ledger says that a run, its attempts and its leases have all ended."""

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Page, expect, sync_playwright
 
-from headrace.cli.airflow_server import Login
+from headrace.cli.airflow_server import Credentials
 
 _ARGUMENTS = [
     "--no-sandbox",
@@ -49,7 +49,7 @@ def page() -> Iterator[Page]:
     assert strangers == []
 
 
-def log_in(page: Page, url: str, login: Login) -> None:
+def log_in(page: Page, url: str, login: Credentials) -> None:
     """Into Airflow, as a user does who was shown name and password."""
     page.goto(url)
     page.locator("[name=username]").fill(login.user)

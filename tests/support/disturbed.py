@@ -35,7 +35,7 @@ OVERRIDES = (
 """About 470 steps with a checkpoint every ten: long enough to be hit in the middle."""
 
 FIRST_CHECKPOINT = 10
-LONG_S = 300.0
+LONG_S = 600.0
 GONE_S = 60.0
 """No process of a job may be left so long after its end."""
 

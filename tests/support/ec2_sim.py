@@ -18,16 +18,18 @@ from datetime import datetime
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 import psutil
 import pytest
 
-from headrace_ec2.options import Ec2Options
 from support.leftovers import MARK
 from support.s3_servers import S3Server
 from support.waiting import wait_until
+
+if TYPE_CHECKING:
+    from headrace_ec2.options import Ec2Options
 
 REGION = "us-east-1"
 IMAGE = "ami-760aaa0f"  # one that moto knows
@@ -95,6 +97,8 @@ class Ec2Sim:
 
     def options(self, **changes: Any) -> Ec2Options:
         """What a role says of its instances."""
+        from headrace_ec2.options import Ec2Options  # all tests have this fixture, EC2 or not
+
         return Ec2Options(**{**self.values(), **changes})
 
     def values(self) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from headrace.batch.jobs import JobSpec
+from headrace.batch.job_records import JobSpec
 from headrace.batch.queue_state import JobRecord
 from headrace.clusters.lease_jobs import NodeRequest
 from headrace.clusters.pool_job import PoolJob

@@ -12,7 +12,7 @@ from multiprocessing.context import SpawnProcess as Process
 from pathlib import Path
 
 from headrace.batch.commands import LocalCommands
-from headrace.batch.jobs import JobSpec
+from headrace.batch.job_records import JobSpec
 from headrace.batch.slurm import Slurm
 from headrace.batch.submission_gate import SubmissionGate
 from headrace.clusters.lease_jobs import job_name

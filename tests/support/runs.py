@@ -16,6 +16,7 @@ from headrace.processes.identity import ProcessIdentity
 from headrace.runs.provenance import process_owner
 from headrace.runs.runs import Run, RunRequest, create_run
 from headrace.states import LeaseState, StepState
+from headrace.steps.mailbox import StepStatus
 
 
 def make_run(**changes: Any) -> Run:
@@ -97,3 +98,14 @@ def attempt_row_of(run: Run, step: str, lease_id: str, **changes: Any) -> Attemp
         "created_at": time.time(),
     }
     return open_ledger().add_attempt(AttemptRecord(**{**values, **changes}))
+
+
+def running(step: str, status: StepStatus, **changes: Any) -> Run:
+    """A run of which a step goes on, as its files tell."""
+    run = make_run(**changes)
+    lease_id = lease_on_disk(run)
+    attempt_row_of(run, step, lease_id, number=1)
+    folder = run.lease_folder(lease_id).step(1)
+    folder.path.mkdir(parents=True)
+    write_record(folder.status, status)
+    return run

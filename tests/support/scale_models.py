@@ -14,7 +14,7 @@ from torch.distributed.tensor import Replicate
 from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
 from torch.utils.data import DataLoader
 
-from headrace.data.targets import Allowed
+from headrace.data.instantiate import Allowed
 from headrace.recipe.load import parse
 from headrace.recipe.train import TrainerSpec
 from headrace.training.checkpoint_callbacks import StepCheckpoints

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from lightning.pytorch.callbacks import LearningRateFinder
 from torch import Tensor, nn
 
-from headrace.data.targets import Allowed, instantiate
+from headrace.data.instantiate import Allowed, instantiate
 from headrace.errors import TargetError
 from headrace.recipe.load import parse
 from headrace.recipe.train import TrainerSpec

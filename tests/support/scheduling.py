@@ -12,7 +12,7 @@ AIRFLOW = "airflow"
 CONTRACT = "contract"
 """The folder of tests whose classes are backends, which have nothing in common."""
 
-_FOLDERS = ("architecture", CONTRACT, "unit", "dags", "chaos", "docs", "benchmarks")
+_FOLDERS = ("architecture", CONTRACT, "satellites", "unit", "dags", "chaos", "docs", "benchmarks")
 """Single parts first, and of those the ones that take longest."""
 
 LONG = (

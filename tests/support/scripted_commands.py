@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from headrace.batch.commands import Answer, Commands
+from headrace.batch.commands import CommandResult, Commands
 
 
 class ScriptedCommands:
@@ -14,11 +14,11 @@ class ScriptedCommands:
         answers: What is answered; the last one again and again.
     """
 
-    def __init__(self, *answers: Answer) -> None:
+    def __init__(self, *answers: CommandResult) -> None:
         self._answers = list(answers)
         self.seen: list[tuple[str, ...]] = []
 
-    def run(self, command: Sequence[str], text: str = "") -> Answer:
+    def run(self, command: Sequence[str], text: str = "") -> CommandResult:
         """Answer, whatever was asked."""
         del text
         self.seen.append(tuple(command))
@@ -50,12 +50,12 @@ class FlakySubmits:
         self._after, self._before = after, before
         self.num_submits = 0
 
-    def run(self, command: Sequence[str], text: str = "") -> Answer:
+    def run(self, command: Sequence[str], text: str = "") -> CommandResult:
         """Run the command, or not."""
         if command[0] != self._program:
             return self._commands.run(command, text)
         self.num_submits += 1
-        no_answer = Answer(1, "", self._error)
+        no_answer = CommandResult(1, "", self._error)
         if self.num_submits <= self._after:
             self._commands.run(command, text)
             return no_answer
@@ -73,7 +73,7 @@ class SmallSlurm:
         self.association = "physics|physics||normal|\n"
         self.num_asked = {"squeue": 0, "sbatch": 0, "sacctmgr": 0}
 
-    def run(self, command: Sequence[str], text: str = "") -> Answer:
+    def run(self, command: Sequence[str], text: str = "") -> CommandResult:
         """Answer as that command would."""
         del text
         name = command[0]
@@ -82,14 +82,14 @@ class SmallSlurm:
             return self._submit()
         if name == "squeue":
             rows = [f"{job_id}|{state}|N/A||None|x" for job_id, state in self.jobs.items()]
-            return Answer(0, "\n".join(rows), "")
+            return CommandResult(0, "\n".join(rows), "")
         if name == "sacctmgr":
-            return Answer(0, self.association if "user" in command else "normal|\n", "")
-        return Answer(0, "me\n", "") if name == "id" else Answer(1, "", "no books")
+            return CommandResult(0, self.association if "user" in command else "normal|\n", "")
+        return CommandResult(0, "me\n", "") if name == "id" else CommandResult(1, "", "no books")
 
-    def _submit(self) -> Answer:
+    def _submit(self) -> CommandResult:
         if self.refuses:
-            return Answer(1, "", f"sbatch: error: {self.refuses}")
+            return CommandResult(1, "", f"sbatch: error: {self.refuses}")
         job_id = str(len(self.jobs) + 1)
         self.jobs[job_id] = "PENDING"
-        return Answer(0, f"{job_id}\n", "")
+        return CommandResult(0, f"{job_id}\n", "")

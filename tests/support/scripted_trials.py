@@ -25,7 +25,7 @@ from headrace.steps.run import open_context
 from headrace.steps.usage import AttemptUsage
 from headrace.suites.driver import Work
 from headrace.suites.records import Ended, Entry, Point, Trial, TrialJob
-from headrace.suites.suite_state import Board, Row
+from headrace.suites.suite_state import Board, TrialState
 
 NUM_CPUS = 2
 """CPUs that each node of these suites says it has."""
@@ -72,7 +72,7 @@ class Listed:
         if isinstance(entry, Ended):
             self.told.append(entry.number)
 
-    def promises_little(self, row: Row) -> bool:
+    def promises_little(self, row: TrialState) -> bool:
         return bool(row.trial.values.get("prune"))
 
 

@@ -22,7 +22,7 @@ _OF_SUDO = re.compile(r"sudo: |Sorry, user ")
 
 
 @dataclass(frozen=True)
-class Answer:
+class CommandResult:
     """What a command said."""
 
     code: int | None
@@ -43,7 +43,7 @@ class Answer:
 class Commands(Protocol):
     """Runs a command somewhere; tests and SSH put their own in its place."""
 
-    def run(self, command: Sequence[str], text: str = "") -> Answer:
+    def run(self, command: Sequence[str], text: str = "") -> CommandResult:
         """Run a command to its end, with `text` as its standard input.
 
         Raises:
@@ -67,7 +67,7 @@ class LocalCommands:
         self._timeout_s = timeout_s
         self._without = frozenset(without)
 
-    def run(self, command: Sequence[str], text: str = "") -> Answer:
+    def run(self, command: Sequence[str], text: str = "") -> CommandResult:
         """See `Commands`."""
         kept = {key: value for key, value in os.environ.items() if key not in self._without}
         try:
@@ -83,13 +83,13 @@ class LocalCommands:
         except subprocess.TimeoutExpired as late:
             told = (late.stderr or b"").decode(errors="replace")  # bytes, in text mode too
             waited = f"{command[0]} gave no answer within {self._timeout_s:g} s"
-            return Answer(None, "", f"{waited}\n{told}".strip())
+            return CommandResult(None, "", f"{waited}\n{told}".strip())
         except OSError as error:
             raise BatchError(
                 f"{command[0]} cannot be run: {error.strerror or error}",
                 "Run headrace where the commands of the batch system are, and have them on PATH.",
             ) from error
-        return Answer(ended.returncode, ended.stdout, ended.stderr)
+        return CommandResult(ended.returncode, ended.stdout, ended.stderr)
 
 
 class SudoCommands:
@@ -102,10 +102,10 @@ class SudoCommands:
         self._prefix = ("sudo", "-n", "-u", account, *(f"{k}={v}" for k, v in environment.items()))
         self._commands = LocalCommands({"LC_ALL": "C"}, timeout_s)
 
-    def run(self, command: Sequence[str], text: str = "") -> Answer:
+    def run(self, command: Sequence[str], text: str = "") -> CommandResult:
         """See `Commands`. Only the programs of the batch system need to be in sudoers."""
         if tuple(command) == ("id", "-un"):
-            return Answer(0, f"{self._account}\n", "")
+            return CommandResult(0, f"{self._account}\n", "")
         # sudo sets variables itself
         words = command[1:] if command[0] == "env" else command
         answer = self._commands.run((*self._prefix, *words), text)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 
-from headrace.batch.commands import Answer
-from headrace.batch.jobs import JobSpec
+from headrace.batch.commands import CommandResult
+from headrace.batch.job_records import JobSpec
 from headrace.errors import nearest
 from headrace.record import Record
 
@@ -49,7 +49,7 @@ def fail(subject: str, seen: str, advice: str) -> Finding:
     return Finding(subject=subject, grade=Grade.FAIL, seen=seen, advice=advice)
 
 
-def verdict(command: str, answer: Answer) -> Finding:
+def verdict(command: str, answer: CommandResult) -> Finding:
     """What a batch system says of a script that it is not to run."""
     if answer.code == 0:
         return ok(command, answer.words)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from headrace.batch.jobs import JobState, JobStatus
+from headrace.batch.job_records import JobState, JobStatus
 from headrace.batch.system import BatchSystem, Limit
 from headrace.errors import BatchError
 from headrace.files.atomic import read_record, write_if_room, write_record

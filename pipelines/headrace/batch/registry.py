@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headrace.batch.machines import Meter
+from headrace.batch.meter import Meter
 from headrace.batch.system import BatchSystem
 from headrace.recipe.backend import backend_of
 from headrace.recipe.site import Role

@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing_extensions import override
 
 from headrace.batch import slurm_queues
-from headrace.batch.commands import Answer
+from headrace.batch.commands import CommandResult
 from headrace.batch.findings import Finding, ok, verdict, warn
-from headrace.batch.jobs import JobSpec, JobState, JobStatus
+from headrace.batch.job_records import JobSpec, JobState, JobStatus
 from headrace.batch.system import (
     COMMAND,
     FOLDER,
@@ -224,7 +224,7 @@ class Slurm(BatchSystem):
         answer = self._test(spec, "env", "SLURM_TIME_FORMAT=standard")
         yield verdict("sbatch --test-only", answer)
 
-    def _test(self, spec: JobSpec, *before: str) -> Answer:
+    def _test(self, spec: JobSpec, *before: str) -> CommandResult:
         """Slurm's own judgement of the very script, and when it would start."""
         asked = spec.model_copy(update={"folder": "/"})  # the lease's own is not made yet
         return self.commands.run((*before, "sbatch", "--test-only"), self.render(asked))
@@ -251,12 +251,12 @@ class Slurm(BatchSystem):
         return [parse_squeue(line) for line in told.splitlines() if line.strip()]
 
     @override
-    def _words(self, answer: Answer) -> str:
+    def _words(self, answer: CommandResult) -> str:
         reached = self.full.search(answer.error)
         return reached[0] if reached else answer.words
 
 
-def is_lasting(answer: Answer, has_nodes_out: Callable[[], bool]) -> bool:
+def is_lasting(answer: CommandResult, has_nodes_out: Callable[[], bool]) -> bool:
     """Whether `sbatch --test-only` refused a job for good: nodes that are out may come back."""
     words = answer.error
     if answer.code in (0, None) or Slurm.full.search(words):

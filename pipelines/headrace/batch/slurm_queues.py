@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 
 from headrace.batch.findings import Finding, chosen, clock_s, fail, judge_time, ok, warn
-from headrace.batch.jobs import JobSpec
+from headrace.batch.job_records import JobSpec
 from headrace.batch.system import Limit
 from headrace.errors import BatchError, nearest
 from headrace.recipe.batch import Batch

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from headrace.batch.commands import Answer, LocalCommands
+from headrace.batch.commands import CommandResult, LocalCommands
 from headrace.errors import BatchError, LoginError
 from headrace.recipe.batch import Login
 
@@ -72,7 +72,7 @@ class SshCommands:
         identity = hashlib.sha256(login.model_dump_json().encode()).hexdigest()[:12]
         self.socket = self._folder / identity
 
-    def run(self, command: Sequence[str], text: str = "") -> Answer:
+    def run(self, command: Sequence[str], text: str = "") -> CommandResult:
         """Run a command to its end; see `Commands`.
 
         Raises:
@@ -84,10 +84,10 @@ class SshCommands:
             answer = self._local().run(self._through(command), text)
         if answer.code == LOST:  # it may have done its work before
             why = _last_line(answer.error) or "no reason given"
-            return Answer(None, "", f"the connection to {self._login.host} was lost: {why}")
+            return CommandResult(None, "", f"the connection to {self._login.host} was lost: {why}")
         if answer.code is None:
             waited = f"{command[0]} on {self._login.host} gave no answer in {self._timeout_s:g} s"
-            return Answer(None, "", waited)
+            return CommandResult(None, "", waited)
         _, begun, output = answer.output.partition(_BEGUN)
         if not begun:
             told = _last_line(answer.error) or _last_line(answer.output) or "nothing"
@@ -100,7 +100,7 @@ class SshCommands:
                 f"{command[0]} cannot be run on {self._login.host}: {_last_line(answer.error)}",
                 "Name the folder of the batch system's commands as `login.path` in the site.",
             )
-        return Answer(answer.code, output, answer.error)
+        return CommandResult(answer.code, output, answer.error)
 
     def close(self) -> None:
         """End the connection; the next command makes another."""

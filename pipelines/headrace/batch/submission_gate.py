@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from headrace.batch.jobs import JobSpec
+from headrace.batch.job_records import JobSpec
 from headrace.batch.queue_state import (
     JobRecord,
     KnownLimits,

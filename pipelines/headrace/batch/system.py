@@ -16,9 +16,9 @@ from typing import Any, ClassVar
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from typing_extensions import override
 
-from headrace.batch.commands import Answer, Commands
+from headrace.batch.commands import CommandResult, Commands
 from headrace.batch.findings import Finding, Grade, fail, ok
-from headrace.batch.jobs import JobSpec, JobStatus
+from headrace.batch.job_records import JobSpec, JobStatus
 from headrace.batch.role_commands import commands_of, queue_of
 from headrace.errors import (
     AmbiguousSubmitError,
@@ -254,16 +254,16 @@ class BatchSystem(Backend, ABC):
             told = f"{self.name} does not answer {command[0]} in JSON: {error}"
             raise BatchError(told, self.silent) from error
 
-    def _words(self, answer: Answer) -> str:
+    def _words(self, answer: CommandResult) -> str:
         """What users need of the words of a command that failed."""
         return answer.words
 
-    def _is_about_nothing(self, answer: Answer) -> bool:
+    def _is_about_nothing(self, answer: CommandResult) -> bool:
         said = [line for line in self._complaints(answer) if line.strip()]
         nothing = self.nothing
         return nothing is not None and bool(said) and all(map(nothing.search, said))
 
-    def _complaints(self, answer: Answer) -> list[str]:
+    def _complaints(self, answer: CommandResult) -> list[str]:
         """The lines of a failed command that say why."""
         return answer.error.splitlines()
 

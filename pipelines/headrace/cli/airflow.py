@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 
 from headrace.cli import airflow_server
-from headrace.cli.airflow_server import AirflowApi, AirflowBusyError, Login, Server
+from headrace.cli.airflow_server import AirflowApi, AirflowBusyError, Credentials, Server
 from headrace.cli.console import open_console
 from headrace.cli.view import closing, print_failures
 from headrace.cli.watching import Watching
@@ -104,7 +104,7 @@ def password() -> None:
     typer.echo(airflow_server.read_login(airflow_server.airflow_folder()).password)
 
 
-def words_for(login: Login, *, shows_password: bool) -> str:
+def words_for(login: Credentials, *, shows_password: bool) -> str:
     """How to log in, for the user; with a new password where only its owner sees the words."""
     if login.is_new and shows_password:
         return f"Log in as {login.user}, password {login.password} (kept in {login.file})"
@@ -165,7 +165,7 @@ def _prepare_digits(console: Console) -> None:
 
 
 @contextmanager
-def _airflow(console: Console, login: Login) -> Iterator[tuple[Server, Callable[[], None]]]:
+def _airflow(console: Console, login: Credentials) -> Iterator[tuple[Server, Callable[[], None]]]:
     """Airflow, and how to stop it early; one that was up before is never stopped."""
     was_up = airflow_server.running() is not None
 

@@ -40,7 +40,10 @@ ASKED_BEFORE_S = 1.0
 """Seconds until processes are killed that the supervisor had asked to end before."""
 
 
-_START_TIMEOUT_S = 180.0
+_START_TIMEOUT_S = 600.0
+"""Its services take 15 to 30 s on a free machine; on a loaded one the API server alone took 180 s.
+One that ends, or an interrupt, ends the wait at once."""
+
 _STOP_GRACE_S = 20.0
 _POLL_S = 0.2
 _API_TIMEOUT_S = 30.0
@@ -55,7 +58,7 @@ class AirflowError(HeadraceError):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Login:
+class Credentials:
     """Name and password, for the web UI and the REST API."""
 
     user: str
@@ -71,7 +74,7 @@ def passwords_file(folder: Path) -> Path:
     return folder / "passwords.json"
 
 
-def read_login(folder: Path) -> Login:
+def read_login(folder: Path) -> Credentials:
     """The login that `make_login` has made.
 
     Raises:
@@ -85,10 +88,10 @@ def read_login(folder: Path) -> Login:
     password = json.loads(text).get(USER) if text else None
     if password is None:
         raise UserError(f"{file} holds no password of the user '{USER}'", "Run: headrace up")
-    return Login(user=USER, password=password, file=file)
+    return Credentials(user=USER, password=password, file=file)
 
 
-def make_login(folder: Path) -> Login:
+def make_login(folder: Path) -> Credentials:
     """The login, made with a random password the first time; a password that was changed stays.
 
     Side effects: writes the password's file, readable by its owner alone.
@@ -99,7 +102,7 @@ def make_login(folder: Path) -> Login:
         return read_login(folder)
     password = secrets.token_urlsafe(18)
     write_json(file, {USER: password})
-    return Login(user=USER, password=password, file=file, is_new=True)
+    return Credentials(user=USER, password=password, file=file, is_new=True)
 
 
 class Server(Record):
@@ -130,7 +133,7 @@ def log_file() -> Path:
     return airflow_folder() / "logs" / "supervisor.log"
 
 
-def login() -> Login:
+def login() -> Credentials:
     """How to log in to the Airflow of `up`; made with a new password the first time."""
     make_private(airflow_folder())
     return make_login(airflow_folder())
@@ -233,7 +236,7 @@ class AirflowBusyError(HeadraceError):
 class AirflowApi:
     """The few calls to Airflow's REST API (v2) that the command line makes, and its supervisor."""
 
-    def __init__(self, base_url: str, login: Login) -> None:
+    def __init__(self, base_url: str, login: Credentials) -> None:
         self._base_url = base_url.rstrip("/")
         self._login = login
         self._token = ""

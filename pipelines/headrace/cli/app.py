@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 
+from headrace import __version__
 from headrace.cli import EXIT_INTERRUPTED
 
 
@@ -13,6 +15,9 @@ def main() -> None:
     heeds = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # not under nohup
     if heeds:
         signal.signal(signal.SIGINT, lambda *_: os._exit(EXIT_INTERRUPTED))
+    if sys.argv[1:] == ["--version"]:
+        sys.stdout.write(f"{__version__}\n")
+        return
     from headrace.cli.commands import run
 
     if heeds:

@@ -1,7 +1,7 @@
 """What commands are given: recipes, sites, runs and suites, and what a shell completes of them.
 
 That is asked at each press of Tab: nothing is made, migrated or waited for, and nothing is said
-where none is known.
+where none is known. What it takes is imported only then: every command has these arguments.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from typing import Annotated
 import typer
 
 from headrace.errors import LedgerError
-from headrace.files.atomic import is_there
-from headrace.files.layout import RunFolder
-from headrace.ledger.newest import newest_runs
-from headrace.recipe.load import available
 
 _MOST = 200
 
 
 def recipes(incomplete: str) -> list[str]:
     """Names of recipes."""
+    from headrace.recipe.load import available
+
     return _beginning(incomplete, available("recipes"))
 
 
 def sites(incomplete: str) -> list[str]:
     """Names of sites."""
+    from headrace.recipe.load import available
+
     return _beginning(incomplete, available("sites"))
 
 
@@ -39,11 +39,16 @@ def runs(incomplete: str) -> list[str]:
 
 def suites(incomplete: str) -> list[str]:
     """Ids of suites, the newest first."""
+    from headrace.files.atomic import is_there
+    from headrace.files.layout import RunFolder
+
     found = {run_id: RunFolder(Path(folder)) for run_id, folder in _newest().items()}
     return _beginning(incomplete, (run_id for run_id in found if is_there(found[run_id].source)))
 
 
 def _newest() -> dict[str, str]:
+    from headrace.ledger.newest import newest_runs
+
     os.environ.setdefault("PGCONNECT_TIMEOUT", "2")
     try:
         return newest_runs(_MOST)

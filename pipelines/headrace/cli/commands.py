@@ -1,61 +1,126 @@
-"""All commands of `headrace`, each group from a module of its own, and how they tell errors."""
+"""All commands of `headrace`, and how they tell errors."""
 
 from __future__ import annotations
 
-import inspect
 import sys
-from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import typer
 
 from headrace import __version__
-from headrace.cli import (
-    EXIT_INTERRUPTED,
-    airflow,
-    audit,
-    cache,
-    cost,
-    datasets,
-    export,
-    leases,
-    ledger,
-    origins,
-    plan,
-    results,
-    runs,
-    shell,
-    site,
-    suites,
-    what_if,
-)
+from headrace.cli import EXIT_INTERRUPTED
+from headrace.cli.command_group import Command, CommandGroup
 from headrace.cli.console import open_console, outlive_readers
-from headrace.entry_points import load_group
 from headrace.errors import HeadraceError, StorageFullError
 from headrace.files.machine import full_words, is_full
 from headrace.processes.identity import end_quickly, tell_children
 
 COMMANDS = "headrace.commands"
-"""Entry points: functions that add commands of other packages, as of the benchmarks."""
+"""Entry points: mappings of names to `Command` of other packages, as of the benchmarks."""
 
-_PANELS: Mapping[str, Sequence[Callable[..., None] | typer.Typer]] = {
-    "Run": (
-        *(runs.run, suites.sweep, runs.evaluate, runs.resume, origins.rerun, runs.cancel),
-        *(plan.plan, what_if.what_if),
+_OWN = {
+    "run": Command(
+        "Run",
+        "headrace.cli.runs:run",
+        "Run a recipe on a site from this terminal, without Airflow.",
     ),
-    "Look": (
-        *(runs.status, runs.logs, runs.app, suites.app, results.results),
-        *(origins.diff, cost.cost, shell.shell),
+    "sweep": Command(
+        "Run",
+        "headrace.cli.suites:sweep",
+        "Run many trials of a recipe, as its suite and the words say.",
     ),
-    "Data": (datasets.inspect, datasets.verify, export.export, cache.app, datasets.examples),
-    "Airflow": (airflow.demo, airflow.up, airflow.down, airflow.env, airflow.password),
-    "Admin": (
-        leases.app,
-        site.app,
-        ledger.app,
-        audit.audit,
-        site.schema,
-        cost.ownership,
+    "evaluate": Command(
+        "Run", "headrace.cli.runs:evaluate", "Evaluate checkpoints of a run, also while it trains."
+    ),
+    "resume": Command("Run", "headrace.cli.runs:resume", "Go on with a run that was interrupted."),
+    "rerun": Command(
+        "Run",
+        "headrace.cli.origins:rerun",
+        "Run a run or a trial once more, from its record alone.",
+    ),
+    "cancel": Command("Run", "headrace.cli.runs:cancel", "Ask the running steps of a run to stop."),
+    "plan": Command(
+        "Run", "headrace.cli.plan:plan", "Show what a run would ask of a site, take and cost."
+    ),
+    "status": Command(
+        "Look",
+        "headrace.cli.runs:status",
+        "Show how a run stands: steps, progress, rate, time left.",
+    ),
+    "logs": Command(
+        "Look",
+        "headrace.cli.runs:logs",
+        "Print the logs of a run: driver and ranks of every attempt.",
+    ),
+    "runs": Command(
+        "Look", "headrace.cli.runs:app", "List runs, the newest first; `runs show` tells of one."
+    ),
+    "suite": Command(
+        "Look", "headrace.cli.suites:app", "Suites: see their trials; pause, cancel, add some."
+    ),
+    "results": Command(
+        "Look",
+        "headrace.cli.results:results",
+        "Tell what a suite gave: the best, means, what matters.",
+    ),
+    "diff": Command("Look", "headrace.cli.origins:diff", "Show in what two runs or trials differ."),
+    "shell": Command(
+        "Look", "headrace.cli.shell:shell", "Open a shell on a node of a run, or of a lease for it."
+    ),
+    "inspect": Command(
+        "Data", "headrace.cli.datasets:inspect", "Show what a dataset or a shard holds."
+    ),
+    "verify": Command(
+        "Data", "headrace.cli.datasets:verify", "Check a dataset: its manifest, and every shard."
+    ),
+    "export": Command(
+        "Data", "headrace.cli.export:export", "Write trained weights for other programs."
+    ),
+    "cache": Command("Data", "headrace.cli.cache:app", "Staged datasets on this machine's tiers."),
+    "example": Command(
+        "Data", "headrace.cli.datasets:examples", "Write example data to try headrace with."
+    ),
+    "demo": Command(
+        "Airflow",
+        "headrace.cli.airflow:demo",
+        "Train and evaluate the digits under Airflow on this machine.",
+    ),
+    "up": Command(
+        "Airflow", "headrace.cli.airflow:up", "Start Airflow with headrace's DAGs on this machine."
+    ),
+    "down": Command(
+        "Airflow", "headrace.cli.airflow:down", "Stop the Airflow that `headrace up` started."
+    ),
+    "env": Command(
+        "Airflow",
+        "headrace.cli.airflow:env",
+        "Print the settings with which `airflow` talks to this Airflow.",
+    ),
+    "password": Command(
+        "Airflow",
+        "headrace.cli.airflow:password",
+        "Print the password of the Airflow of `headrace up`.",
+    ),
+    "lease": Command("Admin", "headrace.cli.leases:app", "Leases: the machines that runs hold."),
+    "site": Command("Admin", "headrace.cli.site:app", "Sites: where work runs."),
+    "ledger": Command(
+        "Admin", "headrace.cli.ledger:app", "The database of runs, leases and attempts."
+    ),
+    "audit": Command(
+        "Admin",
+        "headrace.cli.audit:audit",
+        "List who started, changed or stopped what, the newest first.",
+    ),
+    "schema": Command(
+        "Admin",
+        "headrace.cli.site:schema",
+        "Print the JSON schema of recipe or site files, for editors.",
+    ),
+    "top": Command(
+        "Admin",
+        "headrace.cli.leases:top",
+        "Show open leases, and how busy their nodes are: `headrace lease list --watch`.",
+        hidden=True,
     ),
 }
 """Commands and groups of commands, by the parts of the help."""
@@ -64,10 +129,15 @@ _EXIT_ERROR = 1
 _EXIT_USAGE = 2
 
 
+class _Root(CommandGroup):
+    group, own = COMMANDS, _OWN
+
+
 def build() -> typer.Typer:
     """The application with all its commands."""
     app = typer.Typer(
         name="headrace",
+        cls=_Root,
         help="From raw samples to evaluated models: pack, stage, train, evaluate.",
         no_args_is_help=True,
         rich_markup_mode="markdown",
@@ -84,31 +154,7 @@ def build() -> typer.Typer:
             typer.echo(__version__)
             raise typer.Exit
 
-    for panel, parts in _PANELS.items():
-        for part in parts:
-            if isinstance(part, typer.Typer):
-                app.add_typer(part, rich_help_panel=panel)
-            else:
-                app.command(rich_help_panel=panel)(part)
-    for register in load_group(COMMANDS).values():
-        register(app)
-    app.command(hidden=True)(leases.top)
-    _part_examples(app)
     return app
-
-
-def _part_examples(app: typer.Typer) -> None:
-    """Have each example of a help on a line of its own: they are a block of code in Markdown."""
-    for part in (*app.registered_commands, app.registered_callback):
-        if part is None or part.callback is None:
-            continue
-        before, title, examples = (inspect.getdoc(part.callback) or "").partition("Examples:\n")
-        lines = [line.strip() for line in examples.splitlines() if line.strip()]
-        if lines:
-            part.help = "\n".join((before + title, "```text", *lines, "```"))
-    for group in app.registered_groups:
-        if group.typer_instance is not None:
-            _part_examples(group.typer_instance)
 
 
 def run() -> None:

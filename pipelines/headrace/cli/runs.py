@@ -39,7 +39,7 @@ from headrace.ledger.ledger import open_ledger
 from headrace.recipe.overrides import check_size
 from headrace.record import as_json_values
 from headrace.runs.audit import Actor
-from headrace.runs.flow import steps_of
+from headrace.runs.planned_steps import steps_of
 from headrace.runs.provenance import process_owner
 from headrace.runs.runs import (
     Run,

@@ -18,7 +18,7 @@ from headrace.cli.console import JsonOption, SiteOption, open_console, plain_tab
 from headrace.files.atomic import write_text
 from headrace.recipe.load import available, load_site
 from headrace.recipe.schema import json_schema
-from headrace.runs.site_check import Section, check
+from headrace.site_check.check import Section, check
 
 _STYLES = {Grade.OK: "green", Grade.WARN: "yellow", Grade.FAIL: "bold red"}
 

@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from headrace.cli.console import amount, duration, hundredths
+from headrace.runs.accounts import Ahead
 from headrace.runs.costs import Cost, CostLine, MostCost
-from headrace.runs.foresight import Ahead
 from headrace.states import StepState
 from headrace.status.lease import LeaseView
 from headrace.status.step import StepView
-from headrace.steps.history import UsageRow, Use
+from headrace.steps.history import Load, UsageRow
 
 _MAX_NODES = 4
 
@@ -172,7 +172,7 @@ def nodes_words(view: LeaseView) -> str:
     return f"{here}{view.nodes} ({view.kind})"
 
 
-def busy(use: Use) -> Iterator[str]:
+def busy(use: Load) -> Iterator[str]:
     """How busy nodes that train are, a line each, and which rank has the most memory."""
     nodes, ranks = use.nodes, use.ranks
     for node in nodes[:_MAX_NODES]:

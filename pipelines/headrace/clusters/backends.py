@@ -6,7 +6,7 @@ import importlib
 from abc import ABC, abstractmethod
 from typing import Protocol
 
-from headrace.batch.jobs import JobView
+from headrace.batch.job_records import JobView
 from headrace.clusters.lease_records import LeaseSpec
 from headrace.files.layout import LeaseFolder
 from headrace.recipe.backend import backend_of

@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Callable
 
-from headrace.batch.jobs import JOB_STARTED
+from headrace.batch.job_records import JOB_STARTED
 from headrace.batch.queue_state import read_state, state_file
 from headrace.batch.registry import system_of
 from headrace.clusters import preflight

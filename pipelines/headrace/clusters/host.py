@@ -21,7 +21,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from headrace.batch.jobs import JOB_STARTED
+from headrace.batch.job_records import JOB_STARTED
 from headrace.clusters import lease_client
 from headrace.clusters.backends import LeaseBackend, OpenCluster, backend
 from headrace.clusters.lease_records import Ending, HostRecord, LeaseInfo, LeaseSpec

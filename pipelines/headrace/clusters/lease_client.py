@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from filelock import FileLock
 
-from headrace.batch.jobs import JobView
+from headrace.batch.job_records import JobView
 from headrace.clusters.backends import backend
 from headrace.clusters.lease_records import (
     BadNodes,
@@ -205,7 +205,7 @@ def is_refused(folder: LeaseFolder) -> bool:
     return job is not None and job.is_ended and not job.failure_class.is_retried
 
 
-class Wait(NamedTuple):
+class QueueWait(NamedTuple):
     """What a lease waits for in a queue."""
 
     why: str = ""
@@ -219,18 +219,18 @@ def waiting_for(folder: LeaseFolder, *, for_more: bool = False) -> str:
     return wait_of(folder, for_more=for_more).why
 
 
-def wait_of(folder: LeaseFolder, *, for_more: bool = False) -> Wait:
+def wait_of(folder: LeaseFolder, *, for_more: bool = False) -> QueueWait:
     """What a lease without any node waits for in a queue, or one that has work `for_more` nodes."""
     pool = None if is_there(folder.closed) else read_record(folder.pool, PoolRecord)
     if pool is not None:
         is_waiting = pool.waits_for and (for_more or not pool.num_here)
-        return Wait(pool.waits_for, pool.starts_at) if is_waiting else Wait()
+        return QueueWait(pool.waits_for, pool.starts_at) if is_waiting else QueueWait()
     if is_there(folder.info) or is_there(folder.host):
-        return Wait()
+        return QueueWait()
     if not is_there(folder.job) and not is_there(folder.waiting):
-        return Wait()
+        return QueueWait()
     job = lease_status(folder).job
-    return Wait() if job is None or job.is_ended else Wait(job.why, job.starts_at)
+    return QueueWait() if job is None or job.is_ended else QueueWait(job.why, job.starts_at)
 
 
 def _remove_unfinished(folder: LeaseFolder) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from headrace.batch.jobs import JobSpec, end_of, queue_log
+from headrace.batch.job_records import JobSpec, end_of, queue_log
 from headrace.batch.queue_state import JobRecord, intent_of
 from headrace.batch.system import BatchSystem
 from headrace.clusters import preflight

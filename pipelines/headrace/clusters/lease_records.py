@@ -8,7 +8,7 @@ from datetime import timedelta
 
 from pydantic import Field
 
-from headrace.batch.jobs import JobView
+from headrace.batch.job_records import JobView
 from headrace.files.layout import LeaseFolder
 from headrace.processes.identity import ProcessIdentity
 from headrace.recipe.site import Role, Site, Tier

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from headrace.batch.jobs import JobView
+from headrace.batch.job_records import JobView
 from headrace.clusters.backends import backend
 from headrace.clusters.lease_records import Ending, HostRecord, LeaseSpec, Waiting
 from headrace.errors import StepError

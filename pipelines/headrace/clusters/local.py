@@ -17,7 +17,7 @@ from pathlib import Path
 
 import psutil
 
-from headrace.batch.jobs import JOB_STARTED
+from headrace.batch.job_records import JOB_STARTED
 from headrace.clusters.backends import LeaseBackend, OpenCluster
 from headrace.clusters.backends import backend as backend_of
 from headrace.clusters.lease_records import LeaseSpec

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from headrace.batch.jobs import JobState, JobView
+from headrace.batch.job_records import JobState, JobView
 from headrace.clusters.lease_jobs import most_common, telling_lines
 from headrace.clusters.lease_records import AvoidedNode
 from headrace.clusters.pool_job import PoolJob

@@ -13,7 +13,7 @@ from typing import Any
 
 from distributed.deploy.cluster import Cluster
 
-from headrace.batch.jobs import JobSpec, JobState, JobStatus
+from headrace.batch.job_records import JobSpec, JobState, JobStatus
 from headrace.batch.submission_gate import SubmissionGate
 from headrace.clusters.lease_jobs import NodeRequest
 from headrace.clusters.lease_records import LeaseSpec

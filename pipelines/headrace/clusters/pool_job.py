@@ -10,7 +10,7 @@ from typing import Any
 import dask
 from distributed.deploy.spec import ProcessInterface
 
-from headrace.batch.jobs import JobSpec, JobState, JobStatus
+from headrace.batch.job_records import JobSpec, JobState, JobStatus
 from headrace.batch.queue_state import JobRecord
 from headrace.clusters.lease_jobs import NodeRequest
 from headrace.clusters.lifetime import leaving_s

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Protocol
 
-from headrace.batch.jobs import JobState, JobStatus, expected_start, view_of, waits_for
+from headrace.batch.job_records import JobState, JobStatus, expected_start, view_of, waits_for
 from headrace.batch.queue_state import job_statuses
 from headrace.batch.submission_gate import SubmissionGate
 from headrace.clusters.lease_jobs import NodeRequest, last_words, record_file, write_pool

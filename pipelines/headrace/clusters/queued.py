@@ -7,7 +7,7 @@ import logging
 import os
 from functools import partial
 
-from headrace.batch.jobs import (
+from headrace.batch.job_records import (
     JobSpec,
     JobState,
     JobStatus,

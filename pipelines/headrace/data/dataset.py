@@ -19,8 +19,8 @@ from torch.utils.data import Dataset
 
 from headrace.data.decode import Decoder
 from headrace.data.gather import Gatherer
+from headrace.data.instantiate import Allowed, instantiate, instantiate_all
 from headrace.data.sampling import Indices
-from headrace.data.targets import Allowed, instantiate, instantiate_all
 from headrace.data.transforms import (
     SAMPLE_ID,
     Batch,

@@ -49,7 +49,7 @@ class _Rows:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Found:
+class Located:
     """Where samples lie; for single numbers, what they are."""
 
     indices: NDArray[np.int64]
@@ -82,16 +82,16 @@ class Gatherer:
         """
         return self.take(self.find(fields, indices), 0, len(indices))
 
-    def find(self, fields: Sequence[FieldInfo], indices: NDArray[np.int64]) -> Found:
+    def find(self, fields: Sequence[FieldInfo], indices: NDArray[np.int64]) -> Located:
         """Look up where samples lie; valid until a shard moves. Arguments as `gather`.
 
         Numbers of one field are one tensor, which batches of `take` share.
         """
         shard_of = self.dataset.shard_of(indices)
         found = {info.name: self._find(info, indices, shard_of) for info in fields}
-        return Found(indices=indices, fields=found)
+        return Located(indices=indices, fields=found)
 
-    def take(self, found: Found, start: int, stop: int) -> dict[str, Tensor]:
+    def take(self, found: Located, start: int, stop: int) -> dict[str, Tensor]:
         """Samples `start` to `stop` of those found, as `gather` gives them."""
         return {name: self._take(name, found, start, stop) for name in found.fields}
 
@@ -120,7 +120,7 @@ class Gatherer:
             shape=info.shape,
         )
 
-    def _take(self, name: str, found: Found, start: int, stop: int) -> Tensor:
+    def _take(self, name: str, found: Located, start: int, stop: int) -> Tensor:
         place = found.fields[name]
         if isinstance(place, Tensor):
             return place[start:stop]

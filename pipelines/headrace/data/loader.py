@@ -14,7 +14,7 @@ from torch import Tensor
 
 from headrace.data.ahead import Payoff, read_ahead, read_ahead_while_it_pays
 from headrace.data.dataset import Reading, SampleReader
-from headrace.data.gather import Found
+from headrace.data.gather import Located
 from headrace.data.order import Order, TrainOrder
 from headrace.data.sampling import position_seed
 from headrace.data.streaming import ReadAhead
@@ -216,7 +216,7 @@ class _Groups:
         self._way = way
         self._epoch = epoch
         self._left = groups
-        self._found: dict[range, tuple[Found, int, list[int]]] = {}
+        self._found: dict[range, tuple[Located, int, list[int]]] = {}
         self._num_found = 1
 
     def __call__(self, group: range) -> deque[Batch]:

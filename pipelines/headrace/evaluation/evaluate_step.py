@@ -24,7 +24,7 @@ from headrace.clusters.node_calls import NodeCalls
 from headrace.errors import RecipeError, WorkerLostError
 from headrace.evaluation.evaluation_plan import (
     Inputs,
-    Job,
+    NodeTask,
     ShardTask,
     evaluated_step,
     plan_evaluation,
@@ -159,7 +159,7 @@ def _evaluate(
     inputs = read_inputs(context, variant, checkpoint)
     env = model_environment(context.site.roles[context.recipe.train.role])
     with _serving(context, fleet, inputs.dataset, inputs.spec.split) as groups:
-        job = Job(
+        job = NodeTask(
             step_folder=str(context.folder.path),
             env=env,
             groups=groups,
@@ -179,7 +179,7 @@ def _evaluate(
     return outputs
 
 
-def answer(job: Job) -> Any:
+def answer(job: NodeTask) -> Any:
     """Have this node's process of `headrace.evaluation.predict` do a job.
 
     It is forked from one that has imported PyTorch. One that dies is replaced, twice.
@@ -202,7 +202,9 @@ def answer(job: Job) -> Any:
     return predictor.call(child, job, wanted)
 
 
-def _predict(context: StepContext, fleet: NodeCalls, job: Job, tasks: Sequence[ShardTask]) -> None:
+def _predict(
+    context: StepContext, fleet: NodeCalls, job: NodeTask, tasks: Sequence[ShardTask]
+) -> None:
     jobs = [replace(job, task=task) for task in tasks]
     done, total = 0, sum(task.num_samples for task in tasks)
     context.progress(done, total, "samples", "predicting")

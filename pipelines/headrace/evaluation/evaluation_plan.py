@@ -32,7 +32,7 @@ class ShardTask:
     """Position of its first sample in the split."""
     num_samples: int
     label: str = ""
-    """Tells its part from those of other variants; see `Job.label`."""
+    """Tells its part from those of other variants; see `NodeTask.label`."""
 
     @property
     def part_name(self) -> str:
@@ -42,7 +42,7 @@ class ShardTask:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Job:
+class NodeTask:
     """What a node is asked: to score a shard, or to conclude where there is no task."""
 
     step_folder: str

@@ -48,7 +48,7 @@ _MERGEABLE = (ClasswiseWrapper, MultioutputWrapper, MultitaskWrapper)
 
 
 @dataclass(frozen=True)
-class Part:
+class ScoredSamples:
     """Samples and what is known of them, row by row."""
 
     sample_id: Ids
@@ -67,14 +67,14 @@ class Part:
         )
 
 
-def write_part(path: Path, part: Part) -> None:
+def write_part(path: Path, part: ScoredSamples) -> None:
     """Write a part atomically, as plain tensors."""
     buffer = BytesIO()
     torch.save({**vars(part), "sample_id": torch.from_numpy(part.sample_id)}, buffer)
     write_bytes(path, buffer.getvalue())
 
 
-def read_part(path: Path) -> Part:
+def read_part(path: Path) -> ScoredSamples:
     """Read what `write_part` wrote; raises StepError when it is not there."""
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
@@ -82,7 +82,7 @@ def read_part(path: Path) -> Part:
         raise StepError(
             f"The predictions {path} are missing", "Run the evaluation again."
         ) from None
-    return Part(**{**content, "sample_id": content["sample_id"].numpy()})
+    return ScoredSamples(**{**content, "sample_id": content["sample_id"].numpy()})
 
 
 def joined(columns: Sequence[Column]) -> Column:
@@ -110,7 +110,7 @@ def joined_columns(parts: Sequence[Mapping[str, Column]]) -> dict[str, Column]:
     return {name: joined([part[name] for part in parts]) for name in names}
 
 
-def merge(parts: Sequence[Part], expected: Ids) -> Part:
+def merge(parts: Sequence[ScoredSamples], expected: Ids) -> ScoredSamples:
     """Put parts together in the order of the sample ids, in whatever order they come.
 
     Args:
@@ -124,7 +124,9 @@ def merge(parts: Sequence[Part], expected: Ids) -> Part:
     _check_exactly_once(ids, expected)
     order = np.argsort(ids, kind="stable")
     columns = joined_columns([part.columns for part in parts])
-    return Part(ids[order], {name: _sorted(column, order) for name, column in columns.items()})
+    return ScoredSamples(
+        ids[order], {name: _sorted(column, order) for name, column in columns.items()}
+    )
 
 
 def _sorted(column: Column, order: Ids) -> Column:
@@ -158,7 +160,7 @@ def _fault(name: str, ids: Ids) -> str:
 FILE_NAME = "predictions.parquet"
 
 
-def results_of(whole: Part, sources: Sequence[str], split: str) -> dict[str, Column]:
+def results_of(whole: ScoredSamples, sources: Sequence[str], split: str) -> dict[str, Column]:
     """All that is known of each sample, by name.
 
     Args:

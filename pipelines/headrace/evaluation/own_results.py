@@ -9,7 +9,7 @@ import torch
 from matplotlib.figure import Figure
 from torchmetrics import Metric
 
-from headrace.data.targets import Allowed, instantiate
+from headrace.data.instantiate import Allowed, instantiate
 from headrace.errors import UserCodeError, blaming_user_code
 from headrace.evaluation.merge import Column, State, check_mergeable, merged
 from headrace.evaluation.results import Judgement

@@ -17,10 +17,10 @@ from pathlib import Path
 import torch
 
 from headrace.data.dataset import reading_of
-from headrace.data.targets import Allowed
+from headrace.data.instantiate import Allowed
 from headrace.errors import HeadraceError, ShardError, StepError
-from headrace.evaluation.evaluation_plan import Job, ShardTask, read_inputs
-from headrace.evaluation.merge import Part, write_part
+from headrace.evaluation.evaluation_plan import NodeTask, ShardTask, read_inputs
+from headrace.evaluation.merge import ScoredSamples, write_part
 from headrace.evaluation.own_results import make_metrics
 from headrace.evaluation.predictor import Predictor, choose_device, load_model
 from headrace.evaluation.write_report import conclude, split_on_node
@@ -40,7 +40,7 @@ _USING = ExitStack()
 """The staged copy that the predictor reads, which is not evicted meanwhile."""
 
 
-def score(job: Job, task: ShardTask) -> tuple[int, str]:
+def score(job: NodeTask, task: ShardTask) -> tuple[int, str]:
     """Score the samples of one shard and write what is found out, atomically.
 
     Model and data are loaded once and kept for the next shard. A staged shard that is no longer
@@ -77,7 +77,7 @@ def forget() -> None:
     _USING.close()
 
 
-def _scored(predictor: Predictor, sound: Soundness, task: ShardTask) -> Part | None:
+def _scored(predictor: Predictor, sound: Soundness, task: ShardTask) -> ScoredSamples | None:
     """What a shard's samples give, whose bytes are compared beside; None when they are wrong."""
     with ThreadPoolExecutor(1, "recheck") as pool:
         looking = pool.submit(sound.damaged, only=[task.file])
@@ -120,7 +120,7 @@ def _loaded(
     return predictor, sound
 
 
-def _answer(job: Job) -> object:
+def _answer(job: NodeTask) -> object:
     return conclude(job) if job.task is None else score(job, job.task)
 
 

@@ -18,8 +18,8 @@ from torchmetrics import Metric
 
 from headrace.checkpoints.content import read_checkpoint
 from headrace.data.dataset import Reading, SampleReader, check_each_once
+from headrace.data.instantiate import Allowed, instantiate, instantiate_all
 from headrace.data.model_steps import check_steps
-from headrace.data.targets import Allowed, instantiate, instantiate_all
 from headrace.data.transforms import Batch, Transform, apply
 from headrace.errors import (
     MemoryExhaustedError,
@@ -28,7 +28,7 @@ from headrace.errors import (
     blaming_user_code,
 )
 from headrace.evaluation.batch_outputs import TARGET, Log, kept, named, update
-from headrace.evaluation.merge import LABEL, Column, Part, joined_columns, state_of
+from headrace.evaluation.merge import LABEL, Column, ScoredSamples, joined_columns, state_of
 from headrace.recipe.evaluate import EvaluateSpec
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Site
@@ -50,7 +50,7 @@ class Predictor:
     metrics: Mapping[str, Metric] = field(default_factory=dict)
     """Further ones by name; copies of them see the samples."""
 
-    def predict(self, first: int, num_samples: int) -> Part:
+    def predict(self, first: int, num_samples: int) -> ScoredSamples:
         """Score or test consecutive samples of the split."""
         log = Log(self.model) if self.spec.step == "test" else None
         metrics = {name: deepcopy(each).to(self.device) for name, each in self.metrics.items()}
@@ -61,7 +61,7 @@ class Predictor:
         states = {name: state_of(name, metric) for name, metric in metrics.items()}
         if log is not None:
             states |= log.states()
-        return Part(np.concatenate(ids), joined_columns(columns), states)
+        return ScoredSamples(np.concatenate(ids), joined_columns(columns), states)
 
     def _batches(self, first: int, num_samples: int) -> Iterator[Batch]:
         reader = SampleReader(self.dataset, self.reading)

@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.data.targets import Allowed
+from headrace.data.instantiate import Allowed
 from headrace.errors import HeadraceError, ShardError
 from headrace.evaluation.batch_outputs import logged_metrics
 from headrace.evaluation.evaluation_plan import (
     Inputs,
-    Job,
+    NodeTask,
     evaluated_step,
     plan_evaluation,
     read_inputs,
@@ -26,7 +26,14 @@ from headrace.evaluation.evaluation_plan import (
     trained_in,
     variants_of,
 )
-from headrace.evaluation.merge import FILE_NAME, Part, merge, read_part, results_of, write_results
+from headrace.evaluation.merge import (
+    FILE_NAME,
+    ScoredSamples,
+    merge,
+    read_part,
+    results_of,
+    write_results,
+)
 from headrace.evaluation.model_origin import changes_tables, provenance_table
 from headrace.evaluation.own_results import make_metrics, own_figures, own_values
 from headrace.evaluation.predictor import make_model
@@ -58,7 +65,7 @@ _SHOWN = 5
 """Metrics of other checkpoints and splits in the report."""
 
 
-def conclude(job: Job) -> dict[str, Any]:
+def conclude(job: NodeTask) -> dict[str, Any]:
     """Merge the predictions, judge them and write the report; gives the outputs of the step."""
     context = open_context(StepFolder(Path(job.step_folder)))
     inputs = read_inputs(context, job.variant, job.checkpoint)
@@ -128,7 +135,7 @@ def _opened(
 
 
 def _own_metrics(
-    context: StepContext, spec: EvaluateSpec, parts: Sequence[Part], classes: Sequence[str]
+    context: StepContext, spec: EvaluateSpec, parts: Sequence[ScoredSamples], classes: Sequence[str]
 ) -> Judgement:
     """Values of the metrics that the recipe names, and of what the model has logged."""
     allowed = Allowed.of(context.recipe, context.site)

@@ -7,7 +7,7 @@ from headrace.errors import StepError
 from headrace.execution.step_attempts import cancel_step
 from headrace.files.layout import LeaseFolder
 from headrace.runs.audit import Actor, note
-from headrace.runs.flow import steps_of
+from headrace.runs.planned_steps import steps_of
 from headrace.runs.runs import Run
 
 

@@ -19,22 +19,20 @@ from headrace.errors import (
     StepNotEndedError,
     StorageFullError,
 )
+from headrace.execution.periodic import forgiving, minded
 from headrace.execution.reap import end_run
-from headrace.execution.step_attempts import Ticket, collect, conclude, start_step
+from headrace.execution.step_attempts import RunningAttempt, collect, conclude, start_step
 from headrace.files.layout import SiteFolder
 from headrace.files.machine import full_words, is_full
 from headrace.leases import run_leases
 from headrace.ledger.ledger import open_ledger
-from headrace.recipe.backend import backend_of
 from headrace.recipe.gang_size import gang_size
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Role, Site
 from headrace.record import Record
-from headrace.runs import budget
+from headrace.runs.accounts import accounts, noting
 from headrace.runs.costs import MostCost, most_cost
-from headrace.runs.flow import PlannedStep, fitted, steps_of
-from headrace.runs.foresight import noting
-from headrace.runs.minding import forgiving, minded
+from headrace.runs.planned_steps import PlannedStep, fitted, steps_of
 from headrace.runs.runs import Run
 from headrace.states import StepState
 from headrace.status.step import look
@@ -70,7 +68,7 @@ def execute(run: Run, tick: Tick) -> StepResult | None:
         StorageFullError: A folder that the run needs has no room.
     """
     try:
-        failed = _steps(run, budget.watched(run, minded(run, noting(run, tick))))
+        failed = _steps(run, accounts().watched(run, minded(run, noting(run, tick))))
     except BaseException as error:
         stopped = isinstance(error, KeyboardInterrupt)
         state = StepState.CANCELLED if stopped else StepState.FAILED
@@ -182,7 +180,7 @@ def _attempt(run: Run, step: PlannedStep, tick: Tick, ahead: Collection[str]) ->
 
 def _when_there_is_room(
     run: Run, step: PlannedStep, tick: Tick, ahead: Collection[str]
-) -> Ticket | StepResult:
+) -> RunningAttempt | StepResult:
     while True:
         try:
             return start_step(run, step.name, ahead)
@@ -224,9 +222,7 @@ def previews(recipe: Recipe, site: Site, kind: str = "train") -> tuple[LeasePrev
 def _preview(
     recipe: Recipe, site: Site, kind: str, role_name: str, served: Sequence[PlannedStep]
 ) -> LeasePreview:
-    from headrace.runs.lifetime import lifetime  # it brings numpy
-
-    role, walltime = site.roles[role_name], lifetime(recipe, site, role_name, kind)
+    role, walltime = site.roles[role_name], accounts().walltime(recipe, site, role_name, kind)
     role = role if walltime is None else walltime.of(role)
     steps = tuple(step.name for step in served)
     lease_id = f"{_RUN_ID}-{role_name}-1"
@@ -250,7 +246,7 @@ def _preview(
         steps=steps,
         machines=f"{machines}, on {role.backend}",
         time=_time(role, steps, script, walltime),
-        loss=_loss(recipe, site, role_name, steps),
+        loss=accounts().loss(recipe, site, role_name) if "train" in steps else "",
         walltime=walltime,
         cost=most_cost(role),
         script=script,
@@ -259,16 +255,6 @@ def _preview(
 
 def _counted(number: int, what: str) -> str:
     return f"{number} {what}{'s' if number > 1 else ''}"
-
-
-def _loss(recipe: Recipe, site: Site, role_name: str, steps: tuple[str, ...]) -> str:
-    role = site.roles[role_name]
-    of_one = backend_of(role.backend).interruptions(role)
-    if of_one is None or "train" not in steps:
-        return ""
-    from headrace.runs.lifetime import loss_in_words, pace
-
-    return loss_in_words(recipe, role.nodes, of_one, pace(recipe, site, role_name))
 
 
 def _time(role: Role, steps: tuple[str, ...], script: str, walltime: Walltime | None) -> str:

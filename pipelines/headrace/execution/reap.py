@@ -21,9 +21,9 @@ from headrace.leases.end_leases import settle_ended, try_to_settle
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.rows import AttemptRecord, RunRecord
 from headrace.recipe.backend import backend_of, known_backends
-from headrace.runs import budget
+from headrace.runs.accounts import accounts
 from headrace.runs.counting import note_machines, note_unfinished
-from headrace.runs.flow import steps_of
+from headrace.runs.planned_steps import steps_of
 from headrace.runs.provenance import owner_is_gone
 from headrace.runs.runs import (
     Run,
@@ -79,7 +79,7 @@ def reap(
             living.append(run)
     bring_up_to_date(older_than_s=_COUNTED_EVERY_S)
     for run in living:
-        budget.enforce(run)
+        accounts().enforce(run)
     done += settle_ended()
     for name in known_backends():
         try:

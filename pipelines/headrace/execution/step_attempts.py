@@ -19,7 +19,7 @@ from headrace.files.layout import LeaseFolder, StepFolder
 from headrace.leases import run_leases
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.rows import AttemptRecord
-from headrace.runs.flow import PlannedStep, judged, step_of
+from headrace.runs.planned_steps import PlannedStep, judged, step_of
 from headrace.runs.runs import Run, outputs_of
 from headrace.runs.suites import has_more_to_do
 from headrace.states import FailureClass, StepState
@@ -35,7 +35,7 @@ _NEVER_SUBMITTED = "It was never submitted: its lease, or the process that asked
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ticket:
+class RunningAttempt:
     """A running attempt: where to look for its end."""
 
     run_id: str
@@ -56,7 +56,7 @@ class Ticket:
         return StepFolder(Path(self.step_folder))
 
 
-def start_step(run: Run, name: str, ahead: Collection[str] = ()) -> Ticket | StepResult:
+def start_step(run: Run, name: str, ahead: Collection[str] = ()) -> RunningAttempt | StepResult:
     """Bring a step of the run under way, whatever happened to it before.
 
     A succeeded attempt is collected, a running one is re-attached, a lost one is written off; only
@@ -76,7 +76,7 @@ def start_step(run: Run, name: str, ahead: Collection[str] = ()) -> Ticket | Ste
     return _submit(run, planned, 1 if latest is None else latest.attempt + 1, ahead)
 
 
-def collect(run: Run, ticket: Ticket) -> StepResult:
+def collect(run: Run, ticket: RunningAttempt) -> StepResult:
     """Write the outcome of an attempt to the ledger and return it.
 
     Packing fails here when it gave a dataset that the rest of the run cannot be done with.
@@ -156,7 +156,7 @@ def _kept(run: Run, kind: str, folder: StepFolder) -> dict[str, float | None]:
     return {KEPT: progress.done if kind in ("pack", "suite") else 0.0}
 
 
-def _explained(run: Run, ticket: Ticket, result: StepResult | None) -> StepResult:
+def _explained(run: Run, ticket: RunningAttempt, result: StepResult | None) -> StepResult:
     """The outcome of a step that left none: its lease has ended, or only its driver."""
     lease, folder = ticket.lease, ticket.folder
     if is_there(lease.job) and mailbox.was_killed(folder):
@@ -223,7 +223,7 @@ def record_lost(attempt: AttemptRecord, why: str = _NEVER_SUBMITTED) -> None:
     )
 
 
-def _resume(run: Run, latest: AttemptRecord) -> Ticket | StepResult | None:
+def _resume(run: Run, latest: AttemptRecord) -> RunningAttempt | StepResult | None:
     if latest.state is StepState.SUCCEEDED and not has_more_to_do(run.folder, latest.kind):
         return _result_of(latest)
     if latest.state.is_final:
@@ -241,7 +241,7 @@ def _resume(run: Run, latest: AttemptRecord) -> Ticket | StepResult | None:
     return result if result.state is StepState.SUCCEEDED else None
 
 
-def _resubmit(run: Run, latest: AttemptRecord) -> Ticket | None:
+def _resubmit(run: Run, latest: AttemptRecord) -> RunningAttempt | None:
     """An attempt that is in the ledger but in no mailbox: the writer ended in between."""
     if run_leases.current(run, _planned(run, latest.step).role) == latest.lease_id:
         return _put(run, latest)
@@ -249,13 +249,13 @@ def _resubmit(run: Run, latest: AttemptRecord) -> Ticket | None:
     return None
 
 
-def _find(run: Run, attempt: AttemptRecord) -> Ticket | None:
+def _find(run: Run, attempt: AttemptRecord) -> RunningAttempt | None:
     lease = run.lease_folder(attempt.lease_id)
     folder = mailbox.find(lease, attempt.key)
     return None if folder is None else _ticket(attempt, lease, folder)
 
 
-def _submit(run: Run, planned: PlannedStep, attempt: int, ahead: Collection[str]) -> Ticket:
+def _submit(run: Run, planned: PlannedStep, attempt: int, ahead: Collection[str]) -> RunningAttempt:
     lease_id = run_leases.acquire(run, planned.role, ahead)
     record = AttemptRecord(
         run_id=run.run_id,
@@ -270,7 +270,7 @@ def _submit(run: Run, planned: PlannedStep, attempt: int, ahead: Collection[str]
     return _put(run, open_ledger().add_attempt(record))
 
 
-def _put(run: Run, record: AttemptRecord) -> Ticket:
+def _put(run: Run, record: AttemptRecord) -> RunningAttempt:
     planned = _planned(run, record.step)
     spec = StepSpec(
         key=record.key,
@@ -301,8 +301,8 @@ def _inputs(run: Run, planned: PlannedStep) -> dict[str, JsonValue]:
     return {**planned.inputs(outputs_of(request.of)), **watched}
 
 
-def _ticket(record: AttemptRecord, lease: LeaseFolder, folder: StepFolder) -> Ticket:
-    return Ticket(
+def _ticket(record: AttemptRecord, lease: LeaseFolder, folder: StepFolder) -> RunningAttempt:
+    return RunningAttempt(
         run_id=record.run_id,
         step=record.step,
         attempt=record.attempt,

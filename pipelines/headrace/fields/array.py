@@ -42,6 +42,7 @@ class ArrayKind(Kind):
     options = ("dtype", "mixed", "codec", "chunk_samples")
     keep = "decode"
     varies = False
+    is_plain = True
 
     def read(self, content: bytes, dtype: str) -> Value:
         return decode_array(content)

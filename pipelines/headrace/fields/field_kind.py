@@ -69,6 +69,8 @@ class Kind:
     """What is done with arrays of other shapes than the first one's, where it does not say."""
     varies: bool = True
     """Whether values that are kept as they are differ in shape by nature, within a batch."""
+    is_plain: bool = False
+    """Whether an array of the field's dtype and shape is kept as it is."""
     is_text: bool = False
     """Whether it is read as `str`."""
     is_wave: bool = False

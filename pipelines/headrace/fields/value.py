@@ -24,6 +24,7 @@ class ValueKind(Kind):
     encodings = ()
     types = (bool, int, float, np.generic)
     options = ("codec",)
+    is_plain = True
 
     def read(self, content: bytes, dtype: str) -> Value:
         return to_number(dtype, TextKind().read(content, dtype))

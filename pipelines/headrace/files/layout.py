@@ -13,7 +13,7 @@ class Folder:
     path: Path
 
 
-class Named:
+class Entry:
     """A name in such a folder, as an attribute: a `Path`."""
 
     def __init__(self, name: str) -> None:
@@ -26,23 +26,23 @@ class Named:
 class StepFolder(Folder):
     """One attempt at a step: `leases/<lease_id>/steps/<number>/`."""
 
-    spec = Named("spec.json")
+    spec = Entry("spec.json")
     """Input, immutable."""
-    status = Named("status.json")
+    status = Entry("status.json")
     """Replaced every second by the step driver."""
-    events = Named("events.jsonl")
+    events = Entry("events.jsonl")
     """Structured events, append-only JSON lines."""
-    result = Named("result.json")
+    result = Entry("result.json")
     """Written once, atomically, last."""
-    exit = Named("exit.json")
+    exit = Entry("exit.json")
     """Exit code of the driver, written by the host after the driver ended."""
-    cancel = Named("cancel")
+    cancel = Entry("cancel")
     """Its presence asks the step to stop; its text says who asked and why."""
-    waits = Named("waits")
+    waits = Entry("waits")
     """What an attempt waits for that is about to begin; absent when for nothing."""
-    logs = Named("logs")
+    logs = Entry("logs")
     """Folder of `driver.log`, `rank-<r>.log`, `predictor-<worker>.log`, …."""
-    parts = Named("parts")
+    parts = Entry("parts")
     """Folder of intermediate files that the step's own workers share."""
 
     @property
@@ -54,55 +54,55 @@ class StepFolder(Folder):
 class LeaseFolder(Folder):
     """`leases/<lease_id>/`."""
 
-    spec = Named("spec.json")
+    spec = Entry("spec.json")
     """What was asked for; written by the control side before the host starts."""
-    info = Named("lease.json")
+    info = Entry("lease.json")
     """What there is: addresses, job ids; published by the host when the lease is ready."""
-    host = Named("host.json")
+    host = Entry("host.json")
     """Identity of the host process; written by the host, after its first heartbeat."""
-    job = Named("job.json")
+    job = Entry("job.json")
     """The batch system's job that gives the machines; absent where there is no queue."""
-    preflight = Named("preflight")
+    preflight = Entry("preflight")
     """Folder of what the nodes of a gang found out about themselves, by place."""
-    cause = Named("cause.json")
+    cause = Entry("cause.json")
     """How the job of a lost lease ended, once the batch system has told."""
-    bad_nodes = Named("bad-nodes.json")
+    bad_nodes = Entry("bad-nodes.json")
     """Nodes on which the lease failed; absent when none is to blame."""
-    waiting = Named("waiting.json")
+    waiting = Entry("waiting.json")
     """Why no job was submitted yet; absent when one was, or nobody has asked for it."""
-    jobs = Named("jobs")
+    jobs = Entry("jobs")
     """Records and logs of the jobs that are the nodes of a pool, by number."""
-    nodes = Named("nodes.jsonl")
+    nodes = Entry("nodes.jsonl")
     """When its nodes were there, joined and left, append-only; written by the host."""
-    pool = Named("pool.json")
+    pool = Entry("pool.json")
     """How those jobs stand, and why there can be no more; written by the host."""
-    tls = Named("tls")
+    tls = Entry("tls")
     """Folder of the key and certificate of the Dask cluster."""
-    key = Named("tls/key.pem")
+    key = Entry("tls/key.pem")
     """The key itself: whoever can read it may use the lease."""
-    certificate = Named("tls/certificate.pem")
+    certificate = Entry("tls/certificate.pem")
     """The certificate of that key, which the lease's processes trust alone."""
-    secrets = Named("tls/secrets.json")
+    secrets = Entry("tls/secrets.json")
     """Environment variables of the site's `secrets`; there while the lease is, as its key."""
-    start_lock = Named(".start.lock")
+    start_lock = Entry(".start.lock")
     """Locked by whoever is starting the host, or submitting its job."""
-    lock = Named(".host.lock")
+    lock = Entry(".host.lock")
     """Locked by the host as long as it lives, so that there is never a second one."""
-    heartbeat = Named("heartbeat")
+    heartbeat = Entry("heartbeat")
     """Rewritten by the host every few seconds."""
-    notice = Named("notice")
+    notice = Entry("notice")
     """Written on a node of a gang whose machines are about to be taken away; its text says why."""
-    at_risk = Named("at-risk")
+    at_risk = Entry("at-risk")
     """Written on a node of a gang whose machines may be taken away soon; its text says why."""
-    steps = Named("steps")
+    steps = Entry("steps")
     """The mailbox: numbered step folders."""
-    close = Named("close")
+    close = Entry("close")
     """Its presence asks the host to end; its text says why."""
-    closed = Named("closed")
+    closed = Entry("closed")
     """Written by the host as its last act; its text says why it ended."""
-    log = Named("host.log")
+    log = Entry("host.log")
     """Log of the host."""
-    scheduler_file = Named("scheduler.json")
+    scheduler_file = Entry("scheduler.json")
     """Dask's scheduler file."""
 
     @property
@@ -128,47 +128,47 @@ def kept_name(step: int) -> str:
 class RunFolder(Folder):
     """`runs/<run_id>/`."""
 
-    recipe = Named("recipe.json")
+    recipe = Entry("recipe.json")
     """The resolved recipe."""
-    site = Named("site.json")
+    site = Entry("site.json")
     """The resolved site."""
-    request = Named("request.json")
+    request = Entry("request.json")
     """Who asked for what."""
-    prediction = Named("prediction.json")
+    prediction = Entry("prediction.json")
     """What the run was expected to take when it began."""
-    eta = Named("eta.json")
+    eta = Entry("eta.json")
     """The end that was told last; absent until it has moved far from the one foreseen."""
-    provenance = Named("provenance.json")
+    provenance = Entry("provenance.json")
     """Git commit, versions, command, host."""
-    diff = Named("working-tree.diff")
+    diff = Entry("working-tree.diff")
     """What was not committed; absent without any."""
-    skipped = Named("skipped.json")
+    skipped = Entry("skipped.json")
     """Damaged shards that the run does without."""
-    checkpoints = Named("checkpoints")
+    checkpoints = Entry("checkpoints")
     """Folder of training checkpoints."""
-    callbacks = Named("callbacks")
+    callbacks = Entry("callbacks")
     """Folder of those that Lightning's `ModelCheckpoint`s of a recipe or model write."""
-    history = Named("history")
+    history = Entry("history")
     """Folder of what training told while it went on; see `headrace.steps.history`."""
-    probe = Named("probe.json")
+    probe = Entry("probe.json")
     """Of a probe: what it has found."""
-    report = Named("report")
+    report = Entry("report")
     """Folder of the evaluation report."""
-    enough = Named("enough")
+    enough = Entry("enough")
     """Its presence tells an evaluation that watches another run that no more checkpoints come."""
-    tensorboard = Named("loggers")
+    tensorboard = Entry("loggers")
     """Folder for loggers."""
-    source = Named("recipe.source.json")
+    source = Entry("recipe.source.json")
     """Of a suite: the recipe before interpolation, of which trials' recipes are made."""
-    trials = Named("trials")
+    trials = Entry("trials")
     """Of a suite: folder of its trials, by number."""
-    journal = Named("trials.jsonl")
+    journal = Entry("trials.jsonl")
     """Of a suite: what happened to its trials, append-only, by its one step driver."""
-    journal_owner = Named(".trials.owner")
+    journal_owner = Entry(".trials.owner")
     """Of a suite: who writes the journal, the key of its step."""
-    controls = Named("controls.jsonl")
+    controls = Entry("controls.jsonl")
     """Of a suite: what is asked of it while it runs, append-only, by the control side."""
-    summary = Named("suite.json")
+    summary = Entry("suite.json")
     """Of a suite: counts, the best trial, those that run; replaced every second."""
 
     def trial(self, number: int) -> TrialFolder:
@@ -200,7 +200,7 @@ class SiteFolder(Folder):
         """Folder of a lease."""
         return LeaseFolder(self.path / "leases" / lease_id)
 
-    leases = Named("leases")
+    leases = Entry("leases")
     """Folder of all leases."""
-    datasets = Named("datasets")
+    datasets = Entry("datasets")
     """Folder of packed datasets."""

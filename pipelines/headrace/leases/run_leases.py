@@ -25,8 +25,8 @@ from headrace.leases.end_leases import settle, settle_ended, try_to_settle
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.rows import LeaseRecord
 from headrace.recipe.teams import check_user
-from headrace.runs import budget
-from headrace.runs.flow import steps_of
+from headrace.runs.accounts import accounts
+from headrace.runs.planned_steps import steps_of
 from headrace.runs.provenance import owner_process
 from headrace.runs.runs import Run
 from headrace.states import LeaseState
@@ -68,7 +68,7 @@ def _entered(run: Run, role_name: str, *, waits: bool) -> str:
     generation = 1 if record is None else int(record.lease_id.rsplit("-", 1)[1]) + 1
     lease_id = f"{run.run_id}-{role_name}-{generation}"
     check_user(run.site_now, run.user)
-    budget.check(run, role_name)
+    accounts().check(run, role_name)
     run.secrets()
     record = recorded(run, role_name, lease_id)
     is_first = not open_ledger().leases(run_id=run.run_id, limit=1)
@@ -221,9 +221,7 @@ def _start(run: Run, role_name: str, lease_id: str) -> None:
 
 
 def _walltime(run: Run, role_name: str) -> Walltime | None:
-    from headrace.runs.lifetime import lifetime  # it brings numpy
-
-    return lifetime(run.recipe, run.site, role_name, run.request.kind, run)
+    return accounts().walltime(run.recipe, run.site, role_name, run.request.kind, run)
 
 
 def _spec(run: Run, role_name: str, lease_id: str, walltime: Walltime | None) -> LeaseSpec:

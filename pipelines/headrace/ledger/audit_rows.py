@@ -5,11 +5,11 @@ from __future__ import annotations
 from sqlalchemy import Index, select
 from sqlalchemy.orm import Mapped, mapped_column
 
-from headrace.ledger.columns import Row
+from headrace.ledger.columns import LedgerRow
 from headrace.ledger.database import LedgerPart
 
 
-class ActRecord(Row, kw_only=True):
+class ActRecord(LedgerRow, kw_only=True):
     """Somebody asked for something; `created_at` says when."""
 
     __tablename__ = "headrace_acts"

@@ -81,7 +81,7 @@ class Json(TypeDecorator[Any]):
         return self._adapter.validate_python(json.loads(value or "null"))
 
 
-class Row(MappedAsDataclass, DeclarativeBase, kw_only=True):
+class LedgerRow(MappedAsDataclass, DeclarativeBase, kw_only=True):
     """A row of the ledger."""
 
     type_annotation_map = {

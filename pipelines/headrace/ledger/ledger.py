@@ -15,7 +15,7 @@ from typing_extensions import Unpack
 
 from headrace.errors import LedgerError, UnknownNameError, nearest
 from headrace.ledger.audit_rows import ActRows
-from headrace.ledger.columns import Row
+from headrace.ledger.columns import LedgerRow
 from headrace.ledger.database import Database, default_url
 from headrace.ledger.lease_slots import ACTIVE, Places
 from headrace.ledger.machine_rows import MachineRows
@@ -35,7 +35,7 @@ from headrace.states import LeaseState, StepState
 
 _OPEN = tuple(state for state in StepState if not state.is_final)
 
-AnyRow = TypeVar("AnyRow", bound=Row)
+AnyRow = TypeVar("AnyRow", bound=LedgerRow)
 
 
 class Ledger(ActRows, MachineRows, ManyRuns, Places, TrialRows, UsageRows):
@@ -241,7 +241,7 @@ def _opened(url: str, _pid: int) -> Ledger:
     return Ledger.open(url)
 
 
-def _count(session: Session, kind: type[Row], *where: Any) -> int:
+def _count(session: Session, kind: type[LedgerRow], *where: Any) -> int:
     return session.scalar(select(func.count()).select_from(kind).where(*where)) or 0
 
 

@@ -13,7 +13,7 @@ from sqlalchemy import ForeignKey, Index
 from sqlalchemy.orm import Mapped, mapped_column
 from typing_extensions import TypedDict
 
-from headrace.ledger.columns import Json, Row
+from headrace.ledger.columns import Json, LedgerRow
 from headrace.states import EndedJob, FailureClass, LeaseState, StepState
 
 REVISION = "0008"
@@ -23,7 +23,7 @@ REVISION_TABLE = "headrace_schema"
 """Table in which the migrations keep the revision."""
 
 
-class RunRecord(Row, kw_only=True):
+class RunRecord(LedgerRow, kw_only=True):
     """One execution of a recipe on a site."""
 
     __tablename__ = "headrace_runs"
@@ -47,7 +47,7 @@ class RunRecord(Row, kw_only=True):
     """What it gave, JSON values."""
 
 
-class LeaseRecord(Row, kw_only=True):
+class LeaseRecord(LedgerRow, kw_only=True):
     """One lease of machines, taken for a run."""
 
     __tablename__ = "headrace_leases"
@@ -85,7 +85,7 @@ class LeaseRecord(Row, kw_only=True):
     written when the lease has ended."""
 
 
-class WaitRecord(Row, kw_only=True):
+class WaitRecord(LedgerRow, kw_only=True):
     """A lease that waits for a place on its site, since `created_at`."""
 
     __tablename__ = "headrace_waits"
@@ -100,7 +100,7 @@ class WaitRecord(Row, kw_only=True):
     """When another one was kept back in its favour, after it had last asked itself."""
 
 
-class MachineRecord(Row, kw_only=True):
+class MachineRecord(LedgerRow, kw_only=True):
     """One machine of a lease, and what it costs; `created_at` is when it was asked for.
 
     Queue wait is `started_at - created_at`; boot, software and join are the spans between
@@ -145,7 +145,7 @@ class MachineRecord(Row, kw_only=True):
     """Date of the price; empty when it is not known."""
 
 
-class AttemptRecord(Row, kw_only=True):
+class AttemptRecord(LedgerRow, kw_only=True):
     """One attempt at a step of a run."""
 
     __tablename__ = "headrace_attempts"

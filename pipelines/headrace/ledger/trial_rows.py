@@ -10,7 +10,7 @@ from sqlalchemy import BigInteger, Column, ForeignKey, Index, Table, Text, delet
 from sqlalchemy.orm import Mapped, mapped_column
 
 from headrace.errors import LedgerError, UnknownNameError, nearest
-from headrace.ledger.columns import Json, Row
+from headrace.ledger.columns import Json, LedgerRow
 from headrace.ledger.database import LedgerPart
 from headrace.ledger.rows import RunRecord
 from headrace.ledger.usage_records import UsageRecord
@@ -18,7 +18,7 @@ from headrace.ledger.usage_rows import at_most, enter_usage
 from headrace.states import FailureClass, StepState
 
 
-class TrialRecord(Row, kw_only=True):
+class TrialRecord(LedgerRow, kw_only=True):
     """One trial of a suite; `created_at` is when the suite took it in."""
 
     __tablename__ = "headrace_trials"
@@ -64,7 +64,7 @@ class TrialRecord(Row, kw_only=True):
 
 JOURNALS = Table(
     "headrace_journals",
-    Row.metadata,
+    LedgerRow.metadata,
     Column("run_id", Text, ForeignKey(RunRecord.run_id), primary_key=True),
     Column("read_bytes", BigInteger, nullable=False),
 )

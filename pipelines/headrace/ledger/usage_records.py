@@ -7,7 +7,7 @@ from typing import NamedTuple
 from sqlalchemy import BigInteger, Column, ForeignKey, Index, Table, Text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from headrace.ledger.columns import Number, Row
+from headrace.ledger.columns import LedgerRow, Number
 from headrace.ledger.rows import LeaseRecord, RunRecord
 from headrace.states import StepState
 
@@ -15,7 +15,7 @@ IDLE = "idle"
 """Kind and cause of a row that tells of the time of a lease's machines which no attempt took."""
 
 
-class UsageRecord(Row, kw_only=True):
+class UsageRecord(LedgerRow, kw_only=True):
     """What one attempt at a step or a trial took; or a lease's machines, while they were idle.
 
     `created_at` is when it was asked for. Null is what nobody told, which is not 0.
@@ -125,7 +125,7 @@ FIGURES = (
 
 SUMS = Table(
     "headrace_usage_sums",
-    Row.metadata,
+    LedgerRow.metadata,
     *(Column(name, Text, primary_key=True) for name in KEYS),
     *(Column(name, BigInteger, nullable=False) for name in COUNTS),
     *(Column(name, Number, nullable=False) for name in FIGURES),

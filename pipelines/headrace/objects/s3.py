@@ -20,7 +20,7 @@ from s3fs import S3FileSystem
 from headrace.errors import StoreAccessError, without_secrets
 from headrace.objects.fsspec_store import PIECE_BYTES, FsspecStore, Piece, Sent
 from headrace.objects.protocol import StoredFile, Tick, checked_path
-from headrace.objects.s3_errors import Request, explained, retried
+from headrace.objects.s3_errors import S3Request, explained, retried
 from headrace.objects.s3_quick import PARTS_AHEAD, Quick
 from headrace.recipe.site import StoreOptions
 
@@ -152,12 +152,12 @@ def _connect(options: StoreOptions) -> S3Files:
     return files
 
 
-def _place(url: str, options: StoreOptions) -> Request:
+def _place(url: str, options: StoreOptions) -> S3Request:
     """What the errors of requests about a URL name; never a secret."""
     profile = options.profile or os.environ.get("AWS_PROFILE")
     identity = f"profile '{profile}'" if profile else "the environment's credentials"
     endpoint = options.endpoint_url or os.environ.get("AWS_ENDPOINT_URL_S3")
-    return Request(
+    return S3Request(
         url=url,
         endpoint=without_secrets(endpoint or os.environ.get("AWS_ENDPOINT_URL") or "AWS"),
         identity="no credentials" if options.anonymous else identity,

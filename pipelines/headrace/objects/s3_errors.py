@@ -66,7 +66,7 @@ _WRONG_REGION = frozenset(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request:
+class S3Request:
     """What a request is about, for its error message."""
 
     url: str
@@ -77,7 +77,7 @@ class Request:
 
 
 async def retried(
-    call: Callable[[], Awaitable[Result]], place: Request, max_attempts: int
+    call: Callable[[], Awaitable[Result]], place: S3Request, max_attempts: int
 ) -> Result:
     """Result of a request; one that may succeed later is sent again after a random pause.
 
@@ -115,7 +115,7 @@ def _is_transient(error: Exception) -> bool:
     return isinstance(error, _TRANSIENT_ERRORS)
 
 
-def explained(error: Exception, place: Request) -> Exception:
+def explained(error: Exception, place: S3Request) -> Exception:
     """The error to raise instead of one of botocore that no further attempt can mend."""
     reason = _reason(error)
     if isinstance(error, ClientError):
@@ -166,7 +166,7 @@ def _source(error: Exception) -> Exception:
     return error.__cause__ if isinstance(error.__cause__, ClientError) else error
 
 
-def _kept_failing(error: Exception, place: Request, num_attempts: int) -> StoreError:
+def _kept_failing(error: Exception, place: S3Request, num_attempts: int) -> StoreError:
     return StoreError(
         f"{place.url} at {place.endpoint} failed {num_attempts} times, last with: {_reason(error)}",
         "Look at the server and the network between, then run again: finished work is kept. "

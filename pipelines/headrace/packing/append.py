@@ -11,10 +11,11 @@ from headrace.errors import DataError, ManifestError, NoDatasetError, RecipeErro
 from headrace.files.atomic import read_record
 from headrace.files.manifest import Manifest
 from headrace.objects.store import read_manifest_at
-from headrace.packing.division import Labels, Listing, labels_of
+from headrace.packing.division import Labels, SourceListing, labels_of
+from headrace.packing.listed import shown, taken
 from headrace.packing.pack_shard import PackedShard
-from headrace.packing.plan import FirstNumbers, PackPlan, PlannedShard
-from headrace.packing.samples import shown, taken
+from headrace.packing.packing_plan import FirstNumbers, PackPlan
+from headrace.packing.planned_shard import PlannedShard
 from headrace.packing.target import PackTarget, packed_dataset
 from headrace.recipe.dataset import DatasetSpec
 
@@ -71,7 +72,7 @@ def find_base(
 def read_base(target: PackTarget) -> Base:
     """What is known of a dataset that is whole."""
     folder = target.folder
-    plans = [read_record(path, PlannedShard) for path in folder.parts.glob("*.plan.json")]
+    plans = [PlannedShard.read(path) for path in folder.plan_files()]
     manifest = packed_dataset(target.location, target.s3)
     order = {split: number for number, split in enumerate(manifest.splits)}
     planned = [plan for plan in plans if plan is not None and plan.split in order]
@@ -99,7 +100,7 @@ def read_base(target: PackTarget) -> Base:
     )
 
 
-def check_can_grow(dataset: DatasetSpec, listing: Listing) -> None:
+def check_can_grow(dataset: DatasetSpec, listing: SourceListing) -> None:
     """Refuse what would break splits that are there."""
     grouped = bool(listing.samples.groups)
     if dataset.folds is not None or grouped:
@@ -109,10 +110,10 @@ def check_can_grow(dataset: DatasetSpec, listing: Listing) -> None:
         )
 
 
-def new_samples(base: Base, listing: Listing) -> Listing:
+def new_samples(base: Base, listing: SourceListing) -> SourceListing:
     """The samples of a listing that the dataset does not have."""
     known = {
-        path: (size, version) for plan in base.planned for path, size, version, *_ in plan.samples()
+        path: (size, version) for plan in base.planned for path, size, version, *_ in plan.samples
     }
     files = listing.samples.files()
     changed = [path for path, *file in files if known.get(path, tuple(file)) != tuple(file)]
@@ -150,7 +151,7 @@ def together(
     return whole, [record for _, record in pairs]
 
 
-def _labels(classes: Sequence[str], listing: Listing, fresh: Sequence[int]) -> Labels:
+def _labels(classes: Sequence[str], listing: SourceListing, fresh: Sequence[int]) -> Labels:
     """Labels of the new samples; classes that are new come last, so that the old keep theirs."""
     if not listing.labels.classes:
         return listing.labels

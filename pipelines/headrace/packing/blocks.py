@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 
 import numpy as np
@@ -18,21 +18,16 @@ from headrace.errors import UnreadableError
 from headrace.fields.array import plain_header
 from headrace.files.manifest import LengthStatistics, Quarantined
 from headrace.packing import statistics
-from headrace.packing.convert import Converter, FieldColumn
+from headrace.packing.convert import Converter, FieldColumn, as_bytes
 from headrace.packing.fields import FieldRule
-from headrace.packing.plan import PlannedShard
-from headrace.packing.samples import (
-    Listed,
-    Source,
-    Times,
-    Unreadable,
-    Values,
-    numbers,
-    taken,
-)
+from headrace.packing.listed import Listed, Times, encoded, numbers, taken
+from headrace.packing.planned_shard import PlannedShard
+from headrace.packing.samples import Source, Unreadable, Values
 from headrace.packing.sources.folder import FolderSource
+from headrace.packing.sources.rows import ColumnOfRows, RowSource
 from headrace.packing.statistics import Moments, SampledMoments
 from headrace.shards.columns import Block
+from headrace.shards.placing import Buffer
 
 _BLOCK_BYTES = 2**20  # what was read is in the processor's cache when it is written
 _BLOCK_SAMPLES = 512
@@ -52,18 +47,23 @@ class BlockCollector:
         self.quarantined: list[Quarantined] = []
         self._plan = plan
         self._converters = [(rule.info.name, Converter(rule)) for rule in rules]
+        self._names = [name for name, _ in self._converters]
         self._moments = {
             rule.info.name: SampledMoments(rule.info, plan.every[rule.info.name])
             for rule in rules
             if rule.info.name in plan.every
         }
+        fixed = all(converter.is_fixed for _, converter in self._converters)
+        self._row_bytes = sum(rule.fixed_bytes for rule in rules) if fixed else 0
         self._start_block()
 
     def blocks(self, source: Source) -> Iterator[Block]:
         """Blocks of the samples that can be read; each must be written before the next."""
-        refs = self._plan.samples()
+        refs = self._plan.samples
         if isinstance(source, FolderSource) and source.is_of_arrays(refs):
             yield from self._of_files(source, refs)
+        elif isinstance(source, RowSource) and self._row_bytes:
+            yield from self._of_rows(source, refs)
         else:
             yield from self._of_samples(0, source.read(refs))
 
@@ -87,18 +87,69 @@ class BlockCollector:
                 self._columns = [column]
                 yield self._block()
 
+    def _of_rows(self, source: RowSource, refs: Listed) -> Iterator[Block]:
+        """Blocks of rows by column, where a column can be taken at once; else of their samples."""
+        order = [self._names.index(field.name) for field in source.fields]
+        for start, stop, columns in source.read_columns(refs):
+            if columns is None or not all(
+                converter.takes(columns[name].values) for name, converter in self._converters
+            ):
+                yield from self._full(start, source.read(refs[start:stop]))
+            else:
+                found = [columns[name] for name in self._names]
+                yield from self._of_columns(start, stop, found, order)
+        if self._positions:
+            yield self._block()
+
+    def _of_columns(
+        self, start: int, stop: int, columns: Sequence[ColumnOfRows], order: Sequence[int]
+    ) -> Iterator[Block]:
+        """Blocks of whole columns, cut as those of samples are."""
+        there = np.ones(stop - start, dtype=bool)
+        why: dict[int, str] = {}
+        for number in order:
+            missing = columns[number].missing
+            if missing is not None:
+                reason = f"{self._names[number]}: {columns[number].reason}"
+                why |= dict.fromkeys(np.flatnonzero(missing & there).tolist(), reason)
+                there &= ~missing
+        for position, reason in sorted(why.items()):
+            self._leave_out(start + position, reason)
+        kept = np.flatnonzero(there)
+        rows = [column.values for column in columns]
+        if len(kept) < len(there):
+            rows = [each[kept] for each in rows]
+        full = min(_BLOCK_SAMPLES, -(-_BLOCK_BYTES // self._row_bytes))
+        at = 0
+        while at < len(kept):
+            end = min(at + full - len(self._positions), len(kept))
+            if end - at == full:
+                self._columns = [FieldColumn(joined=as_bytes(each[at:end])) for each in rows]
+            else:  # the beginning or the rest of a block
+                for column, each in zip(self._columns, rows, strict=True):
+                    column.items += [as_bytes(row) for row in each[at:end]]
+            self._positions += (kept[at:end] + start).tolist()
+            if len(self._positions) == full:
+                yield self._block()
+            else:
+                self._num_bytes = len(self._positions) * self._row_bytes
+            at = end
+
     def _of_samples(self, first: int, samples: Iterable[Values | Unreadable]) -> Iterator[Block]:
+        yield from self._full(first, samples)
+        if self._positions:
+            yield self._block()
+
+    def _full(self, first: int, samples: Iterable[Values | Unreadable]) -> Iterator[Block]:
         for position, values in enumerate(samples, first):
             if isinstance(values, Unreadable):
                 self._leave_out(position, values.reason)
             elif self._add(position, values):
                 yield self._block()
-        if self._positions:
-            yield self._block()
 
     def _add(self, position: int, values: Values) -> bool:
         """Convert a sample, or leave it out; whether the block is full."""
-        path = self._plan.paths[position]
+        path = self._plan.samples.paths[position]
         for number, (name, converter) in enumerate(self._converters):
             try:
                 converter.add(path, values[name], self._columns[number])
@@ -118,7 +169,7 @@ class BlockCollector:
                 column.shapes.pop()
 
     def _leave_out(self, position: int, reason: str) -> None:
-        self.quarantined.append(Quarantined(path=self._plan.paths[position], reason=reason))
+        self.quarantined.append(Quarantined(path=self._plan.samples.paths[position], reason=reason))
 
     def _start_block(self) -> None:
         self._positions: list[int] = []
@@ -127,7 +178,8 @@ class BlockCollector:
 
     def _block(self) -> Block:
         positions, plan = self._positions, self._plan
-        columns = [column.items for column in self._columns]
+        columns: list[Sequence[Buffer]] = [column.items for column in self._columns]
+        joined: list[Buffer | None] = [column.joined for column in self._columns]
         shapes = {
             name: column.shapes
             for (name, converter), column in zip(self._converters, self._columns, strict=True)
@@ -138,13 +190,14 @@ class BlockCollector:
             labels = taken(plan.labels, positions)
             self.class_counts.update(labels)
             content = np.array(labels, dtype="<i8").tobytes()
+            joined.append(content)
             columns.append([content[start : start + 8] for start in range(0, len(content), 8)])
         block = Block(
             ids=np.array(positions, dtype=np.int64) + plan.first_sample_id,
-            sources=list(map(str.encode, taken(plan.paths, positions))),
+            sources=list(chain.from_iterable(encoded(taken(plan.samples.paths, positions)))),
             columns=columns,
             shapes=shapes,
-            joined=self._columns[0].joined,
+            joined=joined,
         )
         self._start_block()
         return block

@@ -13,7 +13,8 @@ from headrace.errors import DataError, UnreadableError
 from headrace.fields.field_kind import Value
 from headrace.files.manifest import Quarantined
 from headrace.packing.fields import FieldRule, first_rules, settled
-from headrace.packing.samples import SampleRef, Source, Unreadable, Values
+from headrace.packing.listed import SampleRef
+from headrace.packing.samples import Source, Unreadable, Values
 from headrace.recipe.dataset import PackSpec
 from headrace.shards.placing import Buffer
 
@@ -33,7 +34,7 @@ class FieldColumn:
     """Its shape, in a ragged field of arrays."""
     encodings: set[str] = field(default_factory=set)
     """Encodings met, of values that stay encoded."""
-    joined: memoryview | None = None
+    joined: Buffer | None = None
     """The bytes of all samples, where these lie one after the other in memory that is used again
     for the next block."""
 
@@ -67,9 +68,23 @@ class Converter:
             )
         if rule.example and not self.fits(array):
             raise self._misfit(path, array)
-        column.items.append(_as_buffer(array))
+        column.items.append(as_bytes(array))
         if rule.info.ndim is not None:
             column.shapes.append(array.shape)
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether values are numbers of one shape, kept as they are."""
+        rule = self.rule
+        return (
+            rule.info.layout == "fixed"
+            and rule.kind.is_plain
+            and rule.options.dtype in (None, rule.info.dtype)
+        )
+
+    def takes(self, rows: NDArray[Any]) -> bool:
+        """Whether the bytes of all rows of a column, `(num_rows, *shape)`, can be kept as one."""
+        return rows.dtype == self._dtype and rows.shape[1:] == self.rule.info.shape
 
     def decoded(self, value: Value) -> tuple[NDArray[Any], int | None]:
         """The array that a value is kept as, and its samples a second where it has such."""
@@ -148,7 +163,7 @@ def _settled(rule: FieldRule, ref: SampleRef, values: Values) -> FieldRule:
     return settled(rule, array, ref.path, num_bytes, rate)
 
 
-def _as_buffer(array: NDArray[Any]) -> Buffer:
+def as_bytes(array: NDArray[Any]) -> Buffer:
     """Bytes of an array in C order and little-endian; shared with it, where that is so."""
     if not array.size:
         return b""

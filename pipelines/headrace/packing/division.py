@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -11,8 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import DataError, RecipeError
-from headrace.packing.samples import READ_BYTES, Listed, numbers, taken
-from headrace.packing.splits import Indices, assign_groups, assign_splits, in_order, ranks
+from headrace.packing.listed import Coded, Listed, numbers, taken
+from headrace.packing.samples import READ_BYTES
+from headrace.packing.splits import Indices, assign_groups, assign_splits, in_order
 from headrace.recipe.dataset import TRAIN, DatasetSpec, PackSpec, in_split_order
 
 
@@ -27,7 +29,7 @@ class Labels:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Listing:
+class SourceListing:
     """What lies in the source."""
 
     source: str
@@ -42,22 +44,32 @@ class Listing:
 
 def labels_of(names: Sequence[str], classes: Sequence[str] = ()) -> Labels:
     """Labels out of the class name of every sample; `classes` gives the source's own order."""
-    distinct = set(names)
+    distinct = set(names.values if isinstance(names, Coded) else names)
     as_numbers = all(name.isdecimal() and name.isascii() for name in distinct)
     key = (lambda name: (int(name), name)) if as_numbers else None
     ordered = tuple(classes) or tuple(sorted(distinct, key=key))
     index_of = {name: index for index, name in enumerate(ordered)}
+    if isinstance(names, Coded):
+        found = np.array([index_of[name] for name in names.values], dtype=np.int64)[names.codes]
+        return Labels(classes=ordered, indices=array("q", found.tobytes()))
     return Labels(classes=ordered, indices=numbers(map(index_of.__getitem__, names)))
 
 
 def split_samples(
-    dataset: DatasetSpec, listing: Listing, *, may_be_empty: bool = False
+    dataset: DatasetSpec,
+    listing: SourceListing,
+    order: NDArray[np.uint64],
+    *,
+    may_be_empty: bool = False,
 ) -> dict[str, Indices]:
-    """Indices of the samples of each split, in the order of the shards."""
+    """Indices of the samples of each split, in the order of the shards.
+
+    `order` has the `ranks` of all samples.
+    """
     samples = listing.samples
     if samples.splits:
-        return _given_splits(dataset, samples)
-    splits = _assign(dataset, samples, listing.labels.indices, dataset.splits)
+        return _given_splits(samples, order)
+    splits = _assign(dataset, samples, listing.labels.indices, dataset.splits, order)
     for name, share in dataset.splits.items():
         if share > 0 and not len(splits[name]) and not may_be_empty:
             raise RecipeError(
@@ -68,20 +80,25 @@ def split_samples(
 
 
 def _assign(
-    dataset: DatasetSpec, samples: Listed, labels: Sequence[int], shares: dict[str, float]
+    dataset: DatasetSpec,
+    samples: Listed,
+    labels: Sequence[int],
+    shares: dict[str, float],
+    order: NDArray[np.uint64],
 ) -> dict[str, Indices]:
     paths, seed = samples.paths, dataset.split_seed
     classes = np.array(labels if dataset.stratify else (), dtype=np.int64)
     if not samples.groups:
-        return assign_splits(paths, classes, shares, seed)
+        return assign_splits(paths, classes, shares, seed, order)
     pairs = zip(paths, samples.groups, strict=True)
     # a sample without a group is one of its own
     groups = [f"\0{path}" if group is None else group for path, group in pairs]
-    return assign_groups(paths, groups, classes, shares, seed)
+    return assign_groups(groups, classes, shares, seed, order)
 
 
-def _given_splits(dataset: DatasetSpec, samples: Listed) -> dict[str, Indices]:
-    num_without = sum(split is None for split in samples.splits)
+def _given_splits(samples: Listed, order: NDArray[np.uint64]) -> dict[str, Indices]:
+    splits = samples.splits if isinstance(samples.splits, Coded) else Coded.of(samples.splits)
+    num_without = sum(split is None for split in splits)
     if num_without:
         without = samples.paths[list(samples.splits).index(None)]
         raise DataError(
@@ -89,25 +106,29 @@ def _given_splits(dataset: DatasetSpec, samples: Listed) -> dict[str, Indices]:
             f"'{without}'",
             "Give each sample a split, or none.",
         )
-    names = np.array(samples.splits, dtype=object)
-    order = ranks(samples.paths, dataset.split_seed)
+    code_of = {name: code for code, name in enumerate(splits.values) if name is not None}
     return {
-        name: in_order(np.flatnonzero(names == name), order) for name in in_split_order(set(names))
+        name: in_order(np.flatnonzero(splits.codes == code_of[name]), order)
+        for name in in_split_order(set(code_of))
     }
 
 
 def folds_of(
-    dataset: DatasetSpec, listing: Listing, split: str, indices: Indices
+    dataset: DatasetSpec,
+    listing: SourceListing,
+    split: str,
+    indices: Indices,
+    order: NDArray[np.uint64],
 ) -> Iterator[tuple[int | None, Indices]]:
     """The folds of a split with their numbers; the whole split, when it has none."""
     if dataset.folds is None or split != TRAIN:
         yield None, indices
         return
     shares = {str(fold): 1 / dataset.folds for fold in range(dataset.folds)}
-    places, labels = indices.tolist(), listing.labels.indices
-    samples = listing.samples.at(places)
-    labels = taken(labels, places) if labels else ()
-    for name, part in _assign(dataset, samples, labels, shares).items():
+    labels = listing.labels.indices
+    samples = listing.samples.at(indices)
+    labels = taken(labels, indices) if labels else ()
+    for name, part in _assign(dataset, samples, labels, shares, order[indices]).items():
         if not len(part):
             raise RecipeError(
                 f"Fold {name} of {dataset.folds} would be empty: split '{split}' has "

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 from pydantic import JsonValue
 
 from headrace.errors import DataError, StepError
@@ -29,14 +30,16 @@ from headrace.packing import statistics
 from headrace.packing.blocks import BlockCollector
 from headrace.packing.convert import describe
 from headrace.packing.fields import FieldRule
-from headrace.packing.plan import PackPlan, PlannedShard
+from headrace.packing.listed import num_bytes
+from headrace.packing.packing_plan import PackPlan
+from headrace.packing.planned_shard import PlannedShard
 from headrace.packing.samples import Access, Fields
 from headrace.packing.sources.open import open_source
 from headrace.packing.statistics import Moments
 from headrace.packing.target import DatasetFolder, PackTarget
 from headrace.recipe.dataset import TRAIN, DatasetSpec
 from headrace.record import Record
-from headrace.shards.columns import Expected
+from headrace.shards.columns import ExpectedSizes
 from headrace.shards.writer import ShardBuilder
 
 logger = logging.getLogger(__name__)
@@ -70,9 +73,7 @@ class PackTasks(Sequence[PackTask]):
     def __getitem__(self, index: Any) -> Any:
         """A task, by its number, once the plan of its shard is on the disk."""
         shard, folder = self._shards[index], self._pattern.target.folder
-        text = shard.model_dump_json()
-        with told_when_full(folder.parts, len(text)):
-            write_text(folder.plan_file(shard.file), text)
+        shard.write(folder.plan_file(shard.file))
         return replace(self._pattern, file=shard.file)
 
 
@@ -106,7 +107,7 @@ def pack_shard(task: PackTask) -> PackedShard:
     done = recorded(folder, task.file, task.pack_key)
     if done is not None and (done.shard is None or target.has(done.shard)):
         return done
-    plan = read_record(folder.plan_file(task.file), PlannedShard)
+    plan = PlannedShard.read(folder.plan_file(task.file))
     if plan is None:
         raise StepError(f"The plan {folder.plan_file(task.file)} is missing", "Pack again.")
     packed = _pack(task, plan)
@@ -121,10 +122,10 @@ def pack_shard(task: PackTask) -> PackedShard:
 def _pack(task: PackTask, plan: PlannedShard) -> PackedShard:
     source = open_source(task.dataset, task.access, task.source_fields)
     collector = BlockCollector(task.rules, plan)
-    expected = Expected(
+    expected = ExpectedSizes(
         num_samples=plan.num_samples,
-        source_bytes=len("".join(plan.paths).encode()),
-        first_bytes=sum(plan.sizes),
+        source_bytes=num_bytes(plan.samples.paths),
+        first_bytes=int(np.asarray(plan.samples.sizes, dtype=np.int64).sum()),
     )
     path = task.target.folder.path / plan.file
     with ShardBuilder(path, plan.split, task.fields, expected) as builder:

@@ -14,6 +14,8 @@ import numpy as np
 import xxhash
 from numpy.typing import ArrayLike, NDArray
 
+from headrace.packing.listed import encoded
+
 Indices = NDArray[np.int64]
 
 
@@ -111,7 +113,11 @@ def _give(
 
 
 def assign_splits(
-    paths: Sequence[str], labels: ArrayLike, shares: Mapping[str, float], seed: int
+    paths: Sequence[str],
+    labels: ArrayLike,
+    shares: Mapping[str, float],
+    seed: int,
+    order: NDArray[np.uint64],
 ) -> dict[str, Indices]:
     """Indices of the samples of each split, in a seeded random order.
 
@@ -121,7 +127,8 @@ def assign_splits(
         paths: Distinct path of every sample.
         labels: Class index of every sample to keep class shares in every split; empty not to.
         shares: Share of each split.
-        seed: Another seed gives other splits and another order.
+        seed: Another seed gives other splits.
+        order: `ranks` of the paths.
 
     Returns:
         Every index of `paths` exactly once, by split in the order of `shares`.
@@ -140,16 +147,15 @@ def assign_splits(
         for name, count in row.items():
             parts[name].append(part[start : start + count])
             start += count
-    order = ranks(paths, seed)
     return {name: in_order(np.concatenate(found), order) for name, found in parts.items()}
 
 
 def assign_groups(
-    paths: Sequence[str],
     groups: Sequence[str],
     labels: ArrayLike,
     shares: Mapping[str, float],
     seed: int,
+    order: NDArray[np.uint64],
 ) -> dict[str, Indices]:
     """As `assign_splits`, but all samples of a group are in one split.
 
@@ -170,7 +176,6 @@ def assign_groups(
         split_of[group] = np.argmax(gain)
         wanted[split_of[group]] -= row
     of_sample = split_of[group_of]
-    order = ranks(paths, seed)
     none = np.empty(0, dtype=np.int64)
     found = {name: np.flatnonzero(of_sample == number) for number, name in enumerate(used)}
     return {name: in_order(found.get(name, none), order) for name in shares}
@@ -190,8 +195,12 @@ def in_order(indices: Indices, order: NDArray[np.uint64]) -> Indices:
 def _keys(texts: Sequence[str], seed: int, purpose: str) -> NDArray[np.uint64]:
     """Hash of every text: its order is a random order of the texts, another for each purpose."""
     digest, prefix = xxhash.xxh3_128_digest, f"{purpose}\0{seed}\0".encode()
-    joined = b"".join([digest(prefix + text.encode()) for text in texts])
-    return np.frombuffer(joined, dtype=">u8")[::2].astype(np.uint64)
+    found, start = np.empty(len(texts), dtype=np.uint64), 0
+    for part in encoded(texts):
+        joined = b"".join([digest(prefix + text) for text in part])
+        found[start : start + len(part)] = np.frombuffer(joined, dtype=">u8")[::2]
+        start += len(part)
+    return found
 
 
 def _by_class(by_hash: Indices, classes: NDArray[np.int64], seed: int) -> list[Indices]:

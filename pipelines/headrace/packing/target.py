@@ -6,13 +6,14 @@ import logging
 import shutil
 import subprocess
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import xxhash
 
 from headrace.errors import DataError, ManifestError
-from headrace.files.atomic import write_text
+from headrace.files.atomic import read_bytes, write_text
 from headrace.files.checksums import file_xxh3_128
 from headrace.files.layout import SiteFolder
 from headrace.files.machine import file_system_of, told_when_full
@@ -48,7 +49,17 @@ class DatasetFolder:
 
     def plan_file(self, shard_file: str) -> Path:
         """Plan of a shard, by its path relative to the dataset."""
-        return self.parts / f"{Path(shard_file).stem}.plan.json"
+        return self.parts / f"{Path(shard_file).stem}.plan.arrow"
+
+    def plan_files(self) -> Iterator[Path]:
+        """Plans of all shards; those of earlier releases are JSON."""
+        for suffix in ("arrow", "json"):
+            yield from self.parts.glob(f"*.plan.{suffix}")
+
+    @property
+    def sources_file(self) -> Path:
+        """Keys by which the dataset is known without listing what its containers hold."""
+        return self.parts / "sources"
 
     def record_file(self, shard_file: str) -> Path:
         """Record of a packed shard, by its path relative to the dataset."""
@@ -103,6 +114,24 @@ class PackTarget:
             url = file.read_text().strip()
             if url.rpartition("/")[0] == place:
                 yield replace(self, folder=DatasetFolder(file.parent), url=url)
+
+    def remember(self, sources_key: str, pack_key: str) -> None:
+        """Note that containers of these sizes, times and settings were packed into the dataset."""
+        text = f"{sources_key} {pack_key}\n"
+        with suppress(PermissionError):  # of another user's dataset: it is listed again next time
+            if read_bytes(self.folder.sources_file) != text.encode():
+                write_text(self.folder.sources_file, text)
+
+    def packed_from(self, sources_key: str, name: str) -> tuple[PackTarget, Manifest] | None:
+        """The whole dataset of a name, at the same place, that `remember` knows by that key."""
+        for each in self.siblings(name):
+            known, _, pack_key = (
+                (read_bytes(each.folder.sources_file) or b"").decode().partition(" ")
+            )
+            manifest = each.reusable(pack_key.strip()) if known == sources_key else None
+            if manifest is not None:
+                return each, manifest
+        return None
 
     def reusable(self, pack_key: str) -> Manifest | None:
         """The manifest when a dataset of that key is there and whole; None to pack it."""

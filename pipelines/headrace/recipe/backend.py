@@ -25,7 +25,7 @@ GROUP = "headrace.backends"
 _BUILT_IN = {
     "local": "headrace.recipe.backend:Local",
     "slurm": "headrace.batch.slurm:Slurm",
-    "ssh": "headrace.batch.hosts:SshHosts",
+    "ssh": "headrace.batch.ssh_hosts:SshHosts",
 }
 
 

@@ -27,7 +27,16 @@ VALIDATION = "val"
 """Split that is validated on while training, if there is one; with `data.fold`, that fold."""
 
 SourceFormat = Literal[
-    "auto", "files", "tar", "webdataset", "hdf5", "parquet", "huggingface", "function"
+    "auto",
+    "files",
+    "tar",
+    "webdataset",
+    "hdf5",
+    "parquet",
+    "huggingface",
+    "csv",
+    "jsonl",
+    "function",
 ]
 """Forms of raw samples; `auto` finds out."""
 

@@ -18,7 +18,7 @@ from yaml import YAMLError
 from headrace.errors import RecipeError, SiteError, UserError, nearest, shortened
 from headrace.recipe.difference import differences
 from headrace.recipe.interpolation import resolved, with_environment
-from headrace.recipe.overrides import Change, apply, read_override
+from headrace.recipe.overrides import Override, apply, read_override
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.schema import explain
 from headrace.recipe.site import Site
@@ -86,7 +86,7 @@ def settled(source: Mapping[str, Any], loaded: Recipe, kept: Recipe) -> dict[str
     config = OmegaConf.create(dict(source))
     for change in differences(loaded, kept):
         if change.after and not change.key.startswith("suite"):
-            apply(config, Change("", change.key, json.loads(change.after)))
+            apply(config, Override("", change.key, json.loads(change.after)))
     content = OmegaConf.to_container(config, resolve=False)
     return cast("dict[str, Any]", content)
 
@@ -99,7 +99,7 @@ def recipe_from(source: Mapping[str, Any], values: Mapping[str, Any], origin: st
     """
     config = OmegaConf.create(dict(source))
     for key, value in values.items():
-        apply(config, Change("", key, value))
+        apply(config, Override("", key, value))
     return parse(Recipe, _resolved(config, origin, RecipeError), origin)
 
 

@@ -35,7 +35,7 @@ _BEFORE_VALUES = re.compile(r"[,\n\[{]|\$\{")
 _SEVERAL = re.compile(r"(choice|range|interval|glob|tag|sort|shuffle)\(.*\)|.*,.*", re.DOTALL)
 
 
-class Change(NamedTuple):
+class Override(NamedTuple):
     """An override, read."""
 
     sign: str
@@ -44,7 +44,7 @@ class Change(NamedTuple):
     value: Any
 
 
-def apply(config: Any, change: Change) -> None:
+def apply(config: Any, change: Override) -> None:
     """Apply an override to an OmegaConf configuration, in place.
 
     Raises:
@@ -81,7 +81,7 @@ def _take_out(config: Any, key: str) -> None:
     del holder[name]
 
 
-def read_override(text: str) -> Change:
+def read_override(text: str) -> Override:
     """Read an override.
 
     Raises:
@@ -89,7 +89,7 @@ def read_override(text: str) -> Change:
     """
     sign, key, value = parts_of(text)
     if sign == "~":
-        return Change(sign, key, None)
+        return Override(sign, key, None)
     try:
         read = parsed(f"value: {value}", is_plain=True)["value"]
     except YAMLError as error:
@@ -102,7 +102,7 @@ def read_override(text: str) -> Change:
             f"For a trial of each: headrace sweep RECIPE '{shortened(text)}'. "
             f"A list has brackets, {key}=[1,2]; a text with commas has quotes, \"{key}='a,b'\".",
         )
-    return Change(sign, key, read)
+    return Override(sign, key, read)
 
 
 def parts_of(text: str) -> tuple[str, str, str]:

@@ -21,7 +21,7 @@ from headrace.recipe.site import Role
 from headrace.recipe.targets import (
     FRAMEWORKS,
     TargetKind,
-    Use,
+    TargetUse,
     is_under,
     made_at,
     no_attribute,
@@ -74,7 +74,9 @@ def check_arguments(recipe: Recipe, role: Role, listed: Sequence[str] = ()) -> N
             is_whole = key != "trainer" and not key.startswith(_COMPLETED)
             _check(uses(key, target.as_config(), is_whole=is_whole), recipe, role, listed)
     trainer = recipe.trainer
-    extra = Use(key="trainer.extra", name=trainer.target, config=trainer.extra, is_whole=False)
+    extra = TargetUse(
+        key="trainer.extra", name=trainer.target, config=trainer.extra, is_whole=False
+    )
     _check_given(extra, source_code(recipe, role))
 
 
@@ -133,7 +135,9 @@ def trainer_arguments() -> tuple[str, ...]:
     return () if takes is None else takes.names
 
 
-def _check(found: Iterator[Use], recipe: Recipe, role: Role, listed: Sequence[str] = ()) -> None:
+def _check(
+    found: Iterator[TargetUse], recipe: Recipe, role: Role, listed: Sequence[str] = ()
+) -> None:
     code = source_code(recipe, role)
     for use in found:
         try:
@@ -167,7 +171,7 @@ def is_as_here(role: Role) -> bool:
     return not (is_contained or is_changed)
 
 
-def _check_kind(use: Use, code: SourceCode, listed: Sequence[str]) -> None:
+def _check_kind(use: TargetUse, code: SourceCode, listed: Sequence[str]) -> None:
     found = code.definition(use.name)
     if found is None:
         if code.definition(use.name.rpartition(".")[0]) is not None:
@@ -188,7 +192,7 @@ def _may_be(found: Definition, kind: TargetKind, code: SourceCode) -> bool:
     return is_home and code.derives_from(found, kind.class_name) is not False
 
 
-def _check_given(use: Use, code: SourceCode) -> None:
+def _check_given(use: TargetUse, code: SourceCode) -> None:
     found = code.definition(use.name)
     takes = None if found is None else code.signature(found)
     if takes is None:
@@ -210,7 +214,7 @@ def _check_given(use: Use, code: SourceCode) -> None:
         _check_value(use, name, use.config[name], takes)
 
 
-def _check_value(use: Use, name: str, value: object, takes: Signature) -> None:
+def _check_value(use: TargetUse, name: str, value: object, takes: Signature) -> None:
     types, are_many = takes.types.get(name, frozenset()), _is_list_of_numbers(value)
     is_text_for_number = name in takes.numbers and isinstance(value, str) and are_many
     if _cannot_be(value, types) or is_text_for_number:

@@ -3,7 +3,7 @@
 Of PyTorch, TorchMetrics and Lightning a target is allowed by what it is: a class, defined where its
 kind lives, at a key where that kind belongs. Names alone are no fence: these packages hold
 functions that call whatever they are told to. What a name resolves to is judged again where it is
-imported, in `headrace.data.targets`.
+imported, in `headrace.data.instantiate`.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ SPECIAL_KEYS: dict[str, tuple[type | tuple[type, ...], str]] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Use:
+class TargetUse:
     """One `_target_` of a recipe."""
 
     key: str
@@ -174,7 +174,7 @@ def targets_of(recipe: Recipe) -> dict[str, Target]:
     return {**found, "trainer": Target.model_validate({"_target_": trainer.target})}
 
 
-def uses(key: str, config: object, *, is_whole: bool = True) -> Iterator[Use]:
+def uses(key: str, config: object, *, is_whole: bool = True) -> Iterator[TargetUse]:
     """Every `_target_` in the plain values of a key, the inner ones first."""
     if isinstance(config, Mapping):
         _check_words(key, config)
@@ -184,7 +184,7 @@ def uses(key: str, config: object, *, is_whole: bool = True) -> Iterator[Use]:
         if "_target_" in config:
             is_all = not {"_args_", "_partial_"} & config.keys()
             name = str(config["_target_"])
-            yield Use(key=key, name=name, config=config, is_whole=is_whole and is_all)
+            yield TargetUse(key=key, name=name, config=config, is_whole=is_whole and is_all)
     elif isinstance(config, list | tuple):
         for index, value in enumerate(config):
             yield from uses(f"{key}[{index}]", value, is_whole=is_whole)
@@ -222,7 +222,7 @@ def check_targets(recipe: Recipe, site: Site, *, only: str = "") -> None:
         )
 
 
-def check_package(use: Use, listed: Sequence[str], code: Sequence[Path] = ()) -> None:
+def check_package(use: TargetUse, listed: Sequence[str], code: Sequence[Path] = ()) -> None:
     """Refuse a name that lies in none of the packages that belong where it stands."""
     if not any(is_under(use.name, (kind.names,)) for kind in use.kinds if kind.names):
         raise not_allowed(use, use.name, listed, code)
@@ -247,7 +247,7 @@ def allowed_path(code: str, site: Site) -> Path:
 
 
 def not_allowed(
-    use: Use, name: str, listed: Sequence[str], code: Sequence[Path] = ()
+    use: TargetUse, name: str, listed: Sequence[str], code: Sequence[Path] = ()
 ) -> TargetError:
     """The error for a target that names, maybe by an alias, what the site does not allow."""
     kinds = [kind.name for kind in use.kinds]
@@ -260,7 +260,7 @@ def not_allowed(
     )
 
 
-def no_attribute(use: Use) -> TargetError:
+def no_attribute(use: TargetUse) -> TargetError:
     """The error for a method, or another attribute of a class or function."""
     return TargetError(
         f"'{use.name}' at {use.key} is an attribute, not a class or function of a module",

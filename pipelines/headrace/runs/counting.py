@@ -14,7 +14,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from headrace.batch.machines import Machine, Meter
+from headrace.batch.meter import Machine, Meter
 from headrace.clusters.lease_jobs import job_name
 from headrace.clusters.lease_records import LeaseSpec
 from headrace.clusters.node_marks import NodeMarks

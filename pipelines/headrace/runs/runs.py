@@ -29,7 +29,7 @@ from headrace.recipe.unix_accounts import other_account
 from headrace.record import Record
 from headrace.runs.audit import START, Actor, check_access, note, noting_refusals
 from headrace.runs.code_state import images_of
-from headrace.runs.flow import KINDS, check_evaluated, fitted, of_run
+from headrace.runs.planned_steps import KINDS, check_evaluated, fitted, of_run
 from headrace.runs.provenance import user_of, write_provenance
 from headrace.runs.results import write_report
 from headrace.runs.suites import is_suite

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from headrace.batch.machines import Machine, Meter, Price
+from headrace.batch.meter import Machine, Meter, Price
 from headrace.batch.registry import meter_of
 from headrace.clusters.lease_records import Ending, LeaseSpec
 from headrace.clusters.lease_state import last_heartbeat

@@ -10,8 +10,6 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from headrace.costs.shares import HOUR_S, Part, Span, parts, rest, split, whole
-from headrace.costs.terms import mean_price, terms, waits
 from headrace.errors import StepError
 from headrace.files.layout import LeaseFolder, RunFolder
 from headrace.ledger.ledger import open_ledger
@@ -20,7 +18,9 @@ from headrace.ledger.usage_records import IDLE, UsageRecord
 from headrace.ledger.usage_rows import at_most
 from headrace.runs.costs import billed_s
 from headrace.runs.counting import note_machines
+from headrace.runs.lease_terms import mean_price, terms, waits
 from headrace.runs.provenance import user_of
+from headrace.runs.usage_shares import HOUR_S, Share, Span, parts, rest, split, whole
 from headrace.states import StepState
 from headrace.steps import mailbox
 from headrace.steps.usage import AttemptUsage
@@ -111,7 +111,7 @@ class Held:
         spans = [self._span(each) for each in seen]
         taken = iter(parts(self._spans, [each for each in spans if each is not None]))
         rows = [
-            self._of_step(each, Part() if span is None else next(taken))
+            self._of_step(each, Share() if span is None else next(taken))
             for each, span in zip(seen, spans, strict=True)
         ]
         return [*rows, self._idle(rows)] if self._machines else rows
@@ -135,7 +135,7 @@ class Held:
             cause=ended.failure_class.value if ended.failure_class else state.value,
             started_at=began,
             finished_at=ended.finished_at,
-            **_figures(Part(node_s=node_s, usd=usd), seconds, usage, state),
+            **_figures(Share(node_s=node_s, usd=usd), seconds, usage, state),
             **waits(own, asked_at, began, began),
             **terms(own),
         )
@@ -147,7 +147,7 @@ class Held:
             for row in self._machines
         ]
         left = whole(self._spans, every)
-        for part in (*(Part(node_s=each.node_s, usd=each.usd) for each in steps), *self._trials()):
+        for part in (*(Share(node_s=each.node_s, usd=each.usd) for each in steps), *self._trials()):
             left = rest(left, part)
         is_open = self._lease.state.is_active
         return self._row(
@@ -165,12 +165,12 @@ class Held:
             idle_s=left.node_s,
         )
 
-    def _trials(self) -> Iterator[Part]:
+    def _trials(self) -> Iterator[Share]:
         """What trials took, as far as it is entered."""
         if self._suite:
             lease_id = self._lease.lease_id
             for each in open_ledger().usage_sums(None, lease_id=lease_id, kind=_TRIAL):
-                yield Part(node_s=each.node_s, usd=None if each.unpriced else each.usd)
+                yield Share(node_s=each.node_s, usd=None if each.unpriced else each.usd)
 
     def _span(self, seen: _Seen) -> Span | None:
         """When it took the machines; None when it did not, or its trials do."""
@@ -178,7 +178,7 @@ class Held:
             return None
         return Span(begin=seen.started_at, end=seen.finished_at or self._now)
 
-    def _of_step(self, seen: _Seen, part: Part) -> UsageRecord:
+    def _of_step(self, seen: _Seen, part: Share) -> UsageRecord:
         attempt, usage, began = seen.attempt, seen.usage, seen.started_at
         seconds = 0.0 if began is None else (seen.finished_at or self._now) - began
         if attempt.kind == _STAGING:
@@ -231,7 +231,7 @@ class Held:
 
 
 def _figures(
-    part: Part, seconds: float, usage: AttemptUsage, state: StepState
+    part: Share, seconds: float, usage: AttemptUsage, state: StepState
 ) -> Mapping[str, Any]:
     succeeded = state is StepState.SUCCEEDED or not state.is_final
     found = split(part, seconds, usage, succeeded=succeeded)

@@ -18,7 +18,8 @@ from headrace.shards import format as names
 from headrace.shards.placing import ArraySpec, Buffer, write_all
 
 MEMORY_BYTES = 32 * 2**20
-"""Bytes of an array that are kept in memory; beyond, all go to a file without a name."""
+"""Bytes of an array that are kept in memory, of more than two arrays an equal part of twice that;
+beyond, all go to a file without a name."""
 PIECE_BYTES = 2**20
 """Bytes that are written at once, small enough to be in the processor's cache still."""
 _JOINED_BYTES = 16 * 2**10  # smaller buffers are joined first
@@ -27,7 +28,7 @@ _SOURCE_DATA = f"{names.SOURCE}/{names.DATA}"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Expected:
+class ExpectedSizes:
     """Sizes known before the samples are read; the shard is written in one go when they hold."""
 
     num_samples: int
@@ -47,12 +48,21 @@ class Block:
     sources: Sequence[bytes]
     """Their source paths in UTF-8."""
     columns: Sequence[Sequence[Buffer]]
-    """By field, the bytes of each sample."""
+    """By field, the bytes of each sample; empty where `joined` has those of all fields."""
     shapes: Mapping[str, Sequence[tuple[int, ...]]]
     """Shapes of the samples, of ragged fields of arrays."""
-    joined: Buffer | None = None
-    """The bytes of the first field of all samples, where these lie one after the other; they may
-    change once the block was added."""
+    joined: Sequence[Buffer | None] = ()
+    """By field, the bytes of all samples, where these lie one after the other; they may change once
+    the block was added."""
+
+    def checksums(self) -> NDArray[np.uint64]:
+        """XXH3 (64 bits) over the bytes of all fields of each sample, `(num_samples,) uint64`."""
+        if all(len(column) for column in self.columns):
+            return names.sample_checksums(self.columns)
+        num_rows = len(self.ids)
+        wholes = (np.frombuffer(joined or b"", np.uint8) for joined in self.joined)
+        fields = [whole.reshape(num_rows, len(whole) // num_rows) for whole in wholes]
+        return names.row_checksums(np.ascontiguousarray(np.concatenate(fields, axis=1)))
 
 
 class ShardArrays:
@@ -66,8 +76,9 @@ class ShardArrays:
         self.fields = tuple(fields)
         self.num_samples = 0
         self.direct: DirectStream | None = None
-        self._spools = {data_key(info): Spool(folder) for info in fields}
-        self._spools[_SOURCE_DATA] = Spool(folder)
+        keys = [*map(data_key, fields), _SOURCE_DATA]
+        room = 2 * MEMORY_BYTES // max(len(keys), 2)
+        self._spools = {key: Spool(folder, room) for key in keys}
         self._numbers: dict[str, list[NDArray[Any]]] = {names.SAMPLE_ID: [], names.CHECKSUM: []}
         ragged = [_group(info.name) for info in fields if info.layout == "ragged"]
         for group in (*ragged, names.SOURCE):
@@ -94,13 +105,14 @@ class ShardArrays:
     def add(self, block: Block) -> None:
         """Add samples."""
         self._numbers[names.SAMPLE_ID].append(block.ids)
-        self._numbers[names.CHECKSUM].append(names.sample_checksums(block.columns))
-        for number, (info, column) in enumerate(zip(self.fields, block.columns, strict=True)):
+        self._numbers[names.CHECKSUM].append(block.checksums())
+        joined = block.joined or (None,) * len(block.columns)
+        for info, column, whole in zip(self.fields, block.columns, joined, strict=True):
             stream = self.data(info)
             if info.layout == "ragged":
                 self._add_ends(_group(info.name), stream.num_bytes, column)
-            if block.joined is not None and number == 0:
-                stream.extend([block.joined])
+            if whole is not None:
+                stream.extend([whole])
                 stream.flush()
             else:
                 stream.extend(column)
@@ -112,7 +124,7 @@ class ShardArrays:
         sources.extend(block.sources)
         self.num_samples += len(block.ids)
 
-    def specs(self, expected: Expected | None = None) -> tuple[ArraySpec, ...]:
+    def specs(self, expected: ExpectedSizes | None = None) -> tuple[ArraySpec, ...]:
         """Arrays as they lie in the file: of these sizes, or of the samples that were added."""
         count = expected.num_samples if expected else self.num_samples
         found: list[ArraySpec] = []
@@ -151,9 +163,9 @@ class ShardArrays:
 class Spool:
     """Keeps the bytes of an array until their place is known."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, memory_bytes: int) -> None:
         self.num_bytes = 0
-        self._file = SpooledTemporaryFile(MEMORY_BYTES, dir=str(folder))  # noqa: SIM115  see `close`
+        self._file = SpooledTemporaryFile(memory_bytes, dir=str(folder))  # noqa: SIM115  see `close`
 
     def extend(self, items: Sequence[Buffer]) -> None:
         """Add bytes; the buffers may change afterwards."""

@@ -81,6 +81,12 @@ def sample_checksums(columns: Sequence[Sequence[Any]]) -> NDArray[np.uint64]:
     return np.fromiter(hashes, dtype=np.uint64, count=len(first))
 
 
+def row_checksums(rows: NDArray[np.uint8]) -> NDArray[np.uint64]:
+    """As `sample_checksums`, of samples that are rows of bytes, `(num_samples, num_bytes)`."""
+    each = rows.view(f"V{rows.shape[1]}")[:, 0].tolist()
+    return np.fromiter(map(xxhash.xxh3_64_intdigest, each), dtype=np.uint64, count=len(each))
+
+
 def _checksum(first: Any, rest: bytes) -> int:
     state = xxhash.xxh3_64(first)
     state.update(rest)

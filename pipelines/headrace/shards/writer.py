@@ -19,7 +19,7 @@ import xxhash
 from headrace.files.atomic import fsync_folder
 from headrace.files.machine import told_when_full
 from headrace.files.manifest import FieldInfo
-from headrace.shards.columns import Block, DirectStream, Expected, ShardArrays, data_key
+from headrace.shards.columns import Block, DirectStream, ExpectedSizes, ShardArrays, data_key
 from headrace.shards.placing import (
     Skeleton,
     make_skeleton,
@@ -54,7 +54,7 @@ class ShardBuilder:
         path: Path,
         split: str,
         fields: Sequence[FieldInfo],
-        expected: Expected | None = None,
+        expected: ExpectedSizes | None = None,
     ) -> None:
         self.path = path
         self._split = split
@@ -105,7 +105,7 @@ class ShardBuilder:
             self._file = -1
             self._temporary.unlink(missing_ok=True)
 
-    def _begin(self, expected: Expected) -> None:
+    def _begin(self, expected: ExpectedSizes) -> None:
         """Write the first field where it will lie, if sizes are as expected."""
         skeleton = make_skeleton(self._split, self._arrays.specs(expected))
         offset = skeleton.places.get(data_key(self._arrays.fields[0]))

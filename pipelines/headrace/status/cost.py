@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from itertools import starmap
 from pathlib import Path
 from typing import Literal
 
@@ -16,9 +15,8 @@ from headrace.ledger.rows import AttemptRecord, LeaseRecord, MachineRecord, RunR
 from headrace.ledger.usage_records import UsageSum
 from headrace.recipe.teams import Sites
 from headrace.record import Record
-from headrace.runs.allowances import Allowance, known_allowances
+from headrace.runs.accounts import BudgetRow, Prediction, accounts
 from headrace.runs.costs import cost_of
-from headrace.runs.foresight import Prediction
 from headrace.runs.spending import wasted
 from headrace.states import StepState
 
@@ -42,19 +40,6 @@ class CostRow(Record):
     """Share of the hours that were idle, or of attempts that did not succeed; null: no hours."""
     unknown: bool
     """Whether the price of something is not known."""
-
-
-class BudgetRow(Record):
-    """What may be taken of a site in a month."""
-
-    key: str
-    """As in the site file: `limits.budget_month`, `limits.gpu_hours_team`."""
-    site: str
-    whose: str
-    """User or team; empty for all of the site."""
-    unit: Literal["usd", "gpu_hours"]
-    most: float
-    spent: float
 
 
 class ForetoldRow(Record):
@@ -93,7 +78,7 @@ def cost_page(by: By = "month", sites: Sites = None) -> CostPage:
         by=by,
         as_of=min(open_ledger().counted_until(sites).values(), default=None),
         rows=tuple(rows),
-        budgets=tuple(starmap(_budget, known_allowances(sites))),
+        budgets=tuple(accounts().budgets(sites)),
         foretold=tuple(foretold_rows(sites)),
     )
 
@@ -107,17 +92,6 @@ def _row(each: UsageSum) -> CostRow:
         attempts=each.attempts,
         wasted_share=wasted(each),
         unknown=each.unpriced > 0,
-    )
-
-
-def _budget(site: str, each: Allowance) -> BudgetRow:
-    return BudgetRow(
-        key=each.key,
-        site=site,
-        whose=each.whose,
-        unit=each.measure.unit,
-        most=each.most,
-        spent=each.taken,
     )
 
 

@@ -123,7 +123,7 @@ def look_lease(folder: LeaseFolder, lost_after_s: float, *, twice: bool = False)
     """
     info = lease_client.info(folder)
     state = (sure_state if twice else lease_client.state)(folder, lost_after_s)
-    wait = lease_client.wait_of(folder) if state.is_active else lease_client.Wait()
+    wait = lease_client.wait_of(folder) if state.is_active else lease_client.QueueWait()
     return LeaseView(
         lease_id=folder.lease_id,
         folder=str(folder.path),
@@ -151,7 +151,9 @@ def lease_view(folder: LeaseFolder) -> LeaseView:
     num_running = sum(map(_runs, steps))
     state = lease_client.state(folder, spec.lost_after_s)
     is_ready = state is LeaseState.READY
-    wait = lease_client.wait_of(folder, for_more=True) if state.is_active else lease_client.Wait()
+    wait = (
+        lease_client.wait_of(folder, for_more=True) if state.is_active else lease_client.QueueWait()
+    )
     return LeaseView(
         lease_id=spec.lease_id,
         run_id=spec.run_id,

@@ -19,8 +19,8 @@ from headrace.ledger.ledger import open_ledger
 from headrace.ledger.rows import AttemptRecord, LeaseRecord, MachineRecord, RunRecord
 from headrace.recipe.suite import Objective
 from headrace.record import Record
+from headrace.runs.accounts import BETWEEN, Prediction, accounts
 from headrace.runs.costs import Cost, cost_of, has_price
-from headrace.runs.foresight import BETWEEN, Prediction, ahead_of
 from headrace.runs.origin import run_metrics
 from headrace.runs.provenance import owner_is_gone, user_of
 from headrace.runs.suites import best_point, is_suite, log_keys_of, objectives_of
@@ -265,7 +265,7 @@ def _eta_s(record: RunRecord, begun: Sequence[StepView]) -> float | None:
         names = (*(part.name for part in prediction.parts), *prediction.unknown)
         known = {step.name for step in begun} | {BETWEEN}
         waiting = [StepView(name=name, state=None) for name in names if name not in known]
-        ahead = ahead_of(folder, [*begun, *waiting], goes_on=True)
+        ahead = accounts().ahead(folder, [*begun, *waiting], goes_on=True)
     except StepError:  # the page of the run tells what cannot be read
         return None
     return None if ahead is None else ahead.eta_s

@@ -14,9 +14,9 @@ from headrace.ledger.ledger import open_ledger
 from headrace.ledger.rows import LeaseRecord, RunRecord
 from headrace.recipe.teams import Sites
 from headrace.record import Record
+from headrace.runs.accounts import Ahead, accounts
 from headrace.runs.audit import Actor, refused_requests
-from headrace.runs.flow import PlannedStep, steps_of
-from headrace.runs.foresight import Ahead, ahead_of
+from headrace.runs.planned_steps import PlannedStep, steps_of
 from headrace.runs.provenance import owner_process, read_provenance
 from headrace.runs.runs import Run, open_run
 from headrace.states import EndedJob, StepState
@@ -32,7 +32,7 @@ from headrace.status.training import (
     checkpoints_of,
     curves_of,
 )
-from headrace.steps.history import Use, newest_use, read_history
+from headrace.steps.history import Load, newest_use, read_history
 
 _MOST_ACTS = 200
 
@@ -90,7 +90,7 @@ class RunDetails(RunView):
     """Jobs of its pools that came to an early end, and why, the newest last."""
     ahead: Ahead | None = None
     """What it was expected to take, and what is to come; null where nobody wrote that down."""
-    use: Use = Use()
+    use: Load = Load()
     """How busy the nodes and ranks of a training under way are."""
     steps: tuple[StepView, ...]
 
@@ -235,14 +235,14 @@ def _details(record: RunRecord, books: Books) -> RunDetails:
     trains = any(each.name == "train" and each.state is StepState.RUNNING for each in steps)
     told: dict[str, object] = {
         "steps": steps,
-        "use": newest_use(run.folder) if trains else Use(),
+        "use": newest_use(run.folder) if trains else Load(),
         "asked": () if owner_process(run.request.owner) is None else run.request.words,
         "changed": tuple(each.words for each in run.request.resumed),
         "images": read_provenance(run.folder).images,
     }
     known = known.model_copy(update=told)
     try:
-        ahead = ahead_of(run.folder, steps, goes_on=known.goes_on)
+        ahead = accounts().ahead(run.folder, steps, goes_on=known.goes_on)
         eta = {"ahead": ahead, "eta_s": ahead.eta_s if ahead else None}
         known = known.model_copy(update=eta)
         waits = _waits(run, planned, known, leases) if known.goes_on else {}
@@ -273,7 +273,7 @@ def _waits(
     no_room = "" if has_lease else why_no_room(run)
     folders = (run.lease_folder(row.lease_id) for row in open_leases)
     queued = (lease_client.wait_of(folder, for_more=True) for folder in folders)
-    wait = next((each for each in queued if each.why), lease_client.Wait())
+    wait = next((each for each in queued if each.why), lease_client.QueueWait())
     bad = bad_nodes(run, leases)
     leaves_out = any(run.site.roles[step.role].leaves_nodes_out for step in planned)
     return {

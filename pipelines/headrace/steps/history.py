@@ -249,16 +249,16 @@ def read_ranks(run: RunFolder) -> dict[int, list[RankRow]]:
     return {_number(path): read_lines(path, RankRow) for path in _files(run, "rank")}
 
 
-class Use(Record):
+class Load(Record):
     """How busy nodes and ranks are just now."""
 
     nodes: tuple[UsageRow, ...] = ()
     ranks: tuple[RankRow, ...] = ()
 
 
-def newest_use(run: RunFolder) -> Use:
+def newest_use(run: RunFolder) -> Load:
     """The newest row of each node and rank, but for those of an earlier, larger launch."""
-    return Use(
+    return Load(
         nodes=_newest(_files(run, "node"), UsageRow),
         ranks=_newest(_files(run, "rank"), RankRow),
     )

@@ -33,8 +33,8 @@ _WINDOW_S = 30.0
 StepFunction = Callable[[StepContext], dict[str, Any]]
 
 MODULES = {
-    "pack": "headrace.packing.step",
-    "stage": "headrace.staging.step",
+    "pack": "headrace.packing.pack_step",
+    "stage": "headrace.staging.stage_step",
     "train": "headrace.training.train_step",
     "evaluate": "headrace.evaluation.evaluate_step",
     "nodes": "headrace.steps.node_facts",

@@ -24,12 +24,12 @@ from headrace.steps import mailbox
 from headrace.steps.context import StepContext
 from headrace.steps.mailbox import Progress, StepResult
 from headrace.suites.event_log import Journal, Register, Retention, TakenOverError
-from headrace.suites.foresight import Order, Outlook
 from headrace.suites.nodes import AskedNode, Capacity, SuiteNodes
-from headrace.suites.points import Source
+from headrace.suites.points import PointSource
 from headrace.suites.records import PRUNED, Added, Ended, Started, TrialJob
 from headrace.suites.schedule import Placement, place
-from headrace.suites.suite_state import Board, Controls, Row
+from headrace.suites.suite_state import Board, Controls, TrialState
+from headrace.suites.trial_order import trial_order
 from headrace.suites.trial_policy import (
     LEASE_OVER,
     Glances,
@@ -68,7 +68,12 @@ class Driver:
     """
 
     def __init__(
-        self, context: StepContext, calls: SharedCalls, journal: Journal, source: Source, work: Work
+        self,
+        context: StepContext,
+        calls: SharedCalls,
+        journal: Journal,
+        source: PointSource,
+        work: Work,
     ) -> None:
         self._context, self._calls, self._journal = context, calls, journal
         self._source, self._work = source, work
@@ -76,7 +81,7 @@ class Driver:
         self._spec = context.recipe.suite or SuiteSpec()
         self._nodes = SuiteNodes(calls, context.recipe, work.capacity)
         self._controls = Controls(self._run, self._spec.max_running)
-        self._glances, self._outlook, self._order = Glances(self._run), Outlook(), Order()
+        self._glances, self._order = Glances(self._run), trial_order()
         board = Board(objectives=context.recipe.objectives)
         keeps = Retention(self._run, self._spec.keep_checkpoints)
         self._register = Register(journal, source, self._nodes, board, keeps)
@@ -157,7 +162,7 @@ class Driver:
                 mailbox.request_cancel(folder_of(self._run, row), f"{PRUNED}: it promises little")
         self._leaves = self._leaves or is_there(self._context.lease_folder.notice)
         if self._spec.order == "longest":
-            self._order.look(self.board, self._queue)
+            self._order.reorder(self.board, self._queue)
         self._nodes.ask_for(self._queue.kinds(), self._most_to_begin())
         self._journal.sync_now_and_then()
         self._tell()
@@ -265,7 +270,7 @@ class Driver:
                 entries.append(self._ended(row, result))
         self._register.note(*entries)
 
-    def _ended(self, row: Row, result: StepResult, *, is_orphan: bool = False) -> Ended:
+    def _ended(self, row: TrialState, result: StepResult, *, is_orphan: bool = False) -> Ended:
         number, started = row.trial.number, row.started
         if started is None:
             raise StepError(f"Trial {number} has ended, but it had not begun")
@@ -293,7 +298,7 @@ class Driver:
     def _tell(self) -> None:
         board = self.board
         total, is_paused = self._source.total, self._controls.is_paused
-        eta = self._outlook.look(board, self._glances.done, total)
+        eta = self._order.left(board, self._glances.done, total)
         now = summary(board, self._glances, total, eta, is_paused=is_paused)
         write_if_room(self._run.summary, now)
         done = board.num_ended + sum(self._glances.done(row) for row in board.running.values())

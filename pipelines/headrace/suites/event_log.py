@@ -21,10 +21,10 @@ from headrace.files.layout import RunFolder
 from headrace.files.sharing import open_to_read, private_mode
 from headrace.states import FailureClass, StepState
 from headrace.suites.nodes import SuiteNodes
-from headrace.suites.points import Source
+from headrace.suites.points import PointSource
 from headrace.suites.records import ENTRY, Added, CommandsApplied, Ended, Entry
 from headrace.suites.schedule import Queue
-from headrace.suites.suite_state import Board, Row
+from headrace.suites.suite_state import Board, TrialState
 from headrace.suites.trial_policy import never_begun
 
 logger = logging.getLogger(__name__)
@@ -122,7 +122,7 @@ class Register:
     def __init__(
         self,
         journal: Journal,
-        source: Source,
+        source: PointSource,
         machines: SuiteNodes,
         board: Board,
         retention: Retention,
@@ -145,7 +145,7 @@ class Register:
         if not entries:
             return
         self._journal.add(*entries)
-        rows: list[Row] = []
+        rows: list[TrialState] = []
         for entry in entries:
             self._take(entry)
             rows += self._concerned(entry)
@@ -161,7 +161,7 @@ class Register:
         self.board.take(entry)
         self._source.take(entry)
 
-    def _concerned(self, entry: Entry) -> Iterable[Row]:
+    def _concerned(self, entry: Entry) -> Iterable[TrialState]:
         """Trials that may have to wait now, or not any more."""
         rows = self.board.rows
         if isinstance(entry, CommandsApplied):
@@ -175,7 +175,7 @@ class Register:
             return [rows[entry.number]]
         return ()
 
-    def _enqueue(self, rows: Iterable[Row]) -> None:
+    def _enqueue(self, rows: Iterable[TrialState]) -> None:
         never = []
         for row in rows:
             number = row.trial.number

@@ -37,7 +37,7 @@ from headrace.suites.axes import (
 from headrace.suites.names import by_template, by_values, constant_keys, written
 from headrace.suites.records import Entry, Point, Trial
 from headrace.suites.samplers import check_sampler
-from headrace.suites.suite_state import Board, Row
+from headrace.suites.suite_state import Board, TrialState
 from headrace.suites.values import parse, too_many
 
 _BLOCK = 1000
@@ -309,7 +309,7 @@ def _axes(words: Sequence[str]) -> list[Axis]:
     return axes
 
 
-class Source:
+class PointSource:
     """Where the trials of a suite come from, as its driver sees it; here those that a recipe names.
 
     Args:
@@ -364,7 +364,7 @@ class Source:
     def take(self, entry: Entry) -> None:
         """Something has happened to a trial; told in the events' order, after the board."""
 
-    def promises_little(self, row: Row) -> bool:
+    def promises_little(self, row: TrialState) -> bool:
         """Whether a running trial is to be ended, by what it has told so far."""
         del row
         return False

@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from headrace.data.targets import Allowed, instantiate
+from headrace.data.instantiate import Allowed, instantiate
 from headrace.errors import RecipeError
 from headrace.recipe.base import Target
 from headrace.recipe.recipe import Recipe

@@ -18,17 +18,17 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Literal, TypeGuard
 from zlib import crc32
 
-from headrace.data.targets import Allowed
+from headrace.data.instantiate import Allowed
 from headrace.errors import RecipeError
 from headrace.files.layout import RunFolder
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.suite import SearchSpec
 from headrace.states import StepState
 from headrace.steps.history import read_history
-from headrace.suites.points import Source
+from headrace.suites.points import PointSource
 from headrace.suites.records import Added, Ended, Entry, Point, Trial
 from headrace.suites.samplers import keeps_nothing, make_pruner, sampler_maker
-from headrace.suites.suite_state import Row
+from headrace.suites.suite_state import TrialState
 from headrace.suites.values import domain_of
 
 if TYPE_CHECKING:
@@ -187,7 +187,7 @@ def _quietly() -> Iterator[None]:
         yield
 
 
-class Proposed(Source):
+class Proposed(PointSource):
     """Proposals of a search, each with all of its seeds and folds.
 
     The search is brought to where it was by the journal, by the same calls in the same order. It is
@@ -233,7 +233,7 @@ class Proposed(Source):
         elif isinstance(entry, Ended) and entry.is_final and entry.number in self._board.rows:
             self._tell(self._board.rows[entry.number])
 
-    def promises_little(self, row: Row) -> bool:
+    def promises_little(self, row: TrialState) -> bool:
         """Report what it has validated since the last call; gives what the pruner thinks."""
         if not self._has_pruner or row.trial.proposal is None:
             return False
@@ -253,7 +253,7 @@ class Proposed(Source):
             self._search.know(trial.values)
         self._numbers.setdefault(proposal, []).append(trial.number)
 
-    def _tell(self, row: Row) -> None:
+    def _tell(self, row: TrialState) -> None:
         """Tell the search what a point gave, when all of its trials have ended: their mean."""
         proposal = row.trial.proposal
         if proposal is None:

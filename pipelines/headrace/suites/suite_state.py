@@ -40,7 +40,7 @@ _GONE = (StepState.LOST, StepState.PREEMPTED)
 
 
 @dataclass(slots=True)
-class Row:
+class TrialState:
     """A trial, and what became of it."""
 
     trial: Trial
@@ -88,11 +88,11 @@ class Board:
     """All trials of a suite: the journal's entries, taken one after another."""
 
     objectives: Sequence[Objective] = ()
-    rows: dict[int, Row] = field(default_factory=dict)
+    rows: dict[int, TrialState] = field(default_factory=dict)
     counts: Counter[str] = field(default_factory=Counter)
-    running: dict[int, Row] = field(default_factory=dict)
+    running: dict[int, TrialState] = field(default_factory=dict)
     """Trials with an attempt that has no end, by number."""
-    best: Row | None = None
+    best: TrialState | None = None
     """The best trial; None without one objective, or a trial that has it."""
     span: tuple[float, float] = (math.inf, -math.inf)
     """When the first attempt began, and the last one ended, seconds since the epoch."""
@@ -100,7 +100,7 @@ class Board:
     """Lines of the controls that have been read."""
 
     @property
-    def told_best(self) -> Row | None:
+    def told_best(self) -> TrialState | None:
         """The best trial, unless trials are folds: of these only the mean counts."""
         return None if self.best is None or FOLD in self.best.trial.values else self.best
 
@@ -134,13 +134,13 @@ class Board:
                 self._end(row, entry)
             self.counts[row.counted_as] += 1
 
-    def waiting(self) -> list[Row]:
+    def waiting(self) -> list[TrialState]:
         """Trials that wait for an attempt, in order of their numbers."""
         return [row for row in self.rows.values() if row.state is StepState.QUEUED]
 
     def _add(self, entry: Added) -> None:
         if entry.trial.number not in self.rows:
-            row = Row(entry.trial, priority=entry.trial.priority, since=entry.at)
+            row = TrialState(entry.trial, priority=entry.trial.priority, since=entry.at)
             self.rows[entry.trial.number] = row
             self.counts[row.counted_as] += 1
 
@@ -156,7 +156,7 @@ class Board:
             if number in self.rows:
                 self._again(self.rows[number], entry.at)
 
-    def _again(self, row: Row, at: float) -> None:
+    def _again(self, row: TrialState, at: float) -> None:
         row.unwanted, row.failed, row.avoids = False, (), frozenset()
         if not row.state.is_final:
             return
@@ -164,11 +164,11 @@ class Board:
         row.state, row.pruned, row.since = StepState.QUEUED, False, at
         self.counts[row.counted_as] += 1
 
-    def _start(self, row: Row, entry: Started) -> None:
+    def _start(self, row: TrialState, entry: Started) -> None:
         row.attempts, row.started, row.state = entry.attempt, entry, StepState.RUNNING
         self.running[entry.number] = row
 
-    def _end(self, row: Row, entry: Ended) -> None:
+    def _end(self, row: TrialState, entry: Ended) -> None:
         row.attempts, row.started = entry.attempt, None
         self.running.pop(entry.number, None)
         took_s = max(entry.finished_at - entry.started_at, 0.0)  # clocks may be set back
@@ -188,7 +188,7 @@ class Board:
         if entry.state is StepState.SUCCEEDED and not entry.pruned:
             self._compare(row)
 
-    def _compare(self, row: Row) -> None:
+    def _compare(self, row: TrialState) -> None:
         if len(self.objectives) != 1 or not row.objectives:
             return
         sign = 1 if self.objectives[0].mode == "min" else -1
@@ -196,7 +196,7 @@ class Board:
             self.best = row
 
 
-def _count(row: Row, entry: Ended) -> None:
+def _count(row: TrialState, entry: Ended) -> None:
     came_further = entry.kept > row.kept
     if came_further or entry.is_counted:
         attempt = Attempt(

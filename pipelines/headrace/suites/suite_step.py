@@ -34,7 +34,7 @@ from headrace.suites.driver import Driver, Work
 from headrace.suites.event_log import Journal
 from headrace.suites.gpu_turns import TURNS, gpus_at
 from headrace.suites.node_slots import capacity, part_of
-from headrace.suites.points import Source, trial_recipe
+from headrace.suites.points import PointSource, trial_recipe
 from headrace.suites.records import PRUNED, TrialJob
 from headrace.suites.suite_state import Board
 from headrace.training.data_on_node import manifest_of
@@ -65,19 +65,19 @@ def run(context: StepContext) -> dict[str, Any]:
     return run_suite(context, source_of(context), work)
 
 
-def source_of(context: StepContext) -> Source:
+def source_of(context: StepContext) -> PointSource:
     """Where the trials of a suite come from."""
     recipe = context.recipe
     if recipe.suite is None or recipe.suite.search is None:
-        return Source(recipe)
-    from headrace.data.targets import Allowed
+        return PointSource(recipe)
+    from headrace.data.instantiate import Allowed
     from headrace.suites.search import Proposed, Search
 
     search = Search(recipe, Allowed.of(recipe, context.site))
     return Proposed(recipe, search, context.run_folder)
 
 
-def run_suite(context: StepContext, source: Source, work: Work) -> dict[str, Any]:
+def run_suite(context: StepContext, source: PointSource, work: Work) -> dict[str, Any]:
     """Run what a source gives; returns and raises as `run`."""
     with SharedCalls.open(context.lease_folder) as calls, _journal(context) as journal:
         driver = Driver(context, calls, journal, source, work)

@@ -23,10 +23,10 @@ from headrace.steps.retry_policy import Attempt, decide
 from headrace.steps.run import failure_of
 from headrace.steps.usage import AttemptUsage
 from headrace.suites.records import PRUNED, Ended, RunningTrial, Started, SuiteSummary
-from headrace.suites.suite_state import Board, Row
+from headrace.suites.suite_state import Board, TrialState
 
 if TYPE_CHECKING:
-    from headrace.costs.forecast import Eta
+    from headrace.suites.trial_order import Eta
 
 logger = logging.getLogger(__name__)
 
@@ -51,7 +51,7 @@ class Verdict:
 
 
 def judge(
-    row: Row, result: StepResult, spec: SuiteSpec, *, why_stopped: str, kept: float
+    row: TrialState, result: StepResult, spec: SuiteSpec, *, why_stopped: str, kept: float
 ) -> Verdict:
     """Decide whether a trial has ended with this attempt.
 
@@ -136,7 +136,7 @@ def ended(
     )
 
 
-def never_begun(row: Row, at: float, why: str, failure_class: FailureClass) -> Ended:
+def never_begun(row: TrialState, at: float, why: str, failure_class: FailureClass) -> Ended:
     """The entry of a waiting trial that is not begun any more: cancelled, or impossible here."""
     is_cancelled = failure_class is FailureClass.CANCELLED
     return Ended(
@@ -178,13 +178,13 @@ def _is_number(value: object) -> bool:
     return isinstance(value, float)
 
 
-def _is_over(row: Row, result: StepResult, limit_s: float | None) -> bool:
+def _is_over(row: TrialState, result: StepResult, limit_s: float | None) -> bool:
     if limit_s is None or result.state is not StepState.TIMED_OUT:
         return False
     return row.took_s + result.finished_at - result.started_at >= limit_s
 
 
-def folder_of(run: RunFolder, row: Row) -> StepFolder:
+def folder_of(run: RunFolder, row: TrialState) -> StepFolder:
     """Folder of a trial's newest attempt."""
     return run.trial(row.trial.number).attempt(row.attempts)
 
@@ -217,7 +217,7 @@ class Glances:
         self._seen: dict[int, StepStatus] = {}
         self._turn = 0
 
-    def look(self, running: Mapping[int, Row]) -> list[Row]:
+    def look(self, running: Mapping[int, TrialState]) -> list[TrialState]:
         """Read some; gives those that were read."""
         self._seen = {number: each for number, each in self._seen.items() if number in running}
         count = min(len(running), _MOST_A_LOOK)
@@ -227,16 +227,16 @@ class Glances:
             self._seen[row.trial.number] = _status(folder_of(self._run, row))
         return rows
 
-    def done(self, row: Row) -> float:
+    def done(self, row: TrialState) -> float:
         """Share of a running attempt that is done, 0 to 1."""
         progress = self._seen.get(row.trial.number, _UNKNOWN).progress
         return min(progress.done / progress.total, 1.0) if progress.total else 0.0
 
-    def shown(self, running: Mapping[int, Row]) -> tuple[RunningTrial, ...]:
+    def shown(self, running: Mapping[int, TrialState]) -> tuple[RunningTrial, ...]:
         """Those that run, for `suite.json`."""
         return tuple(self._shown(row) for row in islice(running.values(), _SHOWN))
 
-    def _shown(self, row: Row) -> RunningTrial:
+    def _shown(self, row: TrialState) -> RunningTrial:
         seen = self._seen.get(row.trial.number, _UNKNOWN)
         return RunningTrial(
             number=row.trial.number,

@@ -20,7 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from headrace.data.targets import Allowed, instantiate, resolve
+from headrace.data.instantiate import Allowed, instantiate, resolve
 from headrace.errors import HeadraceError, RecipeError, UserCodeError, UserError
 from headrace.files.layout import RunFolder
 from headrace.processes.fork_server import forked

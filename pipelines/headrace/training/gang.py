@@ -15,8 +15,8 @@ from pathlib import Path
 
 from headrace.checkpoints import files as checkpoints
 from headrace.clusters.node_calls import Node, NodeCalls
+from headrace.data.instantiate import check_code
 from headrace.data.streaming import in_turn
-from headrace.data.targets import check_code
 from headrace.errors import HeadraceError, WorkerLostError
 from headrace.files.atomic import read_record, write_record, write_text
 from headrace.files.layout import RunFolder

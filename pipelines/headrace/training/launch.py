@@ -158,7 +158,7 @@ _COMMANDS: dict[str, Callable[[Sequence[NodeReady], Role, Sequence[str]], tuple[
 }
 
 
-class Placement(NamedTuple):
+class LaunchedRank(NamedTuple):
     """What a launcher tells a process about itself; None is what it does not tell."""
 
     rank: int
@@ -177,11 +177,11 @@ were. Sources: https://docs.open-mpi.org/en/v5.0.x/tuning-apps/environment-var.h
 https://slurm.schedmd.com/srun.html, PMI_* and MPI_LOCALRANKID of Hydra (MPICH, Intel MPI)."""
 
 
-def placement(environment: Mapping[str, str]) -> Placement:
+def placement(environment: Mapping[str, str]) -> LaunchedRank:
     """The place of the process with that environment."""
     for rank, world_size, local_rank in _VARIABLES:
         if rank in environment:
-            return Placement(
+            return LaunchedRank(
                 rank=int(environment[rank]),
                 world_size=_number(environment.get(world_size)),
                 local_rank=_number(environment.get(local_rank)),

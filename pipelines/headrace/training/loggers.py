@@ -18,7 +18,7 @@ from typing import Any
 from lightning.pytorch.loggers import Logger, MLFlowLogger, WandbLogger
 from lightning.pytorch.loggers.logger import DummyLogger
 
-from headrace.data.targets import Allowed, instantiate, resolve
+from headrace.data.instantiate import Allowed, instantiate, resolve
 from headrace.errors import HeadraceError, StepError, UserError, without_secrets
 from headrace.files.atomic import read_bytes, read_record
 from headrace.files.layout import RunFolder, StepFolder

@@ -20,7 +20,7 @@ from headrace.processes.identity import begin_child
 from headrace.recipe.site import Role
 from headrace.site_secrets import secrets_of
 from headrace.steps.context import resolved
-from headrace.training.launch import Placement, launcher_command, placement, rank_children
+from headrace.training.launch import LaunchedRank, launcher_command, placement, rank_children
 from headrace.training.launch_records import (
     FailureKind,
     LaunchFolder,
@@ -130,7 +130,7 @@ def _outcome(launch: NodeLaunch, of_silent: RankFailure | None = None) -> NodeOu
     )
 
 
-def _run_placed(folder: LaunchFolder, place: Placement) -> None:
+def _run_placed(folder: LaunchFolder, place: LaunchedRank) -> None:
     """Run the rank of a place to its end, and write down how it ended."""
     node = _node_of(folder, place.rank)
     launch = node.launch
@@ -158,7 +158,7 @@ def _node_of(folder: LaunchFolder, rank: int) -> NodeReady:
     return node
 
 
-def _check(launch: NodeLaunch, place: Placement) -> None:
+def _check(launch: NodeLaunch, place: LaunchedRank) -> None:
     if place.world_size not in (None, launch.world_size):
         raise StepError(
             f"The launcher says that there are {place.world_size} ranks, not {launch.world_size}",

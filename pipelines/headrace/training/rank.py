@@ -18,10 +18,10 @@ from headrace.checkpoints import files as checkpoints
 from headrace.checkpoints.content import refusing
 from headrace.checkpoints.files import best_of
 from headrace.checkpoints.weights import load_weights, telling_misfit, weights_hash
+from headrace.data.instantiate import Allowed, instantiate, instantiate_all
 from headrace.data.model_steps import check_steps
 from headrace.data.module import HeadraceDataModule
 from headrace.data.sampling import seed_at
-from headrace.data.targets import Allowed, instantiate, instantiate_all
 from headrace.errors import RecipeError, StepError, UserError
 from headrace.files.atomic import read_record, write_record
 from headrace.files.layout import RunFolder

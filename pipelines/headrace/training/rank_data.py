@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from headrace.data.dataset import reading_of
+from headrace.data.instantiate import Allowed, instantiate_all
 from headrace.data.loaders import DataSettings
 from headrace.data.streaming import shards_held
-from headrace.data.targets import Allowed, instantiate_all
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Site
 from headrace.shards.places import ShardSource

@@ -14,8 +14,8 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
 
+from headrace.data.instantiate import Allowed, instantiate
 from headrace.data.sampling import seed_at
-from headrace.data.targets import Allowed, instantiate
 from headrace.errors import NotFiniteLossError
 from headrace.recipe.train import TrainerSpec
 from headrace.training.history_writer import whole_loss

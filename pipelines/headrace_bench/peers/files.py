@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from headrace_bench.peers.peer import Epoch, Pair, Part, Peer, Reading
+from headrace_bench.peers.peer import Epoch, Loader, Pair, PeerPart, PeerReading
 
 
 class _Samples(Dataset[tuple[NDArray[np.uint8], int]]):
@@ -25,7 +25,7 @@ class _Samples(Dataset[tuple[NDArray[np.uint8], int]]):
         return np.load(self._paths[index]), index
 
 
-class Files(Peer):
+class Files(Loader):
     """torch DataLoader over files."""
 
     name = "DataLoader over files"
@@ -34,18 +34,18 @@ class Files(Peer):
     settings = ".npy files, full shuffle"
     packs = False
 
-    def write(self, part: Part, folder: Path) -> None:
+    def write(self, part: PeerPart, folder: Path) -> None:
         """Write samples as files."""
         for number, sample in part.items:
             np.save(folder / f"{number:08d}.npy", sample)
 
-    def open(self, reading: Reading) -> Epoch:
+    def open(self, reading: PeerReading) -> Epoch:
         """Read files in any order."""
         samples = _Samples(sorted(reading.folder.glob("*.npy")))
         return loader_of(samples, reading)
 
 
-def loader_of(samples: Dataset[tuple[NDArray[np.uint8], int]], reading: Reading) -> Epoch:
+def loader_of(samples: Dataset[tuple[NDArray[np.uint8], int]], reading: PeerReading) -> Epoch:
     """Shuffled batches of a map-style dataset by torch's DataLoader."""
     loader: DataLoader[tuple[NDArray[np.uint8], int]] = DataLoader(
         samples,

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from headrace_bench.peers.hf_datasets import HfDatasets
-from headrace_bench.peers.peer import Pair, Part, Reading
+from headrace_bench.peers.peer import Pair, PeerPart, PeerReading
 
 
 class HfArrow(HfDatasets):
@@ -21,7 +21,7 @@ class HfArrow(HfDatasets):
     settings = "bytes column, Arrow buffers viewed as a tensor, full shuffle"
     row_format = "arrow"
 
-    def column(self, part: Part) -> Any:
+    def column(self, part: PeerPart) -> Any:
         """See `HfDatasets`."""
         from datasets import Value
 
@@ -32,7 +32,7 @@ class HfArrow(HfDatasets):
         """See `HfDatasets`."""
         return sample.tobytes()
 
-    def tensors(self, rows: Any, reading: Reading) -> Pair:
+    def tensors(self, rows: Any, reading: PeerReading) -> Pair:
         """See `HfDatasets`."""
         table = rows.combine_chunks()
         batch = _flat(table["x"].chunk(0)).reshape(-1, *reading.sample_shape)

@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from headrace_bench.peers.peer import Epoch, Pair, Part, Peer, Reading
+from headrace_bench.peers.peer import Epoch, Loader, Pair, PeerPart, PeerReading
 
 
-class HfDatasets(Peer):
+class HfDatasets(Loader):
     """Arrow files with a column of samples and one of their numbers, taken a batch at a time."""
 
     name = "HF datasets"
@@ -24,7 +24,7 @@ class HfDatasets(Peer):
     row_format = "numpy"
     """Format of the library in which rows are taken."""
 
-    def column(self, part: Part) -> Any:
+    def column(self, part: PeerPart) -> Any:
         """Type of the column of samples."""
         from datasets import Array3D
 
@@ -34,12 +34,12 @@ class HfDatasets(Peer):
         """A sample as it is written."""
         return sample
 
-    def tensors(self, rows: Any, reading: Reading) -> Pair:
+    def tensors(self, rows: Any, reading: PeerReading) -> Pair:
         """A batch of rows."""
         del reading
         return torch.from_numpy(rows["x"]), torch.from_numpy(rows["y"])
 
-    def write(self, part: Part, folder: Path) -> None:
+    def write(self, part: PeerPart, folder: Path) -> None:
         """Write one Arrow file."""
         from datasets import Features, Value
         from datasets.arrow_writer import ArrowWriter
@@ -51,7 +51,7 @@ class HfDatasets(Peer):
                 writer.write({"x": self.cell(sample), "y": number})
             writer.finalize()
 
-    def open(self, reading: Reading) -> Epoch:
+    def open(self, reading: PeerReading) -> Epoch:
         """Take rows of the mapped tables, shuffled."""
         from datasets import Dataset, concatenate_datasets
 

@@ -6,12 +6,12 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from headrace_bench.peers.peer import Epoch, Pair, Part, Peer, Reading
+from headrace_bench.peers.peer import Epoch, Loader, Pair, PeerPart, PeerReading
 
 _RANK = "DATA_OPTIMIZER_GLOBAL_RANK"
 
 
-class LitData(Peer):
+class LitData(Loader):
     """Chunks of 64 MB, as its documentation advises."""
 
     name = "litdata"
@@ -20,7 +20,7 @@ class LitData(Peer):
     module = "litdata"
     settings = "chunks of 64 MB, shuffle=True"
 
-    def write(self, part: Part, folder: Path) -> None:
+    def write(self, part: PeerPart, folder: Path) -> None:
         """Write chunks as a worker of `litdata.optimize` does."""
         from litdata.streaming.writer import BinaryWriter
 
@@ -37,7 +37,7 @@ class LitData(Peer):
 
         BinaryWriter(str(folder), chunk_bytes="64MB").merge(num_parts)
 
-    def open(self, reading: Reading) -> Epoch:
+    def open(self, reading: PeerReading) -> Epoch:
         """Read chunks in any order."""
         from litdata import StreamingDataLoader, StreamingDataset
 

@@ -10,12 +10,12 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, default_collate
 
-from headrace_bench.peers.peer import Epoch, Pair, Part, Peer, Reading
+from headrace_bench.peers.peer import Epoch, Loader, Pair, PeerPart, PeerReading
 
 _SHARD_BYTES = 64 * 2**20
 
 
-class Mosaic(Peer):
+class Mosaic(Loader):
     """MDS shards of 64 MiB, samples as bytes."""
 
     name = "mosaicml-streaming"
@@ -24,7 +24,7 @@ class Mosaic(Peer):
     module = "streaming"
     settings = "MDS shards of 64 MiB, shuffle=True"
 
-    def write(self, part: Part, folder: Path) -> None:
+    def write(self, part: PeerPart, folder: Path) -> None:
         """Write MDS shards into a folder of the part."""
         from streaming import MDSWriter
 
@@ -40,7 +40,7 @@ class Mosaic(Peer):
 
         merge_index(str(folder), keep_local=True)
 
-    def open(self, reading: Reading) -> Epoch:
+    def open(self, reading: PeerReading) -> Epoch:
         """Read MDS shards."""
         from streaming import StreamingDataset
 

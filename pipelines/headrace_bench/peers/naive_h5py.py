@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch.utils.data import ConcatDataset, Dataset
 
 from headrace_bench.peers.files import loader_of
-from headrace_bench.peers.peer import Epoch, Part, Peer, Reading
+from headrace_bench.peers.peer import Epoch, Loader, PeerPart, PeerReading
 
 
 class _Samples(Dataset[tuple[NDArray[np.uint8], int]]):
@@ -29,7 +29,7 @@ class _Samples(Dataset[tuple[NDArray[np.uint8], int]]):
         return self._file["sample"][index], int(self._file["number"][index])
 
 
-class NaiveH5py(Peer):
+class NaiveH5py(Loader):
     """One HDF5 file, written and read sample by sample."""
 
     name = "h5py, a read a sample"
@@ -37,7 +37,7 @@ class NaiveH5py(Peer):
     module = "h5py"
     settings = "contiguous, torch DataLoader, full shuffle"
 
-    def write(self, part: Part, folder: Path) -> None:
+    def write(self, part: PeerPart, folder: Path) -> None:
         """Write one file, sample by sample."""
         with h5py.File(folder / f"{part.number}.h5", "w") as file:
             samples = file.create_dataset(
@@ -48,7 +48,7 @@ class NaiveH5py(Peer):
                 samples[place] = sample
                 numbers[place] = number
 
-    def open(self, reading: Reading) -> Epoch:
+    def open(self, reading: PeerReading) -> Epoch:
         """Read all files."""
         files = sorted(reading.folder.glob("*.h5"))
         return loader_of(ConcatDataset([_Samples(path) for path in files]), reading)

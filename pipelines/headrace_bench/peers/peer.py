@@ -31,7 +31,7 @@ Epoch = Callable[[], Iterator[Pair]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Part:
+class PeerPart:
     """What one process writes."""
 
     number: int
@@ -45,7 +45,7 @@ class Part:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reading:
+class PeerReading:
     """How samples that were written are to be read."""
 
     folder: Path
@@ -58,7 +58,7 @@ class Reading:
     """Worker processes; 0 reads in this one."""
 
 
-class Peer(ABC):
+class Loader(ABC):
     """One library."""
 
     name: str
@@ -77,25 +77,25 @@ class Peer(ABC):
     """Whether it writes anything but single files."""
 
     @abstractmethod
-    def write(self, part: Part, folder: Path) -> None:
+    def write(self, part: PeerPart, folder: Path) -> None:
         """Write samples; called in several processes at once with parts of their own."""
 
     def finish(self, folder: Path, num_parts: int) -> None:  # noqa: B027  most have nothing to do
         """Called once after all parts are written."""
 
     @abstractmethod
-    def open(self, reading: Reading) -> Epoch:
+    def open(self, reading: PeerReading) -> Epoch:
         """Make ready to read what was written; what it gives is called once an epoch."""
 
 
-def load(module: str) -> Peer:
+def load(module: str) -> Loader:
     """The peer of a module in `MODULES`."""
     found: Any = importlib.import_module(f"headrace_bench.peers.{module}")
-    peer: Peer = found.PEER
+    peer: Loader = found.PEER
     return peer
 
 
-def missing(peer: Peer) -> str:
+def missing(peer: Loader) -> str:
     """Why a peer cannot run here, and what to do; empty when it can."""
     if importlib.util.find_spec(peer.module) is None:
         extra = _OWN_EXTRA.get(peer.package, _EXTRA)

@@ -10,13 +10,13 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader
 
-from headrace_bench.peers.peer import Epoch, Pair, Part, Peer, Reading
+from headrace_bench.peers.peer import Epoch, Loader, Pair, PeerPart, PeerReading
 
 _SHARD_BYTES = 16 * 2**20
 _BUFFER = 1000
 
 
-class WebDataset(Peer):
+class WebDataset(Loader):
     """Tar shards of about 16 MiB."""
 
     name = "webdataset"
@@ -25,7 +25,7 @@ class WebDataset(Peer):
     module = "webdataset"
     settings = f"tar shards of 16 MiB, shuffle buffer of {_BUFFER} samples"
 
-    def write(self, part: Part, folder: Path) -> None:
+    def write(self, part: PeerPart, folder: Path) -> None:
         """Write tar files."""
         import webdataset
 
@@ -36,7 +36,7 @@ class WebDataset(Peer):
                     {"__key__": f"{number:08d}", "x": sample.tobytes(), "y": f"{number}".encode()}
                 )
 
-    def open(self, reading: Reading) -> Epoch:
+    def open(self, reading: PeerReading) -> Epoch:
         """Read tar files in any order."""
         import webdataset
 

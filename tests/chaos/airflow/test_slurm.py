@@ -27,7 +27,6 @@ pytestmark = [
     pytest.mark.airflow,
     pytest.mark.chaos,
     pytest.mark.slow,
-    pytest.mark.timeout(900),
 ]
 
 SITE = "slurm-dev"
@@ -138,7 +137,8 @@ def test_the_main_job_waits_in_the_queue_and_goes_on_while_airflow_is_away(
     assert not records.ledger.run(run_id).state.is_final
 
     service.come_up()
-    assert service.wait_end(dag_run) == "success", service.tasks(dag_run)
+    end = service.wait_end(dag_run)
+    assert end == "success", service.why(dag_run, run_id)
     records.assert_settled(run_id)
     service.assert_books_closed(run_id)
     assert records.result(run_id) == undisturbed

@@ -27,7 +27,7 @@ from support.slurm_dev import LEAVING_S, DevSlurm
 from support.training import CODE, weights_here
 from support.waiting import wait_until
 
-pytestmark = [pytest.mark.chaos, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.chaos, pytest.mark.slow]
 
 _CONTROLLER_DOWN_S = 15.0
 

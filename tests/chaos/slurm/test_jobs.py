@@ -20,7 +20,7 @@ from support.leases import lease_spec, opened, wait_for_state
 from support.slurm_dev import LEAVING_S, DevSlurm
 from support.waiting import wait_until
 
-pytestmark = [pytest.mark.chaos, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.chaos, pytest.mark.slow]
 
 _BATCH: dict[str, Any] = {"interface": "lo", "poll": 0.2}
 _NODE: dict[str, Any] = {"backend": "slurm", "kind": "gang", "lifetime": 600}

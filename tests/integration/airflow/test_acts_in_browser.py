@@ -21,7 +21,6 @@ pytestmark = [
     pytest.mark.airflow,
     pytest.mark.browser,
     pytest.mark.slow,
-    pytest.mark.timeout(900),
 ]
 
 _LONG_MS = LONG_S * 1000

@@ -14,7 +14,7 @@ from support.ec2_sim import Ec2Sim
 from support.held_training import HeldTraining
 from support.waiting import wait_until
 
-pytestmark = [pytest.mark.airflow, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.airflow, pytest.mark.slow]
 
 _GPU = "g5.xlarge"
 _NEXT = "g4dn.xlarge"

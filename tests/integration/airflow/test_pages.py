@@ -42,6 +42,7 @@ PAGES = ("run", "suite", "leases", "datasets", "cost", "dask", "tensorboard")
 SHELLS = ("/", *(f"/{page}/" for page in PAGES), "/static/index.html")
 DATA: dict[str, dict[str, object]] = {
     "/data/runs": {"limit": 5},
+    "/data/added": {"name": "none"},
     "/data/run": {"id": "RUN"},
     "/data/curves": {"id": "RUN"},
     "/data/compare": {"id": "RUN"},
@@ -58,6 +59,7 @@ DATA: dict[str, dict[str, object]] = {
 }
 MISSING = {
     **dict.fromkeys(("/data/run/log", "/data/run/report", "/data/dataset", "/data/sample"), 404),
+    "/data/added": 404,
     "/data/open": 409,
 }
 """Of a run that has not begun."""
@@ -141,7 +143,7 @@ def test_who_may_see_and_act(airflow_service: AirflowService, doors: Doors, run:
     for path, body in ACTS.items():
         told = [status(path, who, body=body) for who in people]
         assert told == [401, 403, 403, 404, 404, 404], path
-    assert set(doors.paths) == {"/", "/{page}/", "/static", PROXY, *DATA, *ACTS}
+    assert set(doors.paths) == {"/", "/{page}/", "/added/{name}.js", "/static", PROXY, *DATA, *ACTS}
     for ticket in ("x", doors.old_ticket, *doors.tokens.values()):
         assert [status(f"/proxy/{ticket}/status", who) for who in people] == [403] * 6
 
@@ -194,6 +196,8 @@ def test_runs_of_a_site_for_some_users_are_shown_to_these_and_to_who_runs_airflo
             assert codes[1] == 404, path
             assert b"No run of the ledger has a dataset" in told[1].body
             assert b"No run of the ledger" not in told[0].body + told[2].body + told[3].body
+        elif path == "/data/added":
+            assert codes == [404] * 4  # it is of no run
         else:
             assert codes[1] == 403, path
             assert told[1].json["detail"]["what"] == "Runs of site club are not shown to you"

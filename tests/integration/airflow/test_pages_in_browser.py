@@ -44,7 +44,6 @@ pytestmark = [
     pytest.mark.airflow,
     pytest.mark.browser,
     pytest.mark.slow,
-    pytest.mark.timeout(600),
 ]
 
 _GENEROUS_MS = 60_000

@@ -12,7 +12,7 @@ from headrace_airflow.assets import dataset_asset, model_asset
 from support.airflow_service import ARRIVALS, DAG_ID, PACK_DAG_ID, SITE, AirflowService
 from support.waiting import wait_until
 
-pytestmark = [pytest.mark.airflow, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.airflow, pytest.mark.slow]
 
 
 def test_packing_a_new_version_starts_one_training_on_it(airflow_service: AirflowService):

@@ -9,7 +9,7 @@ import pytest
 from headrace.states import StepState
 from support.airflow_service import DAG_ID, OWN_DATA, SITE, AirflowService
 
-pytestmark = [pytest.mark.airflow, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.airflow, pytest.mark.slow]
 
 _DAG_ID = "headrace_suite"
 

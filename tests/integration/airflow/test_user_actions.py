@@ -31,7 +31,7 @@ from support.secret_sweep import check_only_in, digest_of, files_with
 from support.training import weights_here
 from support.waiting import wait_until
 
-pytestmark = [pytest.mark.airflow, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.airflow, pytest.mark.slow]
 
 Start = Callable[[], HeldTraining]
 

@@ -21,7 +21,7 @@ from support.leases import opened
 from support.slurm_dev import DevSlurm
 from support.training import ThisProcessFleet, blob_step, events_of, failure, train_here
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow]
 
 _SRUN: dict[str, Any] = {
     "backend": "slurm",

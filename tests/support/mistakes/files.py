@@ -80,7 +80,7 @@ def renamed(at: Path) -> None:
 
 
 def without_plans(at: Path) -> None:
-    for plan in at.glob("site/datasets/*/parts/*.plan.json"):
+    for plan in at.glob("site/datasets/*/parts/*.plan.arrow"):
         plan.unlink()
 
 

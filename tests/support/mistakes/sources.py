@@ -62,38 +62,25 @@ MISTAKES = (
         followed=({RUN: True},),
     ),
     Mistake(
-        what="The source folder … …",
-        hint="Where each row names a file in a column 'path'",
+        what="name files in their column ",
+        hint="…",
         given={**FLAT, "rows.csv": ROWS, "dataset.source": "AT/source/rows.csv"},
-        followed=({"dataset.source": "AT/source", "dataset.index": "rows.csv"},),
-    ),
-    *(
-        Mistake(
-            what="The source folder … …",
-            hint="are read from Parquet files alone",
-            given={f"my rows{ending}": text, "dataset.source": f"AT/source/my rows{ending}"},
-            followed=({RUN: True, "dataset.source": "AT/source/my rows.parquet", **more},),
-        )
-        for ending, text in ((".csv", CSV), (".jsonl", JSONL))
-        for more in ({}, {"dataset.label_field": "species"})
-    ),
-    Mistake(
-        what="matches dataset.include: ",
-        hint="are read from Parquet files alone",
-        given={"a.csv": CSV},
-        followed=({RUN: True, "dataset.source": "AT/source/a.parquet"},),
+        followed=(
+            {"dataset.source": "AT/source", "dataset.index": "rows.csv"},
+            {"dataset.fields": {"text": "path"}, "dataset.label_field": "label"},
+        ),
     ),
     Mistake(
         what="There is no … file",
-        hint="are read from Parquet files alone",
+        hint="set dataset.source to …a.csv, without dataset.index",
         given={"a.csv": CSV, "dataset.format": "parquet"},
-        followed=({RUN: True, "dataset.source": "AT/source/a.parquet"},),
+        followed=({"dataset.source": "AT/source/a.csv", "dataset.format": "auto"},),
     ),
     Mistake(
         what="has no column ",
         hint="…",
         given={**FLAT, "a.csv": CSV, "dataset.index": "a.csv"},
-        followed=({RUN: True, "dataset.source": "AT/source/a.parquet", "dataset.index": None},),
+        followed=({"dataset.source": "AT/source/a.csv", "dataset.index": None},),
     ),
     *(
         Mistake(

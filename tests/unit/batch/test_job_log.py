@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.batch.jobs import JobState, JobStatus, with_log
+from headrace.batch.job_records import JobState, JobStatus, with_log
 
 
 @pytest.mark.parametrize(

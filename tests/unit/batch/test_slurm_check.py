@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from headrace.batch.commands import Answer
+from headrace.batch.commands import CommandResult
 from headrace.batch.findings import Finding
-from headrace.batch.jobs import JobSpec
+from headrace.batch.job_records import JobSpec
 from headrace.batch.slurm import Slurm, is_lasting
 from headrace.batch.slurm_queues import (
     Association,
@@ -108,14 +108,16 @@ def test_accounts(books: list[Association], asked: dict[str, Any], grades: str, 
 
 def test_a_slurm_that_is_not_there_or_does_not_answer():
     class Nothing:
-        def run(self, command: tuple[str, ...], text: str = "") -> Answer:
+        def run(self, command: tuple[str, ...], text: str = "") -> CommandResult:
             raise BatchError(f"{command[0]} cannot be run: No such file or directory")
 
     class Silent:
-        def run(self, command: tuple[str, ...], text: str = "") -> Answer:
+        def run(self, command: tuple[str, ...], text: str = "") -> CommandResult:
             if "--version" in command:
-                return Answer(0, "slurm 23.02.1\n", "")
-            return Answer(1, "", "slurm_load_partitions: Unable to contact slurm controller\n")
+                return CommandResult(0, "slurm 23.02.1\n", "")
+            return CommandResult(
+                1, "", "slurm_load_partitions: Unable to contact slurm controller\n"
+            )
 
     missing = list(Slurm(Nothing()).check(_job({})))
     assert {each.grade.value for each in missing} == {"fail"}
@@ -141,7 +143,7 @@ def test_a_slurm_that_is_not_there_or_does_not_answer():
 def test_what_waiting_does_not_change(
     code: int | None, words: str, has_nodes_out: bool, is_refused: bool
 ):
-    answer = Answer(code, "", f"sbatch: error: {words}")
+    answer = CommandResult(code, "", f"sbatch: error: {words}")
     assert is_lasting(answer, lambda: has_nodes_out) is is_refused
 
 
@@ -151,10 +153,12 @@ def test_what_waiting_does_not_change(
 )
 def test_nodes_that_are_switched_off_to_save_power_are_not_out(states: str, is_refused: bool):
     class Cloud:
-        def run(self, command: tuple[str, ...], text: str = "") -> Answer:
+        def run(self, command: tuple[str, ...], text: str = "") -> CommandResult:
             if command[0] == "sinfo":
-                return Answer(0, states.replace(" ", "\n"), "")
-            return Answer(1, "", "sbatch: error: Requested node configuration is not available")
+                return CommandResult(0, states.replace(" ", "\n"), "")
+            return CommandResult(
+                1, "", "sbatch: error: Requested node configuration is not available"
+            )
 
     assert bool(Slurm(Cloud()).refusal(_job({}))) is is_refused
 
@@ -170,14 +174,14 @@ def test_nodes_that_are_switched_off_to_save_power_are_not_out(states: str, is_r
 )
 def test_what_each_command_of_slurm_tells(failing: str, grades: str):
     class Answering:
-        def run(self, command: tuple[str, ...], text: str = "") -> Answer:
+        def run(self, command: tuple[str, ...], text: str = "") -> CommandResult:
             if command[0] == failing:
-                return Answer(1, "", f"{failing}: error: no")
+                return CommandResult(1, "", f"{failing}: error: no")
             told = {
                 "sinfo": "cpu*|up|1-00:00:00|8|idle|64|257000|(null)|c[1-8]\n",
                 "sacctmgr": "physics||normal\n",
             }
-            return Answer(0, told.get(command[0], "x\n"), "")
+            return CommandResult(0, told.get(command[0], "x\n"), "")
 
     found = list(Slurm(Answering()).check(_job({})))
     assert " ".join(each.grade.value for each in found) == grades

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from headrace.batch.commands import Answer
-from headrace.batch.jobs import (
+from headrace.batch.commands import CommandResult
+from headrace.batch.job_records import (
     JobSpec,
     JobState,
     JobStatus,
@@ -230,7 +230,7 @@ def test_a_job_that_slurm_has_started_again():
     """pains 32; numbers of jobs may be used again, names are not."""
     lines = ["7|PREEMPTED|node1|None|a", "7|PENDING|None assigned|None|a",
              "8|FAILED|node1|None|of last year", "8|RUNNING|node2|None|b"]  # fmt: skip
-    told = Slurm(ScriptedCommands(Answer(0, "\n".join(lines), ""))).accounting(["7", "8"])
+    told = Slurm(ScriptedCommands(CommandResult(0, "\n".join(lines), ""))).accounting(["7", "8"])
     assert (told["7"].state, told["7"].earlier) == (JobState.PENDING, JobState.PREEMPTED)
     assert (told["8"].state, told["8"].earlier) == (JobState.RUNNING, None)
     assert put_back(told["7"], has_started=False)
@@ -241,8 +241,8 @@ def test_a_job_that_slurm_has_started_again():
 
 
 def test_which_nodes_have_failed():
-    books = Answer(0, "7|NODE_FAIL|node[1-3]|None|a\n", "")
-    nodes = Answer(0, "node1 drained\nnode2 down*\nnode3 drained*\n", "")
+    books = CommandResult(0, "7|NODE_FAIL|node[1-3]|None|a\n", "")
+    nodes = CommandResult(0, "node1 drained\nnode2 down*\nnode3 drained*\n", "")
     told = Slurm(ScriptedCommands(books, nodes)).accounting(["7"])["7"]
     assert told.failed_nodes == ("node2", "node3")
     assert view_of(told, "Slurm").why == "Slurm job 7 ended: node failed (on node2, node3)"
@@ -265,35 +265,40 @@ def test_a_refusal_tells_slurms_own_words():
         "sbatch: error: Batch job submission failed: Invalid partition name specified\n"
     )
     with pytest.raises(JobRefusedError, match=r"nope; Batch job.*\n.*sinfo"):
-        Slurm(ScriptedCommands(Answer(1, "", error))).submit(_job())
+        Slurm(ScriptedCommands(CommandResult(1, "", error))).submit(_job())
 
 
 @pytest.mark.parametrize(
     "answer",
     [
-        Answer(None, "", "sbatch gave no answer within 60 s"),
-        Answer(1, "", "sbatch: error: Batch job submission failed: Socket timed out on send/recv"),
-        Answer(1, "", "sbatch: error: Unable to contact slurm controller (connect failure)"),
-        Answer(1, "", "sbatch: error: Resource temporarily unavailable"),
-        Answer(0, "", ""),
-        Answer(0, "12\nthe disk is full\n", ""),
+        CommandResult(None, "", "sbatch gave no answer within 60 s"),
+        CommandResult(
+            1, "", "sbatch: error: Batch job submission failed: Socket timed out on send/recv"
+        ),
+        CommandResult(1, "", "sbatch: error: Unable to contact slurm controller (connect failure)"),
+        CommandResult(1, "", "sbatch: error: Resource temporarily unavailable"),
+        CommandResult(0, "", ""),
+        CommandResult(0, "12\nthe disk is full\n", ""),
     ],
 )
-def test_an_unclear_answer_is_no_refusal(answer: Answer):
+def test_an_unclear_answer_is_no_refusal(answer: CommandResult):
     """pains 17."""
     with pytest.raises(AmbiguousSubmitError):
         Slurm(ScriptedCommands(answer)).submit(_job())
 
 
 def test_an_answer_of_a_federation_names_the_job():
-    assert Slurm(ScriptedCommands(Answer(0, "warning\n12;cluster\n", ""))).submit(_job()) == "12"
+    assert (
+        Slurm(ScriptedCommands(CommandResult(0, "warning\n12;cluster\n", ""))).submit(_job())
+        == "12"
+    )
 
 
 def test_a_queue_that_does_not_answer_is_an_error():
     with pytest.raises(BatchError, match="squeue: Unable to contact"):
-        Slurm(ScriptedCommands(Answer(1, "", "slurm_load_jobs error: Unable to contact"))).poll(
-            ["1"]
-        )
+        Slurm(
+            ScriptedCommands(CommandResult(1, "", "slurm_load_jobs error: Unable to contact"))
+        ).poll(["1"])
 
 
 def _script(job: JobSpec) -> str:

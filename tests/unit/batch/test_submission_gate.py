@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from headrace.batch.commands import Answer
-from headrace.batch.jobs import JobSpec
+from headrace.batch.commands import CommandResult
+from headrace.batch.job_records import JobSpec
 from headrace.batch.queue_state import QueueState, read_state, state_file
 from headrace.batch.slurm import Slurm
 from headrace.batch.submission_gate import (
@@ -153,24 +153,28 @@ def test_more_submits_than_the_pace_allows_wait(tmp_path: Path):
 def test_limits_in_the_words_of_sacctmgr(
     user: str, qos: str, account: str | None, limits: list[str]
 ):
-    commands = ScriptedCommands(*(Answer(0, text, "") for text in ("me\n", user, qos)))
+    commands = ScriptedCommands(*(CommandResult(0, text, "") for text in ("me\n", user, qos)))
     job = JobSpec(name="a", command=("true",), nodes=1, cpus_per_node=1, time_limit_s=60,
                   folder="/", log="/dev/null", account=account)  # fmt: skip
     assert [str(each) for each in Slurm(commands).limits(job)] == limits
 
 
 def test_the_longest_job_is_the_least_of_partition_association_and_qos():
-    partitions = Answer(0, "main*|2-00:00:00\ngpu|12:00:00\nfree|infinite\n", "")
-    books = Answer(0, "phys|chem|01:00:00|long|long\nphys|phys|1-00:00:00||normal\n", "")
-    system = Slurm(ScriptedCommands(partitions, Answer(0, "me\n", ""), books, Answer(0, "\n", "")))
+    partitions = CommandResult(0, "main*|2-00:00:00\ngpu|12:00:00\nfree|infinite\n", "")
+    books = CommandResult(0, "phys|chem|01:00:00|long|long\nphys|phys|1-00:00:00||normal\n", "")
+    system = Slurm(
+        ScriptedCommands(
+            partitions, CommandResult(0, "me\n", ""), books, CommandResult(0, "\n", "")
+        )
+    )
     assert system.longest_job_s(Batch()) == 86400.0
     commands = ScriptedCommands(
-        partitions, Answer(0, "me\n", ""), books, Answer(0, "00:30:00\n", "")
+        partitions, CommandResult(0, "me\n", ""), books, CommandResult(0, "00:30:00\n", "")
     )
     assert Slurm(commands).longest_job_s(Batch(account="chem", partition="gpu")) == 1800.0
     assert commands.seen[-1][-2:] == ("name=long", "format=MaxWall")
-    no_books = Answer(1, "", "sacctmgr: error: accounting is off")
-    none = ScriptedCommands(partitions, Answer(0, "me\n", ""), no_books)
+    no_books = CommandResult(1, "", "sacctmgr: error: accounting is off")
+    none = ScriptedCommands(partitions, CommandResult(0, "me\n", ""), no_books)
     assert Slurm(none).longest_job_s(Batch(partition="free")) is None
     with pytest.raises(BatchError):
         Slurm(ScriptedCommands(no_books)).longest_job_s(Batch())

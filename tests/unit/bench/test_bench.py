@@ -15,7 +15,7 @@ from headrace_bench.laps import Reader, Tuned, read_lap
 from headrace_bench.machine import busy_warnings, machine
 from headrace_bench.peers.peer import MODULES, load, missing
 from headrace_bench.rclone import credentials, serving
-from headrace_bench.records import Lap, Row, Table
+from headrace_bench.records import BenchRow, BenchTable, Lap
 from headrace_bench.samples import plan_shape, random_samples, write_files
 from headrace_bench.workspace import workspace
 
@@ -24,13 +24,13 @@ def lap(seconds: float) -> Lap:
     return Lap(num_samples=10, num_bytes=1_000_000_000, seconds=seconds)
 
 
-def row(name: str, kind: str, *seconds: float, is_yardstick: bool = False) -> Row:
+def row(name: str, kind: str, *seconds: float, is_yardstick: bool = False) -> BenchRow:
     laps = tuple(map(lap, seconds))
-    return Row(name=name, kind=kind, laps=laps, is_yardstick=is_yardstick)
+    return BenchRow(name=name, kind=kind, laps=laps, is_yardstick=is_yardstick)
 
 
 def test_ratios_are_of_the_best_laps():
-    table = Table(
+    table = BenchTable(
         title="t",
         rows=(
             row("limit, 1 thread", "limit", 1.0, is_yardstick=True),
@@ -38,7 +38,7 @@ def test_ratios_are_of_the_best_laps():
             row("headrace", "headrace", 2.0, 1.0, 4.0, is_yardstick=True),
             row("headrace, fast", "headrace", 0.1),
             row("peer", "peer", 5.0),
-            Row(name="absent", kind="peer", problem="not installed"),
+            BenchRow(name="absent", kind="peer", problem="not installed"),
         ),
     )
     assert table.of_limit == pytest.approx(

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from headrace.cli.airflow_server import AirflowApi, AirflowBusyError, Login
+from headrace.cli.airflow_server import AirflowApi, AirflowBusyError, Credentials
 from headrace.errors import StepError, UnknownNameError
 
-LOGIN = Login(user="ada", password="secret", file=Path("passwords.json"))
+LOGIN = Credentials(user="ada", password="secret", file=Path("passwords.json"))
 
 
 class Answers(BaseHTTPRequestHandler):
@@ -55,7 +55,7 @@ def url(monkeypatch):
 
 
 def test_who_has_another_password_is_told_so(url):
-    other = Login(user="ada", password="guessed", file=LOGIN.file)
+    other = Credentials(user="ada", password="guessed", file=LOGIN.file)
     with pytest.raises(StepError, match="401"):
         AirflowApi(url, other).run_state("dag", "run")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import inspect
 import re
 import subprocess
 import sys
@@ -45,6 +46,14 @@ def test_the_help_is_short_and_in_parts() -> None:
     commands = get_command(build()).commands  # type: ignore[attr-defined]
     shown = {name for name, command in commands.items() if not command.hidden}
     assert {row.split()[1] for row in rows} == shown
+
+
+def test_what_the_help_tells_of_a_command_is_how_its_own_begins() -> None:
+    """They are told without being imported."""
+    known = get_command(build()).commands  # type: ignore[attr-defined]
+    for name, command in known.items():
+        summary = inspect.cleandoc(command.help).split("\n\n")[0].replace("\n", " ")
+        assert known.known()[name].summary == summary, name
 
 
 WITHOUT_JSON = """

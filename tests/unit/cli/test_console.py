@@ -13,7 +13,7 @@ import headrace.cli
 from headrace.cli.console import open_console
 from headrace_bench.peers.peer import MODULES, load, missing
 from headrace_bench.read import missing_row
-from headrace_bench.records import Table as BenchTable
+from headrace_bench.records import BenchTable
 from headrace_bench.report import _grid
 
 CLI = Path(headrace.cli.__file__).parent

@@ -96,7 +96,6 @@ def test_nothing_is_cut_at_80_columns(suite: Run) -> None:
         (("status", suite.run_id), (suite.run_id,)),
         (("results", suite.run_id), ()),
         (("lease", "list", "--all"), [f"{each}-cpu-1" for each in ids]),
-        (("cost",), ("2026-11",)),
         (("diff", *ids), ids),
         (("plan", "digits"), ()),
         (("cache", "list"), ()),

@@ -14,7 +14,7 @@ from headrace.cli.words import result_line
 from headrace.states import FailureClass, StepState
 from headrace.status.run_details import RunDetails
 from headrace.status.step import StepView
-from headrace.steps.history import RankRow, UsageRow, Use
+from headrace.steps.history import Load, RankRow, UsageRow
 from headrace.steps.mailbox import Progress, StepStatus
 
 TRACE = 'Traceback (most recent call last):\n  File "model.py", line 7\nValueError: [/bad] [red]\n'
@@ -176,7 +176,7 @@ def test_how_busy_nodes_and_ranks_are_is_told_while_they_train():
         RankRow(at=1.0, rank=rank, node="n0", cores=rank, rss_bytes=rank * 10**9)
         for rank in (1, 3, 2)
     )
-    use = Use(nodes=(node,) * 5, ranks=ranks)
+    use = Load(nodes=(node,) * 5, ranks=ranks)
     run = view(state=StepState.RUNNING).model_copy(update={"use": use})
     text = printed(lambda console: console.print(live(run)))
     assert text.count("n0: CPU 75%, GPUs 25%, memory 50%, network in 2MB/s\n") == 4

@@ -63,7 +63,6 @@ def _answering(fleet: Fleet) -> tuple[Node, ...]:
     return wait_until(answering, 60, "both nodes to answer")
 
 
-@pytest.mark.timeout(120)
 def test_a_result_that_goes_with_its_worker_is_not_waited_for(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.batch.jobs import JobView
+from headrace.batch.job_records import JobView
 from headrace.clusters import lease_client
 from headrace.clusters.backends import backend
 from headrace.clusters.lease_records import (

@@ -10,7 +10,7 @@ import pytest
 from distributed.core import Status
 
 from headrace.batch import submission_gate
-from headrace.batch.jobs import JobSpec
+from headrace.batch.job_records import JobSpec
 from headrace.batch.queue_state import JobRecord, intent_of
 from headrace.batch.slurm import Slurm
 from headrace.batch.submission_gate import SubmissionGate
@@ -28,14 +28,12 @@ from headrace.clusters.pool_job import PoolJob
 from headrace.errors import BatchError
 from headrace.files.layout import LeaseFolder
 from headrace.recipe.site import Role
-from headrace_queues.lsf import Lsf
-from headrace_queues.pbs import Pbs
-from headrace_queues.sge import Sge
+from support.job_scripts import assert_dask_jobqueue_shows_the_script
 from support.leases import lease_spec
 from support.pool_nodes import pool_job
-from support.scripted_commands import Answer, ScriptedCommands
+from support.scripted_commands import CommandResult, ScriptedCommands
 
-SILENT = Answer(None, "", "sbatch gave no answer within 60 s")
+SILENT = CommandResult(None, "", "sbatch gave no answer within 60 s")
 ROLE = Role(backend="slurm", nodes=4, host="job", host_options=("--mem=2G",), lifetime="1h")
 
 
@@ -47,10 +45,10 @@ def folder(tmp_path: Path) -> LeaseFolder:
 class Submits(ScriptedCommands):
     """Prepared answers to submits and what follows; who asks for limits is told nothing."""
 
-    def run(self, command: Sequence[str], text: str = "") -> Answer:
-        """Answer."""
+    def run(self, command: Sequence[str], text: str = "") -> CommandResult:
+        """CommandResult."""
         told = command[0] in ("sbatch", "squeue", "scancel")
-        return super().run(command, text) if told else Answer(1, "", "no books")
+        return super().run(command, text) if told else CommandResult(1, "", "no books")
 
 
 def _submit(folder: LeaseFolder, commands: ScriptedCommands, serial: int, number: int) -> JobRecord:
@@ -88,17 +86,8 @@ def test_a_node_is_a_job_of_its_own_and_the_host_a_small_one(folder: LeaseFolder
     assert (host.gpus_per_node, host.exclusive, host.options) == (0, False, ("--mem=2G",))
 
 
-@pytest.mark.parametrize("system", [Slurm, Pbs, Sge, Lsf])
-def test_dask_jobqueue_shows_the_script_that_the_queue_gets(
-    folder: LeaseFolder, system: type[Slurm | Pbs | Sge | Lsf]
-):
-    spec = _node(folder)
-    script = system(ScriptedCommands()).render(spec)
-    job = PoolJob("tls://127.0.0.1:1", "node-0", request=_request(), spec=spec, script=script)
-    shown = [line for line in job.job_script().splitlines() if line]
-    assert shown == script.splitlines()
-    assert "headrace.clusters.worker" in shown[-1]
-    assert len(job.job_header.splitlines()) > 5
+def test_dask_jobqueue_shows_the_script_that_the_queue_gets(folder: LeaseFolder):
+    assert_dask_jobqueue_shows_the_script(Slurm, folder)
 
 
 def test_what_dask_wants_is_only_noted():
@@ -116,7 +105,7 @@ async def _awaited(job: PoolJob) -> None:
 
 
 def test_each_job_has_its_own_name_and_a_record_until_it_has_ended(folder: LeaseFolder):
-    commands = Submits(Answer(0, "11\n", ""), Answer(0, "12\n", ""))
+    commands = Submits(CommandResult(0, "11\n", ""), CommandResult(0, "12\n", ""))
     records = [_submit(folder, commands, serial, 0) for serial in (1, 2)]
     assert [each.job_id for each in records] == ["11", "12"]
     assert records[0].name != records[1].name
@@ -130,7 +119,10 @@ def test_after_an_unclear_submit_the_same_job_is_asked_for_again(
     monkeypatch.setattr(submission_gate, "_ATTEMPTS", 1)
     monkeypatch.setattr(submission_gate.time, "sleep", lambda _seconds: None)
     name = job_spec(folder, lease_spec(folder, ROLE)).name + "-1"
-    nothing, there = Answer(0, "", ""), Answer(0, f"11|PENDING|N/A||Priority|{name}\n", "")
+    nothing, there = (
+        CommandResult(0, "", ""),
+        CommandResult(0, f"11|PENDING|N/A||Priority|{name}\n", ""),
+    )
     commands = Submits(SILENT, nothing, there)
     with pytest.raises(BatchError):
         _submit(folder, commands, 1, 2)
@@ -140,15 +132,15 @@ def test_after_an_unclear_submit_the_same_job_is_asked_for_again(
 
 def test_jobs_of_a_killed_host_are_found_by_records_and_by_name(folder: LeaseFolder):
     """pains 22."""
-    _submit(folder, Submits(Answer(0, "11\n", "")), 1, 0)
+    _submit(folder, Submits(CommandResult(0, "11\n", "")), 1, 0)
     (folder.jobs / "000002.submitting").write_text("the-second")
     running = "11|RUNNING|N/A||None|a\n12|PENDING|N/A||Priority|the-second\n"
     gone = running.replace("RUNNING", "CANCELLED").replace("PENDING", "CANCELLED")
     commands = ScriptedCommands(
-        Answer(0, running.splitlines()[1], ""),  # by name
-        Answer(0, running, ""),
-        Answer(0, "", ""),  # scancel
-        Answer(0, gone, ""),
+        CommandResult(0, running.splitlines()[1], ""),  # by name
+        CommandResult(0, running, ""),
+        CommandResult(0, "", ""),  # scancel
+        CommandResult(0, gone, ""),
     )
     assert end_node_jobs(Slurm(commands), folder, 0.0) == 2
     assert [each for each in commands.seen if each[0] == "scancel"] == [
@@ -161,7 +153,7 @@ def test_jobs_of_a_killed_host_are_found_by_records_and_by_name(folder: LeaseFol
 def test_a_job_that_nobody_recorded_is_found_by_its_name(folder: LeaseFolder):
     """pains 17: its submitter died between the two."""
     folder.path.mkdir(parents=True)
-    slurm = Slurm(ScriptedCommands(Answer(0, "12|PENDING|N/A||Priority|a\n", "")))
+    slurm = Slurm(ScriptedCommands(CommandResult(0, "12|PENDING|N/A||Priority|a\n", "")))
     assert submission_gate.recovered(slurm, "a", folder.job) is None
     intent_of(folder.job).write_text("a")
     for _ in range(2):

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from headrace.batch.jobs import JobState
+from headrace.batch.job_records import JobState
 from headrace.batch.slurm import parse_squeue
 from headrace.clusters.node_failures import (
     AVOIDED_S,

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from headrace.batch.jobs import JobState, JobStatus
+from headrace.batch.job_records import JobState, JobStatus
 from support.pool_nodes import pool_job
 
 

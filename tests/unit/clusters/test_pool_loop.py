@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from headrace.batch.jobs import JobStatus
+from headrace.batch.job_records import JobStatus
 from headrace.batch.slurm import Slurm
 from headrace.batch.submission_gate import SubmissionGate
 from headrace.clusters import pool_loop

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.batch.jobs import JobState, JobStatus
+from headrace.batch.job_records import JobState, JobStatus
 from headrace.batch.queue_state import JobRecord
 from headrace.batch.slurm import Slurm
 from headrace.clusters import queued

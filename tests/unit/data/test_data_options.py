@@ -15,9 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.data.dataset import Reading, reading_of
+from headrace.data.instantiate import Allowed
 from headrace.data.loaders import DataSettings
 from headrace.data.module import HeadraceDataModule
-from headrace.data.targets import Allowed
 from headrace.errors import DataError, StepError, UserCodeError, UserError
 from headrace.files.manifest import FieldInfo, Manifest, ShardInfo
 from headrace.recipe.base import Target

@@ -15,9 +15,9 @@ from PIL import Image
 
 from headrace.data.ahead import Payoff
 from headrace.data.dataset import Reading, SampleReader, reading_of
+from headrace.data.instantiate import Allowed
 from headrace.data.loader import BatchLoader
 from headrace.data.order import TrainOrder
-from headrace.data.targets import Allowed
 from headrace.errors import DataError, ShardError
 from headrace.files.manifest import FieldInfo, Manifest, ShardInfo
 from headrace.recipe.recipe import DataSpec

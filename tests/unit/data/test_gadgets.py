@@ -17,7 +17,7 @@ from types import ModuleType
 
 import pytest
 
-from headrace.data.targets import Allowed, resolve
+from headrace.data.instantiate import Allowed, resolve
 from headrace.errors import HeadraceError
 from headrace.recipe.targets import uses
 

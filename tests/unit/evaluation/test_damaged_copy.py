@@ -14,8 +14,8 @@ import torch
 
 from headrace.errors import ShardError
 from headrace.evaluation import predict
-from headrace.evaluation.evaluation_plan import Job, ShardTask
-from headrace.evaluation.merge import Part, read_part
+from headrace.evaluation.evaluation_plan import NodeTask, ShardTask
+from headrace.evaluation.merge import ScoredSamples, read_part
 from headrace.evaluation.predictor import Predictor
 from headrace.examples.digits_model import DigitsClassifier
 from headrace.files.atomic import write_record
@@ -98,14 +98,14 @@ class Evaluation:
         options = StagingOptions(s3=self.site.s3)
         return ensure_staged(self.source, self.site.tiers, options=options).folder / self.file
 
-    def score(self, number: int = DAMAGED, group: PeerGroup | None = None) -> Part:
+    def score(self, number: int = DAMAGED, group: PeerGroup | None = None) -> ScoredSamples:
         """Predictions of a shard."""
         task = ShardTask(
             file=self.manifest.shards[number].file,
             first=number * SHARD_SAMPLES,
             num_samples=SHARD_SAMPLES,
         )
-        job = Job(step_folder=str(self.step.path), env={}, groups={}, group=group)
+        job = NodeTask(step_folder=str(self.step.path), env={}, groups={}, group=group)
         num_samples, self.why_again = predict.score(job, task)
         assert num_samples == SHARD_SAMPLES
         return read_part(self.step.parts / task.part_name)
@@ -144,7 +144,7 @@ def break_header(shard: Path) -> None:
         file.write(bytes(512))
 
 
-def same(one: Part, other: Part) -> bool:
+def same(one: ScoredSamples, other: ScoredSamples) -> bool:
     pairs = [(one.columns[name], other.columns[name]) for name in ("preds", "label")]
     return all(np.array_equal(*pair) for pair in pairs)
 
@@ -174,7 +174,7 @@ def test_what_changes_while_it_is_read_is_evaluated_again(evaluation, monkeypatc
     expected = evaluation.score()
     predicts, harmed = Predictor.predict, []
 
-    def predict_meanwhile(self: Predictor, first: int, num_samples: int) -> Part:
+    def predict_meanwhile(self: Predictor, first: int, num_samples: int) -> ScoredSamples:
         if not harmed:
             harmed.append(first)
             flip(evaluation.staged())
@@ -204,7 +204,7 @@ def test_damage_that_the_source_has_too_is_named(evaluation):
 def test_a_copy_that_never_stays_right_is_named(evaluation, monkeypatch):
     predicts = Predictor.predict
 
-    def predict_meanwhile(self: Predictor, first: int, num_samples: int) -> Part:
+    def predict_meanwhile(self: Predictor, first: int, num_samples: int) -> ScoredSamples:
         flip(evaluation.staged())
         return predicts(self, first, num_samples)
 

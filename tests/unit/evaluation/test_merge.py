@@ -7,7 +7,7 @@ from pyarrow import parquet
 
 from headrace.errors import StepError
 from headrace.evaluation.merge import (
-    Part,
+    ScoredSamples,
     joined,
     merge,
     read_part,
@@ -17,12 +17,12 @@ from headrace.evaluation.merge import (
 )
 
 
-def part(*ids: int) -> Part:
+def part(*ids: int) -> ScoredSamples:
     sample_id = torch.tensor(ids, dtype=torch.int64)
     scores = torch.stack([sample_id, -sample_id], 1).float()
     texts = [f"text {number}" for number in ids]
     columns = {"preds": scores, "label": sample_id % 3, "text": texts}
-    return Part(sample_id.numpy(), columns, {"m": {"": (1, {"total": sample_id.sum()})}})
+    return ScoredSamples(sample_id.numpy(), columns, {"m": {"": (1, {"total": sample_id.sum()})}})
 
 
 def test_sorted_by_sample_id_whatever_the_order():
@@ -59,7 +59,7 @@ def test_many_examples_are_cut():
 
 def test_results_that_only_some_samples_have_are_named():
     with pytest.raises(StepError, match="results preds, label, text, others preds"):
-        merge([part(0), Part(np.array([1]), {"preds": torch.zeros(1)})], np.arange(2))
+        merge([part(0), ScoredSamples(np.array([1]), {"preds": torch.zeros(1)})], np.arange(2))
 
 
 def test_a_part_comes_back_as_it_was_written(tmp_path):

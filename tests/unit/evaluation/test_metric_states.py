@@ -14,7 +14,7 @@ from torchmetrics import Metric, classification, regression, retrieval, segmenta
 from torchmetrics.image import PeakSignalNoiseRatio
 from torchmetrics.text import Perplexity, WordErrorRate
 
-from headrace.data.targets import Allowed
+from headrace.data.instantiate import Allowed
 from headrace.errors import TargetError, UserCodeError
 from headrace.evaluation.batch_outputs import update
 from headrace.evaluation.merge import check_mergeable, merged, state_of

@@ -8,7 +8,7 @@ from html.parser import HTMLParser
 import pytest
 import torch
 
-from headrace.data.targets import Allowed
+from headrace.data.instantiate import Allowed
 from headrace.errors import TargetError, UserCodeError
 from headrace.evaluation.own_results import own_figures
 from headrace.recipe.evaluate import EvaluateSpec

@@ -12,7 +12,7 @@ import torch
 from lightning.pytorch import LightningModule
 
 from headrace.errors import ShardError, StepError
-from headrace.evaluation.merge import Part
+from headrace.evaluation.merge import ScoredSamples
 from headrace.evaluation.predictor import Predictor
 from headrace.evaluation.write_report import sample_ids, split_on_node
 from headrace.files.manifest import Manifest
@@ -100,7 +100,7 @@ def predictor(dataset: ShardedDataset) -> Predictor:
     )
 
 
-def equal(found: Part, expected: Part, first: int = 0) -> bool:
+def equal(found: ScoredSamples, expected: ScoredSamples, first: int = 0) -> bool:
     rows = slice(first, first + len(found.sample_id))
     return bool(
         np.array_equal(found.sample_id, expected.sample_id[rows])

@@ -14,7 +14,7 @@ from headrace.execution.execute import execute
 from headrace.files.atomic import write_record, write_text
 from headrace.ledger.ledger import open_ledger
 from headrace.processes.identity import ProcessIdentity
-from headrace.runs.flow import steps_of
+from headrace.runs.planned_steps import steps_of
 from headrace.states import FailureClass, LeaseState, StepState
 from headrace.steps.mailbox import Failure, StepResult
 from headrace.steps.retry_policy import KEPT

@@ -15,7 +15,7 @@ from headrace.clusters.lease_records import HostRecord
 from headrace.clusters.lease_state import write_heartbeat
 from headrace.errors import CapacityError, StepError, StepNotEndedError
 from headrace.execution.reap import end_run
-from headrace.execution.step_attempts import Ticket, cancel_step, collect, start_step
+from headrace.execution.step_attempts import RunningAttempt, cancel_step, collect, start_step
 from headrace.files.atomic import read_record, write_record, write_text
 from headrace.files.layout import StepFolder, checkpoint_name
 from headrace.files.lines import append_line
@@ -68,7 +68,7 @@ def test_a_suite_step_that_has_succeeded_begins_again_when_more_trials_are_asked
     for what, begins in (("pause", False), ("add", True)):
         append_line(run.folder.controls, Control(what=what, by="me").model_dump_json())
         assert isinstance(start_step(run, "pack"), StepResult)
-        assert isinstance(start_step(run, "suite"), Ticket) is begins
+        assert isinstance(start_step(run, "suite"), RunningAttempt) is begins
     assert [row.attempt for row in open_ledger().attempts(run.run_id, "suite")] == [1, 2]
 
 
@@ -77,7 +77,7 @@ def test_a_result_that_nobody_wrote_down_is_collected():
     run = make_run()
     lease_on_disk(run, host=ProcessIdentity.of())
     ticket = start_step(run, "pack")
-    assert isinstance(ticket, Ticket)
+    assert isinstance(ticket, RunningAttempt)
     done = result(StepState.SUCCEEDED, outputs={"dataset": "d"})
     write_record(StepFolder(run.lease_folder(ticket.lease_id).step(1).path).result, done)
     assert start_step(run, "pack") == done
@@ -100,7 +100,7 @@ def test_an_attempt_whose_writer_ended_before_the_mailbox_is_submitted_as_it_is(
     lease_id = lease_on_disk(run, host=ProcessIdentity.of())
     attempt_row_of(run, "pack", lease_id)
     ticket = start_step(run, "pack")
-    assert isinstance(ticket, Ticket)
+    assert isinstance(ticket, RunningAttempt)
     assert (ticket.attempt, ticket.lease_id) == (1, lease_id)
     assert mailbox.find(run.lease_folder(lease_id), f"{run.run_id}/pack/1") is not None
 
@@ -109,7 +109,7 @@ def test_the_end_of_a_step_that_has_not_ended_cannot_be_collected():
     run = make_run()
     lease_on_disk(run, host=ProcessIdentity.of())
     ticket = start_step(run, "pack")
-    assert isinstance(ticket, Ticket)
+    assert isinstance(ticket, RunningAttempt)
     with pytest.raises(StepError, match=f"Step pack of run {run.run_id} has not ended yet"):
         collect(run, ticket)
 
@@ -118,7 +118,7 @@ def test_a_lease_that_is_silent_at_one_look_only_keeps_its_step(monkeypatch):
     run = make_run()
     lease = run.lease_folder(lease_on_disk(run, host=ProcessIdentity.of()))
     ticket = start_step(run, "pack")
-    assert isinstance(ticket, Ticket)
+    assert isinstance(ticket, RunningAttempt)
     long_ago = run.site.limits.lost_after + 1
     write_text(lease.heartbeat, f"{time.time() - long_ago} {time.monotonic() - long_ago}\n")
     monkeypatch.setattr(lease_state, "_wait", lambda _seconds: write_heartbeat(lease))
@@ -208,7 +208,7 @@ def test_the_step_of_the_newest_checkpoint_is_kept(
     write_record(
         folder.result, StepResult(state=state, failure=failure, started_at=1, finished_at=2)
     )
-    ticket = Ticket(
+    ticket = RunningAttempt(
         run_id=run.run_id, step="train", attempt=1, lease_id=lease_id,
         lease_folder=str(lease.path), step_folder=str(Path(folder.path)),
     )  # fmt: skip

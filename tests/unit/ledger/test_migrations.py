@@ -9,7 +9,7 @@ from alembic.runtime.migration import MigrationContext
 from sqlalchemy import inspect, text
 
 from headrace.ledger import migrations
-from headrace.ledger.columns import Row
+from headrace.ledger.columns import LedgerRow
 from headrace.ledger.database import Database
 from headrace.ledger.ledger import Ledger
 from headrace.ledger.rows import REVISION, REVISION_TABLE
@@ -26,7 +26,7 @@ def test_migrations_from_nothing_give_the_tables(tmp_path: Path):
         context = MigrationContext.configure(
             session.connection(), opts={"version_table": REVISION_TABLE}
         )
-        assert compare_metadata(context, Row.metadata) == []
+        assert compare_metadata(context, LedgerRow.metadata) == []
 
 
 def test_a_migration_that_was_killed_half_way_leaves_nothing(tmp_path: Path):

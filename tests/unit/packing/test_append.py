@@ -5,14 +5,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.unit.packing.conftest import write_image
 
 from headrace.files.manifest import Manifest
 from headrace.files.manifest_file import parse_manifest, read_manifest
-from headrace.packing.step import pack
+from headrace.packing.pack_step import pack
 from headrace.shards.dataset import ShardedDataset
 from headrace.shards.inspection import verify_dataset
 from headrace.steps.context import StepContext
+from support.packing import write_image
 
 MakeContext = Callable[..., StepContext]
 APPEND = {"append": True, "max_quarantined": 0.5}
@@ -72,7 +72,7 @@ def test_killed_while_appending(image_source, packs, monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("headrace.packing.step.merge", killed)
+        patch.setattr("headrace.packing.pack_step.merge", killed)
         with pytest.raises(KeyboardInterrupt):
             packs(image_source, pack=APPEND)
     assert read_manifest(folder) == old

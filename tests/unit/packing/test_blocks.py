@@ -12,7 +12,7 @@ from headrace.errors import DataError
 from headrace.files.manifest_file import read_manifest
 from headrace.packing.blocks import FileSlots
 from headrace.packing.pack_shard import PackedShard, PackTask
-from headrace.packing.step import pack
+from headrace.packing.pack_step import pack
 from headrace.shards.dataset import ShardedDataset
 from headrace.shards.inspection import verify_dataset
 from headrace.steps.context import StepContext
@@ -99,7 +99,7 @@ def test_plans_are_written_while_workers_pack(large_source, make_context):
     counts: list[int] = []
 
     def count(task: PackTask) -> None:
-        counts.append(len(list((task.target.folder.parts).glob("*.plan.json"))))
+        counts.append(len(list((task.target.folder.parts).glob("*.plan.arrow"))))
 
     pack(make_context(large_source), watching(count))
     assert counts == list(range(1, len(counts) + 1))

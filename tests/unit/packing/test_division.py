@@ -7,8 +7,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.packing.division import Labels, Listing, cut, labels_of, shards_of, split_samples
-from headrace.packing.samples import READ_BYTES, Listed
+from headrace.packing.division import (
+    Labels,
+    SourceListing,
+    cut,
+    labels_of,
+    shards_of,
+    split_samples,
+)
+from headrace.packing.listed import Listed
+from headrace.packing.samples import READ_BYTES
 from headrace.packing.splits import ranks
 from headrace.recipe.dataset import DatasetSpec, PackSpec
 
@@ -70,7 +78,7 @@ def test_splits_do_not_depend_on_the_order_of_their_names_in_the_recipe(
     labels = data.draw(st.lists(st.integers(0, 2), min_size=40, max_size=40))
     files = [f"{number}.png" for number in range(40)]
     groups = {"groups": [str(number // 3) for number in range(40)]} if has_groups else {}
-    listing = Listing(
+    listing = SourceListing(
         source="source",
         samples=Listed(files, [1] * 40, [""] * 40, **groups),
         labels=Labels(classes=("0", "1", "2"), indices=tuple(labels)),
@@ -81,8 +89,9 @@ def test_splits_do_not_depend_on_the_order_of_their_names_in_the_recipe(
         for splits in ({name: shares[name] for name in names}, shares)
     )
     assert given.model_dump_json() == wanted.model_dump_json()
-    found = split_samples(given, listing, may_be_empty=True)
-    right = split_samples(wanted, listing, may_be_empty=True)
+    order = ranks(files, 0)
+    found = split_samples(given, listing, order, may_be_empty=True)
+    right = split_samples(wanted, listing, order, may_be_empty=True)
     assert list(found) == list(right) == ["train", "val", "test", "a", "z"]
     assert all(np.array_equal(found[name], right[name]) for name in right)
 

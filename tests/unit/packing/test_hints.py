@@ -20,8 +20,8 @@ from pyarrow import parquet
 from headrace.errors import HeadraceError, RecipeError, TargetFullError
 from headrace.files import machine
 from headrace.files.layout import StepFolder
+from headrace.packing.pack_step import pack
 from headrace.packing.sources.open import open_source
-from headrace.packing.step import pack
 from headrace.recipe.dataset import DatasetSpec
 from headrace.recipe.load import parse
 from headrace.recipe.recipe import Recipe
@@ -35,7 +35,7 @@ from support.mistakes.files import RUN
 MISTAKES = (*files.MISTAKES, *sources.MISTAKES, *rows.MISTAKES)
 
 INFORMATIONAL = {
-    "… is a file, not a folder": "test_a_table_in_an_object_store_is_no_folder follows it",
+    "… is a file, not a folder": "test_a_compressed_file_in_a_store_is_no_folder follows it",
     "Pack again.": "only who deletes the folder of a pack while it runs comes to it",
     "See whether it may be read, and list again when nothing writes to the folder.": "tests run as "
     "root, who may read all",
@@ -183,10 +183,10 @@ def test_a_full_disk_is_left(
     assert folder.pack(in_process)["num_samples"] == 3
 
 
-def test_a_table_in_an_object_store_is_no_folder() -> None:
-    spec = DatasetSpec(name="x", source="s3://bucket/rows.csv")
+def test_a_compressed_file_in_a_store_is_no_folder() -> None:
+    spec = DatasetSpec(name="x", source="s3://bucket/rows.tar.gz")
     with pytest.raises(
-        RecipeError, match=r"rows\.csv is a file.*(?s:.*)' rows\.csv rows\.parquet`"
+        RecipeError, match=r"rows\.tar\.gz is a file.*(?s:.*)`gunzip rows\.tar\.gz`"
     ):
         open_source(spec)
 

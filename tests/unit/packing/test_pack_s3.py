@@ -5,14 +5,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.packing.conftest import write_image
 
 from headrace.errors import DataError, RecipeError, StoreAccessError
 from headrace.files.manifest_file import read_manifest
 from headrace.objects import s3_errors
 from headrace.objects.store import open_store
-from headrace.packing.step import pack
+from headrace.packing.pack_step import pack
 from headrace.steps.context import StepContext
+from support.packing import write_image
 from support.s3_faults import Cut, Refuse, faulty
 from support.s3_servers import S3Server
 
@@ -164,7 +164,7 @@ def test_new_samples_are_added_to_a_dataset_on_s3(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("headrace.packing.step.merge", cut)
+        patch.setattr("headrace.packing.pack_step.merge", cut)
         with pytest.raises(KeyboardInterrupt):
             packed(target=bucket)
     assert store.read("manifest.json") == manifest

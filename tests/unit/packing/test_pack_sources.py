@@ -16,7 +16,7 @@ from PIL import Image
 from pyarrow import parquet
 
 from headrace.files.manifest_file import read_manifest
-from headrace.packing.step import pack
+from headrace.packing.pack_step import pack
 from headrace.shards.dataset import ShardedDataset
 from headrace.shards.inspection import verify_dataset
 from headrace.steps.context import StepContext

@@ -25,7 +25,7 @@ from headrace.errors import (
 from headrace.files.manifest import Manifest
 from headrace.files.manifest_file import read_manifest
 from headrace.packing import pack_shard as worker
-from headrace.packing.step import pack
+from headrace.packing.pack_step import pack
 from headrace.shards.dataset import ShardedDataset
 from headrace.shards.inspection import verify_dataset
 from headrace.shards.writer import ShardBuilder
@@ -372,7 +372,9 @@ def test_no_room_is_told_before_packing(image_source, packs, in_process, tiny_di
 def test_disk_that_fills_up_leaves_nothing_half_written(
     image_source, packs, in_process, tiny_disk, monkeypatch
 ):
-    monkeypatch.setattr("headrace.packing.step.require_room", lambda *_: None)  # others write, too
+    monkeypatch.setattr(
+        "headrace.packing.pack_step.require_room", lambda *_: None
+    )  # others write, too
     with pytest.raises(StorageFullError, match=r"[\d,]+ bytes needed, [\d,]+ bytes free") as caught:
         packs(image_source, site_folder=tiny_disk)
     assert in_process.num_calls >= 1

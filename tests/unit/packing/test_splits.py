@@ -5,13 +5,27 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from headrace.packing.splits import assign_groups, assign_splits, split_counts, stratified_counts
+from headrace.packing.splits import (
+    assign_groups,
+    assign_splits,
+    ranks,
+    split_counts,
+    stratified_counts,
+)
 
 SHARES = (
     st.lists(st.integers(0, 100), min_size=1, max_size=4)
     .filter(any)
     .map(lambda weights: {f"s{i}": weight / sum(weights) for i, weight in enumerate(weights)})
 )
+
+
+def assigned(paths, labels, shares, seed):
+    return assign_splits(paths, labels, shares, seed, ranks(paths, seed))
+
+
+def grouped(paths, groups, labels, shares, seed):
+    return assign_groups(groups, labels, shares, seed, ranks(paths, seed))
 
 
 @pytest.mark.parametrize(
@@ -59,7 +73,7 @@ def test_every_sample_is_in_one_split(
     labels: list[int], shares: dict[str, float], seed: int, stratify: bool
 ) -> None:
     paths = [f"{number}.png" for number in range(len(labels))]
-    splits = assign_splits(paths, labels if stratify else [], shares, seed)
+    splits = assigned(paths, labels if stratify else [], shares, seed)
     assert sorted(index for part in splits.values() for index in part) == list(range(len(paths)))
     assert {name: len(part) for name, part in splits.items()} == split_counts(len(paths), shares)
 
@@ -67,7 +81,7 @@ def test_every_sample_is_in_one_split(
 def test_splits_are_pinned() -> None:
     """The same in every release: a changed hash or order would silently move test samples."""
     paths = [f"{number}.png" for number in range(8)]
-    splits = assign_splits(paths, [0, 1] * 4, {"train": 0.5, "test": 0.5}, 7)
+    splits = assigned(paths, [0, 1] * 4, {"train": 0.5, "test": 0.5}, 7)
     assert {name: part.tolist() for name, part in splits.items()} == PINNED
 
 
@@ -77,8 +91,8 @@ PINNED = {"train": [2, 7, 0, 5], "test": [4, 1, 6, 3]}
 def test_seed_and_order() -> None:
     paths = [f"{number}.png" for number in range(1000)]
     shares = {"train": 0.9, "test": 0.1}
-    one, two = (assign_splits(paths, [], shares, seed) for seed in (1, 2))
-    again = assign_splits(paths, [], shares, 1)
+    one, two = (assigned(paths, [], shares, seed) for seed in (1, 2))
+    again = assigned(paths, [], shares, 1)
     assert all(one[name].tolist() == again[name].tolist() for name in shares)
     assert set(one["test"]) != set(two["test"])
     half = [index for index in one["train"][:450] if index < 500]
@@ -89,8 +103,8 @@ def test_order_of_the_listing_does_not_matter() -> None:
     paths = [f"{number}.png" for number in range(50)]
     labels = [number % 3 for number in range(50)]
     shares = {"train": 0.7, "test": 0.3}
-    straight = assign_splits(paths, labels, shares, 3)
-    reverse = assign_splits(paths[::-1], labels[::-1], shares, 3)
+    straight = assigned(paths, labels, shares, 3)
+    reverse = assigned(paths[::-1], labels[::-1], shares, 3)
     for name in shares:
         assert [paths[i] for i in straight[name]] == [paths[::-1][i] for i in reverse[name]]
 
@@ -98,8 +112,8 @@ def test_order_of_the_listing_does_not_matter() -> None:
 def test_an_added_sample_moves_few_others() -> None:
     paths = [f"{number}.png" for number in range(1000)]
     shares = {"train": 0.8, "test": 0.2}
-    before = set(assign_splits(paths, [], shares, 0)["test"])
-    after = set(assign_splits([*paths, "new.png"], [], shares, 0)["test"])
+    before = set(assigned(paths, [], shares, 0)["test"])
+    after = set(assigned([*paths, "new.png"], [], shares, 0)["test"])
     assert len(before ^ after) <= 3
 
 
@@ -114,7 +128,7 @@ def test_no_group_is_in_two_splits(
 ) -> None:
     paths = [f"{number}.png" for number in range(len(samples))]
     groups = [f"patient-{group}" for group, _ in samples]
-    splits = assign_groups(paths, groups, [label for _, label in samples], shares, seed)
+    splits = grouped(paths, groups, [label for _, label in samples], shares, seed)
     assert sorted(index for part in splits.values() for index in part) == list(range(len(paths)))
     found = [{groups[index] for index in part} for part in splits.values()]
     assert sum(map(len, found)) == len(set(groups))
@@ -127,15 +141,15 @@ def test_groups_keep_shares_of_samples_and_classes() -> None:
     labels = [int(group[1:]) % 4 for group in groups]
     paths = [f"{number}.png" for number in range(len(groups))]
     shares = {"train": 0.8, "val": 0.1, "test": 0.1}
-    splits = assign_groups(paths, groups, labels, shares, 3)
+    splits = grouped(paths, groups, labels, shares, 3)
     for name, share in shares.items():
         assert abs(len(splits[name]) / len(paths) - share) < 0.01
         of_class = np.bincount(np.array(labels)[splits[name]], minlength=4)
         whole = np.bincount(labels) * share
         assert np.all(np.abs(of_class - whole) < 0.05 * whole + 9)
-    other = assign_groups(paths, groups, labels, shares, 4)
+    other = grouped(paths, groups, labels, shares, 4)
     assert set(other["test"].tolist()) != set(splits["test"].tolist())
-    reverse = assign_groups(paths[::-1], groups[::-1], labels[::-1], shares, 3)
+    reverse = grouped(paths[::-1], groups[::-1], labels[::-1], shares, 3)
     for name in shares:
         straight = [paths[index] for index in splits[name]]
         assert [paths[::-1][index] for index in reverse[name]] == straight

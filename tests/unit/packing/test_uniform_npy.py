@@ -15,7 +15,7 @@ from headrace.objects.store import LocalStore
 from headrace.packing.blocks import UniformNpyReader
 from headrace.packing.convert import Converter, FieldColumn
 from headrace.packing.fields import FieldRule
-from headrace.packing.samples import Listed
+from headrace.packing.listed import Listed
 from headrace.packing.sources.source_store import SourceStore
 from headrace.recipe.dataset import PackField
 

@@ -40,9 +40,3 @@ def test_other_options_are_passed_on():
     options = ["--mail-type=FAIL", "-C ib", "--gres=tmpfs:100G"]
     role = Role(backend="slurm", kind="gang", batch={"partition": "a", "options": options})
     assert role.batch.options == tuple(options)
-
-
-def test_an_option_of_two_words_is_refused_and_its_like_passed_on():
-    with pytest.raises(ValidationError, match="headrace needs the job's id at once"):
-        Role(backend="pbs", batch={"options": ["-W block=true"]})
-    Role(backend="pbs", batch={"options": ["-W depend=afterok:1"]})

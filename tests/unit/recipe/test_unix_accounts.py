@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from headrace.batch.commands import Answer, SudoCommands
+from headrace.batch.commands import CommandResult, SudoCommands
 from headrace.errors import SiteError
 from headrace.recipe.load import load_site
 from headrace.recipe.unix_accounts import other_account
@@ -85,7 +85,7 @@ _AS = {"backend": "slurm", "kind": "gang", "batch": {"submit_as": "{user}"}}
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        ({"backend": "pbs"}, "only jobs of Slurm"),
+        ({"backend": "ssh"}, "there is no queue"),
         ({"kind": "pool"}, "needs `host: job`"),
         ({"batch": {"submit_as": "{user}", "login": {"host": "l1"}}}, "`login` says as whom"),
         ({"batch": {"submit_as": "-u root"}}, "submit_as"),
@@ -126,4 +126,4 @@ def test_what_sudo_is_asked_and_what_it_refuses(monkeypatch: pytest.MonkeyPatch)
     before = ("sudo", "-n", "-u", "ada", "SLURM_CONF=/etc/slurm.conf")
     assert asked == [(*before, "SLURM_TIME_FORMAT=standard", "sbatch", "--test-only")]
     assert "a password is required; sudoers must let this account run sbatch as ada" in answer.words
-    assert commands.run(("id", "-un")) == Answer(0, "ada\n", "")
+    assert commands.run(("id", "-un")) == CommandResult(0, "ada\n", "")

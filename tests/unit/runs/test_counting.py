@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from headrace.batch.machines import Machine
+from headrace.batch.meter import Machine
 from headrace.clusters.node_marks import VARIABLE, NodeMarks, marks_of, note_joined
 from headrace.files.layout import LeaseFolder
 from headrace.runs.counting import Signs, rows_of

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from headrace.errors import ManifestError, RecipeError, StepError, UnknownNameError
+from headrace.execution.periodic import tell
 from headrace.files.layout import kept_name
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.rows import AttemptRecord
 from headrace.recipe.load import load_recipe
-from headrace.runs.flow import of_run, steps_of
-from headrace.runs.minding import tell
+from headrace.runs.planned_steps import of_run, steps_of
 from headrace.runs.runs import Run, finish_run
 from headrace.states import StepState
 from headrace.status.run_details import run_details

@@ -15,7 +15,7 @@ from headrace.errors import ShardError, StorageFullError
 from headrace.files.checksums import file_xxh3_128
 from headrace.files.manifest import FieldInfo
 from headrace.shards import columns
-from headrace.shards.columns import Block, DirectStream, Expected, ShardArrays, Spool, data_key
+from headrace.shards.columns import Block, DirectStream, ExpectedSizes, ShardArrays, Spool, data_key
 from headrace.shards.placing import make_skeleton, read_all
 from headrace.shards.writer import ShardBuilder, WrittenShard
 from headrace_bench.shards import ShardWriter
@@ -31,7 +31,7 @@ BLOBS = [RNG.bytes(int(size)) for size in RNG.integers(0, 40_000, 60)]
 POINTS = [RNG.normal(size=(int(n), 3)).astype(np.float32) for n in RNG.integers(0, 50, 60)]
 TEXTS = [f"nümber {n}".encode() for n in range(60)]
 SOURCES = [f"{n}.png".encode() for n in range(60)]
-RIGHT = Expected(
+RIGHT = ExpectedSizes(
     num_samples=60, source_bytes=sum(map(len, SOURCES)), first_bytes=sum(map(len, BLOBS))
 )
 
@@ -51,7 +51,7 @@ def block(start: int, stop: int) -> Block:
     )
 
 
-def build(path: Path, expected: Expected | None, step: int = 60) -> WrittenShard:
+def build(path: Path, expected: ExpectedSizes | None, step: int = 60) -> WrittenShard:
     with ShardBuilder(path, "train", FIELDS, expected) as shard:
         for start in range(0, 60, step):
             shard.add(block(start, min(60, start + step)))
@@ -63,8 +63,8 @@ def build(path: Path, expected: Expected | None, step: int = 60) -> WrittenShard
     [
         None,
         RIGHT,
-        Expected(num_samples=61, source_bytes=9999, first_bytes=10**7),
-        Expected(num_samples=0, source_bytes=0, first_bytes=0),
+        ExpectedSizes(num_samples=61, source_bytes=9999, first_bytes=10**7),
+        ExpectedSizes(num_samples=0, source_bytes=0, first_bytes=0),
     ],
 )
 @pytest.mark.parametrize("step", [1, 7, 60])
@@ -181,7 +181,7 @@ def test_a_shard_in_memory_has_the_bytes_of_one_on_disk(tmp_path: Path) -> None:
     with tempfile.TemporaryDirectory(dir="/dev/shm") as memory:
         for folder in (tmp_path, Path(memory)):
             for count in (20, 13):
-                expected = Expected(num_samples=20, source_bytes=60, first_bytes=6_000_000)
+                expected = ExpectedSizes(num_samples=20, source_bytes=60, first_bytes=6_000_000)
                 with ShardBuilder(folder / f"{count}.h5", "train", fields, expected) as shard:
                     for first in range(0, count, 5):
                         part = range(first, min(first + 5, count))
@@ -204,7 +204,7 @@ def test_bytes_that_change_afterwards_stay_as_they_were(in_file: bool, tmp_path:
     block = bytearray(b"first row")
     with (tmp_path / "file").open("w+b") as file:
         direct = DirectStream(file.fileno(), 0, lambda _: None)
-        spool = Spool(tmp_path)
+        spool = Spool(tmp_path, 2**20)
         stream = direct if in_file else spool
         for words in (b"first row", b"other row"):
             block[:] = words
@@ -223,7 +223,7 @@ def test_the_first_field_lies_at_one_place_whatever_the_sizes(first, tmp_path):
     arrays = ShardArrays(tmp_path, (*first, *(info for info in FIELDS if info not in first)))
     places = set()
     for count, num_bytes in ((1, 1), (60, 70_000), (10**6, 1), (10**9, 10**9)):
-        sizes = Expected(num_samples=count, source_bytes=num_bytes - 1, first_bytes=num_bytes)
+        sizes = ExpectedSizes(num_samples=count, source_bytes=num_bytes - 1, first_bytes=num_bytes)
         skeleton = make_skeleton("train", arrays.specs(sizes))
         places.add(skeleton.places[data_key(first[0])])
     arrays.close()

@@ -9,7 +9,7 @@ import pytest
 from headrace.files.atomic import write_record
 from headrace.files.layout import RunFolder
 from headrace.ledger.ledger import open_ledger
-from headrace.runs.foresight import Part, Prediction
+from headrace.runs.accounts import PredictedPart, Prediction
 from headrace.states import StepState
 from headrace.status.cost import cost_page
 from support.ledger_rows import attempt_row, lease_row, machine_row, run_row
@@ -22,7 +22,7 @@ def foretold(folder: Path, **parts: float) -> None:
             seconds=sum(parts.values()), half_s=5.0, unknown=(), gpu_hours=0.0, num_bytes=None,
             made_at=1.0,
             parts=tuple(
-                Part(name=name, seconds=seconds, spread=0.1, shared=0.1, num_known=1)
+                PredictedPart(name=name, seconds=seconds, spread=0.1, shared=0.1, num_known=1)
                 for name, seconds in parts.items()
             ),
         ),

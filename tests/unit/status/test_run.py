@@ -15,8 +15,6 @@ from sqlalchemy.engine import Engine
 from headrace.execution.reap import end_run
 from headrace.files.atomic import write_record
 from headrace.ledger.ledger import open_ledger
-from headrace.runs.foresight import Part, Prediction
-from headrace.runs.runs import Run
 from headrace.states import FailureClass, LeaseState, StepState
 from headrace.status.dataset import datasets_page
 from headrace.status.run import RunView, why_failed
@@ -24,24 +22,13 @@ from headrace.status.run_details import run_page, runs_page
 from headrace.steps.mailbox import Progress, StepStatus
 from headrace.suites.records import SuiteSummary
 from support.ledger_rows import machine_row
-from support.runs import attempt_row_of, ended_owner, lease_on_disk, make_run
+from support.runs import attempt_row_of, ended_owner, lease_on_disk, make_run, running
 from support.suite_journal import make_suite
 
 
 def only_row(**asked: Any) -> RunView:
     (row,) = runs_page(**asked).rows
     return row
-
-
-def running(step: str, status: StepStatus, **changes: Any) -> Run:
-    """A run of which a step goes on, as its files tell."""
-    run = make_run(**changes)
-    lease_id = lease_on_disk(run)
-    attempt_row_of(run, step, lease_id, number=1)
-    folder = run.lease_folder(lease_id).step(1)
-    folder.path.mkdir(parents=True)
-    write_record(folder.status, status)
-    return run
 
 
 def test_a_run_under_way_tells_step_progress_metric_and_cost():
@@ -65,19 +52,6 @@ def test_a_run_under_way_tells_step_progress_metric_and_cost():
     assert row.elapsed_s == pytest.approx(time.time() - row.created_at, abs=5)
     assert (row.eta_s, row.step_eta_s) == (None, 180.0)
     assert row.is_orphan is False
-
-
-def test_what_was_foretold_gives_the_end_of_a_run_under_way():
-    status = StepStatus(state=StepState.RUNNING, progress=Progress(done=1, total=2), elapsed_s=50)
-    run = running("train", status)
-    parts = [
-        Part(name=name, seconds=100.0, spread=0.01, shared=0.0, num_known=9)
-        for name in ("train", "evaluate")
-    ]
-    values: dict[str, Any] = dict.fromkeys(("half_s", "gpu_hours", "num_bytes"))
-    prediction = Prediction(seconds=200.0, parts=tuple(parts), unknown=(), made_at=1.0, **values)
-    write_record(run.folder.prediction, prediction)
-    assert only_row().eta_s == pytest.approx(150.0, rel=0.1)
 
 
 def test_an_orphan_a_failed_run_and_one_without_a_lease_say_so():

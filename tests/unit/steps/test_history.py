@@ -12,9 +12,9 @@ from headrace.steps import history
 from headrace.steps.history import (
     History,
     HistoryRow,
+    Load,
     RankRow,
     RowWriter,
-    Use,
     interval_s,
     newest_use,
     rank_file,
@@ -101,7 +101,7 @@ def test_there_may_be_no_history(tmp_path: Path) -> None:
     usage_file(run, 0).parent.mkdir()
     append_line(usage_file(run, 0), "no usage")
     assert read_usage(run) == {"node-0": []}
-    assert newest_use(run) == Use()
+    assert newest_use(run) == Load()
 
 
 def test_the_newest_use_leaves_out_what_an_earlier_launch_had_more(tmp_path: Path) -> None:
@@ -116,7 +116,7 @@ def test_the_newest_use_leaves_out_what_an_earlier_launch_had_more(tmp_path: Pat
         append_line(rank_file(run, rank), each.model_dump_json())
     with rank_file(run, 2).open("a") as file:
         file.write('{"at": 3')
-    assert newest_use(run) == Use(ranks=(rows[0], rows[2]))
+    assert newest_use(run) == Load(ranks=(rows[0], rows[2]))
     assert list(read_ranks(run)) == [0, 2, 10]
 
 

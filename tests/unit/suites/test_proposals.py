@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from headrace.data.targets import Allowed
+from headrace.data.instantiate import Allowed
 from headrace.files.atomic import write_text
 from headrace.files.layout import RunFolder
 from headrace.recipe.load import load_recipe, load_site

@@ -10,7 +10,7 @@ import optuna
 import pytest
 from optuna.trial import TrialState
 
-from headrace.data.targets import Allowed
+from headrace.data.instantiate import Allowed
 from headrace.errors import RecipeError, TargetError
 from headrace.recipe.load import load_recipe, load_site, source_of
 from headrace.suites import points

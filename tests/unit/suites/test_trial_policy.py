@@ -12,7 +12,7 @@ from headrace.states import FailureClass, StepState
 from headrace.steps.mailbox import Failure, StepResult
 from headrace.steps.retry_policy import Attempt
 from headrace.suites.records import PRUNED, Added, Ended, Started
-from headrace.suites.suite_state import Board, Row
+from headrace.suites.suite_state import Board, TrialState
 from headrace.suites.trial_policy import Verdict, ended, judge, values_of
 from support.scripted_trials import trial
 
@@ -71,7 +71,7 @@ def _result(state: str, failure_class: str | None = None, **fields: Any) -> Step
 def test_verdicts(
     result: StepResult, row: dict[str, Any], how: dict[str, Any], expected: dict[str, Any]
 ) -> None:
-    before = Row(trial(1))
+    before = TrialState(trial(1))
     for name, value in row.items():
         setattr(before, name, value)
     verdict = judge(
@@ -116,7 +116,7 @@ def test_the_same_error_again_on_the_same_machine_ends_a_trial() -> None:
     before = Attempt(
         failure_class=FailureClass.INFRASTRUCTURE, error="StepError", message="m", machines="m-1"
     )
-    row = Row(trial(1), failed=(before,), started=started)
+    row = TrialState(trial(1), failed=(before,), started=started)
     verdict = judge(row, fault, SuiteSpec(retries=9), why_stopped="", kept=0.0)
     assert verdict.is_final
     assert "the same way" in ended(started, fault, (), verdict).message

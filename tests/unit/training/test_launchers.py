@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from headrace.errors import StepError
 from headrace.recipe.site import Role
-from headrace.training.launch import Placement, launcher_command, placement
+from headrace.training.launch import LaunchedRank, launcher_command, placement
 from headrace.training.launch_records import NodeReady
 from support.training import make_launch
 
@@ -93,7 +93,7 @@ _SLURM = {"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2", "SLURM_LOCALID": "0"
     ],
 )  # fmt: skip
 def test_ranks_learn_their_place_from_the_launcher(environment, rank, world_size, local_rank):
-    expected = Placement(rank=rank, world_size=world_size, local_rank=local_rank)
+    expected = LaunchedRank(rank=rank, world_size=world_size, local_rank=local_rank)
     assert placement(environment) == expected
 
 

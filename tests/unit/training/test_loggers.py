@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from lightning.pytorch.loggers.logger import DummyLogger
 
-from headrace.data.targets import Allowed
+from headrace.data.instantiate import Allowed
 from headrace.errors import StepError, UserError
 from headrace.files.atomic import write_record
 from headrace.files.layout import SiteFolder

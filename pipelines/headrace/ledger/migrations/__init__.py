@@ -17,7 +17,7 @@ from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, DefaultClause
 
-from headrace.ledger.columns import Row
+from headrace.ledger.columns import LedgerRow
 from headrace.ledger.rows import REVISION_TABLE
 
 _FOLDER = Path(__file__).parent
@@ -38,7 +38,7 @@ def upgrade(connection: Connection) -> None:
         command.upgrade(config, "head")
         return
     operations = Operations(context)
-    for each in _single(produce_migrations(context, Row.metadata).upgrade_ops):
+    for each in _single(produce_migrations(context, LedgerRow.metadata).upgrade_ops):
         operations.invoke(each)
     command.stamp(config, "head", purge=True)
 

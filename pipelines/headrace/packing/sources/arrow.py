@@ -16,9 +16,11 @@ from numpy.typing import NDArray
 from headrace.errors import DataError, RecipeError, UnreadableError
 from headrace.fields.field_kind import Value, kind_named, kind_of_bytes
 from headrace.objects.protocol import Check, StoredFile
+from headrace.packing.listed import Coded
 from headrace.packing.samples import SourceField, Unreadable
+from headrace.packing.sources.arrow_columns import GONE, GroupPass, coded, column_of
 from headrace.packing.sources.files import damaged, matching
-from headrace.packing.sources.rows import Cell, RowContainer, RowSource
+from headrace.packing.sources.rows import Cell, ColumnOfRows, RowContainer, RowSource
 from headrace.shards.format import most_bytes
 
 GROUP_BYTES = 2**27
@@ -31,7 +33,7 @@ _STATE = "state.json"
 _DICT = "dataset_dict.json"
 
 _DTYPES = {"halffloat": "float16", "float": "float32", "double": "float64"}
-_GONE = Unreadable("", "it has no value")
+_GONE = Unreadable("", GONE)
 
 KeptOf = Callable[[int], dict[str, Any]]
 
@@ -46,19 +48,23 @@ class _ArrowSource(RowSource):
 
     @contextmanager
     def open_rows(self, path: str, version: str) -> Iterator[RowContainer]:
-        import pyarrow as pa
-
         def kept(part: int) -> dict[str, Any]:
             key = (path, version, part)
             if key not in self._kept:
                 self._kept = {key: {}}
             return self._kept[key]
 
-        with self._place.open(path, version) as stream:
-            try:
-                yield self._opened(path, stream, kept)
-            except (pa.ArrowException, OSError, EOFError, ValueError) as error:
-                raise damaged(f"{self._place.name}/{path}", self._what, error) from error
+        with self._place.open(path, version) as stream, self._told(path):
+            yield self._opened(path, stream, kept)
+
+    @contextmanager
+    def _told(self, path: str) -> Iterator[None]:
+        import pyarrow as pa
+
+        try:
+            yield
+        except (pa.ArrowException, OSError, EOFError, ValueError) as error:
+            raise damaged(f"{self._place.name}/{path}", self._what, error) from error
 
 
 class ParquetSource(_ArrowSource):
@@ -66,12 +72,31 @@ class ParquetSource(_ArrowSource):
 
     form = _what = "parquet"
     suffixes = (".parquet",)
+    _pass: GroupPass | None = None
 
     def _opened(self, path: str, stream: BinaryIO, kept: KeptOf) -> RowContainer:
         from pyarrow import parquet
 
         file = parquet.ParquetFile(stream, page_checksum_verification=True)
         return _ParquetRows(file, stream, kept)
+
+    def columns_of(
+        self, path: str, version: str, wanted: Sequence[tuple[int, NDArray[np.int64]]]
+    ) -> Iterator[Iterable[ColumnOfRows | None]]:
+        """As of every source; a row group stays open, for the rows behind these come next."""
+        for part, rows in wanted:
+            with self._told(path):
+                key = (path, version, part)
+                if self._pass is None or self._pass.key != key or not self._pass.leads_to(rows):
+                    self._end_columns()
+                    stream = self._place.open(path, version)
+                    self._pass = GroupPass(key, stream, part, self._column, self.fields)
+                yield self._pass.take(rows)
+
+    def _end_columns(self) -> None:
+        if self._pass is not None:
+            self._pass.close()
+        self._pass = None
 
 
 class HuggingFaceSource(_ArrowSource):
@@ -87,7 +112,7 @@ class HuggingFaceSource(_ArrowSource):
         """Whether files are not mapped: then a record batch is read whole."""
         return self._place.folder is None
 
-    def files(self, check: Check | None) -> Sequence[StoredFile]:
+    def containers(self, check: Check | None = None) -> Sequence[StoredFile]:
         """The Arrow files that the states name; others are caches."""
         states = self._place.listed(lambda path: PurePosixPath(path).name == _STATE, check)
         self._is_dict = self._place.stat(_DICT) is not None
@@ -141,7 +166,7 @@ class _ArrowTable(RowContainer):
 
     def field(self, name: str, column: str) -> SourceField:
         kind = self._schema.field(column).type
-        return _field(name, column, kind, lambda: self._first(column))
+        return field_of_type(name, column, kind, lambda: self._first(column))
 
     def class_names(self, column: str) -> Sequence[str]:
         return _class_names(self._schema.metadata).get(column, [])
@@ -164,17 +189,17 @@ class _ParquetRows(_ArrowTable):
     def num_bytes(self, columns: Iterable[str]) -> int:
         return sum(self._group_bytes(part, column) for column in columns for part in self.parts)
 
-    def cells(self, columns: Iterable[str]) -> Mapping[str, Sequence[object]]:
+    def cells(self, columns: Iterable[str]) -> Mapping[str, Coded[Any]]:
         table = self._file.read(columns=list(columns))
-        return {column: table.column(column).to_pylist() for column in table.column_names}
+        return {column: coded(table.column(column)) for column in table.column_names}
 
     def values(self, field: SourceField, column: str, part: int, rows: Sequence[int]) -> list[Cell]:
-        if self._group_bytes(part, column) > GROUP_BYTES:
-            return _values(field, self._picked(column, part, rows))
+        if self._group_bytes(part, column) > GROUP_BYTES or len(rows) == 1:  # one is an example
+            return values_of_cells(field, self._picked(column, part, rows))
         kept = self._kept(part)
         if column not in kept:
             kept[column] = self._file.read_row_group(part, columns=[column]).column(column)
-        return _values(field, kept[column].take(rows).combine_chunks())
+        return values_of_cells(field, kept[column].take(rows).combine_chunks())
 
     def _group_bytes(self, part: int, column: str) -> int:
         """Bytes of a column of a row group, not compressed."""
@@ -238,26 +263,37 @@ class _ArrowRows(_ArrowTable):
     def num_bytes(self, columns: Iterable[str]) -> int:
         return 0  # not told: the file is not compressed
 
-    def cells(self, columns: Iterable[str]) -> Mapping[str, Sequence[object]]:
-        return {column: self._listed[1][column] for column in columns}
+    def cells(self, columns: Iterable[str]) -> Mapping[str, Coded[Any]]:
+        return {column: Coded.together(self._listed[1][column]) for column in columns}
+
+    def columns(
+        self, names: Sequence[str], part: int, rows: NDArray[np.int64]
+    ) -> Iterator[ColumnOfRows | None]:
+        kept = self._kept(part)
+        if "batch" not in kept:
+            kept["batch"] = self._batch(part)
+        for name in names:
+            yield column_of(kept["batch"].column(name).take(rows))
 
     def values(self, field: SourceField, column: str, part: int, rows: Sequence[int]) -> list[Cell]:
         kept = self._kept(part)
         if "batch" not in kept:
             kept["batch"] = self._batch(part)
-        return _values(field, kept["batch"].column(column).take(rows))
+        return values_of_cells(field, kept["batch"].column(column).take(rows))
 
     @cached_property
-    def _listed(self) -> tuple[dict[int, int], dict[str, list[object]]]:
+    def _listed(self) -> tuple[dict[int, int], dict[str, list[Coded[Any]]]]:
         """Rows by batch, and the cells of label, group and split, from one pass over the file."""
         parts: dict[int, int] = {}
-        cells: dict[str, list[object]] = {column: [] for column in self._role_columns().values()}
+        cells: dict[str, list[Coded[Any]]] = {
+            column: [] for column in self._role_columns().values()
+        }
         for start, batch in self._batches():
             parts[start] = batch.num_rows
             batch.validate()
             if batch.num_rows <= most_bytes(self._file.size()):  # more is a claim, and refused
                 for column, found in cells.items():
-                    found += batch.column(column).to_pylist()
+                    found.append(coded(batch.column(column)))
         return parts, cells
 
     def _batches(self) -> Iterator[tuple[int, Any]]:
@@ -283,7 +319,7 @@ class _ArrowRows(_ArrowTable):
         return None if batch is None else batch.column(column)[0].as_py()
 
 
-def _field(name: str, column: str, kind: Any, first: Any) -> SourceField:
+def field_of_type(name: str, column: str, kind: Any, first: Any) -> SourceField:
     """The field of a column."""
     import pyarrow as pa
 
@@ -296,7 +332,7 @@ def _field(name: str, column: str, kind: Any, first: Any) -> SourceField:
         return SourceField(name, "text")
     if types.is_boolean(kind) or types.is_integer(kind) or types.is_floating(kind):
         return SourceField(name, "value", dtype=_DTYPES.get(str(kind), str(kind)))
-    if _is_numbers(kind):
+    if is_of_numbers(kind):
         return SourceField(name, "array")
     if types.is_nested(kind):
         return SourceField(name, "text", encoding="json")
@@ -306,7 +342,7 @@ def _field(name: str, column: str, kind: Any, first: Any) -> SourceField:
     )
 
 
-def _values(field: SourceField, column: Any) -> list[Value | Unreadable]:
+def values_of_cells(field: SourceField, column: Any) -> list[Cell]:
     """Values of the cells of a column, an Arrow array."""
     if field.kind == "array":
         return [_array(cell) for cell in column]
@@ -340,7 +376,8 @@ def _is_list(kind: Any) -> bool:
     return any(test(kind) for test in tests)
 
 
-def _is_numbers(kind: Any) -> bool:
+def is_of_numbers(kind: Any) -> bool:
+    """Whether a type is one of lists, of lists and so on, of numbers."""
     import pyarrow as pa
 
     if isinstance(kind, pa.BaseExtensionType):

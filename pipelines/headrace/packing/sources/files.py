@@ -11,7 +11,8 @@ from operator import lt
 from headrace.errors import DataError, RecipeError
 from headrace.fields.field_kind import Kind, kind_of_suffix
 from headrace.objects.protocol import Check, StoredFile
-from headrace.packing.samples import SampleRef, SourceField
+from headrace.packing.listed import SampleRef
+from headrace.packing.samples import SourceField
 from headrace.packing.sources.source_store import SourceStore
 from headrace.recipe.dataset import DatasetSpec
 from headrace.recipe.globs import matcher
@@ -21,7 +22,7 @@ _DECOMPRESSED_BY = {
     ".tar.gz": "gunzip", ".tgz": "gunzip", ".tar.bz2": "bunzip2", ".tar.xz": "unxz",
     ".tar.zst": "unzstd",
 }  # fmt: skip
-_READ_BY = {".csv": "csv.read_csv", ".jsonl": "json.read_json"}
+_TABLES = (".csv", ".tsv", ".jsonl", ".ndjson")
 
 _ABOUT = re.compile(r"(readme|licen[cs]e|copying|notice)([-_.].*)?\.txt", re.IGNORECASE)
 
@@ -45,22 +46,14 @@ def way_in(path: str) -> str:
         if name.endswith(ending):
             command = shlex.join([tool, path])
             return f"Compressed tar files are not read; decompress it first: `{command}`."
-    return rows_as_samples(path) if suffix_of(path) in _READ_BY else ""
+    return rows_as_samples(path) if suffix_of(path) in _TABLES else ""
 
 
 def rows_as_samples(path: str) -> str:
     """What to do with a table whose rows do not name the files of samples."""
-    stem, suffix = path[: -len(suffix_of(path))], suffix_of(path)
-    start = "Rows that are samples themselves are read from Parquet files alone"
-    if suffix not in _READ_BY:
-        return f"{start}: set dataset.source to {path}, without dataset.index."
-    code = (
-        f"import sys; from pyarrow import {_READ_BY[suffix].partition('.')[0]}, parquet; "
-        f"parquet.write_table({_READ_BY[suffix]}(sys.argv[1]), sys.argv[2])"
+    return (
+        f"Where rows are samples themselves, set dataset.source to {path}, without dataset.index."
     )
-    command = shlex.join(["python", "-c", code, path, f"{stem}.parquet"])
-    then = f"set dataset.source to {stem}.parquet, without dataset.index."
-    return f"{start}: write one with `{command}` and {then}"
 
 
 def ways_in(place: SourceStore, paths: Iterable[str]) -> set[str]:

@@ -9,16 +9,9 @@ from pathlib import Path
 
 from headrace.errors import DataError, RecipeError
 from headrace.fields.array import ARCHIVE, decode_arrays
-from headrace.objects.protocol import Check
-from headrace.packing.samples import (
-    Access,
-    Fields,
-    Listed,
-    SampleRef,
-    SourceField,
-    Unreadable,
-    Values,
-)
+from headrace.objects.protocol import Check, StoredFile
+from headrace.packing.listed import Listed, SampleRef
+from headrace.packing.samples import Access, Fields, SourceField, Unreadable, Values
 from headrace.packing.sources.files import (
     check_unique,
     chosen,
@@ -67,6 +60,10 @@ class FolderSource:
     def folder(self) -> Path | None:
         """The local folder in which the samples are files; None when they are not."""
         return self._place.folder
+
+    def containers(self, check: Check | None = None) -> Sequence[StoredFile]:
+        del check
+        return ()
 
     def list_samples(self, check: Check | None = None) -> Listed:
         if self._patterns:

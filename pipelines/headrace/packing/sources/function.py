@@ -18,15 +18,8 @@ from headrace.errors import HeadraceError, RecipeError, UserCodeError
 from headrace.fields.array import is_of_numbers
 from headrace.fields.field_kind import Value, kind_named, kind_of_bytes
 from headrace.files.machine import told_when_full
-from headrace.packing.samples import (
-    Access,
-    Fields,
-    Listed,
-    SampleRef,
-    SourceField,
-    Unreadable,
-    Values,
-)
+from headrace.packing.listed import Listed, SampleRef
+from headrace.packing.samples import Access, Fields, SourceField, Unreadable, Values
 from headrace.packing.sources.folder import FolderSource
 from headrace.packing.sources.source_store import SourceStore
 from headrace.recipe.dataset import DatasetSpec
@@ -141,7 +134,7 @@ def reader_code(spec: DatasetSpec, access: Access) -> str:
 
 
 def _reader(spec: DatasetSpec, access: Access) -> partial[Any]:
-    from headrace.data.targets import Allowed, instantiate
+    from headrace.data.instantiate import Allowed, instantiate
 
     if spec.reader is None or access.recipe is None or access.site is None:
         raise RecipeError("dataset.format 'function' needs dataset.reader, and a site for it")

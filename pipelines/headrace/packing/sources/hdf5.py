@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from headrace.errors import DataError, RecipeError
 from headrace.fields.field_kind import kind_named, kind_of_bytes
+from headrace.packing.listed import Coded, narrow
 from headrace.packing.samples import SourceField, Unreadable
-from headrace.packing.sources.rows import Cell, RowContainer, RowSource
+from headrace.packing.sources.rows import Cell, ColumnOfRows, RowContainer, RowSource
 from headrace.shards.foreign import ForeignColumn, ForeignFile
 
 
@@ -71,17 +74,29 @@ class _Hdf5Rows(RowContainer):
             return SourceField(name, kind_of_bytes(first).name)
         return SourceField(name, found.kind, dtype=found.dtype if found.kind == "value" else "")
 
-    def cells(self, columns: Iterable[str]) -> Mapping[str, Sequence[object]]:
-        return {
-            column: self._file.rows(column, range(self._columns[column].num_rows))
-            for column in columns
-        }
+    def cells(self, columns: Iterable[str]) -> Mapping[str, Coded[Any]]:
+        return {column: self._coded(column) for column in columns}
+
+    def columns(
+        self, names: Sequence[str], part: int, rows: NDArray[np.int64]
+    ) -> Iterator[ColumnOfRows | None]:
+        for name in names:
+            found = self._file.numbers(name, rows)
+            yield None if found is None else ColumnOfRows(found)
 
     def values(self, field: SourceField, column: str, part: int, rows: Sequence[int]) -> list[Cell]:
         cells = self._file.rows(column, rows)
         if bytes not in kind_named(field.kind).types:
             return list(cells)
         return [_as_bytes(cell) or Unreadable("", "it is empty") for cell in cells]
+
+    def _coded(self, column: str) -> Coded[Any]:
+        rows = np.arange(self._columns[column].num_rows)
+        numbers = self._file.numbers(column, rows)
+        if numbers is None or numbers.ndim != 1:
+            return Coded.of(self._file.rows(column, range(len(rows))))
+        values, codes = np.unique(numbers, return_inverse=True)
+        return Coded(tuple(values.tolist()), narrow(codes))
 
     @cached_property
     def _columns(self) -> Mapping[str, ForeignColumn]:

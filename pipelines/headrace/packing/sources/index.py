@@ -9,7 +9,8 @@ from typing import NamedTuple
 
 from headrace.errors import DataError, RecipeError
 from headrace.fields.field_kind import Value
-from headrace.packing.samples import Fields, Listed, SampleRef, SourceField, shown
+from headrace.packing.listed import Listed, SampleRef, shown
+from headrace.packing.samples import Fields, SourceField
 from headrace.packing.sources.files import rows_as_samples, suffix_of
 from headrace.packing.sources.index_rows import (
     SUFFIXES,

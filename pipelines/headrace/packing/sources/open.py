@@ -9,8 +9,7 @@ from typing import cast
 from headrace.errors import RecipeError
 from headrace.objects.store import LocalStore, is_remote, open_store
 from headrace.packing.samples import NOTHING, Access, Fields, Source
-from headrace.packing.sources.files import rows_as_samples, suffix_of, way_in
-from headrace.packing.sources.index_rows import SUFFIXES
+from headrace.packing.sources.files import is_text_sample, suffix_of, way_in
 from headrace.packing.sources.parts import patterns_of
 from headrace.packing.sources.source_store import SourceStore, refuse_link
 from headrace.packing.sources.tars import is_webdataset
@@ -26,6 +25,8 @@ _FORMS = {
     "hdf5": "hdf5.Hdf5Source",
     "function": "function.FunctionSource",
     "huggingface": "arrow.HuggingFaceSource",
+    "csv": "lines.CsvSource",
+    "jsonl": "lines.JsonLinesSource",
 }
 
 _CONTAINERS: dict[str, SourceFormat] = {
@@ -34,8 +35,15 @@ _CONTAINERS: dict[str, SourceFormat] = {
     ".hdf5": "hdf5",
     ".parquet": "parquet",
     ".arrow": "huggingface",
+    ".csv": "csv",
+    ".tsv": "csv",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
 }
 """Form by the ending of files that hold many samples."""
+
+_BESIDE: tuple[SourceFormat, ...] = ("csv", "jsonl")
+"""Forms of files that often tell of others: taken only where nothing else is."""
 
 _EXAMPLES = ("digits",)  # what `headrace example` writes
 
@@ -93,10 +101,14 @@ def _form_of(spec: DatasetSpec, place: SourceStore) -> SourceFormat:
 
 
 def _containers_of(spec: DatasetSpec, place: SourceStore) -> dict[SourceFormat, str]:
-    """The first container of every form; empty as soon as a file is a sample."""
+    """The first container of every form; empty as soon as a file is a sample.
+
+    A table of lines counts only where there are neither other containers nor texts.
+    """
     patterns = patterns_of(spec.fields)
     matches = matcher(spec.include)
     found: dict[SourceFormat, str] = {}
+    has_texts = False
     for path in place.names():
         form = _CONTAINERS.get(suffix_of(path))
         if path == spec.index:
@@ -105,7 +117,9 @@ def _containers_of(spec: DatasetSpec, place: SourceStore) -> dict[SourceFormat, 
             found[form] = min(path, found.get(form, path))
         elif any(pattern.stem_of(path) for pattern in patterns.values()) or matches(path):
             return {}
-    return found
+        has_texts = has_texts or is_text_sample(path)
+    others = {form: path for form, path in found.items() if form not in _BESIDE}
+    return others if others or has_texts else found
 
 
 def open_place(source: str, access: Access = NOTHING) -> SourceStore:
@@ -131,12 +145,6 @@ def open_place(source: str, access: Access = NOTHING) -> SourceStore:
 
 
 def _right_source(path: Path) -> str:
-    if path.is_file() and suffix_of(path.name) in SUFFIXES:
-        return (
-            f"Where each row names a file in a column 'path', set dataset.source to {path.parent} "
-            f"(or wherever these files lie) and dataset.index to {path.name}. "
-            f"{rows_as_samples(str(path))}"
-        )
     if path.is_file() and (way := way_in(str(path))):
         return f"{way} Then set dataset.source to what it writes."
     hint = "Set dataset.source to the folder of the raw samples."

@@ -10,15 +10,8 @@ from typing import TypeVar
 from headrace.errors import DataError, RecipeError, UnreadableError
 from headrace.fields.field_kind import Value, kind_named
 from headrace.objects.protocol import Check, StoredFile
-from headrace.packing.samples import (
-    Content,
-    Listed,
-    SampleRef,
-    SourceField,
-    Unreadable,
-    Values,
-    shown,
-)
+from headrace.packing.listed import Listed, SampleRef, shown
+from headrace.packing.samples import Content, SourceField, Unreadable, Values
 from headrace.packing.sources.source_store import SourceStore
 
 T = TypeVar("T")

@@ -5,29 +5,26 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from itertools import accumulate, repeat, takewhile
-from typing import TypeAlias
+from dataclasses import dataclass
+from itertools import accumulate, groupby, takewhile
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
 
 from headrace.errors import DataError, RecipeError, nearest
 from headrace.fields.field_kind import Value, kind_named
 from headrace.objects.protocol import Check, StoredFile
-from headrace.packing.samples import (
-    READ_BYTES,
-    Access,
-    Fields,
-    SampleRef,
-    SourceField,
-    Unreadable,
-    Values,
-)
+from headrace.packing.listed import Coded, Listed, PlacesInContainers, RowPaths, SampleRef
+from headrace.packing.samples import READ_BYTES, Access, Fields, SourceField, Unreadable, Values
 from headrace.packing.sources.files import (
     check_field_name,
     chosen,
     containers,
     no_index,
     no_second_label,
-    sorted_unique,
 )
+from headrace.packing.sources.listed_rows import ListedRows, together, windows
 from headrace.packing.sources.source_store import SourceStore
 from headrace.recipe.dataset import DatasetSpec
 from headrace.shards.format import most_bytes
@@ -42,6 +39,18 @@ Cell: TypeAlias = "Value | Unreadable"
 
 Types = Mapping[str, str]
 """Type of every column, as the format writes it."""
+
+
+@dataclass(frozen=True)
+class ColumnOfRows:
+    """A column of some rows."""
+
+    values: NDArray[Any]
+    """Numbers of one shape, `(num_rows, *shape)`."""
+    missing: NDArray[np.bool_] | None = None
+    """Which rows have no value, `(num_rows,)`; None when all have one."""
+    reason: str = ""
+    """Why they have none."""
 
 
 class RowContainer(ABC):
@@ -70,12 +79,19 @@ class RowContainer(ABC):
         """
 
     @abstractmethod
-    def cells(self, columns: Iterable[str]) -> Mapping[str, Sequence[object]]:
+    def cells(self, columns: Iterable[str]) -> Mapping[str, Coded[Any]]:
         """All cells of columns of label, group and split, as Python values."""
 
     @abstractmethod
     def values(self, field: SourceField, column: str, part: int, rows: Sequence[int]) -> list[Cell]:
         """Values of some rows of a part."""
+
+    def columns(
+        self, names: Sequence[str], part: int, rows: NDArray[np.int64]
+    ) -> Iterable[ColumnOfRows | None]:
+        """Some rows of a part, ascending, by column; None where they must be read one by one."""
+        del part, rows
+        return [None] * len(names)
 
     def class_names(self, column: str) -> Sequence[str]:
         """Names of the classes that the whole numbers in a column stand for; empty for none."""
@@ -120,7 +136,7 @@ class RowSource(ABC):
     @abstractmethod
     def open_rows(self, path: str, version: str) -> AbstractContextManager[RowContainer]: ...
 
-    def files(self, check: Check | None) -> Sequence[StoredFile]:
+    def containers(self, check: Check | None = None) -> Sequence[StoredFile]:
         return containers(self._place, self.form, self.suffixes, check, self._include)
 
     @property
@@ -133,23 +149,77 @@ class RowSource(ABC):
         """Split that the place of a container tells."""
         return None
 
-    def list_samples(self, check: Check | None = None) -> Sequence[SampleRef]:
-        refs: list[SampleRef] = []
+    def list_samples(self, check: Check | None = None) -> Listed:
+        found: list[ListedRows] = []
         types: Types = {}
-        for number, file in enumerate(self.files(check)):
+        for number, file in enumerate(self.containers(check)):
             with self.open_rows(file.path, file.version) as rows:
                 if number == 0:
                     self._start(file, rows)
                     types = rows.types
                 self._check_same(file, rows.types, types)
                 self._check_claim(file, rows)
-                refs.extend(self._refs(file, rows))
+                found.append(self._rows_of(file, rows))
             if check is not None:
                 check()
-        if not refs:
+        found.sort(key=lambda each: f"{each.path}#")
+        listed = together([each for each in found if each.num_rows])
+        if not listed:
             raise DataError(f"The {self.form} files in {self._place.name} hold no row")
-        no_second_label(self.fields, refs)
-        return sorted_unique(refs)
+        no_second_label(self.fields, listed)
+        return listed
+
+    def read_columns(
+        self, refs: Listed
+    ) -> Iterator[tuple[int, int, Mapping[str, ColumnOfRows] | None]]:
+        """Values of samples by field, in order, some after the other.
+
+        Yields:
+            The first sample, the one behind the last, and their values; None in place of these
+            where they must be read one by one.
+
+        Raises:
+            DataError: A source changed or vanished since it was listed.
+            StoreError: The storage failed.
+        """
+        try:
+            for start, stop in windows(refs):
+                yield start, stop, self._in_columns(refs[start:stop])
+        finally:
+            self._end_columns()
+
+    def _in_columns(self, refs: Listed) -> Mapping[str, ColumnOfRows] | None:
+        paths, places = refs.paths, refs.places
+        if not isinstance(paths, RowPaths) or not isinstance(places, PlacesInContainers):
+            return None
+        _, parts, rows = places.columns
+        of = paths.containers()
+        order = np.lexsort((rows, parts, of))
+        changes = np.diff(of[order]).astype(bool) | np.diff(parts[order].astype(np.int64)).astype(
+            bool
+        )
+        found: dict[str, ColumnOfRows] = {}
+        groups = np.split(order, np.flatnonzero(changes) + 1)
+        for number, same_file in groupby(groups, key=lambda group: int(of[group[0]])):
+            mine = list(same_file)
+            wanted = [(int(parts[each[0]]), rows[each].astype(np.int64)) for each in mine]
+            file = (paths.names[number], refs.versions[int(mine[0][0])])
+            for at, columns in zip(mine, self.columns_of(*file, wanted), strict=True):
+                if not _put(found, self.fields, columns, at, len(refs)):
+                    return None
+        return found
+
+    def _end_columns(self) -> None:  # noqa: B027  most leave nothing open
+        """Close what was left open for the next columns."""
+
+    def columns_of(
+        self, path: str, version: str, wanted: Sequence[tuple[int, NDArray[np.int64]]]
+    ) -> Iterator[Iterable[ColumnOfRows | None]]:
+        """Columns of rows of some parts of a container, part after part, as of `RowContainer`."""
+        with self.open_rows(path, version) as container:
+            names = [self._column(field.name, container.types) for field in self.fields]
+            for part, rows in wanted:
+                yield container.columns(names, part, rows)
 
     def read(self, refs: Sequence[SampleRef]) -> Iterator[Values | Unreadable]:
         """Values of samples, in order; about `READ_BYTES` of them are in memory at once.
@@ -234,26 +304,50 @@ class RowSource(ABC):
             name, size = f"{self._place.name}/{file.path}", file.num_bytes
             raise DataError(f"{name} claims {num_rows:,} rows in {size:,} bytes", "Write it again.")
 
-    def _refs(self, file: StoredFile, rows: RowContainer) -> Iterator[SampleRef]:
+    def _rows_of(self, file: StoredFile, rows: RowContainer) -> ListedRows:
         name = f"{self._place.name}/{file.path}"
-        roles = self.role_columns()
+        roles, parts = self.role_columns(), rows.parts
         cells = rows.cells(set(roles.values()))
-        told = {
-            role: _texts(name, role, cells[column], rows.class_names(column))
-            for role, column in roles.items()
-        }
-        parts = rows.parts
         num_rows = sum(parts.values())
         columns = [self._columns[field.name] for field in self.fields]
-        num_bytes = (rows.num_bytes(columns) or file.num_bytes) // max(num_rows, 1)
-        width = len(str(max(num_rows - 1, 0)))
-        places = ((len(file.path), part, at) for part, size in parts.items() for at in range(size))
-        labels, groups = (told.get(role) or repeat(None) for role in ("label", "group"))
-        splits = told.get("split") or repeat(self.split_of(file.path))
-        told_of_each = zip(labels, groups, splits, places, strict=False)
-        for row, (label, group, split, place) in enumerate(told_of_each):
-            path = f"{file.path}#{row:0{width}d}"
-            yield SampleRef(path, num_bytes, file.version, label, group, split, place)
+        return ListedRows(
+            path=file.path,
+            version=file.version,
+            num_rows=num_rows,
+            row_bytes=(rows.num_bytes(columns) or file.num_bytes) // max(num_rows, 1),
+            parts=parts,
+            told={
+                role: _texts(name, role, cells[column], rows.class_names(column))
+                for role, column in roles.items()
+            },
+            split=self.split_of(file.path),
+        )
+
+
+def _put(
+    found: dict[str, ColumnOfRows],
+    fields: Sequence[SourceField],
+    columns: Iterable[ColumnOfRows | None],
+    at: NDArray[np.int64],
+    num_rows: int,
+) -> bool:
+    """Put columns of some rows to their places among all; whether they are like the others."""
+    for field, column in zip(fields, columns, strict=True):
+        if column is None:
+            return False
+        shape, dtype = column.values.shape[1:], column.values.dtype
+        if field.name not in found:
+            values = np.zeros((num_rows, *shape), dtype=dtype)
+            found[field.name] = ColumnOfRows(values)
+        whole = found[field.name]
+        if (shape, dtype) != (whole.values.shape[1:], whole.values.dtype):
+            return False
+        whole.values[at] = column.values
+        if column.missing is not None:
+            missing = np.zeros(num_rows, dtype=bool) if whole.missing is None else whole.missing
+            missing[at] = column.missing
+            found[field.name] = ColumnOfRows(whole.values, missing, column.reason)
+    return True
 
 
 def _field_name(column: str) -> str:
@@ -263,20 +357,23 @@ def _field_name(column: str) -> str:
     return name
 
 
-def _texts(name: str, role: str, cells: Sequence[object], names: Sequence[str]) -> list[str]:
-    texts: list[str] = []
-    for row, cell in enumerate(cells):
+def _texts(name: str, role: str, cells: Coded[Any], names: Sequence[str]) -> Coded[str]:
+    texts, bad = [""] * len(cells.values), []
+    for code, cell in enumerate(cells.values):
         if names and isinstance(cell, int) and 0 <= cell < len(names):
-            texts.append(names[cell])
+            texts[code] = names[cell]
         elif not names and isinstance(cell, str | int) and str(cell).strip():
-            texts.append(str(cell).strip())
+            texts[code] = str(cell).strip()
         else:
-            raise DataError(
-                f"{name}, row {row}: the {role} is {cell!r}, which is "
-                f"{'none of the classes' if names else 'neither text nor a whole number'}",
-                "Correct it; numbers to predict need dataset.label_kind 'value'.",
-            )
-    return texts
+            bad.append(code)
+    if bad:
+        row = int(np.flatnonzero(np.isin(cells.codes, bad))[0])
+        raise DataError(
+            f"{name}, row {row}: the {role} is {cells[row]!r}, which is "
+            f"{'none of the classes' if names else 'neither text nor a whole number'}",
+            "Correct it; numbers to predict need dataset.label_kind 'value'.",
+        )
+    return Coded(tuple(texts), cells.codes)
 
 
 def _num_bytes(values: Values | Unreadable) -> int:

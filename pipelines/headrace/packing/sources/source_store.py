@@ -15,7 +15,8 @@ from headrace.errors import (
     UnreadableError,
 )
 from headrace.objects.protocol import ByteRange, Check, Store, StoredFile, as_listed
-from headrace.packing.samples import Content, Listed, Times, Unreadable, by_path, numbers
+from headrace.packing.listed import Listed, Times, by_path, numbers
+from headrace.packing.samples import Content, Unreadable
 
 T = TypeVar("T")
 

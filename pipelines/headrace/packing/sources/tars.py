@@ -15,15 +15,8 @@ from typing import BinaryIO, NamedTuple
 from headrace.errors import DataError, RecipeError, nearest
 from headrace.fields.value import number_type
 from headrace.objects.protocol import ByteRange, Check, StoredFile
-from headrace.packing.samples import (
-    Access,
-    Content,
-    Fields,
-    SampleRef,
-    SourceField,
-    Unreadable,
-    Values,
-)
+from headrace.packing.listed import SampleRef
+from headrace.packing.samples import Access, Content, Fields, SourceField, Unreadable, Values
 from headrace.packing.sources.files import (
     chosen,
     containers,
@@ -152,10 +145,13 @@ class WebDatasetSource:
         self._labels = "none" if spec.labels == "none" else spec.label_kind
         self._roles = {"group": spec.group_field, "split": spec.split_field}
 
+    def containers(self, check: Check | None = None) -> Sequence[StoredFile]:
+        return containers(self._place, "webdataset", _SUFFIXES, check, self._include)
+
     def list_samples(self, check: Check | None = None) -> Sequence[SampleRef]:
         refs: list[SampleRef] = []
         dtypes: set[str] = set()
-        for file in containers(self._place, "webdataset", _SUFFIXES, check, self._include):
+        for file in self.containers(check):
             with self._place.open(file.path, file.version) as stream:
                 found = list(_members(self._place, file, stream))
                 name = f"{self._place.name}/{file.path}"

@@ -14,11 +14,13 @@ import { html } from "./ui.js";
 const PAGES = {
   headrace: Runs, run: Run, suite: SuitePage, leases: Leases, datasets: Datasets, cost: Cost, dask: Dask, tensorboard: TensorBoard,
 };
+const ADDED = JSON.parse(document.getElementById("page").dataset.added); // of other packages
 const TABS = [
   ["headrace", "Runs"],
   ["leases", "Leases"],
   ["datasets", "Datasets"],
   ["cost", "Cost"],
+  ...ADDED,
 ];
 
 const name = window.location.pathname.split("/").filter(Boolean).pop();
@@ -31,7 +33,8 @@ const Top = () => html`<header class="top">
   <nav aria-label="headrace">${TABS.map(([path, title]) => html`<a key=${path} href=${link(path === "headrace" ? "" : `${path}/`)} aria-current=${path === name ? "page" : undefined}>${title}</a>`)}</nav>
 </header>`;
 
-const Page = PAGES[name] ?? Runs;
+const isAdded = ADDED.some(([path]) => path === name);
+const Page = isAdded ? (await import(`../../added/${name}.js`)).default : PAGES[name] ?? Runs;
 
 render(
   html`<a class="skip" href="#main">Skip to the content</a>

@@ -46,7 +46,14 @@ const Metric = ({ metric }) =>
     ? html`<span class="stack"><span>${number(metric.value)}${known(metric.std) ? ` ± ${number(metric.std)}` : ""}</span><span class="muted small ellipsis" title=${metric.name}>${metric.name}</span></span>`
     : html`<span class="muted">–</span>`;
 
-function columnsOf({ now, ticked, tick }) {
+/** A column of another package. */
+const addedColumn = (cells, title, at) => {
+  const of = (row) => cells[row.run_id]?.[at];
+  return { id: `added ${title}`, title, wide: true, width: "108px", value: (row) => of(row)?.value,
+    cell: (row) => html`<span class="ellipsis" title=${of(row)?.why || undefined}>${known(of(row)?.value) ? of(row).value : "–"}</span>` };
+};
+
+function columnsOf({ now, ticked, tick, columns, cells }) {
   return [
     {
       id: "tick",
@@ -66,6 +73,7 @@ function columnsOf({ now, ticked, tick }) {
     { id: "usd", title: "Cost", numeric: true, width: "84px", value: (row) => row.cost?.usd, cell: costOf },
     { id: "site", title: "Site", width: "104px", value: (row) => row.site, cell: (row) => html`<span class="stack"><span class="ellipsis" title=${row.site}>${row.site}</span><span class="muted small ellipsis">${row.user}</span></span>` },
     { id: "created", title: "Started", numeric: true, width: "116px", value: (row) => row.created_at, cell: (row) => html`<${Time} at=${row.created_at} now=${now} />` },
+    ...columns.map((title, at) => addedColumn(cells, title, at)),
   ];
 }
 
@@ -95,7 +103,7 @@ export function Runs() {
     return [...(seen.data?.rows ?? []), ...refused].sort((one, other) => other.created_at - one.created_at);
   }, [seen.data]);
   const isWhole = seen.data?.rows.length !== limit;
-  const columns = columnsOf({ now: seen.data?.now, ticked, tick });
+  const columns = columnsOf({ now: seen.data?.now, ticked, tick, columns: seen.data?.columns ?? [], cells: seen.data?.cells ?? {} });
   const sort = useSorted(rows, columns);
   const active = rows.filter((row) => isActive(row.state)).length;
   document.title = "Runs · headrace";

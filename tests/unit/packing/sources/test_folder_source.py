@@ -14,7 +14,8 @@ from PIL import Image
 from headrace.errors import DataError, RecipeError
 from headrace.objects import store as stores
 from headrace.objects.store import LocalStore
-from headrace.packing.samples import NOTHING, SampleRef, Source, Unreadable
+from headrace.packing.listed import SampleRef
+from headrace.packing.samples import NOTHING, Source, Unreadable
 from headrace.packing.sources.folder import FolderSource
 from headrace.packing.sources.open import open_source, settled
 from headrace.packing.sources.source_store import SourceStore

@@ -10,7 +10,8 @@ import pytest
 from pyarrow import parquet
 
 from headrace.errors import HeadraceError, RecipeError
-from headrace.packing.samples import SampleRef, Source, SourceField
+from headrace.packing.listed import SampleRef
+from headrace.packing.samples import Source, SourceField
 from headrace.packing.sources.open import open_source, settled
 from headrace.recipe.dataset import DatasetSpec
 

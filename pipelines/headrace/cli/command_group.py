@@ -1,0 +1,152 @@
+"""All commands by name: each is imported when it is called, and listed by what is told of it here.
+
+So help, completion and short commands do not wait for what the long ones need.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, Literal
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+from typer.main import get_group
+
+from headrace.entry_points import load_group
+from headrace.errors import UserError
+
+_MARKUP: Literal["markdown"] = "markdown"
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command, or a group of them, that is not imported yet."""
+
+    panel: str
+    """Part of the help that lists it."""
+    target: str
+    """Where it is, as `module:name`: a function, or a `typer.Typer` for a group."""
+    summary: str
+    """What it does, in a line: that with which its docstring begins."""
+    hidden: bool = False
+    """Whether the help leaves it out."""
+
+    def listed(self, name: str) -> TyperCommand:
+        """What lists need of it."""
+        return TyperCommand(
+            name=name,
+            help=self.summary,
+            hidden=self.hidden,
+            rich_markup_mode=_MARKUP,
+            rich_help_panel=self.panel,
+        )
+
+    def loaded(self, name: str) -> Any:
+        """The command itself."""
+        module, _, attribute = self.target.partition(":")
+        found = getattr(import_module(module), attribute)
+        app = typer.Typer(rich_markup_mode=_MARKUP, add_completion=False)
+        if isinstance(found, typer.Typer):
+            app.add_typer(found, name=name)
+        else:
+            app.command(name)(found)
+        part_examples(app)
+        command: Any = get_group(app).commands[name]
+        command.hidden = self.hidden
+        command.rich_help_panel = self.panel
+        return command
+
+
+class _LazyCommands(Mapping[str, Any]):
+    """Commands by name, loaded when they are taken."""
+
+    def __init__(self, group: str, own: Mapping[str, Command]) -> None:
+        self.group, self.own = group, own
+
+    def known(self) -> Mapping[str, Command]:
+        """Own ones, then those of other packages, which replace none.
+
+        Raises:
+            UserError: A package adds something else.
+        """
+        found = dict(self.own)
+        for name, added in load_group(self.group).items():
+            if not isinstance(added, Mapping):
+                raise UserError(
+                    f"'{name}' of {self.group} is a {type(added).__name__}, "
+                    "and no mapping of names to `Command`",
+                    "See docs/how-to/extend.md, or remove the package that adds it.",
+                )
+            found |= {each: added[each] for each in added if each not in found}
+        return found
+
+    def __getitem__(self, name: str) -> Any:
+        # others are not looked up for an own one
+        command = self.own.get(name) or self.known()[name]
+        return command.loaded(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.known())
+
+    def __len__(self) -> int:
+        return len(self.known())
+
+
+class CommandGroup(TyperGroup):
+    """A group of such commands; a class of its own says which."""
+
+    group: str
+    """Entry points of other packages: each a mapping, in a module that imports little."""
+    own: Mapping[str, Command]
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self._all = _LazyCommands(self.group, self.own)
+        self.commands = self._all  # type: ignore[assignment]
+        self._lists = False
+
+    def list_commands(self, _context: Any) -> list[str]:
+        """Names in the order of the help."""
+        return list(self._all)
+
+    def get_command(self, _context: Any, name: str) -> Any:
+        """A command; while they are listed, only what is told of it."""
+        if self._lists:
+            return self._all.known()[name].listed(name)
+        return self._all.get(name)
+
+    def format_help(self, *arguments: Any) -> None:
+        """The help."""
+        with self._listing():
+            super().format_help(*arguments)
+
+    def shell_complete(self, *arguments: Any) -> Any:
+        """Names that begin so."""
+        with self._listing():
+            return super().shell_complete(*arguments)
+
+    @contextmanager
+    def _listing(self) -> Iterator[None]:
+        self._lists = True
+        try:
+            yield
+        finally:
+            self._lists = False
+
+
+def part_examples(app: typer.Typer) -> None:
+    """Have each example of a help on a line of its own: they are a block of code in Markdown."""
+    for part in (*app.registered_commands, app.registered_callback):
+        if part is None or part.callback is None:
+            continue
+        before, title, examples = (inspect.getdoc(part.callback) or "").partition("Examples:\n")
+        lines = [line.strip() for line in examples.splitlines() if line.strip()]
+        if lines:
+            part.help = "\n".join((before + title, "```text", *lines, "```"))
+    for group in app.registered_groups:
+        if group.typer_instance is not None:
+            part_examples(group.typer_instance)

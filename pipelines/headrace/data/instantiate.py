@@ -1,0 +1,228 @@
+"""`_target_` to objects, only what the site allows.
+
+Whoever may start a run must not be able to name any callable. So a target is a class of a framework
+of a kind that belongs at its key, or lies in a package that the site lists or in a module of the
+recipe's `code` folders (which the site must allow) and is defined there, or is listed by its whole
+name. All targets of a configuration are judged before the first is called.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import importlib.util
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from headrace.errors import TargetError, blaming_user_code, nearest
+from headrace.recipe.base import Target
+from headrace.recipe.recipe import Recipe
+from headrace.recipe.site import Site
+from headrace.recipe.targets import (
+    SPECIAL_KEYS,
+    TargetKind,
+    TargetUse,
+    allowed_path,
+    check_package,
+    is_listed,
+    is_under,
+    made_at,
+    no_attribute,
+    not_allowed,
+    uses,
+    wrong_kind,
+)
+
+
+@dataclass(frozen=True)
+class Allowed:
+    """What targets may name.
+
+    Use `Allowed.of`, which also puts the code folders on the module path.
+    """
+
+    listed: tuple[str, ...]
+    """Names and packages that the site lists."""
+    code: tuple[Path, ...] = ()
+    """Folders of user code, resolved."""
+
+    @classmethod
+    def of(cls, recipe: Recipe, site: Site) -> Allowed:
+        """What a recipe may name on a site; puts the recipe's code folders on the module path."""
+        folders = tuple(check_code(folder, site) for folder in recipe.code)
+        for folder in reversed(folders):
+            if str(folder) not in sys.path:
+                sys.path.insert(0, str(folder))
+        importlib.invalidate_caches()
+        return cls(listed=site.allowed_targets, code=folders)
+
+    def covers(self, name: str) -> bool:
+        """Whether a dotted name is listed, or lies in a module of the code folders."""
+        return is_listed(name, self.listed) or self.in_code(name.partition(".")[0])
+
+    def in_code(self, top: str) -> bool:
+        """Whether a top-level module is the one in a code folder, not another of that name."""
+        if not self.code:
+            return False
+        module = sys.modules.get(top)
+        spec = module.__spec__ if module is not None else importlib.util.find_spec(top)
+        if spec is None:
+            return False
+        found = spec.origin if spec.has_location else None
+        places = [found] if found else list(spec.submodule_search_locations or ())
+        return bool(places) and all(
+            any(_is_under(Path(place), folder) for folder in self.code) for place in places
+        )
+
+
+def check_code(folder: str, site: Site) -> Path:
+    """A folder or file of user code, resolved; a `TargetError` when the site does not allow it."""
+    path = allowed_path(folder, site)
+    if not path.exists():
+        raise TargetError(f"The code {path} does not exist", "Correct 'code' of the recipe.")
+    return path
+
+
+def instantiate(
+    target: Target | Mapping[str, Any], allowed: Allowed, key: str, *, partial: bool = False
+) -> Any:
+    """Make the object that a target describes, and those in its arguments.
+
+    `key` is its place in the recipe, which says what it may be. With `partial`, gives a callable
+    that still takes keyword arguments.
+
+    Raises:
+        TargetError: A name is not allowed or does not exist, or gives something that does not
+            belong there.
+        UserCodeError: The code raised.
+    """
+    config = target.as_config() if isinstance(target, Target) else dict(target)
+    if partial:
+        config["_partial_"] = True
+    found = {use.key: resolve(use, allowed) for use in uses(key, config)}
+    made = _made(key, config, found)
+    kind = made_at(key)
+    if kind is not None and not partial and not isinstance(made, _base(kind)):
+        raise wrong_kind(key, f"gave a {type(made).__name__}", kind)
+    return made
+
+
+def instantiate_all(targets: Sequence[Target], allowed: Allowed, key: str) -> tuple[Any, ...]:
+    """Make the objects of a list of targets, in order; as `instantiate`."""
+    return tuple(instantiate(one, allowed, f"{key}[{i}]") for i, one in enumerate(targets))
+
+
+def _made(key: str, config: Any, found: Mapping[str, Any]) -> Any:
+    """Plain values with an object in place of each target, the inner ones first."""
+    if isinstance(config, list | tuple):
+        return [_made(f"{key}[{index}]", value, found) for index, value in enumerate(config)]
+    if not isinstance(config, Mapping):
+        return config
+    if config.get("_recursive_", True):
+        config = {name: _made(f"{key}.{name}", value, found) for name, value in config.items()}
+    if "_target_" not in config:
+        return dict(config)
+    given = {name: value for name, value in config.items() if name not in SPECIAL_KEYS}
+    call = functools.partial(found[key], *config.get("_args_", ()), **given)
+    return call if config.get("_partial_", False) else _called(key, config["_target_"], call)
+
+
+def _called(key: str, name: str, call: functools.partial[Any]) -> Any:
+    with blaming_user_code(name, f"Check the arguments of '{key}' in the recipe."):
+        return call()
+
+
+def resolve(use: TargetUse, allowed: Allowed) -> Any:
+    """The class or function that a target names; errors as `instantiate`."""
+    parts = use.name.split(".")
+    is_own = allowed.covers(use.name)
+    if not is_own:
+        check_package(use, allowed.listed, allowed.code)
+    module, rest = _import_longest(parts)
+    found = _attribute(use, allowed, module, rest)
+    defined_in = getattr(found, "__module__", None) or module.__name__
+    fits = allowed.covers(defined_in) if is_own else _is_of_kind(found, use)
+    if not fits and use.name not in allowed.listed:
+        raise not_allowed(use, f"{defined_in}.{parts[-1]}", allowed.listed, allowed.code)
+    if not callable(found):
+        raise TargetError(f"'{use.name}' is no class or function but a {type(found).__name__}")
+    kind = made_at(use.key)
+    if kind is not None and isinstance(found, type) and not issubclass(found, _base(kind)):
+        raise wrong_kind(use.key, f"is the class {use.name}", kind)
+    return found
+
+
+def _attribute(use: TargetUse, allowed: Allowed, module: ModuleType, names: Sequence[str]) -> Any:
+    """What lies in a module; of a class nothing, unless the site lists the whole name."""
+    found: Any = module
+    for name in names:
+        owner, found = found, getattr(found, name, None)
+        if found is None:
+            raise TargetError(f"'{use.name}' does not exist", _nearest_of(owner, name))
+        if isinstance(found, ModuleType):
+            raise not_allowed(use, use.name, allowed.listed, allowed.code)
+    if len(names) > 1 and use.name not in allowed.listed:
+        raise no_attribute(use)
+    return found
+
+
+def _is_of_kind(found: Any, use: TargetUse) -> bool:
+    """Whether it is a class of a framework that belongs where the target stands."""
+    return isinstance(found, type) and any(
+        is_under(found.__module__, kind.homes) and issubclass(found, _base(kind))
+        for kind in use.kinds
+        if is_under(use.name, (kind.names,))
+    )
+
+
+def _base(kind: TargetKind) -> type:
+    module, _, name = kind.base.rpartition(".")
+    base: type = getattr(importlib.import_module(module), name)
+    return base
+
+
+def _import_longest(parts: Sequence[str]) -> tuple[ModuleType, Sequence[str]]:
+    module: ModuleType | None = None
+    for end in range(1, len(parts) + 1):
+        name = ".".join(parts[:end])
+        found = _imported(name)
+        if found is None:
+            if module is None:
+                raise TargetError(
+                    f"There is no module '{name}'",
+                    "Install it, or name its folder in 'code' of the recipe.",
+                )
+            return module, parts[end - 1 :]
+        module = found
+    if module is None:
+        raise TargetError("An empty name was given as _target_")
+    return module, ()
+
+
+def _imported(name: str) -> ModuleType | None:
+    """A module; None when there is none of that name."""
+    with blaming_user_code(
+        f"Importing {name}", "Correct the module; it must import on the nodes that train."
+    ):
+        try:
+            return importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            if error.name == name or name.startswith(f"{error.name}."):
+                return None
+            raise
+
+
+def _nearest_of(owner: Any, part: str) -> str:
+    public = [name for name in dir(owner) if not name.startswith("_")]
+    hint = nearest(part, public)
+    where = getattr(owner, "__name__", str(owner))
+    return f"{hint.split('Valid:')[0]}See the names in {where}."
+
+
+def _is_under(path: Path, folder: Path) -> bool:
+    resolved = path.resolve()
+    return resolved == folder or folder in resolved.parents

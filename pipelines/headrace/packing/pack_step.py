@@ -1,0 +1,319 @@
+"""The pack step: source folder to dataset folder, in parallel, resumed, never packed twice."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Protocol, cast
+
+from headrace.clusters.fleet import Fleet
+from headrace.errors import StorageFullError, TargetFullError
+from headrace.files.layout import LeaseFolder
+from headrace.files.locks import exclusive_while
+from headrace.files.machine import require_room
+from headrace.files.manifest import Manifest
+from headrace.objects.store import is_remote, open_store
+from headrace.packing.append import (
+    SETTINGS,
+    check_can_grow,
+    check_fields,
+    find_base,
+    new_samples,
+    read_base,
+    together,
+)
+from headrace.packing.convert import NUM_TRIED, field_rules
+from headrace.packing.division import Labels, SourceListing, labels_of
+from headrace.packing.fields import FieldRule
+from headrace.packing.listed import Listed
+from headrace.packing.pack_shard import (
+    PackedShard,
+    PackTask,
+    PackTasks,
+    check_quarantine,
+    merge,
+    pack_shard,
+)
+from headrace.packing.packing_plan import PackPlan, make_plan, pack_key, settings_key, sources_key
+from headrace.packing.planned_shard import PlannedShard
+from headrace.packing.samples import Access, Source
+from headrace.packing.sources.function import reader_code
+from headrace.packing.sources.open import open_source, settled
+from headrace.packing.target import PackTarget, packed_dataset, set_stripes
+from headrace.recipe.dataset import DatasetSpec
+from headrace.shards.writer import remove_temporary
+from headrace.steps.context import StepContext
+from headrace.steps.usage import AttemptUsage
+
+logger = logging.getLogger(__name__)
+
+_PACKAGES = ("headrace", "h5py", "numpy", "pillow")
+_UNIT = "samples"
+_WHEN_FULL = (
+    "Free some space there, or name another place in pack.target, and run again: shards that are "
+    "whole are kept."
+)
+
+
+class Mapper(Protocol):
+    """The part of `headrace.clusters.fleet.Fleet` that packing needs."""
+
+    def map(
+        self,
+        function: Callable[[PackTask], PackedShard],
+        items: Sequence[PackTask],
+        *,
+        check: Callable[[], None],
+        retries: int = 2,
+    ) -> Iterator[tuple[int, PackedShard]]:
+        """Results of `function` with the index of their item, as they are done."""
+        ...
+
+
+OpenFleet = Callable[[LeaseFolder], AbstractContextManager[Mapper]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpenedSource:
+    """A source that is not listed yet."""
+
+    dataset: DatasetSpec
+    """The recipe's dataset, its form and place settled."""
+    access: Access
+    source: Source
+    code: str
+    """Hash of the user's code that makes the values; empty where there is none."""
+    sources_key: str
+    """Hash of its containers and all settings; empty where samples are files of their own."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ListedSource(OpenedSource):
+    """A source and what lies in it."""
+
+    listing: SourceListing
+    key: str
+
+
+def run(context: StepContext) -> dict[str, Any]:
+    """Pack the recipe's dataset on the lease, or find it packed.
+
+    Returns:
+        `dataset` (folder or URL), `fingerprint`, `num_samples`, `num_shards`, `num_bytes`,
+        `num_quarantined` and `reused`; `passed_over`: why datasets are not added to that
+        `pack.append` may be about.
+
+    Raises:
+        RecipeError: Source folder, patterns or labels do not fit.
+        DataError: Labels are wrong, shapes differ, or too many samples cannot be read.
+        TargetFullError: The target, or the site's folder, has no room.
+    """
+    return pack(context, Fleet.open)
+
+
+def pack(context: StepContext, open_fleet: OpenFleet) -> dict[str, Any]:
+    """As `run`, on workers that the caller chooses."""
+    try:
+        return _dataset(context, open_fleet)
+    except StorageFullError as error:
+        raise TargetFullError(error.what, _WHEN_FULL) from error
+
+
+def _dataset(context: StepContext, open_fleet: OpenFleet) -> dict[str, Any]:
+    spec, site = context.recipe.named_dataset, context.site
+    if spec.path is not None:
+        location = open_store(spec.path, site.s3).url
+        return _outputs(location, packed_dataset(location, site.s3), reused=True)
+    context.progress(0, None, _UNIT, "listing files")
+    found = _open(context)
+    place = PackTarget.of(site, context.recipe.pack.target, f"{spec.name}-")
+    known = place.packed_from(found.sources_key, spec.name) if found.sources_key else None
+    if known is not None:
+        return _ended(context, *known, reused=True)
+    opened = _list(context, found)
+    new = PackTarget.of(site, context.recipe.pack.target, f"{spec.name}-{opened.key[:12]}")
+    base, warnings = _base(context, opened, new)
+    target, work = (new, _pack) if base is None else (base, _append)
+    manifest, reused = target.reusable(opened.key), True
+    if manifest is None:
+        target.lock_file.parent.mkdir(parents=True, exist_ok=True)
+        context.progress(0, None, _UNIT, "waiting for another pack of this dataset")
+        with exclusive_while(target.lock_file, context.check):
+            manifest = target.reusable(opened.key)
+            if manifest is None:
+                manifest, reused = work(context, open_fleet, opened, target), False
+    if opened.sources_key:
+        target.remember(opened.sources_key, manifest.pack_key)
+    outputs = _ended(context, target, manifest, reused=reused)
+    return {**outputs, "passed_over": list(warnings)} if warnings else outputs
+
+
+def _ended(
+    context: StepContext, target: PackTarget, manifest: Manifest, *, reused: bool
+) -> dict[str, Any]:
+    check_quarantine(manifest, context.recipe.pack.max_quarantined)
+    context.progress(manifest.num_samples, manifest.num_samples, _UNIT, "packed")
+    return _outputs(target.location, manifest, reused=reused)
+
+
+def _open(context: StepContext) -> OpenedSource:
+    access = Access.of(context.recipe, context.site)
+    dataset = settled(context.recipe.named_dataset, access)
+    source, code = open_source(dataset, access), reader_code(dataset, access)
+    containers = source.containers(context.check)
+    key = sources_key(dataset, context.recipe.pack, code, containers) if containers else ""
+    return OpenedSource(dataset=dataset, access=access, source=source, code=code, sources_key=key)
+
+
+def _list(context: StepContext, opened: OpenedSource) -> ListedSource:
+    source, dataset = opened.source, opened.dataset
+    samples = Listed.of(source.list_samples(context.check))
+    labels = Labels(classes=(), indices=())
+    if samples.labels:
+        labels = labels_of(cast("Sequence[str]", samples.labels), source.classes)
+    listing = SourceListing(
+        source=dataset.source or "",
+        samples=samples,
+        labels=labels,
+        sequential=source.sequential,
+        code=opened.code,
+    )
+    key = pack_key(dataset, context.recipe.pack, listing)
+    return ListedSource(**vars(opened), listing=listing, key=key)
+
+
+def _pack(
+    context: StepContext, open_fleet: OpenFleet, opened: ListedSource, target: PackTarget
+) -> Manifest:
+    recipe, listing = context.recipe, opened.listing
+    rules = field_rules(listing.source, opened.source, listing.samples, recipe.pack)
+    plan = make_plan(opened.dataset, recipe.pack, listing, rules, key=opened.key)
+    packed = _packed_shards(context, open_fleet, target, (opened, rules, plan))
+    return _published(context, target, merge(plan, packed, _provenance(context, opened)))
+
+
+def _base(
+    context: StepContext, opened: ListedSource, target: PackTarget
+) -> tuple[PackTarget | None, tuple[str, ...]]:
+    """The dataset that samples are to be added to, None to make a new one; and warnings."""
+    if not context.recipe.pack.append:
+        return None, ()
+    check_can_grow(opened.dataset, opened.listing)
+    settings = settings_key(opened.dataset, context.recipe.pack, opened.listing.code)
+    return find_base(target, context.recipe.named_dataset.name, settings)
+
+
+def _append(
+    context: StepContext, open_fleet: OpenFleet, opened: ListedSource, target: PackTarget
+) -> Manifest:
+    base = read_base(target)
+    listing = new_samples(base, opened.listing)
+    if not listing.samples:
+        return base.manifest
+    known, paths = base.planned[0].samples.paths[0], opened.listing.samples.paths
+    old = opened.listing.samples.at([paths.index(known)] if known in paths else ())
+    tried = (*old, *listing.samples[:NUM_TRIED])
+    rules = field_rules(listing.source, opened.source, tried, context.recipe.pack)
+    first = base.first_numbers()
+    plan = make_plan(opened.dataset, context.recipe.pack, listing, rules, first, opened.key)
+    check_fields(base, plan)
+    packed = _packed_shards(context, open_fleet, target, (opened, rules, plan))
+    manifest = merge(*together(base, plan, packed), _provenance(context, opened))
+    target.keep(base.manifest)
+    update = {"version": base.manifest.version + 1}
+    return _published(context, target, manifest.model_copy(update=update))
+
+
+def _packed_shards(
+    context: StepContext,
+    open_fleet: OpenFleet,
+    target: PackTarget,
+    work: tuple[ListedSource, tuple[FieldRule, ...], PackPlan],
+) -> list[PackedShard]:
+    opened, rules, plan = work
+    to_do, source = _prepare(plan, target), opened.listing.source
+    pattern = PackTask(
+        dataset=opened.dataset,
+        access=opened.access,
+        source_fields=tuple(opened.source.fields),
+        rules=rules,
+        fields=plan.fields,
+        target=target,
+        file="",
+        pack_key=plan.pack_key,
+    )
+    packed: dict[int, PackedShard] = {}
+    done = num_quarantined = 0
+    role = context.site.roles[context.recipe.pack_role]
+    nodes = min(role.nodes, -(-len(plan.shards) // role.threads_per_node))
+    context.usage = AttemptUsage(nodes=max(nodes, 1), cpus=float(nodes * role.cpus_per_node))
+    with open_fleet(context.lease_folder) as fleet:
+        context.progress(done, plan.num_samples, _UNIT, "packing")
+        tasks = PackTasks(pattern, plan.shards)
+        for index, part in fleet.map(pack_shard, tasks, check=context.check):
+            packed[index] = part
+            done += part.num_planned
+            num_quarantined += len(part.quarantined)
+            if plan.shards[index].file in to_do:  # others were there from an earlier attempt
+                context.usage = _with_shard(context.usage, part, plan.shards[index], source)
+            context.progress(done, plan.num_samples, _UNIT, "packing")
+            context.report(num_quarantined=num_quarantined)
+    return [packed[index] for index in range(len(plan.shards))]
+
+
+def _published(context: StepContext, target: PackTarget, manifest: Manifest) -> Manifest:
+    check_quarantine(manifest, context.recipe.pack.max_quarantined)
+    target.publish(manifest)
+    logger.info("Packed %d samples into %s", manifest.num_samples, target.location)
+    return manifest
+
+
+def _with_shard(
+    used: AttemptUsage, packed: PackedShard, planned: PlannedShard, source: str
+) -> AttemptUsage:
+    """What packing used, with one more shard."""
+    more = {
+        "samples": packed.num_planned - len(packed.quarantined),
+        "stored_bytes": packed.shard.num_bytes if packed.shard else 0,
+        "fetched_bytes": sum(planned.samples.sizes) if is_remote(source) else 0,
+    }
+    return used.model_copy(update={k: (getattr(used, k) or 0) + more[k] for k in more})
+
+
+def _prepare(plan: PackPlan, target: PackTarget) -> set[str]:
+    """Make the folders; the files of the shards that are still to be packed."""
+    folder = target.folder
+    for each in (folder.shards, folder.parts):
+        each.mkdir(parents=True, exist_ok=True)
+    remove_temporary(folder.shards)
+    waiting = [shard for shard in plan.shards if not folder.record_file(shard.file).exists()]
+    sizes = [shard.num_bytes for shard in waiting]
+    require_room(folder.path, sum(sizes) if target.url is None else max(sizes, default=0))
+    if target.url is None:
+        set_stripes(folder.shards, sizes)
+    return {shard.file for shard in waiting}
+
+
+def _provenance(context: StepContext, opened: ListedSource) -> dict[str, Any]:
+    return {
+        "source": opened.listing.source,
+        SETTINGS: settings_key(opened.dataset, context.recipe.pack, opened.listing.code),
+        "recipe": context.recipe.name,
+        "run_id": context.spec.run_id,
+        "versions": {name: importlib.metadata.version(name) for name in _PACKAGES},
+    }
+
+
+def _outputs(location: str, manifest: Manifest, *, reused: bool) -> dict[str, Any]:
+    return {
+        "dataset": location,
+        "fingerprint": manifest.fingerprint,
+        "num_samples": manifest.num_samples,
+        "num_shards": len(manifest.shards),
+        "num_bytes": manifest.num_bytes,
+        "num_quarantined": len(manifest.quarantined),
+        "reused": reused,
+    }

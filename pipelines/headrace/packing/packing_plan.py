@@ -1,0 +1,199 @@
+"""What packing will do: pure functions from samples, labels and recipe to frozen records."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from headrace.files.manifest import FieldInfo
+from headrace.objects.protocol import StoredFile
+from headrace.packing.division import SourceListing, folds_of, shards_of, split_samples
+from headrace.packing.fields import FieldRule
+from headrace.packing.listed import Listed, RowPaths, Times, lengths, taken
+from headrace.packing.planned_shard import PlannedShard
+from headrace.packing.splits import ranks
+from headrace.packing.statistics import every_of
+from headrace.recipe.dataset import TRAIN, DatasetSpec, PackSpec
+from headrace.shards.format import HEADER_BYTES, SHARD_FORMAT
+
+LABEL = FieldInfo(name="label", dtype="int64", layout="fixed")
+"""The field of class indices."""
+
+_FIXED_BYTES = 8 + 8 + 8  # sample_id, checksum, offset of the source path
+_HASHED_SAMPLES = 2**14  # samples that are hashed at once
+_DATASET_KEYS = {
+    "splits", "stratify", "split_seed", "folds", "fields", "format", "reader",
+    "label_kind", "label_field",
+}  # fmt: skip
+_PACK_KEYS = set(PackSpec.model_fields) - {"append", "max_quarantined", "target"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackPlan:
+    """All that packing will write."""
+
+    name: str
+    pack_key: str
+    """Equal key, equal shards."""
+    fields: tuple[FieldInfo, ...]
+    """Fields of a sample, `label` (if any) last."""
+    classes: tuple[str, ...]
+    splits: tuple[str, ...]
+    shards: tuple[PlannedShard, ...]
+    """Shards in the order of sample ids."""
+    every: dict[str, int]
+    """By field that has statistics: one in how many elements counts."""
+
+    @property
+    def num_samples(self) -> int:
+        """Samples to pack."""
+        return sum(shard.num_samples for shard in self.shards)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FirstNumbers:
+    """Where numbers begin, when samples are appended."""
+
+    sample_id: int = 0
+    shard: Mapping[str, int] = field(default_factory=dict)
+    """Number of the first shard by split."""
+    every: Mapping[str, int] = field(default_factory=dict)
+    """One in how many elements counts for the statistics of each field, when that is settled."""
+
+
+def settings_key(dataset: DatasetSpec, pack: PackSpec, code: str = "") -> str:
+    """Hash of the settings that decide what shards hold, without the samples; 32 hex digits.
+
+    The dataset's name and the place of the source do not count, nor how many samples may be
+    quarantined. `code` is the hash of the user's code that makes the values.
+    """
+    config = dataset.model_dump_json(include=_DATASET_KEYS)
+    packing = pack.model_dump_json(include=_PACK_KEYS)
+    return xxhash.xxh3_128_hexdigest(f"{SHARD_FORMAT}\n{config}\n{packing}\n{code}".encode())
+
+
+def sources_key(
+    dataset: DatasetSpec, pack: PackSpec, code: str, containers: Sequence[StoredFile]
+) -> str:
+    """Hash of all that decides what is packed from containers, without listing what they hold."""
+    packing = pack.model_dump_json(exclude={"max_quarantined", "target"})
+    files = [f"{file.path!r} {file.num_bytes} {file.version!r}" for file in containers]
+    told = (str(SHARD_FORMAT), dataset.model_dump_json(), packing, code, *files)
+    return xxhash.xxh3_128_hexdigest("\n".join(told).encode())
+
+
+def pack_key(dataset: DatasetSpec, pack: PackSpec, listing: SourceListing) -> str:
+    """Hash of everything that decides what the shards hold; 32 hexadecimal digits."""
+    state = xxhash.xxh3_128(settings_key(dataset, pack, listing.code).encode())
+    for name in listing.labels.classes:
+        state.update(f"{name!r}\n".encode())
+    samples = listing.samples
+    for texts in (samples.paths, samples.versions):
+        _hash_texts(state, texts)
+    for column in (samples.sizes, listing.labels.indices):
+        state.update(len(column).to_bytes(8, "little"))
+        state.update(np.asarray(column, dtype="<i8").tobytes())
+    for names in (samples.groups, samples.splits):
+        _hash_names(state, names)
+    return state.hexdigest()
+
+
+def make_plan(
+    dataset: DatasetSpec,
+    pack: PackSpec,
+    listing: SourceListing,
+    rules: Sequence[FieldRule],
+    first: FirstNumbers | None = None,
+    key: str | None = None,
+) -> PackPlan:
+    """Lay out splits and shards."""
+    order = ranks(listing.samples.paths, dataset.split_seed)
+    splits = split_samples(dataset, listing, order, may_be_empty=first is not None)
+    first = first or FirstNumbers()
+    counted = {TRAIN: splits[TRAIN]} if len(splits.get(TRAIN, ())) else splits
+    every = _every(pack, rules, sum(map(len, counted.values())), first.every)
+    sizes = _sizes(listing.samples, rules, bool(listing.labels.classes))
+    shards: list[PlannedShard] = []
+    next_id = first.sample_id
+    for split, indices in splits.items():
+        number = first.shard.get(split, 0)
+        for fold, part in folds_of(dataset, listing, split, indices, order):
+            for piece in shards_of(part, sizes, order if listing.sequential else None, pack):
+                places = piece.astype(np.int64)
+                labels = listing.labels.indices
+                shard = PlannedShard(
+                    file=f"shards/{split}-{number:05d}.h5",
+                    split=split,
+                    fold=fold,
+                    first_sample_id=next_id,
+                    num_bytes=HEADER_BYTES + int(sizes[piece].sum()),
+                    every=every if split in counted else {},
+                    samples=listing.samples.without_roles().at(places),
+                    labels=taken(labels, places) if labels else (),
+                )
+                shards.append(shard)
+                number, next_id = number + 1, next_id + len(piece)
+    fields = tuple(rule.info for rule in rules)
+    return PackPlan(
+        name=dataset.name,
+        pack_key=key or pack_key(dataset, pack, listing),
+        fields=(*fields, LABEL) if listing.labels.classes else fields,
+        classes=listing.labels.classes,
+        splits=tuple(splits),
+        shards=tuple(shards),
+        every=every,
+    )
+
+
+def _every(
+    pack: PackSpec, rules: Sequence[FieldRule], num_samples: int, settled: Mapping[str, int]
+) -> dict[str, int]:
+    if pack.statistics == "none":
+        return {}
+    fixed = [rule.info for rule in rules if rule.info.layout == "fixed"]
+    infos = [info for info in fixed if np.dtype(info.dtype).kind != "c"]  # which have no order
+    if pack.statistics == "all":
+        return {info.name: 1 for info in infos}
+    return {info.name: settled.get(info.name) or every_of(info, num_samples) for info in infos}
+
+
+def _hash_texts(state: xxhash.xxh3_128, texts: Sequence[str]) -> None:
+    """Add texts to a hash, so that no other texts give the same bytes."""
+    if isinstance(texts, Times):
+        state.update(np.asarray(texts.times_ns, dtype="<i8").tobytes())
+        return
+    for start in range(0, len(texts), _HASHED_SAMPLES):
+        part = texts[start : start + _HASHED_SAMPLES]
+        if isinstance(part, RowPaths):
+            state.update(part.lengths(in_bytes=False).tobytes())
+            state.update(b"".join(part.encoded(slice(None))))
+        else:
+            part = list(part)
+            state.update(lengths(part).tobytes())
+            state.update("".join(part).encode(errors="surrogatepass"))
+
+
+def _hash_names(state: xxhash.xxh3_128, names: Sequence[str | None]) -> None:
+    """Add `repr(tuple(names))`, of which a part is in memory at once."""
+    state.update(b"(")
+    for start in range(0, len(names), _HASHED_SAMPLES):
+        part = ", ".join(map(repr, names[start : start + _HASHED_SAMPLES]))
+        state.update((", " if start else "").encode() + part.encode())
+    state.update(b",)" if len(names) == 1 else b")")
+
+
+def _sizes(samples: Listed, rules: Sequence[FieldRule], labelled: bool) -> NDArray[np.int64]:
+    """Bytes of each sample in a shard, estimated, `(num_samples,) int64`."""
+    fixed = _FIXED_BYTES + (8 if labelled else 0) + sum(rule.fixed_bytes for rule in rules)
+    paths = lengths(samples.paths)
+    if all(rule.info.layout == "fixed" for rule in rules):
+        return paths + fixed
+    listed = np.asarray(samples.sizes, dtype=np.int64)
+    example = sum(rule.example_bytes for rule in rules if rule.info.layout == "ragged")
+    growth = max((rule.growth for rule in rules), default=1.0)
+    values = np.where(listed > 0, (listed * growth).astype(np.int64), example)
+    return paths + fixed + values

@@ -1,0 +1,181 @@
+"""The plan of one shard, and the file of Arrow columns in which the workers find it."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from headrace.errors import StepError
+from headrace.files.atomic import read_bytes, read_record, replacing
+from headrace.files.machine import told_when_full
+from headrace.packing.listed import Coded, Listed, PlacesInContainers, RowPaths, Times, numbers
+from headrace.record import Record
+
+_HEAD = b"headrace"
+_PLACE = "place_"
+
+
+class _Head(Record):
+    """What is known of the shard as a whole."""
+
+    file: str
+    split: str
+    fold: int | None = None
+    first_sample_id: int
+    every: dict[str, int] = {}
+    num_bytes: int
+    containers: tuple[tuple[str, int], ...] = ()
+    """Names of the containers of rows, and how many rows each has."""
+
+
+class _EarlierPlan(_Head):
+    """A plan as a JSON file of an earlier release: datasets that it packed may still grow."""
+
+    paths: tuple[str, ...]
+    sizes: tuple[int, ...]
+    versions: tuple[str, ...] = ()
+    times_ns: tuple[int, ...] = ()
+    places: tuple[tuple[int, ...], ...]
+    labels: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class PlannedShard:
+    """One shard: which samples it holds, in which order."""
+
+    file: str
+    """Path relative to the dataset's folder, as in `shards/train-00000.h5`."""
+    split: str
+    fold: int | None = None
+    """Fold of all its samples; null when the split has no folds."""
+    first_sample_id: int
+    """`sample_id` of the first sample; the others follow."""
+    samples: Listed
+    """The samples as the source knows them; without labels, groups and splits."""
+    labels: Sequence[int]
+    """Class index of each; empty without labels."""
+    every: dict[str, int]
+    """By field of fixed shape: one in how many elements counts for its statistics; a field that is
+    not there has none."""
+    num_bytes: int
+    """Size of the file, estimated from above."""
+
+    @property
+    def num_samples(self) -> int:
+        """Samples to pack."""
+        return len(self.samples)
+
+    def write(self, path: Path) -> None:
+        """Write the plan to a file.
+
+        Raises:
+            StorageFullError: There is no room.
+        """
+        import pyarrow as pa
+
+        paths, columns = self.samples.paths, _columns(self.samples)
+        if len(self.labels):
+            columns["label"] = pa.array(np.asarray(self.labels, dtype=np.int64))
+        named = zip(paths.names, paths.sizes, strict=True) if isinstance(paths, RowPaths) else ()
+        own = {name: getattr(self, name) for name in _Head.model_fields if name != "containers"}
+        head = _Head(**own, containers=tuple(named))
+        table = pa.table(columns, metadata={_HEAD: head.model_dump_json()})
+        with (
+            told_when_full(path.parent, table.nbytes),
+            replacing(path) as file,
+            pa.ipc.new_file(file, table.schema) as writer,
+        ):
+            writer.write_table(table)
+
+    @classmethod
+    def read(cls, path: Path) -> PlannedShard | None:
+        """The plan in a file; None when there is none.
+
+        Raises:
+            StepError: It is damaged.
+        """
+        import pyarrow as pa
+
+        if path.suffix == ".json":
+            return _of_earlier(read_record(path, _EarlierPlan))
+        content = read_bytes(path)
+        if content is None:
+            return None
+        try:
+            table = pa.ipc.open_file(pa.BufferReader(content)).read_all()
+            head = _Head.model_validate_json(table.schema.metadata[_HEAD])
+            return cls(
+                **head.model_dump(exclude={"containers"}),
+                samples=_samples(table, head),
+                labels=_numbers(table, "label") if "label" in table.column_names else (),
+            )
+        except (pa.ArrowException, OSError, ValueError, KeyError, TypeError) as error:
+            raise StepError(f"The plan {path} is damaged: {error}", "Pack again.") from error
+
+
+def _columns(samples: Listed) -> dict[str, Any]:
+    """The columns of samples as Arrow arrays, by name."""
+    import pyarrow as pa
+
+    paths, versions, places = samples.paths, samples.versions, samples.places
+    columns: dict[str, Any] = {"size": pa.array(np.asarray(samples.sizes, dtype=np.int64))}
+    if isinstance(paths, RowPaths):
+        columns["row"] = pa.array(paths.rows)
+    else:
+        columns["path"] = pa.array(paths, pa.large_string())
+    if isinstance(versions, Times):
+        columns["time_ns"] = pa.array(np.asarray(versions.times_ns, dtype=np.int64))
+    elif isinstance(versions, Coded):
+        codes = pa.array(versions.codes.astype(np.int64))
+        columns["version"] = pa.DictionaryArray.from_arrays(codes, pa.array(versions.values))
+    else:
+        columns["version"] = pa.array(versions, pa.large_string())
+    if isinstance(places, PlacesInContainers):
+        columns |= {f"{_PLACE}{n}": pa.array(column) for n, column in enumerate(places.columns)}
+    elif len(places):
+        columns["places"] = pa.array(list(places), pa.large_list(pa.int64()))
+    return columns
+
+
+def _samples(table: Any, head: _Head) -> Listed:
+    names = table.column_names
+    paths: Sequence[str]
+    if "row" in names:
+        told, sizes = zip(*head.containers, strict=True)
+        paths = RowPaths(told, sizes, table.column("row").to_numpy())
+    else:
+        paths = tuple(table.column("path").to_pylist())
+    versions: Sequence[str]
+    if "time_ns" in names:
+        versions = Times(_numbers(table, "time_ns"))
+    else:
+        column = table.column("version").combine_chunks().dictionary_encode()
+        values = tuple(column.dictionary.to_pylist())
+        versions = Coded(values, column.indices.to_numpy())
+    places: Sequence[tuple[int, ...]] = ()
+    if "places" in names:
+        places = tuple(map(tuple, table.column("places").to_pylist()))
+    elif f"{_PLACE}0" in names:
+        found = [name for name in names if name.startswith(_PLACE)]
+        places = PlacesInContainers([table.column(name).to_numpy() for name in found])
+    return Listed(paths, _numbers(table, "size"), versions, places=places)
+
+
+def _numbers(table: Any, name: str) -> array[int]:
+    return array("q", table.column(name).to_numpy().astype(np.int64).tobytes())
+
+
+def _of_earlier(plan: _EarlierPlan | None) -> PlannedShard | None:
+    if plan is None:
+        return None
+    versions = Times(numbers(plan.times_ns)) if plan.times_ns else plan.versions
+    return PlannedShard(
+        **plan.model_dump(include=set(_Head.model_fields) - {"containers"}),
+        samples=Listed(plan.paths, numbers(plan.sizes), versions, places=plan.places),
+        labels=plan.labels,
+    )

@@ -1,0 +1,138 @@
+"""Columns of Arrow as arrays of NumPy, and row groups of Parquet read by column, piece by piece."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.packing.listed import Coded
+from headrace.packing.samples import SourceField
+from headrace.packing.sources.rows import ColumnOfRows
+
+GONE = "it has no value"
+"""Why a cell without a value cannot be packed."""
+
+_PIECE_BYTES = 2**22
+_BUFFER_BYTES = 2**20  # of each column
+_MOST_PIECE_ROWS = 2**16
+
+
+class GroupPass:
+    """Goes once over some columns of a row group of Parquet; no more than a piece is in memory.
+
+    Args:
+        key: Says which row group it is.
+        stream: The file; closed with the pass.
+        part: Number of the row group.
+        column: Gives the column of a field, out of all columns.
+        fields: The fields wanted.
+    """
+
+    def __init__(
+        self,
+        key: tuple[str, str, int],
+        stream: BinaryIO,
+        part: int,
+        column: Callable[[str, Any], str],
+        fields: Sequence[SourceField],
+    ) -> None:
+        from pyarrow import parquet
+
+        self.key = key
+        self._stream = stream
+        file = parquet.ParquetFile(
+            stream, buffer_size=_BUFFER_BYTES, page_checksum_verification=True
+        )
+        types = {field.name: None for field in file.schema_arrow}
+        self._names = [column(field.name, types) for field in fields]
+        group = file.metadata.row_group(part)
+        row_bytes = max(group.total_byte_size // max(group.num_rows, 1), 1)
+        self._batches = file.iter_batches(
+            max(min(_PIECE_BYTES // row_bytes, _MOST_PIECE_ROWS), 1),
+            row_groups=[part],
+            columns=list(dict.fromkeys(self._names)),
+            use_threads=False,
+        )
+        self._batch: Any = None
+        self._first = 0  # row of the batch
+
+    def leads_to(self, rows: NDArray[np.int64]) -> bool:
+        """Whether rows, ascending, are still ahead."""
+        return bool(rows[0] >= self._first)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._batches.close()
+        self._stream.close()
+
+    def take(self, rows: NDArray[np.int64]) -> Iterator[ColumnOfRows | None]:
+        """Columns of rows, ascending; None where they must be read one by one."""
+        import pyarrow as pa
+
+        pieces, start = [], 0
+        while start < len(rows):
+            end = self._first + (self._batch.num_rows if self._batch is not None else 0)
+            stop = int(np.searchsorted(rows, end))
+            if stop > start:
+                pieces.append(self._batch.take(pa.array(rows[start:stop] - self._first)))
+                start = stop
+            else:
+                self._batch, self._first = next(self._batches), end
+        table = pa.Table.from_batches(pieces)
+        for name in self._names:
+            yield column_of(table.column(name))
+
+
+def coded(column: Any) -> Coded[Any]:
+    """The cells of a column, each value once, as Python objects."""
+    import pyarrow as pa
+
+    if isinstance(column, pa.ChunkedArray):
+        column = column.combine_chunks()
+        column = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    try:
+        codes = column.dictionary_encode()
+    except pa.ArrowNotImplementedError:  # of lists, which are refused by name later
+        return Coded.of(column.to_pylist())
+    values = codes.dictionary.to_pylist()
+    numbers = codes.indices.fill_null(len(values)).to_numpy(zero_copy_only=False)
+    return Coded((*values, None), numbers).tight()
+
+
+def column_of(array: Any) -> ColumnOfRows | None:
+    """A column as an array of NumPy; None when it holds no numbers of one shape."""
+    import pyarrow as pa
+
+    if isinstance(array, pa.ChunkedArray):
+        array = pa.concat_arrays(array.chunks)
+    if isinstance(array, pa.ExtensionArray):
+        array = array.storage
+    there = array.drop_null()
+    values = _numbers(there)
+    if values is None or not array.null_count:
+        return None if values is None else ColumnOfRows(values)
+    missing = array.is_null().to_numpy(zero_copy_only=False)
+    whole = np.zeros((len(array), *values.shape[1:]), dtype=values.dtype)
+    whole[~missing] = values
+    return ColumnOfRows(whole, missing, GONE)
+
+
+def _numbers(array: Any) -> NDArray[Any] | None:
+    """Numbers of one shape out of cells that all have a value, else None."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    types, kind = pa.types, array.type
+    if array.null_count:
+        return None
+    if types.is_boolean(kind) or types.is_integer(kind) or types.is_floating(kind):
+        values: NDArray[Any] = array.to_numpy(zero_copy_only=False)
+        return values
+    if not (types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)):
+        return None
+    lengths = pc.unique(pc.list_value_length(array)).to_pylist()
+    inner = _numbers(array.flatten()) if len(lengths) == 1 else None
+    return None if inner is None else inner.reshape(len(array), lengths[0], *inner.shape[1:])

@@ -1,0 +1,242 @@
+"""CSV and JSONL files whose lines are samples; their first lines tell the types of columns."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import cached_property
+from typing import Any, BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.errors import DataError, RecipeError
+from headrace.objects.protocol import Check, StoredFile
+from headrace.packing.listed import Coded, Listed
+from headrace.packing.samples import SourceField, Unreadable
+from headrace.packing.sources.arrow import field_of_type, values_of_cells
+from headrace.packing.sources.arrow_columns import coded, column_of
+from headrace.packing.sources.files import damaged
+from headrace.packing.sources.line_formats import (
+    MOST_LINE_BYTES,
+    CsvFormat,
+    JsonLinesFormat,
+    LineBlock,
+    LineFormat,
+)
+from headrace.packing.sources.rows import Cell, ColumnOfRows, RowContainer, RowSource
+
+logger = logging.getLogger(__name__)
+
+_BLOCK_BYTES = 2**22
+_PATH = "path"
+
+
+class _LineRows(RowContainer):
+    """Lines of a file; a part is a block of them, its number the byte at which it begins."""
+
+    def __init__(
+        self, stream: BinaryIO, lines: LineFormat, start: int, roles: Mapping[str, str]
+    ) -> None:
+        self._stream = stream
+        self._lines = lines
+        self._names = tuple(lines.names)
+        self._start = start
+        self._roles = roles
+        self._read: tuple[int, LineBlock] | None = None
+
+    @property
+    def parts(self) -> Mapping[int, int]:
+        return self._listed[0]
+
+    @property
+    def types(self) -> Mapping[str, str]:
+        kinds = self._lines.types
+        return {name: str(kinds[name]) for name in self._names or kinds if name in kinds}
+
+    def num_bytes(self, columns: Iterable[str]) -> int:
+        return 0  # not told: the file is not compressed
+
+    def field(self, name: str, column: str) -> SourceField:
+        if column in self._lines.nested:
+            return SourceField(name, "text", encoding="json")
+        return field_of_type(name, column, self._lines.types[column], lambda: None)
+
+    def cells(self, columns: Iterable[str]) -> Mapping[str, Coded[Any]]:
+        return {column: Coded.together(self._listed[1][column]) for column in columns}
+
+    def values(self, field: SourceField, column: str, part: int, rows: Sequence[int]) -> list[Cell]:
+        block = self._block(part)
+        as_written = replace(field, encoding="") if column in self._lines.nested else field
+        found = block.table.column(column).take(rows).combine_chunks()
+        cells = values_of_cells(as_written, found)
+        reasons = [block.bad.get(row) for row in rows]
+        for at, reason in enumerate(reasons):
+            if reason is not None:
+                line = self._line_of(part) + rows[at]
+                cells[at] = Unreadable("", f"line {line}: {reason}")
+        return cells
+
+    def columns(
+        self, names: Sequence[str], part: int, rows: NDArray[np.int64]
+    ) -> Iterator[ColumnOfRows | None]:
+        block = self._block(part)
+        tells_why = bool(block.bad) and not block.bad.keys().isdisjoint(rows.tolist())
+        for name in names:
+            yield None if tells_why else column_of(block.table.column(name).take(rows))
+
+    def learn(self, *, all_lines: bool) -> None:
+        """Take in the types of columns: of all lines, or of as many as tell one for each."""
+        is_known = False
+        for _, lines in self._blocks():
+            if lines and not is_known:
+                is_known = self._lines.learn(lines)
+            if all_lines and lines:
+                self._lines.block(lines)
+            elif is_known:
+                return
+
+    def first(self, column: str) -> object:
+        """The first cell of a column; None where there is none."""
+        if column not in self.types:
+            return None
+        lines = next((lines for _, lines in self._blocks() if lines), None)
+        return self._lines.block(lines).table.column(column)[0].as_py() if lines else None
+
+    def _block(self, part: int) -> LineBlock:
+        if self._read is None or self._read[0] != part:
+            self._read = part, self._lines.block(_lines_of(self._bytes(part)))
+        return self._read[1]
+
+    @cached_property
+    def _listed(self) -> tuple[dict[int, int], dict[str, list[Coded[Any]]]]:
+        parts: dict[int, int] = {}
+        cells: dict[str, list[Coded[Any]]] = {column: [] for column in self._roles.values()}
+        for start, lines in self._blocks():
+            if lines:
+                parts[start] = len(lines)
+                block = self._lines.block(lines)
+                for column, found in cells.items():
+                    found.append(_without(coded(block.table.column(column)), block.bad))
+        return parts, cells
+
+    def _blocks(self) -> Iterator[tuple[int, list[bytes]]]:
+        start = self._start
+        while content := self._bytes(start):
+            yield start, _lines_of(content)
+            start += len(content)
+
+    def _bytes(self, start: int) -> bytes:
+        """Whole lines from a byte on."""
+        self._stream.seek(start)
+        content = self._stream.read(_BLOCK_BYTES)
+        more = content
+        while more and b"\n" not in content:
+            if len(content) > MOST_LINE_BYTES:
+                raise ValueError(f"the line at byte {start:,} is longer than 64 MiB")
+            more = self._stream.read(_BLOCK_BYTES)
+            content += more
+        is_last = len(content) < _BLOCK_BYTES or not more
+        return content if is_last else content[: content.rfind(b"\n") + 1]
+
+    def _line_of(self, part: int) -> int:
+        """Number of the first line of a part, from 1."""
+        self._stream.seek(0)
+        return 1 + self._stream.read(part).count(b"\n")
+
+
+class _LineSource(RowSource):
+    _make: type[LineFormat]
+
+    @contextmanager
+    def open_rows(self, path: str, version: str) -> Iterator[RowContainer]:
+        with self._opened(path, version) as rows:
+            if not self._lines.types:
+                self._learn(rows)
+            yield rows
+
+    @cached_property
+    def _lines(self) -> LineFormat:
+        return self._make(self.role_columns().values())
+
+    def list_samples(self, check: Check | None = None) -> Listed:
+        """Goes over all lines twice: first for the types that hold for all."""
+        for file in self.containers(check):
+            with self._opened(file.path, file.version) as rows:
+                rows.learn(all_lines=True)
+                self._refuse_index(file, rows)
+            if check is not None:
+                check()
+        if not self._lines.types:
+            raise DataError(f"The {self.form} files in {self._place.name} hold no row")
+        told = ", ".join(f"{name} {kind}" for name, kind in self._lines.types.items())
+        logger.info("Columns of %s: %s", self._place.name, told)
+        return super().list_samples(check)
+
+    def _refuse_index(self, file: StoredFile, rows: _LineRows) -> None:
+        """Refuse a table that names the files of samples: their paths alone would be packed."""
+        first = rows.first(_PATH)
+        if not self._every or not isinstance(first, str) or not first:
+            return
+        folder = file.path.rpartition("/")[0]
+        if self._place.store.stat(f"{folder}/{first}".lstrip("/")) is not None:
+            name = file.path.rpartition("/")[2]
+            raise RecipeError(
+                f"The rows of {self._place.name}/{file.path} name files in their column '{_PATH}'",
+                f"For these files set dataset.source to the folder of {name} and dataset.index to "
+                f"{name}; for the rows themselves name the columns in dataset.fields.",
+            )
+
+    def _learn(self, rows: _LineRows) -> None:
+        """On a worker: types of values are those of the fields, others follow from the lines."""
+        import pyarrow as pa
+
+        rows.learn(all_lines=False)
+        for each in self.fields:
+            if each.dtype:
+                column = self._column(each.name, rows.types)
+                self._lines.types[column] = pa.from_numpy_dtype(np.dtype(each.dtype))
+
+    @contextmanager
+    def _opened(self, path: str, version: str) -> Iterator[_LineRows]:
+        import pyarrow as pa
+
+        name = f"{self._place.name}/{path}"
+        with self._place.open(path, version) as stream:
+            try:
+                start = self._lines.start(stream.readline(MOST_LINE_BYTES))
+                yield _LineRows(stream, self._lines, start, self.role_columns())
+            except (pa.ArrowException, ValueError) as error:
+                raise damaged(name, self.form, error) from error
+
+
+class CsvSource(_LineSource):
+    """Lines of CSV files."""
+
+    form = "csv"
+    suffixes = (".csv", ".tsv")
+    _make = CsvFormat
+
+
+class JsonLinesSource(_LineSource):
+    """Lines of JSONL files."""
+
+    form = "jsonl"
+    suffixes = (".jsonl", ".ndjson")
+    _make = JsonLinesFormat
+
+
+def _without(cells: Coded[Any], bad: Mapping[int, str]) -> Coded[Any]:
+    """Cells of a class, group or split: lines that are no rows, and packed nowhere, get any."""
+    codes = cells.codes.copy()
+    good = next((row for row in range(len(codes)) if row not in bad), 0)
+    codes[list(bad)] = codes[good]
+    return Coded(cells.values, codes).tight()
+
+
+def _lines_of(content: bytes) -> list[bytes]:
+    """Lines, without their ends; of those behind the last one with content none."""
+    whole = content.rstrip(b"\r\n")
+    return whole.split(b"\n") if whole else []

@@ -1,0 +1,254 @@
+"""What is foretold of work and what it may cost, by another package; nothing without one."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Literal, Protocol
+
+from headrace.batch.registry import system_of
+from headrace.clusters.lease_records import MOST_S, Walltime, shown
+from headrace.entry_points import load_group
+from headrace.errors import BatchError, HeadraceError
+from headrace.files.atomic import read_record, write_record
+from headrace.files.layout import RunFolder
+from headrace.recipe.recipe import Recipe
+from headrace.recipe.site import Role, Site
+from headrace.recipe.teams import Sites
+from headrace.record import Record
+from headrace.runs.planned_steps import steps_of
+from headrace.runs.runs import Run
+from headrace.states import StepState
+from headrace.steps.mailbox import StepStatus
+from headrace.steps.step_kinds import StepOptions
+
+logger = logging.getLogger(__name__)
+
+GROUP = "headrace.accounts"
+"""Entry point: a class of `Accounts`."""
+
+
+class StepSeen(Protocol):
+    """How a step of a run stands, as far as its end depends on that; see `StepView`."""
+
+    @property
+    def name(self) -> str: ...  # noqa: D102
+
+    @property
+    def state(self) -> StepState | None: ...  # noqa: D102
+
+    @property
+    def status(self) -> StepStatus | None: ...  # noqa: D102
+
+    @property
+    def elapsed_s(self) -> float | None: ...  # noqa: D102
+
+    @property
+    def failures(self) -> int: ...  # noqa: D102
+
+    @property
+    def kept(self) -> float: ...  # noqa: D102
+
+
+BETWEEN = "between"
+"""Name of the part of a run that is no step: leases that start, results that are collected."""
+
+
+class PredictedPart(Record):
+    """What one part of a run is expected to take; see `headrace_foresight.forecast.Forecast`."""
+
+    name: str
+    """Name of the step, or `BETWEEN`."""
+    seconds: float
+    spread: float
+    shared: float
+    num_known: int
+    """Earlier runs that tell it."""
+
+
+class Prediction(Record):
+    """`prediction.json` of a run: what it was expected to take when it began."""
+
+    seconds: float | None
+    """From asking for it to its end; null where nothing tells of one of its steps."""
+    half_s: float | None
+    """Half of the interval in which that lies with a probability of 0.8."""
+    parts: tuple[PredictedPart, ...]
+    unknown: tuple[str, ...]
+    """Steps of which no earlier run tells."""
+    gpu_hours: float | None
+    """Hours of GPUs, of which each rank has one; 0 on CPUs, null where nothing tells."""
+    num_bytes: float | None
+    """Size of the packed dataset, as it was in earlier runs; null where none tells."""
+    made_at: float
+
+
+class BudgetRow(Record):
+    """What may be taken of a site in a month."""
+
+    key: str
+    """As in the site file: `limits.budget_month`, `limits.gpu_hours_team`."""
+    site: str
+    whose: str
+    """User or team; empty for all of the site."""
+    unit: Literal["usd", "gpu_hours"]
+    most: float
+    spent: float
+
+
+class Ahead(Record):
+    """What a run was expected to take, and what is still to come of it; null: nothing tells."""
+
+    predicted_s: float | None
+    """Seconds that it was expected to take when it began."""
+    predicted_half_s: float | None
+    """Half of the interval in which that lies with a probability of 0.8."""
+    eta_s: float | None = None
+    """Seconds until its end."""
+    eta_half_s: float | None = None
+    """The same half of that."""
+
+
+class Accounts(Protocol):
+    """Keeps budgets, and foretells how long work takes."""
+
+    def check(self, run: Run, role_name: str) -> None:
+        """Refuse a lease that a budget does not hold.
+
+        Raises:
+            BudgetError: One is used up, or nobody knows the prices with which to keep it.
+        """
+
+    def watched(self, run: Run, tick: Callable[[], None]) -> Callable[[], None]:
+        """A tick that also keeps the budgets of a run, now and then."""
+
+    def enforce(self, run: Run) -> None:
+        """End the leases of a run when a budget is about to be used up."""
+
+    def budgets(self, sites: Sites) -> Iterable[BudgetRow]:
+        """What may be taken of the sites that are known here, some or all."""
+
+    def walltime(
+        self, recipe: Recipe, site: Site, role_name: str, kind: str, run: Run | None = None
+    ) -> Walltime | None:
+        """The time limit of a run's next lease, or of a new run's first; None: the site says it."""
+
+    def loss(self, recipe: Recipe, site: Site, role_name: str) -> str:
+        """What interruptions of a training on a role cost on average; empty: nothing tells."""
+
+    def predict(
+        self, recipe: Recipe, site: Site, kind: str, options: StepOptions | None = None
+    ) -> Prediction:
+        """What a run of this kind will take."""
+
+    def ahead(self, folder: RunFolder, steps: Sequence[StepSeen], *, goes_on: bool) -> Ahead | None:
+        """What a run was expected to take, and how long it will go on; None: nobody said."""
+
+
+class NoAccounts:
+    """No budgets; `lifetime: auto` takes the longest there is; nothing is foretold."""
+
+    def check(self, run: Run, role_name: str) -> None:
+        """Any lease may start."""
+
+    def watched(self, run: Run, tick: Callable[[], None]) -> Callable[[], None]:
+        """The tick as it is."""
+        return tick
+
+    def enforce(self, run: Run) -> None:
+        """Nothing is to end."""
+
+    def budgets(self, sites: Sites) -> Iterable[BudgetRow]:
+        """None."""
+        return ()
+
+    def walltime(
+        self, recipe: Recipe, site: Site, role_name: str, kind: str, run: Run | None = None
+    ) -> Walltime | None:
+        """The longest time that the role may have."""
+        role = site.roles[role_name]
+        if not isinstance(role.lifetime, str):
+            return None
+        most = longest(role)
+        return Walltime(seconds=most.seconds, most_s=most.seconds, why=most.whose)
+
+    def loss(self, recipe: Recipe, site: Site, role_name: str) -> str:
+        """Nothing tells."""
+        return ""
+
+    def predict(
+        self, recipe: Recipe, site: Site, kind: str, options: StepOptions | None = None
+    ) -> Prediction:
+        """Nothing, of any of its steps."""
+        return Prediction(
+            seconds=None,
+            half_s=None,
+            parts=(),
+            unknown=tuple(step.name for step in steps_of(recipe, kind)),
+            gpu_hours=None,
+            num_bytes=None,
+            made_at=time.time(),
+        )
+
+    def ahead(self, folder: RunFolder, steps: Sequence[StepSeen], *, goes_on: bool) -> Ahead | None:
+        """Nobody said."""
+        return None
+
+
+@cache
+def accounts() -> Accounts:
+    """What a package adds, else `NoAccounts`; the last one by name, of several."""
+    classes: list[type[Accounts]] = [NoAccounts, *load_group(GROUP).values()]
+    return classes[-1]()
+
+
+@dataclass(frozen=True, kw_only=True)
+class LongestTime:
+    """The longest time that may be chosen."""
+
+    seconds: float
+    whose: str
+    """Who sets it, for the user."""
+
+
+def longest(role: Role) -> LongestTime:
+    """The longest time limit that a lease of a role may have; asks the batch system."""
+    system, own, silence = system_of(role), role.lifetime_max, ""
+    try:
+        longest_s = system.longest_job_s(role.batch)
+    except BatchError as error:
+        longest_s, silence = None, f" ({error.what})"
+    if longest_s is not None and longest_s <= (own or longest_s):
+        return LongestTime(
+            seconds=longest_s, whose=f"{system.name}'s longest job, {shown(longest_s)}"
+        )
+    if own is not None:
+        return LongestTime(seconds=own, whose=f"`lifetime_max`, {shown(own)}")
+    whose = f"the day that headrace takes where {system.name} tells no limit{silence}"
+    return LongestTime(seconds=MOST_S, whose=whose)
+
+
+def noting(run: Run, tick: Callable[[], None]) -> Callable[[], None]:
+    """A tick that also keeps, once, what the run is expected to take: while a lease starts."""
+    left = [run]
+
+    def both() -> None:
+        tick()
+        if left:
+            note_prediction(left.pop())
+
+    return both
+
+
+def note_prediction(run: Run) -> None:
+    """Keep in a run's folder what it is expected to take, unless that is there."""
+    try:
+        if read_record(run.folder.prediction, Prediction) is None:
+            asked = run.request
+            found = accounts().predict(run.recipe, run.site, asked.kind, asked.options)
+            write_record(run.folder.prediction, found)
+    except HeadraceError as error:  # a run does not fail for want of a forecast
+        logger.warning("Nothing is foretold of run %s: %s", run.run_id, error.what)

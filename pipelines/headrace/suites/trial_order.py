@@ -1,0 +1,76 @@
+"""When a suite will be done, and in which order its trials wait; another package may say better."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import Protocol
+
+from headrace.entry_points import load_group
+from headrace.states import StepState
+from headrace.suites.schedule import Queue
+from headrace.suites.suite_state import Board, TrialState
+
+GROUP = "headrace.forecast"
+"""Entry point: a class of `TrialOrder`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Eta:
+    """When all will be done."""
+
+    seconds: float
+    """Median of the time that is left."""
+    half_s: float
+    """Half of the interval in which it lies with a probability of 0.8."""
+
+
+class TrialOrder(Protocol):
+    """Looks ahead for the driver of one suite, again and again."""
+
+    def left(self, board: Board, done: Callable[[TrialState], float], total: int) -> Eta | None:
+        """Time that is left; None when nothing tells.
+
+        Args:
+            board: How the trials stand.
+            done: Share of a running trial that is done, 0 to 1.
+            total: Number of trials, with those to come of which nothing is known yet.
+        """
+
+    def reorder(self, board: Board, queue: Queue) -> None:
+        """Put the trials that wait in order, the longest first, if it is time."""
+
+
+class PlainOrder:
+    """Trials wait in the order of their points, and take what those before took on average."""
+
+    def left(self, board: Board, done: Callable[[TrialState], float], total: int) -> Eta | None:
+        """Time that is left by the mean of the trials that have succeeded."""
+        took = [each.took_s for each in board.rows.values() if each.state is StepState.SUCCEEDED]
+        if not took or not board.running:
+            return None
+        mean_s, places = statistics.fmean(took), len(board.running)
+        left_s = sum(max(mean_s - elapsed_s(each), 0.0) for each in board.running.values())
+        waiting = len(board.waiting()) + max(total - len(board.rows), 0)
+        spread_s = statistics.stdev(took) if len(took) > 1 else mean_s
+        half_s = NormalDist().inv_cdf(0.9) * spread_s * math.sqrt(waiting + places) / places
+        return Eta(seconds=(left_s + waiting * mean_s) / places, half_s=half_s)
+
+    def reorder(self, board: Board, queue: Queue) -> None:
+        """They stay as they are."""
+
+
+def elapsed_s(trial: TrialState) -> float:
+    """Seconds that a running trial has taken so far, with its earlier attempts."""
+    began_at = time.time() if trial.started is None else trial.started.at
+    return trial.took_s + max(time.time() - began_at, 0.0)
+
+
+def trial_order() -> TrialOrder:
+    """One of what a package adds, else `PlainOrder`; the last one by name, of several."""
+    classes: list[type[TrialOrder]] = [PlainOrder, *load_group(GROUP).values()]
+    return classes[-1]()

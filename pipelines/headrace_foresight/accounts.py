@@ -1,0 +1,74 @@
+"""Budgets and forecasts as the engine asks for them; what brings NumPy is imported when asked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from headrace.clusters.lease_records import Walltime
+from headrace.files.layout import RunFolder
+from headrace.recipe.backend import backend_of
+from headrace.recipe.recipe import Recipe
+from headrace.recipe.site import Site
+from headrace.recipe.teams import Sites
+from headrace.runs.accounts import Ahead, BudgetRow, Prediction, StepSeen
+from headrace.runs.runs import Run
+from headrace.steps.step_kinds import StepOptions
+from headrace_foresight import budget
+from headrace_foresight.allowances import known_allowances
+from headrace_foresight.prediction import ahead_of, predict
+
+
+class Foresight:
+    """See `headrace.runs.accounts.Accounts`."""
+
+    def check(self, run: Run, role_name: str) -> None:
+        """Refuse a lease that a budget does not hold."""
+        budget.check(run, role_name)
+
+    def watched(self, run: Run, tick: Callable[[], None]) -> Callable[[], None]:
+        """A tick that also keeps the budgets of a run, now and then."""
+        return budget.watched(run, tick)
+
+    def enforce(self, run: Run) -> None:
+        """End the leases of a run when a budget is about to be used up."""
+        budget.enforce(run)
+
+    def budgets(self, sites: Sites) -> Iterator[BudgetRow]:
+        """What may be taken of the sites that are known here, some or all."""
+        for site, each in known_allowances(sites):
+            yield BudgetRow(
+                key=each.key,
+                site=site,
+                whose=each.whose,
+                unit=each.measure.unit,
+                most=each.most,
+                spent=each.taken,
+            )
+
+    def walltime(
+        self, recipe: Recipe, site: Site, role_name: str, kind: str, run: Run | None = None
+    ) -> Walltime | None:
+        """The time limit of a lease, a quantile of the forecast of its steps."""
+        from headrace_foresight.lifetime import lifetime
+
+        return lifetime(recipe, site, role_name, kind, run)
+
+    def loss(self, recipe: Recipe, site: Site, role_name: str) -> str:
+        """What interruptions of a training on a role cost on average."""
+        role = site.roles[role_name]
+        of_one = backend_of(role.backend).interruptions(role)
+        if of_one is None:
+            return ""
+        from headrace_foresight.lifetime import loss_in_words, pace
+
+        return loss_in_words(recipe, role.nodes, of_one, pace(recipe, site, role_name))
+
+    def predict(
+        self, recipe: Recipe, site: Site, kind: str, options: StepOptions | None = None
+    ) -> Prediction:
+        """What a run of this kind will take, by earlier ones of the recipe on the site."""
+        return predict(recipe, site, kind, options)
+
+    def ahead(self, folder: RunFolder, steps: Sequence[StepSeen], *, goes_on: bool) -> Ahead | None:
+        """What a run was expected to take, and how long it will go on."""
+        return ahead_of(folder, steps, goes_on=goes_on)

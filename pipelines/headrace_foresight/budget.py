@@ -1,0 +1,252 @@
+"""Budgets: no lease is started that they do not hold, and open ones end in order."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from headrace.clusters import lease_client
+from headrace.errors import BudgetError, UserError
+from headrace.execution.periodic import now_and_then
+from headrace.files.atomic import is_there, leave_word, read_record
+from headrace.files.layout import LeaseFolder
+from headrace.ledger.ledger import open_ledger
+from headrace.ledger.rows import LeaseRecord
+from headrace.runs.audit import Actor
+from headrace.runs.costs import run_cost
+from headrace.runs.runs import Run
+from headrace.runs.spending import bring_up_to_date
+from headrace.runs.suites import ask, is_suite
+from headrace.suites.records import SuiteSummary
+from headrace_foresight.allowances import USD, Allowance, Measure, Most, allowances
+
+logger = logging.getLogger(__name__)
+
+AHEAD_S = 90.0
+"""A run is stopped so long before it reaches its budget: a checkpoint takes its time."""
+
+_GRACE_S = 60.0
+"""What does not stop by itself is closed after this time."""
+
+_EVERY_S = 30.0
+_WARN_SHARE = 0.8
+_told: set[tuple[str, str, str]] = set()
+"""Runs, budgets, and what of them this process has warned of."""
+
+
+def check(run: Run, role_name: str) -> None:
+    """Refuse a lease that a budget does not hold; one that costs nothing never is.
+
+    What the lease may cost beyond what is left of a budget is told.
+
+    Raises:
+        BudgetError: One is used up, or nobody knows the prices with which to keep it.
+        UserError: The file of teams, whose budgets count, cannot be used.
+    """
+    role, budgets = run.site.roles[role_name], budgets_of(run)
+    most_of = {unit: unit.most(role) for unit in {budget.measure for budget in budgets}}
+    for budget in budgets:
+        most = most_of[budget.measure]
+        if most is not None:
+            _check(run, role_name, budget, most)
+        elif budget.measure is USD:
+            words = f"Role {role_name} has no price, and is not limited by `{budget.key}`"
+            _tell_once(run, budget, role_name, words)
+
+
+def _check(run: Run, role_name: str, budget: Budget, most: Most) -> None:
+    measure, cost = budget.measure, run_cost(run.run_id)
+    if most.amount is None or (measure is USD and cost is not None and cost.unpriced):
+        why = most.why if most.amount is None else "machines of the run have no known price"
+        raise BudgetError(
+            f"`{budget.key}` of {measure.shown(budget.most)} cannot be kept for role {role_name}: "
+            f"{why}",
+            f"Give the price, or leave `{budget.key}` out of the {budget.place.split()[0]}.",
+        )
+    lifetime_s = run.site.roles[role_name].lifetime_s
+    first_s = min(AHEAD_S, lifetime_s)
+    first = most.amount * first_s / lifetime_s
+    if budget.spent + first >= budget.most:
+        has, may, _ = measure.verbs
+        raise BudgetError(
+            f"{budget.whose} has {has} {measure.shown(budget.spent)}, and `{budget.key}` of "
+            f"{budget.place} is {measure.shown(budget.most)}: no further lease of role {role_name} "
+            f"is started, as its first {first_s:.0f} s may {may} {measure.shown(first)} "
+            f"({most.why})",
+            budget.next_step(run.run_id),
+        )
+    _tell_ahead(run, role_name, most.amount, budget)
+
+
+def _tell_ahead(run: Run, role_name: str, amount: float, budget: Budget) -> None:
+    """Tell beforehand when a lease may come to the end of a budget, and what is spent beyond it."""
+    _warn(run, budget)
+    left = budget.most - budget.spent
+    if amount <= left:
+        return
+    late_s = _GRACE_S + _EVERY_S
+    beyond, then = amount * late_s / run.site.roles[role_name].lifetime_s, "ends in order"
+    if run.site_now.limits.when_over == "finish":
+        beyond, then = amount - left, "comes to its end, and no more begins"
+    shown = budget.measure.shown
+    logger.warning(
+        "A lease of role %s %s %s at most, and %s is left of `%s`: when that is used up, "
+        "what runs %s, for at most %s more",
+        role_name, budget.measure.verbs[2], shown(amount), shown(left), budget.key, then,
+        shown(min(beyond, amount - left)),
+    )  # fmt: skip
+
+
+def keep(run: Run) -> None:
+    """Count the machines of a run, and end its leases when a budget is about to be used up."""
+    bring_up_to_date(run.run_id)
+    enforce(run)
+
+
+def enforce(run: Run) -> None:
+    """End the leases of a run when a budget is about to be used up, as far as it is counted.
+
+    Training stops with a checkpoint, as at the end of a lease's lifetime; a gang that does not end
+    by itself is closed a minute later, a pool at once. Where the site says `when_over: finish`
+    what runs goes on, and a suite is paused; its lease ends with its last trial.
+    """
+    try:
+        budgets = budgets_of(run)
+    except UserError as error:  # as of a file of teams that is being written
+        logger.warning("Budgets are not kept now: %s", error)
+        return
+    for budget in budgets:
+        _warn(run, budget)
+    over = next((each for each in budgets if each.soon >= each.most), None)
+    if over is None or (run.site_now.limits.when_over == "finish" and _goes_on(run)):
+        return
+    for lease in open_ledger().leases(run_id=run.run_id):
+        if lease.state.is_active:
+            _end_in_order(run, lease, over.why)
+
+
+def _goes_on(run: Run) -> bool:
+    """Whether something runs that is to come to its end; a suite begins no more trials."""
+    record = open_ledger().run(run.run_id)
+    if not is_suite(record):
+        return True
+    summary = read_record(run.folder.summary, SuiteSummary) or SuiteSummary(total=0)
+    if not summary.paused and not record.state.is_final:
+        ask(
+            record, "pause", by=Actor.here()._replace(user="headrace"), details="its budget is over"
+        )
+    return bool(summary.running) or not summary.paused
+
+
+def _warn(run: Run, budget: Budget) -> None:
+    """Tell once that most of a budget has been spent."""
+    if budget.spent >= _WARN_SHARE * budget.most:
+        spent, most = budget.measure.shown(budget.spent), budget.measure.shown(budget.most)
+        words = f"{budget.whose} has {budget.measure.verbs[0]} {spent} of the {most} of "
+        _tell_once(run, budget, "spent", f"{words}`{budget.key}`")
+
+
+def _tell_once(run: Run, budget: Budget, what: str, words: str) -> None:
+    if (told := (run.run_id, budget.key, what)) not in _told:
+        _told.add(told)
+        logger.warning("%s", words)
+
+
+def watched(run: Run, tick: Callable[[], None]) -> Callable[[], None]:
+    """A tick that also keeps the budget, now and then."""
+    return now_and_then(tick, _EVERY_S, lambda: keep(run))
+
+
+def _end_in_order(run: Run, lease: LeaseRecord, why: str) -> None:
+    folder = LeaseFolder(Path(lease.folder))
+    if not is_there(folder.spec) or is_there(folder.close):
+        return
+    if run.site.roles[lease.role].kind == "pool":
+        lease_client.request_close(folder, why)
+    elif not is_there(folder.notice):
+        logger.warning("Lease %s ends: %s", lease.lease_id, why)
+        leave_word(folder.notice, why)
+    elif time.time() - folder.notice.stat().st_mtime >= _GRACE_S:
+        lease_client.request_close(folder, why)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Budget:
+    """A limit of what may be spent."""
+
+    key: str
+    """What it is written as."""
+    measure: Measure
+    """What is counted."""
+    most: float
+    """The limit."""
+    place: str
+    """Where it is written: `site NAME`, `recipe NAME`."""
+    whose: str
+    """Whose spending it limits, for the user."""
+    spent: float
+    """What is spent by now."""
+    soon: float
+    """What is spent `AHEAD_S` from now, if what the run does goes on."""
+    is_shared: bool = False
+    """Whether other runs spend of it, too."""
+
+    @property
+    def why(self) -> str:
+        """Why a lease ends that it does not hold any more."""
+        whose = self.whose if self.is_shared else "the run"
+        limit = f"{self.measure.limit}{self.measure.shown(self.most)}"
+        return f"{whose} has used up its {limit} (`{self.key}` of the {self.place.split()[0]})"
+
+    def next_step(self, run_id: str) -> str:
+        """What to do when it is used up."""
+        if self.place.startswith("site "):
+            return f"Raise it in the site file, then: headrace resume {run_id}"
+        return f"What has ended is kept: headrace results {run_id}. Start another suite for more."
+
+
+def budgets_of(run: Run) -> list[Budget]:
+    """The budgets that a run is under, its own first.
+
+    Raises:
+        UserError: The file of teams, whose budgets count, cannot be used.
+    """
+    site, recipe = run.site_now, run.recipe
+    at = f"site {site.name}"
+    own = (
+        ("limits.budget", site.limits.budget, at),
+        ("suite.budget", recipe.suite and recipe.suite.budget, f"recipe {recipe.name}"),
+    )
+    now_and_soon = cache(lambda measure: (measure.of_run(run, 0.0), measure.of_run(run, AHEAD_S)))
+    found = []
+    for key, most, place in own:
+        if most is not None:
+            spent, soon = now_and_soon(USD)
+            told = {"key": key, "measure": USD, "most": most, "spent": spent, "soon": soon}
+            found.append(Budget(**told, place=place, whose=f"Run {run.run_id}"))
+    for each in allowances(site, run.user):
+        before, after = now_and_soon(each.measure)
+        found.append(
+            Budget(
+                key=each.key,
+                measure=each.measure,
+                most=each.most,
+                place=at,
+                whose=_whose(each, site.name),
+                spent=each.taken,
+                soon=each.taken + max(after - before, 0.0),
+                is_shared=True,
+            )
+        )
+    return found
+
+
+def _whose(each: Allowance, site: str) -> str:
+    if not each.whose:
+        return f"Site {site} this month"
+    kind = "Team" if each.key.endswith("_team") else "User"
+    return f"{kind} {each.whose} this month on site {site}"

@@ -1,0 +1,23 @@
+"""Commands of what work costs and how long it takes."""
+
+from __future__ import annotations
+
+from headrace.cli.command_group import Command
+
+COMMANDS = {
+    "what-if": Command(
+        "Run",
+        "headrace_foresight.what_if_command:what_if",
+        "Compare what trials take on other sites, nodes, time limits.",
+    ),
+    "cost": Command(
+        "Look",
+        "headrace_foresight.cost_command:cost",
+        "Show what machines took: hours, money, what was wasted.",
+    ),
+    "ownership": Command(
+        "Admin",
+        "headrace_foresight.cost_command:ownership",
+        "Tell what an hour of an owned cluster costs.",
+    ),
+}

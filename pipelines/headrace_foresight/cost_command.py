@@ -1,0 +1,211 @@
+"""The commands cost and ownership: what was spent on what, and an hour of an owned cluster."""
+
+from __future__ import annotations
+
+import csv
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, cast, get_args
+
+import typer
+import yaml
+from pydantic import ValidationError
+
+from headrace.cli import arguments
+from headrace.cli.console import JsonOption, hundredths, open_console, tell, tell_json
+from headrace.cli.listing import Listing
+from headrace.errors import UserError, nearest
+from headrace.ledger.ledger import open_ledger
+from headrace.ledger.usage_records import UsageSum
+from headrace.ledger.usage_rows import By
+from headrace.recipe.schema import explain
+from headrace.recipe.teams import teams_of
+from headrace.runs.spending import (
+    bring_up_to_date,
+    first_day,
+    price_again,
+    unpriced,
+    wasted,
+)
+from headrace_foresight.allowances import known_allowances
+from headrace_foresight.ownership import Ownership, costs_of_project, costs_per_year, usd_per_hour
+
+_HOUR_S = 3600.0
+_NONE = {("suite", ""): "(no suite)", ("trial", "0"): "(no trial)"}
+_HOURS = ("node_s", "gpu_s", "queue_s")
+_MONEY = ("usd", "usd_staging", "usd_idle", "usd_failed")
+_TITLES = (
+    *("attempts", "hours", "GPU h", "queue h", "USD", "staging", "idle", "failed"),
+    "wasted",
+)
+
+
+def cost(  # noqa: PLR0913  options of a command
+    run: Annotated[
+        str,
+        typer.Argument(
+            help="Id of a run or suite; all runs without.", autocompletion=arguments.runs
+        ),
+    ] = "",
+    by: Annotated[str, typer.Option(help=f"What is told apart: {', '.join(get_args(By))}.")] = "",
+    since: Annotated[str, typer.Option(help="First day: 2026-11-01, 2026-11, or 30d.")] = "",
+    user: Annotated[str, typer.Option(help="Only what this user asked for.")] = "",
+    site: Annotated[
+        str, typer.Option(help="Only what ran on this site.", autocompletion=arguments.sites)
+    ] = "",
+    refresh: Annotated[
+        bool, typer.Option("--refresh", help="Ask again for prices that are not known.")
+    ] = False,
+    limit: Annotated[int, typer.Option(min=1, help="Lines of the table, the dearest first.")] = 40,
+    as_json: JsonOption = False,
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV for spreadsheets.")] = False,
+) -> None:
+    """Show what machines took: hours, money, what was wasted.
+
+    Every attempt counts, the failed ones too, and the time in which machines were idle; the wait in
+    a queue is told beside it and costs nothing. Without a run it is told by month, else by the kind
+    of step.
+
+    Examples:
+        headrace cost
+
+        headrace cost --by user --since 30d
+
+        headrace cost digits-20260102-030405-0a1b2c3d --by trial --csv
+    """
+    by = by or ("kind" if run else "month")
+    if by not in get_args(By):
+        raise UserError(f"--by '{by}' is not known", nearest(by, get_args(By)))
+    if by == "trial" and not run:
+        raise UserError("--by trial is for one suite", "Name it: headrace cost RUN --by trial.")
+    if refresh:
+        typer.echo(f"Machines of {price_again(run or None)} leases have a price now.", err=True)
+    bring_up_to_date(run or None)
+    only = {name: value for name, value in (("owner", user), ("site_name", site)) if value}
+    chosen: dict[str, Any] = {"run_id": run or None, "since": first_day(since), **only}
+    is_whole = as_json or as_csv
+    most = None if is_whole else limit + 1
+    sums = open_ledger().usage_sums(cast("By", by), limit=most, **chosen)
+    if is_whole:
+        _write([_for_programs(by, each) for each in sums], as_json=as_json)
+        return
+    if not sums:
+        typer.echo("Nothing has been counted.")
+        return
+    (total,) = open_ledger().usage_sums(None, **chosen)
+    open_console().print(_listed(by, sums[:limit], total, is_whole=len(sums) <= limit))
+    roles = list(unpriced(**chosen)) if total.unpriced else []
+    for line in _notes(total, roles):
+        tell(line)
+    _tell_allowances(run, site, user)
+
+
+def _tell_allowances(run: str, site: str, user: str) -> None:
+    """Show what may be taken of sites this month, and how much of it is; beside no run's costs."""
+    if run:
+        return
+    listed = Listing("this month", "taken", "of", "by", figures=("taken", "of"))
+    known = [
+        (name, each)
+        for name, each in known_allowances()
+        if site in ("", name) and (not user or each.whose == user or each.whose in teams_of(user))
+    ]
+    for name, each in known:
+        shown = each.measure.shown
+        listed.add(f"{name} {each.whose}", shown(each.taken), shown(each.most), each.key)
+    if known:
+        open_console().print("", listed)
+
+
+def _listed(by: str, sums: Sequence[UsageSum], total: UsageSum, *, is_whole: bool) -> Listing:
+    listed = Listing(by, *_TITLES, figures=_TITLES)
+    for each in sums:
+        listed.add(_NONE.get((by, each.name), each.name), *_cells(each))
+    if not is_whole:
+        listed.add("… and more: --limit, --csv", *("" for _ in _TITLES))
+    listed.add("all", *_cells(total))
+    return listed
+
+
+def _cells(each: UsageSum) -> list[str]:
+    share = wasted(each)
+    is_known = each.usd > 0 or not each.unpriced
+    money = [hundredths(getattr(each, name)) if is_known else "?" for name in _MONEY]
+    if is_known and each.unpriced:
+        money[0] += "+?"
+    hours = [hundredths(getattr(each, name) / _HOUR_S) for name in _HOURS]
+    return [str(each.attempts), *hours, *money, "" if share is None else f"{share:.0%}"]
+
+
+def _notes(total: UsageSum, roles: Sequence[str]) -> list[str]:
+    notes = []
+    if total.node_s > 0:
+        idle, failed = total.idle_s / total.node_s, total.failed_s / total.node_s
+        notes.append(
+            f"Wasted is the share of the machines' hours that were idle ({idle:.0%}: boot, between "
+            f"steps, no trial) or of attempts that did not succeed ({failed:.0%}: each as a whole)."
+        )
+    if roles:
+        notes.append(
+            f"No price is known of role {', '.join(roles)}: their hours are counted, and no money. "
+            "Write `price` there in the site, or `ec2.prices`."
+        )
+    return notes
+
+
+def _for_programs(by: str, each: UsageSum) -> dict[str, Any]:
+    row = each._asdict()
+    if each.unpriced and not each.usd:
+        row |= dict.fromkeys(_MONEY)
+    return {by: row.pop("name"), **row, "wasted": wasted(each)}
+
+
+def _write(rows: Sequence[dict[str, Any]], *, as_json: bool) -> None:
+    if as_json:
+        tell_json(rows)
+    elif rows:
+        writer = csv.DictWriter(sys.stdout, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def ownership(
+    file: Annotated[Path, typer.Argument(help="YAML file: cluster, and project if there is one.")],
+    as_json: JsonOption = False,
+) -> None:
+    """Tell what an hour of an owned cluster costs.
+
+    Purchase, power, room, people and utilisation make it. The result goes into the site as
+    `price: {usd_per_gpu_hour: …}`. With `project` in the file its whole cost is told, too.
+
+    Example: headrace ownership cluster.yaml
+    """
+    given = _read(file)
+    hourly, yearly = usd_per_hour(given.cluster), costs_per_year(given.cluster)
+    project = costs_of_project(given.project, hourly) if given.project else {}
+    what = "gpu" if given.cluster.gpus_per_node else "node"
+    if as_json:
+        told = {f"usd_per_{what}_hour": hourly, "usd_per_year": yearly, "usd_of_project": project}
+        tell_json(told)
+        return
+    _tell("a year", yearly)
+    typer.echo(f"price: {{usd_per_{what}_hour: {hourly:.4f}}}")
+    if project:
+        _tell("the project", project)
+
+
+def _tell(title: str, parts: dict[str, float]) -> None:
+    for name, usd in (*parts.items(), (title, sum(parts.values()))):
+        typer.echo(f"{name:<18}{usd:>16,.2f}")
+
+
+def _read(file: Path) -> Ownership:
+    try:
+        return Ownership.model_validate(yaml.safe_load(file.read_text()))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise UserError(f"{file} cannot be read: {error}", "Give a YAML file.") from error
+    except ValidationError as error:
+        what, hint = explain(error, Ownership, str(file))
+        explained = "Its keys are explained in docs/explanations/costs.md."
+        raise UserError(what, f"{hint} {explained}".lstrip()) from None

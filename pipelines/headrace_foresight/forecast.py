@@ -1,0 +1,307 @@
+"""How long work will take, from what like work took, and when all of it will be done; pure.
+
+Durations are told by Gaussian processes of scikit-learn in logarithms: an exponent for each number
+of the recipe (linear part), a smooth bend of it (an overhead that does not grow with the epochs is
+one), noise. With few points they fall back to `EXPONENTS`, then to the mean; how strong each part
+is, is averaged over a grid by how well it explains what is known: the strength that explains it
+best promises too much where little is known. Source: Rasmussen & Williams, Gaussian Processes for
+Machine Learning, 2006, sections 2.2 and 5.2, https://gaussianprocess.org/gpml/.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.recipe.recipe import Recipe
+from headrace.suites.trial_order import Eta
+
+Floats = NDArray[np.float64]
+Features = Mapping[str, float | str]
+"""Numbers, and words that are the same or are not, by dotted key."""
+
+_PARTS = ("data", "model", "trainer")
+_NO_WORK = (
+    "checkpoint_target", "fold", "monitor", "monitor_mode", "keep_checkpoints", "loggers", "name",
+    "seed",
+)  # fmt: skip
+"""Keys whose values do not change how long training takes."""
+_NORMAL = NormalDist()
+EXPONENTS = {
+    "trainer.max_epochs": 1.0,
+    "trainer.max_steps": 1.0,
+    "data.samples_per_epoch": 1.0,
+    "samples": 1.0,
+    "ranks": -1.0,
+}
+"""How a duration grows with a feature as long as nothing tells otherwise: as its power."""
+
+LEVEL = 0.8
+"""Probability with which an interval holds what will be."""
+
+MOST_KNOWN, AGEING = 60, 0.95
+"""So many of the newest durations count, and each so much of what the next newer one does."""
+
+_NOISES = (0.02, 0.05, 0.1, 0.2, 0.4, 0.8)
+_SLOPES = (0.05, 0.2, 0.8)
+_BENDS = (1e-6, 0.2, 0.6)
+_USUAL_NOISE, _USUAL_SLOPE = 0.15, 0.1
+_REACH = 1.0
+"""Distance of logarithms over which a bend is felt."""
+_FLAT = 1e4
+"""Variance of the mean, of which nothing is known beforehand."""
+_DRAWS = 200
+_WRONG, _WRONG_BY = 0.02, 0.7
+"""How often a forecast is wrong by more than it tells, and the spread then."""
+_FARTHEST, _RAREST = 30.0, 1e-9
+"""Standard deviations beyond which the tail of a normal distribution is no number any more, and the
+part of such a tail that is left out: the quantile of 0 is none."""
+_SMALLEST_S = _SURE = 1e-3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Forecast:
+    """A duration that is not known yet: a log-normal one."""
+
+    seconds: float
+    """Its median."""
+    spread: float = 0.0
+    """Standard deviation of its logarithm, as like work differs from one to the next."""
+    shared: float = 0.0
+    """The same of what all forecasts of a kind may be wrong by together."""
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Bounds between which it lies with the probability `LEVEL`."""
+        wide = math.exp(_NORMAL.inv_cdf((1 + LEVEL) / 2) * math.hypot(self.spread, self.shared))
+        return self.seconds / wide, self.seconds * wide
+
+
+@dataclass(frozen=True, kw_only=True)
+class Running:
+    """Work under way."""
+
+    forecast: Forecast
+    """What it takes in all, as was thought before."""
+    elapsed_s: float
+    done: float = 0.0
+    """Share that is done, 0 to 1; 0 where that is not known."""
+
+
+def duration_s(known: Sequence[tuple[Features, float]], features: Features) -> Forecast | None:
+    """Forecast of one duration; see `durations`. None when nothing is known."""
+    found = durations(known, [features])
+    return found[0] if found else None
+
+
+def durations(
+    known: Sequence[tuple[Features, float]], wanted: Sequence[Features]
+) -> list[Forecast]:
+    """Forecasts of durations from known ones, the newest of these last; empty without any.
+
+    Args:
+        known: Features and seconds of work that ended.
+        wanted: Features of work to come.
+    """
+    known = known[-MOST_KNOWN:]
+    if not known or not wanted:
+        return []
+    columns = _columns([features for features, _ in known], wanted)
+    powers = _powers([each for each, _ in known], wanted)
+    logs = np.log([max(seconds, _SMALLEST_S) for _, seconds in known]) - powers[: len(known)]
+    shapes = list(itertools.product(_NOISES, _SLOPES, _BENDS))
+    found = [_posterior(columns, logs, shape) for shape in shapes]
+    evidence = np.array([each[0] for each in found])
+    weights = np.exp(evidence - evidence.max())
+    weights /= weights.sum()
+    means, errors = (np.stack([each[place] for each in found]) for place in (1, 2))
+    mean = weights @ means
+    shared = np.sqrt(weights @ (errors**2 + (means - mean) ** 2))
+    noise = math.sqrt(weights @ np.array([noise**2 for noise, *_ in shapes]))
+    medians = np.exp(mean + powers[len(known) :])
+    return [
+        Forecast(seconds=float(median), spread=noise, shared=float(error))
+        for median, error in zip(medians, shared, strict=True)
+    ]
+
+
+def _posterior(
+    columns: Floats, logs: Floats, shape: tuple[float, float, float]
+) -> tuple[float, Floats, Floats]:
+    """Log evidence of a shape; mean and standard deviation of the points that are not known."""
+    # half a second that only a forecast is worth
+    from sklearn.gaussian_process import GaussianProcessRegressor
+    from sklearn.gaussian_process.kernels import RBF, ConstantKernel, DotProduct
+
+    noise, slope, bend = shape
+    kernel = ConstantKernel(_FLAT) + slope**2 * DotProduct(0.0, "fixed") + bend**2 * RBF(_REACH)
+    doubts = noise**2 * AGEING ** -np.arange(len(logs))[::-1]
+    process = GaussianProcessRegressor(kernel, alpha=doubts, optimizer=None)
+    process.fit(columns[: len(logs)], logs - logs.mean())
+    means, errors = process.predict(columns[len(logs) :], return_std=True)
+    usual = -0.5 * (math.log(noise / _USUAL_NOISE) ** 2 + math.log(slope / _USUAL_SLOPE) ** 2)
+    return usual + process.log_marginal_likelihood_value_, means + logs.mean(), errors
+
+
+def corrected(running: Running) -> Forecast:
+    """What work under way takes in all, when its progress is heard as well.
+
+    The extrapolated total is trusted the more, the more is done: the standard deviation of its
+    logarithm is taken as (1 - done) / (2 sqrt(done)). Both are weighted by their variances. Where
+    they differ by more than these explain, it is the forecast that is wrong, and doubted the more.
+    """
+    before, done = running.forecast, min(running.done, 1.0)
+    if done <= 0.0 or running.elapsed_s <= 0.0:
+        return before
+    error = max((1.0 - done) / (2.0 * math.sqrt(done)), _SURE)
+    apart = math.log(running.elapsed_s / done / before.seconds)
+    doubt = math.sqrt(max(before.spread**2 + before.shared**2, apart**2 - error**2, _SURE**2))
+    trust = doubt**2 / (doubt**2 + error**2)
+    return Forecast(
+        seconds=before.seconds * math.exp(trust * apart),
+        spread=doubt * error / math.hypot(doubt, error),
+    )
+
+
+def eta(
+    remaining: Sequence[Forecast], slots: int, running: Sequence[Running] = (), seed: int = 0
+) -> Eta:
+    """When work will be done that begins in this order, each as soon as one of the slots is free.
+
+    Durations are drawn many times, the same for each seed; those of work under way are longer than
+    what has elapsed, so that what takes longer than was thought is never taken to end at once.
+
+    Args:
+        remaining: Work that has not begun, in order.
+        slots: Pieces of work at once; at least as many as run count.
+        running: Work under way.
+        seed: Of the draws.
+    """
+    random = np.random.default_rng(seed)
+    left = [_left(random, each) for each in running]
+    free = np.zeros((_DRAWS, max(slots, len(running), 1)))
+    for index, each in enumerate(left):
+        free[:, index] = each
+    rows = np.arange(_DRAWS)
+    for seconds in possible(random, remaining, _DRAWS):
+        free[rows, free.argmin(axis=1)] += seconds
+    low, middle, high = np.quantile(free.max(axis=1), [(1 - LEVEL) / 2, 0.5, (1 + LEVEL) / 2])
+    return Eta(seconds=float(middle), half_s=float(high - low) / 2)
+
+
+def longest_s(forecasts: Sequence[Forecast], level: float) -> float:
+    """Seconds within which work is done with a probability, one after another; 0 of none."""
+    draws = possible(np.random.default_rng(0), forecasts, _DRAWS)
+    return float(np.quantile(draws.sum(axis=0), level))
+
+
+def possible(random: np.random.Generator, forecasts: Sequence[Forecast], draws: int = 1) -> Floats:
+    """`(forecasts, draws)` seconds as they may turn out."""
+    medians, spreads, shared = (
+        np.array([getattr(each, name) for each in forecasts]).reshape(-1, 1)
+        for name in ("seconds", "spread", "shared")
+    )
+    own, same = _normals(random, len(forecasts), draws), _normals(random, 1, draws)
+    return np.asarray(medians * np.exp(spreads * own + shared * same))
+
+
+def _normals(random: np.random.Generator, rows: int, draws: int) -> Floats:
+    """Normal numbers; many of a row lie evenly, so that their middle is where it ought to be."""
+    if draws == 1:
+        return random.standard_normal((rows, 1))
+    evenly = [_NORMAL.inv_cdf((place + 0.5) / draws) for place in range(draws)]
+    return random.permuted(np.tile(evenly, (rows, 1)), axis=1)
+
+
+def _left(random: np.random.Generator, running: Running) -> Floats:
+    """`(draws,)` seconds until work under way ends, which has not ended yet.
+
+    A forecast is right with the spread that it tells, or, seldom, wrong by much more; the longer
+    work lasts, the likelier it is that it was wrong.
+    """
+    forecast, elapsed_s = corrected(running), max(running.elapsed_s, _SMALLEST_S)
+    right = max(math.hypot(forecast.spread, forecast.shared), 0.01)
+    wrong = math.hypot(right, _WRONG_BY)
+    reached = min(math.log(elapsed_s / forecast.seconds), _FARTHEST * wrong)
+    tails = _above(reached / right), _above(reached / wrong)
+    share = _WRONG * tails[1] / ((1 - _WRONG) * tails[0] + _WRONG * tails[1])
+    is_wrong = random.uniform(size=_DRAWS) < share
+    spreads = np.where(is_wrong, wrong, right)
+    chances = random.uniform(_RAREST, 1.0, size=_DRAWS) * np.where(is_wrong, *tails[::-1])
+    beyond: Floats = -np.array([_NORMAL.inv_cdf(chance) for chance in chances])
+    return np.maximum(forecast.seconds * np.exp(spreads * beyond) - elapsed_s, 0.0)
+
+
+def _above(sigmas: float) -> float:
+    """Chance of a normal number beyond so many deviations, far out as well."""
+    return math.erfc(sigmas / math.sqrt(2)) / 2
+
+
+def _columns(known: Sequence[Features], wanted: Sequence[Features]) -> Floats:
+    """`(points, columns)`: logarithms where all are positive, and words, 0 or 1; known ones first.
+
+    Each is scaled to a variance of 1, but for those in `EXPONENTS`, and to a mean of 0 of the
+    known ones. Where nothing differs there is one column, of zeros.
+    """
+    every = [*known, *wanted]
+    columns: list[Floats] = []
+    for name in sorted({name for each in every for name in each}):
+        values = [each.get(name, "") for each in every]
+        if any(isinstance(value, str) for value in values):
+            words = sorted({str(value) for value in values})
+            found = [np.array([float(str(value) == word) for value in values]) for word in words]
+        else:
+            numbers = np.asarray(values, dtype=float)
+            found = [np.log(numbers) if (numbers > 0).all() else numbers]
+        is_natural = name in EXPONENTS
+        columns += [each if is_natural else each / each.std() for each in found if each.std() > 0]
+    values_of = np.stack(columns, axis=1) if columns else np.zeros((len(every), 1))
+    centred: Floats = values_of - values_of[: len(known)].mean(axis=0)
+    return centred
+
+
+def _powers(known: Sequence[Features], wanted: Sequence[Features]) -> Floats:
+    """`(points,)` logarithm of the duration as `EXPONENTS` have it, but for a constant."""
+    every = [*known, *wanted]
+    total = np.zeros(len(every))
+    for name, power in EXPONENTS.items():
+        values = [each.get(name) for each in every]
+        numbers = [value for value in values if isinstance(value, (int, float)) and value > 0]
+        if len(numbers) == len(every):
+            total += power * np.log(np.asarray(numbers, dtype=float))
+    return total
+
+
+def features_of(recipe: Recipe, ranks: int) -> dict[str, float | str]:
+    """What the duration of a training may depend on.
+
+    Args:
+        recipe: The recipe.
+        ranks: Ranks that train.
+    """
+    whole = recipe.model_dump(mode="json", by_alias=True, include=set(_PARTS))
+    return {**dict(_flat("", whole)), "ranks": float(ranks)}
+
+
+def features_of_point(values: Mapping[str, object]) -> dict[str, float | str]:
+    """The same of a trial, as far as it is different from the recipe: values by dotted key."""
+    return dict(_flat("", values))
+
+
+def _flat(prefix: str, values: Mapping[str, object]) -> Iterator[tuple[str, float | str]]:
+    for name, value in values.items():
+        key = f"{prefix}{name}"
+        if key.rpartition(".")[2] in _NO_WORK:
+            continue
+        if isinstance(value, Mapping):
+            yield from _flat(f"{key}.", value)
+        elif isinstance(value, (bool, str)) or value is None:
+            yield key, str(value)
+        elif isinstance(value, (int, float)):
+            yield key, float(value)

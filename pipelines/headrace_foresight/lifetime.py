@@ -1,0 +1,285 @@
+"""`lifetime: auto`: the time limit of a lease, a quantile of the forecast of its steps.
+
+Beside it what interruptions of spot instances cost a training on average. Where the notice comes in
+time only the start is lost. Else what was done since the last checkpoint is done again, which is
+half the time between two on average: an interruption comes at any moment.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from headrace.clusters.lease_records import (
+    FLOOR_S,
+    HostRecord,
+    LeaseInfo,
+    LeaseSpec,
+    Walltime,
+    shown,
+)
+from headrace.errors import StepError
+from headrace.files.atomic import read_record
+from headrace.files.layout import LeaseFolder, SiteFolder
+from headrace.ledger.ledger import open_ledger
+from headrace.ledger.rows import AttemptRecord
+from headrace.recipe.backend import Interruptions
+from headrace.recipe.recipe import Recipe
+from headrace.recipe.site import Site
+from headrace.runs.accounts import LongestTime, PredictedPart, longest
+from headrace.runs.planned_steps import steps_of
+from headrace.runs.runs import Run
+from headrace.states import FailureClass, StepState
+from headrace.steps.retry_policy import KEPT, TOTAL
+from headrace_foresight.forecast import Forecast, Running, corrected, longest_s
+from headrace_foresight.past_attempts import earlier, trained
+from headrace_foresight.prediction import forecast_of, part_of, past_of
+
+DEFAULT_S = 3600.0
+"""The least that is chosen where nothing is known of a step."""
+
+LEVEL = 0.95
+"""Probability with which the steps of a lease are done within its time."""
+
+_EXTRA_S = 300.0
+"""What a lease has besides: its end takes some of it."""
+
+_ROUNDING_S = ((3600.0, 300.0), (4 * 3600.0, 900.0), (math.inf, 3600.0))
+_UNSURE = 0.3
+"""Spread of a training that only its own progress tells of. An assumption."""
+
+_NUM_ATTEMPTS = 200
+_NUM_STARTS = 3
+
+
+def lifetime(
+    recipe: Recipe, site: Site, role_name: str, kind: str, run: Run | None = None
+) -> Walltime | None:
+    """The time limit of a run's next lease, or of a new run's first; None where the site says it.
+
+    It is the time within which its steps are done with the probability `LEVEL`, plus the start and
+    5 minutes, rounded up to 5 minutes, 15 minutes from one hour on, an hour from four on.
+
+    Side effects: asks the batch system for its longest job.
+    """
+    role = site.roles[role_name]
+    if not isinstance(role.lifetime, str):
+        return None
+    mine: Sequence[AttemptRecord] = ()
+    left = [step for step in steps_of(recipe, kind) if step.role == role_name]
+    if run is not None:
+        names = {step.name for step in left}
+        mine = [each for each in open_ledger().attempts(run.run_id) if each.step in names]
+        done = {each.step for each in mine if each.state is StepState.SUCCEEDED}
+        left = [step for step in left if step.name not in done]
+    options = None if run is None else run.request.options
+    past = [
+        each
+        for each in past_of(recipe, site, kind, options)
+        if run is None or each.run_id != run.run_id
+    ]
+    parts = {
+        step.name: _left(part_of(step, recipe, site, past, anew=True), step.name, step.kind, mine)
+        for step in left
+    }
+    start_s = _start_s(recipe, site, role_name) if role.kind == "gang" else 0.0
+    return choose(parts, longest(role), start_s, _too_short_s(run, mine))
+
+
+def _left(
+    part: PredictedPart | None, name: str, kind: str, mine: Sequence[AttemptRecord]
+) -> PredictedPart | None:
+    """What is left of a step: of training, what attempts of this run have not done yet."""
+    seconds, kept, total = trained([each for each in mine if each.kind == kind == "train"])
+    if not kept or not total:
+        return part
+    done = min(kept / total, 1.0)
+    known = Forecast(seconds=seconds / done, spread=_UNSURE) if part is None else forecast_of(part)
+    whole = corrected(Running(forecast=known, elapsed_s=seconds, done=done))
+    return PredictedPart(
+        name=name,
+        seconds=whole.seconds * (1 - done),
+        spread=whole.spread,
+        shared=whole.shared,
+        num_known=1 if part is None else part.num_known,
+    )
+
+
+def choose(
+    parts: dict[str, PredictedPart | None],
+    most: LongestTime,
+    start_s: float = 0.0,
+    too_short_s: float | None = None,
+) -> Walltime:
+    """Choose the time limit of a lease with some steps; of those that are None nothing tells.
+
+    It is twice `too_short_s` at least, the limit of a lease before this one in which a step came no
+    further.
+    """
+    known = [part for part in parts.values() if part is not None]
+    whole_s = longest_s([forecast_of(part) for part in known], LEVEL)
+    needed_s = whole_s + start_s + _EXTRA_S if known else 0.0
+    if len(known) < len(parts):
+        needed_s = max(needed_s, DEFAULT_S)
+    if too_short_s is not None:
+        needed_s = max(needed_s, 2 * too_short_s)
+    wanted_s = max(rounded_up(needed_s), FLOOR_S)
+    reasons = [] if parts else ["none of its steps is left to do"]
+    if known:
+        num_runs = max(part.num_known for part in known)
+        told = [f"{part.name} {shown(part.seconds)}" for part in known]
+        told += [f"start {shown(start_s)}"] if start_s else []
+        runs = "one earlier run" if num_runs == 1 else f"{num_runs} earlier runs"
+        reasons.append(
+            f"{', '.join(told)} by {runs}, done within {shown(whole_s + start_s)} with a "
+            f"probability of {LEVEL:.0%}, plus 5 minutes"
+        )
+    if unknown := [name for name, part in parts.items() if part is None]:
+        reasons.append(
+            f"no earlier run tells how long {' and '.join(unknown)} will take here, for which "
+            f"{shown(DEFAULT_S)} is the least"
+        )
+    if too_short_s is not None:
+        reasons.append(f"{shown(too_short_s)} was too short for the lease before, so twice that")
+    if wanted_s > most.seconds:
+        reasons.append(f"{shown(wanted_s)} is more than {most.whose}")
+    seconds = min(wanted_s, most.seconds)
+    return Walltime(seconds=seconds, most_s=most.seconds, why="; ".join(reasons))
+
+
+def rounded_up(seconds: float) -> float:
+    """A time rounded up to what people would write."""
+    step_s = next(step_s for until_s, step_s in _ROUNDING_S if seconds <= until_s)
+    return math.ceil(seconds / step_s) * step_s
+
+
+def _too_short_s(run: Run | None, attempts: Sequence[AttemptRecord]) -> float | None:
+    """Time limit of the last lease, if a step ran out of it and how much is left is not known."""
+    if run is None or not attempts or attempts[-1].failure_class is not FailureClass.TIMED_OUT:
+        return None
+    *before, last = attempts
+    spec = read_record(run.lease_folder(last.lease_id).spec, LeaseSpec)
+    if spec is None or spec.walltime is None:
+        return None
+    kept = [float(each.outputs.get(KEPT) or 0.0) for each in (*before, last)
+            if each.step == last.step]  # fmt: skip
+    is_known = last.outputs.get(TOTAL) is not None and kept[-1] > max(kept[:-1], default=0.0)
+    return None if is_known else spec.walltime.seconds
+
+
+def starts_of(site_name: str, role_name: str) -> list[float]:
+    """Seconds from asking for leases of a role until they were ready, the newest first."""
+    return [
+        lease.ready_at - lease.created_at
+        for lease in open_ledger().leases()
+        if (lease.site_name, lease.role) == (site_name, role_name) and lease.ready_at is not None
+    ]
+
+
+def _start_s(recipe: Recipe, site: Site, role_name: str) -> float:
+    rows = open_ledger().past_attempts(recipe.name, site.name, role_name, limit=_NUM_ATTEMPTS)
+    return start_s(rows, SiteFolder(Path(site.folder).expanduser()).leases)
+
+
+def start_s(attempts: Sequence[AttemptRecord], leases: Path) -> float:
+    """Longest time from the start of a job until its machines were ready, in the newest leases.
+
+    The attempts are those on one role, the newest first; `leases` is the site's folder of leases.
+    """
+    names = dict.fromkeys(attempt.lease_id for attempt in attempts)
+    newest = (LeaseFolder(leases / name) for name in itertools.islice(names, _NUM_STARTS))
+    return max(itertools.chain.from_iterable(map(_starts, newest)), default=0.0)
+
+
+def _starts(folder: LeaseFolder) -> Iterator[float]:
+    with suppress(StepError):
+        host, info = read_record(folder.host, HostRecord), read_record(folder.info, LeaseInfo)
+        if host is not None and info is not None:
+            yield max(info.ready_at - host.started_at, 0.0)
+
+
+def pace(recipe: Recipe, site: Site, role_name: str) -> Pace:
+    """What the newest earlier runs tell of steps of training, and of starts, on a role."""
+    past = [each for each in earlier(recipe, site, role_name) if each.kind == "train"]
+    sample_s = next((each.seconds / each.samples for each in past[::-1] if each.samples), None)
+    return Pace(
+        step_s=None if sample_s is None else sample_s * recipe.data.global_batch_size,
+        start_s=max(starts_of(site.name, role_name)[:_NUM_STARTS], default=None),
+    )
+
+
+ASSUMED_START_S = 300.0
+"""From asking for instances to a training that goes on, where no earlier run tells."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pace:
+    """What earlier runs on the same role tell; None where they do not."""
+
+    step_s: float | None = None
+    """Seconds of an optimizer step, with what comes between steps."""
+    start_s: float | None = None
+    """Seconds from asking for a lease until its nodes were ready."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loss:
+    """What interruptions of a gang cost on average."""
+
+    steps: float
+    """Optimizer steps that are done again after one."""
+    start_s: float
+    """Time from an interruption to a training that goes on."""
+    seconds: float
+    """Time that is lost by one: the start and, where their time is known, these steps."""
+    per_hour: float
+    """Interruptions of any of the nodes an hour."""
+
+    @property
+    def share(self) -> float:
+        """Share of the time that is lost."""
+        return self.per_hour * self.seconds / (3600.0 + self.per_hour * self.seconds)
+
+
+def expected_loss(recipe: Recipe, nodes: int, of_one: Interruptions, pace: Pace) -> Loss:
+    """Expected loss of a training on nodes whose notice does not come in time."""
+    steps = 0.0 if recipe.model is None else _interval(recipe) / 2
+    start_s = ASSUMED_START_S if pace.start_s is None else pace.start_s
+    seconds = start_s + steps * (pace.step_s or 0.0)
+    return Loss(steps=steps, start_s=start_s, seconds=seconds, per_hour=nodes * of_one.per_hour)
+
+
+def loss_in_words(recipe: Recipe, nodes: int, of_one: Interruptions, pace: Pace) -> str:
+    """The same in one line for the user."""
+    loss = expected_loss(recipe, nodes, of_one, pace)
+    start = f"a start of {shown(loss.start_s)}{' (assumed)' if pace.start_s is None else ''}"
+    return (
+        f"spot: an interruption costs {start} and, when its notice does not come in time, "
+        f"{_again(recipe, loss, pace)}; {loss.per_hour:.2g} interruptions an hour of "
+        f"{nodes} node{'s' if nodes > 1 else ''} ({of_one.source}) take "
+        f"{'at least ' if pace.step_s is None else ''}{100 * loss.share:.2g} % of the time"
+    )
+
+
+def _again(recipe: Recipe, loss: Loss, pace: Pace) -> str:
+    """What is done again after one."""
+    if recipe.model is None:
+        own = "script" if recipe.train.function is None else "function"
+        return (
+            f"half of what lies between two checkpoints of the {own}, which headrace does not know"
+        )
+    time = f"{shown(loss.steps * pace.step_s)}: " if pace.step_s is not None else ""
+    whose = f"half of trainer.checkpoint_every_steps, {recipe.trainer.checkpoint_every_steps}"
+    if _interval(recipe) < recipe.trainer.checkpoint_every_steps:
+        whose = f"half of trainer.max_steps, {recipe.trainer.max_steps}: no checkpoint comes before"
+    return f"{time}{loss.steps:g} steps ({whose})"
+
+
+def _interval(recipe: Recipe) -> int:
+    """Optimizer steps between two checkpoints; the last one is at the end."""
+    every, most = recipe.trainer.checkpoint_every_steps, recipe.trainer.max_steps
+    return every if most < 0 else min(every, most)

@@ -1,0 +1,208 @@
+"""What a run will take, told before it begins, kept in its folder, and corrected as it goes."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Sequence
+from statistics import NormalDist
+from typing import TYPE_CHECKING
+
+from headrace.checkpoints.files import newest_step
+from headrace.files.atomic import read_record
+from headrace.files.layout import RunFolder
+from headrace.ledger.ledger import open_ledger
+from headrace.recipe.recipe import Recipe
+from headrace.recipe.site import Site
+from headrace.runs.accounts import BETWEEN, Ahead, PredictedPart, Prediction, StepSeen
+from headrace.runs.planned_steps import PlannedStep, steps_of
+from headrace.states import StepState
+from headrace.steps.mailbox import StepStatus
+from headrace.steps.step_kinds import StepOptions
+from headrace.suites.records import SuiteSummary
+from headrace.suites.trial_order import Eta
+from headrace_foresight.past_attempts import (
+    SUITE,
+    PastAttempt,
+    earlier,
+    features_for,
+    known_of,
+    slots,
+    usual,
+)
+
+if TYPE_CHECKING:
+    from headrace_foresight.forecast import Features, Forecast
+
+logger = logging.getLogger(__name__)
+
+
+def predict(
+    recipe: Recipe, site: Site, kind: str, options: StepOptions | None = None
+) -> Prediction:
+    """What a run of this kind will take, by earlier ones of the recipe on the site.
+
+    Of a kind with options those tell that were given the same.
+    """
+    from headrace_foresight.forecast import eta
+
+    steps, taken = steps_of(recipe, kind), past_of(recipe, site, kind, options)
+    packed = [one for one in taken if one.kind == "pack"]
+    parts = [part for step in steps if (part := part_of(step, recipe, site, taken))]
+    unknown = tuple(step.name for step in steps if step.name not in {each.name for each in parts})
+    names = {step.name for step in steps if step.role == recipe.train.role}
+    on_cpus = recipe.trainer.accelerator == "cpu"
+    gpus = 0 if on_cpus else slots("train", recipe, site.roles[recipe.train.role])
+    held_s = sum(part.seconds for part in parts if part.name in names)
+    between = _between(steps, taken)
+    if between is not None:
+        parts.append(between)
+    whole = None if unknown else eta([forecast_of(part) for part in parts], 1)
+    return Prediction(
+        seconds=None if whole is None else whole.seconds,
+        half_s=None if whole is None else whole.half_s,
+        parts=tuple(parts),
+        unknown=unknown,
+        gpu_hours=None if names & set(unknown) else held_s * gpus / 3600.0,
+        num_bytes=next((one.num_bytes for one in reversed(packed) if one.num_bytes), None),
+        made_at=time.time(),
+    )
+
+
+def past_of(
+    recipe: Recipe, site: Site, kind: str, options: StepOptions | None
+) -> list[PastAttempt]:
+    """What steps of earlier runs took on the roles of a kind of run, given the same options."""
+    return [
+        one
+        for role in sorted({step.role for step in steps_of(recipe, kind)})
+        for one in earlier(recipe, site, role)
+        if one.options == options
+    ]
+
+
+def forecast_of(part: PredictedPart) -> Forecast:
+    """The forecast of a part of a run."""
+    from headrace_foresight.forecast import Forecast
+
+    return Forecast(seconds=part.seconds, spread=part.spread, shared=part.shared)
+
+
+def ahead_of(folder: RunFolder, steps: Sequence[StepSeen], *, goes_on: bool) -> Ahead | None:
+    """What a run was expected to take, and how long it will go on; None where nobody said.
+
+    How long is not told while attempts at a step fail without progress.
+    """
+    prediction = read_record(folder.prediction, Prediction)
+    if prediction is None:
+        return None
+    told = Ahead(predicted_s=prediction.seconds, predicted_half_s=prediction.half_s)
+    if not goes_on or any(_is_failing(step, folder) for step in steps):
+        return told
+    suite = read_record(folder.summary, SuiteSummary)
+    if suite is not None and suite.eta_s is not None:
+        left: tuple[float | None, ...] = (suite.eta_s, suite.eta_error_s)
+    else:
+        found = left_of(prediction, steps)
+        left = (None, None) if found is None else (found.seconds, found.half_s)
+    return told.model_copy(update={"eta_s": left[0], "eta_half_s": left[1]})
+
+
+def _is_failing(step: StepSeen, folder: RunFolder) -> bool:
+    """Whether attempts at a step fail, and the newest one has come no further so far."""
+    if not step.failures:
+        return False
+    if step.name == "train":
+        return newest_step(folder.checkpoints) <= step.kept
+    return step.status is None or step.status.progress.done <= step.kept
+
+
+def left_of(prediction: Prediction, steps: Sequence[StepSeen]) -> Eta | None:
+    """How long a run will go on; None where nothing tells of a step that is left."""
+    from headrace_foresight.forecast import Running, eta
+
+    parts = {part.name: part for part in prediction.parts}
+    left = [step for step in steps if step.state is not StepState.SUCCEEDED]
+    if not left or any(step.name not in parts for step in left):
+        return None
+    running = [step for step in left if step.elapsed_s is not None]
+    waiting = [forecast_of(parts[step.name]) for step in left if step not in running]
+    if BETWEEN in parts and waiting:
+        share = parts[BETWEEN].seconds * len(waiting) / len(steps)
+        waiting.append(forecast_of(parts[BETWEEN].model_copy(update={"seconds": share})))
+    under_way = [
+        Running(
+            forecast=forecast_of(parts[step.name]),
+            elapsed_s=step.elapsed_s or 0.0,
+            done=_done(step.status),
+        )
+        for step in running
+    ]
+    return eta(waiting, 1, under_way)
+
+
+def _done(status: StepStatus | None) -> float:
+    progress = None if status is None else status.progress
+    return 0.0 if progress is None or not progress.total else progress.done / progress.total
+
+
+def part_of(
+    step: PlannedStep,
+    recipe: Recipe,
+    site: Site,
+    taken: Sequence[PastAttempt],
+    *,
+    anew: bool = False,
+) -> PredictedPart | None:
+    """What a step will take; None where nothing tells. See `known_of` for `anew`."""
+    from headrace_foresight.forecast import duration_s
+
+    if step.kind == SUITE:
+        return _suite(step.name, recipe, site)
+    known = known_of(step.kind, recipe, taken, anew=anew)
+    ranks = slots(step.kind, recipe, site.roles[step.role])
+    names = known[0][0].keys() if known else ()
+    wanted = features_for(step.kind, recipe, ranks)
+    found = duration_s(known, {name: wanted[name] for name in names if name in wanted})
+    return None if found is None else _named(step.name, found, len(known))
+
+
+def _suite(name: str, recipe: Recipe, site: Site) -> PredictedPart | None:
+    from headrace_foresight.forecast import Forecast
+    from headrace_foresight.work_ahead import suite_ahead
+
+    found, num_known = suite_ahead(recipe, site)
+    if found is None:
+        return None
+    spread = math.log1p(found.half_s / found.seconds) / NormalDist().inv_cdf(0.9)
+    return _named(name, Forecast(seconds=found.seconds, spread=spread), num_known)
+
+
+def _between(steps: Sequence[PlannedStep], taken: Sequence[PastAttempt]) -> PredictedPart | None:
+    """What runs took besides their steps, of those that did just these steps, each once."""
+    from headrace_foresight.forecast import duration_s
+
+    by_run: dict[str, list[PastAttempt]] = {}
+    for one in usual(taken, taken):
+        by_run.setdefault(one.run_id, []).append(one)
+    known: list[tuple[Features, float]] = []
+    for run_id, mine in by_run.items():
+        is_plain = all(one.attempts == 1 for one in mine)
+        if is_plain and {one.kind for one in mine} == {step.kind for step in steps}:
+            run = open_ledger().run(run_id)
+            if run.state is StepState.SUCCEEDED and run.finished_at is not None:
+                rest_s = run.finished_at - run.created_at - sum(one.seconds for one in mine)
+                known.append(({}, max(rest_s, 0.1)))
+    found = duration_s(known, {})
+    return None if found is None else _named(BETWEEN, found, len(known))
+
+
+def _named(name: str, found: Forecast, num_known: int) -> PredictedPart:
+    return PredictedPart(
+        name=name,
+        seconds=found.seconds,
+        spread=found.spread,
+        shared=found.shared,
+        num_known=num_known,
+    )

@@ -1,0 +1,250 @@
+"""Work on machines that come and go, event by event: how long all of it takes, and what it costs.
+
+A node waits in a queue, boots, serves trials on its GPUs, and is given back when none waits, when
+its time limit comes, or when it is interrupted. Trials go on elsewhere from their last checkpoint.
+SimPy (https://simpy.readthedocs.io) keeps the order of events. A seed always gives one outcome.
+"""
+
+from __future__ import annotations
+
+import bisect
+import math
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from headrace_foresight.forecast import LEVEL
+from headrace_foresight.scenario import Nodes, Outcome, Scenario, SimulatedJob
+
+if TYPE_CHECKING:
+    import simpy
+
+    Events = Generator[simpy.Event, None, None]
+
+_HOUR_S = 3600.0
+_DONE_S = 1e-6
+
+
+@dataclass(frozen=True, kw_only=True)
+class SimulatedFigure:
+    """A figure over repeats: its mean, and where it lies with the probability `forecast.LEVEL`."""
+
+    mean: float
+    low: float
+    high: float
+
+
+Draw = Callable[[np.random.Generator], Sequence[SimulatedJob]]
+
+
+def repeated(
+    draw: Draw, scenario: Scenario, repeats: int = 20, seed: int = 0
+) -> dict[str, SimulatedFigure]:
+    """Each figure of `Outcome` over repeats, with durations and mishaps drawn anew."""
+    outcomes = []
+    for each in np.random.SeedSequence(seed).spawn(repeats):
+        jobs, mishaps = map(np.random.default_rng, each.spawn(2))
+        outcomes.append(simulate(draw(jobs), scenario, mishaps))
+    names = Outcome.__dataclass_fields__
+    return {name: _span([getattr(each, name) for each in outcomes]) for name in names}
+
+
+def simulate(
+    jobs: Sequence[SimulatedJob], scenario: Scenario, random: np.random.Generator
+) -> Outcome:
+    """Simulate a suite once.
+
+    Raises:
+        ValueError: There is no job, one wants more GPUs than any node has, or a node ends before a
+            trial can have started on it.
+    """
+    most = max((kind.gpus for kind in scenario.nodes if kind.count), default=0)
+    if not jobs or max(job.gpus for job in jobs) > most:
+        raise ValueError(f"there must be trials, and none of more GPUs than a node has, {most}")
+    if any(kind.walltime_s <= kind.boot_s + scenario.restart_s for kind in scenario.nodes):
+        raise ValueError("a time limit must be longer than booting and the start of a trial")
+    import simpy
+
+    world = _World(simpy.Environment(), scenario, random)
+    world.env.process(world.arrivals(jobs))
+    for kind in scenario.nodes:
+        for _ in range(kind.count):
+            world.env.process(world.place(kind))
+    world.env.run()
+    return world.outcome(jobs)
+
+
+@dataclass(eq=False)
+class _Piece:
+    """A trial while it is simulated."""
+
+    job: SimulatedJob
+    rank: int
+    left_s: float
+    start_left_s: float = 0.0
+    unsaved_s: float = 0.0
+    gpus: tuple[int, ...] = ()
+    began: bool = False
+    gpu_rate: float = 0.0
+    """GPU seconds of a second of its work, as it was last."""
+
+
+@dataclass(eq=False)
+class _World:
+    env: simpy.Environment
+    scenario: Scenario
+    random: np.random.Generator
+    waiting: list[_Piece] = field(default_factory=list)
+    to_come: int = 0
+    ended_at: float = 0.0
+    paid_node_s: float = 0.0
+    paid_gpu_s: float = 0.0
+    busy_gpu_s: float = 0.0
+    useful_gpu_s: float = 0.0
+    waited_s: float = 0.0
+    usd: float = 0.0
+    interruptions: int = 0
+
+    def __post_init__(self) -> None:
+        self.came = self.env.event()
+
+    def arrivals(self, jobs: Sequence[SimulatedJob]) -> Events:
+        """Let trials come, each at its time."""
+        self.to_come = len(jobs)
+        for rank, job in enumerate(sorted(jobs, key=lambda each: each.at_s)):
+            if job.at_s > self.env.now:
+                yield self.env.timeout(job.at_s - self.env.now)
+            self.to_come -= 1
+            self.put(_Piece(job, rank, job.seconds))
+
+    def put(self, piece: _Piece) -> None:
+        """Let a trial wait, in its place, and wake nodes that have room."""
+        sign = {"longest": -1.0, "shortest": 1.0, "given": 0.0}[self.scenario.order]
+        bisect.insort(self.waiting, piece, key=lambda each: (sign * each.left_s, each.rank))
+        came, self.came = self.came, self.env.event()
+        came.succeed()
+
+    def place(self, kind: Nodes) -> Events:
+        """One place of a node: nodes come and go in it for as long as there is work for them."""
+        while True:
+            while not self.has_work(kind):
+                yield self.came
+            if kind.queue_s:
+                yield self.env.timeout(self.random.exponential(kind.queue_s))
+            if self.has_work(kind):
+                yield from self.node(kind)
+
+    def has_work(self, kind: Nodes) -> bool:
+        """Whether anything waits that such a node is large enough for."""
+        return any(piece.job.gpus <= kind.gpus for piece in self.waiting)
+
+    def node(self, kind: Nodes) -> Events:
+        """One node, from its first paid second to the last."""
+        begun, held = self.env.now, list[_Piece]()
+        rate = kind.interruptions_per_hour / _HOUR_S
+        lost_at = begun + (self.random.exponential(1 / rate) if rate else math.inf)
+        end = min(begun + kind.walltime_s, lost_at)
+        yield self.env.timeout(min(kind.boot_s, end - begun))
+        while self.env.now < end - _DONE_S:
+            self.take(kind, held, begun + kind.walltime_s - self.env.now)
+            if not held and (self.has_work(kind) or not self.to_come):
+                break  # what waits does not fit into its time, or nothing does
+            yield from self.work(kind, held, end)
+        self.interruptions += bool(held) and lost_at == end
+        for piece in held:
+            self.cut(piece, is_lost=lost_at == end)
+        paid_s = self.env.now - begun
+        self.paid_node_s += paid_s
+        self.paid_gpu_s += paid_s * kind.gpus
+        self.usd += paid_s / _HOUR_S * kind.usd_per_hour
+
+    def take(self, kind: Nodes, held: list[_Piece], left_s: float) -> None:
+        """Begin what waits, has room on this node, and fits into its time."""
+        loads = _loads(kind, held)
+        for piece in tuple(self.waiting):
+            if min(loads.values()) >= self.scenario.pack:
+                return
+            room = 1 if piece.job.gpus > 1 else self.scenario.pack
+            free = [gpu for gpu in sorted(loads, key=loads.__getitem__) if loads[gpu] < room]
+            if len(free) < piece.job.gpus or not self.fits(piece, kind, left_s):
+                continue
+            self.waiting.remove(piece)
+            held.append(piece)
+            piece.gpus, piece.start_left_s = tuple(free[: piece.job.gpus]), self.scenario.restart_s
+            loads = _loads(kind, held)
+            self.waited_s += 0.0 if piece.began else self.env.now - piece.job.at_s
+            piece.began, piece.unsaved_s = True, 0.0
+
+    def fits(self, piece: _Piece, kind: Nodes, left_s: float) -> bool:
+        """Whether a trial may begin on a node with so much time left."""
+        slowest = 1.0 + (self.scenario.pack - 1) * self.scenario.slow_down
+        need_s = (piece.left_s + self.scenario.restart_s) * slowest
+        is_too_long = need_s > kind.walltime_s - kind.boot_s
+        if not self.scenario.backfill or is_too_long:
+            return left_s > self.scenario.restart_s
+        return need_s <= left_s
+
+    def work(self, kind: Nodes, held: list[_Piece], end: float) -> Events:
+        """Let a node's trials go on until one is done, others come, or the node ends."""
+        loads = _loads(kind, held)
+        slow = {}
+        for piece in held:
+            load = 1.0 if piece.job.gpus > 1 else loads[piece.gpus[0]]
+            slow[piece] = 1.0 + (load - 1.0) * self.scenario.slow_down
+            piece.gpu_rate = slow[piece] * piece.job.gpus / load
+        first = [(piece.start_left_s + piece.left_s) * slow[piece] for piece in held]
+        until_s, before = min([*first, end - self.env.now]), self.env.now
+        events: list[simpy.Event] = [self.env.timeout(until_s)] if until_s < math.inf else []
+        if min(loads.values()) < self.scenario.pack:
+            events.append(self.came)
+        yield self.env.any_of(events)
+        passed_s = self.env.now - before
+        self.busy_gpu_s += passed_s * sum(load > 0 for load in loads.values())
+        for piece in held:
+            self.go_on(piece, passed_s / slow[piece])
+        if ended := [piece for piece in held if piece.left_s <= _DONE_S]:
+            self.ended_at = self.env.now
+        held[:] = [piece for piece in held if piece not in ended]
+
+    def go_on(self, piece: _Piece, seconds: float) -> None:
+        """Let a trial work for so many seconds, of which it starts first."""
+        started_s = min(seconds, piece.start_left_s)
+        piece.start_left_s -= started_s
+        piece.left_s -= seconds - started_s
+        piece.unsaved_s += seconds - started_s
+        self.useful_gpu_s += (seconds - started_s) * piece.gpu_rate
+
+    def cut(self, piece: _Piece, *, is_lost: bool) -> None:
+        """End an attempt before its time; without notice, what came after a checkpoint is lost."""
+        lost_s = piece.unsaved_s % self.scenario.checkpoint_s if is_lost else 0.0
+        piece.left_s += lost_s
+        self.useful_gpu_s -= lost_s * piece.gpu_rate
+        self.put(piece)
+
+    def outcome(self, jobs: Sequence[SimulatedJob]) -> Outcome:
+        """What all of it took."""
+        return Outcome(
+            makespan_s=self.ended_at - min(job.at_s for job in jobs),
+            node_hours=self.paid_node_s / _HOUR_S,
+            usd=self.usd,
+            utilisation=self.busy_gpu_s / self.paid_gpu_s,
+            waste=1.0 - self.useful_gpu_s / self.paid_gpu_s,
+            interruptions=self.interruptions,
+            mean_wait_s=self.waited_s / len(jobs),
+        )
+
+
+def _loads(kind: Nodes, held: Sequence[_Piece]) -> dict[int, float]:
+    """Trials on each GPU of a node; infinite where one has several GPUs for itself."""
+    loads = dict.fromkeys(range(kind.gpus), 0.0)
+    for piece in held:
+        for gpu in piece.gpus:
+            loads[gpu] += 1.0 if piece.job.gpus == 1 else math.inf
+    return loads
+
+
+def _span(values: Sequence[float]) -> SimulatedFigure:
+    low, high = np.quantile(values, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return SimulatedFigure(mean=float(np.mean(values)), low=float(low), high=float(high))

@@ -1,0 +1,128 @@
+"""The command what-if: the same trials on other machines, before any is paid for."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from rich.table import Table
+
+from headrace.cli.console import JsonOption, duration, open_console, plain_table, tell_json
+from headrace.recipe.backend import ASSUMED_PER_HOUR
+from headrace_foresight import what_if_options as words
+
+if TYPE_CHECKING:
+    from headrace_foresight.what_if import WhatIfFigure, WhatIfRow
+
+
+def what_if(  # noqa: PLR0913  options of a command
+    work: words.Work = None,
+    overrides: words.Changes = None,
+    lasting: words.Lasting = "",
+    trials: words.Trials = 0,
+    total: words.Total = "",
+    site: words.Sites = None,
+    nodes: words.NumNodes = "",
+    gpus: words.Gpus = None,
+    also: words.Also = "",
+    spot: words.Spot = "0",
+    interruptions: words.Interruptions = None,
+    pack: words.Pack = "1",
+    slow_down: words.SlowDown = 0.5,
+    order: words.Orders = "longest",
+    walltime: words.Walltimes = "",
+    price: words.Usd = None,
+    spot_price: words.SpotUsd = None,
+    queue: words.Queue = "",
+    boot: words.Boot = "",
+    checkpoint: words.Checkpoint = "10min",
+    restart: words.Restart = "",
+    repeats: words.Repeats = 20,
+    seed: words.Seed = 0,
+    as_json: JsonOption = False,
+) -> None:
+    """Compare what trials take on other sites, nodes, time limits.
+
+    Each combination of the options with several values is simulated, event by event: queue, boot,
+    interruptions, restarts from checkpoints, trials that share a GPU. Where durations or mishaps
+    are left to chance, a figure is a mean, with half of the interval that holds 80 % of the cases.
+
+    Examples:
+        headrace what-if digits --nodes 1,2,4 --pack 1,2
+        headrace what-if durations.csv --nodes 10,20,60 --price 0.752 --spot 0,1 --spot-price 0.23
+        headrace what-if --duration 1h2m:10d16h --trials 1386 --total 16542h --nodes 60
+    """
+    from headrace_foresight.durations import duration_of
+    from headrace_foresight.what_if import Question, answer
+
+    given = words.Given(duration=lasting, trials=trials, total=total)
+    forecasts, told = words.trials_of(work, overrides or [], given, (site or ["laptop"])[0])
+    asked = {"gpus": gpus, "usd_per_hour": price, "spot_usd_per_hour": spot_price}
+    waits = {"queue_s": words.seconds(queue), "boot_s": words.seconds(boot)}
+    question = Question(
+        trials=forecasts,
+        places=tuple(words.places(site or [], **asked, **waits)),
+        nodes=tuple(words.numbers("nodes", nodes, int, 1)),
+        spots=tuple(words.numbers("spot", spot, float, 0.0)),
+        packs=tuple(words.numbers("pack", pack, int, 1)),
+        orders=tuple(order.split(",")),
+        walltimes_s=tuple(map(duration_of, walltime.split(","))) if walltime else (math.inf,),
+        beside=tuple(words.beside(also)),
+        interruptions_per_hour=ASSUMED_PER_HOUR if interruptions is None else interruptions,
+        slow_down=slow_down,
+        checkpoint_s=duration_of(checkpoint),
+        restart_s=words.seconds(restart) or 0.0,
+    )
+    _tell(answer(question, repeats, seed), told, sum(each.seconds for each in forecasts), as_json)
+
+
+def _tell(rows: Sequence[WhatIfRow], told: str, total_s: float, as_json: bool) -> None:
+    if as_json:
+        tell_json(rows)
+        return
+    console = open_console()
+    console.print(f"{told}: {_hours(total_s)} one after another")
+    console.print(_table(rows))
+
+
+def _table(rows: Sequence[WhatIfRow]) -> Table:
+    """Scenarios, with the columns in which they differ."""
+    shown = {
+        "site": [row.site for row in rows],
+        "nodes": [str(row.nodes) for row in rows],
+        "spot": [f"{row.spot:.0%}" for row in rows],
+        "a GPU": [str(row.pack) for row in rows],
+        "order": [row.order for row in rows],
+        "walltime": [_hours(row.walltime_s) if row.walltime_s else "none" for row in rows],
+    }
+    chosen = {title: cells for title, cells in shown.items() if len(set(cells)) > 1}
+    chosen = chosen or {"nodes": shown["nodes"]}
+    titles = ("makespan", "cost", "node hours", "in use", "wasted")
+    table = plain_table(*chosen, figures=titles)
+    table.add_column("")
+    for index, row in enumerate(rows):
+        marks = ["fastest"] if row.is_fastest else []
+        marks += ["cheapest"] if row.is_cheapest else []
+        table.add_row(
+            *(cells[index] for cells in chosen.values()),
+            _figure(row.makespan_s, _hours),
+            "not known" if row.usd is None else _figure(row.usd, "${:,.2f}".format),
+            _figure(row.node_hours, "{:,.1f}".format),
+            f"{row.utilisation.mean:.1%}",
+            f"{abs(row.waste.mean):.1%}",
+            ", ".join(marks),
+        )
+    return table
+
+
+def _figure(figure: WhatIfFigure, shown: Callable[[float], str]) -> str:
+    half = (figure.high - figure.low) / 2
+    return shown(figure.mean) + (f" ± {shown(half)}" if half > 1e-3 * abs(figure.mean) else "")
+
+
+def _hours(seconds: float) -> str:
+    """A long time for people: `11.5 d`, `3.2 h`, else as `duration` has it."""
+    if seconds >= 2 * 86_400:
+        return f"{seconds / 86_400:,.1f} d"
+    return f"{seconds / 3600:,.1f} h" if seconds >= 2 * 3600 else duration(seconds)

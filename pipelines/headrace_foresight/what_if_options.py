@@ -1,0 +1,165 @@
+"""Options of what-if, and what their words mean."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import typer
+
+from headrace.cli import arguments
+from headrace.errors import UserError
+
+if TYPE_CHECKING:
+    from headrace_foresight.forecast import Forecast
+    from headrace_foresight.scenario import Nodes
+    from headrace_foresight.what_if import Place
+
+Value = TypeVar("Value", int, float)
+
+_ANY_ORDER = 0
+"""Seed of the order of durations of which only bounds are given."""
+
+Work = Annotated[
+    str | None,
+    typer.Argument(
+        help="Id of a run or suite, a recipe, or a CSV file of durations.",
+        autocompletion=arguments.runs,
+    ),
+]
+Changes = Annotated[
+    list[str] | None, typer.Argument(help="Changes to the recipe, as in trainer.max_epochs=3.")
+]
+Lasting = Annotated[
+    str,
+    typer.Option("--duration", help="Durations in place of WORK: 30min, or bounds 1h:10d16h."),
+]
+Trials = Annotated[int, typer.Option(min=0, max=100_000, help="How many; 0: as many as WORK has.")]
+Total = Annotated[str, typer.Option(help="With bounds: what all of them take together.")]
+Sites = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="Site whose nodes count; several are compared.", autocompletion=arguments.sites
+    ),
+]
+NumNodes = Annotated[str, typer.Option(help="Numbers of nodes, as 10,20,60; else the site's.")]
+Gpus = Annotated[int | None, typer.Option(min=1, help="GPUs of a node; else the site's.")]
+Also = Annotated[
+    str, typer.Option(help="Further nodes: 1x8 with 8 GPUs; 1x8@2.5 for $2.50 an hour.")
+]
+Spot = Annotated[str, typer.Option(help="Shares of spot instances, as 0,0.5,1.")]
+Interruptions = Annotated[
+    float | None, typer.Option(min=0, help="Of a spot instance an hour; else 1 in 5 a month.")
+]
+Pack = Annotated[str, typer.Option(help="Trials at once on one GPU, as 1,2,4.")]
+SlowDown = Annotated[
+    float, typer.Option(min=0, help="How much longer each further trial on a GPU makes all.")
+]
+Orders = Annotated[str, typer.Option(help="Which begin first: longest, given, shortest.")]
+Walltimes = Annotated[str, typer.Option(help="Time limits of a node, as 4h,1d; else none.")]
+Usd = Annotated[
+    float | None, typer.Option(min=0, help="US dollars an hour of a node; else the site's.")
+]
+SpotUsd = Annotated[float | None, typer.Option(min=0, help="The same of a spot instance.")]
+Queue = Annotated[str, typer.Option(help="Mean wait for a node; else as it was on the site.")]
+Boot = Annotated[str, typer.Option(help="From then to its first trial; else as it was there.")]
+Checkpoint = Annotated[str, typer.Option(help="Time between two checkpoints.")]
+Restart = Annotated[str, typer.Option(help="Start of a trial, each time it begins.")]
+Repeats = Annotated[int, typer.Option(min=1, max=10_000, help="Simulations of each scenario.")]
+Seed = Annotated[int, typer.Option(min=0, help="Seed of what is left to chance.")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Given:
+    """Durations that somebody gives."""
+
+    duration: str
+    """One, or two bounds with a colon; empty: none."""
+    trials: int
+    total: str
+    """What all take together; empty: not known."""
+
+
+def seconds(text: str) -> float | None:
+    """A duration; None where none is given."""
+    from headrace_foresight.durations import duration_of
+
+    return duration_of(text) if text else None
+
+
+def trials_of(
+    work: str | None, overrides: Sequence[str], given: Given, site: str
+) -> tuple[Sequence[Forecast], str]:
+    """The trials, and where their durations are from."""
+    from headrace_foresight.work_ahead import work_of
+
+    if given.duration:
+        if work is not None:
+            raise UserError(
+                f"Durations are given twice: by '{work}' and by --duration", "Leave one out."
+            )
+        return _given(given)
+    if work is None:
+        raise UserError(
+            "Nothing says how long trials take",
+            "Name a run, a suite, a recipe or a CSV file, or write --duration 1h:10h --trials 100.",
+        )
+    found = work_of(work, overrides, site)
+    if not given.trials or given.trials == len(found.trials):
+        return found.trials, found.told
+    if len(found.trials) > 1:
+        raise UserError(
+            f"--trials is {given.trials}, but {work} has {len(found.trials)}", "Leave it out."
+        )
+    return [*found.trials] * given.trials, f"{given.trials} times {found.told}"
+
+
+def _given(given: Given) -> tuple[Sequence[Forecast], str]:
+    import numpy as np
+
+    from headrace_foresight.durations import duration_of, filling
+    from headrace_foresight.forecast import Forecast
+
+    low, _, high = given.duration.partition(":")
+    if not high:
+        count = given.trials or 1
+        return [Forecast(seconds=duration_of(low))] * count, f"{count} trials of {low}"
+    total_s = duration_of(given.total) if given.total else None
+    found = filling(duration_of(low), duration_of(high), given.trials, total_s)
+    mixed = np.random.default_rng(_ANY_ORDER).permutation(found)
+    told = f"{given.trials} trials of {low} to {high}, log-normal between these, in any order"
+    return [Forecast(seconds=float(each)) for each in mixed], told
+
+
+def places(sites: Sequence[str], **asked: float | None) -> Iterator[Place]:
+    """Nodes of sites, or of none, with what is asked for in place of what they are like."""
+    from headrace_foresight.what_if import Place
+    from headrace_foresight.work_ahead import place_of
+
+    changes: dict[str, Any] = {name: value for name, value in asked.items() if value is not None}
+    for place in map(place_of, sites) if sites else (Place(),):
+        yield replace(place, **changes)
+
+
+def numbers(option: str, text: str, kind: Callable[[str], Value], least: Value) -> list[Value]:
+    """Numbers that an option gives with commas."""
+    try:
+        found = [kind(each) for each in text.split(",") if each]
+    except ValueError:
+        found = [least - 1]
+    if any(each < least for each in found):
+        raise UserError(f"--{option} is '{text}'", "Write numbers with commas, such as 1,2,4.")
+    return found
+
+
+def beside(text: str) -> Iterator[Nodes]:
+    """Nodes that every scenario has, as in `1x8@2.5`."""
+    from headrace_foresight.scenario import Nodes
+
+    for each in filter(None, text.split(",")):
+        match = re.fullmatch(r"(\d{1,6})x(\d{1,4})(?:@(\d{1,9}(?:\.\d{1,9})?))?", each)
+        if match is None:
+            raise UserError(f"--also is '{text}'", "Write nodes x GPUs @ $ an hour: 1x8 or 2x4@3.5")
+        yield Nodes(count=int(match[1]), gpus=int(match[2]), usd_per_hour=float(match[3] or 0))

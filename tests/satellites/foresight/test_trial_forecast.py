@@ -1,0 +1,127 @@
+"""When a suite will be done, from its journal."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+from headrace.states import StepState
+from headrace.suites.records import Added, Ended, Started, Trial
+from headrace.suites.suite_state import Board, TrialState
+from headrace_foresight.trial_forecast import ForecastOrder, eta_of, forecasts_of, known_of
+
+
+def added(number: int, epochs: int) -> Added:
+    values: dict[str, Any] = {"trainer.max_epochs": epochs, "seed": number}
+    return Added(trial=Trial(number=number, name=str(number), values=values, group=number))
+
+
+def ended(number: int, seconds: float, **changes: Any) -> Ended:
+    values: dict[str, Any] = {
+        "number": number,
+        "attempt": 1,
+        "state": StepState.SUCCEEDED,
+        "is_final": True,
+        "started_at": 1000.0,
+        "finished_at": 1000.0 + seconds,
+    }
+    return Ended(**{**values, **changes})
+
+
+def started(number: int, ago_s: float) -> Started:
+    return Started(number=number, attempt=1, node="node-0", at=time.time() - ago_s)
+
+
+@pytest.fixture
+def board() -> Board:
+    """A suite of ten trials with 1 to 10 epochs."""
+    found = Board()
+    for number in range(1, 11):
+        found.take(added(number, number))
+    return found
+
+
+def half(_: TrialState) -> float:
+    return 0.5
+
+
+def unknown(_: TrialState) -> float:
+    return 0.0
+
+
+def test_trials_that_ended_tell_of_those_to_come(board: Board):
+    for number in (1, 2, 4, 6):
+        board.take(ended(number, 10.0 * number))
+    taken, left = forecasts_of(board)
+    assert [each.seconds for each in taken] == [10.0, 20.0, 40.0, 60.0]
+    assert [each.seconds for each in left] == [
+        pytest.approx(10.0 * epochs, rel=0.1) for epochs in (3, 5, 7, 8, 9, 10)
+    ]
+    for number in (9, 10):
+        board.take(started(number, 0.0))
+    found = eta_of(board, unknown, 10)
+    assert found is not None
+    assert found.seconds == pytest.approx(210, rel=0.2)  # half of 420 s, well shared out
+    assert 0 < found.half_s < 60
+    more = eta_of(board, unknown, 30)  # a sampler has 20 to come, of which nothing is known
+    assert more is not None
+    assert more.seconds > 2 * found.seconds
+
+
+def test_all_attempts_at_a_trial_count_but_not_those_that_came_to_nothing(board: Board):
+    board.take(started(3, 0.0))
+    board.take(ended(3, 20.0, state=StepState.PREEMPTED, is_final=False))
+    board.take(ended(3, 15.0, attempt=2))
+    board.take(ended(4, 1.0, state=StepState.FAILED))
+    board.take(ended(5, 2.0, pruned=True))
+    assert [seconds for _, seconds in known_of(board.rows.values())] == [35.0]
+
+
+def test_trials_that_run_tell_as_long_as_none_has_ended(board: Board):
+    board.take(started(2, 10.0))
+    assert eta_of(board, unknown, 10) is None
+    found = eta_of(board, half, 10)
+    assert found is not None
+    assert found.seconds == pytest.approx(10 + 530, rel=0.3)  # 20 s, that is 10 s an epoch
+
+
+def test_what_runs_is_corrected_by_how_far_it_is(board: Board):
+    for number in (1, 2, 3, 4, 6, 7, 8, 9, 10):
+        board.take(ended(number, 10.0 * number))
+    board.take(started(5, 80.0))
+    slow, late = eta_of(board, lambda _: 0.8, 10), eta_of(board, unknown, 10)
+    assert slow is not None
+    assert late is not None
+    assert slow.seconds == pytest.approx(20.0, rel=0.5)
+    assert late.seconds > 1.0  # it outlasts its forecast, and does not end at once
+
+
+def test_thousands_of_trials_are_told_by_some_of_them(board: Board):
+    for number in range(11, 3011):
+        board.take(added(number, number % 10 + 1))
+    for number in range(11, 111):
+        board.take(ended(number, 3.0 * (number % 10 + 1)))
+    for number in range(111, 131):
+        board.take(started(number, 0.0))
+    found = eta_of(board, unknown, 3010)
+    assert found is not None
+    assert found.seconds == pytest.approx(2910 * 16.5 / 20, rel=0.1)
+
+
+def test_an_outlook_counts_down_until_it_is_thought_over(board: Board):
+    assert ForecastOrder().left(board, half, 10) is None
+    board.take(started(2, 10.0))
+    outlook = ForecastOrder()
+    first = outlook.left(board, half, 10)
+    assert first is not None
+    again = outlook.left(board, half, 10)
+    assert again is not None
+    assert first.seconds - 5 < again.seconds <= first.seconds
+    assert again.half_s == first.half_s
+    board.take(ended(2, 5000.0))
+    board.take(started(3, 0.0))
+    told = outlook.left(board, half, 10)  # that one has ended is news
+    assert told is not None
+    assert told.seconds > 5 * first.seconds

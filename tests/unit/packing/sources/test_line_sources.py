@@ -1,0 +1,210 @@
+"""CSV and JSONL: lines are samples; what does not fit is quarantined with its line."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from headrace.errors import DataError, RecipeError
+from headrace.files.manifest_file import read_manifest
+from headrace.packing.sources import lines
+from headrace.packing.sources.open import open_source, settled
+from headrace.recipe.dataset import DatasetSpec
+from headrace.shards.dataset import ShardedDataset
+
+Packs = Callable[..., dict[str, Any]]
+HEADER = "x,count,when,kind,ok"
+ROWS = [
+    f"{n / 4},{n},2026-01-{1 + n % 28:02d},{'ab'[n % 2]},{'true' if n % 3 else 'false'}"
+    for n in range(90)
+]
+
+
+def write(folder: Path, name: str, rows: list[str], header: str | None = HEADER) -> Path:
+    folder.mkdir(exist_ok=True)
+    text = "\n".join([*([header] if header else []), *rows]) + "\n"
+    (folder / name).write_text(text)
+    return folder / name
+
+
+def fields_of(source: Path, **more: object) -> list[tuple[str, str, str]]:
+    spec = DatasetSpec.model_validate({"name": "x", "source": str(source), **more})
+    listed = open_source(spec)
+    listed.list_samples()
+    return [(each.name, each.kind, each.dtype or each.encoding) for each in listed.fields]
+
+
+def everything(packed: dict[str, Any]) -> dict[str, list[Any]]:
+    """Values by field, in the order of the rows."""
+    folder = Path(packed["dataset"])
+    found: dict[str, dict[str, Any]] = {}
+    for split in read_manifest(folder).splits:
+        dataset = ShardedDataset(folder, split)
+        places = np.arange(len(dataset))
+        names = [info.name for info in dataset.manifest.fields if info.layout == "fixed"]
+        for name in names:
+            pairs = zip(dataset.sources(places), dataset.gather(name, places).tolist(), strict=True)
+            found.setdefault(name, {}).update(pairs)
+    return {name: [values[path] for path in sorted(values)] for name, values in found.items()}
+
+
+@pytest.mark.parametrize("block_bytes", [64, 2**22])
+@pytest.mark.parametrize("delimiter", [",", ";", "\t"])
+def test_csv(
+    tmp_path: Path,
+    packs: Packs,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    delimiter: str,
+    block_bytes: int,
+) -> None:
+    monkeypatch.setattr(lines, "_BLOCK_BYTES", block_bytes)
+    caplog.set_level(logging.INFO)
+    rows = [row.replace(",", delimiter) for row in ROWS]
+    file = write(tmp_path / "in", "a.csv", rows, "\ufeff" + HEADER.replace(",", delimiter))
+    packed = packs(
+        file,
+        {
+            "labels": "field",
+            "label_field": "kind",
+            "fields": {"x": "x", "n": "count", "ok": "ok"},
+        },
+    )
+    found = everything(packed)
+    assert found["x"] == [n / 4 for n in range(90)]
+    assert found["n"] == list(range(90))
+    assert found["ok"] == [n % 3 > 0 for n in range(90)]
+    assert found["label"] == [n % 2 for n in range(90)]
+    manifest = read_manifest(Path(packed["dataset"]))
+    assert [(info.name, info.dtype) for info in manifest.fields] == [
+        ("x", "float64"), ("n", "int64"), ("ok", "bool"), ("label", "int64"),
+    ]  # fmt: skip
+    assert "Column 'when' holds dates or times: read as text" in caplog.text
+    assert "x double, count int64, when string, kind string, ok bool" in caplog.text
+
+
+def test_csv_without_labels_has_every_column_as_a_field(tmp_path: Path) -> None:
+    file = write(tmp_path / "in", "a.csv", ROWS)
+    wanted = [
+        ("x", "value", "float64"), ("count", "value", "int64"), ("when", "text", ""),
+        ("kind", "text", ""), ("ok", "value", "bool"),
+    ]  # fmt: skip
+    assert fields_of(file) == fields_of(file.parent) == wanted
+
+
+@pytest.mark.parametrize("block_bytes", [40, 2**22])
+def test_lines_that_are_no_rows_are_quarantined_by_number(
+    tmp_path: Path, packs: Packs, monkeypatch: pytest.MonkeyPatch, block_bytes: int
+) -> None:
+    monkeypatch.setattr(lines, "_BLOCK_BYTES", block_bytes)
+    rows = [f"{n},{n}" for n in range(40)]
+    rows[10] = "abc,10"  # line 12
+    rows[20] = "20,20,20"
+    rows[30] = "NA,30"
+    rows[35] = ""
+    file = write(tmp_path / "in", "a.csv", rows, "x,y")
+    packed = packs(file, None, {"max_quarantined": 0.2})
+    told = {q.path: q.reason for q in read_manifest(Path(packed["dataset"])).quarantined}
+    assert told == {
+        "a.csv#10": "x: line 12: x is 'abc', no int64",
+        "a.csv#20": "x: line 22: it has 3 values, not 2",
+        "a.csv#30": "x: it has no value",
+        "a.csv#35": "x: it has no value",
+    }
+    kept = [n for n in range(40) if n not in (10, 20, 30, 35)]
+    assert everything(packed) == {"x": kept, "y": kept}
+    with pytest.raises(DataError, match=r"4 of 40 samples cannot be read.*line 12: x is 'abc'"):
+        packs(file)
+
+
+def test_whole_numbers_become_others_where_these_come_later(
+    tmp_path: Path, packs: Packs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the same file, and in the next one: the columns of all are those of one dataset."""
+    monkeypatch.setattr(lines, "_BLOCK_BYTES", 32)
+    write(tmp_path / "in", "a.csv", [f"{n},{n}" for n in range(20)], "x,y")
+    write(tmp_path / "in", "b.csv", [f"{n},{n + 0.5}" for n in range(20, 30)], "x,y")
+    packed = packs(tmp_path / "in")
+    assert everything(packed) == {
+        "x": list(range(30)),
+        "y": [*map(float, range(20)), *(n + 0.5 for n in range(20, 30))],
+    }
+
+
+@pytest.mark.parametrize("block_bytes", [100, 2**22])
+def test_jsonl(
+    tmp_path: Path, packs: Packs, monkeypatch: pytest.MonkeyPatch, block_bytes: int
+) -> None:
+    monkeypatch.setattr(lines, "_BLOCK_BYTES", block_bytes)
+    rows = [
+        json.dumps(
+            {"x": n / 2, "box": [[n, 1], [2, 3]], "say": f"it's {n}", "who": {"age": n}, "y": n % 3}
+        )
+        for n in range(30)
+    ]
+    rows[7] = '{"x": 1.0, "box"'
+    rows[9] = "[1]"
+    rows[11] = json.dumps(
+        {"x": "wide", "box": [[0, 1], [2, 3]], "say": "a", "who": {"age": 1}, "y": 1}
+    )
+    rows[13] = json.dumps({"box": [[0, 1], [2, 3]], "say": "a", "who": {"age": 1}, "y": 1})
+    file = write(tmp_path / "in", "a.jsonl", rows, None)
+    assert fields_of(file, labels="field", label_field="y") == [
+        ("x", "value", "float64"), ("box", "array", ""), ("say", "text", ""),
+        ("who", "text", "json"),
+    ]  # fmt: skip
+    rules = {"labels": "field", "label_field": "y", "fields": {"x": "x", "box": "box"}}
+    packed = packs(file, rules, {"max_quarantined": 0.2})
+    told = {q.path: q.reason for q in read_manifest(Path(packed["dataset"])).quarantined}
+    assert told == {
+        "a.jsonl#07": "x: line 8: no JSON: Expecting ':' delimiter: line 1 column 17 (char 16)",
+        "a.jsonl#09": "x: line 10: no object of JSON",
+        "a.jsonl#11": "x: line 12: x is 'wide', no double",
+        "a.jsonl#13": "x: it has no value",
+    }
+    found = everything(packed)
+    assert found["box"][-1] == [[29, 1], [2, 3]]
+    assert found["label"][-3:] == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("rows", "header", "words"),
+    [
+        (["1,2"], "x,x", "names a column twice"),
+        (["1,\udce9"], "x,y", "it is not UTF-8"),
+        ([], "x,y", "hold no row"),
+    ],
+)
+def test_what_is_no_table_is_told(
+    tmp_path: Path, packs: Packs, rows: list[str], header: str, words: str
+) -> None:
+    (tmp_path / "in").mkdir()
+    text = "\n".join([header, *rows, ""])
+    (tmp_path / "in" / "a.csv").write_bytes(text.encode(errors="surrogateescape"))
+    with pytest.raises(DataError, match=words):
+        packs(tmp_path / "in")
+
+
+def test_tables_beside_samples_are_not_taken(tmp_path: Path) -> None:
+    """An index, or notes, in a folder of texts or Parquet files."""
+    write(tmp_path / "in", "labels.csv", ["a.txt,1"], "file,label")
+    (tmp_path / "in" / "a.txt").write_text("a text")
+    spec = DatasetSpec.model_validate({"name": "x", "source": str(tmp_path / "in")})
+    assert settled(spec).format == "files"
+    (tmp_path / "in" / "a.txt").unlink()
+    assert settled(spec).format == "csv"
+
+
+def test_a_table_that_names_files_is_an_index(tmp_path: Path) -> None:
+    file = write(tmp_path / "in", "labels.csv", ["a.png,1"], "path,label")
+    (tmp_path / "in" / "a.png").write_bytes(b"")
+    with pytest.raises(RecipeError, match="name files in their column 'path'") as refused:
+        fields_of(file)
+    assert "dataset.index to labels.csv" in str(refused.value)
+    assert fields_of(file, fields={"path": "path"}) == [("path", "text", "")]
