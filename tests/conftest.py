@@ -14,6 +14,7 @@ import pytest
 from headrace.processes.identity import end_processes
 from support.airflow_service import airflow_service, pytest_runtest_teardown
 from support.ec2_sim import ec2_sim
+from support.failures_at_once import FailuresAtOnce
 from support.leftovers import MARK, describe, started_by
 from support.login_node import login_node
 from support.net_hosts import net_hosts
@@ -75,6 +76,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """The first test that starts a fork server starts it for all, so this is said before."""
     if config.getoption("--without-satellites"):
         hide_satellites()
+    config.pluginmanager.register(FailuresAtOnce(config))
     multiprocessing.set_forkserver_preload(_FORK_SERVER_IMPORTS)
     share_servers()
 
