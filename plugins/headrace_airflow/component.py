@@ -1,11 +1,30 @@
 """Runs one component of Airflow: `python -m headrace_airflow.component scheduler …`.
 
-As `python -m airflow` does, but it ends quickly, see `headrace.processes.identity.end_quickly`.
+As `python -m airflow` does, but it ends quickly, see `headrace.processes.identity.end_quickly`, and
+it imports once what each of the processes that it forks would import anew.
 """
 
 from __future__ import annotations
 
+import importlib
+import sys
+from collections.abc import Sequence
+
 from headrace.processes.identity import end_quickly
+
+_DAG_FILES = ("headrace_airflow.assets", "headrace_airflow.dag_parts", "headrace_airflow.operators")
+
+FORKED = {
+    "scheduler": ("airflow.sdk.execution_time.task_runner", *_DAG_FILES),
+    "dag-processor": _DAG_FILES,
+}
+"""By component, what its children use: tasks those of the scheduler, files of DAGs the other's."""
+
+
+def preload(command: Sequence[str]) -> None:
+    """Import what the children of a component use, by the words after `airflow`."""
+    for module in FORKED.get(command[0] if command else "", ()):
+        importlib.import_module(module)
 
 
 def main() -> None:
@@ -13,6 +32,7 @@ def main() -> None:
     from airflow.__main__ import main as run
 
     end_quickly()
+    preload(sys.argv[1:])
     run()
 
 

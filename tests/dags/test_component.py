@@ -56,3 +56,26 @@ def test_a_component_ends_with_its_code_and_without_a_last_collection(
     assert done.returncode == code
     assert told in done.stderr
     assert done.stdout == "closed,child 0,closed,"
+
+
+_PARSED = """
+import runpy, sys
+
+from headrace_airflow.component import preload
+from headrace_airflow.service import dags_folder
+
+preload([sys.argv[1], "--flag"])
+before = set(sys.modules)
+for file in dags_folder().glob("*.py"):
+    runpy.run_path(str(file))
+more = {name for name in sys.modules if name.split(".")[0] in ("headrace", "headrace_airflow")}
+print(sorted(more - before))
+"""
+
+
+@pytest.mark.parametrize("component", ["scheduler", "dag-processor"])
+def test_the_children_of_a_component_import_no_more_of_headrace(component: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _PARSED, component], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.splitlines()[-1] == "[]"
