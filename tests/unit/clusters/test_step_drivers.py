@@ -202,4 +202,9 @@ def _drivers_of(folder: StepFolder) -> list[psutil.Process]:
 
 
 def _servers() -> list[psutil.Process]:
-    return [child for child in psutil.Process().children() if DRIVERS in child.cmdline()]
+    """Processes to fork from; one that has just been started has no command line at first."""
+    return wait_until(
+        lambda: [child for child in psutil.Process().children() if DRIVERS in child.cmdline()],
+        10,
+        "a process to fork drivers from",
+    )
