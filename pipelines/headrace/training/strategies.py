@@ -6,7 +6,7 @@ Strategies are exact where Lightning's are not, as the recipe says.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -235,7 +235,21 @@ def form(model: nn.Module, spec: TrainerSpec) -> None:
     if spec.compile is not False:
         options: dict[str, Any] = spec.compile if isinstance(spec.compile, dict) else {}
         for module in parts_of(model):
-            module.compile(**options)
+            module._compiled_call_impl = torch.compile(_call_of(module), **options)  # noqa: SLF001
+
+
+def _call_of(module: nn.Module) -> Callable[..., Any]:
+    """The call of a module as a function of this file.
+
+    The compiler begins with no function of PyTorch's own files: `module.compile()` leaves those as
+    they are whose class is PyTorch's, as `nn.Sequential`.
+    """
+    call: Callable[..., Any] = module._call_impl  # noqa: SLF001
+
+    def called(*arguments: Any, **named: Any) -> Any:
+        return call(*arguments, **named)
+
+    return called
 
 
 def of_classes(model: nn.Module, names: Sequence[str], key: str) -> list[nn.Module]:
