@@ -72,14 +72,22 @@ class TrainOptions:
 
 
 @dataclass(frozen=True)
-class _Times:
+class TrainTimes:
+    """When things had happened in a training, seconds since the epoch."""
+
     asked: float
+    """It was asked for."""
     first: float
+    """Its first optimizer step had ended."""
     warm: float
+    """Those of the warm-up had."""
     last: float
+    """All had."""
+    data_wait: float = 0.0
+    """Share of its time that it waited for batches; 0 of the plain loop, where nobody counts."""
 
 
-_Train = Callable[[], _Times]
+_Train = Callable[[], TrainTimes]
 
 
 def bench_train(options: TrainOptions, tick: Tick) -> tuple[BenchTable, ...]:
@@ -87,6 +95,14 @@ def bench_train(options: TrainOptions, tick: Tick) -> tuple[BenchTable, ...]:
 
     Raises:
         UserError: There are too few steps, or too few samples for the network.
+    """
+    return train_tables(time_trainings(options, tick), options)
+
+
+def time_trainings(options: TrainOptions, tick: Tick) -> dict[str, list[TrainTimes]]:
+    """Train in turns by `torchrun` and by `headrace`; times of each round. Raises as `bench_train`.
+
+    Side effects: writes into `options.folder`, and removes that at the end.
     """
     if options.steps <= WARM_UP or options.batch_size < 2:
         raise UserError(
@@ -101,18 +117,17 @@ def bench_train(options: TrainOptions, tick: Tick) -> tuple[BenchTable, ...]:
             side=options.side, num_samples=num_samples, batch_size=options.batch_size
         )
         write_dataset(folder / "dataset", random_samples(shape), shape.sample_bytes)
-        site = _site(folder, options)
-        with _lease(site) as lease:
+        site = bench_site(folder, options.ranks, options.threads)
+        with open_lease(site) as lease:
             trainings: dict[str, _Train] = {
                 "torchrun": lambda: _bare(folder, options),
                 "headrace": _trainings(lease, site, options),
             }
-            found = _in_turns(trainings, options.rounds, tick)
-    return _tables(found, options)
+            return _in_turns(trainings, options.rounds, tick)
 
 
-def _in_turns(trainings: dict[str, _Train], rounds: int, tick: Tick) -> dict[str, list[_Times]]:
-    found: dict[str, list[_Times]] = {name: [] for name in trainings}
+def _in_turns(trainings: dict[str, _Train], rounds: int, tick: Tick) -> dict[str, list[TrainTimes]]:
+    found: dict[str, list[TrainTimes]] = {name: [] for name in trainings}
     for number in range(rounds):
         for name, train in trainings.items():
             tick(f"{name}, round {number + 1} of {rounds}")
@@ -120,15 +135,18 @@ def _in_turns(trainings: dict[str, _Train], rounds: int, tick: Tick) -> dict[str
     return found
 
 
-def _tables(found: dict[str, list[_Times]], options: TrainOptions) -> tuple[BenchTable, BenchTable]:
+def train_tables(
+    found: dict[str, list[TrainTimes]], options: TrainOptions
+) -> tuple[BenchTable, BenchTable]:
+    """Samples a second, and seconds to the first step, of what `time_trainings` found."""
     batch = options.ranks * options.batch_size
     num_samples = (options.steps - WARM_UP) * batch
 
-    def rate(times: _Times) -> Lap:
+    def rate(times: TrainTimes) -> Lap:
         num_bytes = num_samples * options.sample_bytes
         return Lap(num_samples=num_samples, num_bytes=num_bytes, seconds=times.last - times.warm)
 
-    def start(times: _Times) -> Lap:
+    def start(times: TrainTimes) -> Lap:
         seconds, num_bytes = times.first - times.asked, batch * options.sample_bytes
         return Lap(num_samples=batch, num_bytes=num_bytes, seconds=seconds)
 
@@ -156,7 +174,9 @@ def _tables(found: dict[str, list[_Times]], options: TrainOptions) -> tuple[Benc
     )
 
 
-def _rows(found: dict[str, list[_Times]], lap: Callable[[_Times], Lap]) -> tuple[BenchRow, ...]:
+def _rows(
+    found: dict[str, list[TrainTimes]], lap: Callable[[TrainTimes], Lap]
+) -> tuple[BenchRow, ...]:
     kinds: dict[str, tuple[Kind, str]] = {
         "torchrun": ("limit", "plain DDP loop, samples in memory"),
         "headrace": ("headrace", "a train step, samples from shards"),
@@ -173,7 +193,7 @@ def _rows(found: dict[str, list[_Times]], lap: Callable[[_Times], Lap]) -> tuple
     )
 
 
-def _bare(folder: Path, options: TrainOptions) -> _Times:
+def _bare(folder: Path, options: TrainOptions) -> TrainTimes:
     file = folder / "bare.json"
     numbers = map(str, (options.steps, options.batch_size, options.side))
     torchrun = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node")
@@ -188,38 +208,61 @@ def _bare(folder: Path, options: TrainOptions) -> _Times:
     )
     if ended.returncode != 0:
         raise StepError("torchrun failed", ended.stdout.decode(errors="replace")[-2000:])
-    return _Times(asked, *json.loads(file.read_text()))
+    return TrainTimes(asked, *json.loads(file.read_text()))
 
 
 def _trainings(lease: LeaseFolder, site: Site, options: TrainOptions) -> _Train:
     numbers = count(1)
 
-    def train() -> _Times:
-        run = SiteFolder(Path(site.folder)).run(f"train-{next(numbers)}")
-        run.path.mkdir(parents=True)
-        file = run.path / "times.json"
-        write_record(run.recipe, _recipe(options, file))
-        write_record(run.site, site)
-        spec = StepSpec(
-            key=f"{run.run_id}/train/1",
-            kind="train",
-            run_id=run.run_id,
-            name="train",
-            attempt=1,
-            run_folder=str(run.path),
-            inputs={"dataset": f"{site.folder}/dataset"},
-        )
+    def train() -> TrainTimes:
+        run_id = f"train-{next(numbers)}"
+        file = Path(site.folder) / f"{run_id}.json"
+        recipe = _recipe(options, file)
         asked = time.time()
-        step = mailbox.submit(lease, spec)
-        while (result := mailbox.outcome(step)) is None:
-            if not lease_client.state(lease, _LOST_AFTER_S).is_active:
-                raise LeaseError("The lease has ended", lease_client.why_ended(lease))
-            time.sleep(_POLL_S)
-        if result.failure is not None:
-            raise StepError("The train step failed", result.failure.message)
-        return _Times(asked, *json.loads(file.read_text()))
+        outputs = train_once(lease, site, recipe, run_id)
+        first, warm, last = json.loads(file.read_text())
+        return TrainTimes(asked, first, warm, last, outputs["data_wait"])
 
     return train
+
+
+def train_once(lease: LeaseFolder, site: Site, recipe: Recipe, run_id: str) -> dict[str, Any]:
+    """Train as a run of its own, on the dataset in `dataset` of the site's folder.
+
+    Args:
+        lease: Open, of this site.
+        site: As `bench_site` makes it.
+        recipe: What to train.
+        run_id: Name of a run that is not there.
+
+    Returns:
+        Outputs of the train step.
+
+    Raises:
+        LeaseError: The lease has ended.
+        StepError: The train step failed.
+    """
+    run = SiteFolder(Path(site.folder)).run(run_id)
+    run.path.mkdir(parents=True)
+    write_record(run.recipe, recipe)
+    write_record(run.site, site)
+    spec = StepSpec(
+        key=f"{run_id}/train/1",
+        kind="train",
+        run_id=run_id,
+        name="train",
+        attempt=1,
+        run_folder=str(run.path),
+        inputs={"dataset": f"{site.folder}/dataset"},
+    )
+    step = mailbox.submit(lease, spec)
+    while (result := mailbox.outcome(step)) is None:
+        if not lease_client.state(lease, _LOST_AFTER_S).is_active:
+            raise LeaseError("The lease has ended", lease_client.why_ended(lease))
+        time.sleep(_POLL_S)
+    if result.failure is not None:
+        raise StepError("The train step failed", result.failure.message)
+    return result.outputs
 
 
 def _recipe(options: TrainOptions, file: Path) -> Recipe:
@@ -235,6 +278,7 @@ def _recipe(options: TrainOptions, file: Path) -> Recipe:
         "trainer": {
             "accelerator": "gpu" if torch.cuda.is_available() else "cpu",
             "max_epochs": 1,
+            "deterministic": False,  # as the plain loop: a GPU's deterministic kernels are slower
             "checkpoint_every_steps": options.steps + 1,
             "loggers": [],
         },
@@ -243,11 +287,12 @@ def _recipe(options: TrainOptions, file: Path) -> Recipe:
     return parse(Recipe, content, "the benchmark")
 
 
-def _site(folder: Path, options: TrainOptions) -> Site:
+def bench_site(folder: Path, ranks: int, threads: int) -> Site:
+    """This machine as a site, with its folder, and the models of this package allowed."""
     role = {
         "kind": "gang",
-        "ranks_per_node": options.ranks,
-        "threads_per_rank": options.threads,
+        "ranks_per_node": ranks,
+        "threads_per_rank": threads,
         "lifetime": _LIFETIME_S,
     }
     content: dict[str, Any] = {
@@ -255,15 +300,20 @@ def _site(folder: Path, options: TrainOptions) -> Site:
         "folder": str(folder),
         "roles": {"cpu": role, "gpu": role},
         "tiers": [{"name": "bench", "folder": str(folder / "tier"), "reserve": 0}],
-        "allowed_targets": ["headrace_bench.timed_model"],
+        "allowed_targets": ["headrace_bench.timed_model", "headrace_bench.observed_model"],
     }
     return parse(Site, content, "the benchmark")
 
 
+def lease_of(site_folder: Path) -> LeaseFolder:
+    """The folder of the one lease of a `bench_site`, opened or not."""
+    return SiteFolder(site_folder).lease("bench")
+
+
 @contextmanager
-def _lease(site: Site) -> Iterator[LeaseFolder]:
+def open_lease(site: Site) -> Iterator[LeaseFolder]:
     """A lease of this machine, which ends with the block, or with this process."""
-    folder = SiteFolder(Path(site.folder)).lease("bench")
+    folder = lease_of(Path(site.folder))
     spec = LeaseSpec(
         lease_id="bench",
         key="bench/gpu",
