@@ -21,7 +21,7 @@ PARALLEL = -n $(PROCESSES) --dist loadfile
 ENGINE = tests/unit tests/contract
 
 .PHONY: help demo test check setup system-packages lint types imports unit contract satellites dags integration \
-	chaos docs site reference images mutants slurm-up slurm-down format pins clean
+	chaos docs gpu-check site reference images mutants slurm-up slurm-down format pins clean
 
 help: ## This list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | \
@@ -64,6 +64,9 @@ dags: ## Tests of the DAG files
 integration: ## Tests with real leases, training and Airflow
 chaos: ## Tests that kill processes of a running job
 docs: ## Build the site, and test the documentation: its examples are run, its links and generated pages checked
+
+gpu-check: setup ## Whether all that needs a GPU works on this one: a table, and build/gpu-check.json (8 minutes at most)
+	@exec $(BIN)/headrace bench gpu --output build/gpu-check.json $(ARGS)
 
 mutants: setup ## Which random changes of the code no test notices (ARGS='--number 300 --seed 1'; hours)
 	@exec $(BIN)/python scripts/mutants.py $(ARGS)

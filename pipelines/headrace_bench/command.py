@@ -15,7 +15,7 @@ from pydantic import ByteSize, TypeAdapter, ValidationError
 from headrace.cli.console import JsonOption, open_console, tidy_end
 from headrace.cli.watching import telling
 from headrace.errors import UserError
-from headrace_bench import foresight, suite
+from headrace_bench import foresight, gpu_check, suite
 
 if TYPE_CHECKING:
     from headrace.files.manifest import Codec
@@ -283,5 +283,5 @@ def _folder(folder: Path | None) -> Path:
 
 app = typer.Typer(no_args_is_help=True, invoke_without_command=True)
 app.callback()(scaling)
-for _command in (read, pack, stage, train, s3, suite.suite, foresight.foresight):
+for _command in (read, pack, stage, train, s3, suite.suite, foresight.foresight, gpu_check.gpu):
     app.command()(_command)

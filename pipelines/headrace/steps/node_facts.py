@@ -71,7 +71,7 @@ def node_facts(tiers: Mapping[str, str]) -> dict[str, Any]:
         "available_bytes": memory.available,
         "packages": versions(_PACKAGES),
         "cpu": cpu_model(),
-        "gpus": _gpus(),
+        "gpus": gpu_names(),
         "variables": {name: os.environ[name] for name in _VARIABLES if name in os.environ},
         "tiers": {name: _space(Path(folder)) for name, folder in tiers.items()},
     }
@@ -85,7 +85,7 @@ def cpu_model() -> str:
     return next(named, "")
 
 
-def _gpus() -> list[str]:
+def gpu_names() -> list[str]:
     """Names and driver of the GPUs of the node, as `nvidia-smi` tells; none without it."""
     program = shutil.which("nvidia-smi")
     if program is None:

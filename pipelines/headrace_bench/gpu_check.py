@@ -1,0 +1,232 @@
+"""`headrace bench gpu`: does everything that needs a GPU work on this machine; one table tells."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from headrace.cli.console import open_console, tidy_end
+from headrace.cli.watching import telling
+from headrace.clusters import lease_client
+from headrace.clusters.gpus import visible_gpus
+from headrace.errors import UserError
+from headrace.files.atomic import read_record, write_record
+from headrace.processes.children import Child, ChildEnd, ChildGroup
+from headrace.steps.model_process import python_module
+from headrace.steps.node_facts import gpu_names
+from headrace_bench import machine
+from headrace_bench.contest import Tick
+from headrace_bench.gpu_part import ROWS
+from headrace_bench.gpu_rows import GpuReport, GpuRow, PartRows, confirmed, skipped
+from headrace_bench.workspace import workspace
+
+_GRACE_S = 8.0
+"""Time that a part has to end its lease, before it is killed."""
+_COLOURS = {"ok": "green", "failed": "red", "skipped": "dim", "measured": ""}
+
+
+@dataclass(frozen=True, kw_only=True)
+class GpuPart:
+    """What runs in a process of its own."""
+
+    name: str
+    """Unique among the parts."""
+    target: str
+    """Function that is called with the part's folder, `module:name`."""
+    limit_s: float = 150.0
+    """Time that it may take."""
+    needs_cuda: bool = True
+
+
+_KEYS = "headrace_bench.gpu_trainings:keys"
+
+PARTS = (
+    GpuPart(name="tests", target="headrace_bench.gpu_tests:tests", limit_s=200.0),
+    GpuPart(name="nccl", target=_KEYS),
+    GpuPart(name="nccl-all", target=_KEYS),
+    GpuPart(name="sync-batchnorm", target=_KEYS),
+    GpuPart(name="bf16-mixed", target=_KEYS, needs_cuda=False),
+    GpuPart(name="16-mixed", target=_KEYS),
+    GpuPart(name="channels-last", target=_KEYS, needs_cuda=False),
+    GpuPart(name="fsdp2", target=_KEYS, needs_cuda=False),
+    GpuPart(name="resume", target="headrace_bench.gpu_trainings:resume", needs_cuda=False),
+    GpuPart(name="train", target="headrace_bench.gpu_trainings:speed", needs_cuda=False),
+    GpuPart(name="compile", target=_KEYS),
+)
+"""In the order in which they run: what may take long comes last, as the time of all is limited."""
+
+
+def gpu(
+    only: Annotated[
+        str | None,
+        typer.Option(help=f"Parts, separated by commas: {', '.join(p.name for p in PARTS)}."),
+    ] = None,
+    output: Annotated[Path, typer.Option(help="File for all figures, as JSON.")] = Path(
+        "gpu-check.json"
+    ),
+    limit: Annotated[float, typer.Option(help="Seconds that all may take.", min=1)] = 450.0,
+) -> None:
+    """Whether all that needs a GPU works here, and how fast: one table, and a file with figures.
+
+    Each part runs in a process of its own with a time limit: what crashes or hangs is a row that
+    failed. Without CUDA, parts that need it are skipped, and the others are small. No network is
+    needed. The exit code is 1 when a row has failed. What it writes beside the file is removed.
+
+    Examples:
+        headrace bench gpu
+
+        headrace bench gpu --only fsdp2,resume --output /tmp/check.json
+    """
+    parts = known_parts(only)
+    output = output.expanduser().absolute()
+    output.parent.mkdir(parents=True, exist_ok=True)
+    date = datetime.now(timezone.utc).isoformat(timespec="seconds")
+    began = time.monotonic()
+    shared = Path("/dev/shm")
+    folder = shared if shared.is_dir() else Path(tempfile.gettempdir())
+    with tidy_end(), telling(open_console(stderr=True)) as tick, workspace(folder, 2**30) as made:
+        lacks, devices = look()
+        rows = (devices, *check(parts, made, limit, lacks, tick))
+    report = GpuReport(
+        command=" ".join(["headrace", *sys.argv[1:]]),
+        date=date,
+        machine=machine.machine(("lightning", "nvidia-ml-py")),
+        gpus=tuple(gpu_names()),
+        rows=rows,
+        seconds=time.monotonic() - began,
+    )
+    write_record(output, report)
+    show(report, open_console())
+    typer.echo(f"Figures: {output}")
+    if not report.has_passed:
+        raise typer.Exit(1)
+
+
+def known_parts(only: str | None) -> tuple[GpuPart, ...]:
+    """The parts of these names, separated by commas; all without.
+
+    Raises:
+        UserError: There is no part of such a name.
+    """
+    names = [part.name for part in PARTS]
+    wanted = names if only is None else only.split(",")
+    unknown = [name for name in wanted if name not in names]
+    if unknown:
+        raise UserError(f"--only '{unknown[0]}' is no part", f"Valid: {', '.join(names)}.")
+    return tuple(part for part in PARTS if part.name in wanted)
+
+
+def look() -> tuple[str, GpuRow]:
+    """Why PyTorch has no CUDA here, empty where it has; and the row of GPUs."""
+    import torch  # it takes two seconds
+
+    _, gpus = visible_gpus()
+    build = f"PyTorch {torch.__version__}"
+    lacks = f"{build} has no CUDA device" if not torch.cuda.is_available() else ""
+    return lacks, devices_row([gpu.identity for gpu in gpus], torch.cuda.device_count(), build)
+
+
+def devices_row(gpus: Sequence[str], num_seen: int, build: str) -> GpuRow:
+    """The row of GPUs, from those that headrace gives out and how many PyTorch sees.
+
+    Of parts of GPUs (MIG) a process sees one at a time.
+    """
+    if not gpus and not num_seen:
+        return skipped("GPUs", f"none is here; {build}")
+    wanted = min(len(gpus), 1) if any(gpu.startswith("MIG-") for gpu in gpus) else len(gpus)
+    problems = [] if num_seen == wanted else [f"{build} sees {num_seen} of {', '.join(gpus)}"]
+    return confirmed("GPUs", f"{', '.join(gpus)}: {build} sees {num_seen}", problems)
+
+
+def check(
+    parts: Sequence[GpuPart], folder: Path, limit_s: float, lacks: str, tick: Tick
+) -> Iterator[GpuRow]:
+    """Run parts, one after the other; their rows.
+
+    Args:
+        parts: What to run.
+        folder: For a folder of each.
+        limit_s: Time that all may take; what begins later fails at once.
+        lacks: Why there is no CUDA; empty where there is.
+        tick: Told what goes on.
+    """
+    ends_at = time.monotonic() + limit_s
+    for part in parts:
+        tick(part.name)
+        left_s = ends_at - time.monotonic()
+        if lacks and part.needs_cuda:
+            yield skipped(part.name, lacks)
+        elif left_s <= 0:
+            yield _failed(part, f"not begun: the {limit_s:g} s of the whole check are over")
+        else:
+            yield from run_part(part, folder / part.name, min(part.limit_s, left_s))
+
+
+def run_part(part: GpuPart, folder: Path, limit_s: float) -> tuple[GpuRow, ...]:
+    """Run a part to its end, or to that of its time; its rows, or one that says why it failed.
+
+    Side effects: makes the folder; ends what a part has left behind.
+    """
+    folder.mkdir()
+    child = Child(
+        name=part.name,
+        command=python_module("headrace_bench.gpu_part", part.target, str(folder)),
+        log=folder / "log.txt",
+    )
+    ends_at = time.monotonic() + limit_s
+    try:
+        with ChildGroup((child,), grace_s=_GRACE_S) as group:
+            (end,) = group.supervise(lambda: time.monotonic() < ends_at)
+    finally:
+        _end_leases(folder)
+    left = read_record(folder / ROWS, PartRows) or PartRows()
+    problem = left.problem or _problem(end, limit_s)
+    if not problem and not left.rows:
+        problem = "it has told nothing"
+    return left.rows if not problem else (*left.rows, _failed(part, problem))
+
+
+def _problem(end: ChildEnd, limit_s: float) -> str:
+    """Why a part that has told of no error has failed; empty where it has ended well."""
+    if end.stopped:
+        return f"ended by its time limit of {limit_s:.0f} s; last: {_last_line(end)}"
+    return f"{end.cause}: {_last_line(end)}" if end.failed else ""
+
+
+def _last_line(end: ChildEnd) -> str:
+    return next(reversed(end.last_words.splitlines()), "it has said nothing")
+
+
+def _failed(part: GpuPart, problem: str) -> GpuRow:
+    return GpuRow(name=part.name, outcome="failed", told=" ".join(problem.split()))
+
+
+def _end_leases(folder: Path) -> None:
+    """End the lease of a part that could not; none is left where it did."""
+    from headrace_bench.train import lease_of  # torch takes two seconds
+
+    lease = lease_of(folder)
+    if lease.path.exists():
+        lease_client.end(lease, grace_s=_GRACE_S)
+
+
+def show(report: GpuReport, console: Console) -> None:
+    """Print the table, and where it is from."""
+    title = f"{report.date}, {report.seconds:.0f} s; {', '.join(report.gpus) or 'no GPU'}"
+    grid = Table("", "", "found", title=title, title_justify="left")
+    for row in report.rows:
+        grid.add_row(row.name, row.outcome, row.told, style=_COLOURS[row.outcome])
+    console.print(grid)
+    host, versions = report.machine, report.machine.versions
+    packages = ", ".join(f"{name} {versions[name]}" for name in ("torch", "lightning", "headrace"))
+    console.print(f"{host.cpu}, {host.num_cores} cores; {packages}", highlight=False)

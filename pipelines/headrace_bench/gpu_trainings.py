@@ -1,0 +1,241 @@
+"""Parts of the GPU check that train by headrace, on a lease of this machine."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from headrace.files.layout import LeaseFolder
+from headrace.recipe.load import parse
+from headrace.recipe.recipe import Recipe
+from headrace.recipe.site import Site
+from headrace_bench.gpu_rows import GpuRow, confirmed, judged, skipped
+from headrace_bench.observed_model import SIDE, Observed, observed
+from headrace_bench.samples import SampleShape, random_samples
+from headrace_bench.shards import write_dataset
+from headrace_bench.train import (
+    TrainOptions,
+    bench_site,
+    open_lease,
+    time_trainings,
+    train_once,
+    train_tables,
+)
+
+Rows = tuple[GpuRow, ...]
+
+_BATCH, _STEPS = 64, 12
+_CHECKPOINT_STEPS, _DIES_AFTER = 3, 8
+_SAME, _BF16, _FP16 = 0.01, 0.05, 2.0
+"""How far the last loss may be from that of plain training, as a share; with float16 the first
+steps may be left out, until the scale of the loss fits."""
+_ALONE = "ddp_find_unused_parameters_true"
+"""Lightning's name of DDP, which trains with a process group also on a single rank."""
+
+SHARE_GOAL, UTILISATION_GOAL, START_GOAL = 0.98, 0.98, 1.3
+"""Of throughput by the plain loop, of the time that is no wait for batches, of its start."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Keys:
+    """Keys of `trainer`, and what they change in a training."""
+
+    trainer: Mapping[str, object]
+    told: Mapping[str, object]
+    """What `Observed` then has; all else is as without them."""
+    ranks: int = 1
+    tolerance: float = _SAME
+    """Share of its last loss that the loss may differ by; infinite where ranks normalise their own
+    samples."""
+
+
+def _all_keys(ranks: int) -> dict[str, _Keys]:
+    """By the name of the part."""
+    alone = {"strategy": _ALONE}
+    spread = {"backend": "nccl", "world_size": ranks}
+    sync = {"sync_batchnorm": True, **(alone if ranks == 1 else {})}
+    sharded = {
+        "is_sharded": True,
+        "backend": "nccl" if torch.cuda.is_available() else "gloo",
+        "world_size": ranks,
+    }
+    bf16, fp16 = "torch.bfloat16", "torch.float16"
+    own = _SAME if ranks == 1 else math.inf
+    return {
+        "nccl": _Keys(trainer=alone, told={"backend": "nccl"}),
+        "nccl-all": _Keys(trainer={}, told=spread, ranks=ranks, tolerance=own),
+        "sync-batchnorm": _Keys(
+            trainer=sync, told={**spread, "has_sync_batchnorm": True}, ranks=ranks
+        ),
+        "bf16-mixed": _Keys(
+            trainer={"precision": "bf16-mixed"}, told={"output_dtype": bf16}, tolerance=_BF16
+        ),
+        "16-mixed": _Keys(
+            trainer={"precision": "16-mixed"}, told={"output_dtype": fp16}, tolerance=_FP16
+        ),
+        "channels-last": _Keys(trainer={"channels_last": True}, told={"is_channels_last": True}),
+        "fsdp2": _Keys(trainer={"strategy": "fsdp"}, told=sharded, ranks=ranks, tolerance=own),
+        "compile": _Keys(trainer={"compile": True}, told={"is_compiled": True}),
+    }
+
+
+def keys(folder: Path) -> Rows:
+    """Train with the keys that the folder is named by and without; what the model tells of both."""
+    name, ranks = folder.name, num_ranks()
+    if name == "nccl-all" and ranks == 1:
+        return (skipped(name, "there is one GPU"),)
+    asked = _all_keys(ranks)[name]
+    with _bench(folder, asked.ranks) as bench:
+        bench.train("plain", {}, 1)
+        bench.train("with-keys", asked.trainer, asked.ranks)
+    plain, found = bench.observe("plain"), bench.observe("with-keys")
+    told = (
+        f"{found.world_size} ranks on {found.device}, {found.backend or 'no group'}, "
+        f"{found.output_dtype}; last loss {found.losses[-1]:.4f}, plain {plain.losses[-1]:.4f}"
+    )
+    return (confirmed(name, told, differences(plain, found, asked.told, asked.tolerance)),)
+
+
+def resume(folder: Path) -> Rows:
+    """A rank that kills itself, and a training that nobody disturbs, give the same weights."""
+    ranks = num_ranks()
+    trainer = {"deterministic": True, "checkpoint_every_steps": _CHECKPOINT_STEPS}
+    with _bench(folder, ranks) as bench:
+        left = bench.train("left-alone", trainer, ranks, dropout=0.2)
+        killed = bench.train("killed", trainer, ranks, dropout=0.2, dies_after=_DIES_AFTER)
+    return (resumed(left, killed, bench.observe("killed").device),)
+
+
+def resumed(left: Mapping[str, Any], killed: Mapping[str, Any], device: str) -> GpuRow:
+    """The row of a resume, from the outputs of both train steps."""
+    problems = []
+    if not killed["restarts"]:
+        problems.append("no rank was killed")
+    if left["weights_xxh3"] != killed["weights_xxh3"]:
+        hashes = f"{killed['weights_xxh3']}, not {left['weights_xxh3']}"
+        problems.append(f"other weights after the resume: {hashes}")
+    told = f"killed after step {_DIES_AFTER} of {_STEPS}, the same weights to the bit, on {device}"
+    return confirmed("resume", told, problems)
+
+
+def speed(folder: Path) -> Rows:
+    """`headrace bench train`: ResNet-50 at 224 pixels on GPUs; small, and not judged, on a CPU."""
+    on_gpu, ranks = torch.cuda.is_available(), num_ranks()
+    size = {"batch_size": 64, "side": 224, "steps": 100, "rounds": 2}
+    if not on_gpu:
+        size = {"batch_size": 4, "side": 32, "steps": 8, "rounds": 1}
+    options = TrainOptions(ranks=ranks, folder=folder, **size)
+    found = time_trainings(options, print)
+    rate, _ = train_tables(found, options)
+    used = 1 - min(each.data_wait for each in found["headrace"])
+    first = {name: min(each.first - each.asked for each in all_) for name, all_ in found.items()}
+    share, begun = rate.of_limit["headrace"], first["headrace"] / first["torchrun"]
+    samples_per_s = rate.rows[1].samples_per_s or 0.0
+    what = f"{options.side} px, batch {options.batch_size}, {ranks} ranks"
+    return (
+        judged(
+            "plain-loop-share",
+            share,
+            f"{share:.3f}: ResNet-50, {samples_per_s:,.0f} samples/s at {what}",
+            at_least=SHARE_GOAL if on_gpu else None,
+        ),
+        judged(
+            "utilisation",
+            used,
+            f"{used:.3f} of the time was no wait for batches",
+            at_least=UTILISATION_GOAL if on_gpu else None,
+        ),
+        judged(
+            "first-step",
+            begun,
+            f"{first['headrace']:.1f} s, {begun:.2f} of torchrun's {first['torchrun']:.1f} s",
+            at_most=START_GOAL if on_gpu else None,
+        ),
+    )
+
+
+def num_ranks() -> int:
+    """Ranks that train together: one for each GPU that PyTorch sees, one without any."""
+    return max(torch.cuda.device_count(), 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Bench:
+    """An open lease, with a dataset of one global batch."""
+
+    folder: Path
+    lease: LeaseFolder
+    site: Site
+
+    def train(
+        self, name: str, trainer: Mapping[str, object], ranks: int, **model: object
+    ) -> dict[str, Any]:
+        """Train `ObservedNet` for `_STEPS` steps; outputs of the train step."""
+        content: dict[str, Any] = {
+            "name": name,
+            "seed": 5,
+            "dataset": {"name": "bench", "path": "given to the step"},
+            "data": {"global_batch_size": _BATCH},
+            "model": {
+                "_target_": "headrace_bench.observed_model.ObservedNet",
+                "file": str(self._file(name)),
+                **model,
+            },
+            "train": {"ranks_per_node": ranks},
+            "trainer": {
+                "accelerator": "gpu" if torch.cuda.is_available() else "cpu",
+                "max_epochs": _STEPS,
+                **trainer,
+            },
+            "evaluate": None,
+        }
+        return train_once(self.lease, self.site, parse(Recipe, content, "the check"), name)
+
+    def observe(self, name: str) -> Observed:
+        """What the model of that training has told."""
+        return observed(self._file(name))
+
+    def _file(self, name: str) -> Path:
+        return self.folder / f"{name}.json"
+
+
+@contextmanager
+def _bench(folder: Path, ranks: int) -> Iterator[_Bench]:
+    shape = SampleShape(side=SIDE, num_samples=_BATCH, batch_size=_BATCH)
+    write_dataset(folder / "dataset", random_samples(shape), shape.sample_bytes)
+    site = bench_site(folder, ranks, TrainOptions(ranks=ranks, folder=folder).threads)
+    with open_lease(site) as lease:
+        yield _Bench(folder=folder, lease=lease, site=site)
+
+
+def differences(
+    plain: Observed, found: Observed, told: Mapping[str, object], tolerance: float
+) -> list[str]:
+    """What is not as it should be in a training with keys of the recipe, in words.
+
+    Args:
+        plain: The training without them, on one rank.
+        found: The one with them.
+        told: What they change; all else is as in `plain`.
+        tolerance: Share of its last loss that the loss may differ by.
+    """
+    wanted = plain.model_dump() | dict(told)
+    problems = [
+        f"{key} is {value}, not {wanted[key]}"
+        for key, value in found.model_dump().items()
+        if key != "losses" and value != wanted[key]
+    ]
+    if not found.is_same_on_all_ranks:
+        problems.append("ranks end with different weights")
+    losses, last = found.losses, plain.losses[-1]
+    if not losses[-1] < 0.9 * losses[0]:  # also of one that is no number
+        problems.append(f"it learns nothing: the loss goes from {losses[0]:g} to {losses[-1]:g}")
+    if not abs(losses[-1] - last) <= tolerance * last:
+        problems.append(f"the last loss is {losses[-1]:g}, of plain training {last:g}")
+    return problems
