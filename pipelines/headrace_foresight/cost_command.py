@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Annotated, Any, cast, get_args
 
 import typer
-import yaml
 from pydantic import ValidationError
 
 from headrace.cli import arguments
@@ -19,7 +18,6 @@ from headrace.errors import UserError, nearest
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.usage_records import UsageSum
 from headrace.ledger.usage_rows import By
-from headrace.recipe.schema import explain
 from headrace.recipe.teams import teams_of
 from headrace.runs.spending import (
     bring_up_to_date,
@@ -201,6 +199,10 @@ def _tell(title: str, parts: dict[str, float]) -> None:
 
 
 def _read(file: Path) -> Ownership:
+    import yaml  # which `headrace cost` does without
+
+    from headrace.recipe.schema import explain
+
     try:
         return Ownership.model_validate(yaml.safe_load(file.read_text()))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:

@@ -11,9 +11,8 @@ import shlex
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from typing_extensions import override
 
 from headrace.batch.commands import CommandResult, Commands
@@ -31,6 +30,9 @@ from headrace.recipe.backend import Backend
 from headrace.recipe.batch import Batch
 from headrace.recipe.site import Role
 from headrace.record import Record
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 INDEX = "HEADRACE_NODE_INDEX"
 """Environment variable of the command: place of its node in the job, from 0."""
@@ -315,6 +317,8 @@ def clock(seconds: float, *, days: bool = False) -> str:
 
 @functools.cache
 def _environment(folder: str) -> Environment:
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
     environment = Environment(
         loader=FileSystemLoader([folder, _TEMPLATES]),
         undefined=StrictUndefined,

@@ -5,6 +5,7 @@ So help, completion and short commands do not wait for what the long ones need.
 
 from __future__ import annotations
 
+import gc
 import inspect
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -49,6 +50,9 @@ class Command:
         """The command itself."""
         module, _, attribute = self.target.partition(":")
         found = getattr(import_module(module), attribute)
+        if not gc.isenabled():  # of `headrace` in a terminal, see `app.main`
+            gc.freeze()
+            gc.enable()
         app = typer.Typer(rich_markup_mode=_MARKUP, add_completion=False)
         if isinstance(found, typer.Typer):
             app.add_typer(found, name=name)

@@ -26,7 +26,7 @@ _OWN = {
     ),
     "sweep": Command(
         "Run",
-        "headrace.cli.suites:sweep",
+        "headrace.cli.runs:sweep",
         "Run many trials of a recipe, as its suite and the words say.",
     ),
     "evaluate": Command(
@@ -44,16 +44,18 @@ _OWN = {
     ),
     "status": Command(
         "Look",
-        "headrace.cli.runs:status",
+        "headrace.cli.run_status:status",
         "Show how a run stands: steps, progress, rate, time left.",
     ),
     "logs": Command(
         "Look",
-        "headrace.cli.runs:logs",
+        "headrace.cli.run_status:logs",
         "Print the logs of a run: driver and ranks of every attempt.",
     ),
     "runs": Command(
-        "Look", "headrace.cli.runs:app", "List runs, the newest first; `runs show` tells of one."
+        "Look",
+        "headrace.cli.run_list:app",
+        "List runs, the newest first; `runs show` tells of one.",
     ),
     "suite": Command(
         "Look", "headrace.cli.suites:app", "Suites: see their trials; pause, cancel, add some."

@@ -1,8 +1,7 @@
-"""Commands about runs: run, evaluate, resume, status, logs, cancel, and the list of runs."""
+"""Commands that act on runs: run, sweep, evaluate, resume, cancel."""
 
 from __future__ import annotations
 
-import time
 import uuid
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,47 +13,23 @@ from rich.console import Console
 from headrace.cli import arguments
 from headrace.cli.arguments import NamedRun, Recipe, RunArgument
 from headrace.cli.bell import Bell
-from headrace.cli.console import (
-    JsonOption,
-    SiteOption,
-    amount,
-    duration,
-    open_console,
-    outlive_terminal,
-    output_is_gone,
-    tell,
-    tell_json,
-)
-from headrace.cli.listing import ListColumn, Listing
+from headrace.cli.console import JsonOption, SiteOption, open_console, outlive_terminal, tell_json
+from headrace.cli.run_status import known_run
 from headrace.cli.view import print_failures
-from headrace.cli.watching import REFRESH_S, Watching, end_of, look
-from headrace.cli.watching import watch as follow
-from headrace.cli.words import money
-from headrace.errors import UnknownNameError, nearest
+from headrace.cli.watching import Watching, end_of
 from headrace.execution.end_run import ask_to_stop
 from headrace.execution.execute import execute
 from headrace.execution.resume import take_over_changed, take_over_run
 from headrace.files.layout import RunFolder
 from headrace.ledger.ledger import open_ledger
 from headrace.recipe.overrides import check_size
-from headrace.record import as_json_values
 from headrace.runs.audit import Actor
-from headrace.runs.planned_steps import steps_of
 from headrace.runs.provenance import process_owner
-from headrace.runs.runs import (
-    Run,
-    RunRequest,
-    create_run,
-    open_run,
-    run_of_folder,
-)
+from headrace.runs.runs import Run, RunRequest, create_run, open_run, run_of_folder
 from headrace.runs.suites import has_more_to_do
 from headrace.states import StepState
-from headrace.status.run import Headline, RunView, Trials, run_views
-from headrace.status.run_details import RunDetails, run_details, runs_page
-from headrace.status.step import AttemptView, attempt_views, step_folders
-
-app = typer.Typer(name="runs", invoke_without_command=True)
+from headrace.status.run_details import RunDetails, run_details
+from headrace.suites import values as sweep_values
 
 Overrides = Annotated[
     list[str] | None,
@@ -118,6 +93,40 @@ def tell_end(view: RunDetails, console: Console, *, as_json: bool) -> None:
     print_failures(view, console)
     if view.state is not StepState.SUCCEEDED:
         raise typer.Exit(1)
+
+
+def sweep(
+    recipe: Recipe,
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="Values as for Hydra's multirun: model.lr=1e-3,1e-2 'seed=range(0,5)'; what has "
+            "one value changes the recipe for all trials."
+        ),
+    ] = None,
+    trials: Annotated[
+        int | None,
+        typer.Option(min=1, help="Points that a sampler proposes, in place of all combinations."),
+    ] = None,
+    site: SiteOption = "laptop",
+    as_json: JsonOption = False,
+) -> None:
+    """Run many trials of a recipe, as its suite and the words say.
+
+    The dataset is packed once; then the trials share one lease. The command stays until they have
+    ended; Ctrl-C cancels those that run, and `headrace resume` goes on: nothing that has finished
+    is run twice. A terminal that is closed ends none: `headrace status --watch` shows them in
+    another one. The exit code is 0 when the suite succeeded, even if some trials have failed.
+
+    Examples:
+        headrace sweep digits data.global_batch_size=32,64 'seed=range(0,3)'
+
+        headrace sweep my-recipe.yaml 'model.lr=tag(log, interval(1e-5, 1e-1))' --trials 50
+    """
+    overrides, update = sweep_values.parse(words or (), trials=trials)
+    overrides = (*overrides, *sweep_values.as_overrides(update))
+    request = request_of(recipe, overrides, site, kind="suite")
+    carry_out(create_run(request), as_json=as_json)
 
 
 def evaluate(
@@ -215,77 +224,6 @@ def resume(
     carry_out(job, as_json=as_json)
 
 
-def status(
-    run_id: RunArgument = None,
-    watch: Annotated[bool, typer.Option(help="Until the run ends.")] = False,
-    as_json: JsonOption = False,
-) -> None:
-    """Show how a run stands: steps, progress, rate, time left.
-
-    Of a suite it tells how its trials stand. With **--watch** that is told until it ends: as a
-    table, or in lines where the output is no terminal.
-
-    Examples:
-        headrace status
-
-        headrace status digits-20260102-030405-0a1b2c3d --watch
-
-        headrace status --json
-    """
-    known = known_run(run_id)
-    console = open_console()
-    if as_json:
-        tell_json(run_details(known))
-        return
-    if watch:
-        follow(known, console)
-    view = run_details(known)
-    console.print(end_of(view) if view.state.is_final else look(view))
-    print_failures(view, console)
-
-
-def known_run(run_id: str | None) -> str:
-    """Id of the run that is meant: the newest one when none is named."""
-    newest = open_ledger().runs(limit=1)
-    if run_id is None and not newest:
-        raise UnknownNameError("There are no runs yet", "Start one: headrace run digits")
-    return run_id or newest[0].run_id
-
-
-def logs(
-    run_id: RunArgument = None,
-    step: Annotated[str | None, typer.Argument(help="Only this step.")] = None,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as lines come.")] = False,
-) -> None:
-    """Print the logs of a run: driver and ranks of every attempt.
-
-    Examples:
-        headrace logs
-
-        headrace logs digits-20260102-030405-0a1b2c3d train --follow
-    """
-    job = open_run(known_run(run_id))
-    names = [planned.name for planned in steps_of(job.recipe, job.request.kind)]
-    if step is not None and step not in names:
-        raise UnknownNameError(f"This run has no step '{step}'", nearest(step, names))
-    seen: dict[Path, int] = {}
-    _print_new(job, step, seen)
-    while follow and not output_is_gone() and run_details(job.run_id).goes_on:
-        time.sleep(REFRESH_S)
-        _print_new(job, step, seen)
-
-
-def _print_new(job: Run, step: str | None, seen: dict[Path, int]) -> None:
-    for attempt, folder in step_folders(job, step):
-        for file in sorted((folder / "logs").glob("*.log")):
-            with file.open("rb") as log:
-                log.seek(seen.get(file, 0))
-                text = log.read().decode(errors="replace")
-                seen[file] = log.tell()
-            for line in text.splitlines():
-                typer.echo(f"{attempt.step}/{attempt.attempt} {file.stem} | {line}")
-
-
 def cancel(
     run_id: RunArgument = None,
     step: Annotated[str | None, typer.Option(help="Only this step.")] = None,
@@ -298,120 +236,3 @@ def cancel(
     job = open_run(known_run(run_id))
     asked = ask_to_stop(job, Actor.here(), step)
     typer.echo(f"asked to stop: {', '.join(asked)}")
-
-
-@app.callback()
-def runs(
-    context: typer.Context,
-    limit: Annotated[int, typer.Option(min=1, help="Newest runs to list.")] = 20,
-    state: Annotated[StepState | None, typer.Option(help="Only runs in this state.")] = None,
-    as_json: JsonOption = False,
-) -> None:
-    """List runs, the newest first; `runs show` tells of one.
-
-    The main metric is what training monitors (`trainer.monitor`), else the first of evaluation by
-    name, else the loss. A suite has its trials there, and the best value; a cross-validation the
-    mean ± standard deviation of its folds. What is left and what machines cost are told as far as
-    they are known. Below them is what was asked for in Airflow meanwhile and refused; `headrace
-    audit --refused` tells it whole.
-
-    Examples:
-        headrace runs
-
-        headrace runs --state failed --json
-    """
-    if context.invoked_subcommand is not None:
-        return
-    states = () if state is None else (state,)
-    if as_json:
-        tell_json(run_views(open_ledger().runs(limit, states)))
-        return
-    page = runs_page(limit, states)
-    open_console().print(Listing.of(page.rows, *_COLUMNS))
-    for act in page.refused:
-        ago, why = duration(page.now - act.at), act.refused.splitlines()[0]
-        tell(f"Refused {ago} ago to {Actor(act.user or 'somebody', act.through)}: {why}")
-
-
-@app.command()
-def show(run_id: NamedRun, as_json: JsonOption = False) -> None:
-    """Show all attempts at the steps of a run: when, how long, where, and why one failed.
-
-    Examples:
-        headrace runs show digits-20260102-030405-0a1b2c3d
-
-        headrace runs show digits-20260102-030405-0a1b2c3d --json
-    """
-    (row,) = run_views([open_ledger().run(run_id)])
-    attempts = attempt_views(run_id, open_ledger().attempts(run_id))
-    if as_json:
-        tell_json({**as_json_values(row), "attempts": attempts})
-        return
-    console = open_console()
-    console.print(f"{run_id}: {row.state.value}, {_result(row) or 'no result'}", style="bold")
-    console.print(Listing.of(attempts, *_ATTEMPT_COLUMNS))
-
-
-def _left(row: RunView) -> str:
-    """Time until its end; where nothing foretells that, until that of its step."""
-    if row.eta_s is not None or row.step_eta_s is None:
-        return duration(row.eta_s)
-    return f"{duration(row.step_eta_s)} of {row.step}"
-
-
-def _result(row: RunView) -> str:
-    if row.is_orphan:
-        return f"its process has ended: headrace resume {row.run_id}"
-    if why := row.why or row.damage:
-        step = f"{row.failure.step}: " if row.failure else ""
-        return step + why.splitlines()[0]
-    if row.trials is not None and row.trials.total:
-        return _trials_words(row.trials, row.metric)
-    return "" if row.metric is None else f"{row.metric.name} {amount(row.metric.value)}"
-
-
-def _trials_words(trials: Trials, metric: Headline | None) -> str:
-    words = [f"{trials.ended:,} of {trials.total:,} trials"]
-    words += [f"{trials.useless:,} without success"] if trials.useless else []
-    if metric is not None and trials.best is not None:
-        words.append(f"best {metric.value:.4g} (#{trials.best})")
-    elif metric is not None:
-        std = "" if metric.std is None else f" ± {metric.std:.2g}"
-        words.append(f"{metric.name} {metric.value:.4g}{std}")
-    return ", ".join(words)
-
-
-def _took(row: AttemptView) -> str:
-    if row.started_at is None:
-        return ""
-    return duration((row.finished_at or time.time()) - row.started_at)
-
-
-def _asked(row: AttemptView) -> str:
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(row.created_at))
-
-
-def _cause(row: AttemptView) -> str:
-    why = f"{row.failure_class.value}: " if row.failure_class else ""
-    return f"{why}{row.message}"
-
-
-_COLUMNS = (
-    ListColumn(title="run", cell=lambda row: row.run_id),
-    ListColumn(title="site", cell=lambda row: row.site),
-    ListColumn(title="state", cell=lambda row: row.state.value),
-    ListColumn(title="time", cell=lambda row: duration(row.elapsed_s), is_figure=True),
-    ListColumn(title="left", cell=_left, is_figure=True, is_optional=True),
-    ListColumn(title="cost", cell=lambda row: money(row.cost), is_figure=True, is_optional=True),
-    ListColumn(title="result", cell=_result),
-)
-
-_ATTEMPT_COLUMNS = (
-    ListColumn(title="step", cell=lambda row: row.step),
-    ListColumn(title="attempt", cell=lambda row: str(row.attempt), is_figure=True),
-    ListColumn(title="state", cell=lambda row: row.state.value),
-    ListColumn(title="asked", cell=_asked, is_label=True),
-    ListColumn(title="time", cell=_took, is_figure=True),
-    ListColumn(title="lease", cell=lambda row: row.lease_id.removeprefix(f"{row.run_id}-")),
-    ListColumn(title="why", cell=_cause),
-)

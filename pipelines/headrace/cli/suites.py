@@ -1,4 +1,4 @@
-"""Commands about suites: sweep, list, show, logs, and what is asked of one while it runs."""
+"""Commands about suites: list, show, logs, and what is asked of one while it runs."""
 
 from __future__ import annotations
 
@@ -11,20 +11,18 @@ from typing import Annotated, Any
 import typer
 
 from headrace.cli import arguments
-from headrace.cli.arguments import AnySuite, OneSuite, Recipe
-from headrace.cli.console import JsonOption, SiteOption, open_console, tell_json, tell_renamed
-from headrace.cli.runs import carry_out, request_of, status
+from headrace.cli.arguments import AnySuite, OneSuite
+from headrace.cli.console import JsonOption, open_console, tell_json, tell_renamed
+from headrace.cli.run_status import status
 from headrace.cli.suite_view import points_table, suites_list, trials_list
 from headrace.errors import UnknownNameError, UserError, nearest
 from headrace.files.layout import RunFolder
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.rows import RunRecord
 from headrace.ledger.trial_rows import TRIAL_ORDERS, TrialRecord
-from headrace.runs.runs import create_run
 from headrace.runs.suites import ask, ask_for_more, objectives_of
 from headrace.states import StepState
 from headrace.status.suite import find_suite, only_suite, state_of, suite_views, suites
-from headrace.suites import values as sweep_values
 from headrace.suites.analysis import points
 from headrace.suites.records import PRUNED
 
@@ -253,40 +251,6 @@ def watch(suite: AnySuite = None) -> None:
     """Watch a suite until it ends: `headrace status SUITE --watch`."""
     tell_renamed("headrace suite watch", "headrace status --watch")
     status(find_suite(suite).run_id, watch=True)
-
-
-def sweep(
-    recipe: Recipe,
-    words: Annotated[
-        list[str] | None,
-        typer.Argument(
-            help="Values as for Hydra's multirun: model.lr=1e-3,1e-2 'seed=range(0,5)'; what has "
-            "one value changes the recipe for all trials."
-        ),
-    ] = None,
-    trials: Annotated[
-        int | None,
-        typer.Option(min=1, help="Points that a sampler proposes, in place of all combinations."),
-    ] = None,
-    site: SiteOption = "laptop",
-    as_json: JsonOption = False,
-) -> None:
-    """Run many trials of a recipe, as its suite and the words say.
-
-    The dataset is packed once; then the trials share one lease. The command stays until they have
-    ended; Ctrl-C cancels those that run, and `headrace resume` goes on: nothing that has finished
-    is run twice. A terminal that is closed ends none: `headrace status --watch` shows them in
-    another one. The exit code is 0 when the suite succeeded, even if some trials have failed.
-
-    Examples:
-        headrace sweep digits data.global_batch_size=32,64 'seed=range(0,3)'
-
-        headrace sweep my-recipe.yaml 'model.lr=tag(log, interval(1e-5, 1e-1))' --trials 50
-    """
-    overrides, update = sweep_values.parse(words or (), trials=trials)
-    overrides = (*overrides, *sweep_values.as_overrides(update))
-    request = request_of(recipe, overrides, site, kind="suite")
-    carry_out(create_run(request), as_json=as_json)
 
 
 def _rows(run_id: str, state: TrialState | None, sort: str, limit: int) -> tuple[TrialRecord, ...]:

@@ -13,7 +13,7 @@ from typing import Any
 
 from filelock import FileLock
 from sqlalchemy import Connection, create_engine, event, text
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.dialects import sqlite
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
@@ -75,9 +75,10 @@ class Sqlite:
 class Postgres:
     """A PostgreSQL server, by psycopg."""
 
-    insert = staticmethod(postgresql.insert)
-
     def __init__(self, url: URL) -> None:
+        from sqlalchemy.dialects.postgresql import insert  # which a ledger in a file does without
+
+        self.insert = insert
         try:
             self.engine = create_engine(
                 url.set(drivername="postgresql+psycopg"), poolclass=NullPool, hide_parameters=True

@@ -51,9 +51,8 @@ _LOWER_IS_BETTER = {
 }
 """Metrics of each task that `evaluate.max_metrics` may name."""
 
-_Targets = Annotated[
-    dict[Annotated[str, Field(pattern=r"^[A-Za-z]\w{0,63}$")], Target], BeforeValidator(_by_target)
-]
+_MetricName = Annotated[str, Field(pattern=r"^[A-Za-z]\w*$", max_length=64)]
+_Targets = Annotated[dict[_MetricName, Target], BeforeValidator(_by_target)]
 
 
 def _of_a_kind(checkpoint: int | str) -> int | str:

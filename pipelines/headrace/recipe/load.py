@@ -10,20 +10,14 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 from pydantic import BaseModel, ValidationError
-from yaml import YAMLError
 
 from headrace.errors import RecipeError, SiteError, UserError, nearest, shortened
 from headrace.recipe.difference import differences
-from headrace.recipe.interpolation import resolved, with_environment
-from headrace.recipe.overrides import Override, apply, read_override
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.schema import explain
 from headrace.recipe.site import Site
 from headrace.recipe.unix_accounts import for_user
-from headrace.recipe.yaml_text import MAX_CHARS, parsed
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -74,6 +68,10 @@ def source_of(name_or_path: str, overrides: Sequence[str] = ()) -> dict[str, Any
     Raises:
         RecipeError: As for `load_recipe`.
     """
+    from omegaconf import OmegaConf
+
+    from headrace.recipe.interpolation import with_environment
+
     path, origin, config = _changed(name_or_path, overrides)
     with _blaming(path, origin, RecipeError):
         content = with_environment(OmegaConf.to_container(config, resolve=False))
@@ -83,6 +81,10 @@ def source_of(name_or_path: str, overrides: Sequence[str] = ()) -> dict[str, Any
 
 def settled(source: Mapping[str, Any], loaded: Recipe, kept: Recipe) -> dict[str, Any]:
     """A source with what a run keeps in place of what was loaded, such as absolute paths."""
+    from omegaconf import OmegaConf
+
+    from headrace.recipe.overrides import Override, apply
+
     config = OmegaConf.create(dict(source))
     for change in differences(loaded, kept):
         if change.after and not change.key.startswith("suite"):
@@ -97,6 +99,10 @@ def recipe_from(source: Mapping[str, Any], values: Mapping[str, Any], origin: st
     Raises:
         RecipeError: A wrong key or a wrong value; `origin` says whose.
     """
+    from omegaconf import OmegaConf
+
+    from headrace.recipe.overrides import Override, apply
+
     config = OmegaConf.create(dict(source))
     for key, value in values.items():
         apply(config, Override("", key, value))
@@ -160,6 +166,8 @@ def locate(folder: str, name_or_path: str) -> Path:
 
 def _changed(name_or_path: str, overrides: Sequence[str]) -> tuple[Path, str, Any]:
     """File of a recipe, what it is called in errors, and its content with the overrides."""
+    from headrace.recipe.overrides import apply, read_override
+
     path = locate("recipes", name_or_path)
     changed = f" with {shortened(' '.join(overrides))}" if overrides else ""
     origin = f"{path}{changed}"
@@ -171,11 +179,17 @@ def _changed(name_or_path: str, overrides: Sequence[str]) -> tuple[Path, str, An
 
 
 def _read(path: Path, origin: str, error_type: type[UserError]) -> Any:
+    from omegaconf import OmegaConf
+
+    from headrace.recipe.yaml_text import MAX_CHARS, parsed
+
     with _blaming(path, origin, error_type), path.open(encoding="utf-8") as file:
         return OmegaConf.create(parsed(file.read(MAX_CHARS + 1)))
 
 
 def _resolved(config: Any, origin: str, error_type: type[UserError]) -> dict[str, Any]:
+    from headrace.recipe.interpolation import resolved
+
     with _blaming(Path(), origin, error_type):
         content = resolved(config)
     if not isinstance(content, dict):
@@ -188,9 +202,17 @@ def _blaming(path: Path, origin: str, error_type: type[UserError]) -> Iterator[N
     """Raise what a text is to blame for as an error about it."""
     try:
         yield
-    except (OmegaConfBaseException, YAMLError) as error:
+    except _of_texts() as error:
         raise error_type(f"{origin} cannot be read: {error}") from None
     except UnicodeDecodeError as error:
         raise error_type(f"{path} is no text in UTF-8: {error}", "Save it as UTF-8.") from error
     except OSError as error:
         raise error_type(f"{path} cannot be read: {error.strerror or error}") from error
+
+
+def _of_texts() -> tuple[type[Exception], ...]:
+    """What OmegaConf and YAML raise."""
+    from omegaconf.errors import OmegaConfBaseException
+    from yaml import YAMLError
+
+    return OmegaConfBaseException, YAMLError

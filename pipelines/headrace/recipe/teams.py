@@ -9,14 +9,12 @@ from pathlib import Path
 from typing import Annotated
 
 from pydantic import Field, RootModel, ValidationError, model_validator
-from yaml import YAMLError
 
 from headrace.errors import AccessError, HeadraceError, UserError, nearest
 from headrace.recipe.base import Member, Name
 from headrace.recipe.load import available, home, site_now
 from headrace.recipe.schema import explain
 from headrace.recipe.site import Site
-from headrace.recipe.yaml_text import MAX_CHARS, parsed
 
 VARIABLE = "HEADRACE_TEAMS"
 """Environment variable that names the file of teams."""
@@ -61,6 +59,10 @@ def _file() -> Path:
 
 @lru_cache(maxsize=4)
 def _teams_as_of(file: Path, _version: tuple[int, ...]) -> dict[str, tuple[str, ...]]:
+    from yaml import YAMLError
+
+    from headrace.recipe.yaml_text import MAX_CHARS, parsed
+
     try:
         with file.open(encoding="utf-8") as text:
             return Teams.model_validate(parsed(text.read(MAX_CHARS + 1))).root

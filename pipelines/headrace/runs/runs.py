@@ -37,7 +37,6 @@ from headrace.runs.usage import note_usage
 from headrace.site_secrets import HERE, Asker, LeaseSecrets, secrets_for
 from headrace.states import StepState
 from headrace.steps.step_kinds import StepOptions, step_kind
-from headrace.suites.points import checked
 
 
 class RunRequest(Record):
@@ -177,6 +176,8 @@ def _checked(request: RunRequest) -> tuple[Recipe, Site, Mapping[str, Any]]:
         check_evaluated(recipe, packed_by(request.of))
     source: dict[str, Any] = {}
     if request.kind == "suite":
+        from headrace.suites.points import checked
+
         source = settled(source_of(request.recipe, request.overrides), loaded, recipe)
         recipe = checked(recipe, source, site)
     return recipe, site, source

@@ -20,7 +20,6 @@ from headrace.runs.audit import Actor, note
 from headrace.states import StepState
 from headrace.steps.context import resolved
 from headrace.suites.analysis import PointResult, points
-from headrace.suites.points import added_points
 from headrace.suites.records import (
     FAILED,
     CommandsApplied,
@@ -28,7 +27,6 @@ from headrace.suites.records import (
     Point,
     Trial,
 )
-from headrace.suites.values import log_keys
 
 _Content = TypeAdapter(dict[str, Any])
 _LATER = ("retry", "add")
@@ -59,7 +57,11 @@ def log_keys_of(folder: RunFolder) -> tuple[str, ...]:
     """
     recipe = read_record(folder.recipe, Recipe)
     search = recipe.suite.search if recipe and recipe.suite else None
-    return log_keys(search.space) if search else ()
+    if search is None:
+        return ()
+    from headrace.suites.values import log_keys  # which brings OmegaConf
+
+    return log_keys(search.space)
 
 
 def best_point(run_id: str, objectives: Sequence[Objective]) -> PointResult | None:
@@ -127,6 +129,8 @@ def ask_for_more(
 
 def further_points(record: RunRecord, words: Sequence[str]) -> tuple[tuple[Point, ...], int]:
     """Points that words add to a suite, and how many trials they have; raises as `ask_for_more`."""
+    from headrace.suites.points import added_points  # lists of runs do without it
+
     folder = RunFolder(Path(record.folder))
     recipe, site = resolved(folder)
     rows = open_ledger().trials(record.run_id, limit=MAX_TRIALS)

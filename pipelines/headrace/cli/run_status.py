@@ -1,0 +1,92 @@
+"""How one run stands, and what its processes said: status, logs."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from headrace.cli.arguments import RunArgument
+from headrace.cli.console import JsonOption, open_console, output_is_gone, tell_json
+from headrace.cli.view import print_failures
+from headrace.cli.watching import REFRESH_S, end_of, look
+from headrace.cli.watching import watch as follow
+from headrace.errors import UnknownNameError, nearest
+from headrace.ledger.ledger import open_ledger
+from headrace.runs.planned_steps import steps_of
+from headrace.runs.runs import Run, open_run
+from headrace.status.run_details import run_details
+from headrace.status.step import step_folders
+
+
+def status(
+    run_id: RunArgument = None,
+    watch: Annotated[bool, typer.Option(help="Until the run ends.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Show how a run stands: steps, progress, rate, time left.
+
+    Of a suite it tells how its trials stand. With **--watch** that is told until it ends: as a
+    table, or in lines where the output is no terminal.
+
+    Examples:
+        headrace status
+
+        headrace status digits-20260102-030405-0a1b2c3d --watch
+
+        headrace status --json
+    """
+    known = known_run(run_id)
+    console = open_console()
+    if as_json:
+        tell_json(run_details(known))
+        return
+    if watch:
+        follow(known, console)
+    view = run_details(known)
+    console.print(end_of(view) if view.state.is_final else look(view))
+    print_failures(view, console)
+
+
+def known_run(run_id: str | None) -> str:
+    """Id of the run that is meant: the newest one when none is named."""
+    newest = open_ledger().runs(limit=1)
+    if run_id is None and not newest:
+        raise UnknownNameError("There are no runs yet", "Start one: headrace run digits")
+    return run_id or newest[0].run_id
+
+
+def logs(
+    run_id: RunArgument = None,
+    step: Annotated[str | None, typer.Argument(help="Only this step.")] = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as lines come.")] = False,
+) -> None:
+    """Print the logs of a run: driver and ranks of every attempt.
+
+    Examples:
+        headrace logs
+
+        headrace logs digits-20260102-030405-0a1b2c3d train --follow
+    """
+    job = open_run(known_run(run_id))
+    names = [planned.name for planned in steps_of(job.recipe, job.request.kind)]
+    if step is not None and step not in names:
+        raise UnknownNameError(f"This run has no step '{step}'", nearest(step, names))
+    seen: dict[Path, int] = {}
+    _print_new(job, step, seen)
+    while follow and not output_is_gone() and run_details(job.run_id).goes_on:
+        time.sleep(REFRESH_S)
+        _print_new(job, step, seen)
+
+
+def _print_new(job: Run, step: str | None, seen: dict[Path, int]) -> None:
+    for attempt, folder in step_folders(job, step):
+        for file in sorted((folder / "logs").glob("*.log")):
+            with file.open("rb") as log:
+                log.seek(seen.get(file, 0))
+                text = log.read().decode(errors="replace")
+                seen[file] = log.tell()
+            for line in text.splitlines():
+                typer.echo(f"{attempt.step}/{attempt.attempt} {file.stem} | {line}")
