@@ -1,11 +1,11 @@
 """How long work will take, from what like work took, and when all of it will be done; pure.
 
-Durations are told by Gaussian processes of scikit-learn in logarithms: an exponent for each number
-of the recipe (linear part), a smooth bend of it (an overhead that does not grow with the epochs is
-one), noise. With few points they fall back to `EXPONENTS`, then to the mean; how strong each part
-is, is averaged over a grid by how well it explains what is known: the strength that explains it
-best promises too much where little is known. Source: Rasmussen & Williams, Gaussian Processes for
-Machine Learning, 2006, sections 2.2 and 5.2, https://gaussianprocess.org/gpml/.
+Durations are told by Gaussian processes in logarithms: an exponent for each number of the recipe
+(linear part), a smooth bend of it (an overhead that does not grow with the epochs is one), noise.
+With few points they fall back to `EXPONENTS`, then to the mean; how strong each part is, is
+averaged over a grid by how well it explains what is known: the strength that explains it best
+promises too much where little is known. Source: Rasmussen & Williams, Gaussian Processes for
+Machine Learning, 2006, algorithm 2.1 and section 5.2, https://gaussianprocess.org/gpml/.
 """
 
 from __future__ import annotations
@@ -135,18 +135,22 @@ def _posterior(
     columns: Floats, logs: Floats, shape: tuple[float, float, float]
 ) -> tuple[float, Floats, Floats]:
     """Log evidence of a shape; mean and standard deviation of the points that are not known."""
-    # half a second that only a forecast is worth
-    from sklearn.gaussian_process import GaussianProcessRegressor
-    from sklearn.gaussian_process.kernels import RBF, ConstantKernel, DotProduct
-
     noise, slope, bend = shape
-    kernel = ConstantKernel(_FLAT) + slope**2 * DotProduct(0.0, "fixed") + bend**2 * RBF(_REACH)
-    doubts = noise**2 * AGEING ** -np.arange(len(logs))[::-1]
-    process = GaussianProcessRegressor(kernel, alpha=doubts, optimizer=None)
-    process.fit(columns[: len(logs)], logs - logs.mean())
-    means, errors = process.predict(columns[len(logs) :], return_std=True)
+    num_known = len(logs)
+    products, squares = columns[:num_known] @ columns.T, (columns**2).sum(axis=1)
+    apart = np.maximum(squares[:num_known, None] + squares - 2 * products, 0.0)
+    alike = _FLAT + slope**2 * products + bend**2 * np.exp(-apart / (2 * _REACH**2))
+    doubts = noise**2 * AGEING ** -np.arange(num_known)[::-1]
+    lower = np.linalg.cholesky(alike[:, :num_known] + np.diag(doubts))
+    seen = np.linalg.solve(lower, logs - logs.mean())
+    reached = np.linalg.solve(lower, alike[:, num_known:])
+    means = logs.mean() + reached.T @ seen
+    before = _FLAT + slope**2 * squares[num_known:] + bend**2
+    variances = before - (reached**2).sum(axis=0)
     usual = -0.5 * (math.log(noise / _USUAL_NOISE) ** 2 + math.log(slope / _USUAL_SLOPE) ** 2)
-    return usual + process.log_marginal_likelihood_value_, means + logs.mean(), errors
+    evidence = -0.5 * (seen @ seen + num_known * math.log(2 * math.pi))
+    evidence -= np.log(lower.diagonal()).sum()
+    return usual + float(evidence), means, np.sqrt(np.maximum(variances, 0.0))
 
 
 def corrected(running: Running) -> Forecast:

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 
 import numpy as np
 import pytest
+from sklearn.gaussian_process import GaussianProcessRegressor
+from sklearn.gaussian_process.kernels import RBF, ConstantKernel, DotProduct
 
+from headrace_foresight import forecast
 from headrace_foresight.forecast import (
     Forecast,
     Running,
@@ -45,6 +50,37 @@ def test_forecasts_hold_for_work_that_was_not_known(num, most, share):
         held += [low <= s <= high for (low, high), (_, s) in zip(bounds, out, strict=True)]
     assert np.median(errors) < most
     assert np.mean(held) > share  # of intervals that promise 0.8
+
+
+@pytest.mark.parametrize("num_known", [1, 7, 60])
+def test_a_posterior_is_that_of_scikit_learn(num_known: int) -> None:
+    random = np.random.default_rng(num_known)
+    columns = random.normal(size=(num_known + 5, 3))
+    logs = columns[:num_known, 0] + random.normal(2, 0.1, num_known)
+    kernel = ConstantKernel(1e4) + 0.2**2 * DotProduct(0.0, "fixed") + 0.6**2 * RBF(1.0)
+    doubts = 0.1**2 * forecast.AGEING ** -np.arange(num_known)[::-1]
+    process = GaussianProcessRegressor(kernel, alpha=doubts, optimizer=None)
+    process.fit(columns[:num_known], logs - logs.mean())
+    wanted, errors = process.predict(columns[num_known:], return_std=True)
+
+    evidence, means, spreads = forecast._posterior(columns, logs, (0.1, 0.2, 0.6))
+    _, *again = forecast._posterior(columns, logs, (0.15, 0.1, 0.6))
+
+    np.testing.assert_allclose(means, wanted + logs.mean(), rtol=1e-9)
+    np.testing.assert_allclose(spreads, errors, rtol=1e-6)
+    beforehand = -0.5 * (math.log(0.1 / 0.15) ** 2 + math.log(0.2 / 0.1) ** 2)
+    assert evidence == pytest.approx(beforehand + process.log_marginal_likelihood_value_)
+    assert not np.allclose(again, (means, spreads))
+
+
+def test_a_forecast_imports_no_large_library() -> None:
+    told = (
+        "import sys; from headrace_foresight.forecast import duration_s;"
+        "duration_s([({'samples': 1.0}, 60.0)], {'samples': 2.0});"
+        "print(sorted({'scipy', 'sklearn', 'torch', 'pandas'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", told], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
 
 
 def test_one_known_duration_is_scaled_by_what_work_there_is():
