@@ -13,9 +13,17 @@ from collections.abc import Sequence
 from headrace.processes.identity import end_quickly
 
 _DAG_FILES = ("headrace_airflow.assets", "headrace_airflow.dag_parts", "headrace_airflow.operators")
+_TASKS = (
+    "numpy",
+    "airflow.sdk.execution_time.task_runner",
+    "airflow.dag_processing.dagbag",
+    "airflow.sdk.serde",
+    "headrace_airflow.preview",
+)
+"""What runs Airflow's tasks, and what the first task of a DAG imports when it is at work."""
 
 FORKED = {
-    "scheduler": ("airflow.sdk.execution_time.task_runner", *_DAG_FILES),
+    "scheduler": (*_TASKS, *_DAG_FILES),
     "dag-processor": _DAG_FILES,
 }
 """By component, what its children use: tasks those of the scheduler, files of DAGs the other's."""

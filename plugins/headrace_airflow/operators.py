@@ -38,7 +38,7 @@ from headrace.execution.step_attempts import (
 from headrace.leases import run_leases
 from headrace.ledger.ledger import open_ledger
 from headrace.recipe.unix_accounts import other_account
-from headrace.runs.planned_steps import PlannedStep, steps_of
+from headrace.runs.planned_steps import PlannedStep, roles_after, steps_of
 from headrace.runs.runs import Run, open_run
 from headrace.site_secrets import Asker
 from headrace.states import FailureClass, LeaseState, StepState
@@ -141,8 +141,9 @@ class AcquireLeaseOperator(_StepTask):
     """Acquires the lease on which a step runs and waits until its machines are there.
 
     It waits as long as the site's `limits.max_leases` are open; the lease of an earlier try is
-    found again. One that does not start is followed by another, as often as from a terminal. Use it
-    as a setup, with `ReleaseLeaseOperator` as its teardown.
+    found again. One that does not start is followed by another, as often as from a terminal. Those
+    of later steps are opened with it where that costs nothing, and are found by the tasks that
+    acquire them. Use it as a setup, with `ReleaseLeaseOperator` as its teardown.
     """
 
     operator_extra_links = (DaskDashboardLink(),)
@@ -155,9 +156,10 @@ class AcquireLeaseOperator(_StepTask):
         """Ask for the lease, also after there was no room for it."""
         with told_to_airflow(context):
             run = self._run(context)
-            role = self._planned(run).role
+            planned = self._planned(run)
+            ahead = roles_after(run.recipe, run.request.kind, planned)
             try:
-                lease_id = run_leases.acquire(run, role)
+                lease_id = run_leases.acquire(run, planned.role, ahead)
             except (CapacityError, SilentError) as error:
                 self._wait_for_room(context, run, error)
             except JobRefusedError as error:

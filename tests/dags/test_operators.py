@@ -305,6 +305,16 @@ def test_acquire_shows_the_dashboard_of_a_ready_lease(run, context, script):
     assert context["ti"].pushed == {"lease": "lease-1"}
 
 
+def test_the_lease_of_later_steps_is_opened_with_that_of_packing(run, context, script):
+    asked = []
+    script("run_leases.acquire", "lease-1", asked)
+    script("run_leases.note_ready", None)
+    lease_looks(script, LeaseState.READY)
+    for step in ("pack", "train"):
+        AcquireLeaseOperator(task_id="acquire", step=step, run_id=run.run_id).execute(context)
+    assert [given[1:] for given in asked] == [("cpu", ("gpu",)), ("gpu", ())]
+
+
 def test_a_lease_that_did_not_start_is_tried_again(run, context, script):
     script("run_leases.acquire", "lease-1")
     lease_looks(script, LeaseState.FAILED, why_ended="no nodes after 120 s")
@@ -413,7 +423,7 @@ def test_secrets_are_those_of_airflows_connections_and_of_who_triggered(
     script("run_leases.acquire", LeaseError("enough seen"), asked)
     with pytest.raises(AirflowException, match="enough seen"):
         acquire(run, context)
-    seen, _role = asked[0]
+    seen, *_ = asked[0]
     assert seen.asker.user == "ann"
     ask = partial(seen.asker.connection, "tracker")
     assert [ask(field) for field in ("login", "password", "token")] == ["me", "hunter2", "t0ken"]

@@ -32,7 +32,7 @@ from headrace.recipe.site import Role, Site
 from headrace.record import Record
 from headrace.runs.accounts import accounts, noting
 from headrace.runs.costs import MostCost, most_cost
-from headrace.runs.planned_steps import PlannedStep, fitted, steps_of
+from headrace.runs.planned_steps import PlannedStep, fitted, roles_after, steps_of
 from headrace.runs.runs import Run
 from headrace.states import StepState
 from headrace.status.step import look
@@ -93,7 +93,7 @@ def _steps(run: Run, tick: Tick) -> StepResult | None:
     tick = forgiving(_releasing(run, ending, tick))
     for index, step in enumerate(steps):
         later = {each.role for each in steps[index + 1 :]}
-        result = _until_decided(run, step, tick, sorted(later - {step.role}))
+        result = _until_decided(run, step, tick)
         if result.state is not StepState.SUCCEEDED:
             return result
         if step.role not in later:
@@ -119,7 +119,8 @@ def _releasing(run: Run, ending: dict[str, tuple[str, float]], tick: Tick) -> Ti
     return both
 
 
-def _until_decided(run: Run, step: PlannedStep, tick: Tick, ahead: Collection[str]) -> StepResult:
+def _until_decided(run: Run, step: PlannedStep, tick: Tick) -> StepResult:
+    ahead = roles_after(run.recipe, run.request.kind, step)
     num_before = sum(one.state.is_final for one in open_ledger().attempts(run.run_id, step.name))
     unopened: list[Attempt] = []
     told = ""

@@ -84,6 +84,13 @@ def steps_of(recipe: Recipe, kind: str) -> tuple[PlannedStep, ...]:
     return tuple(steps)
 
 
+def roles_after(recipe: Recipe, kind: str, step: PlannedStep) -> tuple[str, ...]:
+    """Other roles than that of a step, on which later ones are done: they may be opened already."""
+    steps = steps_of(recipe, kind)
+    later = steps[steps.index(step) + 1 :]
+    return tuple(dict.fromkeys(each.role for each in later if each.role != step.role))
+
+
 def step_of(recipe: Recipe, kind: str, name: str) -> PlannedStep:
     """One step by its name, which must be one of the job."""
     steps = {step.name: step for step in steps_of(recipe, kind)}

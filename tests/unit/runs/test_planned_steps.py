@@ -20,7 +20,7 @@ from headrace.files.layout import StepFolder
 from headrace.ledger.ledger import open_ledger
 from headrace.processes.identity import ProcessIdentity
 from headrace.recipe.load import load_recipe, load_site
-from headrace.runs.planned_steps import fitted, step_of, steps_of
+from headrace.runs.planned_steps import fitted, roles_after, step_of, steps_of
 from headrace.states import FailureClass, StepState
 from headrace.steps.mailbox import StepResult
 from support.runs import lease_on_disk, make_run
@@ -45,6 +45,15 @@ OWN = ("dataset=null", "model=null", "evaluate=null", "train.script=mine.py")
 def test_steps_and_roles(kind, overrides, steps):
     planned = steps_of(load_recipe("digits", overrides), kind)
     assert [(step.name, step.role) for step in planned] == steps
+
+
+@pytest.mark.parametrize(
+    ("step", "overrides", "roles"),
+    [("pack", (), ("gpu",)), ("pack", ("pack_role=gpu",), ()), ("stage", (), ())],
+)
+def test_roles_of_later_steps_are_told_but_for_that_of_the_step(step, overrides, roles):
+    recipe = load_recipe("digits", overrides)
+    assert roles_after(recipe, "train", step_of(recipe, "train", step)) == roles
 
 
 @pytest.mark.parametrize("kind", ["pack", "train"])
