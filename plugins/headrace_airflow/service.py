@@ -103,6 +103,7 @@ def _recovery() -> dict[str, dict[str, str]]:
     """A component that was killed is replaced at once; its tasks should not wait for minutes."""
     return {
         "scheduler": {
+            "scheduler_idle_sleep_time": "0.4",  # ten tasks of a run each wait for it
             "scheduler_health_check_threshold": "20",
             "orphaned_tasks_check_interval": "10",
             "task_instance_heartbeat_timeout": "45",
