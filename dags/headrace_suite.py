@@ -44,7 +44,7 @@ with DAG(
         acquire_pool = AcquireLeaseOperator(task_id="acquire_pool", step="pack").as_setup()
     pack = PackOperator(task_id="pack")
     with machines("change_machines"):
-        release_pool = ReleaseLeaseOperator(task_id="release_pool", step="pack")
+        release_pool = ReleaseLeaseOperator(task_id="release_pool", step="pack", before="suite")
         acquire_nodes = AcquireLeaseOperator(
             task_id="acquire_nodes", step="suite", trigger_rule=TriggerRule.NONE_FAILED
         ).as_setup()

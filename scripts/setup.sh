@@ -145,7 +145,7 @@ main() {
   if [[ -f $STAMP && $(<"$STAMP") == "$(wanted)" && -x $VENV/bin/headrace ]]; then
     return
   fi
-  say "Setting up $VENV (this takes 2 to 4 minutes on 2 cores, and 2.7 GB; once)"
+  say "Setting up $VENV (this takes 1 to 2 minutes on 2 cores, and 2.7 GB; once)"
   rm -f "$STAMP"
   if [[ -e $STARTED ]] || ! "$VENV/bin/python" -m pip --version >/dev/null 2>&1; then
     [[ ! -e $STARTED ]] || say "  An earlier install was interrupted; starting anew."

@@ -346,10 +346,25 @@ class PackOperator(StepOperator):
 
 
 class ReleaseLeaseOperator(_StepTask):
-    """Closes the lease on which a step ran; harmless when there is none."""
+    """Closes the lease on which a step ran; harmless when there is none.
+
+    Args:
+        before: A later step, which keeps the lease where it has the same role.
+    """
+
+    def __init__(self, *, before: str | None = None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.before = before
 
     def execute(self, context: Context) -> None:
         """Returns when no process of the lease is left."""
         with told_to_airflow(context):
             run = open_run(self.run_id)
-            run_leases.release(run, self._planned(run).role, f"released by task {self.task_id}")
+            role = self._planned(run).role
+            if any(
+                step.name == self.before and step.role == role
+                for step in steps_of(run.recipe, run.request.kind)
+            ):
+                self.log.info("The lease of role %s is kept for step %s", role, self.before)
+                return
+            run_leases.release(run, role, f"released by task {self.task_id}")

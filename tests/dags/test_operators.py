@@ -446,6 +446,19 @@ def test_release_closes_the_lease_of_the_steps_role(run, context, script):
     assert [arguments[1] for arguments in calls] == [run.recipe.train.role]
 
 
+@pytest.mark.parametrize(("role", "closed"), [("cpu", ["cpu"]), ("gpu", [])])
+def test_a_lease_on_which_later_steps_are_done_is_kept(context, script, role, closed):
+    context["params"]["overrides"] = [f"pack_role={role}"]
+    run = open_run(prepare(context))
+    calls = []
+    script("run_leases.release", None, calls)
+    operator = ReleaseLeaseOperator(
+        task_id="release", step="pack", before="train", run_id=run.run_id
+    )
+    operator.execute(context)
+    assert [given for _, given, _ in calls] == closed
+
+
 # steps
 
 

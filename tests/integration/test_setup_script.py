@@ -97,7 +97,7 @@ def checkout(tmp_path: Path) -> Checkout:
 def test_a_second_run_says_nothing_and_a_change_is_installed(checkout):
     first = checkout.setup()
     assert first.returncode == 0, first.stderr
-    assert "this takes 2 to 4 minutes on 2 cores" in first.stderr
+    assert "this takes 1 to 2 minutes on 2 cores" in first.stderr
     assert "PyTorch (torch==1.0.0)" in first.stderr
     assert checkout.installed()
 
