@@ -20,7 +20,7 @@ from headrace.packing.listed import Coded
 from headrace.packing.samples import SourceField, Unreadable
 from headrace.packing.sources.arrow_columns import GONE, GroupPass, coded, column_of
 from headrace.packing.sources.files import damaged, matching
-from headrace.packing.sources.rows import Cell, ColumnOfRows, RowContainer, RowSource
+from headrace.packing.sources.rows import Cell, ColumnOfRows, RowContainer, RowsOfPart, RowSource
 from headrace.shards.format import most_bytes
 
 GROUP_BYTES = 2**27
@@ -81,17 +81,18 @@ class ParquetSource(_ArrowSource):
         return _ParquetRows(file, stream, kept)
 
     def columns_of(
-        self, path: str, version: str, wanted: Sequence[tuple[int, NDArray[np.int64]]]
-    ) -> Iterator[Iterable[ColumnOfRows | None]]:
+        self, path: str, version: str, wanted: Sequence[RowsOfPart]
+    ) -> Iterator[tuple[NDArray[np.int64], Iterable[ColumnOfRows | None]]]:
         """As of every source; a row group stays open, for the rows behind these come next."""
-        for part, rows in wanted:
+        for part, rows, at in wanted:
             with self._told(path):
                 key = (path, version, part)
                 if self._pass is None or self._pass.key != key or not self._pass.leads_to(rows):
                     self._end_columns()
                     stream = self._place.open(path, version)
                     self._pass = GroupPass(key, stream, part, self._column, self.fields)
-                yield self._pass.take(rows)
+                for start, stop, columns in self._pass.take(rows):
+                    yield at[start:stop], columns
 
     def _end_columns(self) -> None:
         if self._pass is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -68,22 +68,27 @@ class GroupPass:
         self._batches.close()
         self._stream.close()
 
-    def take(self, rows: NDArray[np.int64]) -> Iterator[ColumnOfRows | None]:
-        """Columns of rows, ascending; None where they must be read one by one."""
+    def take(
+        self, rows: NDArray[np.int64]
+    ) -> Iterator[tuple[int, int, Iterable[ColumnOfRows | None]]]:
+        """Columns of rows, ascending, a piece after the other.
+
+        Yields:
+            The first of the rows, the one behind the last, and their columns; None in place of one
+            that must be read one by one.
+        """
         import pyarrow as pa
 
-        pieces, start = [], 0
+        start = 0
         while start < len(rows):
             end = self._first + (self._batch.num_rows if self._batch is not None else 0)
             stop = int(np.searchsorted(rows, end))
             if stop > start:
-                pieces.append(self._batch.take(pa.array(rows[start:stop] - self._first)))
+                piece = self._batch.take(pa.array(rows[start:stop] - self._first))
+                yield start, stop, (column_of(piece.column(name)) for name in self._names)
                 start = stop
             else:
                 self._batch, self._first = next(self._batches), end
-        table = pa.Table.from_batches(pieces)
-        for name in self._names:
-            yield column_of(table.column(name))
 
 
 def coded(column: Any) -> Coded[Any]:

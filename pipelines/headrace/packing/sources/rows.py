@@ -41,6 +41,10 @@ Types = Mapping[str, str]
 """Type of every column, as the format writes it."""
 
 
+RowsOfPart: TypeAlias = "tuple[int, NDArray[np.int64], NDArray[np.int64]]"
+"""A part of a container, rows of it, ascending, and where they stand among all that are read."""
+
+
 @dataclass(frozen=True)
 class ColumnOfRows:
     """A column of some rows."""
@@ -202,9 +206,9 @@ class RowSource(ABC):
         groups = np.split(order, np.flatnonzero(changes) + 1)
         for number, same_file in groupby(groups, key=lambda group: int(of[group[0]])):
             mine = list(same_file)
-            wanted = [(int(parts[each[0]]), rows[each].astype(np.int64)) for each in mine]
+            wanted = [(int(parts[at[0]]), rows[at].astype(np.int64), at) for at in mine]
             file = (paths.names[number], refs.versions[int(mine[0][0])])
-            for at, columns in zip(mine, self.columns_of(*file, wanted), strict=True):
+            for at, columns in self.columns_of(*file, wanted):
                 if not _put(found, self.fields, columns, at, len(refs)):
                     return None
         return found
@@ -213,13 +217,17 @@ class RowSource(ABC):
         """Close what was left open for the next columns."""
 
     def columns_of(
-        self, path: str, version: str, wanted: Sequence[tuple[int, NDArray[np.int64]]]
-    ) -> Iterator[Iterable[ColumnOfRows | None]]:
-        """Columns of rows of some parts of a container, part after part, as of `RowContainer`."""
+        self, path: str, version: str, wanted: Sequence[RowsOfPart]
+    ) -> Iterator[tuple[NDArray[np.int64], Iterable[ColumnOfRows | None]]]:
+        """Columns of rows of a container, as of `RowContainer`, some after the other.
+
+        Yields:
+            Where rows stand among all that are read, and their columns.
+        """
         with self.open_rows(path, version) as container:
             names = [self._column(field.name, container.types) for field in self.fields]
-            for part, rows in wanted:
-                yield container.columns(names, part, rows)
+            for part, rows, at in wanted:
+                yield at, container.columns(names, part, rows)
 
     def read(self, refs: Sequence[SampleRef]) -> Iterator[Values | Unreadable]:
         """Values of samples, in order; about `READ_BYTES` of them are in memory at once.
