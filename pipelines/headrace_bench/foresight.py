@@ -7,7 +7,9 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Container, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -38,13 +40,15 @@ class Foretold(Record):
     """What a run was expected to take, and took."""
 
     what: str
+    num_known: int
+    """Runs of the same recipe before it, or suites."""
     predicted_s: float | None
     """Null where nothing was known."""
     half_s: float | None
     """Half of the interval that holds it with a probability of 0.8."""
     took_s: float
     parts: dict[str, tuple[float, float]]
-    """Of each step, and of what lies between them, the same two in seconds."""
+    """Of each step, and of what lies between them, what was predicted and what it took, seconds."""
 
     @property
     def error(self) -> float | None:
@@ -52,30 +56,54 @@ class Foretold(Record):
         return None if self.predicted_s is None else self.predicted_s / self.took_s - 1
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Job:
+    words: tuple[str, ...]
+    """Of the command."""
+    what: str
+    kind: str
+    """What it is like: earlier ones of the kind tell of it."""
+    folder: Path | None = None
+    """Where to run it; None for the bench's own."""
+
+
 def foresight(
+    recipes: Annotated[
+        list[str] | None, typer.Argument(help="`digits`, or files; each is run in its folder.")
+    ] = None,
     epochs: Annotated[
-        str, typer.Option(help="Epochs of each run of the digits, with commas between them.")
+        str, typer.Option(help="Epochs of each run of a recipe, with commas between them.")
     ] = _EPOCHS,
+    batches: Annotated[
+        str, typer.Option(help="Batch sizes of these runs, in turns; empty: as the recipe says.")
+    ] = "",
     suites: Annotated[
         int, typer.Option(min=0, max=len(_SUITES), help="Suites of the digits after them.")
     ] = len(_SUITES),
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False,
 ) -> None:
-    """Run the digits some times, and tell what each run was expected to take and took.
+    """Run recipes some times, and tell what each run was expected to take and took.
 
-    Each is foretold from those before it; the first of them, and the first suite, tell nothing yet.
-    Do it on a machine that has nothing else to do.
+    Each is foretold from those before it; the first of a recipe, and the first suite, tell nothing
+    yet. Do it on a machine that has nothing else to do.
 
     Examples:
         headrace bench foresight
 
         headrace bench foresight --epochs 5,20,10 --suites 0
+
+        headrace bench foresight audio.yaml vqa.yaml --epochs 1,4,2,3 --batches 32,16 --suites 0
     """
     load = machine.load()
-    jobs: list[tuple[str, ...]] = [
-        ("run", "digits", f"trainer.max_epochs={each}") for each in epochs.split(",")
+    jobs = [
+        _run(recipe, index, each, batches.split(","))
+        for recipe in recipes or ["digits"]
+        for index, each in enumerate(epochs.split(","))
     ]
-    jobs += [("sweep", "digits", *words) for words in _SUITES[:suites]]
+    jobs += [
+        _Job(words=("sweep", "digits", *words), what=" ".join(("suite", *words)), kind="suite")
+        for words in _SUITES[:suites]
+    ]
     with (
         tempfile.TemporaryDirectory(prefix="headrace-bench-", ignore_cleanup_errors=True) as folder,
         tidy_end(),
@@ -88,30 +116,62 @@ def foresight(
         typer.echo(json.dumps({"runs": told, "load": load, "machine": host.model_dump()}, indent=1))
         return
     open_console().print(_table(found))
-    errors = [abs(each.error) for each in found if each.error is not None]
-    if errors:
-        typer.echo(f"off by {statistics.median(errors):.0%} in the median, {max(errors):.0%} most")
+    for line in (in_words(found, "one", (1,)), in_words(found, "three or more", range(3, 1000))):
+        typer.echo(line)
     typer.echo(f"{host.cpu}, {host.num_cores} cores; load {load:.2f} before")
 
 
-def _measured(
-    home: Path, jobs: list[tuple[str, ...]], tick: Callable[[str], object]
-) -> Iterator[Foretold]:
+def _run(recipe: str, index: int, epochs: str, batches: Sequence[str]) -> _Job:
+    batch = batches[index % len(batches)]
+    changes = [f"trainer.max_epochs={epochs}"]
+    changes += [f"data.global_batch_size={batch}"] if batch else []
+    file = Path(recipe).absolute() if recipe.endswith((".yaml", ".yml")) else None
+    return _Job(
+        words=("run", recipe if file is None else file.name, *changes),
+        what=" ".join((Path(recipe).stem, *changes)),
+        kind=recipe,
+        folder=None if file is None else file.parent,
+    )
+
+
+def in_words(found: Sequence[Foretold], known: str, counts: Container[int]) -> str:
+    """How far predictions were off that were made from so many runs of their recipe."""
+    told = [each for each in found if each.num_known in counts and each.error is not None]
+    if not told:
+        return f"with {known} known: nothing was foretold"
+    errors = [abs(each.error or 0.0) for each in told]
+    halves = [(each.half_s or 0.0) / (each.predicted_s or 1.0) for each in told]
+    held = sum(
+        abs((each.predicted_s or 0.0) - each.took_s) <= (each.half_s or 0.0) for each in told
+    )
+    return (
+        f"with {known} known: {len(told)} predictions, off by {statistics.median(errors):.0%} in "
+        f"the median, {max(errors):.0%} most; {held} within their intervals, of "
+        f"±{statistics.median(halves):.0%} in the median"
+    )
+
+
+def _measured(home: Path, jobs: list[_Job], tick: Callable[[str], object]) -> Iterator[Foretold]:
     export_digits(home / "examples" / "digits")
-    for verb, *words in jobs:
-        tick(f"headrace {verb} {' '.join(words)}")
-        command = [sys.executable, "-c", HEADRACE, verb, *words]
+    done_of: Counter[str] = Counter()
+    for job in jobs:
+        tick(f"headrace {' '.join(job.words)}")
+        command = [sys.executable, "-c", HEADRACE, *job.words]
         done = subprocess.run(
-            command, cwd=home, env=environment(home), check=False, capture_output=True, text=True
+            command,
+            cwd=job.folder or home,
+            env=environment(home),
+            check=False,
+            capture_output=True,
+            text=True,
         )
         if done.returncode:
-            raise StepError(f"headrace {verb} failed: {done.stderr[-2000:].strip()}")
-        yield _newest(
-            home, " ".join(words[1:]) if verb == "run" else "suite " + " ".join(words[1:])
-        )
+            raise StepError(f"headrace {job.what} failed: {done.stderr[-2000:].strip()}")
+        yield _newest(home, job.what, done_of[job.kind])
+        done_of[job.kind] += 1
 
 
-def _newest(home: Path, what: str) -> Foretold:
+def _newest(home: Path, what: str, num_known: int) -> Foretold:
     """The newest run of a home."""
     ledger = Ledger.open(f"sqlite:///{home / 'ledger.db'}")
     (run,) = ledger.runs(limit=1)
@@ -125,6 +185,7 @@ def _newest(home: Path, what: str) -> Foretold:
     expected = {part.name: part.seconds for part in found.parts} if found else {}
     return Foretold(
         what=what,
+        num_known=num_known,
         predicted_s=found.seconds if found else None,
         half_s=found.half_s if found else None,
         took_s=took_s,

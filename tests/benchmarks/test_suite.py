@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from headrace.errors import StepError
+from headrace_bench.foresight import Foretold, in_words
 from support.command_line import headrace
 
 
@@ -21,9 +22,25 @@ def test_trials_are_counted_and_a_missing_peer_is_named() -> None:
 
 
 @pytest.mark.slow
+def test_predictions_are_summed_up_by_how_many_runs_were_known() -> None:
+    found = [
+        Foretold(what=f"{num}", num_known=num, predicted_s=said, half_s=2.0, took_s=took, parts={})
+        for num, said, took in ((0, None, 9.0), (1, 10.0, 9.0), (3, 10.0, 20.0), (4, 10.0, 11.0))
+    ]
+    assert in_words(found, "one", (1,)) == (
+        "with one known: 1 predictions, off by 11% in the median, 11% most; 1 within their "
+        "intervals, of ±20% in the median"
+    )
+    assert in_words(found, "more", range(2, 9)).startswith(
+        "with more known: 2 predictions, off by 30% in the median, 50% most; 1 within"
+    )
+    assert in_words(found[:1], "none", (0,)) == "with none known: nothing was foretold"
+
+
 def test_what_runs_were_expected_to_take_is_told_beside_what_they_took() -> None:
     words = ("foresight", "--epochs", "1,2", "--suites", "0", "--json")
     first, second = json.loads(headrace("bench", *words).stdout)["runs"]
+    assert [each["num_known"] for each in (first, second)] == [0, 1]
     assert (first["predicted_s"], first["error"], first["parts"]) == (None, None, {})
     assert second["error"] == pytest.approx(second["predicted_s"] / second["took_s"] - 1)
     assert second["parts"].keys() == {"pack", "stage", "train", "evaluate", "between"}
