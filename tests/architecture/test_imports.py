@@ -89,3 +89,13 @@ def test_light_modules_import_nothing_heavy(imported: dict[str, list[str]], modu
 def test_what_is_sent_to_workers_is_quick_to_import():
     slow = {name: set(found) & set(SLOW) for name, found in heavy_after(SENT).items()}
     assert slow == {name: set() for name in SENT}
+
+
+def test_what_every_lease_starts_makes_no_classes_of_recipes():
+    """Hosts and workers of leases read none, and each class of a record takes time to make."""
+    code = (
+        "import sys, headrace.clusters.host, headrace.clusters.worker\n"
+        "print([name for name in sys.modules if name == 'headrace.recipe.recipe'])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"

@@ -25,7 +25,7 @@ from hypothesis import strategies as st
 from headrace.cli.commands import build
 from headrace.errors import HeadraceError
 from headrace.recipe.globs import matcher
-from headrace.recipe.load import home
+from headrace.recipe.home import home
 from headrace.recipe.schema import json_schema
 from headrace.runs import runs
 

@@ -28,7 +28,7 @@ from headrace.errors import HeadraceError, StepError, UnknownNameError, UserErro
 from headrace.files.atomic import read_record, read_text, write_json
 from headrace.files.private import make_private
 from headrace.processes.identity import ProcessIdentity, end_processes, spawn_detached
-from headrace.recipe.load import home
+from headrace.recipe.home import home
 from headrace.record import Record
 
 USER = "admin"

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from headrace.recipe.load import home
+from headrace.recipe.home import home
 
 if TYPE_CHECKING:
     import numpy as np

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from headrace.errors import UserError
 from headrace.files.sharing import private_folder_mode
-from headrace.recipe.load import home
+from headrace.recipe.home import home
 
 _OTHERS = 0o077
 _OTHERS_WRITE = 0o022

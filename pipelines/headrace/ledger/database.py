@@ -19,7 +19,7 @@ from headrace import __version__
 from headrace.errors import LedgerError, nearest
 from headrace.ledger.engines import BACKENDS, cause_of
 from headrace.ledger.rows import REVISION, REVISION_TABLE
-from headrace.recipe.load import home
+from headrace.recipe.home import home
 
 VARIABLE = "HEADRACE_LEDGER"
 """Environment variable that names the ledger."""

@@ -18,7 +18,7 @@ from headrace.errors import RecipeError, SiteError, nearest
 from headrace.recipe.base import Target
 from headrace.recipe.evaluate import EvaluateSpec
 from headrace.recipe.gang_size import check_global_batch, check_nodes, gang_size
-from headrace.recipe.load import home
+from headrace.recipe.home import home
 from headrace.recipe.model_source import check_model_source
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Role, Site

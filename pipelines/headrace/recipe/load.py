@@ -14,6 +14,7 @@ from pydantic import BaseModel, ValidationError
 
 from headrace.errors import RecipeError, SiteError, UserError, nearest, shortened
 from headrace.recipe.difference import differences
+from headrace.recipe.home import home
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.schema import explain
 from headrace.recipe.site import Site
@@ -26,11 +27,6 @@ BUILT_IN = Path(__file__).parent / "builtin"
 
 
 _ERRORS: dict[str, type[UserError]] = {"recipes": RecipeError, "sites": SiteError}
-
-
-def home() -> Path:
-    """Headrace's own folder: `$HEADRACE_HOME`, or `.headrace` in the user's home folder."""
-    return Path(os.environ.get("HEADRACE_HOME") or Path.home() / ".headrace").absolute()
 
 
 def available(kind: str) -> dict[str, Path]:

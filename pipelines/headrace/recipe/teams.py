@@ -12,7 +12,8 @@ from pydantic import Field, RootModel, ValidationError, model_validator
 
 from headrace.errors import AccessError, HeadraceError, UserError, nearest
 from headrace.recipe.base import Member, Name
-from headrace.recipe.load import available, home, site_now
+from headrace.recipe.home import home
+from headrace.recipe.load import available, site_now
 from headrace.recipe.schema import explain
 from headrace.recipe.site import Site
 
