@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from headrace.cli.suites import sweep
+from headrace.cli.runs import sweep
 from headrace.recipe.fit import absolute
 from headrace.recipe.load import load_recipe, load_site, source_of
 from headrace.suites.points import checked, count
