@@ -166,7 +166,8 @@ def _measured(home: Path, jobs: list[_Job], tick: Callable[[str], object]) -> It
             text=True,
         )
         if done.returncode:
-            raise StepError(f"headrace {job.what} failed: {done.stderr[-2000:].strip()}")
+            why = done.stderr[-2000:].strip().removeprefix("error: ")
+            raise StepError(f"`headrace {' '.join(job.words)}` failed: {why}")
         yield _newest(home, job.what, done_of[job.kind])
         done_of[job.kind] += 1
 

@@ -67,12 +67,12 @@ class ProcessIdentity(BaseModel):
         return found.started_s == self.started_s and not found.has_ended
 
 
-class _Seen(NamedTuple):
+class _ProcessLook(NamedTuple):
     started_s: float
     has_ended: bool
 
 
-def _look_at(pid: int) -> _Seen:
+def _look_at(pid: int) -> _ProcessLook:
     """A process as the kernel shows it (`proc_pid_stat(5)`).
 
     The time of its start that psutil gives is one of day, which moves when the clock is set.
@@ -85,7 +85,7 @@ def _look_at(pid: int) -> _Seen:
     except FileNotFoundError as error:
         raise ProcessLookupError(f"There is no process {pid}") from error
     state, *fields = text.rpartition(")")[2].split()  # the program's name may hold anything
-    return _Seen(int(fields[18]) / os.sysconf("SC_CLK_TCK"), state in "ZX")
+    return _ProcessLook(int(fields[18]) / os.sysconf("SC_CLK_TCK"), state in "ZX")
 
 
 def die_with_parent(sig: signal.Signals = signal.SIGKILL) -> None:

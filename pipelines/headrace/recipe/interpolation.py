@@ -35,14 +35,14 @@ def resolved(config: Any) -> Any:
         YAMLError: That is too much: each of `a: ${b}${b}`, `b: ${c}${c}`, … doubles what follows.
         OmegaConfBaseException: One stands for nothing.
     """
-    _Work(OmegaConf.to_container(config, resolve=False)).check()
+    _Interpolations(OmegaConf.to_container(config, resolve=False)).check()
     try:
         return OmegaConf.to_container(config, resolve=True)
     except RecursionError:
         raise YAMLError("its interpolations lead on without end") from None
 
 
-class _Work:
+class _Interpolations:
     """Adds up what interpolations stand for, before any is followed.
 
     Whatever in a text with an interpolation is the name of a value counts as followed: more may be

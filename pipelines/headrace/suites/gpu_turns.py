@@ -30,7 +30,7 @@ Places = tuple[int, ...]
 
 
 @dataclass
-class _Held:
+class _HeldPlaces:
     """A claim, and trials that use it."""
 
     claim: ClaimFile
@@ -53,7 +53,7 @@ class GpuTurns:
 
     def __init__(self) -> None:
         self._lock, self._turn = threading.Lock(), threading.Lock()
-        self._held: dict[Places, _Held] = {}
+        self._held: dict[Places, _HeldPlaces] = {}
 
     @contextmanager
     def gpus(
@@ -88,7 +88,7 @@ class GpuTurns:
         finally:
             self._leave(places, held)
 
-    def _joined(self, places: Places) -> _Held | None:
+    def _joined(self, places: Places) -> _HeldPlaces | None:
         with self._lock:
             held = self._held.get(places)
             if held is None or not held.is_open:
@@ -103,20 +103,20 @@ class GpuTurns:
         work: str,
         folder: StepFolder,
         keep_on: Callable[[], bool],
-    ) -> _Held:
+    ) -> _HeldPlaces:
         own = gpus_at(node, places)
         rest = [gpu for gpu in node.gpus if gpu not in own]
         by_identity = {gpu.identity: gpu for gpu in (*own, *rest)}
         with ExitStack() as stack:
             claim = stack.enter_context(ClaimFile(work, tuple(by_identity), len(places)))
             names = claim.wait(folder, keep_on)
-            held = _Held(claim, tuple(by_identity[name] for name in names))
+            held = _HeldPlaces(claim, tuple(by_identity[name] for name in names))
             held.ending = stack.pop_all()
         with self._lock:
             self._held[places] = held
         return held
 
-    def _leave(self, places: Places, held: _Held) -> None:
+    def _leave(self, places: Places, held: _HeldPlaces) -> None:
         with self._lock:
             held.users -= 1
             if held.users:
