@@ -18,6 +18,7 @@ from headrace.errors import LeaseError, SecretError
 from headrace.files.atomic import read_bytes, write_json
 from headrace.files.layout import LeaseFolder
 from headrace.files.private import make_private
+from headrace.processes.zygote import APART
 from headrace.recipe.site import Site
 from headrace.recipe.unix_accounts import account
 
@@ -150,7 +151,7 @@ def secrets_of(folder: LeaseFolder) -> dict[str, str]:
         found: dict[str, str] = json.loads(read_bytes(folder.secrets) or b"{}")
     except ValueError:  # whose text may quote the file
         raise LeaseError(f"{folder.secrets} is damaged", "Start another lease.") from None
-    return found
+    return {**found, APART: " ".join(found)} if found else {}
 
 
 def forget(folder: LeaseFolder) -> None:

@@ -20,6 +20,7 @@ from headrace.checkpoints.files import step_of
 from headrace.clusters import lease_client
 from headrace.clusters.fleet import Fleet
 from headrace.clusters.lease_records import HostRecord, Waiting
+from headrace.clusters.local import marked
 from headrace.clusters.pages import pages_of
 from headrace.errors import BudgetError
 from headrace.execution import execute
@@ -352,9 +353,8 @@ def _kill_host_and_guards(folder: LeaseFolder) -> None:
 
 
 def _guards(folder: LeaseFolder) -> list[psutil.Process]:
-    command = ["-m", "headrace.clusters.local", str(folder.path)]
-    return [each for each in psutil.process_iter(["cmdline"])
-            if (each.info["cmdline"] or [])[1:] == command]  # fmt: skip
+    (found,) = marked([folder]).values()
+    return [each for each in found if each.name() == "guard"]
 
 
 def _role(sim: Ec2Sim, *, kind: str, **ec2: Any) -> dict[str, Any]:

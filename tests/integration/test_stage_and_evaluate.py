@@ -13,11 +13,12 @@ from pyarrow import parquet
 from torchmetrics.classification import MulticlassAccuracy, MulticlassAUROC
 
 from headrace.clusters import lease_client
-from headrace.clusters.lease_records import HostRecord, LeaseSpec
+from headrace.clusters.lease_records import LeaseSpec
+from headrace.clusters.local import marked
 from headrace.data.dataset import SampleReader
 from headrace.data.transforms import ScaleToUnit
 from headrace.examples.digits_model import DigitsClassifier
-from headrace.files.atomic import read_record, write_record
+from headrace.files.atomic import write_record
 from headrace.files.layout import LeaseFolder, RunFolder, StepFolder
 from headrace.files.manifest_file import read_manifest
 from headrace.leases import run_leases
@@ -30,7 +31,7 @@ from headrace.steps import mailbox
 from headrace.steps.mailbox import StepResult, StepSpec
 from headrace.steps.run import run_step
 from support.checkpoints import write_in_parts
-from support.rank_processes import drivers_of
+from support.rank_processes import drivers_of, worker_of
 from support.shards import write_dataset, write_identified
 from support.waiting import wait_until
 
@@ -201,17 +202,10 @@ def evaluated(lease, home, site, dataset, checkpoint) -> tuple[StepResult, RunFo
 
 def test_predictors_are_forked_from_what_the_nodes_imported_as_they_started(evaluated, lease):
     """Not from another process, which an environment that is not the same would bring."""
-    host = read_record(lease.host, HostRecord)
-    family = {each.pid for each in psutil.Process(host.process.pid).children(recursive=True)}
-    named = {each.pid: each for each in psutil.process_iter(["ppid", "cmdline"])}
-    forking = {
-        pid: each.info["ppid"]
-        for pid, each in named.items()
-        if pid in family and run_leases.PRELOAD[0] in (each.info["cmdline"] or ())
-    }
-    servers = [pid for pid, parent in forking.items() if parent not in forking]
+    (found,) = marked([lease]).values()
+    servers = [each for each in found if run_leases.PRELOAD[0] in each.cmdline()]
     assert len(servers) <= 2  # nodes
-    for each in psutil.Process(host.process.pid).children(recursive=True):
+    for each in found:
         with suppress(psutil.NoSuchProcess):  # a fork server may have ended for want of work
             assert "MALLOC_TRIM_THRESHOLD_" not in each.environ()
 
@@ -418,7 +412,8 @@ def test_an_evaluation_ends_with_its_driver(lease, home, site, dataset, checkpoi
     step, _ = submit(lease, home, site, "evaluate", with_model("Stuck"), **given)
     pid = int(wait_until(lambda: _content(home / "predictor.pid"), 120, "a prediction to begin"))
     predictor = psutil.Process(pid)
-    worker = predictor.parent().parent()
+    worker = worker_of(predictor)
+    assert worker is not None
     (driver,) = drivers_of(step)
     driver.kill()
     wait_until(lambda: not psutil.pid_exists(pid), 90, "the predictor to end")

@@ -7,6 +7,7 @@ import psutil
 from headrace.clusters.local import marked
 from headrace.files.layout import LeaseFolder, StepFolder
 from headrace.processes.fork_server import ForkServers
+from headrace.processes.identity import _PARENT
 from headrace.steps import model_process
 
 SERVER = "headrace.steps.model_process"
@@ -35,10 +36,12 @@ def drivers_of(step: StepFolder) -> list[psutil.Process]:
 
 
 def worker_of(rank: psutil.Process) -> psutil.Process | None:
-    """The Dask worker of a rank; None when it has ended."""
+    """The Dask worker of a rank, or of what predicts; None when it has ended.
+
+    It has told what the rank is forked from, whoever has started that.
+    """
     try:
-        server = rank.parent()
-        return None if server is None else server.parent()
+        return psutil.Process(int(rank.environ()[_PARENT]))
     except psutil.NoSuchProcess:
         return None
 

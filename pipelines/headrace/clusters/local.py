@@ -1,7 +1,7 @@
 """What a lease has on this machine: its host, its marked processes, and the guard of these.
 
-`python -m headrace.clusters.local LEASE_DIR` is the guard. Its standard input, a pipe from the
-host, is closed by the kernel when the host is killed, and then it ends what the host left.
+The guard holds a pipe from the host, which the kernel closes when the host is killed, and then it
+ends what the host left.
 """
 
 from __future__ import annotations
@@ -9,11 +9,12 @@ from __future__ import annotations
 import importlib
 import logging
 import os
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterable
-from pathlib import Path
+from contextlib import suppress
 
 import psutil
 
@@ -24,17 +25,23 @@ from headrace.clusters.lease_records import LeaseSpec
 from headrace.errors import LeaseError
 from headrace.files.atomic import is_there, read_record
 from headrace.files.layout import LeaseFolder
-from headrace.processes.identity import end_processes
+from headrace.processes import zygote
+from headrace.processes.identity import end_processes, set_name
 
 logger = logging.getLogger(__name__)
 
 LEASE_ID = "HEADRACE_LEASE_ID"
 """Environment variable: identity of the lease a process belongs to."""
 
+IMPORTED = (
+    "headrace.clusters.host",
+    "headrace.clusters.local_cluster",
+    "headrace.steps.driver_process",
+)
+"""What leases of this machine need: hosts, and of the siblings above those who serve drivers."""
+
 _LEASE_FOLDER = "HEADRACE_LEASE_FOLDER"  # tells apart equal ids of different sites
 _ROUNDS = 5
-_DONE = b"done"
-_STOP_TIMEOUT_S = 5.0
 _LAUNCH_TIMEOUT_S = 60.0
 _HOST_TIMEOUT_S = 30.0
 _POLL_S = 0.05
@@ -87,22 +94,36 @@ def _folder_of(process: psutil.Process) -> str:
 
 
 class Guard:
-    """The host's handle of its guard process."""
+    """The host's handle of its guard, a fork: call it before any thread starts."""
 
     def __init__(self, folder: LeaseFolder) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "headrace.clusters.local", str(folder.path)],
-            stdin=subprocess.PIPE,
-            start_new_session=True,
-        )
+        heard, self._pipe = os.pipe()
+        self._pid = os.fork()
+        if self._pid == 0:
+            with suppress(Exception):
+                _guard(folder, heard)
+            os._exit(0)
+        os.close(heard)
 
     def dismiss(self) -> None:
         """End the guard: the host has ended everything itself."""
-        try:
-            self._process.communicate(_DONE, timeout=_STOP_TIMEOUT_S)
-        except (subprocess.TimeoutExpired, BrokenPipeError):
-            self._process.kill()
-            self._process.wait()
+        os.kill(self._pid, signal.SIGKILL)
+        os.waitpid(self._pid, 0)
+        os.close(self._pipe)
+
+
+def _guard(folder: LeaseFolder, heard: int) -> None:
+    """Wait for the end of the host, and end what it has left."""
+    os.setsid()
+    set_name("guard")
+    os.closerange(3, heard)  # a lock of the host ends with the host
+    os.closerange(heard + 1, os.sysconf("SC_OPEN_MAX"))
+    os.read(heard, 1)
+    num_ended = end_marked(folder)
+    logger.warning("The host was killed; ended %d processes that it left", num_ended)
+    spec = read_record(folder.spec, LeaseSpec)
+    if spec is not None:
+        backend_of(spec.role.backend).kill_leftovers(folder)
 
 
 class _LocalBackend(LeaseBackend):
@@ -125,21 +146,24 @@ class _LocalBackend(LeaseBackend):
 
 def start_host(folder: LeaseFolder, spec: LeaseSpec) -> None:
     """Start the host process on this machine; it detaches itself and outlives the caller."""
-    command = [sys.executable, "-m", "headrace.clusters.host", str(folder.path), "--detach"]
-    with folder.log.open("ab") as log:
-        ended = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            env=_host_environment(folder, spec),
-            timeout=_LAUNCH_TIMEOUT_S,
-            check=False,
-        )
+    environment = _host_environment(folder, spec)
+    order = zygote.Order(module=IMPORTED[0], arguments=(str(folder.path),), environment=environment)
     see = f"See {folder.log}."
-    if ended.returncode != 0:
-        code = f"exit code {ended.returncode}"
-        raise LeaseError(f"The host of lease {folder.lease_id} did not start ({code})", see)
+    with folder.log.open("ab") as log, open(os.devnull) as nothing:
+        files = nothing.fileno(), log.fileno()
+        if not zygote.fork(IMPORTED, order, files, wait=True):
+            ended = subprocess.run(
+                [sys.executable, "-m", order.module, *order.arguments, "--detach"],
+                stdin=nothing,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=environment,
+                timeout=_LAUNCH_TIMEOUT_S,
+                check=False,
+            )
+            if ended.returncode != 0:
+                code = f"exit code {ended.returncode}"
+                raise LeaseError(f"The host of lease {folder.lease_id} did not start ({code})", see)
     deadline = time.monotonic() + _HOST_TIMEOUT_S
     while not (is_there(folder.host) or is_there(folder.closed)):
         if time.monotonic() > deadline:
@@ -152,7 +176,10 @@ def _host_environment(folder: LeaseFolder, spec: LeaseSpec) -> dict[str, str]:
     """Environment of the host and, through it, of drivers and workers."""
     path = [*spec.code, *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
     environment = {**os.environ, **mark(folder)}
+    environment.pop(zygote.KEPT, None)  # on a cluster's nodes nothing may outlive its job
     environment.pop(JOB_STARTED, None)  # this lease does not end with the job that it starts from
+    if spec.role.backend == "local":
+        environment[zygote.KEPT] = f"{spec.role.keep_warm:g}"
     environment["PYTHONPATH"] = os.pathsep.join(part for part in path if part)
     return environment
 
@@ -160,21 +187,3 @@ def _host_environment(folder: LeaseFolder, spec: LeaseSpec) -> dict[str, str]:
 def backend() -> LeaseBackend:
     """The backend that the table of backends asks for."""
     return _LocalBackend()
-
-
-def main(arguments: list[str]) -> int:
-    """Entry point of the guard process."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s guard: %(message)s")
-    if sys.stdin.buffer.read() == _DONE:
-        return 0
-    folder = LeaseFolder(Path(arguments[0]))
-    num_ended = end_marked(folder)
-    logger.warning("The host was killed; ended %d processes that it left", num_ended)
-    spec = read_record(folder.spec, LeaseSpec)
-    if spec is not None:
-        backend_of(spec.role.backend).kill_leftovers(folder)
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -10,7 +10,6 @@ parent has closed the pipe is killed.
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import os
 import pickle
@@ -20,9 +19,9 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from multiprocessing import Pipe
@@ -30,13 +29,13 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from headrace.errors import WorkerLostError
+from headrace.processes import zygote
 from headrace.processes.children import Child, Process, signal_group
-from headrace.processes.identity import holds_gpu, open_files
+from headrace.processes.identity import holds_gpu, open_files, set_name
 
 IDLE_S = 30.0
 """Seconds without a child after which a server ends."""
 
-_PR_SET_NAME = 15
 _REAP_S = 0.05
 _PACKET_BYTES = 1 << 18
 
@@ -50,11 +49,17 @@ class ForkServers:
         module: Run as `python -u -m MODULE FD`; it calls `forked` when it has imported all.
         varying: Names of the environment variables that the module's import does not look at.
         base: Environment to which a child's is added, by default this process's as it is then.
+        imported: Modules of the zygote that servers are forked from, where zygotes are kept.
     """
 
     def __init__(
-        self, module: str, varying: frozenset[str], base: Mapping[str, str] = os.environ
+        self,
+        module: str,
+        varying: frozenset[str],
+        base: Mapping[str, str] = os.environ,
+        imported: Sequence[str] = (),
     ) -> None:
+        self._start = partial(_Server, module, imported)
         self._module = module
         self._varying = varying
         self._base = base
@@ -68,7 +73,7 @@ class ForkServers:
         """
         env, _ = self._divided({})
         with self._lock:
-            self._servers[frozenset(env.items())] = _Server(self._module, env, None)
+            self._servers[frozenset(env.items())] = self._start(env, None)
 
     def start(self, child: Child) -> Process:
         """Start a child from a server with its environment, which may still be importing."""
@@ -80,7 +85,7 @@ class ForkServers:
             server = self._servers.get(key)
             process = None if server is None else server.ask(asked)
             if process is None:  # there is none, or it has ended for want of work
-                server = self._servers[key] = _Server(self._module, env, child.log)
+                server = self._servers[key] = self._start(env, child.log)
                 process = server.ask(asked)
         if process is None:
             raise WorkerLostError(f"{self._module} ended at once", f"See {child.log}.")
@@ -96,23 +101,36 @@ class ForkServers:
 class _Server:
     """The parent's side of a server; its output until it forks goes to the first child's log."""
 
-    def __init__(self, module: str, env: Mapping[str, str], log: Path | None) -> None:
+    def __init__(
+        self, module: str, imported: Sequence[str], env: Mapping[str, str], log: Path | None
+    ) -> None:
         self._connection, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        order = zygote.Order(module=module, arguments=(), environment=env)
+        with (
+            theirs,
+            open(os.devnull) as nothing,
+            open(1, "ab", closefd=False) if log is None else log.open("ab") as output,
+        ):
+            files = [each.fileno() for each in (nothing, output, theirs)]
+            is_forked = bool(imported) and zygote.fork(imported, order, files, wait=False)
+            self._process = None if is_forked else self._program(module, env, files)
+
+    def _program(self, module: str, env: Mapping[str, str], files: Sequence[int]) -> _Program:
+        read, written, theirs = files
         started: Future[_Program] = Future()
-        with theirs, nullcontext() if log is None else log.open("ab") as output:
-            start = partial(
-                subprocess.Popen,
-                (sys.executable, "-u", "-m", module, str(theirs.fileno())),
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                env=env,
-                pass_fds=(theirs.fileno(),),
-                start_new_session=True,
-            )
-            # the kernel ties the server's life to the thread that starts it
-            threading.Thread(target=self._hold, args=(start, started), daemon=True).start()
-            self._process = started.result()
+        start = partial(
+            subprocess.Popen,
+            (sys.executable, "-u", "-m", module, str(theirs)),
+            stdin=read,
+            stdout=written,
+            stderr=subprocess.STDOUT,
+            env=env,
+            pass_fds=(theirs,),
+            start_new_session=True,
+        )
+        # the kernel ties the server's life to the thread that starts it
+        threading.Thread(target=self._hold, args=(start, started), daemon=True).start()
+        return started.result()
 
     def ask(self, child: Child) -> _ForkedProcess | None:
         """Ask for a process; None when the server has ended, or is about to."""
@@ -140,7 +158,7 @@ class _Server:
 class _ForkedProcess:
     """A `Process` that a server was asked for; `pid` as of the last look."""
 
-    def __init__(self, news: Connection, server: _Program) -> None:
+    def __init__(self, news: Connection, server: _Program | None) -> None:
         self._news = news
         self._server = server
         self._lock = threading.Lock()
@@ -176,7 +194,8 @@ class _ForkedProcess:
         try:
             told: int = self._news.recv()
         except (EOFError, OSError):  # the server has ended, and the kernel ends all with it
-            self._end(self._server.wait() or -signal.SIGKILL)
+            code = 0 if self._server is None else self._server.wait()
+            self._end(code or -signal.SIGKILL)
             return
         if self.pid is None:
             self.pid = told
@@ -295,4 +314,4 @@ def _become(child: Child, given: list[int]) -> None:
     os.close(log)
     if holds_gpu(open_files()):  # what an import has begun on a GPU does not survive a fork
         os.execvp(child.command[0], child.command)
-    ctypes.CDLL(None).prctl(_PR_SET_NAME, child.name.encode(), 0, 0, 0)
+    set_name(child.name)

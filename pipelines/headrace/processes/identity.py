@@ -24,7 +24,7 @@ from headrace.errors import LeaseLostError
 
 logger = logging.getLogger(__name__)
 
-_PR_SET_PDEATHSIG = 1
+_PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
 _GPUS = ("/dev/nvidia", "/dev/kfd", "/dev/dri", "/dev/accel")
 _PARENT = "HEADRACE_PARENT_PID"
 """Variable by which a process tells those that it starts who they belong to."""
@@ -130,6 +130,11 @@ def take_part() -> None:
 def tell_children() -> None:
     """Name this process, in its environment, as the parent of those that it starts from now on."""
     os.environ[_PARENT] = str(os.getpid())
+
+
+def set_name(name: str) -> None:
+    """Name this process, for `ps -o comm`; the kernel keeps 15 bytes."""
+    ctypes.CDLL(None).prctl(_PR_SET_NAME, name.encode(), 0, 0, 0)
 
 
 def spawn_detached(

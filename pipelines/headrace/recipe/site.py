@@ -58,6 +58,9 @@ class Role(Record):
     """The longest time that `lifetime: auto` may choose; null for the queue's own, else a day."""
     idle_stop: Seconds = 300.0
     """The lease ends after this time without a step."""
+    keep_warm: Seconds = 300.0
+    """This machine keeps what its leases had to import for this time after the last one, in
+    processes that the next one's are forked from; 0 for none. Other backends keep nothing."""
     start_timeout: Seconds = 120.0
     """The lease fails when its nodes are not there after this time; waiting in a queue is free."""
     keep_nodes: Seconds = 30.0

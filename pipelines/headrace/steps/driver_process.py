@@ -15,17 +15,22 @@ from headrace.processes.identity import die_with_parent, end_quickly
 from headrace.steps import run
 
 
-def main(arguments: list[str]) -> int:
-    """Entry point of the server, and of each driver forked from it."""
-    die_with_parent()
-    gc.disable()  # what is imported stays
+def load() -> None:
+    """Import what drivers need; no garbage is looked for, as it all stays."""
+    gc.disable()
     for module in run.MODULES.values():
         importlib.import_module(module)
     gc.enable()
+
+
+def main(arguments: list[str]) -> int:
+    """Entry point of the server, and of each driver forked from it."""
+    load()
     child = forked(socket.socket(fileno=int(arguments[0])))
     return 0 if child is None else run.main(list(child.command[-1:]))
 
 
 if __name__ == "__main__":
+    die_with_parent()
     end_quickly()
     sys.exit(main(sys.argv[1:]))

@@ -14,9 +14,10 @@ from types import ModuleType
 
 from headrace.processes.children import Child, Process
 from headrace.processes.fork_server import ForkServers, forked
-from headrace.processes.identity import CPUS, MEMORY, die_with_parent
+from headrace.processes.identity import CPUS, MEMORY, die_with_parent, tell_children
 from headrace.recipe.site import Role
 
+_MODULE = "headrace.steps.model_process"
 _IMPORTED = ("headrace.training.rank", "headrace.evaluation.predict")
 
 VARYING = frozenset(
@@ -31,7 +32,7 @@ VARYING = frozenset(
 """Names of the variables that tell a rank its place, network and part of the node; nothing that is
 imported depends on them, but Lightning's `rank_zero_only`."""
 
-_SERVERS = ForkServers("headrace.steps.model_process", VARYING)
+_SERVERS = ForkServers(_MODULE, VARYING, imported=(_MODULE,))
 """Shared by all trainings and evaluations on this node: a restart or the next step imports nothing.
 """
 
@@ -39,6 +40,7 @@ _SERVERS = ForkServers("headrace.steps.model_process", VARYING)
 def dask_setup(worker: object) -> None:
     """Begin the imports as a worker starts, which Dask tells modules of a lease's `preload`."""
     del worker
+    tell_children()
     _SERVERS.warm_up()
 
 
@@ -76,16 +78,20 @@ class _ScipySignal(ModuleType):
             del sys.modules[self.__name__]
 
 
-def main(arguments: list[str]) -> int:
-    """Entry point of the server, and of each process forked from it."""
-    die_with_parent()
+def load() -> None:
+    """Import what the processes need; a look for garbage would take a quarter of the time."""
     stand_in = _ScipySignal("scipy.signal")
     sys.modules[stand_in.__name__] = stand_in
-    gc.disable()  # what is imported stays: looking for garbage would take a quarter of the time
+    gc.disable()
     for module in _IMPORTED:
         importlib.import_module(module)
     gc.enable()
     stand_in.leave()
+
+
+def main(arguments: list[str]) -> int:
+    """Entry point of the server, and of each process forked from it."""
+    load()
     child = forked(socket.socket(fileno=int(arguments[0])))
     if child is None:
         return 0
@@ -95,4 +101,5 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
+    die_with_parent()
     sys.exit(main(sys.argv[1:]))

@@ -19,11 +19,15 @@ _YOUNG_S = 2.0
 _PAUSE_S = 0.05
 _TRACKERS_S = 10.0
 
-_BY_NAME = (("rank ", "rank"), ("predictor", "predictor"), ("driver ", "driver"))
+_BY_NAME = (
+    ("rank ", "rank"),
+    ("predictor", "predictor"),
+    ("driver ", "driver"),
+    ("guard", "guard"),
+)
 _BY_COMMAND = (
     ("headrace.cli.app", "command"),
     ("headrace.clusters.host", "host"),
-    ("headrace.clusters.local", "guard"),
     ("headrace.steps.driver_process", "server"),
     ("headrace.steps.model_process", "server"),
     ("multiprocessing.resource_tracker", "tracker"),

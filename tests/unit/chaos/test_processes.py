@@ -19,7 +19,7 @@ from support.waiting import wait_until
     [
         ("python", "python -c from headrace.cli.app import main", "command"),
         ("python", "python -m headrace.clusters.host /l/1 --detach", "host"),
-        ("python", "python -m headrace.clusters.local /l/1", "guard"),
+        ("guard", "python -m headrace.clusters.host /l/1", "guard"),
         ("driver 1", "python -u -m headrace.steps.driver_process 7", "driver"),
         ("python", "python -u -m headrace.steps.driver_process 7", "server"),
         ("python", "python -u -m headrace.steps.model_process 16", "server"),

@@ -5,15 +5,15 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
-from io import BytesIO, TextIOWrapper
 from pathlib import Path
 
 import psutil
 import pytest
+from filelock import FileLock
 
-from headrace.clusters import local
 from headrace.clusters.local import mark, marked
 from headrace.files.layout import LeaseFolder
+from support.waiting import wait_until
 
 
 @pytest.fixture
@@ -33,18 +33,25 @@ def test_a_process_with_the_mark_is_found(folder: LeaseFolder, process: psutil.P
     assert marked([folder]) == {str(folder.path.resolve()): [process]}
 
 
-@pytest.mark.parametrize(("told", "is_ended"), [(b"done", False), (b"", True)])
 def test_the_guard_ends_what_a_killed_host_leaves(
-    folder: LeaseFolder,
-    process: psutil.Process,
-    told: bytes,
-    is_ended: bool,
-    monkeypatch: pytest.MonkeyPatch,
+    folder: LeaseFolder, process: psutil.Process
 ) -> None:
-    """One that ended everything itself has told so."""
-    monkeypatch.setattr(sys, "stdin", TextIOWrapper(BytesIO(told)))
-    local.main([str(folder.path)])
-    assert process.is_running() != is_ended
+    """It holds nothing else of the host, as the lock of the lease."""
+    code = (
+        "import os, sys, filelock; from pathlib import Path; from headrace.files.layout import "
+        "LeaseFolder; from headrace.clusters.local import Guard\n"
+        "folder = LeaseFolder(Path(sys.argv[1])); lock = filelock.FileLock(folder.lock)\n"
+        "lock.acquire(); guard = Guard(folder); print(guard._pid, flush=True)\n"
+        "if sys.argv[2] == 'dismissed': guard.dismiss()\n"
+        "os.kill(os.getpid(), 9)"
+    )
+    for how in ("dismissed", "killed"):
+        command = [sys.executable, "-c", code, str(folder.path), how]
+        guard = int(subprocess.run(command, capture_output=True, text=True, check=False).stdout)
+        with FileLock(folder.lock, timeout=0):
+            wait_until(lambda pid=guard: not psutil.pid_exists(pid), 30, "the guard to end")
+        has_ended = process.status() == psutil.STATUS_ZOMBIE
+        assert has_ended == (how == "killed")
 
 
 def test_a_process_that_just_ends_is_not_left_over(

@@ -1,0 +1,308 @@
+"""Zygotes: processes of this machine that have imported what others need, and are forked for them.
+
+A fork server belongs to the process that starts it, as the host of a lease, and ends with it. A
+zygote belongs to nobody: it ends when it had nothing to do for a while, and until then the next
+lease has its processes at once. Term and idea are Android's and Chromium's.
+
+It is shared by those alone that would import the same in the same way: interpreter, packages,
+environment, folder, control group, limits. What it forks shows its own command and environment to
+the rest of the machine, and lives on without it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import hashlib
+import importlib
+import os
+import pickle
+import resource
+import select
+import site
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from filelock import FileLock
+
+from headrace.processes.identity import holds_gpu, open_files, tell_children
+
+KEPT = "HEADRACE_ZYGOTE_S"
+"""Environment variable: seconds for which a zygote is kept without work; none is used without."""
+
+APART = "HEADRACE_SECRETS"
+"""Environment variable: names of those that no zygote may know, with spaces between."""
+
+_ROOM = "HEADRACE_ROOM"
+_ROOM_BYTES, _COMMAND_BYTES = 8192, 1024
+_OF_EACH = ("HEADRACE_", "AIRFLOW_CTX_", "PYTEST_", "SSH_", "__DASK_")
+_OF_SHELLS = frozenset(("PWD", "OLDPWD", "SHLVL", "_", "COLUMNS", "LINES", "WINDOWID"))
+_LIMITS = sorted(number for name, number in vars(resource).items() if name.startswith("RLIMIT_"))
+_NAMESPACES = ("cgroup", "ipc", "mnt", "net", "pid", "user")
+_PACKET_BYTES = 1 << 18
+_TIMEOUT_S = 10.0
+_LOOK_S = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Order:
+    """A process to be forked, as which `python -m MODULE ARGUMENT…` would run in its own session.
+
+    It is handed at most one file, whose number is its last argument.
+    """
+
+    module: str
+    """Has a function `main(arguments)`."""
+    arguments: tuple[str, ...]
+    environment: Mapping[str, str]
+    """The whole of it."""
+
+
+def fork(modules: Sequence[str], order: Order, files: Sequence[int], *, wait: bool) -> bool:
+    """Have a process forked by the zygote that has imported `modules`; it is started if need be.
+
+    Args:
+        modules: What it imports, in this order; of each that has one it calls the function `load`.
+        order: The process.
+        files: Its standard input, its output for all that it says, and perhaps one it is handed.
+        wait: Whether to wait until it is there.
+
+    Returns:
+        Whether it is there, or will be; else a program is to be started as always.
+    """
+    kept = order.environment.get(KEPT, "0")
+    if float(kept) <= 0:
+        return False
+    shared, own = _divided(order.environment)
+    packet = pickle.dumps((order.module, order.arguments, own))
+    try:
+        with _connected((kept, *modules), shared) as connection:
+            socket.send_fds(connection, [packet], files)
+            return not wait or bool(connection.recv(1))
+    except OSError:
+        return False
+
+
+def zygotes() -> tuple[int, ...]:
+    """Process ids of this account's zygotes on this machine."""
+    found = []
+    for file in folder().glob("*.pid"):
+        with suppress(OSError, ValueError):
+            pid = int(file.read_text())
+            if __spec__.name.encode() in Path(f"/proc/{pid}/cmdline").read_bytes():
+                found.append(pid)
+    return tuple(sorted(found))
+
+
+def folder() -> Path:
+    """Where zygotes are found: of this account alone, on this machine alone."""
+    of_session = os.environ.get("XDG_RUNTIME_DIR")
+    if of_session:
+        return Path(of_session, "headrace")
+    return Path(tempfile.gettempdir(), f"headrace-{os.getuid()}")
+
+
+def _divided(environment: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
+    """The environment of a zygote, and what the process has beside it."""
+    apart = environment.get(APART, "").split()
+    own = {
+        name: value
+        for name, value in environment.items()
+        if name.startswith(_OF_EACH) or name in _OF_SHELLS or name in apart
+    }
+    return {name: environment[name] for name in environment if name not in own}, own
+
+
+def _connected(arguments: Sequence[str], environment: Mapping[str, str]) -> socket.socket:
+    folder().mkdir(mode=0o700, parents=True, exist_ok=True)
+    seen = folder().lstat()
+    if seen.st_uid != os.getuid() or seen.st_mode & 0o077:
+        raise PermissionError(f"{folder()} is not this account's alone")
+    told = repr((arguments, sorted(environment.items()), *_surroundings(), *_installed()))
+    file = folder() / hashlib.sha256(told.encode()).hexdigest()[:32]
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    connection.settimeout(_TIMEOUT_S)
+    try:
+        with FileLock(folder() / "lock", mode=0o600):
+            try:
+                connection.connect(str(file))
+            except (FileNotFoundError, ConnectionRefusedError):
+                _start(file, arguments, environment)
+                connection.connect(str(file))
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _start(file: Path, arguments: Sequence[str], environment: Mapping[str, str]) -> None:
+    file.unlink(missing_ok=True)
+    command = (sys.executable, "-u", "-m", "headrace.processes.zygote")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
+        listening.bind(str(file))
+        listening.listen()
+        started = subprocess.Popen(
+            (*command, str(listening.fileno()), str(file), *arguments, " " * _COMMAND_BYTES),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env={_ROOM: "-" * _ROOM_BYTES, **environment},  # first, for its place in memory
+            pass_fds=(listening.fileno(),),
+            start_new_session=True,
+        )
+    file.with_suffix(".pid").write_text(str(started.pid))
+    # a zombie if nobody waited for it, should it end first
+    threading.Thread(target=started.wait, name=f"wait-{started.pid}", daemon=True).start()
+
+
+def _surroundings() -> Iterator[object]:
+    """What a process takes over from the one that starts it, and no order tells."""
+    yield from (sys.executable, sys.flags, os.getcwd(), os.getgroups(), os.getpriority(0, 0))
+    yield os.sched_getaffinity(0)
+    yield [resource.getrlimit(limit) for limit in _LIMITS]
+    yield [os.readlink(f"/proc/self/ns/{name}") for name in _NAMESPACES]
+    yield Path("/proc/self/cgroup").read_text()
+    status = Path("/proc/self/status").read_text().splitlines()
+    yield [line for line in status if line.startswith(("Umask:", "Cap", "NoNewPrivs:", "Seccomp:"))]
+
+
+def _installed() -> Iterator[object]:
+    """What changes when a package is installed or removed, or headrace itself is edited."""
+    for place in (*site.getsitepackages(), site.getusersitepackages()):
+        if os.path.isdir(place):
+            yield place, os.stat(place).st_mtime_ns
+    root = Path(__file__).parents[2]
+    if str(root) not in site.getsitepackages():
+        yield max(file.stat().st_mtime_ns for file in root.glob("headrace*/**/*.py"))
+
+
+def main(arguments: list[str]) -> int:
+    """Entry point of a zygote, and of each process forked from it."""
+    number, path, kept, *modules, _ = arguments
+    listening = socket.socket(fileno=int(number))
+    order = _forked(listening, Path(path), float(kept), modules)
+    if order is None:
+        return 0
+    module, rest = order
+    code: int = importlib.import_module(module).main(rest)
+    return code
+
+
+def _forked(
+    listening: socket.socket, file: Path, kept_s: float, modules: Sequence[str]
+) -> tuple[str, list[str]] | None:
+    """In each forked process what it is to run; None in the zygote when nobody needs it any more.
+
+    What an early module is enough for does not wait for the later ones.
+    """
+    gc.disable()
+    for module in modules:
+        getattr(importlib.import_module(module), "load", lambda: None)()
+        gc.freeze()
+        if (order := _answered(listening, 0.0)) is not None:
+            return order
+    if (order := _answered(listening, kept_s)) is not None:
+        return order
+    with FileLock(file.with_name("lock"), mode=0o600):
+        file.unlink(missing_ok=True)
+        file.with_suffix(".pid").unlink(missing_ok=True)
+    return _answered(listening, 0.0)  # those who were before that
+
+
+def _answered(listening: socket.socket, kept_s: float) -> tuple[str, list[str]] | None:
+    """In each forked process what it is to run; None in the zygote after that time without work."""
+    asked = select.poll()
+    asked.register(listening, select.POLLIN)
+    busy_s = time.monotonic()
+    while True:
+        if asked.poll(1000 * min(_LOOK_S, kept_s)):
+            order = _fork(listening)
+            if order is not None:
+                return order
+        elif not (kept_s and _has_children()):
+            if time.monotonic() - busy_s >= kept_s:
+                return None
+            continue
+        busy_s = time.monotonic()
+
+
+def _has_children() -> bool:
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
+        return False
+    return True
+
+
+def _fork(listening: socket.socket) -> tuple[str, list[str]] | None:
+    connection, _ = listening.accept()
+    with connection:
+        connection.settimeout(_TIMEOUT_S)
+        try:
+            packet, files, *_ = socket.recv_fds(connection, _PACKET_BYTES, 3)
+        except OSError:
+            return None
+        pid = os.fork() if packet else None
+        if pid == 0:
+            listening.close()
+            connection.close()
+            return _become(packet, files)
+        for each in files:
+            os.close(each)
+        with suppress(OSError):  # not everybody waits
+            connection.send(b"1")
+    return None
+
+
+def _become(packet: bytes, files: Sequence[int]) -> tuple[str, list[str]]:
+    os.setsid()
+    read, written, *handed = files
+    for file, number in ((read, 0), (written, 1), (written, 2)):
+        os.dup2(file, number)
+    os.close(read)
+    os.close(written)
+    gc.enable()
+    module, arguments, own = pickle.loads(packet)
+    arguments = [*arguments, *map(str, handed)]
+    command = [sys.executable, "-u", "-m", module, *arguments]
+    del os.environ[_ROOM]
+    os.environ.update(own)
+    if holds_gpu(open_files()):  # what an import has begun on a GPU does not survive a fork
+        for file in handed:
+            os.set_inheritable(file, True)
+        os.execv(sys.executable, command)
+    _show(command, {name: own[name] for name in own if name not in own.get(APART, "").split()})
+    if (random := sys.modules.get("numpy.random")) is not None:
+        random.seed()  # Python's own generator is seeded at a fork
+    tell_children()
+    return module, arguments
+
+
+def _show(command: Sequence[str], own: Mapping[str, str]) -> None:
+    """Have the kernel tell others this process's command, and its environment, as of a program.
+
+    It reads both where it once put them (`proc_pid_stat(5)`): arguments, the last of which is
+    blank, and variables, the first of which is there to be written over.
+    """
+    places = Path("/proc/self/stat").read_text().rpartition(")")[2].split()[45:49]
+    first_argument, end, first_variable, _ = map(int, places)
+    shown = b"\0".join(each.encode() for each in command)[: end - first_argument - 1]
+    ctypes.memset(first_argument, 0, end - first_argument)
+    ctypes.memmove(first_argument, shown, len(shown))
+    shown = b"".join(f"{name}={value}\0".encode() for name, value in sorted(own.items()))
+    if len(shown) <= _ROOM_BYTES:
+        shown += f"{_ROOM}=".encode()  # and what is left of it
+        ctypes.memmove(first_variable, shown, len(shown))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,132 @@
+"""What is forked from a zygote, who shares one, and how long it is kept."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from headrace.processes import zygote
+from headrace.processes.zygote import APART, KEPT, Order, fork, zygotes
+from support.waiting import wait_until
+
+MODULE = "support.zygote_code"
+
+
+@pytest.fixture(autouse=True)
+def _own(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[None]:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path_factory.mktemp("z")))
+    yield
+    for pid in zygotes():
+        psutil.Process(pid).kill()
+
+
+def ordered(*arguments: str, kept: str = "60", **environment: str) -> Order:
+    path = os.pathsep.join(sys.path)
+    whole = {**os.environ, "PYTHONPATH": path, KEPT: kept, **environment}
+    return Order(module=MODULE, arguments=arguments, environment=whole)
+
+
+def told(output: Path, order: Order) -> dict[str, str]:
+    """What a process that is forked tells of itself, as `support.zygote_code` does."""
+    output.unlink(missing_ok=True)
+    with open(os.devnull) as nothing, output.open("wb") as written:
+        assert fork([MODULE], order, (nothing.fileno(), written.fileno()), wait=True)
+    lines = wait_until(lambda: _ended(output), 30, "what the process tells")
+    return dict(line.split("=", 1) for line in lines)
+
+
+def _ended(output: Path) -> list[str]:
+    lines = output.read_text().splitlines()
+    return lines if "end=" in lines else []
+
+
+def test_processes_are_forked_from_one_that_imports_once(tmp_path: Path) -> None:
+    first, second = (told(tmp_path / "out", ordered("a", word)) for word in "xy")
+    assert first["imported_at"] == second["imported_at"]
+    assert first["pid"] != second["pid"]
+    assert (first["arguments"], second["arguments"]) == ("a x", "a y")
+    assert first["session"] == first["pid"]
+    assert first["random"] != second["random"]
+
+
+def test_others_see_its_own_command_and_environment(tmp_path: Path) -> None:
+    secret = {"TOKEN": "hush", APART: "TOKEN"}
+    seen = told(tmp_path / "out", ordered("show", HEADRACE_LEASE_ID="l-1", WORD="w", **secret))
+    assert seen["command"].rstrip() == f"{sys.executable} -u -m {MODULE} show"
+    assert (seen["of_kernel.HEADRACE_LEASE_ID"], seen["of_kernel.WORD"]) == ("l-1", "w")
+    assert (seen["HEADRACE_LEASE_ID"], seen["WORD"], seen["TOKEN"]) == ("l-1", "w", "hush")
+    assert "of_kernel.TOKEN" not in seen
+    (pid,) = zygotes()
+    assert not {"TOKEN", "HEADRACE_LEASE_ID"} & psutil.Process(pid).environ().keys()
+
+
+@pytest.mark.parametrize("other", ["WORD", "LD_LIBRARY_PATH", "PYTHONPATH", "OMP_NUM_THREADS"])
+def test_another_environment_has_a_zygote_of_its_own(tmp_path: Path, other: str) -> None:
+    first = told(tmp_path / "out", ordered("tell"))
+    second = told(tmp_path / "out", ordered("tell", **{other: os.pathsep.join([*sys.path, "x"])}))
+    assert first["imported_at"] != second["imported_at"]
+    assert len(zygotes()) == 2
+
+
+@pytest.mark.parametrize("what", ["folder", "limit", "package"])
+def test_other_surroundings_have_a_zygote_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    told(tmp_path / "out", ordered("tell"))
+    if what == "folder":
+        monkeypatch.chdir(tmp_path)
+    elif what == "limit":
+        before = zygote.resource.getrlimit
+        monkeypatch.setattr(
+            zygote.resource, "getrlimit", lambda one: (*before(one), "of another shell")
+        )
+    else:
+        (tmp_path / "site").mkdir()
+        monkeypatch.setattr(zygote.site, "getusersitepackages", lambda: str(tmp_path / "site"))
+    told(tmp_path / "out", ordered("tell"))
+    assert len(zygotes()) == 2
+
+
+def test_it_ends_when_it_was_not_needed_for_a_while_and_another_comes(tmp_path: Path) -> None:
+    """Not while a process of its own lives; that one outlives its end."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs, open(os.devnull) as nothing, (tmp_path / "held").open("wb") as output:
+        files = nothing.fileno(), output.fileno(), theirs.fileno()
+        assert fork([MODULE], ordered("hold", kept="1"), files, wait=True)
+        theirs.close()
+        (pid,) = zygotes()
+        time.sleep(3)
+        assert psutil.pid_exists(pid)
+        psutil.Process(pid).kill()
+        ours.sendall(b"still there?")
+        assert ours.recv(100) == b"still there?"
+    again = told(tmp_path / "out", ordered("tell", kept="1"))
+    assert again["end"] == ""
+    wait_until(lambda: not zygotes(), 30, "the zygote to end")
+    assert not list(zygote.folder().glob("*.pid"))
+
+
+def test_none_is_used_without_the_variable_or_where_others_may_write(tmp_path: Path) -> None:
+    with open(os.devnull) as nothing, (tmp_path / "out").open("wb") as output:
+        files = nothing.fileno(), output.fileno()
+        assert not fork([MODULE], ordered("tell", kept="0"), files, wait=True)
+        zygote.folder().mkdir(mode=0o777)
+        zygote.folder().chmod(0o777)
+        assert not fork([MODULE], ordered("tell"), files, wait=True)
+    assert not zygotes()
+
+
+def test_one_that_cannot_import_is_told_to_who_waits(tmp_path: Path) -> None:
+    order = Order(module="no.such.module", arguments=(), environment=ordered().environment)
+    with open(os.devnull) as nothing, (tmp_path / "out").open("wb") as output:
+        files = nothing.fileno(), output.fileno()
+        assert not fork([order.module], order, files, wait=True)
