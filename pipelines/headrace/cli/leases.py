@@ -12,6 +12,7 @@ from typing import Annotated
 
 import typer
 from rich.console import Group, RenderableType
+from rich.filesize import decimal
 from rich.live import Live
 from rich.padding import Padding
 from rich.table import Table
@@ -38,6 +39,8 @@ from headrace.execution.reap import reap as reap_ledger
 from headrace.files.atomic import read_record
 from headrace.files.layout import LeaseFolder, SiteFolder, StepFolder
 from headrace.ledger.ledger import open_ledger
+from headrace.processes.identity import end_processes
+from headrace.processes.zygote import zygotes
 from headrace.recipe.load import load_site
 from headrace.recipe.site import Role
 from headrace.runs.audit import Actor
@@ -57,7 +60,8 @@ from headrace.steps.mailbox import StepSpec
 
 app = typer.Typer(name="lease", help="Leases: the machines that runs hold.", no_args_is_help=True)
 
-LeaseArgument = Annotated[str, typer.Argument(help="Id of the lease, from `headrace lease list`.")]
+_LEASE = typer.Argument(help="Id of the lease, from `headrace lease list`.")
+LeaseArgument = Annotated[str, _LEASE]
 
 _REFRESH_S = 2.0
 _STYLES = {LeaseState.READY: "green", LeaseState.STARTING: "yellow", LeaseState.CLOSED: "dim"}
@@ -96,6 +100,9 @@ def list_leases(
         open_console().print(Listing.of(views, *_COLUMNS))
     else:
         typer.echo("No leases." if ended else "No open leases; --all lists those that have ended.")
+    if not as_json and (kept := zygotes()):
+        size = decimal(sum(each.memory_info().rss for each in kept))
+        typer.echo(f"Imported for the next ones: {size}; `headrace lease close --kept` frees it.")
 
 
 def top(
@@ -129,15 +136,28 @@ def show(lease_id: LeaseArgument, site: SiteOption = "laptop", as_json: JsonOpti
 
 @app.command()
 def close(
-    lease_id: LeaseArgument,
+    lease_id: Annotated[str | None, _LEASE] = None,
     site: SiteOption = "laptop",
+    kept: Annotated[
+        bool, typer.Option("--kept", help="What is kept imported for later ones (`keep_warm`).")
+    ] = False,
     reason: Annotated[str, typer.Option(help="Told to whoever asks why it ended.")] = "",
     grace: Annotated[float, typer.Option(help="Seconds before its processes are killed.")] = 20.0,
 ) -> None:
     """Close a lease; its running steps end, nothing of it stays.
 
-    Example: headrace lease close digits-20260102-030405-0a1b2c3d-gpu-1 --reason "wrong data"
+    Examples:
+        headrace lease close digits-20260102-030405-0a1b2c3d-gpu-1 --reason "wrong data"
+
+        headrace lease close --kept
     """
+    if kept:
+        end_processes(zygotes())
+        typer.echo("Nothing is kept imported.")
+    if lease_id is None:
+        if not kept:
+            raise typer.BadParameter("Name a lease, or --kept.")
+        return
     folder = _lease_folder(site, lease_id)
     close_lease(folder, Actor.here(), grace, reason)
     state = lease_client.state(folder, lease_client.spec(folder).lost_after_s)

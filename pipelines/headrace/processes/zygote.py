@@ -31,6 +31,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
 from filelock import FileLock
 
 from headrace.processes.identity import holds_gpu, open_files, tell_children
@@ -91,15 +92,15 @@ def fork(modules: Sequence[str], order: Order, files: Sequence[int], *, wait: bo
         return False
 
 
-def zygotes() -> tuple[int, ...]:
-    """Process ids of this account's zygotes on this machine."""
+def zygotes() -> list[psutil.Process]:
+    """This account's zygotes on this machine."""
     found = []
     for file in folder().glob("*.pid"):
-        with suppress(OSError, ValueError):
-            pid = int(file.read_text())
-            if __spec__.name.encode() in Path(f"/proc/{pid}/cmdline").read_bytes():
-                found.append(pid)
-    return tuple(sorted(found))
+        with suppress(ValueError, psutil.Error):
+            process = psutil.Process(int(file.read_text()))
+            if __spec__.name in process.cmdline():
+                found.append(process)
+    return found
 
 
 def folder() -> Path:

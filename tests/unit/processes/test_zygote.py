@@ -9,7 +9,6 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import psutil
 import pytest
 
 from headrace.processes import zygote
@@ -25,8 +24,8 @@ def _own(
 ) -> Iterator[None]:
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path_factory.mktemp("z")))
     yield
-    for pid in zygotes():
-        psutil.Process(pid).kill()
+    for each in zygotes():
+        each.kill()
 
 
 def ordered(*arguments: str, kept: str = "60", **environment: str) -> Order:
@@ -65,8 +64,8 @@ def test_others_see_its_own_command_and_environment(tmp_path: Path) -> None:
     assert (seen["of_kernel.HEADRACE_LEASE_ID"], seen["of_kernel.WORD"]) == ("l-1", "w")
     assert (seen["HEADRACE_LEASE_ID"], seen["WORD"], seen["TOKEN"]) == ("l-1", "w", "hush")
     assert "of_kernel.TOKEN" not in seen
-    (pid,) = zygotes()
-    assert not {"TOKEN", "HEADRACE_LEASE_ID"} & psutil.Process(pid).environ().keys()
+    (parent,) = zygotes()
+    assert not {"TOKEN", "HEADRACE_LEASE_ID"} & parent.environ().keys()
 
 
 @pytest.mark.parametrize("other", ["WORD", "LD_LIBRARY_PATH", "PYTHONPATH", "OMP_NUM_THREADS"])
@@ -103,10 +102,10 @@ def test_it_ends_when_it_was_not_needed_for_a_while_and_another_comes(tmp_path: 
         files = nothing.fileno(), output.fileno(), theirs.fileno()
         assert fork([MODULE], ordered("hold", kept="1"), files, wait=True)
         theirs.close()
-        (pid,) = zygotes()
+        (parent,) = zygotes()
         time.sleep(3)
-        assert psutil.pid_exists(pid)
-        psutil.Process(pid).kill()
+        assert parent.is_running()
+        parent.kill()
         ours.sendall(b"still there?")
         assert ours.recv(100) == b"still there?"
     again = told(tmp_path / "out", ordered("tell", kept="1"))
