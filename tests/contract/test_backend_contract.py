@@ -373,7 +373,8 @@ def host_of(folder: LeaseFolder) -> psutil.Process:
 
 
 def hosts_of(folder: LeaseFolder) -> list[psutil.Process]:
-    return [each for each in processes_of(folder) if "headrace.clusters.host" in _arguments(each)]
+    found = [each for each in processes_of(folder) if each.name() != "guard"]
+    return [each for each in found if "headrace.clusters.host" in _arguments(each)]
 
 
 def children_with(folder: LeaseFolder, argument: str) -> list[psutil.Process]:

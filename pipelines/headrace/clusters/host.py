@@ -45,7 +45,9 @@ from headrace.states import LeaseState
 
 logger = logging.getLogger(__name__)
 
-_TICK_S = 0.2
+_TICK_S, _SOON_TICK_S = 0.2, 0.05
+_SOON_S = 10.0
+"""The next step is likely to be asked for within this time after the last one."""
 _AGAIN = (
     "The batch system started the job a second time. Its work goes on in another job: headrace "
     "alone decides what is tried again"
@@ -101,7 +103,12 @@ class Host:
                 logger.info("Closing: %s", reason)
                 self._tell_closing(reason)
                 return reason
-            await asyncio.sleep(_TICK_S)
+            await asyncio.sleep(self._tick_s())
+
+    def _tick_s(self) -> float:
+        since_s = self._idle_since_s
+        is_soon = since_s is not None and time.monotonic() - since_s < _SOON_S
+        return _SOON_TICK_S if is_soon else _TICK_S
 
     def _publish(self, cluster: OpenCluster) -> None:
         info = LeaseInfo(

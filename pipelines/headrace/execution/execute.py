@@ -46,7 +46,7 @@ Tick = Callable[[], None]
 _RUN_ID = "RUN"
 """Stands for the id that a real run gets."""
 
-_POLL_S = 0.25
+_FIRST_POLL_S, _POLL_S, _POLL_GROWTH = 0.05, 0.25, 0.01
 _RETRY_PAUSE_S = 3.0
 _ASK_AGAIN_S = 1.0
 _SILENT_PAUSE_S = 10.0
@@ -58,7 +58,7 @@ _JUDGES = "headrace.training.training_plan"
 def execute(run: Run, tick: Tick) -> StepResult | None:
     """Run the steps of a job one after another, each on its lease; leases are released at the end.
 
-    `tick` is called every quarter of a second while something is waited for; it may raise to stop.
+    `tick` is called a few times a second while something is waited for; it may raise to stop.
 
     Returns:
         The result of the step that failed, or None when all succeeded.
@@ -165,6 +165,7 @@ def _attempt(run: Run, step: PlannedStep, tick: Tick, ahead: Collection[str]) ->
     if step.kind == "pack" and run.request.kind == "train":
         importlib.import_module(_JUDGES)
     noted = False
+    began_s = time.monotonic()
     while True:
         seen = look(started.lease, started.folder, run.site.limits.lost_after)
         if seen.lease.dashboard_url and not noted:
@@ -176,7 +177,8 @@ def _attempt(run: Run, step: PlannedStep, tick: Tick, ahead: Collection[str]) ->
                 return collect(run, started)
             except StepNotEndedError:
                 logger.warning("Lease %s gives signs of life again", started.lease_id)
-        time.sleep(_POLL_S)
+        # a step of a moment is not waited for longer than it takes
+        time.sleep(min(_POLL_S, _FIRST_POLL_S + _POLL_GROWTH * (time.monotonic() - began_s)))
 
 
 def _when_there_is_room(

@@ -19,6 +19,7 @@ import os
 import pickle
 import resource
 import select
+import signal
 import site
 import socket
 import subprocess
@@ -204,6 +205,7 @@ def _forked(
 
     What an early module is enough for does not wait for the later ones.
     """
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # whoever waits for one that ends must not see it
     gc.disable()
     for module in modules:
         getattr(importlib.import_module(module), "load", lambda: None)()
@@ -236,12 +238,10 @@ def _answered(listening: socket.socket, kept_s: float) -> tuple[str, list[str]] 
 
 
 def _has_children() -> bool:
-    try:
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
-    except ChildProcessError:
-        return False
-    return True
+    with suppress(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)
+        return True
+    return False
 
 
 def _fork(listening: socket.socket) -> tuple[str, list[str]] | None:
@@ -266,6 +266,7 @@ def _fork(listening: socket.socket) -> tuple[str, list[str]] | None:
 
 def _become(packet: bytes, files: Sequence[int]) -> tuple[str, list[str]]:
     os.setsid()
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     read, written, *handed = files
     for file, number in ((read, 0), (written, 1), (written, 2)):
         os.dup2(file, number)
