@@ -27,7 +27,7 @@ BUDGETS = {
     "headrace/ledger": 2210,
     "headrace/objects": 1510,
     "headrace/packing": 6850,
-    "headrace/processes": 1040,
+    "headrace/processes": 1340,
     "headrace/recipe": 5620,
     "headrace/report": 130,
     "headrace/runs": 3360,

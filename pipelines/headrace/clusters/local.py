@@ -132,7 +132,7 @@ class _LocalBackend(LeaseBackend):
     opens_at_once = True
 
     def launch(self, folder: LeaseFolder, spec: LeaseSpec) -> None:
-        start_host(folder, spec)
+        start_host(folder, spec, spec.role.keep_warm)
 
     async def open_cluster(self, folder: LeaseFolder, spec: LeaseSpec) -> OpenCluster:
         # the control side uses this module too, and must not load Dask
@@ -144,10 +144,13 @@ class _LocalBackend(LeaseBackend):
         return end_marked(folder)
 
 
-def start_host(folder: LeaseFolder, spec: LeaseSpec) -> None:
-    """Start the host process on this machine; it detaches itself and outlives the caller."""
-    environment = _host_environment(folder, spec)
-    order = zygote.Order(module=IMPORTED[0], arguments=(str(folder.path),), environment=environment)
+def start_host(folder: LeaseFolder, spec: LeaseSpec, keep_warm_s: float = 0.0) -> None:
+    """Start the host process on this machine; it detaches itself and outlives the caller.
+
+    It and what it starts are forked from zygotes that are kept for `keep_warm_s`, unless that is 0.
+    """
+    environment = {**_host_environment(folder, spec), zygote.KEPT: f"{keep_warm_s:g}"}
+    order = zygote.Fork(module=IMPORTED[0], arguments=(str(folder.path),), environment=environment)
     see = f"See {folder.log}."
     with folder.log.open("ab") as log, open(os.devnull) as nothing:
         files = nothing.fileno(), log.fileno()
@@ -176,10 +179,7 @@ def _host_environment(folder: LeaseFolder, spec: LeaseSpec) -> dict[str, str]:
     """Environment of the host and, through it, of drivers and workers."""
     path = [*spec.code, *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
     environment = {**os.environ, **mark(folder)}
-    environment.pop(zygote.KEPT, None)  # on a cluster's nodes nothing may outlive its job
     environment.pop(JOB_STARTED, None)  # this lease does not end with the job that it starts from
-    if spec.role.backend == "local":
-        environment[zygote.KEPT] = f"{spec.role.keep_warm:g}"
     environment["PYTHONPATH"] = os.pathsep.join(part for part in path if part)
     return environment
 

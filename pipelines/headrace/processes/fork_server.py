@@ -105,7 +105,7 @@ class _Server:
         self, module: str, imported: Sequence[str], env: Mapping[str, str], log: Path | None
     ) -> None:
         self._connection, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        order = zygote.Order(module=module, arguments=(), environment=env)
+        order = zygote.Fork(module=module, arguments=(), environment=env)
         with (
             theirs,
             open(os.devnull) as nothing,

@@ -55,7 +55,7 @@ _LOOK_S = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Order:
+class Fork:
     """A process to be forked, as which `python -m MODULE ARGUMENT…` would run in its own session.
 
     It is handed at most one file, whose number is its last argument.
@@ -68,23 +68,23 @@ class Order:
     """The whole of it."""
 
 
-def fork(modules: Sequence[str], order: Order, files: Sequence[int], *, wait: bool) -> bool:
+def fork(modules: Sequence[str], asked: Fork, files: Sequence[int], *, wait: bool) -> bool:
     """Have a process forked by the zygote that has imported `modules`; it is started if need be.
 
     Args:
         modules: What it imports, in this order; of each that has one it calls the function `load`.
-        order: The process.
+        asked: The process.
         files: Its standard input, its output for all that it says, and perhaps one it is handed.
         wait: Whether to wait until it is there.
 
     Returns:
         Whether it is there, or will be; else a program is to be started as always.
     """
-    kept = order.environment.get(KEPT, "0")
+    kept = asked.environment.get(KEPT, "0")
     if float(kept) <= 0:
         return False
-    shared, own = _divided(order.environment)
-    packet = pickle.dumps((order.module, order.arguments, own))
+    shared, own = _divided(asked.environment)
+    packet = pickle.dumps((asked.module, asked.arguments, own))
     try:
         with _connected((kept, *modules), shared) as connection:
             socket.send_fds(connection, [packet], files)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from headrace.processes import zygote
-from headrace.processes.zygote import KEPT, Order, fork
+from headrace.processes.zygote import KEPT, Fork, fork
 from support.command_line import headrace
 
 
@@ -22,7 +22,7 @@ def test_what_is_kept_imported_is_told_and_ended(
     ]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), KEPT: "60"}
     module = "support.zygote_code"
-    order = Order(module=module, arguments=("tell",), environment=environment)
+    order = Fork(module=module, arguments=("tell",), environment=environment)
     with open(os.devnull, "r+b") as nothing:
         assert fork([module], order, (nothing.fileno(), nothing.fileno()), wait=True)
     told = headrace("lease", "list").stdout

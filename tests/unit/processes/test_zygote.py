@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from headrace.processes import zygote
-from headrace.processes.zygote import APART, KEPT, Order, fork, zygotes
+from headrace.processes.zygote import APART, KEPT, Fork, fork, zygotes
 from support.waiting import wait_until
 
 MODULE = "support.zygote_code"
@@ -28,13 +28,13 @@ def _own(
         each.kill()
 
 
-def ordered(*arguments: str, kept: str = "60", **environment: str) -> Order:
+def ordered(*arguments: str, kept: str = "60", **environment: str) -> Fork:
     path = os.pathsep.join(sys.path)
     whole = {**os.environ, "PYTHONPATH": path, KEPT: kept, **environment}
-    return Order(module=MODULE, arguments=arguments, environment=whole)
+    return Fork(module=MODULE, arguments=arguments, environment=whole)
 
 
-def told(output: Path, order: Order) -> dict[str, str]:
+def told(output: Path, order: Fork) -> dict[str, str]:
     """What a process that is forked tells of itself, as `support.zygote_code` does."""
     output.unlink(missing_ok=True)
     with open(os.devnull) as nothing, output.open("wb") as written:
@@ -125,7 +125,7 @@ def test_none_is_used_without_the_variable_or_where_others_may_write(tmp_path: P
 
 
 def test_one_that_cannot_import_is_told_to_who_waits(tmp_path: Path) -> None:
-    order = Order(module="no.such.module", arguments=(), environment=ordered().environment)
+    order = Fork(module="no.such.module", arguments=(), environment=ordered().environment)
     with open(os.devnull) as nothing, (tmp_path / "out").open("wb") as output:
         files = nothing.fileno(), output.fileno()
         assert not fork([order.module], order, files, wait=True)
