@@ -106,8 +106,8 @@ def zygotes() -> list[psutil.Process]:
 
 def folder() -> Path:
     """Where zygotes are found: of this account alone, on this machine alone."""
-    of_session = os.environ.get("XDG_RUNTIME_DIR")
-    if of_session:
+    of_session = os.environ.get("XDG_RUNTIME_DIR", "")
+    if of_session and os.path.isdir(of_session) and os.stat(of_session).st_uid == os.getuid():
         return Path(of_session, "headrace")
     return Path(tempfile.gettempdir(), f"headrace-{os.getuid()}")
 
@@ -188,6 +188,8 @@ def _installed() -> Iterator[object]:
 
 def main(arguments: list[str]) -> int:
     """Entry point of a zygote, and of each process forked from it."""
+    if not all(_shown_at()):
+        return 1  # not every kernel tells, and without it no lease would know its processes
     number, path, kept, *modules, _ = arguments
     listening = socket.socket(fileno=int(number))
     order = _forked(listening, Path(path), float(kept), modules)
@@ -295,8 +297,7 @@ def _show(command: Sequence[str], own: Mapping[str, str]) -> None:
     It reads both where it once put them (`proc_pid_stat(5)`): arguments, the last of which is
     blank, and variables, the first of which is there to be written over.
     """
-    places = Path("/proc/self/stat").read_text().rpartition(")")[2].split()[45:49]
-    first_argument, end, first_variable, _ = map(int, places)
+    first_argument, end, first_variable = _shown_at()
     shown = b"\0".join(each.encode() for each in command)[: end - first_argument - 1]
     ctypes.memset(first_argument, 0, end - first_argument)
     ctypes.memmove(first_argument, shown, len(shown))
@@ -304,6 +305,12 @@ def _show(command: Sequence[str], own: Mapping[str, str]) -> None:
     if len(shown) <= _ROOM_BYTES:
         shown += f"{_ROOM}=".encode()  # and what is left of it
         ctypes.memmove(first_variable, shown, len(shown))
+
+
+def _shown_at() -> tuple[int, int, int]:
+    """Addresses of the first argument, of what follows the last, and of the first variable."""
+    fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+    return int(fields[45]), int(fields[46]), int(fields[47])
 
 
 if __name__ == "__main__":
