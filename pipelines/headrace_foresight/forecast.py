@@ -34,6 +34,7 @@ _NO_WORK = (
 """Keys whose values do not change how long training takes."""
 _NORMAL = NormalDist()
 EXPONENTS = {
+    "expected_s": 1.0,
     "trainer.max_epochs": 1.0,
     "trainer.max_steps": 1.0,
     "data.samples_per_epoch": 1.0,
@@ -75,6 +76,8 @@ class Forecast:
     """Standard deviation of its logarithm, as like work differs from one to the next."""
     shared: float = 0.0
     """The same of what all forecasts of a kind may be wrong by together."""
+    shares: tuple[float, ...] = ()
+    """Shares of it after which it may be ended, each as likely; none: it is done whole."""
 
     @property
     def interval(self) -> tuple[float, float]:
@@ -212,7 +215,21 @@ def possible(random: np.random.Generator, forecasts: Sequence[Forecast], draws: 
         for name in ("seconds", "spread", "shared")
     )
     own, same = _normals(random, len(forecasts), draws), _normals(random, 1, draws)
-    return np.asarray(medians * np.exp(spreads * own + shared * same))
+    seconds: Floats = medians * np.exp(spreads * own + shared * same)
+    for row, forecast in zip(seconds, forecasts, strict=True):
+        row *= random.choice(forecast.shares or (1.0,), draws)
+    return seconds
+
+
+def together(parts: Sequence[Forecast]) -> Forecast:
+    """Work that is done one after another, as one."""
+    seconds = sum(part.seconds for part in parts)
+    shares = [(part.seconds / seconds, part) for part in parts]
+    return Forecast(
+        seconds=seconds,
+        spread=math.hypot(*(share * part.spread for share, part in shares)),
+        shared=math.hypot(*(share * part.shared for share, part in shares)),
+    )
 
 
 def _normals(random: np.random.Generator, rows: int, draws: int) -> Floats:
@@ -239,7 +256,10 @@ def _left(random: np.random.Generator, running: Running) -> Floats:
     spreads = np.where(is_wrong, wrong, right)
     chances = random.uniform(_RAREST, 1.0, size=_DRAWS) * np.where(is_wrong, *tails[::-1])
     beyond: Floats = -np.array([_NORMAL.inv_cdf(chance) for chance in chances])
-    return np.maximum(forecast.seconds * np.exp(spreads * beyond) - elapsed_s, 0.0)
+    come = max(running.done, elapsed_s / forecast.seconds)
+    shares = [share for share in running.forecast.shares if share > come] or [1.0]
+    ends_s: Floats = forecast.seconds * np.exp(spreads * beyond) * random.choice(shares, _DRAWS)
+    return np.maximum(ends_s - elapsed_s, 0.0)
 
 
 def _above(sigmas: float) -> float:

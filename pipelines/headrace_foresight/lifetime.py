@@ -36,8 +36,8 @@ from headrace.runs.runs import Run
 from headrace.states import FailureClass, StepState
 from headrace.steps.retry_policy import KEPT, TOTAL
 from headrace_foresight.forecast import Forecast, Running, corrected, longest_s
-from headrace_foresight.past_attempts import earlier, trained
-from headrace_foresight.prediction import forecast_of, part_of, past_of
+from headrace_foresight.past_attempts import earlier, past_of, trained
+from headrace_foresight.prediction import forecast_of, part_of
 
 DEFAULT_S = 3600.0
 """The least that is chosen where nothing is known of a step."""
@@ -205,9 +205,8 @@ def _starts(folder: LeaseFolder) -> Iterator[float]:
 def pace(recipe: Recipe, site: Site, role_name: str) -> Pace:
     """What the newest earlier runs tell of steps of training, and of starts, on a role."""
     past = [each for each in earlier(recipe, site, role_name) if each.kind == "train"]
-    sample_s = next((each.seconds / each.samples for each in past[::-1] if each.samples), None)
     return Pace(
-        step_s=None if sample_s is None else sample_s * recipe.data.global_batch_size,
+        step_s=next((each.seconds / each.steps.num for each in past[::-1] if each.steps.num), None),
         start_s=max(starts_of(site.name, role_name)[:_NUM_STARTS], default=None),
     )
 

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import math
-from collections import defaultdict
+import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from pydantic import ValidationError
 
 from headrace.clusters.lease_records import PoolRecord
 from headrace.errors import StepError
 from headrace.files.atomic import read_record
+from headrace.files.layout import RunFolder
 from headrace.files.lines import read_last_line
 from headrace.files.sharing import open_to_read
 from headrace.ledger.database import default_url
@@ -23,25 +23,53 @@ from headrace.ledger.rows import AttemptRecord
 from headrace.recipe.gang_size import gang_size
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Role, Site
+from headrace.runs.planned_steps import steps_of
 from headrace.runs.runs import Run, open_run
 from headrace.states import StepState
 from headrace.steps.history import HistoryRow, training_file
 from headrace.steps.retry_policy import KEPT, TOTAL
 from headrace.steps.step_kinds import StepOptions
+from headrace.suites.records import ENTRY, Point
+from headrace.suites.suite_state import Board, TrialState
 
 if TYPE_CHECKING:
     from headrace_foresight.forecast import Features
 
 _NUM_ATTEMPTS = 400
 _NUM_RUNS = 60
+_NUM_TRIALS = 60
 _SQLITE = "sqlite:///"
-_LENGTHS = ("trainer.max_epochs", "trainer.max_steps")
 _FOUND = 0.02
 """Share of the time of packing that it takes to find a dataset packed, before one was found. An
 assumption."""
 
+Value = TypeVar("Value")
+
+BATCH = "data.global_batch_size"
+
 SUITE = "suite"
 """Kind of the step that runs trials: also one that has failed tells of those that succeeded."""
+
+
+class Steps(NamedTuple):
+    """What a training in one go tells of its steps; of another one at most how many they are."""
+
+    num: float = 0.0
+    """Optimizer steps."""
+    a_batch: int = 1
+    """More where a model steps several optimizers by itself."""
+    in_loop: float = 0.0
+    """Those after its first batch, which is slower than all others."""
+    loop_s: float = 0.0
+    """Seconds that these took."""
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of all; what is left of a training does not grow with them."""
+        return self.loop_s * self.num / self.in_loop if self.in_loop else 0.0
+
+
+NO_STEPS = Steps()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,12 +87,7 @@ class PastAttempt:
     was_done: bool
     """Whether it found its work done: a dataset that is packed, shards that are staged."""
     attempts: int
-    samples: float = 0.0
-    """Samples that training went over, every epoch counted; 0 where that is not known."""
-    loop_samples: float = 0.0
-    """Those of them after its first batch, which is slower than all others."""
-    loop_s: float = 0.0
-    """Seconds that these took; the rest does not grow with the work."""
+    steps: Steps = NO_STEPS
     num_samples: float | None = None
     """Samples that it packed, all splits, or evaluated; None where the step does not tell."""
     num_bytes: float | None
@@ -74,6 +97,17 @@ class PastAttempt:
     """What a step of another package was given; None of other steps."""
     succeeded: bool = True
     """Whether it did; of others suites tell, of trials that did, and trainings that came on."""
+    values: Point = field(default_factory=dict)
+    """What was different in a trial from its suite's recipe."""
+    is_trial: bool = False
+    """Whether it was a trial's, whose processes are there before it begins."""
+    is_pruned: bool = False
+    """Whether it was ended early, since it promised little."""
+
+    @property
+    def start_s(self) -> float:
+        """Seconds of a training besides its steps, mostly the start of its processes."""
+        return max(self.seconds - self.steps.seconds, 0.0)
 
 
 def earlier(recipe: Recipe, site: Site, role_name: str) -> tuple[PastAttempt, ...]:
@@ -107,16 +141,16 @@ def _of_run(run: Run, role_name: str, rows: Sequence[AttemptRecord]) -> Iterator
         last, outputs = mine[-1], mine[-1].outputs
         succeeded = last.state is StepState.SUCCEEDED
         seconds, batch = sum(map(took_s, mine)), run.recipe.data.global_batch_size
-        steps = float(outputs.get("steps") or 0.0)
+        steps = Steps(float(outputs.get("steps") or 0.0))
         if not succeeded and last.kind == "train":
             kept_s, kept, total = trained(mine)
-            steps = total or 0.0
-            seconds = kept_s * steps / kept if kept else 0.0
+            steps = Steps(total or 0.0)
+            seconds = kept_s * steps.num / kept if kept else 0.0
         is_telling = succeeded or last.kind == SUITE or (last.kind == "train" and seconds > 0)
         if role is None or not is_telling:
             continue
-        is_one = last.kind == "train" and last.attempt == 1 and succeeded
-        in_one, loop_steps, loop_s = _loop(run) if is_one else (0, 0, 0.0)
+        if last.kind == "train" and last.attempt == 1 and succeeded:
+            steps = _steps(run.folder, batch) or steps
         yield PastAttempt(
             kind=last.kind,
             recipe=run.recipe,
@@ -125,9 +159,7 @@ def _of_run(run: Run, role_name: str, rows: Sequence[AttemptRecord]) -> Iterator
             queue_s=_without_nodes_s(run, last) if last.kind == "pack" else 0.0,
             attempts=last.attempt,
             was_done=bool(outputs.get("reused")) or outputs.get("copied_bytes") == 0,
-            samples=(in_one or steps) * batch,
-            loop_samples=loop_steps * batch,
-            loop_s=loop_s,
+            steps=steps,
             num_samples=outputs.get("num_samples"),
             num_bytes=outputs.get("num_bytes"),
             run_id=run.run_id,
@@ -162,17 +194,109 @@ def _without_nodes_s(run: Run, row: AttemptRecord) -> float:
     return max(pool.first_node_at - row.started_at, 0.0)
 
 
-def _loop(run: Run) -> tuple[int, int, float]:
-    """Optimizer steps of a training in one go, those after its first row, and their seconds."""
+def _steps(folder: RunFolder, batch: float) -> Steps | None:
+    """What the history of a training tells; None unless it was done in one go."""
     with suppress(OSError, ValidationError):
-        file = training_file(run.folder)
+        file = training_file(folder)
         with open_to_read(file) as lines:
             first, second = (HistoryRow.model_validate_json(next(lines, b"")) for _ in range(2))
         last = read_last_line(file, HistoryRow)
         if last is not None and last.launch == first.launch and first.step == 0 < last.step:
             begin = second if second.step < last.step else first
-            return last.step, last.step - begin.step, last.at - begin.at
-    return 0, 0, 0.0
+            batches = (second.samples_per_s or 0.0) * (second.at - first.at) / batch
+            steps_a_batch = max(round(second.step / batches), 1) if batches else 1
+            return Steps(last.step, steps_a_batch, last.step - begin.step, last.at - begin.at)
+    return None
+
+
+def past_of(
+    recipe: Recipe, site: Site, kind: str, options: StepOptions | None = None
+) -> tuple[PastAttempt, ...]:
+    """What steps of earlier runs took on the roles of a kind of run, given the same options.
+
+    Trials of like suites are among it where a suite is asked for, or no run has trained.
+    """
+    found = tuple(
+        one
+        for role in sorted({step.role for step in steps_of(recipe, kind)})
+        for one in earlier(recipe, site, role)
+        if one.options == options
+    )
+    if kind == "suite" or (kind == "train" and not alike_of("train", recipe, found)):
+        found += tuple(one for suite in suites_of(found, recipe) for one in _trials(suite))
+    return found
+
+
+def suites_of(taken: Sequence[PastAttempt], recipe: Recipe) -> Sequence[PastAttempt]:
+    """Suites of like trials: those that have succeeded, if there are such."""
+    alike = [one for one in taken if one.kind == SUITE and is_alike("train", one.recipe, recipe)]
+    return preferred(alike, lambda one: one.succeeded)
+
+
+def board_of(folder: RunFolder) -> Board:
+    """How the trials of a suite stand, as far as its journal is written."""
+    board = Board()
+    for line in folder.journal.read_bytes().split(b"\n") if folder.journal.exists() else []:
+        with suppress(ValidationError):  # it is damaged, or still being written
+            board.take(ENTRY.validate_json(line))
+    return board
+
+
+def _trials(suite: PastAttempt) -> Iterator[PastAttempt]:
+    """Trainings and evaluations of the trials of a suite that have ended well.
+
+    What the first of them waited for processes to start is not theirs.
+    """
+    run, ranks = open_run(suite.run_id), ranks_of_trial(suite.recipe)
+    rows = [row for row in board_of(run.folder).rows.values() if row.state is StepState.SUCCEEDED]
+    whole, pruned = ([row for row in rows if row.pruned is each] for each in (False, True))
+    for row, seconds in (*own_seconds(pruned), *own_seconds(whole)):
+        batch = row.trial.values.get(BATCH, suite.recipe.data.global_batch_size)
+        trial = replace(
+            suite,
+            kind="train",
+            ranks=ranks,
+            seconds=max(seconds - row.evaluate_s, 0.0),
+            attempts=row.attempts,
+            steps=_steps(run.folder.trial(row.trial.number), float(str(batch))) or NO_STEPS,
+            succeeded=True,
+            values=row.trial.values,
+            is_trial=True,
+            is_pruned=row.pruned,
+        )
+        yield trial
+        if row.evaluate_s:
+            yield replace(trial, kind="evaluate", seconds=row.evaluate_s)
+
+
+def own_seconds(rows: Sequence[TrialState]) -> list[tuple[TrialState, float]]:
+    """Trials that succeeded at once, if there are such, some of many, and what they took.
+
+    Without what the first ones waited at their start, for processes.
+    """
+    told = [row for row in rows if row.attempts == 1] or rows
+    usual_s = usual_start_s(told)
+    return [
+        (row, row.took_s - max(row.start_s - usual_s, 0.0)) for row in some_of(told, _NUM_TRIALS)
+    ]
+
+
+def usual_start_s(rows: Sequence[TrialState]) -> float:
+    """Their lower quartile: most trials of a short suite are first ones."""
+    return sorted(row.start_s for row in rows)[len(rows) // 4] if rows else 0.0
+
+
+def some_of(values: Sequence[Value], most: int) -> Sequence[Value]:
+    """Values at random places, always the same ones, in their order."""
+    if len(values) <= most:
+        return values
+    places = random.Random(0).sample(range(len(values)), most)
+    return [values[place] for place in sorted(places)]
+
+
+def ranks_of_trial(recipe: Recipe) -> int:
+    """Ranks of a trial: one, unless its recipe says more."""
+    return (recipe.train.nodes or 1) * (recipe.train.ranks_per_node or 1)
 
 
 def known_of(
@@ -180,13 +304,9 @@ def known_of(
 ) -> list[tuple[Features, float]]:
     """Known durations of a kind of step that tell of this recipe, the newest last.
 
-    The dataset must be the same, for training and evaluation the model or script as well. What a
-    training took is scaled to the samples of this one: only the time after its first batch grows
-    with them. What is packed and staged already is found there the next time, but with `anew`.
+    What is packed and staged already is found there the next time, but with `anew`.
     """
-    every = [each for each in taken if each.kind == kind and is_alike(kind, each.recipe, recipe)]
-    ended = preferred(every, lambda each: each.succeeded)
-    alike = preferred(ended, lambda each: each.attempts == 1)
+    alike = alike_of(kind, recipe, taken)
     if kind == "pack" and anew:
         packed = [each for each in alike if not each.was_done]
         return [({"ranks": float(each.ranks)}, each.seconds - each.queue_s) for each in packed]
@@ -195,12 +315,17 @@ def known_of(
     if kind == "stage":
         some = alike if anew else usual(alike, taken)
         return [({}, each.seconds) for each in preferred(some, lambda each: each.was_done != anew)]
-    alike = usual(alike, taken)
-    wanted = _samples(recipe, taken) if kind == "train" else None
-    measured = [each for each in alike if each.loop_samples]
-    if wanted and measured:
-        return _scaled(measured, wanted)
-    return [(features_for(kind, each.recipe, each.ranks), each.seconds) for each in alike]
+    return [(features_for(each.recipe, each.ranks), each.seconds) for each in usual(alike, taken)]
+
+
+def alike_of(kind: str, recipe: Recipe, taken: Sequence[PastAttempt]) -> Sequence[PastAttempt]:
+    """What a kind of step took that tells of this recipe, the newest last.
+
+    The dataset must be the same, for training and evaluation the model or script as well.
+    """
+    every = [each for each in taken if each.kind == kind and is_alike(kind, each.recipe, recipe)]
+    ended = preferred(every, lambda each: each.succeeded)
+    return preferred(ended, lambda each: each.attempts == 1)
 
 
 def slots(kind: str, recipe: Recipe, role: Role) -> int:
@@ -252,51 +377,18 @@ def _packing_s(recipe: Recipe, alike: Sequence[PastAttempt]) -> list[float]:
     return found or [_FOUND * each.seconds for each in same]
 
 
-def _scaled(alike: Sequence[PastAttempt], samples: float) -> list[tuple[Features, float]]:
-    """What trainings would have taken with so many samples.
-
-    A sample takes as long as on average in all trainings with the same features: what a short one
-    tells of a long one is little.
-    """
-    features = [features_for("train", each.recipe, each.ranks, scaled=True) for each in alike]
-    from headrace_foresight.forecast import AGEING  # it brings numpy
-
-    keys = [frozenset(of.items()) for of in features]
-    loop_s: defaultdict[object, float] = defaultdict(float)
-    loop_samples: defaultdict[object, float] = defaultdict(float)
-    for age, (each, key) in enumerate(zip(alike[::-1], keys[::-1], strict=True)):
-        loop_s[key] += AGEING**age * each.loop_s
-        loop_samples[key] += AGEING**age * each.loop_samples
-    rest_s = [max(each.seconds - each.loop_s, 0.0) for each in alike]
-    more = [samples - each.samples + each.loop_samples for each in alike]
-    return [
-        (of, seconds + loop_s[key] / loop_samples[key] * num)
-        for of, seconds, key, num in zip(features, rest_s, keys, more, strict=True)
-    ]
-
-
-def features_for(kind: str, recipe: Recipe, ranks: int, *, scaled: bool = False) -> Features:
-    """What the duration of a step depends on; nothing of how long training goes on if `scaled`."""
-    from headrace_foresight.forecast import features_of
+def features_for(recipe: Recipe, ranks: int) -> Features:
+    """What the duration of an evaluation depends on."""
+    from headrace_foresight.forecast import features_of  # it brings numpy
 
     found = features_of(recipe, ranks)
-    if kind == "evaluate":
-        return {name: value for name, value in found.items() if not name.startswith("trainer.")}
-    return {name: value for name, value in found.items() if not (scaled and name in _LENGTHS)}
+    kept = {name: each for name, each in found.items() if not name.startswith("trainer.")}
+    kept["world_size"] = kept.pop("ranks")
+    return kept
 
 
-def _samples(recipe: Recipe, taken: Sequence[PastAttempt]) -> float | None:
-    """Samples that a training will go over; None where no earlier run tells an epoch's."""
-    batch, trainer = recipe.data.global_batch_size, recipe.trainer
-    limits = [float(trainer.max_steps * batch)] if trainer.max_steps >= 0 else []
-    an_epoch = recipe.data.samples_per_epoch or _epoch(recipe, taken)
-    if an_epoch is not None:
-        batches = an_epoch // batch if recipe.data.drop_last else math.ceil(an_epoch / batch)
-        limits.append(float(batches * batch * trainer.max_epochs))
-    return min(limits, default=None)
-
-
-def _epoch(recipe: Recipe, taken: Sequence[PastAttempt]) -> float | None:
+def epoch_of(recipe: Recipe, taken: Sequence[PastAttempt]) -> float | None:
+    """Samples of an epoch by what was packed; None where no earlier run tells."""
     share = None if recipe.dataset is None else recipe.dataset.splits.get("train")
     sizes = [
         each.num_samples

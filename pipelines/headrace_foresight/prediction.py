@@ -25,9 +25,9 @@ from headrace.suites.trial_order import Eta
 from headrace_foresight.past_attempts import (
     SUITE,
     PastAttempt,
-    earlier,
     features_for,
     known_of,
+    past_of,
     slots,
     usual,
 )
@@ -68,18 +68,6 @@ def predict(
         num_bytes=next((one.num_bytes for one in reversed(packed) if one.num_bytes), None),
         made_at=time.time(),
     )
-
-
-def past_of(
-    recipe: Recipe, site: Site, kind: str, options: StepOptions | None
-) -> list[PastAttempt]:
-    """What steps of earlier runs took on the roles of a kind of run, given the same options."""
-    return [
-        one
-        for role in sorted({step.role for step in steps_of(recipe, kind)})
-        for one in earlier(recipe, site, role)
-        if one.options == options
-    ]
 
 
 def forecast_of(part: PredictedPart) -> Forecast:
@@ -156,23 +144,29 @@ def part_of(
     anew: bool = False,
 ) -> PredictedPart | None:
     """What a step will take; None where nothing tells. See `known_of` for `anew`."""
-    from headrace_foresight.forecast import duration_s
+    from headrace_foresight.forecast import duration_s, features_of
+    from headrace_foresight.training_time import training_s
 
     if step.kind == SUITE:
-        return _suite(step.name, recipe, site)
-    known = known_of(step.kind, recipe, taken, anew=anew)
+        return _suite(step.name, recipe, site, taken)
     ranks = slots(step.kind, recipe, site.roles[step.role])
+    if step.kind == "train":
+        trained, told = training_s(recipe, [features_of(recipe, ranks)], taken, of_trials=False)
+        return _named(step.name, trained[0], len(told)) if trained else None
+    known = known_of(step.kind, recipe, taken, anew=anew)
+    wanted = {"ranks": float(ranks)} if step.kind == "pack" else features_for(recipe, ranks)
     names = known[0][0].keys() if known else ()
-    wanted = features_for(step.kind, recipe, ranks)
-    found = duration_s(known, {name: wanted[name] for name in names if name in wanted})
+    found = duration_s(known, {name: wanted[name] for name in names})
     return None if found is None else _named(step.name, found, len(known))
 
 
-def _suite(name: str, recipe: Recipe, site: Site) -> PredictedPart | None:
+def _suite(
+    name: str, recipe: Recipe, site: Site, taken: Sequence[PastAttempt]
+) -> PredictedPart | None:
     from headrace_foresight.forecast import Forecast
     from headrace_foresight.work_ahead import suite_ahead
 
-    found, num_known = suite_ahead(recipe, site)
+    found, num_known = suite_ahead(recipe, site, taken)
     if found is None:
         return None
     spread = math.log1p(found.half_s / found.seconds) / NormalDist().inv_cdf(0.9)
@@ -184,7 +178,7 @@ def _between(steps: Sequence[PlannedStep], taken: Sequence[PastAttempt]) -> Pred
     from headrace_foresight.forecast import duration_s
 
     by_run: dict[str, list[PastAttempt]] = {}
-    for one in usual(taken, taken):
+    for one in usual([one for one in taken if not one.is_trial], taken):
         by_run.setdefault(one.run_id, []).append(one)
     known: list[tuple[Features, float]] = []
     for run_id, mine in by_run.items():

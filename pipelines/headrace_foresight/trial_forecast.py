@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import random
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import TypeVar
+from dataclasses import replace
 
+from headrace.recipe.recipe import Recipe
 from headrace.states import StepState
 from headrace.suites.schedule import Queue
 from headrace.suites.suite_state import Board, TrialState
@@ -19,6 +19,8 @@ from headrace_foresight.forecast import (
     eta,
     features_of_point,
 )
+from headrace_foresight.past_attempts import own_seconds, some_of, usual_start_s
+from headrace_foresight.pruning import rule_shares
 
 _EVERY_S = 10.0
 _LEAST_S = 3.0
@@ -28,34 +30,42 @@ _SHARE = 0.02
 _LEAST_DONE = 0.05
 """Trials that run tell what one takes when so much is done, as long as none has ended."""
 
+_RULE = 8
+"""Trials as which the pruner's rule counts, beside those that have ended."""
+
 _MOST_ASKED = 500
 """Of more trials that wait some stand for their neighbours, too."""
-
-_MOST_KNOWN = 60
-
-Value = TypeVar("Value")
 
 
 class ForecastOrder:
     """See `headrace.suites.trial_order.TrialOrder`; thinks now and then, and when more is known."""
 
-    def __init__(self) -> None:
+    def __init__(self, recipe: Recipe) -> None:
+        self._recipe = recipe
         self._found: Eta | None = None
         self._thought_at = self._due_s = self._reorder_s = float("-inf")
         self._num_known = self._num_ordered = 0
+        self._shares: tuple[float, ...] | None = None
 
     def left(self, board: Board, done: Callable[[TrialState], float], total: int) -> Eta | None:
         """Time that is left; None when nothing tells."""
-        now_s, num_known = time.monotonic(), board.counts[StepState.SUCCEEDED.value]
+        now_s, num_known = time.monotonic(), board.num_ended
         if now_s >= self._due_s or num_known > 2 * self._num_known:
             self._num_known = num_known
-            self._found, self._thought_at = eta_of(board, done, total), now_s
+            self._found = eta_of(board, done, total, self._rule(board))
+            self._thought_at = now_s
             took_s = time.monotonic() - now_s
             self._due_s = now_s + (max(_EVERY_S, took_s / _SHARE) if self._found else 1.0)
         if self._found is None or not board.running:
             return None
         left_s = max(self._found.seconds - (now_s - self._thought_at), 0.0)
         return Eta(seconds=left_s, half_s=self._found.half_s)
+
+    def _rule(self, board: Board) -> tuple[float, ...]:
+        """Shares by the rule of the pruner, once trials run."""
+        if self._shares is None and board.running:
+            self._shares = rule_shares(self._recipe, len(board.running))
+        return self._shares or ()
 
     def reorder(self, board: Board, queue: Queue) -> None:
         """Put the queue in order if further trials have succeeded, and it is time."""
@@ -69,8 +79,13 @@ class ForecastOrder:
         self._reorder_s = now_s + max(_LEAST_S, (now_s - began_s) / _SHARE)
 
 
-def eta_of(board: Board, done: Callable[[TrialState], float], total: int) -> Eta | None:
-    """When all trials of a suite will be done; arguments as of `TrialOrder.left`."""
+def eta_of(
+    board: Board,
+    done: Callable[[TrialState], float],
+    total: int,
+    rule: tuple[float, ...] = (),
+) -> Eta | None:
+    """When all trials of a suite will be done; see `TrialOrder.left`, for `rule` `shares_of`."""
     under_way = [(row, elapsed_s(row), done(row)) for row in board.running.values()]
     known = known_of(board.rows.values()) or [
         (_features(row), elapsed_s / share)
@@ -78,10 +93,12 @@ def eta_of(board: Board, done: Callable[[TrialState], float], total: int) -> Eta
         if share >= _LEAST_DONE
     ]
     waiting = board.waiting()
-    some = _some_of(waiting, _MOST_ASKED)
+    some = some_of(waiting, _MOST_ASKED)
     found = durations(known, [_features(row) for row, *_ in under_way] + list(map(_features, some)))
     if not found or not under_way:
         return None
+    shares = shares_of(board.rows.values(), known, rule)
+    found = [replace(each, shares=shares) for each in found]
     running = [
         Running(forecast=forecast, elapsed_s=elapsed_s, done=share)
         for forecast, (_, elapsed_s, share) in zip(found, under_way, strict=False)
@@ -92,6 +109,21 @@ def eta_of(board: Board, done: Callable[[TrialState], float], total: int) -> Eta
     return eta(left, len(running), running)
 
 
+def shares_of(
+    rows: Iterable[TrialState],
+    known: Sequence[tuple[Features, float]],
+    rule: tuple[float, ...] = (),
+) -> tuple[float, ...]:
+    """Shares of their time after which trials ended, and of some more, by the pruner's rule."""
+    ended = [row for row in rows if row.state is StepState.SUCCEEDED]
+    pruned = [row for row in ended if row.pruned]
+    if not pruned and not rule:
+        return ()
+    whole = durations(known, list(map(_features, pruned)))
+    seen = [min(row.took_s / each.seconds, 1.0) for row, each in zip(pruned, whole, strict=False)]
+    return (*seen, *[1.0] * (len(ended) - len(pruned)), *some_of(rule, _RULE))
+
+
 def expected_of(board: Board) -> dict[int, float]:
     """Seconds that waiting trials are expected to take, by number; empty when nothing tells."""
     waiting = board.waiting()
@@ -100,14 +132,9 @@ def expected_of(board: Board) -> dict[int, float]:
 
 
 def known_of(rows: Iterable[TrialState]) -> list[tuple[Features, float]]:
-    """Features and seconds of trials that have succeeded, at once if there are such."""
-    ended = [row for row in rows if row.state is StepState.SUCCEEDED and not row.pruned]
-    told = [row for row in ended if row.attempts == 1] or ended
-    usual_s = _usual_start_s(told)
-    return [
-        (_features(row), row.took_s - max(row.start_s - usual_s, 0.0))
-        for row in _some_of(told, _MOST_KNOWN)
-    ]
+    """Features and seconds of trials that have succeeded, and were not ended early."""
+    whole = [row for row in rows if row.state is StepState.SUCCEEDED and not row.pruned]
+    return [(_features(row), seconds) for row, seconds in own_seconds(whole)]
 
 
 def around_s(board: Board, took_s: float) -> float:
@@ -116,13 +143,8 @@ def around_s(board: Board, took_s: float) -> float:
     told = [row for row in board.rows.values() if row.state is StepState.SUCCEEDED]
     if not told:
         return 0.0
-    waited_s = max(row.start_s for row in told) - _usual_start_s(told)
+    waited_s = max(row.start_s for row in told) - usual_start_s(told)
     return max(took_s - (ended - began), 0.0) + waited_s
-
-
-def _usual_start_s(rows: Sequence[TrialState]) -> float:
-    """Their lower quartile: most trials of a short suite are first ones."""
-    return sorted(row.start_s for row in rows)[len(rows) // 4] if rows else 0.0
 
 
 def forecasts_of(board: Board) -> tuple[list[Forecast], list[Forecast]]:
@@ -135,11 +157,3 @@ def forecasts_of(board: Board) -> tuple[list[Forecast], list[Forecast]]:
 
 def _features(row: TrialState) -> Features:
     return features_of_point(row.trial.values)
-
-
-def _some_of(values: Sequence[Value], most: int) -> Sequence[Value]:
-    """Values at random places, always the same ones, in their order."""
-    if len(values) <= most:
-        return values
-    places = random.Random(0).sample(range(len(values)), most)
-    return [values[place] for place in sorted(places)]

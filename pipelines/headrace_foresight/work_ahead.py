@@ -6,11 +6,8 @@ import math
 import os
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-
-from pydantic import ValidationError
 
 from headrace.batch.meter import Price
 from headrace.batch.registry import meter_of
@@ -24,28 +21,31 @@ from headrace.recipe.suite import SuiteSpec
 from headrace.runs.runs import Run, open_run
 from headrace.runs.site_machines import site_offers
 from headrace.suites import points
-from headrace.suites.records import ENTRY, Point
-from headrace.suites.suite_state import Board
+from headrace.suites.records import Point
 from headrace.suites.trial_order import Eta
 from headrace_foresight.durations import read_durations
 from headrace_foresight.forecast import (
-    Features,
     Forecast,
     durations,
     eta,
     features_of,
     features_of_point,
+    together,
 )
 from headrace_foresight.lifetime import starts_of
 from headrace_foresight.past_attempts import (
-    SUITE,
     PastAttempt,
-    earlier,
+    alike_of,
+    board_of,
     has_ledger,
-    is_alike,
-    preferred,
+    past_of,
+    ranks_of_trial,
+    suites_of,
+    usual,
 )
-from headrace_foresight.trial_forecast import around_s, forecasts_of, known_of
+from headrace_foresight.pruning import pruner_of, rule_shares
+from headrace_foresight.training_time import training_s
+from headrace_foresight.trial_forecast import around_s, forecasts_of, known_of, shares_of
 from headrace_foresight.what_if import Place
 
 _DRIFT = 0.15
@@ -80,33 +80,30 @@ def work_of(word: str, overrides: Sequence[str], site_name: str) -> WorkAhead:
     return _of_recipe(run.recipe, run.site)
 
 
-def suite_ahead(recipe: Recipe, site: Site) -> tuple[Eta | None, int]:
+def suite_ahead(recipe: Recipe, site: Site, taken: Sequence[PastAttempt]) -> tuple[Eta | None, int]:
     """What the trials of a recipe's suite take together, and how many known durations tell it."""
-    known = _known_trials(recipe, site)
-    places = places_of(recipe, site.roles[recipe.train.role])
-    trials = _forecasts(recipe, site, known)
+    trials, num_known = _forecasts(recipe, site, taken)
     if recipe.suite is not None and recipe.suite.order == "longest":
         trials.sort(key=lambda each: -each.seconds)
     if not trials:
         return None, 0
-    found = eta(trials, places)
-    return replace(found, seconds=found.seconds + _around_s(recipe, site)), len(known)
+    found = eta(trials, places_of(recipe, site.roles[recipe.train.role]))
+    return replace(found, seconds=found.seconds + _around_s(recipe, taken)), num_known
 
 
-def _around_s(recipe: Recipe, site: Site) -> float:
-    """Seconds of a suite before its first trial and after its last: the mean of those that were."""
+def _around_s(recipe: Recipe, taken: Sequence[PastAttempt]) -> float:
+    """Seconds of a suite before its first trial and after its last: the mean of those that were.
+
+    Before there was one, its processes start as those of a run do.
+    """
     spent = [
-        around_s(board_of(open_run(one.run_id)), one.seconds)
-        for one in _suites(earlier(recipe, site, recipe.train.role), recipe)
+        around_s(board_of(open_run(one.run_id).folder), one.seconds)
+        for one in suites_of(taken, recipe)
         if one.succeeded and one.attempts == 1
     ]
-    return statistics.fmean(spent) if spent else 0.0
-
-
-def _suites(taken: Sequence[PastAttempt], recipe: Recipe) -> Sequence[PastAttempt]:
-    """Suites of like trials: those that have succeeded, if there are such."""
-    alike = [one for one in taken if one.kind == SUITE and is_alike("train", one.recipe, recipe)]
-    return preferred(alike, lambda one: one.succeeded)
+    runs = [one for one in alike_of("train", recipe, taken) if one.steps.in_loop]
+    starts = [one.start_s for one in runs if not one.is_trial]
+    return statistics.fmean(spent or starts or [0.0])
 
 
 def places_of(recipe: Recipe, role: Role) -> int:
@@ -123,15 +120,35 @@ def places_of(recipe: Recipe, role: Role) -> int:
 
 
 def _forecasts(
-    recipe: Recipe, site: Site, known: Sequence[tuple[Features, float]]
-) -> list[Forecast]:
+    recipe: Recipe, site: Site, taken: Sequence[PastAttempt]
+) -> tuple[list[Forecast], int]:
+    """Of each trial of a recipe's suite, or of one training; each with its evaluation."""
     nodes, ranks = gang_size(recipe, site.roles[recipe.train.role])
     is_suite = recipe.suite is not None
-    base = features_of(recipe, _ranks_of_trial(recipe) if is_suite else nodes * ranks)
-    trials = list(_points(recipe)) if is_suite else [{}]
-    found = durations(known, [{**base, **features_of_point(each)} for each in trials])
+    base = features_of(recipe, ranks_of_trial(recipe) if is_suite else nodes * ranks)
+    wanted = [
+        {**base, **features_of_point(each)} for each in (_points(recipe) if is_suite else [{}])
+    ]
+    found, told = training_s(recipe, wanted, taken, of_trials=is_suite)
+    if recipe.evaluate is not None:
+        known = usual(alike_of("evaluate", recipe, taken), taken)
+        known = [one for one in known if told and one.is_trial == told[-1].is_trial]
+        evaluated = durations([({}, one.seconds) for one in known], [{}])
+        found = [together([each, *evaluated]) for each in found]
     drift = _DRIFT if is_suite else 0.0
-    return [replace(each, shared=math.hypot(each.shared, drift)) for each in found]
+    shares = _shares(recipe, site, taken) if is_suite else ()
+    wide = [replace(one, shared=math.hypot(one.shared, drift), shares=shares) for one in found]
+    return wide, len(told)
+
+
+def _shares(recipe: Recipe, site: Site, taken: Sequence[PastAttempt]) -> tuple[float, ...]:
+    """After which shares of them trials end: as in suites with the same pruner, or by its rule."""
+    told: list[float] = []
+    for one in suites_of(taken, recipe):
+        if pruner_of(one.recipe) == pruner_of(recipe):
+            rows = board_of(open_run(one.run_id).folder).rows.values()
+            told += shares_of(rows, known_of(rows))
+    return tuple(told) or rule_shares(recipe, places_of(recipe, site.roles[recipe.train.role]))
 
 
 def _run(word: str) -> Run | None:
@@ -144,19 +161,9 @@ def _run(word: str) -> Run | None:
     return open_run(word)
 
 
-def board_of(run: Run) -> Board:
-    """How the trials of a suite stand, as far as its journal is written."""
-    board = Board()
-    lines = run.folder.journal.read_bytes().split(b"\n") if run.folder.journal.exists() else []
-    for line in lines:
-        with suppress(ValidationError):  # it is damaged, or still being written
-            board.take(ENTRY.validate_json(line))
-    return board
-
-
 def _of_suite(run: Run) -> WorkAhead:
     """Trials of a suite that is there: those that have ended took what they took."""
-    taken, left = forecasts_of(board_of(run))
+    taken, left = forecasts_of(board_of(run.folder))
     if not taken:
         raise _unknown(f"No trial of {run.run_id} has ended")
     told = f"{len(taken)} trials of {run.run_id} as they were"
@@ -167,11 +174,11 @@ def _of_suite(run: Run) -> WorkAhead:
 
 def _of_recipe(recipe: Recipe, site: Site) -> WorkAhead:
     """The trials of a recipe's suite, or one training with its evaluation, by what others took."""
-    known = _known_trials(recipe, site)
-    found = _forecasts(recipe, site, known)
+    kind = "suite" if recipe.suite else "train"
+    found, num_known = _forecasts(recipe, site, past_of(recipe, site, kind))
     if not found:
         raise _unknown(f"No earlier run tells how long {recipe.name} takes on {site.name}")
-    count = "1 earlier run or trial" if len(known) == 1 else f"{len(known)} earlier runs or trials"
+    count = "1 earlier run or trial" if num_known == 1 else f"{num_known} earlier runs or trials"
     what = f"{len(found)} trials of {recipe.name}" if recipe.suite else recipe.name
     return WorkAhead(trials=found, told=f"{what}, by {count} on {site.name}")
 
@@ -181,37 +188,6 @@ def _points(recipe: Recipe) -> Iterator[Point]:
     if recipe.suite is not None and recipe.suite.search is not None:
         yield from ({} for _ in range(points.count(recipe)))
     yield from (trial.values for trial in points.expand(recipe))
-
-
-def _known_trials(recipe: Recipe, site: Site) -> list[tuple[Features, float]]:
-    """What trials of suites took; without any, trainings with their evaluation. The newest last.
-
-    A trial does not wait for a process to start, and shares its node.
-    """
-    taken = earlier(recipe, site, recipe.train.role)
-    known: list[tuple[Features, float]] = []
-    for one in _suites(taken, recipe):
-        suite = open_run(one.run_id)
-        base = features_of(suite.recipe, _ranks_of_trial(suite.recipe))
-        told = known_of(board_of(suite).rows.values())
-        known += [({**base, **features}, seconds) for features, seconds in told]
-    if known and recipe.suite is not None:
-        return known
-    by_run: dict[str, list[PastAttempt]] = {}
-    for one in taken:
-        by_run.setdefault(one.run_id, []).append(one)
-    wanted = {"train"} if recipe.evaluate is None else {"train", "evaluate"}
-    for mine in by_run.values():
-        parts = [one for kind in sorted(wanted) for one in mine if one.kind == kind]
-        if {one.kind for one in parts} == wanted and is_alike("train", parts[0].recipe, recipe):
-            features = features_of(parts[0].recipe, parts[0].ranks)
-            known.append((features, sum(one.seconds for one in parts)))
-    return known
-
-
-def _ranks_of_trial(recipe: Recipe) -> int:
-    """Ranks of a trial: one, unless its recipe says more."""
-    return (recipe.train.nodes or 1) * (recipe.train.ranks_per_node or 1)
 
 
 def _unknown(what: str) -> UserError:

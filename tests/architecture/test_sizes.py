@@ -41,7 +41,7 @@ BUDGETS = {
     "headrace_airflow": 2540,
     "headrace_bench": 5130,
     "headrace_ec2": 2100,
-    "headrace_foresight": 3400,
+    "headrace_foresight": 3640,
     "headrace_pages": 1780,
     "headrace_probes": 2280,
     "headrace_queues": 800,

@@ -81,7 +81,7 @@ class Driver:
         self._spec = context.recipe.suite or SuiteSpec()
         self._nodes = SuiteNodes(calls, context.recipe, work.capacity)
         self._controls = Controls(self._run, self._spec.max_running)
-        self._glances, self._order = Glances(self._run), trial_order()
+        self._glances, self._order = Glances(self._run), trial_order(context.recipe)
         board = Board(objectives=context.recipe.objectives)
         keeps = Retention(self._run, self._spec.keep_checkpoints)
         self._register = Register(journal, source, self._nodes, board, keeps)

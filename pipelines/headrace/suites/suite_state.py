@@ -63,6 +63,8 @@ class TrialState:
     """Seconds of its attempts that have ended."""
     start_s: float = 0.0
     """Those of them before the first batches: the first trials wait for processes to be ready."""
+    evaluate_s: float = 0.0
+    """Those of them in which it was evaluated."""
     objectives: tuple[float, ...] = ()
     why: str = ""
     """Why it has failed, in a line."""
@@ -174,6 +176,7 @@ class Board:
         took_s = max(entry.finished_at - entry.started_at, 0.0)  # clocks may be set back
         row.took_s += took_s
         row.start_s += min(entry.usage.start_s or 0.0, took_s)
+        row.evaluate_s += entry.usage.evaluate_s or 0.0
         if entry.attempt:
             began, ended = self.span
             self.span = min(began, entry.started_at), max(ended, entry.finished_at)

@@ -11,6 +11,7 @@ from statistics import NormalDist
 from typing import Protocol
 
 from headrace.entry_points import load_group
+from headrace.recipe.recipe import Recipe
 from headrace.states import StepState
 from headrace.suites.schedule import Queue
 from headrace.suites.suite_state import Board, TrialState
@@ -30,7 +31,9 @@ class Eta:
 
 
 class TrialOrder(Protocol):
-    """Looks ahead for the driver of one suite, again and again."""
+    """Looks ahead for the driver of one suite, again and again; made of the suite's recipe."""
+
+    def __init__(self, recipe: Recipe) -> None: ...
 
     def left(self, board: Board, done: Callable[[TrialState], float], total: int) -> Eta | None:
         """Time that is left; None when nothing tells.
@@ -47,6 +50,9 @@ class TrialOrder(Protocol):
 
 class PlainOrder:
     """Trials wait in the order of their points, and take what those before took on average."""
+
+    def __init__(self, recipe: Recipe) -> None:
+        del recipe
 
     def left(self, board: Board, done: Callable[[TrialState], float], total: int) -> Eta | None:
         """Time that is left by the mean of the trials that have succeeded."""
@@ -70,7 +76,7 @@ def elapsed_s(trial: TrialState) -> float:
     return trial.took_s + max(time.time() - began_at, 0.0)
 
 
-def trial_order() -> TrialOrder:
+def trial_order(recipe: Recipe) -> TrialOrder:
     """One of what a package adds, else `PlainOrder`; the last one by name, of several."""
     classes: list[type[TrialOrder]] = [PlainOrder, *load_group(GROUP).values()]
-    return classes[-1]()
+    return classes[-1](recipe)

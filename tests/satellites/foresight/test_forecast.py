@@ -141,6 +141,21 @@ def test_eta_is_that_of_list_scheduling_where_all_is_certain():
     assert late.seconds == pytest.approx(12.0, rel=0.02)  # 6 s are left of what runs
 
 
+def test_work_that_may_be_ended_early_takes_a_share_of_its_time():
+    some = [Forecast(seconds=100.0, shares=(0.1, 0.1, 0.1, 1.0))] * 400
+    assert eta(some, 4).seconds == pytest.approx(100 * 100 * 1.3 / 4, rel=0.05)
+    assert eta(some[:4], 1).half_s > 60.0
+
+
+def test_work_that_has_come_further_than_others_were_ended_is_taken_to_go_on():
+    forecast = Forecast(seconds=100.0, spread=0.05, shares=(0.1, 0.5))
+    left = [
+        eta([], 1, [Running(forecast=forecast, elapsed_s=elapsed, done=elapsed / 100)]).seconds
+        for elapsed in (20.0, 60.0)
+    ]
+    assert left == [pytest.approx(30.0, rel=0.1), pytest.approx(40.0, rel=0.1)]
+
+
 @pytest.mark.parametrize("kind", ["spread", "shared"])
 def test_the_middle_of_one_uncertain_duration_is_its_median(kind):
     found = eta([Forecast(seconds=100.0, **{kind: 0.5})], 1)

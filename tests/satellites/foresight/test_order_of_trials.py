@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from headrace.recipe.load import load_recipe
 from headrace.states import StepState
 from headrace.suites.records import Added, Ended, Started
 from headrace.suites.schedule import NodeResources, Queue, Resources, place
@@ -43,6 +44,6 @@ def test_the_longest_are_put_first_as_soon_as_something_is_known(
     num_ended: int, numbers: list[int]
 ) -> None:
     board, queue = _board(num_ended)
-    ForecastOrder().reorder(board, queue)
+    ForecastOrder(load_recipe("digits", ())).reorder(board, queue)
     begun = [each.number for each in place(queue, [NodeResources("node-0", 0, range(9))])]
     assert begun == numbers

@@ -22,7 +22,7 @@ from headrace.status.run import run_views
 from headrace.status.run_details import run_details
 from headrace.steps.history import HistoryRow, training_file
 from headrace.steps.retry_policy import KEPT
-from headrace_foresight.past_attempts import earlier, known_of
+from headrace_foresight.past_attempts import earlier
 from headrace_foresight.prediction import predict
 from support.command_line import headrace
 from support.runs import attempt_row_of, lease_on_disk, make_run
@@ -37,22 +37,28 @@ def past_run(
     start_s: float = 10.0,
     first_s: float | None = None,
     packed_s: float | None = None,
+    batch: int = 64,
+    steps_a_batch: int = 1,
 ) -> Run:
-    """A run of ten batches an epoch, that took 13 s besides its steps.
+    """A run of 640 to 700 samples an epoch, that took 13 s besides its steps.
 
     Its first batch may take longer, and it may find its dataset packed.
     """
-    run = make_run(overrides=(f"trainer.max_epochs={epochs}", *overrides))
+    words = (f"trainer.max_epochs={epochs}", f"data.global_batch_size={batch}", *overrides)
+    run = make_run(overrides=words)
     leases = {"pack": lease_on_disk(run, "cpu")}
     gang = lease_on_disk(run, "gpu")
     first_s = batch_s if first_s is None else first_s
-    loop_s = first_s + (10 * epochs - 1) * batch_s
+    num_batches = 640 // batch * epochs
+    loop_s = first_s + (num_batches - 1) * batch_s
     pack_s = STEPS["pack"] if packed_s is None else packed_s
     seconds = {**STEPS, "pack": pack_s, "train": start_s + loop_s}
     rows = [
         HistoryRow(at=500.0, launch=1, starts=True, epoch=0, step=0),
-        HistoryRow(at=500.0 + first_s, launch=1, epoch=0, step=1),
-        HistoryRow(at=500.0 + loop_s, launch=1, epoch=epochs, step=10 * epochs),
+        HistoryRow(
+            at=500.0 + first_s, launch=1, epoch=0, step=steps_a_batch, samples_per_s=batch / first_s
+        ),
+        HistoryRow(at=500.0 + loop_s, launch=1, epoch=epochs - 1, step=num_batches * steps_a_batch),
     ]
     training_file(run.folder).parent.mkdir()
     training_file(run.folder).write_text("".join(f"{row.model_dump_json()}\n" for row in rows))
@@ -107,6 +113,46 @@ def test_what_was_unlike_the_next_run_tells_only_as_long_as_nothing_else_does(he
     assert (parts["pack"].num_known, parts["train"].num_known) == (3, 2)
     # ten whole batches an epoch, of which the first of the short run was slow
     assert parts["train"].seconds == pytest.approx(16 + 200, rel=0.03)
+
+
+SPLITS = "dataset.splits={train: 0.64, val: 0.18, test: 0.18}"
+
+
+def seconds_of_training(*overrides: str) -> float:
+    return {part.name: part.seconds for part in told(*overrides).parts}["train"]
+
+
+def past_training(epochs: int, batch: int, batch_s: float, **more: Any) -> None:
+    past_run(epochs, SPLITS, batch=batch, batch_s=batch_s, packed_s=0.1, **more)
+
+
+def test_half_of_a_step_grows_with_the_batch_as_long_as_one_size_is_known(headrace_home: Path):
+    for epochs in (4, 8, 12):
+        past_training(epochs, 32, 0.4)
+    halved = seconds_of_training(SPLITS, "trainer.max_epochs=20", "data.global_batch_size=16")
+    assert halved == pytest.approx(10 + 800 * 0.3, rel=0.02)
+    doubled = seconds_of_training(SPLITS, "trainer.max_epochs=20", "data.global_batch_size=64")
+    assert doubled == pytest.approx(10 + 200 * 0.6, rel=0.02)
+
+
+@pytest.mark.parametrize("fixed_s", [0.0, 0.2, 0.5])
+def test_two_batch_sizes_tell_what_a_third_takes(headrace_home: Path, fixed_s: float):
+    for epochs, batch in ((4, 32), (9, 128), (6, 32), (5, 128)):
+        past_training(epochs, batch, fixed_s + 0.004 * batch)
+    for batch in (16, 64, 128):
+        words = (SPLITS, "trainer.max_epochs=20", f"data.global_batch_size={batch}")
+        took_s = 10 + 640 / batch * 20 * (fixed_s + 0.004 * batch)
+        assert seconds_of_training(*words) == pytest.approx(took_s, rel=0.06)
+
+
+def test_steps_of_several_optimizers_are_those_of_one_batch(headrace_home: Path):
+    for epochs in (2, 8, 3):
+        past_training(epochs, 32, 0.4, steps_a_batch=2)
+    assert seconds_of_training(SPLITS, "trainer.max_epochs=6", "data.global_batch_size=32") == (
+        pytest.approx(10 + 120 * 0.4, rel=0.02)
+    )
+    few = (SPLITS, "trainer.max_epochs=6", "data.global_batch_size=32", "trainer.max_steps=100")
+    assert seconds_of_training(*few) == pytest.approx(10 + 50 * 0.4, rel=0.02)
 
 
 def test_more_runs_make_the_interval_narrower(headrace_home: Path):
@@ -167,9 +213,9 @@ def test_a_history_that_is_damaged_is_left_out(headrace_home: Path):
     run = past_run(4)
     training_file(run.folder).write_text("{\n")
     taken = earlier(run.recipe, run.site, "gpu")
-    assert [each.loop_s for each in taken if each.kind == "train"] == [0.0]
-    ((features, seconds),) = known_of("train", run.recipe, taken)
-    assert (features["trainer.max_epochs"], seconds) == (4.0, 30.0)
+    assert [each.steps.loop_s for each in taken if each.kind == "train"] == [0.0]
+    assert [each.seconds for each in taken if each.kind == "train"] == [30.0]
+    assert seconds_of_training("trainer.max_epochs=8") == pytest.approx(60.0)  # as epochs grow
 
 
 def test_what_was_foretold_is_kept_and_shown_beside_what_it_took(headrace_home: Path):

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from headrace.recipe.load import load_recipe
 from headrace.states import StepState
 from headrace.suites.records import Added, Ended, Started, Trial
 from headrace.suites.suite_state import Board, TrialState
@@ -87,6 +88,54 @@ def test_trials_that_run_tell_as_long_as_none_has_ended(board: Board):
     assert found.seconds == pytest.approx(10 + 530, rel=0.3)  # 20 s, that is 10 s an epoch
 
 
+def test_trials_that_were_ended_early_shorten_what_is_left(board: Board):
+    for number in range(11, 41):
+        board.take(added(number, 10))
+    for number in (9, 10):
+        board.take(ended(number, 10.0 * number))
+    board.take(started(8, 0.0))
+    whole = eta_of(board, unknown, 40)
+    for number in range(11, 19):
+        board.take(ended(number, 10.0, pruned=True))
+    found = eta_of(board, unknown, 40)
+    assert whole is not None
+    assert found is not None
+    left_s = 280 + 22 * 100  # of 7 trials of 1 to 7 epochs and 22 of 10, that have not begun
+    assert whole.seconds == pytest.approx(80 + left_s + 8 * 100, rel=0.1)
+    assert found.seconds == pytest.approx(80 + left_s * (2 + 8 * 0.1) / 10, rel=0.25)
+
+
+def test_the_rule_of_a_pruner_counts_until_trials_have_shown_what_it_does(board: Board):
+    for number in range(11, 41):
+        board.take(added(number, 10))
+    board.take(ended(10, 100.0))
+    board.take(started(9, 0.0))
+    plain = eta_of(board, unknown, 40)
+    by_rule = eta_of(board, unknown, 40, (0.1, 0.1, 0.1, 1.0))
+    for number in range(11, 31):  # it ends none, after all
+        board.take(ended(number, 100.0))
+    later = [eta_of(board, unknown, 40, rule) for rule in ((), (0.1, 0.1, 0.1, 1.0))]
+    assert plain is not None
+    assert by_rule is not None
+    assert by_rule.seconds < 0.6 * plain.seconds
+    assert later[0] is not None
+    assert later[1] is not None
+    assert later[1].seconds > 0.8 * later[0].seconds
+
+
+def test_a_search_asks_the_rule_of_its_pruner(board: Board):
+    space = "{model.learning_rate: 'interval(1e-4, 1e-1)'}"
+    suite = f"+suite={{search: {{space: {space}, trials: 40, pruner: asha}}}}"
+    words = (suite, "trainer.max_epochs=12", "trainer.monitor=val/accuracy")
+    board.take(ended(10, 100.0))
+    board.take(started(9, 0.0))
+    pruned = ForecastOrder(load_recipe("digits", words)).left(board, unknown, 40)
+    plain = ForecastOrder(load_recipe("digits", ())).left(board, unknown, 40)
+    assert pruned is not None
+    assert plain is not None
+    assert pruned.seconds < 0.7 * plain.seconds
+
+
 def test_what_runs_is_corrected_by_how_far_it_is(board: Board):
     for number in (1, 2, 3, 4, 6, 7, 8, 9, 10):
         board.take(ended(number, 10.0 * number))
@@ -111,9 +160,9 @@ def test_thousands_of_trials_are_told_by_some_of_them(board: Board):
 
 
 def test_an_outlook_counts_down_until_it_is_thought_over(board: Board):
-    assert ForecastOrder().left(board, half, 10) is None
+    assert ForecastOrder(load_recipe("digits", ())).left(board, half, 10) is None
     board.take(started(2, 10.0))
-    outlook = ForecastOrder()
+    outlook = ForecastOrder(load_recipe("digits", ()))
     first = outlook.left(board, half, 10)
     assert first is not None
     again = outlook.left(board, half, 10)

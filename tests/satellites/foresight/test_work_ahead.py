@@ -16,7 +16,7 @@ from headrace.runs.runs import Run
 from headrace.states import LeaseState, StepState
 from headrace.steps.usage import AttemptUsage
 from headrace.suites.records import Added, Ended, Trial
-from headrace_foresight.past_attempts import earlier, known_of
+from headrace_foresight.past_attempts import alike_of, earlier, past_of
 from headrace_foresight.work_ahead import place_of, places_of, suite_ahead, work_of
 from support.command_line import headrace
 from support.runs import attempt_row_of, lease_on_disk, make_run
@@ -36,10 +36,13 @@ def past_run(epochs: int, seconds: float) -> Run:
     return run
 
 
-def journal(run: Run, *seconds: float, more: int = 0, waited_s: float = 0.0) -> None:
+def journal(
+    run: Run, *seconds: float, more: int = 0, waited_s: float = 0.0, pruned: int = 0
+) -> None:
     """A suite's journal: trials of 1, 2, … epochs that took so long, and some without an end.
 
-    The first two waited so much longer for their first batches than the others.
+    The first two waited so much longer for their first batches than the others; the last ones that
+    have ended were pruned.
     """
     lines = []
     for number in range(1, len(seconds) + more + 1):
@@ -50,6 +53,7 @@ def journal(run: Run, *seconds: float, more: int = 0, waited_s: float = 0.0) -> 
         wait_s = waited_s if number <= 2 else 0.0
         end = Ended(number=number, attempt=1, state=StepState.SUCCEEDED, is_final=True,
                     started_at=5.0, finished_at=5.0 + each + wait_s,
+                    pruned=number > len(seconds) - pruned,
                     usage=AttemptUsage(start_s=0.1 + wait_s))  # fmt: skip
         lines.append(end.model_dump_json())
     run.folder.journal.write_text("\n".join(lines) + '\n{"event": "ended", "numb')
@@ -74,7 +78,7 @@ def test_other_datasets_and_unfinished_steps_tell_nothing(headrace_home: Path):
     ended(failed, lease_on_disk(failed, "gpu"), "train", 900.0, state=StepState.FAILED)
     recipe = load_recipe("digits", ())
     taken = earlier(recipe, load_site("laptop"), "gpu")
-    assert [seconds for _, seconds in known_of("train", recipe, taken)] == [20.0]
+    assert [one.seconds for one in alike_of("train", recipe, taken)] == [20.0]
 
 
 def test_a_suite_is_known_as_far_as_it_has_ended_and_tells_of_the_next(headrace_home: Path):
@@ -94,7 +98,7 @@ def test_a_suite_is_known_as_far_as_it_has_ended_and_tells_of_the_next(headrace_
         pytest.approx(seconds, rel=0.1) for seconds in (20, 20, 30, 30)
     ]
     recipe, site = load_recipe("digits", [f"+{suite}"]), load_site("laptop")
-    whole, num_known = suite_ahead(recipe, site)
+    whole, num_known = suite_ahead(recipe, site, past_of(recipe, site, "suite"))
     assert num_known == 3
     assert whole is not None
     spans = {1: 100.0, 2: 50.0, 3: 50.0}  # 20, 20, 30 and 30 s, the longest first
@@ -119,12 +123,40 @@ def test_suites_that_have_succeeded_tell_best_with_what_they_take_around_their_t
         attempt_row_of(run, "suite", lease_on_disk(run, "gpu"), state=state,
                        started_at=1.0, finished_at=22.0)  # fmt: skip
     suite = "suite={grid: {seed: [1, 2]}, max_running: 1}"
-    whole, num_known = suite_ahead(
-        load_recipe("digits", [f"+{suite}", "trainer.max_epochs=2"]), load_site("laptop")
-    )
+    recipe, site = load_recipe("digits", [f"+{suite}", "trainer.max_epochs=2"]), load_site("laptop")
+    whole, num_known = suite_ahead(recipe, site, past_of(recipe, site, "suite"))
     assert num_known == 4
     assert whole is not None
     assert whole.seconds == pytest.approx(2 * 10 + 2 + 21 - 12, rel=0.03)
+
+
+def test_trials_are_ended_early_as_in_suites_with_the_same_pruner_or_by_its_rule(
+    headrace_home: Path,
+):
+    for epochs, seconds in ((2, 20.0), (4, 40.0), (8, 80.0)):
+        past_run(epochs, seconds)
+    space = "{model.learning_rate: 'interval(1e-4, 1e-1)'}"
+
+    def words(pruner: str) -> tuple[str, ...]:
+        search = f"{{space: {space}, trials: 20, pruner: {pruner}}}"
+        suite = f"+suite={{search: {search}, max_running: 1}}"
+        return suite, "trainer.max_epochs=10", "trainer.monitor=val/accuracy"
+
+    def foretold(pruner: str) -> float:
+        recipe, site = load_recipe("digits", words(pruner)), load_site("laptop")
+        whole, _ = suite_ahead(recipe, site, past_of(recipe, site, "suite"))
+        assert whole is not None
+        return whole.seconds
+
+    whole_s = foretold("none")
+    assert 0.2 * whole_s < foretold("asha") < 0.6 * whole_s  # by its rule
+    run = make_run(overrides=words("asha"))
+    journal(run, *(10.0 * number for number in range(1, 7)), 7.0, 8.0, pruned=2)
+    attempt_row_of(run, "suite", lease_on_disk(run, "gpu"), state=StepState.SUCCEEDED,
+                   started_at=5.0, finished_at=70.0)  # fmt: skip
+    after_s = foretold("none")
+    assert foretold("asha") == pytest.approx(after_s * (6 + 2 * 0.1) / 8, rel=0.1)
+    assert 0.3 * after_s < foretold("median") < 0.7 * after_s  # what asha did tells nothing of it
 
 
 def test_another_day_may_be_slower_for_all_trials_together(headrace_home: Path):

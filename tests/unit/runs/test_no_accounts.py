@@ -63,7 +63,7 @@ def test_trials_take_what_those_before_took_on_average():
     for number in range(1, 5):
         trial = Trial(number=number, name=str(number), values={}, group=number)
         board.take(Added(trial=trial))
-    order = trial_order.trial_order()
+    order = trial_order.trial_order(load_recipe("digits", ()))
     times = {"started_at": 1000.0, "finished_at": 1010.0}
     board.take(Started(number=1, attempt=1, node="node-0", at=1000.0))
     assert order.left(board, lambda _: 0.0, 4) is None

@@ -1,0 +1,76 @@
+"""How far trials come before a pruner ends them, where nobody has seen it: by the pruner itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from headrace.data.instantiate import Allowed
+from headrace.recipe.base import Target
+from headrace.recipe.recipe import Recipe
+from headrace.suites.samplers import make_pruner
+
+if TYPE_CHECKING:
+    import optuna
+
+_TRIALS, _VALIDATIONS, _REPEATS = 60, 100, 4
+"""Most that are made up; of more validations the first ones; how often."""
+_NOISE = 0.5
+"""Spread from one validation to the next, in that of the trials among each other. An assumption."""
+
+
+def pruner_of(recipe: Recipe) -> str | Target:
+    """Who ends trials of a recipe's suite early."""
+    search = recipe.suite.search if recipe.suite else None
+    return "none" if search is None else search.pruner
+
+
+def rule_shares(recipe: Recipe, places: int) -> tuple[float, ...]:
+    """Shares of their validations that trials of a search have; empty where none is ended early.
+
+    Made-up trials differ from the first validation on, and are asked of in turns. What a pruner of
+    the user's does is not known here.
+
+    Args:
+        recipe: The suite's.
+        places: Trials at once.
+    """
+    search = recipe.suite.search if recipe.suite else None
+    if search is None or pruner_of(recipe) not in ("median", "asha", "hyperband"):
+        return ()
+    import optuna
+
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    return tuple(
+        share
+        for seed in range(_REPEATS)
+        for share in _shares(
+            optuna.create_study(pruner=make_pruner(recipe, search, Allowed(listed=()))),
+            np.random.default_rng(seed),
+            (min(search.trials, _TRIALS), places),
+            max(recipe.trainer.max_epochs // recipe.trainer.val_every_epochs, 1),
+        )
+    )
+
+
+def _shares(
+    study: optuna.Study, random: np.random.Generator, trials: tuple[int, int], validations: int
+) -> Iterator[float]:
+    waiting, places = trials
+    running: list[tuple[optuna.Trial, float, int]] = []
+    while waiting or running:
+        while waiting and len(running) < places:
+            running.append((study.ask(), random.standard_normal(), 1))
+            waiting -= 1
+        trial, quality, step = running.pop(0)
+        value = quality + _NOISE * random.standard_normal()
+        trial.report(value, step)
+        if trial.should_prune():
+            yield step / validations
+        elif step == min(validations, _VALIDATIONS):
+            study.tell(trial, value)
+            yield 1.0
+        else:
+            running.append((trial, quality, step + 1))
