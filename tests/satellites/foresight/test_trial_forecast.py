@@ -136,6 +136,19 @@ def test_a_search_asks_the_rule_of_its_pruner(board: Board):
     assert pruned.seconds < 0.7 * plain.seconds
 
 
+def test_trials_that_were_ended_early_are_news(board: Board):
+    board.take(ended(10, 100.0))
+    board.take(started(9, 0.0))
+    outlook = ForecastOrder(load_recipe("digits", ()))
+    first = outlook.left(board, unknown, 10)
+    for number in range(1, 5):
+        board.take(ended(number, 1.0, pruned=True))
+    again = outlook.left(board, unknown, 10)
+    assert first is not None
+    assert again is not None
+    assert again.seconds < 0.7 * first.seconds
+
+
 def test_what_runs_is_corrected_by_how_far_it_is(board: Board):
     for number in (1, 2, 3, 4, 6, 7, 8, 9, 10):
         board.take(ended(number, 10.0 * number))

@@ -14,9 +14,11 @@ from headrace.ledger.ledger import open_ledger
 from headrace.recipe.load import BUILT_IN, load_recipe, load_site
 from headrace.runs.runs import Run
 from headrace.states import LeaseState, StepState
+from headrace.steps.history import HistoryRow, training_file
 from headrace.steps.usage import AttemptUsage
 from headrace.suites.records import Added, Ended, Trial
 from headrace_foresight.past_attempts import alike_of, earlier, past_of
+from headrace_foresight.prediction import predict
 from headrace_foresight.work_ahead import place_of, places_of, suite_ahead, work_of
 from support.command_line import headrace
 from support.runs import attempt_row_of, lease_on_disk, make_run
@@ -157,6 +159,31 @@ def test_trials_are_ended_early_as_in_suites_with_the_same_pruner_or_by_its_rule
     after_s = foretold("none")
     assert foretold("asha") == pytest.approx(after_s * (6 + 2 * 0.1) / 8, rel=0.1)
     assert 0.3 * after_s < foretold("median") < 0.7 * after_s  # what asha did tells nothing of it
+
+
+def test_trials_tell_of_the_first_run_by_their_own_histories(headrace_home: Path):
+    splits = "dataset.splits={train: 0.64, val: 0.18, test: 0.18}"
+    run = make_run(overrides=(splits,))
+    ended(run, lease_on_disk(run, "cpu"), "pack", 1.0, outputs={"num_samples": 1000})
+    ended(run, lease_on_disk(run, "gpu"), "suite", 90.0)
+    journal(run, 13.0, 23.0, 33.0)  # 3 s, and a second for each of ten batches an epoch
+    lines = run.folder.journal.read_text().replace('"evaluate_s":null', '"evaluate_s":2.0')
+    run.folder.journal.write_text(lines)
+    for number in (1, 2, 3):
+        file = training_file(run.folder.trial(number))
+        file.parent.mkdir(parents=True)
+        rows = [
+            HistoryRow(at=0.0, launch=1, starts=True, epoch=0, step=0),
+            HistoryRow(at=1.0, launch=1, epoch=0, step=2, samples_per_s=64.0),
+            HistoryRow(at=10.0 * number, launch=1, epoch=number - 1, step=20 * number),
+        ]
+        file.write_text("".join(f"{row.model_dump_json()}\n" for row in rows))
+    recipe = load_recipe("digits", (splits, "trainer.max_epochs=20"))
+    found = {part.name: part for part in predict(recipe, load_site("laptop"), "train").parts}
+    # two ranks share the samples of a step, half of which is taken for fixed
+    assert found["train"].seconds == pytest.approx(1.0 + 200 * 0.75, rel=0.05)
+    assert found["evaluate"].seconds == pytest.approx(2.0, rel=0.05)
+    assert found["train"].num_known == 3
 
 
 def test_another_day_may_be_slower_for_all_trials_together(headrace_home: Path):
