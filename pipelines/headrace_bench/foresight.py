@@ -30,19 +30,13 @@ from headrace_bench.suite import HEADRACE, environment
 
 _EPOCHS = "10,30,60,20,45,15"
 _PRUNED = (
-    "model.learning_rate=tag(log, interval(1e-5, 1e-1))",
-    "--trials=12",
-    "trainer.max_epochs=12",
-    "trainer.monitor=val/accuracy",
-    "trainer.monitor_mode=max",
-    "+suite.search.pruner=median",
+    "model.learning_rate=tag(log,interval(1e-5,1e-1)) --trials=12 trainer.max_epochs=12 "
+    "trainer.monitor=val/accuracy trainer.monitor_mode=max +suite.search.pruner=median"
 )
 _SUITES = (
-    ("model.learning_rate=0.001,0.003,0.01", "trainer.max_epochs=5,10", "seed=1,2"),
-    ("model.learning_rate=0.002,0.005", "trainer.max_epochs=8", "seed=1,2,3"),
-    ("model.learning_rate=0.002,0.004", "trainer.max_epochs=6,12", "seed=3,4"),
-    _PRUNED,
-    _PRUNED,
+    "model.learning_rate=0.001,0.003,0.01 trainer.max_epochs=5,10 seed=1,2",
+    "model.learning_rate=0.002,0.005 trainer.max_epochs=8 seed=1,2,3",
+    *[_PRUNED] * 2,
 )
 
 
@@ -111,7 +105,7 @@ def foresight(
         for index, each in enumerate(epochs.split(","))
     ]
     jobs += [
-        _Job(words=("sweep", "digits", *words), what=" ".join(("suite", *words)), kind="suite")
+        _Job(words=("sweep", "digits", *words.split()), what=f"suite {words}", kind="suite")
         for words in _SUITES[:suites]
     ]
     with (
