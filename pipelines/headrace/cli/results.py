@@ -33,7 +33,7 @@ from headrace.runs.results import (
     write_parquet,
     write_report,
 )
-from headrace.runs.suites import objectives_of
+from headrace.runs.suites import sought_by
 from headrace.status.suite import find_suite
 from headrace.suites.analysis import (
     Marginal,
@@ -91,7 +91,7 @@ def results(  # noqa: PLR0913  options of a command
             text, output = f"{write_report(record, output, sought)}\n", None
         else:
             rows = judged_by(trials_of(record), sought) if sought else trials_of(record)
-            objectives = sought or objectives_of(RunFolder(Path(record.folder)))
+            objectives = sought or sought_by(RunFolder(Path(record.folder))).objectives
             told.update(f"Comparing {len(rows):,} trials …")
             if parquet and output is not None:
                 write_parquet(table_of(rows, objectives), output)

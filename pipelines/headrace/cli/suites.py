@@ -20,7 +20,7 @@ from headrace.files.layout import RunFolder
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.rows import RunRecord
 from headrace.ledger.trial_rows import TRIAL_ORDERS, TrialRecord
-from headrace.runs.suites import ask, ask_for_more, objectives_of
+from headrace.runs.suites import ask, ask_for_more, sought_by
 from headrace.states import StepState
 from headrace.status.suite import find_suite, only_suite, state_of, suite_views, suites
 from headrace.suites.analysis import points
@@ -93,7 +93,7 @@ def show(
     """
     record = find_suite(suite)
     _check_sort(sort)
-    objectives = objectives_of(RunFolder(Path(record.folder)))
+    objectives = sought_by(RunFolder(Path(record.folder))).objectives
     console = open_console()
     if by_point:
         found = points(_rows(record.run_id, state, "number", _MOST), objectives)[:limit]

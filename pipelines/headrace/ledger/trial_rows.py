@@ -159,6 +159,14 @@ class TrialRows(LedgerPart):
             found = query.order_by(first, TrialRecord.number).limit(limit).offset(offset)
             return tuple(session.scalars(found))
 
+    def best_trial(self, run_id: str, mode: str) -> TrialRecord | None:
+        """The best of those that went to their end with a value, by the first objective."""
+        rows = select(TrialRecord).filter_by(run_id=run_id, state=StepState.SUCCEEDED, pruned=False)
+        value = TrialRecord.objective
+        order = (value if mode == "min" else value.desc(), TrialRecord.number)
+        with self._database.read() as session:
+            return session.scalar(rows.where(value.is_not(None)).order_by(*order).limit(1))
+
     def trials_numbered(self, run_id: str, numbers: Iterable[int]) -> dict[int, TrialRecord]:
         """Trials of a suite by their numbers; those that are not there are absent."""
         known = select(TrialRecord).filter_by(run_id=run_id)

@@ -16,7 +16,7 @@ from headrace.ledger.ledger import open_ledger
 from headrace.ledger.rows import RunRecord
 from headrace.ledger.trial_rows import TrialRecord
 from headrace.recipe.suite import Objective
-from headrace.runs.suites import log_keys_of, objectives_of
+from headrace.runs.suites import sought_by
 from headrace.runs.trials import note_trials
 from headrace.steps.history import read_history
 from headrace.suites.analysis import finished
@@ -118,13 +118,14 @@ def write_report(
     folder = RunFolder(Path(record.folder))
     rows = trials_of(record)
     rows = judged_by(rows, objectives) if objectives else rows
-    objectives = objectives or objectives_of(folder)
+    sought = sought_by(folder)
+    objectives = objectives or sought.objectives
     told = Told(
         run_id=record.run_id,
         lead=f"Suite of {record.recipe_name} on {record.site_name}: {len(rows):,} trials",
         rows=rows,
         objectives=objectives,
-        log_keys=log_keys_of(folder),
+        log_keys=sought.log_keys,
         curves=_curves(folder, rows, objectives),
     )
     place = file or folder.report / _REPORT

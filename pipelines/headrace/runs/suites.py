@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import TypeAdapter
 
@@ -39,29 +39,30 @@ def is_suite(record: RunRecord) -> bool:
     return is_there(RunFolder(Path(record.folder)).source)
 
 
-def objectives_of(folder: RunFolder) -> tuple[Objective, ...]:
-    """What a suite seeks: what it says, else what training monitors; may be nothing.
+class Sought(NamedTuple):
+    """What a suite is after."""
+
+    objectives: tuple[Objective, ...] = ()
+    """What it says, else what training monitors; may be nothing."""
+    log_keys: tuple[str, ...] = ()
+    """Keys that it samples on a logarithmic scale."""
+
+
+def sought_by(folder: RunFolder) -> Sought:
+    """What a suite is after.
 
     Raises:
         StepError: Its recipe is damaged.
     """
     recipe = read_record(folder.recipe, Recipe)
-    return () if recipe is None else recipe.objectives
-
-
-def log_keys_of(folder: RunFolder) -> tuple[str, ...]:
-    """Keys that a suite samples on a logarithmic scale.
-
-    Raises:
-        StepError: Its recipe is damaged.
-    """
-    recipe = read_record(folder.recipe, Recipe)
-    search = recipe.suite.search if recipe and recipe.suite else None
+    if recipe is None:
+        return Sought()
+    search = recipe.suite.search if recipe.suite else None
     if search is None:
-        return ()
+        return Sought(recipe.objectives)
     from headrace.suites.values import log_keys  # which brings OmegaConf
 
-    return log_keys(search.space)
+    return Sought(recipe.objectives, log_keys(search.space))
 
 
 def best_point(run_id: str, objectives: Sequence[Objective]) -> PointResult | None:

@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import ConfigDict
 
 from headrace.errors import HeadraceError, StepError
-from headrace.files.atomic import read_bytes, read_record
+from headrace.files.atomic import is_there, read_bytes, read_record
 from headrace.files.layout import LeaseFolder, RunFolder
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.rows import AttemptRecord, LeaseRecord, MachineRecord, RunRecord
@@ -23,7 +23,7 @@ from headrace.runs.accounts import BETWEEN, Prediction, accounts
 from headrace.runs.costs import Cost, cost_of, has_price
 from headrace.runs.origin import run_metrics
 from headrace.runs.provenance import owner_is_gone, user_of
-from headrace.runs.suites import best_point, is_suite, log_keys_of, objectives_of
+from headrace.runs.suites import Sought, best_point, sought_by
 from headrace.states import FailureClass, LeaseState, StepState
 from headrace.status.step import StepView, step_views
 from headrace.suites.records import FOLD, PRUNED, SuiteSummary
@@ -297,26 +297,27 @@ def why_no_lease(
 def facts_of(record: RunRecord) -> Facts:
     """What a run is, as far as its folder tells: it may be gone or damaged."""
     try:
-        return _facts(record.folder, record.owner, is_suite=is_suite(record))
+        return _facts(record.folder, record.owner)
     except (ValueError, OSError, HeadraceError):  # the list shows the run nonetheless
         return Facts(user=record.owner)
 
 
 @lru_cache(maxsize=_MOST)
-def _facts(path: str, owner: str, *, is_suite: bool) -> Facts:
+def _facts(path: str, owner: str) -> Facts:
     folder = RunFolder(Path(path))
     request, recipe = _json(folder.request), _json(folder.recipe)
     trainer, suite = (_part(recipe.get(name)) for name in ("trainer", "suite"))
     monitor = trainer.get("monitor")
-    kind = "suite" if is_suite else request.get("kind")
+    kind = "suite" if is_there(folder.source) else request.get("kind")
+    sought = sought_by(folder) if kind == "suite" else Sought()
     return Facts(
         kind=kind if isinstance(kind, str) else "train",
         user=user_of(folder, owner),
         monitor=monitor if isinstance(monitor, str) else None,
         monitor_mode=str(trainer.get("monitor_mode", "min")),
         own_data=kind in ("train", "suite") and "dataset" in recipe and recipe["dataset"] is None,
-        objectives=objectives_of(folder) if is_suite else (),
-        log_keys=log_keys_of(folder) if is_suite else (),
+        objectives=sought.objectives,
+        log_keys=sought.log_keys,
         is_folded=suite.get("folds") is True or FOLD in _part(suite.get("grid")),
     )
 

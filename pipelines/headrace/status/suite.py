@@ -137,6 +137,10 @@ def suite_views(records: Sequence[RunRecord]) -> tuple[SuiteView, ...]:
     """How suites stand now, as far as their files can be read; their trials are noted."""
     for record in records:
         note_trials(RunFolder(Path(record.folder)))
+    return _views(records)
+
+
+def _views(records: Sequence[RunRecord]) -> tuple[SuiteView, ...]:
     books, now = Books.of(records), time.time()
     return tuple(
         _view(record, by_ledger(record, books, now), books.trials.get(record.run_id, {}))
@@ -158,8 +162,9 @@ def suite_page(run_id: str, *, can_act: bool) -> SuitePage:
         UserError: It is no suite.
     """
     record = find_suite(run_id)
+    (view,) = _views([record])
     return SuitePage(
-        **dict(suite_view(record)),
+        **dict(view),
         now=time.time(),
         acts=acts_of(run_id),
         report=report_address(run_id, open_ledger().attempts(run_id)),
@@ -253,6 +258,4 @@ def _best_trial(run_id: str, objectives: Sequence[Objective]) -> TrialRecord | N
     """The best trial that went to its end; None without one objective, or without such a trial."""
     if len(objectives) != 1:
         return None
-    order = "objective" if objectives[0].mode == "min" else "-objective"
-    rows = open_ledger().trials(run_id, state=StepState.SUCCEEDED, order=order)
-    return next((row for row in rows if not row.pruned and row.objective is not None), None)
+    return open_ledger().best_trial(run_id, objectives[0].mode)

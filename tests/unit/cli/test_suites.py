@@ -89,13 +89,13 @@ def test_the_table_of_trials_fits_a_terminal_of_80_columns(suite: Run):
     from rich.console import Console
 
     from headrace.cli.suite_view import closing, live, trials_list
-    from headrace.runs.suites import objectives_of
+    from headrace.runs.suites import sought_by
     from headrace.status.suite import suite_view
 
     note_trials(suite.folder)
     console = Console(width=80, record=True, force_terminal=True, color_system=None)
     rows = open_ledger().trials(suite.run_id)
-    console.print(trials_list(rows, objectives_of(suite.folder)))
+    console.print(trials_list(rows, sought_by(suite.folder).objectives))
     view = suite_view(open_ledger().run(suite.run_id))
     console.print(live(view))
     console.print(closing(view))

@@ -98,3 +98,11 @@ def test_keys_that_are_sampled_by_orders_of_magnitude_are_drawn_so(monkeypatch: 
 
 
 LRS = {1: 1e-3, 2: 10**-2.5, 3: 1e-2}
+
+
+def test_the_best_trial_is_found_behind_any_number_that_were_pruned(suite: RunFolder):
+    """Pruned ones have the values at which they were ended, which may all be better."""
+    many = range(4, 1504)
+    journal(suite, *(added(number) for number in many))
+    journal(suite, *(ended(number, 0.001, pruned=True) for number in many))
+    assert suite_page(suite.run_id, can_act=False).best == 1
