@@ -8,6 +8,7 @@ import json
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -39,10 +40,17 @@ class Rendered:
 
 
 class Answers:
-    """Makes answers in a few threads of its own, each at most once every `kept_s` seconds."""
+    """Makes answers in a few threads of its own, each at most once every `kept_s` seconds.
 
-    def __init__(self, kept_s: float = KEPT_S) -> None:
-        self._kept_s = kept_s
+    Each is made within the context that `within` gives.
+    """
+
+    def __init__(
+        self,
+        kept_s: float = KEPT_S,
+        within: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> None:
+        self._kept_s, self._within = kept_s, within
         self._threads = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="headrace-pages")
         self._asked: dict[object, asyncio.Task[Rendered]] = {}
 
@@ -65,7 +73,7 @@ class Answers:
 
     async def _make(self, question: Callable[[], Record]) -> Rendered:
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._threads, _answer, question)
+        return await loop.run_in_executor(self._threads, _answer, question, self._within)
 
     def _forget(self) -> None:
         """Drop answers that are too old, and questions without an answer."""
@@ -75,8 +83,11 @@ class Answers:
                 del self._asked[key]
 
 
-def _answer(question: Callable[[], Record]) -> Rendered:
-    record = question()
+def _answer(
+    question: Callable[[], Record], within: Callable[[], AbstractContextManager[None]]
+) -> Rendered:
+    with within():
+        record = question()
     body = record.model_dump_json().encode()
     if b"NaN" in body or b"Infinity" in body:  # browsers refuse what is no JSON
         body = json.dumps(as_json_values(record)).encode()

@@ -56,6 +56,24 @@ class LedgerContract:
         ledger.add_lease(lease_row(), max_active=4)
         return ledger
 
+    # --- looks
+
+    def test_a_look_takes_one_connection_and_sees_what_it_enters_itself(self, ledger: Ledger):
+        opened: list[object] = []
+        event.listen(ledger._database._readers, "connect", lambda *given: opened.append(given))
+        with ledger.look():
+            assert ledger.runs() == ledger.leases() == ()
+            assert ledger.count_trials("run-1") == {}
+        assert len(opened) == 1
+        with ledger.look():
+            assert ledger.runs() == ()
+            ledger.add_run(run_row())
+            found = ledger.run("run-1")
+        assert (found.run_id, found.recipe_name) == ("run-1", "digits")
+        opened.clear()
+        assert len(ledger.runs()) == len(ledger.runs()) == 1
+        assert len(opened) == 2
+
     # --- acts
 
     def test_acts_are_found_by_user_run_and_time_the_newest_first(self, ledger: Ledger):

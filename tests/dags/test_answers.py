@@ -8,11 +8,15 @@ import threading
 from functools import partial
 
 import pytest
+from sqlalchemy import event
 from starlette.requests import Request
 
 from headrace.errors import UnknownNameError
+from headrace.ledger.ledger import open_ledger
 from headrace.record import Figures, Record
+from headrace.status.run_details import run_page
 from headrace_pages.answers import Answers
+from support.runs import make_run
 
 
 class Page(Record):
@@ -107,3 +111,15 @@ def test_an_error_is_told_to_who_asks_and_not_kept():
         assert len(calls) == 2
 
     asyncio.run(ask())
+
+
+@pytest.mark.filterwarnings("ignore:Using `httpx` with `starlette.testclient`")
+@pytest.mark.usefixtures("headrace_home")
+def test_an_answer_opens_the_ledger_once():
+    from headrace_pages.app import answers  # Airflow's own imports warn
+
+    run_id, opened = make_run().run_id, []
+    event.listen(open_ledger()._database._readers, "connect", lambda *_: opened.append(1))
+    told = asyncio.run(answers.of(partial(run_page, run_id, can_act=True)))
+    assert json.loads(told.body)["run_id"] == run_id
+    assert len(opened) == 1

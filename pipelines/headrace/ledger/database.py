@@ -6,7 +6,8 @@ import os
 import re
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 from filelock import Timeout
@@ -63,10 +64,31 @@ class Database:
         self._backend = BACKENDS[name](parsed)
         self._readers = self._backend.engine
         self._writers = self._readers.execution_options(headrace_begin="BEGIN IMMEDIATE")
+        self._look = ContextVar[Session | None]("look", default=None)
 
-    def read(self) -> AbstractContextManager[Session]:
-        """A transaction that sees one state of the ledger."""
-        return self._transaction(self._readers)
+    @contextmanager
+    def read(self) -> Iterator[Session]:
+        """A transaction that sees one state of the ledger; within `look`, the one of that."""
+        look = self._look.get()
+        if look is not None:
+            with self._errors_explained():
+                yield look
+            return
+        with self._transaction(self._readers) as session:
+            yield session
+
+    @contextmanager
+    def look(self) -> Iterator[None]:
+        """Have all that is read within the block be read in one transaction.
+
+        What the block writes begins a new one, so that it sees that.
+        """
+        with Session(self._readers, autoflush=False) as session:
+            before = self._look.set(session)
+            try:
+                yield
+            finally:
+                self._look.reset(before)
 
     @contextmanager
     def write(self, section: str = "") -> Iterator[Session]:
@@ -75,6 +97,10 @@ class Database:
             if section:
                 self._backend.hold(session, section)
             yield session
+        look = self._look.get()
+        if look is not None:  # its next transaction knows of this one
+            look.expunge_all()
+            look.rollback()
 
     def put(
         self,

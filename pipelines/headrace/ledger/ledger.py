@@ -6,6 +6,7 @@ Only the control side writes it, from the files that the cluster's side leaves.
 from __future__ import annotations
 
 import os
+from contextlib import AbstractContextManager
 from functools import lru_cache
 from typing import Any, TypeVar
 
@@ -58,6 +59,14 @@ class Ledger(ActRows, MachineRows, ManyRuns, Places, TrialRows, UsageRows):
         database = Database(default_url() if url is None else url)
         database.bring_up_to_date()
         return cls(database)
+
+    def look(self) -> AbstractContextManager[None]:
+        """Have all that a thread reads within a block be read by one connection.
+
+        What others enter meanwhile may stay unseen until its end, or until the block itself enters
+        something.
+        """
+        return self._database.look()
 
     def summary(self) -> LedgerSummary:
         """How much the ledger holds."""
