@@ -12,7 +12,6 @@ import h5py
 import numpy as np
 import pyarrow as pa
 import pytest
-import xxhash
 from pyarrow import parquet
 
 from headrace.errors import DataError, StepError
@@ -21,6 +20,7 @@ from headrace.packing.listed import Listed, SampleRef
 from headrace.packing.planned_shard import PlannedShard
 from headrace.packing.sources import listed_rows
 from headrace.packing.sources.rows import RowSource
+from support.packing import digest
 
 NUM = 3000
 
@@ -83,16 +83,6 @@ SOURCES: dict[str, tuple[Callable[[Path], None], dict[str, Any]]] = {
         },
     ),
 }
-
-
-def digest(packed: dict[str, Any]) -> str:
-    """Of all that shards hold, and of what the manifest tells of them."""
-    manifest = read_manifest(Path(packed["dataset"]))
-    told = manifest.model_dump_json(
-        include={"fields", "classes", "splits", "statistics", "class_counts", "quarantined"}
-    )
-    whole = told + "".join(one.xxh3_128 for one in manifest.shards)
-    return xxhash.xxh3_64_hexdigest(whole.encode())
 
 
 DIGESTS = {
