@@ -26,7 +26,7 @@ BUDGETS = {
     "headrace/leases": 420,
     "headrace/ledger": 2210,
     "headrace/objects": 1510,
-    "headrace/packing": 6850,
+    "headrace/packing": 6930,
     "headrace/processes": 1340,
     "headrace/recipe": 5620,
     "headrace/report": 130,

@@ -115,15 +115,15 @@ def new_samples(base: Base, listing: SourceListing) -> SourceListing:
     known = {
         path: (size, version) for plan in base.planned for path, size, version, *_ in plan.samples
     }
-    files = listing.samples.files()
-    changed = [path for path, *file in files if known.get(path, tuple(file)) != tuple(file)]
+    files = [(ref.path, ref[1:3]) for ref in listing.samples]
+    changed = [path for path, file in files if known.get(path, file) != file]
     if changed:
         raise DataError(
             f"{len(changed):,} samples changed since they were packed into {base.location}: "
             f"{shown(changed)}",
             "Shards that are there do not change; pack without pack.append.",
         )
-    fresh = [number for number, file in enumerate(files) if file.path not in known]
+    fresh = [number for number, (path, _) in enumerate(files) if path not in known]
     labels = _labels(base.manifest.classes, listing, fresh)
     return replace(listing, samples=listing.samples.at(fresh), labels=labels)
 

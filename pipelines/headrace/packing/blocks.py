@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +20,7 @@ from headrace.files.manifest import LengthStatistics, Quarantined
 from headrace.packing import statistics
 from headrace.packing.convert import Converter, FieldColumn, as_bytes
 from headrace.packing.fields import FieldRule
-from headrace.packing.listed import Listed, Times, encoded, numbers, taken
+from headrace.packing.listed import Listed, Times, numbers, taken, text_column
 from headrace.packing.planned_shard import PlannedShard
 from headrace.packing.samples import Source, Unreadable, Values
 from headrace.packing.sources.folder import FolderSource
@@ -141,15 +141,15 @@ class BlockCollector:
             yield self._block()
 
     def _full(self, first: int, samples: Iterable[Values | Unreadable]) -> Iterator[Block]:
-        for position, values in enumerate(samples, first):
+        paths = self._plan.samples.paths[first:]
+        for position, (values, path) in enumerate(zip(samples, paths, strict=False), first):
             if isinstance(values, Unreadable):
                 self._leave_out(position, values.reason)
-            elif self._add(position, values):
+            elif self._add(position, path, values):
                 yield self._block()
 
-    def _add(self, position: int, values: Values) -> bool:
+    def _add(self, position: int, path: str, values: Values) -> bool:
         """Convert a sample, or leave it out; whether the block is full."""
-        path = self._plan.samples.paths[position]
         for number, (name, converter) in enumerate(self._converters):
             try:
                 converter.add(path, values[name], self._columns[number])
@@ -194,7 +194,7 @@ class BlockCollector:
             columns.append([content[start : start + 8] for start in range(0, len(content), 8)])
         block = Block(
             ids=np.array(positions, dtype=np.int64) + plan.first_sample_id,
-            sources=list(chain.from_iterable(encoded(taken(plan.samples.paths, positions)))),
+            sources=text_column(taken(plan.samples.paths, positions)).encoded(slice(None)),
             columns=columns,
             shapes=shapes,
             joined=joined,

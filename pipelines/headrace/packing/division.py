@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -51,7 +50,7 @@ def labels_of(names: Sequence[str], classes: Sequence[str] = ()) -> Labels:
     index_of = {name: index for index, name in enumerate(ordered)}
     if isinstance(names, Coded):
         found = np.array([index_of[name] for name in names.values], dtype=np.int64)[names.codes]
-        return Labels(classes=ordered, indices=array("q", found.tobytes()))
+        return Labels(classes=ordered, indices=numbers(found))
     return Labels(classes=ordered, indices=numbers(map(index_of.__getitem__, names)))
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from array import array
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice, repeat
-from operator import lt
-from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar, overload
+from itertools import repeat
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from headrace.errors import DataError
 from headrace.objects.protocol import StoredFile
 
 T = TypeVar("T")
@@ -19,7 +19,8 @@ T = TypeVar("T")
 Picked: TypeAlias = "slice | NDArray[np.int64]"
 """Which items of a column."""
 
-_AT_ONCE = 2**14  # items that are made objects at once
+AT_ONCE = 2**10
+"""Items that are objects at once."""
 
 
 class SampleRef(NamedTuple):
@@ -54,14 +55,89 @@ class MadeColumn(Sequence[T]):
         raise NotImplementedError
 
     def __iter__(self) -> Iterator[T]:
-        for start in range(0, len(self), _AT_ONCE):
-            yield from self._made(slice(start, start + _AT_ONCE))
+        for start in range(0, len(self), AT_ONCE):
+            yield from self._made(slice(start, start + AT_ONCE))
 
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
             return self.at(index)
         place = range(len(self))[index]
         return self._made(slice(place, place + 1))[0]
+
+
+class Texts(MadeColumn[str]):
+    """Texts one behind the other, 8 bytes each beside their own.
+
+    Args:
+        array: The texts, a `pyarrow.LargeStringArray`.
+    """
+
+    def __init__(self, array: Any) -> None:
+        self.array = array
+
+    @classmethod
+    def of(cls, texts: Iterable[str]) -> Texts:
+        """The same texts as a column."""
+        if isinstance(texts, Texts):
+            return texts
+        builder = TextsBuilder()
+        builder.extend(texts)
+        return builder.texts()
+
+    def __len__(self) -> int:
+        return len(self.array)
+
+    def at(self, picked: Picked) -> Texts:
+        """Some of the texts."""
+        return Texts(self.array[picked] if isinstance(picked, slice) else self.array.take(picked))
+
+    def _made(self, picked: slice) -> list[str]:
+        return list(self.array[picked].to_numpy(zero_copy_only=False))
+
+    def lengths(self, *, in_bytes: bool) -> NDArray[np.int64]:
+        """Characters, or bytes in UTF-8, of each text."""
+        from pyarrow import compute
+
+        lengths = compute.binary_length if in_bytes else compute.utf8_length
+        return np.asarray(lengths(self.array), dtype=np.int64)
+
+    def encoded(self, picked: Picked) -> list[bytes]:
+        """Some of the texts in UTF-8."""
+        binary = self.at(picked).array.cast("large_binary")
+        return list(binary.to_numpy(zero_copy_only=False))
+
+    def groups(self, pattern: str) -> list[Coded[str]]:
+        """What each named group of a pattern (RE2) matches in each text.
+
+        Raises:
+            LookupError: The pattern does not match a text, which is named.
+        """
+        from pyarrow import compute
+
+        found = compute.extract_regex(self.array, pattern)
+        if found.null_count:
+            raise LookupError(self[compute.index(found.is_null(), True).as_py()])
+        return [Coded.of_arrow(column) for column in found.flatten()]
+
+
+class TextsBuilder:
+    """Texts of which more are to come."""
+
+    def __init__(self) -> None:
+        self._content, self._ends = bytearray(), numbers((0,))
+
+    def extend(self, texts: Iterable[str]) -> None:
+        """Add texts."""
+        for text in map(str.encode, texts):
+            self._content += text
+            self._ends.append(len(self._content))
+
+    def texts(self) -> Texts:
+        """All texts; there can be no more afterwards."""
+        import pyarrow as pa
+
+        buffers = pa.py_buffer(self._ends), pa.py_buffer(self._content)
+        return Texts(pa.LargeStringArray.from_buffers(len(self._ends) - 1, *buffers))
 
 
 class Times(MadeColumn[str]):
@@ -104,6 +180,12 @@ class Coded(MadeColumn[T], Generic[T]):
         return cls(tuple(values), narrow(np.asarray(codes)))
 
     @classmethod
+    def of_arrow(cls, texts: Any) -> Coded[Any]:
+        """The items of an Arrow array."""
+        found = texts.dictionary_encode()
+        return cls(tuple(found.dictionary.to_pylist()), narrow(found.indices.to_numpy()))
+
+    @classmethod
     def together(cls, parts: Sequence[Coded[T]]) -> Coded[T]:
         """The items of several columns, one after the other; equal values are one."""
         number_of: dict[T, int] = {}
@@ -143,7 +225,7 @@ class Coded(MadeColumn[T], Generic[T]):
 
 
 class PlacesInContainers(MadeColumn[tuple[int, ...]]):
-    """PlacesInContainers inside containers, of equally many numbers each."""
+    """Places inside containers, of equally many numbers each."""
 
     def __init__(self, columns: Sequence[NDArray[Any]]) -> None:
         self.columns = tuple(map(narrow, columns))
@@ -242,31 +324,9 @@ class Listed(Sequence[SampleRef]):
     splits: Sequence[str | None] = ()
     places: Sequence[tuple[int, ...]] = ()
 
-    @classmethod
-    def of(cls, refs: Sequence[SampleRef]) -> Listed:
-        """The columns of references."""
-        if isinstance(refs, Listed):
-            return refs
-        if not refs:
-            return cls((), (), ())
-        paths, sizes, versions, *rest = zip(*refs, strict=True)
-        known = (
-            column if any(value != none for value in set(column)) else ()
-            for column, none in zip(rest, _NONE, strict=True)
-        )
-        return cls(paths, sizes, versions, *known)
-
     def at(self, indices: Sequence[int] | NDArray[np.int64]) -> Listed:
         """Some of the samples, in the order of `indices`."""
         return Listed(*(taken(each, indices) if len(each) else () for each in self._columns()))
-
-    def without_roles(self) -> Listed:
-        """The samples without labels, groups and splits."""
-        return Listed(self.paths, self.sizes, self.versions, places=self.places)
-
-    def files(self) -> list[StoredFile]:
-        """The samples as files."""
-        return list(map(StoredFile, self.paths, self.sizes, self.versions))
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -278,13 +338,7 @@ class Listed(Sequence[SampleRef]):
         )
         return map(SampleRef, *own, *rest)
 
-    @overload
-    def __getitem__(self, index: int) -> SampleRef: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> Listed: ...
-
-    def __getitem__(self, index: int | slice) -> SampleRef | Listed:
+    def __getitem__(self, index: Any) -> Any:
         own, others = self._columns()[:3], self._columns()[3:]
         if isinstance(index, slice):
             return Listed(*(each[index] for each in self._columns()))
@@ -300,6 +354,11 @@ class Listed(Sequence[SampleRef]):
         )
 
 
+def files_of(refs: Iterable[SampleRef]) -> list[StoredFile]:
+    """Samples that are files."""
+    return [StoredFile(*ref[:3]) for ref in refs]
+
+
 def shown(names: Sequence[str]) -> str:
     """The first names of a list, for messages."""
     more = ", …" if len(names) > _NUM_SHOWN else ""
@@ -313,6 +372,8 @@ def narrow(column: NDArray[Any]) -> NDArray[Any]:
 
 def numbers(values: Iterable[int]) -> array[int]:
     """A column of whole numbers, 8 bytes each."""
+    if isinstance(values, np.ndarray):
+        return array("q", values.astype(np.int64).tobytes())
     return array("q", values)
 
 
@@ -327,33 +388,25 @@ def taken(column: Sequence[T], indices: Sequence[int] | NDArray[np.int64]) -> Se
     return tuple(map(column.__getitem__, places))
 
 
-def encoded(texts: Sequence[str]) -> Iterator[list[bytes]]:
-    """Texts in UTF-8, so many at a time."""
-    for start in range(0, len(texts), _AT_ONCE):
-        part = slice(start, start + _AT_ONCE)
-        if isinstance(texts, RowPaths):
-            yield texts.encoded(part)
-        else:
-            yield list(map(str.encode, texts[part]))
+def text_column(texts: Sequence[str]) -> Texts | RowPaths:
+    """The same texts as a column."""
+    return texts if isinstance(texts, RowPaths) else Texts.of(texts)
 
 
-def lengths(texts: Sequence[str]) -> NDArray[np.int64]:
-    """Characters of each text."""
-    if isinstance(texts, RowPaths):
-        return texts.lengths(in_bytes=False)
-    return np.fromiter(map(len, texts), dtype="<i8", count=len(texts))
+def by_path(listed: Listed) -> Listed:
+    """The samples in the order of their paths.
 
+    Raises:
+        DataError: Two of them have the same path.
+    """
+    from pyarrow import compute
 
-def num_bytes(texts: Sequence[str]) -> int:
-    """Bytes of all texts in UTF-8."""
-    if isinstance(texts, RowPaths):
-        return int(texts.lengths(in_bytes=True).sum())
-    return len("".join(texts).encode())
-
-
-def by_path(paths: Sequence[str], sizes: Sequence[int], versions: Sequence[str]) -> Listed:
-    """The samples of these columns in the order of their paths."""
-    found = Listed(paths, sizes, versions)
-    if all(map(lt, paths, islice(paths, 1, None))):
-        return found
-    return found.at(sorted(range(len(paths)), key=paths.__getitem__))
+    paths = Texts.of(listed.paths).array
+    if compute.all(compute.less(paths[:-1], paths[1:])).as_py():
+        return listed
+    listed = listed.at(compute.sort_indices(paths).to_numpy().view(np.int64))
+    paths = Texts.of(listed.paths).array
+    twice = compute.index(compute.equal(paths[:-1], paths[1:]), True).as_py()
+    if twice >= 0:
+        raise DataError(f"There are two samples '{paths[twice]}'", "Rename or remove one of them.")
+    return listed

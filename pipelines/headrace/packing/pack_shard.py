@@ -30,7 +30,7 @@ from headrace.packing import statistics
 from headrace.packing.blocks import BlockCollector
 from headrace.packing.convert import describe
 from headrace.packing.fields import FieldRule
-from headrace.packing.listed import num_bytes
+from headrace.packing.listed import text_column
 from headrace.packing.packing_plan import PackPlan
 from headrace.packing.planned_shard import PlannedShard
 from headrace.packing.samples import Access, Fields
@@ -124,7 +124,7 @@ def _pack(task: PackTask, plan: PlannedShard) -> PackedShard:
     collector = BlockCollector(task.rules, plan)
     expected = ExpectedSizes(
         num_samples=plan.num_samples,
-        source_bytes=num_bytes(plan.samples.paths),
+        source_bytes=int(text_column(plan.samples.paths).lengths(in_bytes=True).sum()),
         first_bytes=int(np.asarray(plan.samples.sizes, dtype=np.int64).sum()),
     )
     path = task.target.folder.path / plan.file

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Protocol, cast
 
 from headrace.clusters.fleet import Fleet
@@ -28,7 +29,6 @@ from headrace.packing.append import (
 from headrace.packing.convert import NUM_TRIED, field_rules
 from headrace.packing.division import Labels, SourceListing, labels_of
 from headrace.packing.fields import FieldRule
-from headrace.packing.listed import Listed
 from headrace.packing.pack_shard import (
     PackedShard,
     PackTask,
@@ -170,7 +170,7 @@ def _open(context: StepContext) -> OpenedSource:
 
 def _list(context: StepContext, opened: OpenedSource) -> ListedSource:
     source, dataset = opened.source, opened.dataset
-    samples = Listed.of(source.list_samples(context.check))
+    samples = source.list_samples(context.check)
     labels = Labels(classes=(), indices=())
     if samples.labels:
         labels = labels_of(cast("Sequence[str]", samples.labels), source.classes)
@@ -213,8 +213,8 @@ def _append(
     listing = new_samples(base, opened.listing)
     if not listing.samples:
         return base.manifest
-    known, paths = base.planned[0].samples.paths[0], opened.listing.samples.paths
-    old = opened.listing.samples.at([paths.index(known)] if known in paths else ())
+    known = base.planned[0].samples.paths[0]
+    old = islice((ref for ref in opened.listing.samples if ref.path == known), 1)
     tried = (*old, *listing.samples[:NUM_TRIED])
     rules = field_rules(listing.source, opened.source, tried, context.recipe.pack)
     first = base.first_numbers()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import xxhash
@@ -13,7 +13,7 @@ from headrace.files.manifest import FieldInfo
 from headrace.objects.protocol import StoredFile
 from headrace.packing.division import SourceListing, folds_of, shards_of, split_samples
 from headrace.packing.fields import FieldRule
-from headrace.packing.listed import Listed, RowPaths, Times, lengths, taken
+from headrace.packing.listed import Listed, Times, text_column
 from headrace.packing.planned_shard import PlannedShard
 from headrace.packing.splits import ranks
 from headrace.packing.statistics import every_of
@@ -117,14 +117,13 @@ def make_plan(
     counted = {TRAIN: splits[TRAIN]} if len(splits.get(TRAIN, ())) else splits
     every = _every(pack, rules, sum(map(len, counted.values())), first.every)
     sizes = _sizes(listing.samples, rules, bool(listing.labels.classes))
+    samples = replace(listing.samples, labels=(), groups=(), splits=())
     shards: list[PlannedShard] = []
     next_id = first.sample_id
     for split, indices in splits.items():
         number = first.shard.get(split, 0)
         for fold, part in folds_of(dataset, listing, split, indices, order):
             for piece in shards_of(part, sizes, order if listing.sequential else None, pack):
-                places = piece.astype(np.int64)
-                labels = listing.labels.indices
                 shard = PlannedShard(
                     file=f"shards/{split}-{number:05d}.h5",
                     split=split,
@@ -132,8 +131,9 @@ def make_plan(
                     first_sample_id=next_id,
                     num_bytes=HEADER_BYTES + int(sizes[piece].sum()),
                     every=every if split in counted else {},
-                    samples=listing.samples.without_roles().at(places),
-                    labels=taken(labels, places) if labels else (),
+                    listed=samples,
+                    indices=listing.labels.indices,
+                    places=piece,
                 )
                 shards.append(shard)
                 number, next_id = number + 1, next_id + len(piece)
@@ -167,14 +167,9 @@ def _hash_texts(state: xxhash.xxh3_128, texts: Sequence[str]) -> None:
         state.update(np.asarray(texts.times_ns, dtype="<i8").tobytes())
         return
     for start in range(0, len(texts), _HASHED_SAMPLES):
-        part = texts[start : start + _HASHED_SAMPLES]
-        if isinstance(part, RowPaths):
-            state.update(part.lengths(in_bytes=False).tobytes())
-            state.update(b"".join(part.encoded(slice(None))))
-        else:
-            part = list(part)
-            state.update(lengths(part).tobytes())
-            state.update("".join(part).encode(errors="surrogatepass"))
+        part = list(texts[start : start + _HASHED_SAMPLES])
+        state.update(np.fromiter(map(len, part), dtype="<i8", count=len(part)).tobytes())
+        state.update("".join(part).encode(errors="surrogatepass"))
 
 
 def _hash_names(state: xxhash.xxh3_128, names: Sequence[str | None]) -> None:
@@ -189,7 +184,7 @@ def _hash_names(state: xxhash.xxh3_128, names: Sequence[str | None]) -> None:
 def _sizes(samples: Listed, rules: Sequence[FieldRule], labelled: bool) -> NDArray[np.int64]:
     """Bytes of each sample in a shard, estimated, `(num_samples,) int64`."""
     fixed = _FIXED_BYTES + (8 if labelled else 0) + sum(rule.fixed_bytes for rule in rules)
-    paths = lengths(samples.paths)
+    paths = text_column(samples.paths).lengths(in_bytes=False)
     if all(rule.info.layout == "fixed" for rule in rules):
         return paths + fixed
     listed = np.asarray(samples.sizes, dtype=np.int64)

@@ -9,11 +9,21 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from headrace.errors import StepError
 from headrace.files.atomic import read_bytes, read_record, replacing
 from headrace.files.machine import told_when_full
-from headrace.packing.listed import Coded, Listed, PlacesInContainers, RowPaths, Times, numbers
+from headrace.packing.listed import (
+    Coded,
+    Listed,
+    PlacesInContainers,
+    RowPaths,
+    Texts,
+    Times,
+    numbers,
+    taken,
+)
 from headrace.record import Record
 
 _HEAD = b"headrace"
@@ -55,10 +65,12 @@ class PlannedShard:
     """Fold of all its samples; null when the split has no folds."""
     first_sample_id: int
     """`sample_id` of the first sample; the others follow."""
-    samples: Listed
-    """The samples as the source knows them; without labels, groups and splits."""
-    labels: Sequence[int]
-    """Class index of each; empty without labels."""
+    listed: Listed
+    """Its samples as the source knows them, maybe with others."""
+    indices: Sequence[int]
+    """Class index of each that is listed; empty without labels."""
+    places: NDArray[np.int64] | None = None
+    """Which of those that are listed it holds, in their order; None for all."""
     every: dict[str, int]
     """By field of fixed shape: one in how many elements counts for its statistics; a field that is
     not there has none."""
@@ -68,7 +80,19 @@ class PlannedShard:
     @property
     def num_samples(self) -> int:
         """Samples to pack."""
-        return len(self.samples)
+        return len(self.listed if self.places is None else self.places)
+
+    @property
+    def samples(self) -> Listed:
+        """The samples; a plan that is not read from a file makes their columns at each call."""
+        return self.listed if self.places is None else self.listed.at(self.places)
+
+    @property
+    def labels(self) -> Sequence[int]:
+        """Class index of each sample; empty without labels."""
+        if self.places is None or not len(self.indices):
+            return self.indices
+        return taken(self.indices, self.places)
 
     def write(self, path: Path) -> None:
         """Write the plan to a file.
@@ -78,9 +102,10 @@ class PlannedShard:
         """
         import pyarrow as pa
 
-        paths, columns = self.samples.paths, _columns(self.samples)
-        if len(self.labels):
-            columns["label"] = pa.array(np.asarray(self.labels, dtype=np.int64))
+        samples, labels = self.samples, self.labels
+        paths, columns = samples.paths, _columns(samples)
+        if len(labels):
+            columns["label"] = pa.array(np.asarray(labels, dtype=np.int64))
         named = zip(paths.names, paths.sizes, strict=True) if isinstance(paths, RowPaths) else ()
         own = {name: getattr(self, name) for name in _Head.model_fields if name != "containers"}
         head = _Head(**own, containers=tuple(named))
@@ -111,8 +136,8 @@ class PlannedShard:
             head = _Head.model_validate_json(table.schema.metadata[_HEAD])
             return cls(
                 **head.model_dump(exclude={"containers"}),
-                samples=_samples(table, head),
-                labels=_numbers(table, "label") if "label" in table.column_names else (),
+                listed=_samples(table, head),
+                indices=_numbers(table, "label") if "label" in table.column_names else (),
             )
         except (pa.ArrowException, OSError, ValueError, KeyError, TypeError) as error:
             raise StepError(f"The plan {path} is damaged: {error}", "Pack again.") from error
@@ -127,14 +152,14 @@ def _columns(samples: Listed) -> dict[str, Any]:
     if isinstance(paths, RowPaths):
         columns["row"] = pa.array(paths.rows)
     else:
-        columns["path"] = pa.array(paths, pa.large_string())
+        columns["path"] = Texts.of(paths).array
     if isinstance(versions, Times):
         columns["time_ns"] = pa.array(np.asarray(versions.times_ns, dtype=np.int64))
     elif isinstance(versions, Coded):
         codes = pa.array(versions.codes.astype(np.int64))
         columns["version"] = pa.DictionaryArray.from_arrays(codes, pa.array(versions.values))
     else:
-        columns["version"] = pa.array(versions, pa.large_string())
+        columns["version"] = Texts.of(versions).array
     if isinstance(places, PlacesInContainers):
         columns |= {f"{_PLACE}{n}": pa.array(column) for n, column in enumerate(places.columns)}
     elif len(places):
@@ -143,20 +168,20 @@ def _columns(samples: Listed) -> dict[str, Any]:
 
 
 def _samples(table: Any, head: _Head) -> Listed:
+    import pyarrow as pa
+
     names = table.column_names
     paths: Sequence[str]
     if "row" in names:
         told, sizes = zip(*head.containers, strict=True)
         paths = RowPaths(told, sizes, table.column("row").to_numpy())
     else:
-        paths = tuple(table.column("path").to_pylist())
+        paths = Texts(pa.concat_arrays(table.column("path").chunks))
     versions: Sequence[str]
     if "time_ns" in names:
         versions = Times(_numbers(table, "time_ns"))
     else:
-        column = table.column("version").combine_chunks().dictionary_encode()
-        values = tuple(column.dictionary.to_pylist())
-        versions = Coded(values, column.indices.to_numpy())
+        versions = Coded.of_arrow(table.column("version").combine_chunks())
     places: Sequence[tuple[int, ...]] = ()
     if "places" in names:
         places = tuple(map(tuple, table.column("places").to_pylist()))
@@ -167,7 +192,7 @@ def _samples(table: Any, head: _Head) -> Listed:
 
 
 def _numbers(table: Any, name: str) -> array[int]:
-    return array("q", table.column(name).to_numpy().astype(np.int64).tobytes())
+    return numbers(table.column(name).to_numpy())
 
 
 def _of_earlier(plan: _EarlierPlan | None) -> PlannedShard | None:
@@ -176,6 +201,6 @@ def _of_earlier(plan: _EarlierPlan | None) -> PlannedShard | None:
     versions = Times(numbers(plan.times_ns)) if plan.times_ns else plan.versions
     return PlannedShard(
         **plan.model_dump(include=set(_Head.model_fields) - {"containers"}),
-        samples=Listed(plan.paths, numbers(plan.sizes), versions, places=plan.places),
-        labels=plan.labels,
+        listed=Listed(Texts.of(plan.paths), numbers(plan.sizes), versions, places=plan.places),
+        indices=plan.labels,
     )

@@ -14,7 +14,7 @@ import numpy as np
 import xxhash
 from numpy.typing import ArrayLike, NDArray
 
-from headrace.packing.listed import encoded
+from headrace.packing.listed import AT_ONCE, text_column
 
 Indices = NDArray[np.int64]
 
@@ -195,11 +195,12 @@ def in_order(indices: Indices, order: NDArray[np.uint64]) -> Indices:
 def _keys(texts: Sequence[str], seed: int, purpose: str) -> NDArray[np.uint64]:
     """Hash of every text: its order is a random order of the texts, another for each purpose."""
     digest, prefix = xxhash.xxh3_128_digest, f"{purpose}\0{seed}\0".encode()
-    found, start = np.empty(len(texts), dtype=np.uint64), 0
-    for part in encoded(texts):
+    found = np.empty(len(texts), dtype=np.uint64)
+    column = text_column(texts)
+    for start in range(0, len(column), AT_ONCE):
+        part = column.encoded(slice(start, start + AT_ONCE))
         joined = b"".join([digest(prefix + text) for text in part])
         found[start : start + len(part)] = np.frombuffer(joined, dtype=">u8")[::2]
-        start += len(part)
     return found
 
 

@@ -4,13 +4,27 @@ from __future__ import annotations
 
 import io
 import tarfile
-from collections.abc import Callable
+from array import array
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from headrace.errors import DataError
+from headrace.packing.listed import (
+    Coded,
+    Listed,
+    PlacesInContainers,
+    Texts,
+    Times,
+    by_path,
+    numbers,
+)
+from headrace.packing.sources import tars
+from headrace.packing.sources.open import open_place, open_source
+from headrace.recipe.dataset import DatasetSpec
 from support.packing import digest
 
 NUM = 240
@@ -124,3 +138,80 @@ def test_shards_are_those_of_records(
     packed = packs(folder, dataset, {"shard_samples": 50, "max_quarantined": 0.1})
     assert packed["num_samples"] == NUM - 1
     assert digest(packed) == DIGESTS[form]
+
+
+TEXTS = ["b/1", "", "ä/\U0001f600", "ä/\uffff", "a\nb", "b/0", "ß" * 70, "B", "a"]
+
+
+def test_a_column_of_texts_is_the_texts() -> None:
+    column = Texts.of(iter(TEXTS))
+    assert list(column) == TEXTS
+    assert (column[2], column[-1], len(column)) == (TEXTS[2], "a", len(TEXTS))
+    assert list(column[1:4]) == TEXTS[1:4]
+    assert list(column.at(np.array([3, 3, 0]))) == [TEXTS[3], TEXTS[3], TEXTS[0]]
+    assert column.lengths(in_bytes=False).tolist() == list(map(len, TEXTS))
+    assert column[1:].lengths(in_bytes=True).tolist() == [len(t.encode()) for t in TEXTS[1:]]
+    assert column.encoded(slice(2, 5)) == [text.encode() for text in TEXTS[2:5]]
+    assert list(Texts.of(())) == []
+
+
+def test_samples_are_ordered_as_python_orders_their_paths() -> None:
+    listed = by_path(Listed(Texts.of(TEXTS), numbers(range(len(TEXTS))), Times(numbers(range(9)))))
+    assert list(listed.paths) == sorted(TEXTS)
+    assert [TEXTS[number] for number in listed.sizes] == sorted(TEXTS)
+    assert [TEXTS[int(number)] for number in listed.versions] == sorted(TEXTS)
+    with pytest.raises(DataError, match="There are two samples 'a'"):
+        by_path(Listed(Texts.of(["b", "a", "c", "a"]), numbers(range(4)), ()))
+
+
+def bytes_of(column: Sequence[Any]) -> int:
+    """Bytes of a column's buffers; a column of objects has none."""
+    if isinstance(column, Texts):
+        return column.array.nbytes
+    if isinstance(column, Times):
+        return len(column.times_ns) * column.times_ns.itemsize
+    if isinstance(column, array):
+        return len(column) * column.itemsize
+    if isinstance(column, Coded):
+        return column.codes.nbytes
+    if isinstance(column, PlacesInContainers):
+        return sum(numbers.nbytes for numbers in column.columns)
+    assert column == ()
+    return 0
+
+
+@pytest.mark.parametrize("form", ["files", "pairs", "webdataset", "webdataset-splits"])
+def test_a_listed_sample_takes_40_bytes_beside_its_path_and_keys(form: str, tmp_path: Path) -> None:
+    write, dataset = SOURCES[form]
+    write(tmp_path)
+    spec = DatasetSpec.model_validate({"name": "x", "source": str(tmp_path), **dataset})
+    listed = open_source(spec).list_samples()
+    texts = [column for column in vars(listed).values() if isinstance(column, Texts)]
+    beside = sum(int(column.lengths(in_bytes=True).sum()) for column in texts)
+    assert sum(map(bytes_of, vars(listed).values())) - beside <= 40 * len(listed)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_members_of_tar_files_are_those_that_tarfile_finds(form: int, tmp_path: Path) -> None:
+    files = members(0, 1500) | {"n" * 100: b"x" * 600, "n" * 99: b"", "m/" * 49 + "no": b"x"}
+    write_tar(tmp_path / "a.tar", files, form)
+    assert_as_tarfile(tmp_path)
+
+
+def test_a_tar_file_with_headers_for_all_members(tmp_path: Path) -> None:
+    with tarfile.open(
+        tmp_path / "a.tar", "w", format=tarfile.PAX_FORMAT, pax_headers={"path": "other.txt"}
+    ) as archive:
+        for number in range(9):
+            archive.addfile(tarfile.TarInfo(f"{number}.txt"))
+    assert_as_tarfile(tmp_path)
+
+
+def assert_as_tarfile(folder: Path) -> None:
+    place = open_place(str(folder))
+    (file,) = place.store.list_files()
+    with place.open(file.path, file.version) as stream:
+        found = list(map(tuple, tars.members(place, file, stream)))
+    with tarfile.open(folder / "a.tar") as archive:
+        expected = [(info.name, info.offset_data, info.size) for info in archive]
+    assert found == expected

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from headrace.errors import DataError, RecipeError, UnreadableError
 from headrace.fields.field_kind import Value, kind_named, kind_of_bytes
 from headrace.objects.protocol import Check, StoredFile
-from headrace.packing.listed import Coded
+from headrace.packing.listed import Coded, files_of
 from headrace.packing.samples import SourceField, Unreadable
 from headrace.packing.sources.arrow_columns import GONE, GroupPass, coded, column_of
 from headrace.packing.sources.files import damaged, matching
@@ -117,7 +117,7 @@ class HuggingFaceSource(_ArrowSource):
         """The Arrow files that the states name; others are caches."""
         states = self._place.listed(lambda path: PurePosixPath(path).name == _STATE, check)
         self._is_dict = self._place.stat(_DICT) is not None
-        found = [file for state in states.files() for file in self._files_of(state)]
+        found = [file for state in files_of(states) for file in self._files_of(state)]
         if not found:
             raise RecipeError(
                 f"No {_STATE} below {self._place.name} names a file",

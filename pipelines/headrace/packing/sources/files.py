@@ -5,13 +5,11 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterable, Sequence
-from itertools import islice, pairwise
-from operator import lt
 
 from headrace.errors import DataError, RecipeError
 from headrace.fields.field_kind import Kind, kind_of_suffix
 from headrace.objects.protocol import Check, StoredFile
-from headrace.packing.listed import SampleRef
+from headrace.packing.listed import SampleRef, files_of
 from headrace.packing.samples import SourceField
 from headrace.packing.sources.source_store import SourceStore
 from headrace.recipe.dataset import DatasetSpec
@@ -105,7 +103,7 @@ def containers(
         others.append(path)
         return False
 
-    files = place.listed(wanted, check).files()
+    files = files_of(place.listed(wanted, check))
     if not files:
         raise _no_container(place, form, suffixes, others)
     files = matching(files, place.name, include)
@@ -144,21 +142,6 @@ def matching(files: Sequence[StoredFile], place: str, include: Sequence[str]) ->
 def damaged(name: str, form: str, why: object) -> DataError:
     """The error for a container that cannot be read."""
     return DataError(f"{name} cannot be read as a {form} file: {why}", "Write or copy it again.")
-
-
-def sorted_unique(refs: list[SampleRef]) -> list[SampleRef]:
-    """Samples by path."""
-    refs.sort(key=lambda ref: ref.path)
-    check_unique([ref.path for ref in refs])
-    return refs
-
-
-def check_unique(paths: Sequence[str]) -> None:
-    """Refuse a path that is twice among sorted paths."""
-    if all(map(lt, paths, islice(paths, 1, None))):
-        return
-    double = next(one for one, other in pairwise(paths) if one == other)
-    raise DataError(f"There are two samples '{double}'", "Rename or remove one of them.")
 
 
 def no_second_label(fields: Sequence[SourceField], refs: Sequence[SampleRef]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -10,10 +10,9 @@ from pathlib import Path
 from headrace.errors import DataError, RecipeError
 from headrace.fields.array import ARCHIVE, decode_arrays
 from headrace.objects.protocol import Check, StoredFile
-from headrace.packing.listed import Listed, SampleRef
+from headrace.packing.listed import Coded, Listed, SampleRef, Texts, files_of
 from headrace.packing.samples import Access, Fields, SourceField, Unreadable, Values
 from headrace.packing.sources.files import (
-    check_unique,
     chosen,
     field_of,
     is_text_sample,
@@ -73,10 +72,8 @@ class FolderSource:
         else:
             listed = _included(self._place, self._spec, self._index, check)
             self.fields = self._fields_of(listed)
-        check_unique(listed.paths)
         if self._by_folders:
-            inside = map(self._place.inside, listed.paths)
-            listed = replace(listed, labels=_folder_labels(self._place.name, inside))
+            listed = replace(listed, labels=_folder_labels(self._place, listed))
         elif self._index is not None:
             listed = self._index.matched(listed)
             self.fields = _with_columns(self.fields, self._index)
@@ -106,7 +103,7 @@ class FolderSource:
     def _read_own(self, refs: Sequence[SampleRef], fields: Fields) -> Iterator[Values | Unreadable]:
         if self._patterns:
             return values_of(refs, self._place.read(parts_of(self._patterns, refs)), fields)
-        contents = self._place.read(Listed.of(refs).files())
+        contents = self._place.read(files_of(refs))
         if _are_archives(refs):
             return _archives(refs, contents, tuple(field.name for field in fields))
         return values_of(refs, contents, fields)
@@ -115,8 +112,8 @@ class FolderSource:
         example = _one_kind(listed.paths)
         if suffix_of(example) != ARCHIVE:
             return (field_of(kind_of(example).name, example),)
-        at = listed.paths.index(example)
-        (content,) = self._place.read(listed[at : at + 1].files())
+        ref = next(ref for ref in listed if ref.path == example)
+        (content,) = self._place.read(files_of([ref]))
         values = made_of(example, content, decode_arrays)
         if isinstance(values, Unreadable):
             raise DataError(
@@ -177,17 +174,15 @@ def _by_folders(spec: DatasetSpec) -> bool:
     return spec.labels == "folders"
 
 
-def _folder_labels(source: str, paths: Iterable[str]) -> list[str]:
-    labels = []
-    for path in paths:
-        first, slash, _ = path.partition("/")
-        if not slash:
-            raise RecipeError(
-                f"{source}/{path} lies in no class folder, but labels come from folders",
-                "Move it into a folder named by its class, set dataset.labels to 'none', or to "
-                "'index' with the name of the file of labels in dataset.index.",
-            )
-        labels.append(first)
+def _folder_labels(place: SourceStore, listed: Listed) -> Coded[str]:
+    try:
+        (labels,) = Texts.of(listed.paths).groups(f"(?s)^{place.outer}(?P<label>[^/]*)/")
+    except LookupError as error:
+        raise RecipeError(
+            f"{place.name}/{error.args[0]} lies in no class folder, but labels come from folders",
+            "Move it into a folder named by its class, set dataset.labels to 'none', or to "
+            "'index' with the name of the file of labels in dataset.index.",
+        ) from None
     return labels
 
 
@@ -197,7 +192,9 @@ def _are_archives(refs: Sequence[SampleRef]) -> bool:
 
 def _one_kind(paths: Sequence[str]) -> str:
     """The first of the names, when all are of one kind."""
-    endings = {path[path.rfind(".") :]: path for path in reversed(paths)}
+    endings: dict[str, str] = {}
+    for path in paths:
+        endings.setdefault(path[path.rfind(".") :], path)
     firsts = {suffix_of(path): path for path in sorted(endings.values())[::-1]}
     first, *others = (firsts[suffix] for suffix in sorted(firsts))
     kind = kind_of(first)

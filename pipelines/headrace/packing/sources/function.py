@@ -18,7 +18,7 @@ from headrace.errors import HeadraceError, RecipeError, UserCodeError
 from headrace.fields.array import is_of_numbers
 from headrace.fields.field_kind import Value, kind_named, kind_of_bytes
 from headrace.files.machine import told_when_full
-from headrace.packing.listed import Listed, SampleRef
+from headrace.packing.listed import Listed, SampleRef, files_of
 from headrace.packing.samples import Access, Fields, SourceField, Unreadable, Values
 from headrace.packing.sources.folder import FolderSource
 from headrace.packing.sources.source_store import SourceStore
@@ -79,7 +79,7 @@ class FunctionSource(FolderSource):
                 self._place.unchanged(ref.path, ref.version)
                 yield self._place.folder / ref.path
             return
-        files = Listed.of(refs).files()
+        files = files_of(refs)
         with TemporaryDirectory(prefix="headrace-") as folder:
             for file, content in zip(files, self._place.read(files), strict=True):
                 if isinstance(content, Unreadable):

@@ -12,7 +12,7 @@ from headrace.packing.samples import NOTHING, Access, Fields, Source
 from headrace.packing.sources.files import is_text_sample, suffix_of, way_in
 from headrace.packing.sources.parts import patterns_of
 from headrace.packing.sources.source_store import SourceStore, refuse_link
-from headrace.packing.sources.tars import is_webdataset
+from headrace.packing.sources.webdataset import is_webdataset
 from headrace.recipe.dataset import DatasetSpec, SourceFormat
 from headrace.recipe.globs import matcher
 
@@ -20,7 +20,7 @@ from headrace.recipe.globs import matcher
 _FORMS = {
     "files": "folder.FolderSource",
     "tar": "folder.tar_source",
-    "webdataset": "tars.WebDatasetSource",
+    "webdataset": "webdataset.WebDatasetSource",
     "parquet": "arrow.ParquetSource",
     "hdf5": "hdf5.Hdf5Source",
     "function": "function.FunctionSource",

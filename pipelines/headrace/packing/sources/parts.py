@@ -7,10 +7,23 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
+
 from headrace.errors import DataError, RecipeError, UnreadableError
 from headrace.fields.field_kind import Value, kind_named
 from headrace.objects.protocol import Check, StoredFile
-from headrace.packing.listed import Listed, SampleRef, shown
+from headrace.packing.listed import (
+    Listed,
+    PlacesInContainers,
+    SampleRef,
+    Texts,
+    TextsBuilder,
+    by_path,
+    numbers,
+    shown,
+    taken,
+)
 from headrace.packing.samples import Content, SourceField, Unreadable, Values
 from headrace.packing.sources.source_store import SourceStore
 
@@ -72,19 +85,42 @@ def grouped(patterns: Patterns, place: SourceStore, check: Check | None = None) 
 
     # of several patterns that match a file, the one that fixes most characters counts
     order = sorted(patterns.items(), key=num_fixed, reverse=True)
-    found: dict[str, dict[str, StoredFile]] = {}
     matched = place.listed(lambda path: any(part.stem_of(path) for _, part in order), check)
-    for file in matched.files():
-        name, stem = next((name, stem) for name, part in order if (stem := part.stem_of(file.path)))
-        found.setdefault(stem, {})[name] = file
-    if not found:
+    if not matched:
         raise RecipeError(
             f"No file in {place.name} matches a pattern of dataset.fields",
             f"Patterns match names as they are written: {', '.join(map(str, patterns))}.",
         )
-    _check_whole(patterns, place, found)
-    samples = (_sample([parts[name] for name in patterns]) for parts in found.values())
-    return Listed.of(sorted(samples))
+    stems, files = _stems([(list(patterns).index(name), part) for name, part in order], matched)
+    _check_whole(patterns, place, stems, files)
+    versions = zip(*(taken(matched.versions, at) for at in files.T), strict=True)
+    sizes = np.asarray(matched.sizes, dtype=np.int64)[files]
+    return by_path(
+        Listed(
+            taken(matched.paths, files[:, 0]),
+            numbers(sizes.sum(axis=1)),
+            Texts.of(map("+".join, versions)),
+            places=PlacesInContainers(sizes.T),
+        )
+    )
+
+
+def _stems(
+    order: Sequence[tuple[int, FilePattern]], matched: Listed
+) -> tuple[Texts, NDArray[np.int64]]:
+    """Stem of each sample, and its files by the number of their pattern, -1 for none.
+
+    Of the patterns, with their numbers, the first that matches a file counts.
+    """
+    builder, fields = TextsBuilder(), numbers(())
+    for path in matched.paths:
+        number, stem = next((n, stem) for n, p in order if (stem := p.stem_of(path)))
+        builder.extend((stem,))
+        fields.append(number)
+    stems = builder.texts().array.dictionary_encode()
+    files = np.full((len(stems.dictionary), len(order)), -1, dtype=np.int64)
+    files[stems.indices.to_numpy(), np.asarray(fields)] = np.arange(len(matched))
+    return Texts(stems.dictionary), files
 
 
 def parts_of(patterns: Patterns, refs: Sequence[SampleRef]) -> list[StoredFile]:
@@ -130,24 +166,17 @@ def made_of(path: str, content: Content, convert: Callable[[bytes], T]) -> T | U
         return Unreadable(path, str(error))
 
 
-def _sample(parts: Sequence[StoredFile]) -> SampleRef:
-    sizes = tuple(part.num_bytes for part in parts)
-    version = "+".join(part.version for part in parts)
-    return SampleRef(parts[0].path, sum(sizes), version, where=sizes)
-
-
 def _check_whole(
-    patterns: Patterns, place: SourceStore, found: Mapping[str, Mapping[str, StoredFile]]
+    patterns: Patterns, place: SourceStore, stems: Texts, files: NDArray[np.int64]
 ) -> None:
     missing = [
         pattern.path_of(stem)
-        for stem, parts in found.items()
-        for name, pattern in patterns.items()
-        if name not in parts
+        for pattern, column in zip(patterns.values(), files.T, strict=True)
+        for stem in stems.at(np.flatnonzero(column < 0))
     ]
     if missing:
         raise DataError(
-            f"{len(missing):,} files of {len(found):,} samples are missing in {place.name}: "
+            f"{len(missing):,} files of {len(stems):,} samples are missing in {place.name}: "
             f"{shown(sorted(missing))}",
             "Each sample needs a file for every field of dataset.fields.",
         )

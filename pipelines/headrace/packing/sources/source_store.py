@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import BinaryIO, TypeVar
 
@@ -15,7 +16,7 @@ from headrace.errors import (
     UnreadableError,
 )
 from headrace.objects.protocol import ByteRange, Check, Store, StoredFile, as_listed
-from headrace.packing.listed import Listed, Times, by_path, numbers
+from headrace.packing.listed import AT_ONCE, Listed, TextsBuilder, Times, by_path, numbers
 from headrace.packing.samples import Content, Unreadable
 
 T = TypeVar("T")
@@ -30,6 +31,9 @@ class SourceStore:
     Whatever reads raises a `DataError` for a file that vanished or changed since it was listed.
     """
 
+    outer = ""
+    """Pattern (RE2) of the container before the path of a file inside it."""
+
     def __init__(self, store: Store, only: str = "") -> None:
         self.store = store
         self.name = store.url
@@ -37,10 +41,6 @@ class SourceStore:
         self.folder: Path | None = store.folder
         """The local folder in which samples are files; None for a URL."""
         self._only = only
-
-    def inside(self, path: str) -> str:
-        """The path of a file without the container that holds it."""
-        return path
 
     def names(self, check: Check | None = None) -> Iterator[str]:
         """Paths of all files whose names begin with no dot, in any order."""
@@ -53,19 +53,22 @@ class SourceStore:
 
         Raises:
             RecipeError: A folder is a link, a name is not UTF-8, or a link leaves the folder.
+        DataError: Two files have the same path, as in a tar file.
         """
-        paths: list[str] = []
-        versions: list[str] = []
+        paths, versions = TextsBuilder(), TextsBuilder()
         sizes, times_ns = numbers(()), numbers(())
-        for path, num_bytes, version in self._told(self._files(wanted, check)):
-            paths.append(path)
-            sizes.append(num_bytes)
+        found = self._told(self._files(wanted, check))
+        while some := tuple(islice(found, AT_ONCE)):
+            names, some_sizes, some_versions = zip(*some, strict=True)
+            check_names(self.name, names)
+            paths.extend(names)
+            sizes.extend(some_sizes)
             if self.folder is None:
-                versions.append(version)
+                versions.extend(some_versions)
             else:
-                times_ns.append(int(version))
-        check_names(self.name, paths)
-        return by_path(paths, sizes, versions if self.folder is None else Times(times_ns))
+                times_ns.extend(map(int, some_versions))
+        told = versions.texts() if self.folder is None else Times(times_ns)
+        return by_path(Listed(paths.texts(), sizes, told))
 
     def stat(self, path: str) -> StoredFile | None:
         """One file; None when there is no such file."""

@@ -135,6 +135,7 @@ def shard(*numbers: int, image: str = "jpg") -> dict[str, bytes]:
         files[f"s/{n:04d}.seg.png"] = b"mask"
         files[f"s/{n:04d}.npy"] = npy(np.arange(n))
         files[f"s/{n:04d}.json"] = b'{"n": 1}'
+        files[f"s/{n:04d}.__key__"] = b"no field"
     return files
 
 
@@ -169,6 +170,12 @@ def test_webdataset_with_chosen_keys(tmp_path: Path) -> None:
         read_all(spec_of(tmp_path, label_field="clas"))
     with pytest.raises(DataError, match=r"label of 's/0003' .* is 'image 3', no number"):
         read_all(spec_of(tmp_path, label_field="jpg", label_kind="value"))
+
+
+def test_the_first_of_several_endings_counts(tmp_path: Path) -> None:
+    write_tar(tmp_path / "0.tar", {"1.jpg": b"j", "1.png": b"p", "2.jpg": b"k", "2.txt": b"t"})
+    spec = spec_of(tmp_path, fields={"image": "png;jpg"}, format="webdataset")
+    assert read_all(spec)[1] == [{"image": b"p"}, {"image": b"k"}]
 
 
 def test_webdataset_with_groups_and_splits(tmp_path: Path) -> None:

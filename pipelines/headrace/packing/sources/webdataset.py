@@ -1,0 +1,261 @@
+"""WebDataset shards: tar files of which members with the same key are one sample."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import Any, BinaryIO, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.errors import DataError, RecipeError, nearest
+from headrace.fields.value import number_type
+from headrace.objects.protocol import ByteRange, Check, StoredFile
+from headrace.packing.listed import (
+    AT_ONCE,
+    Coded,
+    Listed,
+    PlacesInContainers,
+    SampleRef,
+    Texts,
+    TextsBuilder,
+    by_path,
+    narrow,
+    numbers,
+)
+from headrace.packing.samples import Access, Fields, SourceField, Unreadable, Values
+from headrace.packing.sources.files import (
+    chosen,
+    containers,
+    field_of,
+    kind_of,
+    no_index,
+    no_second_label,
+)
+from headrace.packing.sources.parts import values_of
+from headrace.packing.sources.source_store import SourceStore
+from headrace.packing.sources.tars import SUFFIXES, Member, members
+from headrace.recipe.dataset import DatasetSpec
+
+_LABEL_KEY = "cls"
+_IGNORED = ("__key__", "__url__")
+_NUM_LOOKED_AT = 64
+_PARTS = r"(?s)^(?P<key>(?:.*/)?[^/.]*)\.?(?P<ending>[^/]*)$"
+
+
+class WebDatasetSource:
+    """Samples of tar files as the library `webdataset` writes them."""
+
+    classes: tuple[str, ...] = ()
+    sequential = True
+
+    def __init__(
+        self, spec: DatasetSpec, place: SourceStore, fields: Fields, access: Access
+    ) -> None:
+        no_index(spec.index, "webdataset")
+        if spec.labels == "folders":
+            raise RecipeError(
+                "dataset.labels is 'folders', but WebDataset samples lie in no class folders",
+                "Set dataset.labels to 'field' and dataset.label_field to the key that holds the "
+                "label, such as cls, or dataset.labels to 'none'.",
+            )
+        self.fields = fields
+        self._place = place
+        self._include = chosen(spec)
+        self._keys = dict(spec.fields)
+        self._label_key = spec.label_field or _LABEL_KEY
+        self._label_needed = spec.label_field is not None
+        self._labels = "none" if spec.labels == "none" else spec.label_kind
+        self._roles = {"group": spec.group_field, "split": spec.split_field}
+
+    def containers(self, check: Check | None = None) -> Sequence[StoredFile]:
+        return containers(self._place, "webdataset", SUFFIXES, check, self._include)
+
+    def list_samples(self, check: Check | None = None) -> Listed:
+        paths, found, dtypes = TextsBuilder(), list[_ListedTar](), set[str]()
+        for file in self.containers(check):
+            with self._place.open(file.path, file.version) as stream:
+                name = f"{self._place.name}/{file.path}"
+                samples = _TarSamples(name, members(self._place, file, stream))
+                if samples.keys:
+                    if not self.fields:
+                        self._start(samples)
+                    paths.extend(f"{file.path}/{key}" for key in samples.keys)
+                    found.append(self._listed(file, samples, stream, dtypes))
+            if check is not None:
+                check()
+        if self._labels == "value" and dtypes:
+            dtype = "int64" if dtypes == {"int64"} else "float64"
+            self.fields = (*self.fields, SourceField("label", "value", dtype=dtype))
+        listed = by_path(_together(paths.texts(), found))
+        no_second_label(self.fields, listed)
+        return listed
+
+    def read(self, refs: Sequence[SampleRef]) -> Iterator[Values | Unreadable]:
+        parts = [
+            ByteRange(ref.path[: ref.where[0]], ref.version, start, num_bytes)
+            for ref in refs
+            for start, num_bytes in zip(ref.where[1::2], ref.where[2::2], strict=True)
+        ]
+        return values_of(refs, self._place.read_ranges(parts), self.fields)
+
+    def _start(self, samples: _TarSamples) -> None:
+        """Let the first sample decide which keys count, and what they are."""
+        first = samples.endings(0)
+        if self._labels == "class" and not self._label_needed:
+            self._labels = "class" if self._label_key in first else "none"
+        if not self._keys:
+            told = {name for name in self._roles.values() if name}
+            if self._labels != "none":
+                told.add(self._label_key)
+            names = [name for name in first if name not in told]
+            names.sort(key=lambda name: kind_of(f".{name}").is_text)  # these come last
+            self._keys = {name: name for name in names}
+        if not self._keys:
+            raise DataError(f"{samples.name}: sample '{samples.keys[0]}' holds no field")
+        examples = {name: samples.files(keys)[0] for name, keys in self._keys.items()}
+        self.fields = tuple(field_of(name, samples.paths[at]) for name, at in examples.items())
+
+    def _listed(
+        self, file: StoredFile, samples: _TarSamples, stream: BinaryIO, dtypes: set[str]
+    ) -> _ListedTar:
+        """What is listed of a tar file; types of labels that are numbers are added to `dtypes`."""
+        chosen = [samples.files(endings) for endings in self._keys.values()]
+        roles = {"label": None if self._labels == "none" else self._label_key, **self._roles}
+        told = {f"{role}s": samples.texts(stream, name) for role, name in roles.items() if name}
+        if self._labels == "value":
+            chosen.append(samples.files(self._label_key))
+            dtypes |= _number_types(samples, told.pop("labels"))
+        outer = np.full(len(samples.keys), len(file.path))
+        places = [column[at] for at in chosen for column in (samples.starts, samples.sizes)]
+        return _ListedTar(file.version, told, [narrow(column) for column in (outer, *places)])
+
+
+class _ListedTar(NamedTuple):
+    """What is listed of the samples of one tar file."""
+
+    version: str
+    told: dict[str, Coded[str]]
+    """Labels, groups and splits that files tell."""
+    places: list[NDArray[Any]]
+    """Columns of numbers: length of the tar file's path, start and size of each field's file."""
+
+
+def _together(paths: Texts, found: Sequence[_ListedTar]) -> Listed:
+    """The samples of all tar files."""
+    if not found:
+        return Listed((), (), ())
+    columns = [np.concatenate(some) for some in zip(*(tar.places for tar in found), strict=True)]
+    return Listed(
+        paths,
+        numbers(np.sum(columns[2::2], axis=0, dtype=np.int64)),
+        Coded.runs([tar.version for tar in found], [len(tar.places[0]) for tar in found]),
+        **{role: Coded.together([tar.told[role] for tar in found]) for role in found[0].told},
+        places=PlacesInContainers(columns),
+    )
+
+
+def _number_types(samples: _TarSamples, labels: Coded[str]) -> set[str]:
+    types = {label: number_type(label) for label in labels.values}
+    if not all(types.values()):
+        at, label = next((at, label) for at, label in enumerate(labels) if not types[label])
+        raise DataError(
+            f"The label of '{samples.keys[at]}' in {samples.name} is '{label}', no number",
+            "Correct it, or set dataset.label_kind to 'class'.",
+        )
+    return set(types.values())
+
+
+class _TarSamples:
+    """The files of a tar file; those of one key that follow each other are a sample.
+
+    Attributes:
+        name: The tar file, for messages.
+        keys: Key of each sample.
+        paths: Path of each file.
+        starts: Where its bytes begin, `(num_files,) int64`.
+        sizes: How many it has, `(num_files,) int64`.
+    """
+
+    def __init__(self, name: str, found: Iterator[Member]) -> None:
+        self.name = name
+        paths, starts, sizes = TextsBuilder(), numbers(()), numbers(())
+        while some := tuple(islice(found, AT_ONCE)):
+            some_paths, some_starts, some_sizes = zip(*some, strict=True)
+            paths.extend(some_paths)
+            starts.extend(some_starts)
+            sizes.extend(some_sizes)
+        self.paths = paths.texts()
+        self.starts, self.sizes = np.asarray(starts), np.asarray(sizes)
+        keys, endings = self.paths.groups(_PARTS)
+        begins = np.diff(keys.codes.astype(np.int64), prepend=-1) != 0
+        self.keys = Texts.of(keys.values).at(keys.codes[begins])
+        self._sample_of = np.cumsum(begins) - 1
+        self._files = self._by_ending(endings)
+
+    def _by_ending(self, endings: Coded[str]) -> dict[str, NDArray[np.int64]]:
+        """The files that count by their ending in lower case, in order."""
+        known: dict[str, int] = {}
+        lower = [known.setdefault(ending.lower(), len(known)) for ending in endings.values]
+        codes = np.array(lower, dtype=np.int64)[endings.codes]
+        ends = np.cumsum(np.bincount(codes, minlength=len(known)))
+        each = zip(known, np.split(np.argsort(codes, kind="stable"), ends[:-1]), strict=False)
+        found = {ending: at for ending, at in each if ending not in _IGNORED}
+        for at in found.values():
+            again = np.flatnonzero(np.diff(self._sample_of[at]) == 0)
+            if len(again):
+                raise DataError(
+                    f"{self.name} holds '{self.paths[at[again[0] + 1]]}' twice",
+                    "Write it again without the copy.",
+                )
+        return found
+
+    def endings(self, sample: int) -> list[str]:
+        """Endings of the files of a sample, in order where it is the first."""
+        return [ending for ending, at in self._files.items() if sample in self._sample_of[at]]
+
+    def files(self, endings: str) -> NDArray[np.int64]:
+        """Of each sample the file with the first of several endings, as in `jpg;png`.
+
+        Raises:
+            DataError: A sample has none of them.
+        """
+        found = np.full(len(self.keys), -1, dtype=np.int64)
+        for ending in reversed(endings.split(";")):
+            at = self._files.get(ending, found[:0])
+            found[self._sample_of[at]] = at
+        if len(found) and found.min() < 0:
+            first = int(found.argmin())
+            raise DataError(
+                f"Sample '{self.keys[first]}' of {self.name} has no '{endings}'",
+                f"{nearest(endings, self.endings(first))} Write dataset.fields as in "
+                "{image: 'jpg;png'} where it has several names.",
+            )
+        return found
+
+    def texts(self, stream: BinaryIO, endings: str) -> Coded[str]:
+        """What the file with one of the endings holds, of each sample."""
+        at = self.files(endings)
+        pairs = zip(self.starts[at].tolist(), self.sizes[at].tolist(), strict=True)
+        return Coded.of_arrow(Texts.of([_text(stream, *pair) for pair in pairs]).array)
+
+
+def _text(stream: BinaryIO, start: int, num_bytes: int) -> str:
+    stream.seek(start)
+    return stream.read(num_bytes).decode("utf-8", "backslashreplace").strip()
+
+
+def is_webdataset(spec: DatasetSpec, place: SourceStore, path: str) -> bool:
+    """Whether the first two samples of a tar file have several parts, as in WebDataset shards."""
+    if spec.label_field or spec.group_field or spec.split_field:
+        return True
+    if spec.fields:
+        return not any("*" in key for key in spec.fields.values())
+    file = place.stat(path)
+    if file is None:
+        return False
+    with place.open(path, file.version) as stream:
+        found = _TarSamples(path, islice(members(place, file, stream), _NUM_LOOKED_AT))
+    firsts = [found.endings(number) for number in range(len(found.keys))[:2]]
+    return bool(firsts) and all(len(endings) > 1 for endings in firsts)
