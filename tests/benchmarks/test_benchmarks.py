@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.growth import growth
 from benchmarks.ledger import ledger
 from headrace.errors import UserError
 from headrace_bench import scaling
@@ -185,3 +186,16 @@ def test_the_ledger_is_timed_with_each_table(
     assert told["rows"] == 300
     assert {"enter all", "by month", "by trial", "its 50 best trials"} <= told["seconds"].keys()
     assert min(told["seconds"].values()) > 0
+
+
+def test_growth_packs_all_samples_of_each_kind(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    growth(samples="20000", folder=tmp_path)
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    assert [row["kind"] for row in rows] == ["files", "rows", "webdataset"]
+    assert {row["samples"] for row in rows} == {20_000}
+    assert all(row["us"]["plans"] > 0 and row["us"]["packs"] > 0 for row in rows)
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(UserError, match="fill no whole files of 10,000"):
+        growth(samples="10001")
+    with pytest.raises(UserError, match="--kinds 'tables' is not known"):
+        growth(kinds="files,tables")
