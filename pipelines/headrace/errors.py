@@ -23,8 +23,8 @@ _SECRETS = re.compile(
 
 What is masked already stays as it is."""
 
-_WORDS = re.compile(r"([^\s'\"]*@)([^\s'\"@]*)")
-"""Up to the last `@` of a word, behind which there is no password, and the rest of it."""
+_WORDS = re.compile(r"(?<![^\s'\"])([^\s'\"]*@)([^\s'\"@]*)")
+"""A word up to its last `@`, behind which there is no password, and the rest of it."""
 
 
 MAX_CHARS = 8000
