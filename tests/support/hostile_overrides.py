@@ -7,6 +7,7 @@ the file that it is given.
 from __future__ import annotations
 
 import functools
+import os
 import resource
 import signal
 import sys
@@ -29,7 +30,8 @@ from headrace.recipe.home import home
 from headrace.recipe.schema import json_schema
 from headrace.runs import runs
 
-NUM_EXAMPLES = 2000
+NUM_EXAMPLES = int(os.environ.get("HEADRACE_FUZZ_EXAMPLES", "500"))
+"""Requests by each door; others in each run, so that many runs try many."""
 MAX_CPU_S = 2.0
 """Twice what is promised: machines differ."""
 MAX_BYTES = 200 * 2**20

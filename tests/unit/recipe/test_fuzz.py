@@ -56,7 +56,7 @@ def _use(name: str) -> None:
 
 
 def test_overrides_through_every_door(tmp_path: Path) -> None:
-    """In a process of its own, which a limit may end: two thousand requests by each door."""
+    """In a process of its own, which a limit may end; see `NUM_EXAMPLES`."""
     own = {
         "HEADRACE_HOME": str(tmp_path),
         "AIRFLOW_HOME": str(tmp_path / "airflow"),
