@@ -420,7 +420,13 @@ def _recipes(home: Path) -> tuple[dict[str, Any], ...]:
     digits["trainer"] |= {"max_epochs": 1, "checkpoint_every_steps": 5}
     train = digits.get("train") or {}
     model = {"_target_": "held_digits.HeldDigits", "folder": str(home / "held")}
-    held = {"name": "held", "code": [str(_CODE)], "model": model, "evaluate": None}
+    held = {
+        "name": "held",
+        "code": [str(_CODE)],
+        "pack_role": "gpu",  # one lease
+        "model": model,
+        "evaluate": None,
+    }
     arrivals = {"name": ARRIVALS, "dataset": digits["dataset"] | {"name": ARRIVALS}}
     called = [
         digits | held | {"name": name, "model": None, "train": train | {"function": function}}

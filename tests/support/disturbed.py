@@ -31,8 +31,9 @@ OVERRIDES = (
     "trainer.max_epochs=12",
     "data.global_batch_size=32",
     "trainer.checkpoint_every_steps=10",
+    "pack_role=gpu",
 )
-"""About 470 steps with a checkpoint every ten: long enough to be hit in the middle."""
+"""About 470 steps with a checkpoint every ten: long enough to be hit in the middle; one lease."""
 
 FIRST_CHECKPOINT = 10
 LONG_S = 600.0

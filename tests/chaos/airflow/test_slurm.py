@@ -111,7 +111,7 @@ def test_the_main_job_waits_in_the_queue_and_goes_on_while_airflow_is_away(
     hold = ("--exclusive", "--nodes=4", "--time=30", "--output=/dev/null", "--wrap=sleep 1800")
     blocker = slurm.run("sbatch", "--parsable", *hold).strip()
     try:
-        dag_run = service.trigger(site=SITE, overrides=OVERRIDES)
+        dag_run = service.trigger(site=SITE, overrides=(*OVERRIDES, "pack_role=cpu"))
         run_id = service.wait_for_run(dag_run)
         assert_wait_is_told(service, dag_run, run_id)
     finally:

@@ -38,7 +38,9 @@ def test_a_gang_waits_for_capacity_and_its_instances_end_with_its_task(
     """pains 9, 22: what it waits for is seen in Airflow, and it starts by itself."""
     ec2_sim.fill(_GPU, _NEXT)
     training = HeldTraining(
-        service, tmp_path / "model", lambda asked: service.trigger("held", EC2_SITE, asked)
+        service,
+        tmp_path / "model",
+        lambda asked: service.trigger("held", EC2_SITE, [*asked, "pack_role=cpu"]),
     )
     nothing = f"EC2 has no capacity for {_GPU} in us-east-1a; {_NEXT} in us-east-1a"
     _wait_told(service, training, nothing)

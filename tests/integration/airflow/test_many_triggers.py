@@ -16,7 +16,7 @@ from support.waiting import wait_until
 
 pytestmark = [pytest.mark.airflow, pytest.mark.slow]
 
-_NUM_TRIGGERS = 12
+_NUM_TRIGGERS = 9
 """More than Airflow runs tasks at once (8) and than the site gives leases."""
 _CONF = {"recipe": "digits", "site": NARROW_SITE, "overrides": ["dataset.name=twins"]}
 

@@ -1,11 +1,9 @@
-"""Asking for a run: the form in the web UI, the REST API, `airflow` in a shell; links and docs."""
+"""Asking for a run: the form in the web UI, the REST API; links and docs."""
 
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
 import sys
 import urllib.request
 from pathlib import Path
@@ -188,28 +186,6 @@ def _assert_ends_with(service: AirflowService, dag_run: str, task: str, why: str
     assert "Traceback" not in log
     assert not [line for line in lines if "error_detail" in line]
     return str(last["event"])
-
-
-def test_airflow_in_a_shell_triggers_a_run(airflow_service: AirflowService):
-    script = f"""
-        set -euo pipefail
-        eval "$(headrace env)"
-        airflow dags trigger {PACK_DAG_ID} --run-id from-a-shell \
-            --conf '{{"recipe": "digits", "site": "chaos"}}'
-    """
-    environment = {
-        **os.environ,
-        "HEADRACE_HOME": str(airflow_service.home),
-        "PATH": f"{_BIN}:{os.environ['PATH']}",
-    }
-    told = subprocess.run(
-        ["bash", "-c", script], env=environment, capture_output=True, text=True, check=False
-    )
-    assert told.returncode == 0, told.stderr
-    assert airflow_service.wait_end("from-a-shell", dag_id=PACK_DAG_ID) == "success"
-    run_id = airflow_service.wait_for_run("from-a-shell", PACK_DAG_ID)
-    assert airflow_service.ledger.run(run_id).recipe_name == "digits"
-    airflow_service.assert_books_closed(run_id)
 
 
 def _is_offered(service: AirflowService, recipe: str) -> bool:

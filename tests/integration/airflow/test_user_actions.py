@@ -49,15 +49,29 @@ def start(airflow_service: AirflowService, tmp_path: Path) -> Start:
     return lambda: HeldTraining(airflow_service, tmp_path / f"run-{len(list(tmp_path.iterdir()))}")
 
 
-def test_a_task_is_cleared_while_it_runs_then_marked_failed_and_cleared_again(
+def test_a_task_is_cleared_while_it_runs_then_its_run_is_marked_failed_and_cleared(
     airflow_service: AirflowService, start: Start, tmp_path: Path
 ):
     """The model takes a lock that the kernel frees when its process has ended: two attempts at
-    once would fail the run.
+    once would fail the run. A second start of a step that is at work attaches to it.
+
+    A secret of who triggered it is in one file of its lease as long as that lives, and nowhere
+    else: not in Airflow's logs, its database, or anything of headrace.
     """
-    training = start()
+    home, secret = airflow_service.home, f"secret-{uuid.uuid4().hex}"
+    user = airflow_service.login.user
+    airflow_service.api.connect(f"tracker-{user}", secret)
+    with airflow_service.site_with(secrets={"TRACKER_KEY": "airflow:tracker-{user}.password"}):
+        training = start()
     training.wait_held()
+    assert training.tracker() == digest_of(secret)
+    check_only_in(secret, LeaseFolder(training.step().path.parents[1]), home)
     first_ranks = job_processes.ranks(airflow_service, training.run_id)
+    assert _start_step_in_processes(airflow_service, training.run_id, 3) == [1, 1, 1]
+    assert training.states() == [StepState.RUNNING]
+    assert len(list(training.step().path.parent.glob("[0-9]*"))) == 3  # pack, stage and train
+    assert job_processes.ranks(airflow_service, training.run_id) == first_ranks
+
     airflow_service.api.clear(DAG_ID, training.dag_run, ["train"], downstream=True)
     wait_until(
         lambda: not any(rank.is_running() for rank in first_ranks),
@@ -67,7 +81,7 @@ def test_a_task_is_cleared_while_it_runs_then_marked_failed_and_cleared_again(
     training.wait_held(2)
     step = training.step()
 
-    airflow_service.api.mark_task(DAG_ID, training.dag_run, "train", "failed")
+    airflow_service.api.mark_run(DAG_ID, training.dag_run, "failed")
     training.wait_no_ranks()
     training.wait_run(StepState.FAILED)
     training.wait_nothing_left()
@@ -75,13 +89,13 @@ def test_a_task_is_cleared_while_it_runs_then_marked_failed_and_cleared_again(
     assert result is not None
     assert result.state is StepState.CANCELLED
     assert result.failure is not None
-    user = airflow_service.login.user
     assert result.failure.message.startswith(f"Cancelled: by {user} {STOPPED} task train")
     assert training.states() == [StepState.CANCELLED] * 2
     assert airflow_service.wait_end(training.dag_run) == "failed"
     assert airflow_service.task_states(training.dag_run)["train"] == "failed"
     log = airflow_service.task_log(DAG_ID, training.dag_run, "finish")
     assert f"train is failed (Cancelled: by {user} {STOPPED}" in log
+    assert files_with(secret, home) == []
 
     training.release()
     airflow_service.api.clear(DAG_ID, training.dag_run, ["train"], downstream=True)
@@ -97,38 +111,6 @@ def test_a_task_is_cleared_while_it_runs_then_marked_failed_and_cleared_again(
     run = airflow_service.run(training.run_id)
     dataset = airflow_service.ledger.run(training.run_id).outputs["pack"]["dataset"]
     assert training.weights() == weights_here(tmp_path / "whole", run.recipe, dataset, ranks=2)
-
-
-def test_a_run_marked_failed_stops_all_of_it_and_a_second_start_before_that_attaches(
-    airflow_service: AirflowService, start: Start
-):
-    """A secret of who triggered it is in one file of its lease as long as that lives, and nowhere
-    else: not in Airflow's logs, its database, or anything of headrace.
-    """
-    home, secret = airflow_service.home, f"secret-{uuid.uuid4().hex}"
-    user = airflow_service.login.user
-    airflow_service.api.connect(f"tracker-{user}", secret)
-    with airflow_service.site_with(secrets={"TRACKER_KEY": "airflow:tracker-{user}.password"}):
-        training = start()
-    training.wait_held()
-    assert training.tracker() == digest_of(secret)
-    check_only_in(secret, LeaseFolder(training.step().path.parents[1]), home)
-
-    ranks = {rank.pid for rank in job_processes.ranks(airflow_service, training.run_id)}
-    assert _start_step_in_processes(airflow_service, training.run_id, 3) == [1, 1, 1]
-    assert training.states() == [StepState.RUNNING]
-    lease = training.step().path.parent
-    assert len(list(lease.glob("[0-9]*"))) == 2  # stage and train
-    assert {rank.pid for rank in job_processes.ranks(airflow_service, training.run_id)} == ranks
-
-    airflow_service.api.mark_run(DAG_ID, training.dag_run, "failed")
-    training.wait_nothing_left()
-    training.wait_run(StepState.FAILED)
-    assert training.states() == [StepState.CANCELLED]
-    assert airflow_service.wait_end(training.dag_run) == "failed"
-    (attempt,) = airflow_service.ledger.attempts(training.run_id, "train")
-    assert f"by {user} {STOPPED} task train" in (attempt.message or "")
-    assert files_with(secret, home) == []
 
 
 def test_what_no_triggerer_hears_stops_all_the_same(airflow_service: AirflowService, start: Start):
