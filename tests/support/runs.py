@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import subprocess
+import tempfile
 import time
 import uuid
+from pathlib import Path
 from typing import Any
 
 from headrace.clusters.lease_records import HostRecord, LeaseSpec
 from headrace.clusters.lease_state import write_heartbeat
 from headrace.files.atomic import write_record
-from headrace.ledger.ledger import open_ledger
+from headrace.ledger.database import default_url
+from headrace.ledger.ledger import Ledger, open_ledger
 from headrace.ledger.rows import AttemptRecord, LeaseRecord
 from headrace.processes.identity import ProcessIdentity
 from headrace.runs.provenance import process_owner
@@ -27,7 +31,25 @@ def make_run(**changes: Any) -> Run:
         "key": f"test:{uuid.uuid4().hex}",
         "owner": process_owner(),
     }
+    _lay_ledger()
     return create_run(RunRequest(**{**values, **changes}))
+
+
+def _lay_ledger() -> None:
+    """Where there is no ledger, a copy of a new one: making its tables takes longer."""
+    scheme, _, name = default_url().partition(":///")
+    file = Path(name)
+    if scheme == "sqlite" and not file.exists():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.touch(mode=0o600)
+        file.write_bytes(_new_ledger())
+
+
+@functools.cache
+def _new_ledger() -> bytes:
+    with tempfile.TemporaryDirectory() as folder:
+        Ledger.open(f"sqlite:///{folder}/ledger.db")
+        return Path(folder, "ledger.db").read_bytes()
 
 
 def ended_process() -> ProcessIdentity:
