@@ -76,8 +76,14 @@ def test_seen_entered_and_closed(headrace: Headrace, lease: LeaseFolder) -> None
     assert "wrong data" in headrace("list", "--all")
 
 
-def test_reap_ends_what_a_killed_host_left(headrace: Headrace, lease: LeaseFolder) -> None:
+def test_an_unknown_lease_names_the_nearest_and_reap_ends_what_a_killed_host_left(
+    headrace: Headrace, lease: LeaseFolder
+) -> None:
     """pains 22."""
+    with pytest.raises(UnknownNameError, match=r"(?s)'demo-gpu-2'.*Did you mean 'demo-gpu-1'"):
+        headrace("show", "demo-gpu-2")
+    with pytest.raises(SiteError, match=r"(?s)no site 'labtop'.*Did you mean 'laptop'"):
+        headrace("list", "--site", "labtop")
     assert headrace("reap") == "Nothing to reap.\n"
     host = read_record(lease.host, HostRecord)
     assert host is not None
@@ -85,13 +91,6 @@ def test_reap_ends_what_a_killed_host_left(headrace: Headrace, lease: LeaseFolde
     wait_until(lambda: lease_client.state(lease, 20) is LeaseState.LOST, 90, "the loss to be seen")
     assert "demo-gpu-1: The lease's host" in headrace("reap")
     assert headrace("reap") == "Nothing to reap.\n"
-
-
-def test_an_unknown_lease_names_the_nearest(headrace: Headrace, lease: LeaseFolder) -> None:
-    with pytest.raises(UnknownNameError, match=r"(?s)'demo-gpu-2'.*Did you mean 'demo-gpu-1'"):
-        headrace("show", "demo-gpu-2")
-    with pytest.raises(SiteError, match=r"(?s)no site 'labtop'.*Did you mean 'laptop'"):
-        headrace("list", "--site", "labtop")
 
 
 def test_without_leases(headrace: Headrace) -> None:
