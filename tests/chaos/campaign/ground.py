@@ -73,7 +73,7 @@ def _site() -> dict[str, Any]:
         "name": "chaos",
         "folder": _FOLDER,
         "roles": {
-            "cpu": {"kind": "pool", "nodes": 2} | _LIFE,
+            "cpu": {"kind": "pool", "nodes": 1} | _LIFE,
             "gpu": {"kind": "gang", "nodes": 1, "ranks_per_node": 2} | _LIFE,
         },
         "tiers": [{"name": "disk", "folder": f"{_FOLDER}/tier", "budget": "1GiB"}],
