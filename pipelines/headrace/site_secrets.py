@@ -142,7 +142,7 @@ def handed_over(folder: LeaseFolder, secrets: LeaseSecrets) -> Iterator[None]:
 
 
 def secrets_of(folder: LeaseFolder) -> dict[str, str]:
-    """The environment variables that a lease was given; none once it has ended.
+    """The environment variables that a lease was given, and one that names them; none once it ended.
 
     Raises:
         LeaseError: Their file is damaged.

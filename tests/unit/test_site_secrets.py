@@ -14,6 +14,7 @@ from headrace.files.atomic import write_record
 from headrace.files.layout import SiteFolder
 from headrace.leases import run_leases
 from headrace.ledger.ledger import open_ledger
+from headrace.processes.zygote import APART
 from headrace.recipe.load import load_site
 from headrace.recipe.site import Role
 from headrace.recipe.unix_accounts import account
@@ -43,7 +44,7 @@ def test_what_is_started_does_not_inherit_them_nor_what_is_airflows(folder, monk
     with handed_over(folder, GIVEN):
         assert not outer.keys() & os.environ.keys()
         assert os.environ["HEADRACE_HOME"]
-        assert secrets_of(folder) == {"KEY": "hunter2"}
+        assert secrets_of(folder) == {"KEY": "hunter2", APART: "KEY"}
         modes = [stat.S_IMODE(each.stat().st_mode) for each in (folder.tls, folder.secrets)]
         assert modes == [0o700, 0o600]
     assert outer.items() <= os.environ.items()

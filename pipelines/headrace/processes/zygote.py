@@ -84,6 +84,8 @@ def fork(modules: Sequence[str], asked: Fork, files: Sequence[int], *, wait: boo
     if float(kept) <= 0:
         return False
     shared, own = _divided(asked.environment)
+    if len(_shown(own)) > _ROOM_BYTES:
+        return False
     packet = pickle.dumps((asked.module, asked.arguments, own))
     try:
         with _connected((kept, *modules), shared) as connection:
@@ -284,7 +286,7 @@ def _become(packet: bytes, files: Sequence[int]) -> tuple[str, list[str]]:
         for file in handed:
             os.set_inheritable(file, True)
         os.execv(sys.executable, command)
-    _show(command, {name: own[name] for name in own if name not in own.get(APART, "").split()})
+    _show(command, own)
     if (random := sys.modules.get("numpy.random")) is not None:
         random.seed()  # Python's own generator is seeded at a fork
     tell_children()
@@ -298,13 +300,18 @@ def _show(command: Sequence[str], own: Mapping[str, str]) -> None:
     blank, and variables, the first of which is there to be written over.
     """
     first_argument, end, first_variable = _shown_at()
-    shown = b"\0".join(each.encode() for each in command)[: end - first_argument - 1]
+    shown = os.fsencode("\0".join(command))[: end - first_argument - 1]
     ctypes.memset(first_argument, 0, end - first_argument)
     ctypes.memmove(first_argument, shown, len(shown))
-    shown = b"".join(f"{name}={value}\0".encode() for name, value in sorted(own.items()))
-    if len(shown) <= _ROOM_BYTES:
-        shown += f"{_ROOM}=".encode()  # and what is left of it
-        ctypes.memmove(first_variable, shown, len(shown))
+    shown = _shown(own) + f"{_ROOM}=".encode()  # and what is left of it
+    ctypes.memmove(first_variable, shown, len(shown))
+
+
+def _shown(own: Mapping[str, str]) -> bytes:
+    """A process's own variables as the kernel shows them, without secrets."""
+    apart = own.get(APART, "").split()
+    lines = (f"{name}={own[name]}\0" for name in sorted(own) if name not in apart)
+    return os.fsencode("".join(lines))
 
 
 def _shown_at() -> tuple[int, int, int]:

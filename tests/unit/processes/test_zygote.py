@@ -114,10 +114,13 @@ def test_it_ends_when_it_was_not_needed_for_a_while_and_another_comes(tmp_path: 
     assert not list(zygote.folder().glob("*.pid"))
 
 
-def test_none_is_used_without_the_variable_or_where_others_may_write(tmp_path: Path) -> None:
+def test_none_is_used_without_the_variable_or_room_or_where_others_may_write(
+    tmp_path: Path,
+) -> None:
     with open(os.devnull) as nothing, (tmp_path / "out").open("wb") as output:
         files = nothing.fileno(), output.fileno()
         assert not fork([MODULE], ordered("tell", kept="0"), files, wait=True)
+        assert not fork([MODULE], ordered("tell", HEADRACE_LONG="x" * 9000), files, wait=True)
         zygote.folder().mkdir(mode=0o777)
         zygote.folder().chmod(0o777)
         assert not fork([MODULE], ordered("tell"), files, wait=True)
