@@ -142,7 +142,7 @@ def handed_over(folder: LeaseFolder, secrets: LeaseSecrets) -> Iterator[None]:
 
 
 def secrets_of(folder: LeaseFolder) -> dict[str, str]:
-    """The environment variables that a lease was given, and one that names them; none once it ended.
+    """Environment variables that a lease was given, and one that names them; none after its end.
 
     Raises:
         LeaseError: Their file is damaged.
