@@ -20,6 +20,7 @@ def main(arguments: list[str]) -> int:
     shown = Path("/proc/self/environ").read_bytes().decode().split("\0")
     print(f"imported_at={IMPORTED_AT}\npid={os.getpid()}\nsession={os.getsid(0)}")
     print(f"arguments={' '.join(arguments)}\nrandom={random.random()}")
+    print(f"folder={os.readlink('/proc/self/cwd')}")
     print("command=" + Path("/proc/self/cmdline").read_text().replace("\0", " "))
     print("\n".join(f"{name}={value}" for name, value in os.environ.items()))
     print("\n".join(f"of_kernel.{each}" for each in shown if each), flush=True)

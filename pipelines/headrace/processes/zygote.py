@@ -86,8 +86,8 @@ def fork(modules: Sequence[str], asked: Fork, files: Sequence[int], *, wait: boo
     shared, own = _divided(asked.environment)
     if len(_shown(own)) > _ROOM_BYTES:
         return False
-    packet = pickle.dumps((asked.module, asked.arguments, own))
     try:
+        packet = pickle.dumps((os.getcwd(), asked.module, asked.arguments, own))
         with _connected((kept, *modules), shared) as connection:
             socket.send_fds(connection, [packet], files)
             return not wait or bool(connection.recv(1))
@@ -277,7 +277,9 @@ def _become(packet: bytes, files: Sequence[int]) -> tuple[str, list[str]]:
     os.close(read)
     os.close(written)
     gc.enable()
-    module, arguments, own = pickle.loads(packet)
+    where, module, arguments, own = pickle.loads(packet)
+    os.chdir(where)  # the zygote's may have been removed, and this one made in its place
+    importlib.invalidate_caches()  # modules may have come since
     arguments = [*arguments, *map(str, handed)]
     command = [sys.executable, "-u", "-m", module, *arguments]
     del os.environ[_ROOM]

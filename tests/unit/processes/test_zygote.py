@@ -95,6 +95,20 @@ def test_other_surroundings_have_a_zygote_of_their_own(
     assert len(zygotes()) == 2
 
 
+def test_a_folder_that_was_made_anew_is_the_one_that_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = tmp_path / "project"
+    for _ in range(2):
+        place.mkdir()
+        monkeypatch.chdir(place)
+        seen = told(tmp_path / "out", ordered("tell"))
+        assert seen["folder"] == str(place)
+        place.rmdir()
+    (parent,) = zygotes()
+    assert parent.is_running()
+
+
 def test_it_ends_when_it_was_not_needed_for_a_while_and_another_comes(tmp_path: Path) -> None:
     """Not while a process of its own lives; that one outlives its end."""
     ours, theirs = socket.socketpair()
