@@ -11,8 +11,12 @@ import psutil
 import pytest
 from filelock import FileLock
 
+from headrace.clusters import local
 from headrace.clusters.local import mark, marked
 from headrace.files.layout import LeaseFolder
+from headrace.processes import zygote
+from headrace.recipe.site import Role
+from support.leases import lease_spec
 from support.waiting import wait_until
 
 
@@ -60,3 +64,23 @@ def test_a_process_that_just_ends_is_not_left_over(
     """The kernel has taken its memory, command line included, and it is no zombie yet."""
     monkeypatch.setattr(psutil.Process, "cmdline", lambda _: [])
     assert marked([folder]) == {str(folder.path.resolve()): []}
+
+
+@pytest.mark.parametrize(("keep_warm", "kept"), [(300.0, "300"), (0.0, "0")])
+def test_processes_are_kept_for_leases_of_this_machine_alone(
+    folder: LeaseFolder, monkeypatch: pytest.MonkeyPatch, keep_warm: float, kept: str
+) -> None:
+    """Not for hosts of other backends, whose jobs inherit their environment."""
+    asked: list[str] = []
+
+    def fork(_modules: object, fork: zygote.Fork, *_: object, **__: object) -> bool:
+        asked.append(fork.environment[zygote.KEPT])
+        folder.closed.touch()
+        return True
+
+    monkeypatch.setattr(zygote, "fork", fork)
+    folder.path.mkdir()
+    spec = lease_spec(folder, Role(keep_warm=keep_warm))
+    local.backend().launch(folder, spec)
+    local.start_host(folder, spec)
+    assert asked == [kept, "0"]
