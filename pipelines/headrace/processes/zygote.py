@@ -256,7 +256,7 @@ def _fork(listening: socket.socket) -> tuple[str, list[str]] | None:
             packet, files, *_ = socket.recv_fds(connection, _PACKET_BYTES, 3)
         except OSError:
             return None
-        pid = os.fork() if packet else None
+        pid = os.fork() if packet and not _is_left(files[2:]) else None
         if pid == 0:
             listening.close()
             connection.close()
@@ -266,6 +266,14 @@ def _fork(listening: socket.socket) -> tuple[str, list[str]] | None:
         with suppress(OSError):  # not everybody waits
             connection.send(b"1")
     return None
+
+
+def _is_left(handed: Sequence[int]) -> bool:
+    """Whether nobody has the other end of what a process is to be handed."""
+    ends = select.poll()
+    for file in handed:
+        ends.register(file, 0)  # an end that was closed is told of all the same
+    return bool(ends.poll(0))
 
 
 def _become(packet: bytes, files: Sequence[int]) -> tuple[str, list[str]]:

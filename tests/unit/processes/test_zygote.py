@@ -109,6 +109,17 @@ def test_a_folder_that_was_made_anew_is_the_one_that_is_there(
     assert parent.is_running()
 
 
+def test_nothing_is_forked_for_who_has_gone_meanwhile(tmp_path: Path) -> None:
+    """As a host that was killed while PyTorch was still being imported."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    ours.close()
+    with theirs, open(os.devnull) as nothing, (tmp_path / "in_vain").open("wb") as output:
+        files = nothing.fileno(), output.fileno(), theirs.fileno()
+        assert fork([MODULE], ordered("tell"), files, wait=False)
+    told(tmp_path / "out", ordered("tell"))  # requests are answered in turn
+    assert (tmp_path / "in_vain").read_bytes() == b""
+
+
 def test_it_ends_when_it_was_not_needed_for_a_while_and_another_comes(tmp_path: Path) -> None:
     """Not while a process of its own lives; that one outlives its end."""
     ours, theirs = socket.socketpair()
