@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import sys
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ import psutil
 import pytest
 
 from headrace.processes.identity import end_processes
+from headrace.processes.zygote import zygotes
 from support.airflow_service import airflow_service, pytest_runtest_teardown
 from support.ec2_sim import ec2_sim
 from support.failures_at_once import FailuresAtOnce
@@ -79,6 +81,12 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(FailuresAtOnce(config))
     multiprocessing.set_forkserver_preload(_FORK_SERVER_IMPORTS)
     share_servers()
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """What leases have kept imported for the next ones is not needed any more."""
+    if not hasattr(session.config, "workerinput"):
+        end_processes([each for each in zygotes() if sys.executable in each.cmdline()])
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
