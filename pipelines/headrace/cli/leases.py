@@ -40,7 +40,7 @@ from headrace.files.atomic import read_record
 from headrace.files.layout import LeaseFolder, SiteFolder, StepFolder
 from headrace.ledger.ledger import open_ledger
 from headrace.processes.identity import end_processes
-from headrace.processes.zygote import zygotes
+from headrace.processes.zygote import kept_bytes, zygotes
 from headrace.recipe.load import load_site
 from headrace.recipe.site import Role
 from headrace.runs.audit import Actor
@@ -100,8 +100,8 @@ def list_leases(
         open_console().print(Listing.of(views, *_COLUMNS))
     else:
         typer.echo("No leases." if ended else "No open leases; --all lists those that have ended.")
-    if not as_json and (kept := zygotes()):
-        size = decimal(sum(each.memory_info().rss for each in kept))
+    if not as_json and (kept := kept_bytes()):
+        size = decimal(kept)
         typer.echo(f"Imported for the next ones: {size}; `headrace lease close --kept` frees it.")
 
 

@@ -14,7 +14,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable
-from contextlib import suppress
 
 import psutil
 
@@ -33,11 +32,8 @@ logger = logging.getLogger(__name__)
 LEASE_ID = "HEADRACE_LEASE_ID"
 """Environment variable: identity of the lease a process belongs to."""
 
-IMPORTED = (
-    "headrace.clusters.host",
-    "headrace.clusters.local_cluster",
-    "headrace.steps.driver_process",
-)
+_HOST, DRIVERS = "headrace.clusters.host", "headrace.steps.driver_process"
+IMPORTED = (_HOST, "headrace.clusters.local_cluster", DRIVERS)
 """What leases of this machine need: hosts, and of the siblings above those who serve drivers."""
 
 _LEASE_FOLDER = "HEADRACE_LEASE_FOLDER"  # tells apart equal ids of different sites
@@ -100,8 +96,10 @@ class Guard:
         heard, self._pipe = os.pipe()
         self._pid = os.fork()
         if self._pid == 0:
-            with suppress(Exception):
+            try:
                 _guard(folder, heard)
+            except Exception:
+                logger.exception("The guard failed; `headrace lease reap` ends what is left")
             os._exit(0)
         os.close(heard)
 
@@ -150,13 +148,13 @@ def start_host(folder: LeaseFolder, spec: LeaseSpec, keep_warm_s: float = 0.0) -
     It and what it starts are forked from zygotes that are kept for `keep_warm_s`, unless that is 0.
     """
     environment = {**_host_environment(folder, spec), zygote.KEPT: f"{keep_warm_s:g}"}
-    order = zygote.Fork(module=IMPORTED[0], arguments=(str(folder.path),), environment=environment)
+    asked = zygote.Fork(module=_HOST, arguments=(str(folder.path),), environment=environment)
     see = f"See {folder.log}."
     with folder.log.open("ab") as log, open(os.devnull) as nothing:
         files = nothing.fileno(), log.fileno()
-        if not zygote.fork(IMPORTED, order, files, wait=True):
+        if not zygote.fork(IMPORTED, asked, files, wait=True):
             ended = subprocess.run(
-                [sys.executable, "-m", order.module, *order.arguments, "--detach"],
+                [sys.executable, "-m", asked.module, *asked.arguments, "--detach"],
                 stdin=nothing,
                 stdout=log,
                 stderr=subprocess.STDOUT,

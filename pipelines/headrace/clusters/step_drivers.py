@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import psutil
 
-from headrace.clusters.local import IMPORTED
+from headrace.clusters.local import DRIVERS, IMPORTED
 from headrace.files.atomic import is_there, write_json
 from headrace.files.layout import LeaseFolder, StepFolder
 from headrace.files.machine import is_full
@@ -52,7 +52,7 @@ class Drivers:
         cancel_grace_s: float = _CANCEL_GRACE_S,
     ) -> None:
         self._lease = lease
-        self._servers = ForkServers(IMPORTED[-1], frozenset(), environment, IMPORTED)
+        self._servers = ForkServers(DRIVERS, frozenset(), environment, IMPORTED)
         self._cancel_grace_s = cancel_grace_s
         self._running: list[_Driver] = []
         self._next = 1

@@ -43,6 +43,7 @@ KEPT = "HEADRACE_ZYGOTE_S"
 APART = "HEADRACE_SECRETS"
 """Environment variable: names of those that no zygote may know, with spaces between."""
 
+_NAME = "headrace.processes.zygote"
 _ROOM = "HEADRACE_ROOM"
 _ROOM_BYTES, _COMMAND_BYTES = 8192, 1024
 _OF_EACH = ("HEADRACE_", "AIRFLOW_CTX_", "PYTEST_", "SSH_", "__DASK_")
@@ -97,13 +98,23 @@ def fork(modules: Sequence[str], asked: Fork, files: Sequence[int], *, wait: boo
 
 def zygotes() -> list[psutil.Process]:
     """This account's zygotes on this machine."""
-    found = []
-    for file in folder().glob("*.pid"):
-        with suppress(ValueError, psutil.Error):
-            process = psutil.Process(int(file.read_text()))
-            if __spec__.name in process.cmdline():
-                found.append(process)
-    return found
+    return [found for file in folder().glob("*.pid") if (found := _zygote_of(file)) is not None]
+
+
+def kept_bytes() -> int:
+    """Memory that zygotes have now; what two of them share counts twice."""
+    total = 0
+    for each in zygotes():
+        with suppress(psutil.NoSuchProcess):  # it has ended meanwhile
+            total += each.memory_info().rss
+    return total
+
+
+def _zygote_of(file: Path) -> psutil.Process | None:
+    with suppress(OSError, ValueError, psutil.Error):
+        process = psutil.Process(int(file.read_text()))
+        return process if _NAME in process.cmdline() else None
+    return None
 
 
 def folder() -> Path:
@@ -135,7 +146,7 @@ def _connected(arguments: Sequence[str], environment: Mapping[str, str]) -> sock
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     connection.settimeout(_TIMEOUT_S)
     try:
-        with FileLock(folder() / "lock", mode=0o600):
+        with FileLock(folder() / "lock", _TIMEOUT_S, mode=0o600):
             try:
                 connection.connect(str(file))
             except (FileNotFoundError, ConnectionRefusedError):
@@ -148,8 +159,12 @@ def _connected(arguments: Sequence[str], environment: Mapping[str, str]) -> sock
 
 
 def _start(file: Path, arguments: Sequence[str], environment: Mapping[str, str]) -> None:
+    for left in folder().glob("*.pid"):
+        if _zygote_of(left) is None:  # it was killed
+            left.unlink()
+            left.with_suffix("").unlink(missing_ok=True)
     file.unlink(missing_ok=True)
-    command = (sys.executable, "-u", "-m", "headrace.processes.zygote")
+    command = (sys.executable, "-u", "-m", _NAME)
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
         listening.bind(str(file))
         listening.listen()
@@ -218,7 +233,7 @@ def _forked(
             return order
     if (order := _answered(listening, kept_s)) is not None:
         return order
-    with FileLock(file.with_name("lock"), mode=0o600):
+    with FileLock(file.with_name("lock"), _TIMEOUT_S, mode=0o600):
         file.unlink(missing_ok=True)
         file.with_suffix(".pid").unlink(missing_ok=True)
     return _answered(listening, 0.0)  # those who were before that

@@ -24,8 +24,7 @@ def load() -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """Entry point of the server, and of each driver forked from it."""
-    load()
+    """Entry point of the server, which has loaded all, and of each driver forked from it."""
     child = forked(socket.socket(fileno=int(arguments[0])))
     return 0 if child is None else run.main(list(child.command[-1:]))
 
@@ -33,4 +32,5 @@ def main(arguments: list[str]) -> int:
 if __name__ == "__main__":
     die_with_parent()
     end_quickly()
+    load()
     sys.exit(main(sys.argv[1:]))

@@ -90,8 +90,7 @@ def load() -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """Entry point of the server, and of each process forked from it."""
-    load()
+    """Entry point of the server, which has loaded all, and of each process forked from it."""
     child = forked(socket.socket(fileno=int(arguments[0])))
     if child is None:
         return 0
@@ -102,4 +101,5 @@ def main(arguments: list[str]) -> int:
 
 if __name__ == "__main__":
     die_with_parent()
+    load()
     sys.exit(main(sys.argv[1:]))

@@ -109,6 +109,20 @@ def test_a_folder_that_was_made_anew_is_the_one_that_is_there(
     assert parent.is_running()
 
 
+def test_of_one_that_was_killed_nothing_is_left_when_the_next_comes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told(tmp_path / "out", ordered("tell"))
+    (killed,) = zygotes()
+    monkeypatch.setattr(zygote, "zygotes", lambda: [killed])
+    assert zygote.kept_bytes() > 0
+    killed.kill()
+    killed.wait(10)
+    assert zygote.kept_bytes() == 0
+    told(tmp_path / "out", ordered("tell", WORD="another"))
+    assert len(list(zygote.folder().iterdir())) == 3  # a socket, its process, the lock
+
+
 def test_nothing_is_forked_for_who_has_gone_meanwhile(tmp_path: Path) -> None:
     """As a host that was killed while PyTorch was still being imported."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
