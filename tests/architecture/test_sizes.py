@@ -27,7 +27,7 @@ BUDGETS = {
     "headrace/ledger": 2210,
     "headrace/objects": 1510,
     "headrace/packing": 6930,
-    "headrace/processes": 1380,
+    "headrace/processes": 1390,
     "headrace/recipe": 5620,
     "headrace/report": 130,
     "headrace/runs": 3360,

@@ -177,9 +177,13 @@ def _start(file: Path, arguments: Sequence[str], environment: Mapping[str, str])
             pass_fds=(listening.fileno(),),
             start_new_session=True,
         )
-    file.with_suffix(".pid").write_text(str(started.pid))
     # a zombie if nobody waited for it, should it end first
     threading.Thread(target=started.wait, name=f"wait-{started.pid}", daemon=True).start()
+    try:
+        file.with_suffix(".pid").write_text(str(started.pid))
+    except OSError:  # nobody would know of it
+        started.kill()
+        raise
 
 
 def _surroundings() -> Iterator[object]:

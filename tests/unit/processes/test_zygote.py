@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import signal
 import socket
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -121,6 +125,29 @@ def test_of_one_that_was_killed_nothing_is_left_when_the_next_comes(
     assert zygote.kept_bytes() == 0
     told(tmp_path / "out", ordered("tell", WORD="another"))
     assert len(list(zygote.folder().iterdir())) == 3  # a socket, its process, the lock
+
+
+def test_none_is_left_where_it_cannot_be_written_down(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a full disk."""
+    started = []
+    popen = subprocess.Popen
+
+    def start(*arguments: Any, **options: Any) -> subprocess.Popen[bytes]:
+        started.append(popen(*arguments, **options))
+        monkeypatch.setattr(Path, "write_text", _full)
+        return started[-1]
+
+    monkeypatch.setattr(zygote.subprocess, "Popen", start)
+    with open(os.devnull) as nothing, (tmp_path / "out").open("wb") as output:
+        files = nothing.fileno(), output.fileno()
+        assert not fork([MODULE], ordered("tell"), files, wait=True)
+    assert started[0].wait(10) == -signal.SIGKILL
+
+
+def _full(*_: object) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def test_nothing_is_forked_for_who_has_gone_meanwhile(tmp_path: Path) -> None:
