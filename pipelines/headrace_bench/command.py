@@ -6,6 +6,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
 
@@ -16,18 +17,16 @@ from headrace.cli.console import JsonOption, open_console, tidy_end
 from headrace.cli.watching import telling
 from headrace.errors import UserError
 from headrace_bench import foresight, gpu_check, suite
+from headrace_bench.contest import BenchOptions, Tick
 
 if TYPE_CHECKING:
     from headrace.files.manifest import Codec
     from headrace_bench.peers.peer import Loader
     from headrace_bench.records import BenchTable
 
-    Bench = Callable[[tuple[Loader, ...], Callable[[str], None]], tuple[BenchTable, ...]]
-
 _MEMORY = Path("/dev/shm")
 _TABLES = ("parquet", "csv")
 _DECODED = ("jpeg", "lz4", "zstd", "blosc")
-_S3_ROUNDS = 3
 
 Sizes = Annotated[str, typer.Option(help="Bytes of a sample, separated by commas.")]
 Total = Annotated[str, typer.Option(help="Bytes of all samples of a table, as in 256MiB.")]
@@ -38,39 +37,6 @@ Folder = Annotated[
 Peers = Annotated[
     bool, typer.Option("--peers", help="Compare with other libraries: headrace[bench].")
 ]
-
-
-def scaling(
-    context: typer.Context,
-    cores: Annotated[
-        str | None,
-        typer.Option(help="Read, pack and stage bound to so many cores each, as in 1,2,4."),
-    ] = None,
-    total: Total = "256MiB",
-    as_json: JsonOption = False,
-) -> None:
-    """Measure how fast headrace is here, against the limit.
-
-    Examples:
-        headrace bench --cores 1,2,4
-
-        headrace bench read --peers
-    """
-    if context.invoked_subcommand is not None:
-        return
-    from headrace_bench.pack import PackOptions  # torch takes two seconds
-    from headrace_bench.read import ReadOptions
-    from headrace_bench.scaling import bench_scaling, known_cores
-    from headrace_bench.stage import StageOptions
-
-    numbers, folder, total_bytes = known_cores(cores or ""), _folder(None), _bytes(total)
-    source = Path(tempfile.gettempdir())
-    benches = (
-        ReadOptions(folder=folder, total_bytes=total_bytes),
-        PackOptions(folder=folder, total_bytes=total_bytes),
-        StageOptions(source=source, folder=folder, total_bytes=total_bytes),
-    )
-    _run(lambda _, tick: bench_scaling(numbers, benches, tick), peers=False, as_json=as_json)
 
 
 def read(
@@ -100,22 +66,22 @@ def read(
     """
     from headrace_bench.compressed import bench_compressed  # torch takes two seconds
     from headrace_bench.decode import bench_decode
-    from headrace_bench.read import ReadOptions, bench_read
+    from headrace_bench.read import bench_read
 
     if decode not in (None, *_DECODED):
         raise UserError(f"--decode '{decode}' is not known", f"Valid: {', '.join(_DECODED)}.")
 
-    asked = ReadOptions(sizes=_sizes(sizes), total_bytes=_bytes(total), folder=_folder(folder))
-
-    def bench(others: tuple[Loader, ...], tick: Callable[[str], None]) -> tuple[BenchTable, ...]:
-        options = replace(asked, peers=others)
+    def bench(options: BenchOptions, tick: Tick) -> tuple[BenchTable, ...]:
         if decode is None:
             return bench_read(options, tick)
         if decode == "jpeg":
             return bench_decode(options, tick)
         return bench_compressed(options, cast("Codec", decode), tick)
 
-    _run(bench, peers, as_json=as_json)
+    asked = BenchOptions(
+        sizes=_sizes(sizes), total_bytes=_bytes(total), rounds=5, folder=_folder(folder)
+    )
+    _run(bench, asked, peers=peers, as_json=as_json)
 
 
 def pack(
@@ -141,19 +107,19 @@ def pack(
 
         headrace bench pack --table parquet
     """
-    from headrace_bench.pack import PackOptions, bench_pack  # torch takes two seconds
+    from headrace_bench.pack import bench_pack  # torch takes two seconds
     from headrace_bench.pack_table import bench_table
 
     if table not in (None, *_TABLES):
         raise UserError(f"--table '{table}' is not known", f"Valid: {', '.join(_TABLES)}.")
-    asked = PackOptions(sizes=_sizes(sizes), total_bytes=_bytes(total), folder=_folder(folder))
 
-    def bench(others: tuple[Loader, ...], tick: Callable[[str], None]) -> tuple[BenchTable, ...]:
-        if table is not None:
-            return bench_table(asked, table, tick)
-        return bench_pack(replace(asked, peers=others), tick)
+    def bench(options: BenchOptions, tick: Tick) -> tuple[BenchTable, ...]:
+        return bench_table(options, table, tick) if table else bench_pack(options, tick)
 
-    _run(bench, peers, as_json=as_json)
+    asked = BenchOptions(
+        sizes=_sizes(sizes), total_bytes=_bytes(total), rounds=3, folder=_folder(folder)
+    )
+    _run(bench, asked, peers=peers, as_json=as_json)
 
 
 def stage(
@@ -175,15 +141,11 @@ def stage(
 
         headrace bench stage --source /scratch --folder /dev/shm --json
     """
-    from headrace_bench.stage import StageOptions, bench_stage  # h5py takes half a second
+    from headrace_bench.stage import bench_stage  # h5py takes half a second
 
-    options = StageOptions(
-        total_bytes=_bytes(total),
-        source=(source or Path(tempfile.gettempdir())).expanduser().absolute(),
-        folder=_folder(folder),
-        peers=peers,
-    )
-    _run(lambda _, tick: bench_stage(options, tick), peers, as_json=as_json)
+    place = (source or Path(tempfile.gettempdir())).expanduser().absolute()
+    asked = BenchOptions(total_bytes=_bytes(total), rounds=4, folder=_folder(folder))
+    _run(partial(bench_stage, place), asked, peers=peers, as_json=as_json)
 
 
 def train(
@@ -213,7 +175,7 @@ def train(
         rounds=rounds,
         folder=_folder(folder),
     )
-    _run(lambda _, tick: bench_train(options, tick), peers=False, as_json=as_json)
+    _show(lambda tick: bench_train(options, tick), as_json=as_json)
 
 
 def s3(
@@ -237,27 +199,39 @@ def s3(
 
         headrace bench s3 --work pack --sizes 3072 --json
     """
-    from headrace_bench.s3 import S3Options, bench_s3, known_work  # torch takes two seconds
+    from headrace_bench.s3 import bench_s3, known_work  # torch takes two seconds
 
-    options = S3Options(
-        work=known_work(work),
-        sizes=_sizes(sizes),
-        total_bytes=_bytes(total),
-        rounds=_S3_ROUNDS,
-        folder=_folder(folder),
-        peers=peers,
+    asked = BenchOptions(
+        sizes=_sizes(sizes), total_bytes=_bytes(total), rounds=3, folder=_folder(folder)
     )
-    _run(lambda _, tick: bench_s3(options, tick), peers, as_json=as_json)
+    _run(partial(bench_s3, known_work(work)), asked, peers=peers, as_json=as_json)
 
 
-def _run(bench: Bench, peers: bool, *, as_json: bool) -> None:
+def _run(
+    bench: Callable[[BenchOptions, Tick], tuple[BenchTable, ...]],
+    asked: BenchOptions,
+    *,
+    peers: bool,
+    as_json: bool,
+) -> None:
+    from headrace_bench.report import all_peers
+
+    options = replace(asked, peers=all_peers() if peers else ())
+    _show(lambda tick: bench(options, tick), options.peers, as_json=as_json)
+
+
+def _show(
+    bench: Callable[[Tick], tuple[BenchTable, ...]],
+    peers: tuple[Loader, ...] = (),
+    *,
+    as_json: bool,
+) -> None:
     """Run a benchmark with progress on standard error, and print what it found."""
-    from headrace_bench.report import all_peers, run, show
+    from headrace_bench.report import run, show
 
-    others = all_peers() if peers else ()
     command = " ".join(["headrace", *sys.argv[1:]])
     with tidy_end(), telling(open_console(stderr=True)) as tick:
-        report = run(command, others, lambda: bench(others, tick))
+        report = run(command, peers, lambda: bench(tick))
     if as_json:
         typer.echo(report.model_dump_json(indent=1))
     else:
@@ -281,7 +255,8 @@ def _folder(folder: Path | None) -> Path:
     return _MEMORY if _MEMORY.is_dir() else Path(tempfile.gettempdir())
 
 
-app = typer.Typer(no_args_is_help=True, invoke_without_command=True)
-app.callback()(scaling)
+app = typer.Typer(
+    no_args_is_help=True, help="Measure how fast headrace is here, against the limit."
+)
 for _command in (read, pack, stage, train, s3, suite.suite, foresight.foresight, gpu_check.gpu):
     app.command()(_command)

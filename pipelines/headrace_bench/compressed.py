@@ -17,10 +17,10 @@ from headrace.errors import UserError
 from headrace.files.manifest import Codec
 from headrace.shards import format as names
 from headrace.shards.chunks import ChunkTable, ChunkTables
-from headrace_bench.contest import Tick, Variant, compete, for_each
+from headrace_bench.contest import BenchOptions, Tick, Variant, compete, for_each
 from headrace_bench.laps import reading
 from headrace_bench.peers.peer import Epoch, Pair
-from headrace_bench.read import ReadOptions, loader_epoch, reader_of
+from headrace_bench.read import loader_epoch, reader_of
 from headrace_bench.records import BenchTable, Kind
 from headrace_bench.samples import SampleShape, plan_shape, random_samples
 from headrace_bench.shards import SAMPLE, write_dataset
@@ -30,7 +30,7 @@ _RUN = 16
 """Elements of equal value, one after the other."""
 
 
-def bench_compressed(options: ReadOptions, codec: Codec, tick: Tick) -> tuple[BenchTable, ...]:
+def bench_compressed(options: BenchOptions, codec: Codec, tick: Tick) -> tuple[BenchTable, ...]:
     """One table a size of sample; peers of the options do not count.
 
     Raises:
@@ -39,7 +39,7 @@ def bench_compressed(options: ReadOptions, codec: Codec, tick: Tick) -> tuple[Be
     return tuple(_table(options, size, codec, told) for size, told in for_each(options.sizes, tick))
 
 
-def _table(options: ReadOptions, size: int, codec: Codec, tick: Tick) -> BenchTable:
+def _table(options: BenchOptions, size: int, codec: Codec, tick: Tick) -> BenchTable:
     shape = plan_shape(size, options.total_bytes)
     with workspace(options.folder, 2 * shape.num_bytes) as folder:
         tick(f"compressing {shape.num_samples:,} samples of {shape.sample_bytes:,} bytes")
@@ -61,7 +61,7 @@ def _table(options: ReadOptions, size: int, codec: Codec, tick: Tick) -> BenchTa
 
 
 def _variants(
-    options: ReadOptions, samples: NDArray[np.uint8], shape: SampleShape, paths: list[Path]
+    options: BenchOptions, samples: NDArray[np.uint8], shape: SampleShape, paths: list[Path]
 ) -> list[Variant]:
     def variant(name: str, kind: Kind, epoch: Epoch, told: str) -> Variant:
         reader = reader_of(options, samples, epoch)

@@ -7,9 +7,13 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from headrace_bench.copying import empty
 from headrace_bench.records import BenchRow, Kind, Lap
+
+if TYPE_CHECKING:  # it takes torch
+    from headrace_bench.peers.peer import Loader
 
 Tick = Callable[[str], None]
 """Called with what goes on now, before each lap."""
@@ -27,6 +31,25 @@ FAULTS = (
 )  # fmt: skip
 """What other libraries raise when they do not work here; it goes into their row."""
 
+
+@dataclass(frozen=True, kw_only=True)
+class BenchOptions:
+    """What to measure, and how often."""
+
+    sizes: tuple[int, ...] = ()
+    """Bytes of a sample; one table each."""
+    total_bytes: int
+    """Bytes of all samples of a table, about."""
+    rounds: int
+    """Laps that count, of each variant."""
+    lap_s: float = 0.25
+    """Least time of a lap of reading, seconds."""
+    folder: Path
+    """Where files are made."""
+    peers: tuple[Loader, ...] = ()
+    """Compare with these; not empty asks for programs such as rsync, too."""
+
+
 SLOW_S = 2.0
 """Time of a lap from which on a peer is not run again and again."""
 
@@ -36,9 +59,8 @@ class Variant:
     """One way of doing the work."""
 
     name: str
-    """Name, unique in the contest."""
+    """Unique in the contest."""
     kind: Kind
-    """Limit, headrace or peer."""
     lap: Callable[[bool], Lap]
     """Does the work once. True asks for a warm-up: it checks what is delivered, and its time does
     not count."""
@@ -55,9 +77,7 @@ class Measured:
     target: Path
     """The folder; the work finds it empty."""
     num_samples: int
-    """Samples that are worked on."""
     num_bytes: int
-    """Their bytes."""
 
     def lap(
         self, work: Callable[[Path], object], check: Callable[[Path], object] = lambda _: None
@@ -78,15 +98,10 @@ class Measured:
 
 
 def compete(variants: Sequence[Variant], rounds: int, tick: Tick) -> list[BenchRow]:
-    """Run a warm-up round, then `rounds` rounds; in each all variants, one after the other.
+    """Run a warm-up round, then `rounds` that count; in each all variants, one after the other.
 
     A peer that fails gets a row that says so; any other failure is raised. A peer that
     took longer than `SLOW_S` in the first round is left out of the others.
-
-    Args:
-        variants: What to run.
-        rounds: Laps that count, of each variant.
-        tick: Told what goes on.
     """
     laps: dict[str, list[Lap]] = {variant.name: [] for variant in variants}
     problems: dict[str, str] = {}

@@ -23,11 +23,7 @@ def list_files(folder: Path) -> list[str]:
 
 
 def concatenate(files: Sequence[str], target: str) -> int:
-    """Write the content of files one after the other into `target`, as Python's files do it.
-
-    Returns:
-        Bytes written.
-    """
+    """Write the content of files one after the other, as Python's files do it; gives its bytes."""
     num_bytes = 0
     with open(target, "wb") as out:
         for name in files:
@@ -37,11 +33,7 @@ def concatenate(files: Sequence[str], target: str) -> int:
 
 
 def concatenate_bare(files: Sequence[str], target: str) -> int:
-    """As `concatenate`, by nothing but four system calls a file.
-
-    Returns:
-        Bytes written.
-    """
+    """As `concatenate`, by nothing but four system calls a file."""
     num_bytes = 0
     with open(target, "wb", buffering=_PIECE_BYTES) as out:
         for name in files:
@@ -52,13 +44,7 @@ def concatenate_bare(files: Sequence[str], target: str) -> int:
 
 
 def sendfile_tree(source: Path, target: Path, num_threads: int) -> None:
-    """Copy a folder by `sendfile`, a file a thread.
-
-    Args:
-        source: The folder.
-        target: Where to; must not exist.
-        num_threads: Files copied at once.
-    """
+    """Copy a folder to one that is not there by `sendfile`, `num_threads` files at once."""
     files = [path for path in source.rglob("*") if path.is_file()]
     pairs = [(path, target / path.relative_to(source)) for path in files]
     for parent in {copy.parent for _, copy in pairs}:

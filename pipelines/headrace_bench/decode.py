@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch.utils.data import Dataset
 
-from headrace_bench.contest import Tick, Variant, compete
+from headrace_bench.contest import BenchOptions, Tick, Variant, compete
 from headrace_bench.laps import Reader, Tuned, reading
 from headrace_bench.peers.files import loader_of
 from headrace_bench.peers.peer import Epoch, Pair, PeerReading
-from headrace_bench.read import ReadOptions, check_against, loader_epoch
+from headrace_bench.read import check_against, loader_epoch
 from headrace_bench.records import BenchTable
 from headrace_bench.shards import write_dataset
 from headrace_bench.workspace import workspace
@@ -49,7 +49,7 @@ class _Images:
     decoded: NDArray[np.uint8]
 
 
-def bench_decode(options: ReadOptions, tick: Tick) -> tuple[BenchTable, ...]:
+def bench_decode(options: BenchOptions, tick: Tick) -> tuple[BenchTable, ...]:
     """The table of reading JPEG images; sizes and peers of the options do not count.
 
     Raises:
@@ -96,7 +96,7 @@ def _make(total_bytes: int) -> _Images:
     return _Images(files=tuple(files), decoded=np.stack([decode_jpeg(file) for file in files]))
 
 
-def _variants(options: ReadOptions, images: _Images, folder: Path) -> list[Variant]:
+def _variants(options: BenchOptions, images: _Images, folder: Path) -> list[Variant]:
     batch_size = min(_BATCH_SIZE, len(images.files) // 2)
     num_threads = len(os.sched_getaffinity(0))
 

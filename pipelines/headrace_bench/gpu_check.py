@@ -40,11 +40,9 @@ class GpuPart:
     """What runs in a process of its own."""
 
     name: str
-    """Unique among the parts."""
     target: str
     """Function that is called with the part's folder, `module:name`."""
     limit_s: float = 150.0
-    """Time that it may take."""
     needs_cuda: bool = True
 
 
@@ -151,14 +149,9 @@ def devices_row(gpus: Sequence[str], num_seen: int, build: str) -> GpuRow:
 def check(
     parts: Sequence[GpuPart], folder: Path, limit_s: float, lacks: str, tick: Tick
 ) -> Iterator[GpuRow]:
-    """Run parts, one after the other; their rows.
+    """Run parts, one after the other, each in a folder of its own in `folder`; their rows.
 
-    Args:
-        parts: What to run.
-        folder: For a folder of each.
-        limit_s: Time that all may take; what begins later fails at once.
-        lacks: Why there is no CUDA; empty where there is.
-        tick: Told what goes on.
+    What begins after `limit_s` fails at once. `lacks` says why there is no CUDA, if so.
     """
     ends_at = time.monotonic() + limit_s
     for part in parts:

@@ -15,7 +15,6 @@ class GpuRow(Figures):
     """One thing that was looked at."""
 
     name: str
-    """What."""
     outcome: Literal["ok", "failed", "skipped", "measured"]
     """`measured` is a figure without a goal, `skipped` what cannot be looked at here."""
     told: str
@@ -66,16 +65,7 @@ def judged(
     at_most: float | None = None,
     unit: str = "",
 ) -> GpuRow:
-    """A row with a figure, held against its goal; not a number reaches none.
-
-    Args:
-        name: What was measured.
-        figure: The figure.
-        told: The figure in words, and what it is of.
-        at_least: Goal.
-        at_most: Goal, in place of the other.
-        unit: Of figure and goal.
-    """
+    """A row with a figure, also told in words, held against its goal; not a number reaches none."""
     goal = at_least if at_most is None else at_most
     if goal is None:
         return GpuRow(name=name, outcome="measured", told=told, figure=figure, unit=unit)

@@ -27,10 +27,7 @@ def tests(folder: Path) -> tuple[GpuRow, ...]:
 def run_tests(file: Path, report: Path, limit_s: float = _LIMIT_S) -> Iterator[GpuRow]:
     """Run the tests marked `gpu` of a file; a row for each, and one for what ended pytest.
 
-    Args:
-        file: With tests.
-        report: Where pytest writes its JUnit XML.
-        limit_s: Time that they may take together.
+    `report` is where pytest writes its JUnit XML.
     """
     options = ("-q", "-m", "gpu", "-p", "no:cacheprovider", f"--junitxml={report}")
     command = [sys.executable, "-m", "pytest", *options, str(file)]

@@ -219,11 +219,8 @@ def differences(
 ) -> list[str]:
     """What is not as it should be in a training with keys of the recipe, in words.
 
-    Args:
-        plain: The training without them, on one rank.
-        found: The one with them.
-        told: What they change; all else is as in `plain`.
-        tolerance: Share of its last loss that the loss may differ by.
+    All but what is `told` is as in `plain`, trained without them on one rank; the last loss may
+    differ by `tolerance`, a share of its own.
     """
     wanted = plain.model_dump() | dict(told)
     problems = [

@@ -21,11 +21,7 @@ PACKAGES = (
 
 
 def machine(packages: Iterable[str] = ()) -> BenchMachine:
-    """Describe this machine.
-
-    Args:
-        packages: Distributions whose versions are wanted besides headrace's own.
-    """
+    """This machine, with versions of these distributions besides headrace's own."""
     return BenchMachine(
         cpu=cpu_model() or platform.machine(),
         num_cores=len(os.sched_getaffinity(0)),
@@ -41,12 +37,7 @@ def load() -> float:
 
 
 def busy_warnings(load_before: float, num_cores: int) -> tuple[str, ...]:
-    """Say that others use the machine, when they do.
-
-    Args:
-        load_before: Load average when the benchmark began.
-        num_cores: Cores of the machine.
-    """
+    """Say that others use the machine, when they did as the benchmark began."""
     if load_before <= _BUSY_SHARE * num_cores:
         return ()
     return (

@@ -14,34 +14,18 @@ import torch
 from numpy.typing import NDArray
 
 from headrace.shards.dataset import ShardedDataset
-from headrace_bench.contest import Measured, Tick, Variant, compete, for_each
+from headrace_bench.contest import BenchOptions, Measured, Tick, Variant, compete, for_each
 from headrace_bench.copying import concatenate, concatenate_bare, list_files
 from headrace_bench.laps import Reader, check_epoch
 from headrace_bench.pack_headrace import num_processes, pack_folder, shard_bytes_of
 from headrace_bench.peers.peer import Loader, PeerPart, PeerReading, load, missing
 from headrace_bench.read import check_against, missing_row
 from headrace_bench.records import BenchRow, BenchTable
-from headrace_bench.samples import SIZES, SampleShape, plan_shape, random_samples, write_files
+from headrace_bench.samples import SampleShape, plan_shape, random_samples, write_files
 from headrace_bench.workspace import workspace
 
 _MAX_FILES = 131_072
 _CHECKED_AT_ONCE = 128
-
-
-@dataclass(frozen=True, kw_only=True)
-class PackOptions:
-    """What to pack, and how often."""
-
-    sizes: tuple[int, ...] = SIZES
-    """Bytes of a sample; one table each."""
-    total_bytes: int = 512 * 2**20
-    """Bytes of all samples of a table, about."""
-    rounds: int = 3
-    """Laps that count, of each variant."""
-    folder: Path
-    """Where files are made."""
-    peers: tuple[Loader, ...] = ()
-    """Peers to compare with."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +39,7 @@ class _Job(Measured):
     source: Path
 
 
-def bench_pack(options: PackOptions, tick: Tick) -> tuple[BenchTable, ...]:
+def bench_pack(options: BenchOptions, tick: Tick) -> tuple[BenchTable, ...]:
     """One table a size of sample.
 
     Raises:
@@ -67,14 +51,7 @@ def bench_pack(options: PackOptions, tick: Tick) -> tuple[BenchTable, ...]:
 
 
 def write_part(module: str, files: Sequence[str], number: int, folder: str) -> None:
-    """Let a peer write the samples of some files; runs in a process of the pool.
-
-    Args:
-        module: Module of the peer.
-        files: `.npy` files, named by the number of their sample.
-        number: Number of the part.
-        folder: Where the peer writes.
-    """
+    """Let a peer write the samples of `.npy` files, named by their numbers; runs in the pool."""
     first = np.load(files[0])
     part = PeerPart(
         number=number,
@@ -85,7 +62,7 @@ def write_part(module: str, files: Sequence[str], number: int, folder: str) -> N
     load(module).write(part, Path(folder))
 
 
-def _table(options: PackOptions, size: int, pool: ProcessPoolExecutor, tick: Tick) -> BenchTable:
+def _table(options: BenchOptions, size: int, pool: ProcessPoolExecutor, tick: Tick) -> BenchTable:
     shape = plan_shape(size, options.total_bytes, _MAX_FILES)
     needed_bytes = 3 * shape.num_bytes + 2 * 4096 * shape.num_samples
     with workspace(options.folder, needed_bytes) as folder:

@@ -30,11 +30,7 @@ def num_processes() -> int:
 
 
 class PoolFleet:
-    """What packing needs of a lease, done by a pool of processes.
-
-    Args:
-        pool: The processes.
-    """
+    """What packing needs of a lease, done by a pool of processes."""
 
     def __init__(self, pool: ProcessPoolExecutor) -> None:
         self._pool = pool
@@ -69,15 +65,9 @@ def pack_folder(
     options: Mapping[str, str],
     s3: StoreOptions | None = None,
 ) -> None:
-    """Pack a folder of files, or a file of rows, into `site_folder / "datasets"`.
+    """Pack files in class folders, or a file of rows, into `site_folder / "datasets"`.
 
-    Args:
-        source: The files, in class folders; a folder or an S3 prefix.
-        site_folder: Folder of the site.
-        pool: Processes that pack.
-        shard_bytes: Size of shards.
-        options: More of the recipe's `pack`.
-        s3: How S3 is reached.
+    The source may be an S3 prefix; `options` are more of the recipe's `pack`.
     """
     recipe = {
         "name": "benchmark",

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from pyarrow import csv, parquet, table
 
 from headrace.shards.dataset import ShardedDataset
-from headrace_bench.contest import Measured, Tick, Variant, compete
-from headrace_bench.pack import PackOptions
+from headrace_bench.contest import BenchOptions, Measured, Tick, Variant, compete
 from headrace_bench.pack_headrace import num_processes, pack_folder, shard_bytes_of
 from headrace_bench.records import BenchTable
 from headrace_bench.workspace import workspace
@@ -24,13 +23,8 @@ _BATCH_ROWS = 2**16
 _WRITTEN_BYTES = 30  # of a number in a CSV file, from above
 
 
-def bench_table(options: PackOptions, form: str, tick: Tick) -> tuple[BenchTable, ...]:
-    """One table: a file of 17 columns of `float32`.
-
-    Args:
-        options: How much, and how often; sizes of samples and peers do not count.
-        form: `parquet` or `csv`.
-        tick: Told what goes on.
+def bench_table(options: BenchOptions, form: str, tick: Tick) -> tuple[BenchTable, ...]:
+    """One table: a `parquet` or `csv` file of 17 `float32` columns; sizes and peers do not count.
 
     Raises:
         StorageFullError: The folder has no room.

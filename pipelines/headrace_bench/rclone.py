@@ -44,18 +44,12 @@ class RcloneServer:
     """A running `rclone serve s3` that checks signatures, over a folder of this machine."""
 
     program: str
-    """The program."""
     folder: Path
     """The bucket's folder."""
     endpoint_url: str
-    """The server's URL."""
 
     def options(self, num_processes: int = 1) -> StoreOptions:
-        """How headrace reaches it, with as many requests at once as `copy` has.
-
-        Args:
-            num_processes: Processes that work at once.
-        """
+        """How so many processes reach it, with as many requests at once together as `copy` has."""
         connections = CONCURRENCY // num_processes
         return StoreOptions(endpoint_url=self.endpoint_url, connections=connections)
 
@@ -68,12 +62,9 @@ class RcloneServer:
         return f"bench:{BUCKET}/{path}"
 
     def copy(self, source: str, target: str, flags: tuple[str, ...] = ()) -> None:
-        """Copy a folder by `rclone copy`.
+        """Copy a local folder, or a prefix as `remote` gives it, by `rclone copy`.
 
-        Args:
-            source: Local folder, or a prefix as `remote` gives it.
-            target: The same.
-            flags: Options of rclone; the quickest for this work when there are none.
+        Without `flags` of rclone it has the quickest for this work.
 
         Raises:
             StepError: It failed.
@@ -134,10 +125,7 @@ def credentials() -> Iterator[None]:
 
 @contextmanager
 def serving(folder: Path) -> Iterator[RcloneServer]:
-    """Serve a folder by S3 within `credentials`; what is in it must be there before.
-
-    Args:
-        folder: Its folder `BUCKET` is the bucket; made when it is not there.
+    """Serve a folder by S3 within `credentials`; what is in its `BUCKET` must be there before.
 
     Raises:
         UserError: rclone is not installed.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,11 +17,11 @@ from headrace.data.loader import BatchLoader
 from headrace.data.order import TrainOrder
 from headrace.recipe.recipe import DataSpec
 from headrace.shards.dataset import ShardedDataset
-from headrace_bench.contest import FAULTS, Tick, Variant, compete, failure, for_each
+from headrace_bench.contest import FAULTS, BenchOptions, Tick, Variant, compete, failure, for_each
 from headrace_bench.laps import Check, Reader, Tuned, read_lap, reading
 from headrace_bench.peers.peer import Epoch, Loader, Pair, PeerPart, PeerReading, missing
 from headrace_bench.records import BenchRow, BenchTable, Kind, Lap
-from headrace_bench.samples import SIZES, SampleShape, plan_shape, random_samples
+from headrace_bench.samples import SampleShape, plan_shape, random_samples
 from headrace_bench.shards import SAMPLE, SPLIT, write_dataset
 from headrace_bench.workspace import remove, workspace
 
@@ -33,25 +33,7 @@ _MAX, _MAX_WITH_PEERS = 2**20, 2**15
 """Samples of a table at most: peers need many microseconds for each, and the user waits."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class ReadOptions:
-    """What to read, and how often."""
-
-    sizes: tuple[int, ...] = SIZES
-    """Bytes of a sample; one table each."""
-    total_bytes: int = 256 * 2**20
-    """Bytes of all samples of a table, about."""
-    rounds: int = 5
-    """Laps that count, of each variant."""
-    lap_s: float = 0.25
-    """Time of a lap, seconds."""
-    folder: Path
-    """Where files are made."""
-    peers: tuple[Loader, ...] = ()
-    """Peers to compare with."""
-
-
-def bench_read(options: ReadOptions, tick: Tick) -> tuple[BenchTable, ...]:
+def bench_read(options: BenchOptions, tick: Tick) -> tuple[BenchTable, ...]:
     """One table a size of sample.
 
     Raises:
@@ -79,14 +61,7 @@ def loader_epoch(
 
 
 def peer_variant(peer: Loader, folder: Path, reader: Reader, shape: SampleShape) -> Variant:
-    """A peer that reads what it wrote into `folder`.
-
-    Args:
-        peer: The peer.
-        folder: Its folder.
-        reader: What a lap is; its epoch is replaced.
-        shape: The samples.
-    """
+    """A peer that reads what it wrote into `folder`; the reader says what a lap is."""
 
     def make(num_workers: int) -> Reader:
         reading = PeerReading(
@@ -106,7 +81,7 @@ def missing_row(peer: Loader, problem: str) -> BenchRow:
     return BenchRow(name=peer.name, kind="peer", settings=peer.settings, problem=problem)
 
 
-def _table(options: ReadOptions, size: int, tick: Tick) -> BenchTable:
+def _table(options: BenchOptions, size: int, tick: Tick) -> BenchTable:
     shape = plan_shape(size, options.total_bytes, _MAX_WITH_PEERS if options.peers else _MAX)
     needed_bytes = int(1.1 * shape.num_bytes * (2 + len(options.peers)))
     with workspace(options.folder, needed_bytes) as folder:
@@ -138,7 +113,7 @@ def _table(options: ReadOptions, size: int, tick: Tick) -> BenchTable:
 
 
 def _own_variants(
-    options: ReadOptions, shape: SampleShape, samples: NDArray[np.uint8], folder: Path
+    options: BenchOptions, shape: SampleShape, samples: NDArray[np.uint8], folder: Path
 ) -> list[Variant]:
     write_dataset(folder / "headrace", samples, shape.sample_bytes)
     limit = reader_of(options, samples, _limit_epoch(samples, shape.batch_size))
@@ -184,7 +159,7 @@ def _limit_variant(reader: Reader, num_threads: int) -> Variant:
     )
 
 
-def reader_of(options: ReadOptions, samples: NDArray[np.uint8], epoch: Epoch) -> Reader:
+def reader_of(options: BenchOptions, samples: NDArray[np.uint8], epoch: Epoch) -> Reader:
     """What reads and checks samples `(num_samples, …)`, a lap as long as the options say."""
     return Reader(
         epoch=epoch,

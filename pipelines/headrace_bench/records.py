@@ -87,8 +87,6 @@ class BenchTable(Record):
     """The variants."""
     notes: tuple[str, ...] = ()
     """What a reader must know to judge the figures."""
-    num_cores: int | None = None
-    """Cores that all variants were bound to; None when to none."""
 
     def yardstick(self, kind: Kind) -> BenchRow | None:
         """The fastest row that stands for its kind; None when there are no figures."""

@@ -22,13 +22,7 @@ def all_peers() -> tuple[Loader, ...]:
 def run(
     command: str, peers: Sequence[Loader], bench: Callable[[], tuple[BenchTable, ...]]
 ) -> BenchReport:
-    """Run a benchmark.
-
-    Args:
-        command: Command that repeats it.
-        peers: Peers that take part, for their versions.
-        bench: Runs it.
-    """
+    """Run a benchmark, which `command` repeats; versions of the peers are told as well."""
     host = machine.machine(sorted({peer.package for peer in peers if peer.package}))
     load_before = machine.load()
     date = datetime.now(timezone.utc).isoformat(timespec="seconds")
@@ -48,10 +42,7 @@ def run(
 
 def show(report: BenchReport, console: Console) -> None:
     """Print the tables, the machine and what makes the figures doubtful."""
-    bound = [table for table in report.tables if table.num_cores is not None]
-    if bound:
-        console.print(_scaling_grid(bound))
-    for table in report.tables if not bound else ():
+    for table in report.tables:
         console.print(_grid(table))
         for note in table.notes:
             console.print(note, style="dim", highlight=False)
@@ -67,29 +58,6 @@ def show(report: BenchReport, console: Console) -> None:
     console.print(versions, style="dim", highlight=False)
     for warning in report.warnings:
         console.print(warning, style="yellow", highlight=False)
-
-
-def _scaling_grid(tables: Sequence[BenchTable]) -> Table:
-    """A row for each work and number of cores; the speedup is over the fewest cores."""
-    grid = Table("", title="headrace by cores, best laps", title_justify="left")
-    for name in ("cores", "limit, GB/s", "headrace, GB/s", "of limit", "speedup"):
-        grid.add_column(name, justify="right")
-    for title in dict.fromkeys(table.title for table in tables):
-        first: float | None = None
-        for table in (each for each in tables if each.title == title):
-            limit, headrace = table.yardstick("limit"), table.yardstick("headrace")
-            if limit is None or headrace is None or not headrace.gb_per_s:
-                continue
-            first = first or headrace.gb_per_s
-            grid.add_row(
-                title,
-                str(table.num_cores),
-                f"{limit.gb_per_s:.3g}",
-                f"{headrace.gb_per_s:.3g}",
-                f"{table.of_limit[headrace.name]:.2f}",
-                f"{headrace.gb_per_s / first:.2f}",
-            )
-    return grid
 
 
 def _grid(table: BenchTable) -> Table:

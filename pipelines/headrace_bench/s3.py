@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from itertools import count
@@ -17,7 +17,7 @@ from headrace.files.manifest import Manifest
 from headrace.objects.store import open_store
 from headrace.recipe.site import StoreOptions, Tier
 from headrace.staging.staged import StagingOptions, ensure_staged
-from headrace_bench.contest import Measured, Tick, Variant, compete, for_each
+from headrace_bench.contest import BenchOptions, Measured, Tick, Variant, compete, for_each
 from headrace_bench.copying import tree_bytes
 from headrace_bench.pack import check_packed
 from headrace_bench.pack_headrace import num_processes, pack_folder, shard_bytes_of
@@ -44,24 +44,6 @@ _SAMPLE_BYTES = 110_592
 _LIMIT = f"rclone copy, {CONCURRENCY} transfers, no checksums"
 
 
-@dataclass(frozen=True, kw_only=True)
-class S3Options:
-    """What to measure, and how often."""
-
-    work: tuple[Work, ...]
-    """Kinds of work."""
-    sizes: tuple[int, ...]
-    """Bytes of a sample that is packed; one table each."""
-    total_bytes: int
-    """Bytes of all objects of a table, about."""
-    rounds: int
-    """Laps that count, of each variant."""
-    folder: Path
-    """Folder that is served and copied to."""
-    peers: bool = False
-    """Compare with `rclone copy` as it is without options too."""
-
-
 Copy = Callable[[Path], None]
 """Does the work once; the folder is empty and takes the result."""
 
@@ -79,7 +61,9 @@ class _Job(Measured):
         if (found := tree_bytes(target)) < self.num_bytes:
             raise ValueError(f"{found:,} bytes of {self.num_bytes:,} were copied")
 
-    def variants(self, ours: tuple[Copy, Copy], rclone: RcloneCopy, peers: bool) -> list[Variant]:
+    def variants(
+        self, ours: tuple[Copy, Copy], rclone: RcloneCopy, peers: Collection[object]
+    ) -> list[Variant]:
         """Rclone at its best, headrace's work with its check, and rclone without options."""
         work, check = ours
         found = [
@@ -102,7 +86,7 @@ RcloneCopy = Callable[[Path, tuple[str, ...]], None]
 """Copies by rclone with options."""
 
 
-def bench_s3(options: S3Options, tick: Tick) -> tuple[BenchTable, ...]:
+def bench_s3(work: Collection[Work], options: BenchOptions, tick: Tick) -> tuple[BenchTable, ...]:
     """One table a size of sample for packing, one for staging, one for uploads.
 
     Raises:
@@ -113,12 +97,12 @@ def bench_s3(options: S3Options, tick: Tick) -> tuple[BenchTable, ...]:
     tables: list[BenchTable] = []
     spawn = get_context("spawn")
     with credentials(), ProcessPoolExecutor(num_processes(), mp_context=spawn) as pool:
-        if "pack" in options.work:
+        if "pack" in work:
             each = for_each(options.sizes, tick)
             tables += [_pack(options, size, pool, told) for size, told in each]
-        if "stage" in options.work:
+        if "stage" in work:
             tables.append(_stage(options, tick))
-        if "upload" in options.work:
+        if "upload" in work:
             tables.append(_upload(options, pool, tick))
     return tuple(tables)
 
@@ -136,18 +120,11 @@ def known_work(text: str) -> tuple[Work, ...]:
 
 
 def upload_shard(shard: str, url: str, options: StoreOptions, path: str) -> None:
-    """Send a shard; runs in a process of the pool.
-
-    Args:
-        shard: Local file.
-        url: Prefix that takes it.
-        options: How S3 is reached.
-        path: Its name there.
-    """
+    """Send a shard to a prefix; runs in a process of the pool."""
     open_store(url, options).upload(Path(shard), path)
 
 
-def _pack(options: S3Options, size: int, pool: ProcessPoolExecutor, tick: Tick) -> BenchTable:
+def _pack(options: BenchOptions, size: int, pool: ProcessPoolExecutor, tick: Tick) -> BenchTable:
     shape = plan_shape(size, options.total_bytes, _MAX_FILES)
     needed_bytes = 3 * shape.num_bytes + 2 * 4096 * shape.num_samples
     with workspace(options.folder, needed_bytes) as folder:
@@ -178,7 +155,7 @@ def _pack(options: S3Options, size: int, pool: ProcessPoolExecutor, tick: Tick) 
     )
 
 
-def _stage(options: S3Options, tick: Tick) -> BenchTable:
+def _stage(options: BenchOptions, tick: Tick) -> BenchTable:
     with workspace(options.folder, 2 * _room(options)) as folder:
         manifest, dataset = _dataset(options, folder / "served" / "bench", tick)
         with serving(folder / "served") as server:
@@ -196,7 +173,7 @@ def _stage(options: S3Options, tick: Tick) -> BenchTable:
     return BenchTable(title=f"stage from S3, {_told(manifest)}", rows=tuple(rows), notes=(note,))
 
 
-def _upload(options: S3Options, pool: ProcessPoolExecutor, tick: Tick) -> BenchTable:
+def _upload(options: BenchOptions, pool: ProcessPoolExecutor, tick: Tick) -> BenchTable:
     with workspace(options.folder, 2 * _room(options)) as folder:
         manifest, dataset = _dataset(options, folder, tick)
         with serving(folder / "served") as server:
@@ -233,7 +210,7 @@ def _download(server: RcloneServer, prefix: str) -> RcloneCopy:
     return lambda target, flags: server.copy(server.remote(prefix), str(target), flags)
 
 
-def _dataset(options: S3Options, folder: Path, tick: Tick) -> tuple[Manifest, Path]:
+def _dataset(options: BenchOptions, folder: Path, tick: Tick) -> tuple[Manifest, Path]:
     tick("making a dataset")
     shape = plan_shape(_SAMPLE_BYTES, options.total_bytes)
     dataset = folder / "dataset"
@@ -244,7 +221,7 @@ def _job(target: Path, manifest: Manifest) -> _Job:
     return _Job(target=target, num_samples=manifest.num_samples, num_bytes=manifest.num_bytes)
 
 
-def _room(options: S3Options) -> int:
+def _room(options: BenchOptions) -> int:
     return int(1.1 * options.total_bytes) + SHARD_BYTES
 
 

@@ -8,9 +8,6 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-SIZES = (3072, 110_592, 1_400_000)
-"""Bytes of a sample: a small picture, a patch, a photo."""
-
 _SEED = 20_240_501
 _CHANNELS = 3
 _BATCH_BYTES = 12 * 2**20
@@ -24,9 +21,8 @@ class SampleShape:
     side: int
     """Height and width of a sample, `(side, side, 3) uint8`."""
     num_samples: int
-    """Samples, a multiple of the batch."""
+    """A multiple of the batch."""
     batch_size: int
-    """Samples a batch."""
 
     @property
     def sample_shape(self) -> tuple[int, int, int]:
@@ -45,14 +41,9 @@ class SampleShape:
 
 
 def plan_shape(sample_bytes: int, total_bytes: int, max_samples: int = 32_768) -> SampleShape:
-    """Pictures of about `sample_bytes`, together about `total_bytes`.
+    """Pictures of about `sample_bytes`, together about `total_bytes`, and not too many.
 
     Batches hold about 12 MiB, but at least 8 and at most 512 samples; there are at least two.
-
-    Args:
-        sample_bytes: Size of a sample.
-        total_bytes: Size of all.
-        max_samples: Samples at most: peers need many microseconds for each, and the user waits.
     """
     side = max(round((sample_bytes / _CHANNELS) ** 0.5), 2)
     size = side * side * _CHANNELS
@@ -71,13 +62,7 @@ def random_samples(shape: SampleShape) -> NDArray[np.uint8]:
 
 
 def write_files(samples: NDArray[np.uint8], folder: Path, num_classes: int = 10) -> list[Path]:
-    """Write each sample as a `.npy` file into one of the class folders `c0`, `c1`, ….
-
-    Args:
-        samples: `(num_samples, …)`.
-        folder: Where to; made when it is not there.
-        num_classes: Number of class folders.
-    """
+    """Write samples `(num_samples, …)` as `.npy` files into class folders `c0`, `c1`, …."""
     for number in range(num_classes):
         (folder / f"c{number}").mkdir(parents=True, exist_ok=True)
     paths = [folder / f"c{i % num_classes}" / f"{i:08d}.npy" for i in range(len(samples))]

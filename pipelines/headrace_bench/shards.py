@@ -29,14 +29,7 @@ def write_dataset(
     sample_bytes: int,
     codec: Codec = "none",
 ) -> Manifest:
-    """Write samples with their numbers as `label`.
-
-    Args:
-        folder: Made when it is not there.
-        samples: Arrays `(num_samples, *shape)`, or JPEG files.
-        sample_bytes: Size of a sample, about.
-        codec: Compression of arrays.
-    """
+    """Write samples and their numbers as `label`: arrays `(num_samples, *shape)`, or JPEG files."""
     (folder / "shards").mkdir(parents=True)
     span = max(SHARD_BYTES // sample_bytes, 1)
     starts = range(0, len(samples), span)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from pydantic import ByteSize
@@ -15,7 +14,7 @@ from headrace.files.checksums import file_xxh3_128
 from headrace.files.manifest_file import read_manifest
 from headrace.recipe.site import Tier
 from headrace.staging.staged import ensure_staged
-from headrace_bench.contest import Measured, Tick, Variant, compete
+from headrace_bench.contest import BenchOptions, Measured, Tick, Variant, compete
 from headrace_bench.copying import sendfile_tree, tree_bytes
 from headrace_bench.records import BenchRow, BenchTable, Lap
 from headrace_bench.samples import plan_shape, random_samples
@@ -26,51 +25,36 @@ _SAMPLE_BYTES = 110_592
 _COMMANDS = {"cp -r": ("cp", "-r"), "rsync -aW": ("rsync", "-aW")}
 
 
-@dataclass(frozen=True, kw_only=True)
-class StageOptions:
-    """What to stage, and how often."""
-
-    total_bytes: int = 512 * 2**20
-    """Bytes of the dataset, about."""
-    rounds: int = 4
-    """Laps that count, of each variant."""
-    source: Path
-    """Folder that the dataset is made in; its files are in the page cache when it is read."""
-    folder: Path
-    """Folder that it is staged to."""
-    peers: bool = False
-    """Compare with `rsync` too."""
-
-
 Copy = Callable[[Path, Path], None]
 """Copies a dataset `(source, target)`; `target` is an empty folder."""
 
 
-def bench_stage(options: StageOptions, tick: Tick) -> tuple[BenchTable, ...]:
-    """The table of staging.
+def bench_stage(place: Path, options: BenchOptions, tick: Tick) -> tuple[BenchTable, ...]:
+    """The table of staging a dataset that is made in `place`, and then is in the page cache.
 
     Raises:
         StorageFullError: A folder has no room.
     """
     num_bytes = int(1.1 * options.total_bytes) + SHARD_BYTES
-    with workspace(options.source, num_bytes) as source, workspace(options.folder, num_bytes) as to:
+    with workspace(place, num_bytes) as source, workspace(options.folder, num_bytes) as to:
         tick("making a dataset")
         dataset = source / "dataset"
         shape = plan_shape(_SAMPLE_BYTES, options.total_bytes)
         manifest = write_dataset(dataset, random_samples(shape), shape.sample_bytes)
-        variants = _variants(dataset, to / "copy", options.peers)
-        rows = [*compete(variants, options.rounds, tick), *_missing(options.peers)]
+        names = tuple(_COMMANDS) if options.peers else tuple(_COMMANDS)[:1]
+        variants = _variants(dataset, to / "copy", names)
+        rows = [*compete(variants, options.rounds, tick), *_missing(names)]
     return (
         BenchTable(
             title=f"stage, {len(manifest.shards)} shards, {manifest.num_bytes:,} bytes, "
-            f"{options.source} to {options.folder}",
+            f"{place} to {options.folder}",
             rows=tuple(rows),
             notes=("headrace reads every byte's checksum while it copies; the others do not.",),
         ),
     )
 
 
-def _variants(dataset: Path, target: Path, peers: bool) -> list[Variant]:
+def _variants(dataset: Path, target: Path, names: Sequence[str]) -> list[Variant]:
     num_threads = len(os.sched_getaffinity(0))
     job = Measured(
         target=target,
@@ -97,22 +81,18 @@ def _variants(dataset: Path, target: Path, peers: bool) -> list[Variant]:
     )
     others = [
         Variant(name=name, kind="peer", lap=lap(_command(name)))
-        for name in _names(peers)
+        for name in names
         if shutil.which(_COMMANDS[name][0])
     ]
     return [limit, headrace, *others]
 
 
-def _names(peers: bool) -> tuple[str, ...]:
-    return tuple(_COMMANDS) if peers else tuple(_COMMANDS)[:1]
-
-
-def _missing(peers: bool) -> list[BenchRow]:
+def _missing(names: Sequence[str]) -> list[BenchRow]:
     return [
         BenchRow(
             name=name, kind="peer", problem=f"not installed: no {_COMMANDS[name][0]} on the PATH"
         )
-        for name in _names(peers)
+        for name in names
         if not shutil.which(_COMMANDS[name][0])
     ]
 

@@ -227,16 +227,7 @@ def _trainings(lease: LeaseFolder, site: Site, options: TrainOptions) -> _Train:
 
 
 def train_once(lease: LeaseFolder, site: Site, recipe: Recipe, run_id: str) -> dict[str, Any]:
-    """Train as a run of its own, on the dataset in `dataset` of the site's folder.
-
-    Args:
-        lease: Open, of this site.
-        site: As `bench_site` makes it.
-        recipe: What to train.
-        run_id: Name of a run that is not there.
-
-    Returns:
-        Outputs of the train step.
+    """Train as a new run, on `dataset` of the folder of a `bench_site`; outputs of the step.
 
     Raises:
         LeaseError: The lease has ended.

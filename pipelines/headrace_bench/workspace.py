@@ -16,11 +16,7 @@ _IN_MEMORY = ("tmpfs", "ramfs")
 
 @contextmanager
 def workspace(folder: Path, needed_bytes: int) -> Iterator[Path]:
-    """A fresh folder, removed at the end, also after Ctrl-C.
-
-    Args:
-        folder: Where to make it; must exist.
-        needed_bytes: Most bytes that the benchmark will have there at once.
+    """A fresh folder, removed at the end, also after Ctrl-C; with room for so many bytes at once.
 
     Raises:
         UserError: `folder` is none.

@@ -39,7 +39,7 @@ BUDGETS = {
     "headrace/suites": 4730,
     "headrace/training": 5140,
     "headrace_airflow": 2540,
-    "headrace_bench": 5130,
+    "headrace_bench": 4810,
     "headrace_ec2": 2100,
     "headrace_foresight": 3640,
     "headrace_pages": 1780,

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,22 +10,21 @@ import pytest
 from benchmarks.growth import growth
 from benchmarks.ledger import ledger
 from headrace.errors import UserError
-from headrace_bench import scaling
 from headrace_bench.compressed import bench_compressed
+from headrace_bench.contest import BenchOptions
 from headrace_bench.decode import bench_decode
-from headrace_bench.pack import PackOptions, bench_pack
+from headrace_bench.pack import bench_pack
 from headrace_bench.pack_table import bench_table
-from headrace_bench.read import ReadOptions, bench_read
+from headrace_bench.read import bench_read
 from headrace_bench.records import BenchReport, BenchTable
 from headrace_bench.report import all_peers
-from headrace_bench.s3 import WORK, S3Options, bench_s3
-from headrace_bench.scaling import bench_scaling, known_cores
-from headrace_bench.stage import StageOptions, bench_stage
+from headrace_bench.s3 import WORK, bench_s3
+from headrace_bench.stage import bench_stage
 from headrace_bench.train import TrainOptions, bench_train
 from support.command_line import headrace
 
 
-def read_options(folder: Path, **changes) -> ReadOptions:
+def small(folder: Path, **changes) -> BenchOptions:
     options = {
         "sizes": (3072, 110_592),
         "total_bytes": 2**21,
@@ -35,7 +32,7 @@ def read_options(folder: Path, **changes) -> ReadOptions:
         "lap_s": 0.01,
         "folder": folder,
     }
-    return ReadOptions(**{**options, **changes})
+    return BenchOptions(**{**options, **changes})
 
 
 def check_rows(table: BenchTable, names: set[str]) -> None:
@@ -50,7 +47,7 @@ def check_rows(table: BenchTable, names: set[str]) -> None:
 
 def test_reading_with_all_peers(tmp_path):
     ticks: list[str] = []
-    tables = bench_read(read_options(tmp_path, peers=all_peers()), ticks.append)
+    tables = bench_read(small(tmp_path, peers=all_peers()), ticks.append)
     peers = {peer.name for peer in all_peers()}
     for table in tables:
         limits = {row.name for row in table.rows if row.kind == "limit"}
@@ -65,23 +62,21 @@ def test_reading_with_all_peers(tmp_path):
 
 
 def test_reading_jpeg_images(tmp_path):
-    (table,) = bench_decode(read_options(tmp_path, total_bytes=4 * 2**20), lambda _: None)
+    (table,) = bench_decode(small(tmp_path, total_bytes=4 * 2**20), lambda _: None)
     check_rows(table, {"limit", "headrace", "DataLoader over files"})
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(("codec", "size"), [("blosc", 300), ("zstd", 12_000)])
 def test_reading_compressed_arrays(tmp_path, codec, size):
-    options = read_options(tmp_path, sizes=(size,), total_bytes=2**19)
+    options = small(tmp_path, sizes=(size,), total_bytes=2**19)
     (table,) = bench_compressed(options, codec, lambda _: None)
     check_rows(table, {"limit", "headrace", "h5py, a read a sample"})
     assert list(tmp_path.iterdir()) == []
 
 
 def test_packing_with_all_peers(tmp_path):
-    options = PackOptions(
-        sizes=(3072,), total_bytes=2**19, rounds=1, folder=tmp_path, peers=all_peers()
-    )
+    options = small(tmp_path, sizes=(3072,), total_bytes=2**19, peers=all_peers())
     (table,) = bench_pack(options, lambda _: None)
     peers = {peer.name for peer in all_peers() if peer.packs}
     limits = {"limit", "limit, bare system calls"}
@@ -91,8 +86,7 @@ def test_packing_with_all_peers(tmp_path):
 
 @pytest.mark.parametrize("form", ["parquet", "csv"])
 def test_packing_a_table(tmp_path, form):
-    options = PackOptions(total_bytes=2**17, rounds=1, folder=tmp_path)
-    (table,) = bench_table(options, form, lambda _: None)
+    (table,) = bench_table(small(tmp_path, total_bytes=2**17), form, lambda _: None)
     check_rows(table, {"limit", "headrace"})
     assert list(tmp_path.iterdir()) == []
 
@@ -101,15 +95,13 @@ def test_staging(tmp_path):
     source, target = tmp_path / "source", tmp_path / "target"
     source.mkdir()
     target.mkdir()
-    options = StageOptions(total_bytes=2**21, rounds=1, source=source, folder=target, peers=True)
-    (table,) = bench_stage(options, lambda _: None)
+    (table,) = bench_stage(source, small(target, peers=all_peers()), lambda _: None)
     check_rows(table, {"limit", "headrace", "cp -r", "rsync -aW"})
     assert [*source.iterdir(), *target.iterdir()] == []
 
 
 def test_packing_staging_and_uploads_with_s3(tmp_path):
-    options = S3Options(work=WORK, sizes=(3072,), total_bytes=2**18, rounds=1, folder=tmp_path)
-    tables = bench_s3(options, lambda _: None)
+    tables = bench_s3(WORK, small(tmp_path, sizes=(3072,), total_bytes=2**18), lambda _: None)
     for table in tables:
         check_rows(table, {"limit", "headrace"})
     assert [table.title.split()[0] for table in tables] == ["pack", "stage", "upload"]
@@ -133,31 +125,6 @@ def test_the_command_tells_figures_machine_and_load(tmp_path, as_json):
     else:
         for word in ("limit", "headrace", "cp -r", "cores", "load", "numpy"):
             assert word in done.stdout
-
-
-def test_scaling_binds_each_benchmark_to_its_cores(monkeypatch):
-    def quickly(cores, benches, tick):
-        read, pack, stage = (replace(each, rounds=1) for each in benches)
-        few = {"sizes": (3072,)}
-        quick = (replace(read, lap_s=0.01, **few), replace(pack, **few), stage)
-        return bench_scaling(cores, quick, tick)
-
-    monkeypatch.setattr(scaling, "bench_scaling", quickly)
-    before = os.sched_getaffinity(0)
-    done = headrace("bench", "--cores", "1", "--total", "2MiB", "--json")
-    assert done.exit_code == 0, done.output
-    tables = json.loads(done.stdout)["tables"]
-    assert [table["title"].split(",")[0] for table in tables] == ["read", "pack", "stage"]
-    assert {table["num_cores"] for table in tables} == {1}
-    assert all(table["of_limit"]["headrace"] > 0 for table in tables)
-    assert "All by 1 processes" in tables[1]["notes"][1]
-    assert os.sched_getaffinity(0) == before
-
-
-@pytest.mark.parametrize("cores", ["0", "two", "1,,2", "100000"])
-def test_cores_that_are_not_there_are_refused(cores):
-    with pytest.raises(UserError, match="Write numbers from 1 to"):
-        known_cores(cores)
 
 
 def test_training_with_and_without_headrace(tmp_path, no_leftover_processes):

@@ -76,8 +76,9 @@ def test_schemas_are_what_the_command_writes(kind: str):
 
 def test_groups_are_told_with_their_options():
     rows = (REFERENCE / "cli.md").read_text().splitlines()
-    assert any(row.startswith("| `--cores` | Read, pack and stage bound to") for row in rows)
-    assert "headrace bench [OPTIONS] [COMMAND]" in rows
+    start = rows.index("headrace runs [OPTIONS] [COMMAND]")
+    told = rows[start : rows.index("## headrace runs show")]
+    assert "| `--state` | Only runs in this state. |  |" in told
 
 
 def test_contributing_and_the_architecture_page_show_the_layers_that_are_checked():
