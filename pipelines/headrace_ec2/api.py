@@ -44,12 +44,7 @@ _MOST_AHEAD_S = 240.0  # some services take five minutes, and EC2 a few more
 
 
 class Ec2Error(BatchError):
-    """EC2 refuses a request.
-
-    Args:
-        code: EC2's name of the error.
-        words: What it says.
-    """
+    """EC2 refuses a request: its name of the error, and what it says."""
 
     def __init__(self, code: str, words: str) -> None:
         super().__init__(f"EC2 says {code}: {words}")
@@ -65,22 +60,15 @@ class PassingError(Ec2Error, SilentError):
 
 
 class Ec2Api:
-    """EC2 in one region, with one user's rights; safe to share by threads.
-
-    Args:
-        options: Region, profile and server.
-    """
+    """EC2 in one region, with one user's rights; safe to share by threads."""
 
     def __init__(self, options: Ec2Options) -> None:
         self._place = (options.region, options.profile, options.endpoint_url)
 
     def call(self, operation: str, *, service: str = "ec2", **request: Any) -> Json:
-        """Ask EC2 once; throttled and failed requests are repeated a few times.
+        """Ask EC2, or another `service`, once for an operation of botocore, as `run_instances`.
 
-        Args:
-            operation: Its name in botocore, such as `run_instances`.
-            service: Which service is asked, where it is another one.
-            request: Its parameters, which botocore's model checks.
+        Throttled and failed requests are repeated a few times; botocore's model checks the request.
 
         Raises:
             Ec2Error: EC2 refuses it.
@@ -93,7 +81,8 @@ class Ec2Api:
             answer: Json = getattr(_client(service, *self._place), operation)(**request)
         except told_by.ClientError as error:
             told, answered = error.response["Error"], error.response["ResponseMetadata"]
-            code, words = str(told.get("Code")), _one_line(str(told.get("Message")))
+            code, words = str(told.get("Code")), str(told.get("Message"))
+            words = textwrap.shorten(words, _MOST_WORDS, placeholder=" …")  # of a proxy, a page
             if code in _EXPIRED:
                 _client.cache_clear()  # the next request reads them anew
                 told = f"EC2 does not take the credentials: {words}"
@@ -139,11 +128,6 @@ def _advice(answered: Json) -> str:
         return _RENEW
     how = "ahead of" if ahead_s > 0 else "behind"
     return f"The clock of this machine is {abs(ahead_s) / 60:.0f} min {how} EC2's: set it right."
-
-
-def _one_line(words: str) -> str:
-    """What an error says; the page of a proxy in between is cut."""
-    return textwrap.shorten(words, _MOST_WORDS, placeholder=" …")
 
 
 def tags_of(instance: Json) -> dict[str, str]:

@@ -85,12 +85,7 @@ _ASSUMED = Interruptions(
 
 
 class Ec2(BatchSystem):
-    """Instances of one role in the place of a queue's jobs.
-
-    Args:
-        given: What the role says of instances.
-        queue: Which queue this is, where a site has several.
-    """
+    """Instances of one role in the place of a queue's jobs."""
 
     options = Ec2Options
     has_queue = False

@@ -82,16 +82,16 @@ def judge_image(image: Json, options: Ec2Options) -> Finding:
     if options.disk is not None and root != options.root_device:
         told = f"its root device is {root}, not {options.root_device}"
         return fail("image", f"{seen}: {told}", f"Write `root_device: {root}` under `ec2`.")
-    kept = [each["DeviceName"] for each in image.get("BlockDeviceMappings", ()) if _stays(each)]
-    kept = [each for each in kept if options.disk is None or each != root]
+    kept = [
+        each["DeviceName"]
+        for each in image.get("BlockDeviceMappings", ())
+        if not each.get("Ebs", {}).get("DeleteOnTermination", True)
+        and (options.disk is None or each["DeviceName"] != root)
+    ]
     if kept:
         told = f"its volumes {', '.join(kept)} outlive their instances, and cost"
         return warn("image", f"{seen}: {told}", "`headrace cloud destroy` ends them, too.")
     return ok("image", seen)
-
-
-def _stays(mapping: Json) -> bool:
-    return not mapping.get("Ebs", {}).get("DeleteOnTermination", True)
 
 
 def judge_type(kind: Json, spec: JobSpec, architecture: str) -> Finding:
@@ -203,10 +203,7 @@ def quota_findings(
 ) -> Iterator[Finding]:
     """One for each type and market; it fails when none of them can ever start the job.
 
-    Args:
-        api: The way to EC2.
-        vcpus: vCPUs of all nodes of the job, by type of instances.
-        markets: How they are paid.
+    `vcpus` are those of all nodes of the job, by type of instances.
     """
     try:
         listed = list(

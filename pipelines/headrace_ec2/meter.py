@@ -26,57 +26,6 @@ from headrace_ec2.states import has_ended
 _TOLD_AT = re.compile(r"\((\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) (?:GMT|UTC)\)")
 
 
-class Ec2Meter:
-    """Instances of one role; see `Meter`.
-
-    Args:
-        options: What the role says of instances.
-    """
-
-    least_billed_s = 60.0
-    advice = "write it under `ec2.prices` of the role, or allow `price_sources: [price-list]`"
-
-    def __init__(self, options: Ec2Options) -> None:
-        self._options = options
-        self._api = Ec2Api(options)
-        self._prices = Ec2Prices(options, self._api)
-
-    def machines(self, job_name: str) -> tuple[Machine, ...]:
-        """Instances of a job, or of jobs `<name>-…`, that run or ended within the last hour."""
-        found = self._api.instances([job_name, f"{job_name}-*"])
-        return tuple(machine_of(each, time.time()) for nodes in found.values() for each in nodes)
-
-    def prices(self, machines: Sequence[Machine]) -> dict[str, Price]:
-        """Prices by instance."""
-        return self._prices.of(machines)
-
-    def offers(self) -> dict[str, Price | None]:
-        """The most that each offer of the role costs, by type and market."""
-        kinds = {(each.instance_type, each.market): each for each in offers(self._options)}
-        return {f"{kind} ({market})": self._prices.most(kind, market) for kind, market in kinds}
-
-
-def machine_of(instance: Json, now: float) -> Machine:
-    """An instance that EC2 tells of, at a moment in seconds since the epoch; pure."""
-    tags = tags_of(instance)
-    told = _TOLD_AT.search(str(instance.get("StateTransitionReason", "")))
-    ended_at = now if has_ended(instance) else None
-    if ended_at is not None and told is not None:
-        ended_at = float(calendar.timegm(time.strptime(told[1], "%Y-%m-%d %H:%M:%S")))
-    asked_at = tags.get(ASKED_AT)
-    return Machine(
-        machine_id=instance["InstanceId"],
-        job=tags.get("Name", ""),
-        kind=instance.get("InstanceType", ""),
-        market=instance.get("InstanceLifecycle", "on-demand"),
-        place=instance.get("Placement", {}).get("AvailabilityZone", ""),
-        asked_at=float(asked_at) if asked_at else None,
-        started_at=instance["LaunchTime"].timestamp(),
-        ended_at=ended_at,
-        is_estimate=ended_at is not None and told is None,
-    )
-
-
 logger = logging.getLogger(__name__)
 
 SITE_FILE, SPOT_HISTORY, PRICE_LIST = "site file", "spot price history", "AWS price list"
@@ -94,20 +43,23 @@ Step = tuple[float, float]
 """A price from a moment on: seconds since the epoch, US dollars an hour."""
 
 
-class Ec2Prices:
-    """Prices of one role's instances; what cannot be told is logged and left out.
+class Ec2Meter:
+    """Instances of one role; see `Meter`. Prices that cannot be told are logged and left out."""
 
-    Args:
-        options: What the role says of instances and prices.
-        api: The way to EC2.
-    """
+    least_billed_s = 60.0
+    advice = "write it under `ec2.prices` of the role, or allow `price_sources: [price-list]`"
 
-    def __init__(self, options: Ec2Options, api: Ec2Api) -> None:
+    def __init__(self, options: Ec2Options) -> None:
         self._options = options
-        self._api = api
+        self._api = Ec2Api(options)
         self._listed: dict[str, Price | None] = {}
 
-    def of(self, machines: Sequence[Machine]) -> dict[str, Price]:
+    def machines(self, job_name: str) -> tuple[Machine, ...]:
+        """Instances of a job, or of jobs `<name>-…`, that run or ended within the last hour."""
+        found = self._api.instances([job_name, f"{job_name}-*"])
+        return tuple(machine_of(each, time.time()) for nodes in found.values() for each in nodes)
+
+    def prices(self, machines: Sequence[Machine]) -> dict[str, Price]:
         """Prices by instance; a spot price is the average over its life."""
         found: dict[str, Price | None] = {
             each.machine_id: self._known(each.kind, each.market) for each in machines
@@ -117,7 +69,12 @@ class Ec2Prices:
         )
         return {machine_id: price for machine_id, price in found.items() if price is not None}
 
-    def most(self, kind: str, market: str) -> Price | None:
+    def offers(self) -> dict[str, Price | None]:
+        """The most that each offer of the role costs, by type and market."""
+        kinds = {(each.instance_type, each.market): each for each in offers(self._options)}
+        return {f"{kind} ({market})": self._most(kind, market) for kind, market in kinds}
+
+    def _most(self, kind: str, market: str) -> Price | None:
         """The most that an instance costs: a spot instance no more than one on demand."""
         known = self._known(kind, market)
         if known is not None or market != "spot":
@@ -181,6 +138,27 @@ class Ec2Prices:
             logger.warning("The spot price of %s is not known: %s", kind, error.what)
             return []
         return sorted((each["Timestamp"].timestamp(), float(each["SpotPrice"])) for each in told)
+
+
+def machine_of(instance: Json, now: float) -> Machine:
+    """An instance that EC2 tells of, at a moment in seconds since the epoch; pure."""
+    tags = tags_of(instance)
+    told = _TOLD_AT.search(str(instance.get("StateTransitionReason", "")))
+    ended_at = now if has_ended(instance) else None
+    if ended_at is not None and told is not None:
+        ended_at = float(calendar.timegm(time.strptime(told[1], "%Y-%m-%d %H:%M:%S")))
+    asked_at = tags.get(ASKED_AT)
+    return Machine(
+        machine_id=instance["InstanceId"],
+        job=tags.get("Name", ""),
+        kind=instance.get("InstanceType", ""),
+        market=instance.get("InstanceLifecycle", "on-demand"),
+        place=instance.get("Placement", {}).get("AvailabilityZone", ""),
+        asked_at=float(asked_at) if asked_at else None,
+        started_at=instance["LaunchTime"].timestamp(),
+        ended_at=ended_at,
+        is_estimate=ended_at is not None and told is None,
+    )
 
 
 def average(steps: Sequence[Step], since: float, until: float) -> float | None:

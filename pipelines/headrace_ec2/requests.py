@@ -41,11 +41,9 @@ class Offer(Record):
     """One way to get the nodes of a job."""
 
     instance_type: str
-    """Type of the instances."""
     market: Market
-    """How they are paid."""
     subnet: str | None
-    """Where they stand; null for the default one."""
+    """Null for the default one."""
 
     def __str__(self) -> str:
         place = f" in {self.subnet}" if self.subnet else ""
@@ -77,12 +75,7 @@ def run_instances(
 ) -> dict[str, Any]:
     """The request that starts all nodes of a job, or none.
 
-    Args:
-        spec: The job.
-        options: What the role says of instances.
-        offer: Type, market and place.
-        image: Id of the image, or `resolve:ssm:NAME`.
-        user_data: What each instance runs.
+    `image` is its id, or `resolve:ssm:NAME`; `user_data` is what each instance runs.
     """
     request: dict[str, Any] = {
         # EC2 starts the same job from the same offer once, however often it is asked
@@ -122,12 +115,7 @@ def tags(
 ) -> dict[str, str]:
     """Tags of a job: whose it is, when it ends at the latest, and why it is not another one.
 
-    Args:
-        spec: The job.
-        options: What the role says of instances.
-        refused: Offers that there was no capacity for.
-        owner: Who asks.
-        now: When, seconds since the epoch.
+    There was no capacity for the offers that are `refused`; `now` is seconds since the epoch.
     """
     ends_at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(now + 60 * last_minute(spec)))
     told = {"Name": spec.name, OWNER: owner, ENDS_AT: ends_at}

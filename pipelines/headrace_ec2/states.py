@@ -84,11 +84,8 @@ def status_of(
 ) -> JobStatus:
     """How a job stands; it has ended when all of its nodes have, or one will never work again.
 
-    Args:
-        name: The job.
-        instances: Its nodes.
-        last_words: Asked for nodes that live, or have shut themselves down.
-        hung: Nodes that hang, and why they are thought to.
+    `last_words` is asked for nodes that live, or have shut themselves down; `hung` are those that
+    hang, and why they are thought to.
     """
     nodes = sorted(instances, key=lambda each: each.get("AmiLaunchIndex", 0))
     useless = {each["InstanceId"]: end for each in nodes if (end := _useless(each, hung))}
@@ -195,9 +192,7 @@ class HealthWatch:
 def failed_checks(statuses: Iterable[Json], now: float) -> dict[str, str]:
     """Instances of which a check has failed for long at a time, and which one; pure.
 
-    Args:
-        statuses: What DescribeInstanceStatus tells of them.
-        now: The time, seconds since the epoch.
+    `statuses` is what DescribeInstanceStatus tells, `now` seconds since the epoch.
     """
     return {str(each["InstanceId"]): why for each in statuses for why in _failures(each, now)}
 

@@ -170,10 +170,8 @@ def reap() -> list[str]:
 def why_stray(lease: Standing, ended_s: float | None, late_s: float | None) -> str:
     """Why nobody answers for something; empty when somebody may; pure.
 
-    Args:
-        lease: How its lease stands.
-        ended_s: For how long the lease is over; None when that is not known.
-        late_s: For how long it should be gone, by its tag; None without one.
+    The lease is over for `ended_s`, None when that is not known; by its tag, it should be gone for
+    `late_s`, None without one.
     """
     if lease == "ended" and (ended_s is None or ended_s > _LEAVES_S):
         return "its lease has ended"

@@ -29,17 +29,13 @@ class Resource(Record):
     """Something in EC2 that headrace has started, or that was left of it."""
 
     id: str
-    """EC2's id."""
     kind: Literal["instance", "volume"]
-    """What it is."""
     type: str
-    """Type of the instance or volume."""
     market: str = ""
     """`spot` or `on-demand`; empty for what is no instance."""
     zone: str
-    """Availability zone."""
     state: str
-    """State in EC2's words."""
+    """In EC2's words."""
     job: str
     """Name of the job that it belongs to."""
     owner: str
