@@ -63,7 +63,6 @@ class Foretold(Record):
 @dataclass(frozen=True, kw_only=True)
 class _Job:
     words: tuple[str, ...]
-    """Of the command."""
     what: str
     kind: str
     """What it is like: earlier ones of the kind tell of it."""

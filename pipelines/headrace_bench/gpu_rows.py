@@ -39,7 +39,6 @@ class GpuReport(Figures):
     """A whole check."""
 
     command: str
-    """Command that repeats it."""
     date: str
     """When it began, UTC."""
     machine: BenchMachine
@@ -47,7 +46,6 @@ class GpuReport(Figures):
     """Names and driver of the GPUs, as `nvidia-smi` tells."""
     rows: tuple[GpuRow, ...]
     seconds: float
-    """Time of the whole check."""
 
     @computed_field  # type: ignore[prop-decorator]
     @property

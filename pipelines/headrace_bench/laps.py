@@ -22,13 +22,10 @@ class Reader:
     """One way of reading, with all that a lap needs to know."""
 
     epoch: Epoch
-    """Begins a pass over all samples."""
     lap_s: float
-    """Time that a lap takes at least."""
     num_samples: int
     """Samples that an epoch must deliver at least, each once."""
     check: Check
-    """Looks at a batch in the warm-up."""
     skips_start: bool = False
     """Leave the first batch of an epoch and the time until then out: peers start workers."""
 

@@ -27,7 +27,6 @@ class Observed(Figures):
     """How a training went, as its first rank saw it."""
 
     device: str
-    """Kind of device, as in `cuda`."""
     world_size: int
     backend: str
     """Of the process group, as in `nccl`; empty without one."""

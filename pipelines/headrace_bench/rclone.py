@@ -45,7 +45,6 @@ class RcloneServer:
 
     program: str
     folder: Path
-    """The bucket's folder."""
     endpoint_url: str
 
     def options(self, num_processes: int = 1) -> StoreOptions:

@@ -19,9 +19,7 @@ class Lap(Record):
     num_samples: int
     """Samples delivered, packed or copied."""
     num_bytes: int
-    """Their bytes."""
     seconds: float
-    """Time it took."""
 
     @property
     def bytes_per_s(self) -> float:
@@ -33,15 +31,12 @@ class BenchRow(Record):
     """All laps of one variant, or why there are none."""
 
     name: str
-    """The variant."""
     kind: Kind
-    """Limit, headrace or peer."""
     is_yardstick: bool = False
     """Whether ratios may be taken of this row: limits, and headrace as users get it."""
     settings: str = ""
     """How it was used."""
     laps: tuple[Lap, ...] = ()
-    """Its laps, one a round."""
     problem: str = ""
     """Why there are no laps, and what to do; else empty."""
 
@@ -82,9 +77,7 @@ class BenchTable(Record):
     """Variants that did the same work, in one run."""
 
     title: str
-    """What was done, with the size of a sample."""
     rows: tuple[BenchRow, ...]
-    """The variants."""
     notes: tuple[str, ...] = ()
     """What a reader must know to judge the figures."""
 
@@ -119,13 +112,10 @@ class BenchMachine(Record):
     """Where a benchmark ran."""
 
     cpu: str
-    """Model of the processor."""
     num_cores: int
     """Cores that this process may use."""
     memory_bytes: int
-    """Memory of the machine."""
     system: str
-    """Operating system."""
     versions: dict[str, str]
     """Versions of Python and of the packages that took part."""
 
@@ -138,13 +128,12 @@ class BenchReport(Record):
     date: str
     """When it began, UTC."""
     machine: BenchMachine
-    """Where."""
     load_before: float
     """Processes that were running or ready when it began: load average over one minute."""
     load_after: float
     """The same at the end; the benchmark itself is in it."""
     seconds: float
-    """Time of the whole run, making the data included."""
+    """Of the whole run, making the data included."""
     tables: tuple[BenchTable, ...]
     """One table for each kind of work and size of sample."""
     warnings: tuple[str, ...] = ()

@@ -56,7 +56,6 @@ class TrainOptions:
     steps: int = 20
     """Optimizer steps of a lap."""
     rounds: int = 3
-    """Laps of each variant."""
     folder: Path
     """Where dataset, lease and checkpoints are written."""
 
@@ -76,13 +75,11 @@ class TrainTimes:
     """When things had happened in a training, seconds since the epoch."""
 
     asked: float
-    """It was asked for."""
     first: float
     """Its first optimizer step had ended."""
     warm: float
     """Those of the warm-up had."""
     last: float
-    """All had."""
     data_wait: float = 0.0
     """Share of its time that it waited for batches; 0 of the plain loop, where nobody counts."""
 

@@ -49,7 +49,6 @@ class NodeJob:
     env: Mapping[str, str]
     logs: str
     tiers: tuple[Tier, ...] = ()
-    """Tiers whose storage is measured."""
     shared: str = ""
     """Shared folder whose storage is measured; empty: it is not."""
 

@@ -22,7 +22,6 @@ class ProbeOptions(Record):
     """What is measured, and how thoroughly."""
 
     only: tuple[Part, ...] = Field(default=PARTS, min_length=1)
-    """Parts that are measured."""
     role: str = ""
     """Role of the site; empty: the usual one."""
     nodes: Parallel | None = None

@@ -56,13 +56,11 @@ class Probed(Record):
     efficiency: float | None
     """What all ranks of the training give, as a share of as many times what one gives."""
     report: str
-    """Its report, an HTML file."""
     images: dict[str, str]
     """Digests of the images of its containers, by path."""
     elapsed_s: float
     """Seconds from the request to the end, waiting in a queue included."""
     node_s: float
-    """Seconds of machines that it held."""
     usd: float | None
     """US dollars; null where no price is known."""
     cpu_use: float | None

@@ -28,9 +28,7 @@ class CommandResult:
     code: int | None
     """Exit code; None when it gave no answer in time."""
     output: str
-    """Standard output."""
     error: str
-    """Standard error."""
 
     @property
     def words(self) -> str:

@@ -25,11 +25,8 @@ class Finding(Record):
     """One thing that was looked at."""
 
     subject: str
-    """What was looked at."""
     grade: Grade
-    """How good it is."""
     seen: str
-    """What was seen."""
     advice: str = ""
     """What to do about it; empty when it is fine."""
 
@@ -61,7 +58,6 @@ class QueueFacts(Record):
     """What a batch system tells of one of its queues, in terms that several share."""
 
     name: str
-    """Name of the queue."""
     refuses: str = ""
     """Why it takes no jobs, in the batch system's words; empty when it takes some."""
     holds: str = ""

@@ -32,15 +32,11 @@ class JobSpec(Batch):
     command: tuple[str, ...]
     """Program and arguments, run once on every node."""
     nodes: int
-    """Nodes, all at once."""
     cpus_per_node: int
-    """CPUs of each node."""
     time_limit_s: float
     """The batch system ends the job after this time, seconds."""
     folder: str
-    """Working folder."""
     log: str
-    """Standard output and error of the job."""
     environment: dict[str, str] = {}
     """Environment variables of the command."""
     heartbeat: str = ""
@@ -97,9 +93,7 @@ class JobStatus(Record):
     """What a batch system tells of one job."""
 
     job_id: str
-    """Id of the job."""
     state: JobState
-    """State of the job."""
     reason: str = ""
     """Why it waits or ended, in the batch system's words; empty when it gives none."""
     starts_at: float | None = None

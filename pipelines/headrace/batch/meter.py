@@ -12,7 +12,6 @@ class Price(Record):
     """What a machine costs."""
 
     usd_per_hour: float
-    """US dollars an hour."""
     source: str
     """Who says so, for the user: `site file`, `spot price history`, `AWS price list`."""
     as_of: str = ""
@@ -25,9 +24,7 @@ class Machine(Record):
     machine_id: str
     """What it is known by, such as an instance's id."""
     job: str
-    """Name of its job."""
     kind: str
-    """Type of the machine, such as a type of instances."""
     market: str
     """How it is paid, such as `spot` and `on-demand`."""
     place: str

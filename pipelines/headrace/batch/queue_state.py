@@ -36,9 +36,7 @@ class JobRecord(Record):
     """The job of a lease (`job.json`); written right after it was submitted."""
 
     job_id: str
-    """Id of the job."""
     name: str
-    """Name of the job."""
     queue: str = ""
     """Which queue it is in, where a site has several; empty for the machine's own."""
     submitted_at: float

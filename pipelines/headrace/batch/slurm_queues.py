@@ -32,19 +32,15 @@ class NodeGroup(Record):
     """Nodes of a partition that are alike and in the same state."""
 
     partition: str
-    """Name of the partition."""
     is_default: bool
     """Whether jobs go there that name none."""
     is_up: bool
-    """Whether the partition runs jobs."""
     limit_s: float | None
     """Longest time of a job, seconds; null for no limit."""
     count: int
-    """How many nodes."""
     state: str
     """Their state in Slurm's short words."""
     cpus: int
-    """CPUs of each."""
     memory_mib: int
     """Memory of each that jobs may have."""
     gpus: dict[str, int]
@@ -66,7 +62,6 @@ class Association(Record):
     """What the books allow a user."""
 
     account: str
-    """Account."""
     partition: str
     """Only there; empty for everywhere."""
     qos: tuple[str, ...]

@@ -51,7 +51,6 @@ class Limit(Record):
     """A limit on the jobs that are in a queue at once."""
 
     most: int
-    """Most jobs."""
     queued_only: bool = False
     """Whether jobs that wait are counted, and running ones are not."""
     whose: str
@@ -91,7 +90,6 @@ class BatchSystem(Backend, ABC):
     """
 
     name: str
-    """Its name, for users."""
     template: str
     """Name of the template of its job scripts, `NAME.sh.jinja`: beside its module, or one of
     headrace's."""
@@ -126,9 +124,7 @@ class BatchSystem(Backend, ABC):
     silent: str = ""
     """What may be wrong when it does not answer."""
     programs: tuple[str, ...]
-    """Programs that it needs."""
     version_option = "--version"
-    """With it they tell their version."""
 
     def __init__(self, commands: Commands, queue: str = "") -> None:
         self.commands = commands

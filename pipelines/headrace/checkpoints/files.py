@@ -38,15 +38,12 @@ class BestCheckpoint(Figures):
     """Which checkpoint is the best one; written when it is whole."""
 
     file: str
-    """Its name."""
     metric: str
-    """By which it is the best."""
     value: float
     """The metric, the mean over ranks."""
     epoch: int
     """Epoch that it was written in, from 0."""
     step: int
-    """Optimizer steps done."""
 
 
 def best_name_of(step: int) -> str:

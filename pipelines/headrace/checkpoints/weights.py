@@ -36,7 +36,6 @@ class Exported(Record):
     num_tensors: int
     """Weights and buffers; those that share memory count once."""
     num_values: int
-    """Numbers in them."""
     checkpoint: str
     step: int | None = None
     """Optimizer steps that the weights are from; null when the checkpoint does not tell."""

@@ -44,7 +44,6 @@ class Claim(Record):
 
     user: str
     work: str
-    """What it is for."""
     since: float = Field(default_factory=time.time)
     count: int = Field(ge=1)
     """GPUs that it needs at once."""

@@ -50,7 +50,6 @@ class NodeRequest:
     number: int
     """Place of the node, from 0."""
     time_limit_s: float
-    """Time limit of the job, seconds."""
     exclude: tuple[str, ...] = ()
     """Nodes that it must not get."""
 

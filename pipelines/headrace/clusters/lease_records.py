@@ -55,11 +55,8 @@ class LeaseSpec(Record):
     run_id: str
     """The run the lease belongs to; empty when it serves none."""
     role_name: str
-    """Name of the site's role."""
     role: Role
-    """Machines, lifetime and environment."""
     heartbeat_s: float = Field(default=2.0, gt=0)
-    """Seconds between two heartbeats."""
     lost_after_s: float = Field(default=20.0, gt=0)
     """Seconds without a heartbeat after which the lease counts as lost."""
     owner: ProcessIdentity | None = None
@@ -96,7 +93,6 @@ class HostRecord(Record):
     """The host process of a lease (`host.json`); written by the host itself, after a heartbeat."""
 
     process: ProcessIdentity
-    """The host process."""
     started_at: float = Field(default_factory=time.time)
     """When it started, seconds since the epoch."""
     ends_at: float | None = None
@@ -107,17 +103,12 @@ class LeaseInfo(Record):
     """What there is (`lease.json`); published when all machines asked for are there."""
 
     lease_id: str
-    """Identity of the lease."""
     backend: str
-    """Backend that gave the machines."""
     job_ids: tuple[str, ...] = ()
     """Ids that the outside world knows the machines by; empty for the local backend."""
     host: ProcessIdentity
-    """The host process."""
     scheduler_address: str
-    """Address of the Dask scheduler."""
     dashboard_url: str
-    """Address of the Dask dashboard."""
     nodes: int
     """Nodes of a gang, most nodes of a pool."""
     ready_at: float
@@ -128,7 +119,6 @@ class Waiting(Record):
     """Why a lease has no job yet (`waiting.json`); written anew each time it is asked for."""
 
     reason: str
-    """What it waits for, for the user."""
     at: float = Field(default_factory=time.time)
     """When that was so, seconds since the epoch."""
 
@@ -139,16 +129,14 @@ class BadNodes(Record):
     nodes: tuple[str, ...]
     """Their names, as the batch system knows them."""
     why: str
-    """What was wrong with them, for the user."""
 
 
 class PoolJobView(Record):
     """A job that is, or will be, a node of a pool, for the user."""
 
     node: str
-    """Name of the node, as in `node-0`."""
+    """Its name, as in `node-0`."""
     job_id: str
-    """Id of the job."""
     stage: str
     """How far the node has come: queued, starting, idle, busy or leaving."""
     why: str
@@ -161,7 +149,6 @@ class AvoidedNode(Record):
     node: str
     """Its name, as the batch system knows it."""
     why: str
-    """What speaks against it, for the user."""
 
 
 class PoolRecord(Record):
@@ -196,6 +183,5 @@ class Ending(Record):
     state: LeaseState
     """Closed, failed or lost."""
     reason: str
-    """Why, for the user."""
     at: float = Field(default_factory=time.time)
     """When, seconds since the epoch."""

@@ -38,15 +38,11 @@ class LeaseClock:
     """What the host sees of its lease at one moment; times on one clock, in seconds."""
 
     now_s: float
-    """Now."""
     ends_s: float
-    """When the lease ends at the latest."""
     idle_since_s: float | None
     """Since when no step runs; None while one runs or the machines are not there yet."""
     lifetime_s: float
-    """Longest life, as asked for."""
     idle_stop_s: float
-    """Longest time without a step."""
     asked: str | None = None
     """Why somebody asked the lease to close; None when nobody did."""
     lost_owner: str | None = None
@@ -54,7 +50,6 @@ class LeaseClock:
     is_removed: bool = False
     """Whether somebody removed the lease's folder, so that nobody can ask for anything."""
     signal_name: str | None = None
-    """Name of the signal that asked the host to end."""
 
 
 def why_close(life: LeaseClock) -> str | None:

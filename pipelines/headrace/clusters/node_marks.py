@@ -35,7 +35,6 @@ class NodeMarks(Record):
     """A node by itself; times are seconds since the epoch, null where it did not come so far."""
 
     kind: str = ""
-    """Type of the machine."""
     market: str = ""
     """How it is paid."""
     place: str = ""
@@ -47,7 +46,6 @@ class NodeMarks(Record):
     joined_at: float | None = None
     """When its worker had joined."""
     ended_at: float | None = None
-    """When it told its end."""
 
 
 class NodeLine(Record):

@@ -50,9 +50,7 @@ class Leftover:
     """A lease of which something is left that nobody answers for."""
 
     folder: LeaseFolder
-    """The lease."""
     why: str
-    """What is wrong with it."""
     num_processes: int
     """Processes of this machine that still carry its mark."""
 

@@ -42,11 +42,8 @@ class PoolNode:
     number: int
     """Its place, from 0; nobody else has it until its job has ended."""
     stage: Stage
-    """How far it has come."""
     since_s: float
-    """When it came there."""
     is_leaving: bool = False
-    """Whether it was sent away."""
     is_old: bool = False
     """Whether its time is over, or its machine about to be taken away."""
     is_bound: bool = False
@@ -58,7 +55,6 @@ class ScalingPlan:
     """What is done now."""
 
     submit: int = 0
-    """Jobs to submit."""
     cancel: tuple[int, ...] = ()
     """Nodes that wait in the queue and are not wanted any more."""
     retire: tuple[int, ...] = ()

@@ -39,13 +39,11 @@ class Check(Record):
     """One thing that was looked at on a node."""
 
     name: str
-    """What was looked at."""
     problem: str = ""
     """What is wrong with it; empty when it is fine."""
     blames_node: bool = True
     """Whether a problem is this node's own fault, not that of any of the nodes."""
     seconds: float
-    """How long the look took, seconds."""
 
 
 class NodeReport(Record):
@@ -56,7 +54,6 @@ class NodeReport(Record):
     index: int
     """Its place in the gang, from 0."""
     checks: tuple[Check, ...]
-    """What was looked at."""
     at: float = Field(default_factory=time.time)
     """When, by the node's own clock, seconds since the epoch."""
 

@@ -32,7 +32,6 @@ class EndedCall:
     lost: str = ""
     """How its worker was lost; empty when it was not."""
     error: BaseException | None = None
-    """What it raised."""
 
 
 class PartOfFleet(Fleet):

@@ -50,9 +50,7 @@ class ShardInfo(Record):
     split: str
     """Split that all samples of the shard belong to."""
     num_samples: int
-    """Samples in the shard."""
     num_bytes: int
-    """Size of the file."""
     xxh3_128: str
     """XXH3 checksum of the file, 128 bits, hexadecimal."""
     fold: int | None = None
@@ -71,22 +69,16 @@ class FieldStatistics(Record):
     std: tuple[float, ...]
     """Population standard deviation, as `mean`."""
     minimum: float
-    """Smallest element."""
     maximum: float
-    """Largest element."""
 
 
 class LengthStatistics(Record):
     """Sizes of the samples of a ragged field over the training split (or all, without one)."""
 
     count: int
-    """Samples counted."""
     total_bytes: int
-    """Bytes of all of them."""
     minimum_bytes: int
-    """Size of the smallest."""
     maximum_bytes: int
-    """Size of the largest."""
 
 
 class Quarantined(Record):
@@ -95,7 +87,6 @@ class Quarantined(Record):
     path: str
     """Source file relative to the source folder."""
     reason: str
-    """Why."""
 
 
 class Manifest(Record):
@@ -106,7 +97,6 @@ class Manifest(Record):
     version: int = 1
     """Version of the content: samples that are appended make the next one."""
     name: str
-    """Name of the dataset."""
     fingerprint: str
     """Hash of fields, classes and shard checksums: equal content, equal fingerprint."""
     is_part: bool = False
@@ -119,7 +109,6 @@ class Manifest(Record):
     classes: tuple[str, ...] = ()
     """Class names; `label` indexes them."""
     splits: dict[str, int]
-    """Samples in each split."""
     folds: dict[str, tuple[int, ...]] = {}
     """Samples in each fold of the splits that have folds."""
     shards: tuple[ShardInfo, ...]

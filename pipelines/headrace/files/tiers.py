@@ -27,9 +27,7 @@ class TierRoom:
     """What one tier could take of one dataset, measured at one moment."""
 
     name: str
-    """Name of the tier."""
     folder: Path
-    """Folder of the tier on this node."""
     needed_bytes: int
     """Bytes that are still missing there."""
     free_bytes: int = 0
@@ -39,7 +37,6 @@ class TierRoom:
     budget_bytes: int | None = None
     """Most bytes that headrace may hold there."""
     reserve_bytes: int = 0
-    """Bytes that must stay free."""
     problem: str = ""
     """Why the tier cannot be used at all; empty when it can."""
 

@@ -28,7 +28,6 @@ class StoredFile(NamedTuple):
     path: str
     """Path relative to the store's URL, with `/`."""
     num_bytes: int
-    """Size."""
     version: str
     """Changes with the content: time of change in nanoseconds as text, the ETag or its like."""
 

@@ -51,7 +51,6 @@ class Section(Record):
     part: str
     """`site`, or the name of a role."""
     findings: tuple[Finding, ...]
-    """What was found, in the order in which it was looked at."""
 
     @property
     def has_failed(self) -> bool:

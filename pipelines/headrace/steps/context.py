@@ -178,7 +178,6 @@ class SkippedShard(Record):
     """A damaged shard that training does without."""
 
     file: str
-    """The shard, relative to the dataset's folder."""
     split: str
     num_samples: int
     problem: str

@@ -62,7 +62,6 @@ class Progress(Record):
     """How far a step is."""
 
     done: float = 0
-    """Units done."""
     total: float | None = None
     """Units in all; null when not known yet."""
     unit: str = ""
@@ -108,7 +107,6 @@ class StepResult(Record):
     """Outcome of one attempt; written once, last."""
 
     state: StepState
-    """A final state."""
     failure: Failure | None = None
     outputs: dict[str, Any] = {}
     """What later steps and the report need, JSON values."""

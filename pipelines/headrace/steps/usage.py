@@ -13,7 +13,6 @@ class AttemptUsage(Record):
     node: str = ""
     """Node it ran on; of several, the first."""
     nodes: int = Field(default=1, ge=1)
-    """Nodes that it held."""
     gpus: float = 0.0
     """GPUs that it held, all nodes together; a share of one where trials share it."""
     cpus: float = 0.0
@@ -27,7 +26,6 @@ class AttemptUsage(Record):
     train_s: float | None = None
     """Seconds of training, waiting for data included."""
     evaluate_s: float | None = None
-    """Seconds of evaluation."""
     samples: int | None = None
     """Samples trained on, every epoch counted, or packed."""
     stored_bytes: int | None = None

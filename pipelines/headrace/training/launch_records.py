@@ -129,7 +129,6 @@ class NodeReady(Record):
     at: float = Field(default_factory=time.time)
     """When it had its data, seconds since the epoch."""
     staging_s: float = 0.0
-    """Time that this took."""
     interface: str | None = None
     """Network interface of the node's address; null to let the library choose."""
     slurm_name: str = ""
@@ -149,7 +148,6 @@ class TrainingProgress(Figures):
     epoch: int
     """Epoch under way, from 0."""
     step: int
-    """Optimizer steps done."""
     steps_per_batch: int = 1
     """More than one when the model steps several optimizers by itself."""
     loss: float | None = None
@@ -199,7 +197,6 @@ class NodeOutcome(Record):
 
     node: str
     stopped: bool
-    """Whether they were asked to stop."""
     failures: tuple[RankFailure, ...] = ()
     beats: dict[int, int] = {}
     """Signs of life that each rank has given; the one behind the others holds them up."""
@@ -219,7 +216,6 @@ class TrainingOutcome(Figures):
     steps: int
     """Optimizer steps; 0 where a script told none."""
     world_size: int
-    """Ranks of the last launch."""
     metrics: dict[str, float] = {}
     """What the model logged last, the mean over ranks."""
     weights_xxh3: str = ""

@@ -35,10 +35,8 @@ class TrainPlan:
     batch_per_rank: int
     batches_per_epoch: int
     steps_per_epoch: int
-    """Optimizer steps an epoch."""
     epochs: int
     total_steps: int
-    """Optimizer steps in all."""
     max_steps: int
     """The recipe's limit of these; -1 for none."""
     num_left_out: int

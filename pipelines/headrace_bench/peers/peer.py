@@ -37,9 +37,7 @@ class PeerPart:
     number: int
     """Number of the part, from 0."""
     num_samples: int
-    """Samples in it."""
     sample_shape: tuple[int, ...]
-    """Shape of a sample."""
     items: Iterable[tuple[int, NDArray[np.uint8]]]
     """Number and content of each sample."""
 
@@ -49,11 +47,8 @@ class PeerReading:
     """How samples that were written are to be read."""
 
     folder: Path
-    """Where they lie."""
     sample_shape: tuple[int, ...]
-    """Shape of a sample."""
     batch_size: int
-    """Samples a batch."""
     num_workers: int
     """Worker processes; 0 reads in this one."""
 
@@ -62,13 +57,11 @@ class Loader(ABC):
     """One library."""
 
     name: str
-    """Name shown."""
     folder: str
     """Name of the folder that it writes into."""
     package: str = ""
     """Distribution; empty when headrace needs it anyway."""
     module: str
-    """Module to import."""
     settings: str
     """How it is used."""
     workers: tuple[int, ...] = (0, 2)
