@@ -57,12 +57,9 @@ _GPUS = (
 
 
 def cpu_of(cpuinfo: str, processors: Collection[int], max_khz: float | None = None) -> Cpu:
-    """What the text of `/proc/cpuinfo` tells of some processors.
+    """What the text of `/proc/cpuinfo` tells of processors with these numbers.
 
-    Args:
-        cpuinfo: That text.
-        processors: Numbers of those that count.
-        max_khz: `cpuinfo_max_freq` of the kernel, which counts before the clock of the moment.
+    `max_khz`, `cpuinfo_max_freq` of the kernel, counts before the clock of the moment.
     """
     told = [_fields(block) for block in cpuinfo.strip().split("\n\n")]
     mine = [each for each in told if each.get("processor", "").isdecimal()

@@ -55,7 +55,7 @@ def _of_target(
     request: ProbeRequest, target: ProbedFolder, num_bytes: int, clients: int
 ) -> Iterator[Measurement]:
     direct = _takes_direct(Path(target.folder))
-    by_fio = has_fio()
+    by_fio = shutil.which("fio") is not None
     told = f"{clients} client{'s' if clients > 1 else ''}"
     size = f"{num_bytes // 2**20} MiB each" + ("" if direct else ", page cache")
     program = "fio" if by_fio else "own"
@@ -172,11 +172,6 @@ def _create(file: str, num_files: int, _: bool) -> _Span:
     span = num_files, start, time.monotonic()
     shutil.rmtree(folder)
     return span
-
-
-def has_fio() -> bool:
-    """Whether fio is on the path."""
-    return shutil.which("fio") is not None
 
 
 def fio_command(

@@ -72,11 +72,11 @@ def _environment(container: Container) -> tuple[str, ...]:
 
 
 def _binds(container: Container, folders: Sequence[str]) -> tuple[str, ...]:
-    wanted = [each for each in folders if not _is_there(each)]
+    wanted = [
+        each
+        for each in folders
+        if not any(PurePath(each).is_relative_to(root) for root in _ALWAYS_THERE)
+    ]
     named = {bind.split(":")[-1] for bind in container.binds}
     own = [each for each in dict.fromkeys(wanted) if each not in named]
     return (*container.binds, *own)
-
-
-def _is_there(folder: str) -> bool:
-    return any(PurePath(folder).is_relative_to(root) for root in _ALWAYS_THERE)

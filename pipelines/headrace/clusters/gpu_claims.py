@@ -75,12 +75,9 @@ def granted(mine: Claim, others: Sequence[Claim]) -> tuple[str, ...]:
 
 
 class ClaimFile:
-    """A claim of this process, which ends with the block.
+    """A claim of this process, which ends with the block; see `Claim`.
 
-    Args:
-        work: What it is for, such as the id of a run.
-        usable: GPUs that it may have, those that it prefers first.
-        count: GPUs that it needs at once; more than there are: all.
+    A `count` of more GPUs than there are asks for all.
     """
 
     def __init__(self, work: str, usable: Sequence[str], count: int) -> None:

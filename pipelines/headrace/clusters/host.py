@@ -241,16 +241,12 @@ def _serve_to_the_end(folder: LeaseFolder) -> Ending:
         what = f"The host failed: {type(error).__name__}: {error}\n  See {folder.log}."
         ending = Ending(state=LeaseState.FAILED, reason=what)
     guard.dismiss()
-    if machines is not None:
-        _kill_leftovers(machines, folder)
-    return ending
-
-
-def _kill_leftovers(machines: LeaseBackend, folder: LeaseFolder) -> None:
     try:
-        machines.kill_leftovers(folder)
+        if machines is not None:
+            machines.kill_leftovers(folder)
     except SilentError as error:  # its nodes are told to end by their scheduler's end
         logger.warning("%s; whoever ends the lease looks for its nodes again", error.what)
+    return ending
 
 
 def publish_steps(folder: LeaseFolder) -> None:

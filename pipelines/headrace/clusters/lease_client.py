@@ -214,9 +214,9 @@ class QueueWait(NamedTuple):
     """When it is expected to get nodes, seconds since the epoch; None when that is not known."""
 
 
-def waiting_for(folder: LeaseFolder, *, for_more: bool = False) -> str:
+def waiting_for(folder: LeaseFolder) -> str:
     """Why a lease waits; see `wait_of`."""
-    return wait_of(folder, for_more=for_more).why
+    return wait_of(folder).why
 
 
 def wait_of(folder: LeaseFolder, *, for_more: bool = False) -> QueueWait:

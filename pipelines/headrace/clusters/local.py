@@ -37,7 +37,7 @@ IMPORTED = (_HOST, "headrace.clusters.local_cluster", DRIVERS)
 """What leases of this machine need: hosts, and of the siblings above those who serve drivers."""
 
 _LEASE_FOLDER = "HEADRACE_LEASE_FOLDER"  # tells apart equal ids of different sites
-_ROUNDS = 5
+_ROUNDS, _GRACE_S = 5, 3.0
 _LAUNCH_TIMEOUT_S = 60.0
 _HOST_TIMEOUT_S = 30.0
 _POLL_S = 0.05
@@ -68,7 +68,7 @@ def marked(folders: Iterable[LeaseFolder]) -> dict[str, list[psutil.Process]]:
     return found
 
 
-def end_marked(folder: LeaseFolder, grace_s: float = 3.0) -> int:
+def end_marked(folder: LeaseFolder) -> int:
     """End every process of a lease, those started meanwhile too; gives how many there were."""
     ended: set[int] = set()
     for _ in range(_ROUNDS):
@@ -76,7 +76,7 @@ def end_marked(folder: LeaseFolder, grace_s: float = 3.0) -> int:
         if not processes:
             break
         ended.update(process.pid for process in processes)
-        end_processes(processes, grace_s)
+        end_processes(processes, _GRACE_S)
     return len(ended)
 
 

@@ -36,15 +36,12 @@ async def _serve(folder: LeaseFolder, spec: LeaseSpec, index: int) -> None:
     try:
         node = await worker.open_node(folder, spec, index, scheduler_address)
     except Exception as error:  # told to whoever starts the next lease; the job ends with it
-        _blame_this_node(folder, f"the worker did not start: {error}")
+        if not is_there(folder.close):
+            name = preflight.node_name()
+            why = f"{name}: the worker did not start: {error}"
+            write_record(folder.bad_nodes, BadNodes(nodes=(name,), why=why))
         raise
     await worker.serve_until_signal(node, node.keep())
-
-
-def _blame_this_node(folder: LeaseFolder, why: str) -> None:
-    if not is_there(folder.close):
-        name = preflight.node_name()
-        write_record(folder.bad_nodes, BadNodes(nodes=(name,), why=f"{name}: {why}"))
 
 
 async def _sent_away(folder: LeaseFolder) -> None:

@@ -137,11 +137,7 @@ class NodeCalls(Protocol):
 
 
 class OneNode(NodeCalls):
-    """The node of this thread's call; calls are made there, by this process.
-
-    Args:
-        role: The role, with one node.
-    """
+    """The node of this thread's call; calls are made there, by this process."""
 
     def __init__(self, role: Role) -> None:
         self.role = role
@@ -208,17 +204,13 @@ def _called(
         call = pool.submit(context.run, call_while, is_wanted, function, *arguments)
         try:
             while not wait([call], _CHECK_S).done:
-                _check_wanted()
+                if not wanted():
+                    raise LeaseLostError("The driver of the suite has gone, or waits no more")
                 check()
         finally:
             stopped.set()
         result: Result = call.result()
         return result
-
-
-def _check_wanted() -> None:
-    if not wanted():
-        raise LeaseLostError("The driver of the suite has gone, or waits no more")
 
 
 def _name() -> str:

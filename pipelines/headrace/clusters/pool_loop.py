@@ -324,14 +324,9 @@ def view(job: PoolJob, system: str) -> PoolJobView:
 def lack(
     jobs: Sequence[PoolJob], wanted: int, *, trouble: str, avoided: Sequence[str], system: str
 ) -> str:
-    """Why there are fewer nodes than work, as in `2 of 4 nodes; 2 pending: Resources`.
+    """Why there are fewer nodes than `wanted`, as in `2 of 4 nodes; 2 pending: Resources`.
 
-    Args:
-        jobs: Those that have not ended.
-        wanted: Nodes that there is work for.
-        trouble: Why no job waits in the queue; empty when nothing is wrong.
-        avoided: Nodes that are left out.
-        system: Name of the batch system.
+    `trouble` says why no job waits in the queue, if something is wrong.
     """
     num_here = sum(1 for job in jobs if job.stage.is_here)
     queued = [job for job in jobs if job.stage is Stage.QUEUED]

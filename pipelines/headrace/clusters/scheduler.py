@@ -292,12 +292,9 @@ def make_keys(folder: LeaseFolder) -> Security:
 class NodeTimes(SchedulerPlugin):  # type: ignore[misc]
     """Adds a line to `nodes.jsonl` for each change of a node.
 
-    Args:
-        folder: The lease.
-        held: Names of nodes that it holds as long as it lasts, whether their workers are there.
-        since: When these were there, seconds since the epoch.
-        asked: When the job of a node was submitted; None for a node without a job of its own,
-            which ends with its worker.
+    `held` are names of nodes that the lease holds as long as it lasts, `since` a time in seconds
+    since the epoch. `asked` gives when the job of a node was submitted; None for a node without
+    a job of its own, which ends with its worker.
     """
 
     def __init__(

@@ -37,12 +37,10 @@ class _Driver:
 
 
 class Drivers:
-    """The step drivers of one lease. Not thread-safe; `check` is called a few times a second.
+    """The step drivers of one lease, each with this whole environment.
 
-    Args:
-        lease: Their mailbox.
-        environment: The whole environment of each.
-        cancel_grace_s: Seconds after which one that ignores a cancel is killed.
+    Not thread-safe; `check` is called a few times a second. One that ignores a cancel for
+    `cancel_grace_s` is killed.
     """
 
     def __init__(

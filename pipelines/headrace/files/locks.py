@@ -50,16 +50,16 @@ def exclusive(paths: Iterable[Path]) -> Iterator[None]:
 @contextmanager
 def at_once(path: Path) -> Iterator[bool]:
     """`exclusive` of one lock file if nobody else holds it; never waits. Yields whether."""
-    lock = FileLock(path, mode=0o600, timeout=0)
+    handle = locked_at_once(path)
     try:
-        lock.acquire()
-    except Timeout:
-        yield False
-        return
-    try:
-        yield True
+        yield handle is not None
     finally:
-        lock.release()
+        if handle is not None:
+            os.close(handle)
+
+
+out_of_use = at_once
+"""Keeps others from using a copy while the block runs; yields False when it is `in_use`."""
 
 
 @contextmanager
@@ -111,17 +111,6 @@ def in_use(file: Path) -> Iterator[None]:
             os.utime(handle)
     finally:
         os.close(handle)
-
-
-@contextmanager
-def out_of_use(file: Path) -> Iterator[bool]:
-    """Keep others from using a copy while the block runs; yields False when it is in use."""
-    handle = locked_at_once(file)
-    try:
-        yield handle is not None
-    finally:
-        if handle is not None:
-            os.close(handle)
 
 
 def last_used_at(file: Path) -> float:

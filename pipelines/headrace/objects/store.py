@@ -58,13 +58,11 @@ _EXTRAS = {"gcsfs": "gs", "adlfs": "az", "huggingface_hub": "hf"}
 
 
 class LocalStore:
-    """A folder of this machine.
+    """A folder of this machine; `~` stands for the user's home.
 
-    Args:
-        folder: Its path; `~` stands for the user's home.
-        on_link: Called with the folder and a path in it for each link to a folder, each link that
-            is listed, and each file that is asked for by `stat`; may raise to refuse it. Then a
-            folder that vanishes while it is listed is an error, too.
+    `on_link` is called with the folder and a path in it for each link to a folder, each link that
+    is listed, and each file that is asked for by `stat`; it may raise to refuse it. Then a folder
+    that vanishes while it is listed is an error, too.
     """
 
     def __init__(self, folder: str, on_link: Callable[[Path, str], None] | None = None) -> None:

@@ -151,8 +151,7 @@ class StepContext:
     def lease_over(self, done: str) -> LeaseEndsError:
         """Why work stops here that goes on elsewhere: time is over, or machines are taken away.
 
-        Args:
-            done: What has been done, as in `Training stopped after step 7`.
+        `done` says how far it came, as in `Training stopped after step 7`.
         """
         hint = "It goes on from there in another lease."
         notice = read_text(self.lease_folder.notice)

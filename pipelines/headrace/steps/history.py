@@ -126,12 +126,7 @@ class RowWriter(Generic[Row]):
     """Appends rows to one file, ever more rarely: some thousand in ten days.
 
     A row is due when 0.2 % of the time since the file's first one has passed, at least `least_s`
-    and at most five minutes.
-
-    Args:
-        path: The file; its folder is made.
-        kind: Of its rows.
-        least_s: Shortest time between two.
+    and at most five minutes. The file's folder is made.
     """
 
     def __init__(self, path: Path, kind: type[Row], least_s: float) -> None:

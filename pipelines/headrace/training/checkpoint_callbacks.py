@@ -48,14 +48,8 @@ class StepCheckpoints(_AfterStep, Checkpoint):  # type: ignore[misc]
     One that falls due on the last batch of an epoch is written after validation, when the epoch
     has ended. None is written at the very end, where the final checkpoint follows.
 
-    Args:
-        folder: Where checkpoints lie.
-        every_steps: Optimizer steps between two.
-        prune: Called after each; removes those that are too old.
-        writer: Writes them.
-
-    Attributes:
-        waited_s: Seconds that training has waited here so far.
+    `prune` is called after each, and removes those that are too old. Attributes: `waited_s`, the
+    seconds that training has waited here so far.
     """
 
     def __init__(
@@ -227,10 +221,6 @@ class KeepBest(Callback):  # type: ignore[misc]
 
     What is on the disk counts, not what a resumed training remembers: that may have been better
     already when it was interrupted. A tie keeps the earlier one.
-
-    Args:
-        saving: How checkpoints are written, and where.
-        spec: Names the metric, `monitor`, and in which direction it is better, `monitor_mode`.
     """
 
     def __init__(self, saving: StepCheckpoints, spec: TrainerSpec) -> None:
@@ -300,10 +290,7 @@ class KeepBest(Callback):  # type: ignore[misc]
 class KeepSteps(_AfterStep):
     """Writes weights after the optimizer steps that are evaluated later; they are never pruned.
 
-    Args:
-        saving: How checkpoints are written, and where.
-        spec: Tells whether the weights are an average.
-        steps: Counted as Lightning does: those of all optimizers.
+    Steps are counted as Lightning does: those of all optimizers.
     """
 
     def __init__(self, saving: StepCheckpoints, spec: TrainerSpec, steps: Collection[int]) -> None:

@@ -43,9 +43,7 @@ class CheckpointCopies:
     """Has in `trainer.checkpoint_target` what lies in a run's folder of checkpoints; a context.
 
     At its begin it brings what was lost here. At its end, a copy that is under way is given up.
-
-    Args:
-        context: The step; it is told what could not be copied, which ends no training.
+    The step is told what could not be copied, which ends no training.
     """
 
     def __init__(self, context: StepContext) -> None:

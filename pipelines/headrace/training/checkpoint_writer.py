@@ -41,8 +41,7 @@ class CheckpointWriter:
         in_background: Whether rank 0 waits only for a copy of what is to be written. One is
             written at a time; strategies that write their files themselves are waited for.
 
-    Attributes:
-        longest_s: The longest time from a call until the checkpoint was whole.
+    `longest_s` is the longest time from a call until the checkpoint was whole.
     """
 
     def __init__(
@@ -172,12 +171,7 @@ class _ToFile(TorchCheckpointIO):  # type: ignore[misc]
 
 
 class _Taken(CheckpointIO):  # type: ignore[misc]
-    """Takes a copy of what a strategy has written, in place of writing it.
-
-    Args:
-        of: Writes it in the end.
-        copy: Holds it.
-    """
+    """Takes a copy of what a strategy has written; `of` writes it in the end."""
 
     def __init__(self, of: CheckpointIO, copy: HostCopy) -> None:
         self.of, self._copy = of, copy

@@ -62,9 +62,8 @@ class Gang:
         follow: Called with each progress report of rank 0, and None while ranks start.
         skipped: Files of damaged shards that are left out.
 
-    Attributes:
-        trained: What training gave; None for a script, and before it is done.
-        streamed: What nodes have fetched during the last launch, by name.
+    `trained` is what training gave, None for a script and before it is done; `streamed` what nodes
+    have fetched during the last launch, by name.
     """
 
     def __init__(

@@ -40,17 +40,10 @@ class KeepHistory(Callback):  # type: ignore[misc]
     start of training on about once a second.
 
     Every validation and every end of an epoch has a row with all that the model logged; all ranks
-    meet for it, since what a rank logs may be its own.
+    meet for it, since what a rank logs may be its own: `metrics` are the last, the mean over ranks.
 
-    Args:
-        run: Folder of the run.
-        launch: This node's.
-        loader: Of the training batches.
-        data_ranks: Ranks that train on samples of their own.
-        checkpoint_s: Gives the seconds that training has waited for checkpoints so far.
-
-    Attributes:
-        metrics: What the model logged last, the mean over ranks.
+    `data_ranks` train on samples of their own; `checkpoint_s` gives the seconds that training has
+    waited for checkpoints so far.
     """
 
     def __init__(
@@ -252,9 +245,6 @@ class StepParts:
 
     The clock is the host's: on an accelerator, where work is only handed out, forward, backward
     and optimizer are not told.
-
-    Args:
-        checkpoint_s: Gives the seconds that training has waited for checkpoints so far.
     """
 
     def __init__(self, checkpoint_s: Callable[[], float]) -> None:
@@ -310,11 +300,7 @@ def _waiting(model: Any) -> float | None:
 
 
 class Usage:
-    """Looks at this node; figures are those since the look before.
-
-    Args:
-        node: Name of the node.
-    """
+    """Looks at this node; figures are those since the look before."""
 
     def __init__(self, node: str) -> None:
         self._node = node

@@ -106,13 +106,10 @@ def script_environment(node: NodeReady, recipe: Recipe) -> dict[str, str]:
 def launcher_command(
     nodes: Sequence[NodeReady], role: Role, variables: Iterable[str]
 ) -> tuple[str, ...]:
-    """The command that starts all ranks of all nodes, to be run on the first node.
+    """The command that starts all ranks of all nodes, to be run on the first of them.
 
-    Args:
-        nodes: All nodes, the first one first.
-        role: The site's role that trains; its `launcher` is one that starts all ranks.
-        variables: Names of the first node's environment variables; ranks on other nodes get
-            those of headrace and the module path.
+    `variables` are names of its environment variables: ranks on other nodes get those of headrace
+    and the module path.
     """
     command = _COMMANDS[str(role.launcher)](nodes, role, sorted(variables))
     rank = python_module("headrace.training.mpi", str(nodes[0].launch.folder.path))

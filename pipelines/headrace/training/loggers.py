@@ -95,11 +95,7 @@ def build_loggers(
 ) -> list[Logger]:
     """Make the recipe's loggers; what takes a `save_dir` gets `folder` unless it names one.
 
-    Args:
-        recipe: The recipe.
-        allowed: What it may name.
-        folder: Of the run, for loggers.
-        identity: Which run logs; None on ranks other than 0.
+    The identity is None on ranks other than 0.
 
     Raises:
         UserError: MLflow or Weights & Biases refuses.

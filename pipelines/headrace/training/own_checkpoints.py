@@ -23,11 +23,7 @@ class OwnCheckpoints(Callback):  # type: ignore[misc]
     """Gives each `ModelCheckpoint` that names no `dirpath` a folder of its own, in all launches.
 
     Files that a resumed one does not know lie in `earlier` there until training ends: it writes
-    them again.
-
-    Args:
-        folder: Of these folders, in the run's.
-        last: Callbacks whose turn comes after all others: their checkpoints hold the others' state.
+    them again. The turn of `last` comes after all others: their checkpoints hold the others' state.
     """
 
     def __init__(self, folder: Path, last: Collection[Callback]) -> None:

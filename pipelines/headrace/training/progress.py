@@ -50,8 +50,7 @@ _NOTHING = TrainingProgress(epoch=0, step=0)
 class AttemptMeter:
     """Counts samples, and the time that batches were waited for, since it was restarted.
 
-    Args:
-        counted: Gives samples of all ranks and seconds that this one has waited for them, so far.
+    `counted` gives samples of all ranks and seconds that this one has waited for them, so far.
     """
 
     def __init__(self, counted: Callable[[], tuple[int, float]]) -> None:
@@ -87,10 +86,7 @@ def training_rows(run: RunFolder, least_s: float) -> tuple[RowWriter[HistoryRow]
 class ScriptReports:
     """Takes the reports of one rank of a script: signs of life; of rank 0 also how far it is.
 
-    Args:
-        launch: Its node's.
-        rank: Its number.
-        loader: Gives the loader of training batches, None without one of headrace's.
+    `loader` gives the loader of training batches, None without one of headrace's.
     """
 
     def __init__(

@@ -10,11 +10,7 @@ from headrace.steps.retry_policy import Attempt, decide
 
 
 class Restarts:
-    """The restarts of one step; `train.max_restarts` of them without progress are not exceeded.
-
-    Attributes:
-        causes: Why, each time.
-    """
+    """The restarts of a step and their `causes`; `train.max_restarts` of them without progress."""
 
     def __init__(self, context: StepContext) -> None:
         self._context = context

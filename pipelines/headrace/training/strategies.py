@@ -61,11 +61,6 @@ class ExactDDPStrategy(_ExactMeans, DDPStrategy):  # type: ignore[misc]
     DDP lays gradients out anew after its first step, by the order in which they became ready. More
     than two summands give other bits in another layout, so a resumed training would differ in its
     first step. With `find_unused_parameters` the layout stays.
-
-    Args:
-        spec: The recipe's `trainer`.
-        world_size: Number of ranks.
-        ranks_per_node: Of these on each node.
     """
 
     def __init__(self, spec: TrainerSpec, world_size: int, ranks_per_node: int) -> None:
@@ -122,10 +117,6 @@ class ShardedStrategy(_ExactMeans, ModelParallelStrategy):  # type: ignore[misc]
     """FSDP2, for models that do not shard themselves too.
 
     A checkpoint is one ordinary file, or a folder to which each rank writes its part.
-
-    Args:
-        spec: The recipe's `trainer`.
-        world_size: Number of ranks.
     """
 
     def __init__(self, spec: TrainerSpec, world_size: int) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 from headrace.data.order import EachOnceOrder, TrainOrder
 from headrace.data.sampling import weight_field
 from headrace.errors import MemoryExhaustedError, RecipeError, nearest
-from headrace.files.manifest import FieldInfo, Manifest
+from headrace.files.manifest import Manifest
 from headrace.recipe.dataset import TRAIN, VALIDATION
 from headrace.recipe.difference import essence
 from headrace.recipe.gang_size import gang_size
@@ -153,14 +153,14 @@ def _check_fields(recipe: Recipe, manifest: Manifest) -> None:
 
 def sample_bytes(manifest: Manifest) -> int:
     """Estimated bytes of one sample in memory, small integers counted as floats."""
-    fixed = sum(_fixed_bytes(info) for info in manifest.fields if info.layout == "fixed")
+    fixed = sum(
+        max(np.dtype(info.dtype).itemsize, _FLOAT_BYTES) * math.prod(info.shape)
+        for info in manifest.fields
+        if info.layout == "fixed"
+    )
     if all(info.layout == "fixed" for info in manifest.fields) or not manifest.num_samples:
         return fixed
     return fixed + manifest.num_bytes // manifest.num_samples * _FLOAT_BYTES
-
-
-def _fixed_bytes(info: FieldInfo) -> int:
-    return max(np.dtype(info.dtype).itemsize, _FLOAT_BYTES) * math.prod(info.shape)
 
 
 def check_memory(plan: TrainPlan, available_bytes: int) -> None:
