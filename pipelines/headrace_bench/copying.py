@@ -65,11 +65,6 @@ def sendfile(source: Path, target: Path) -> None:
             position += sent
 
 
-def tree_bytes(folder: Path) -> int:
-    """Bytes of all files in a folder."""
-    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-
-
 def empty(folder: Path) -> None:
     """Make a folder that is there and holds nothing."""
     shutil.rmtree(folder, ignore_errors=True)

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import json
 import statistics
-import subprocess
-import sys
-import tempfile
 from collections import Counter
 from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass
@@ -16,9 +13,8 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from headrace.cli.console import duration, open_console, tidy_end
+from headrace.cli.console import JsonOption, duration, open_console, tidy_end
 from headrace.cli.watching import telling
-from headrace.errors import StepError
 from headrace.examples.digits import export_digits
 from headrace.files.atomic import read_record
 from headrace.files.layout import RunFolder
@@ -26,7 +22,7 @@ from headrace.ledger.ledger import Ledger
 from headrace.record import Record
 from headrace.runs.accounts import Prediction
 from headrace_bench import machine
-from headrace_bench.suite import HEADRACE, environment
+from headrace_bench.suite import HEADRACE, last_line, made_home
 
 _EPOCHS = "10,30,60,20,45,15"
 _PRUNED = (
@@ -83,7 +79,7 @@ def foresight(
     suites: Annotated[
         int, typer.Option(min=0, max=len(_SUITES), help="Suites of the digits after them.")
     ] = len(_SUITES),
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Run recipes some times, and tell what each run was expected to take and took.
 
@@ -107,11 +103,7 @@ def foresight(
         _Job(words=("sweep", "digits", *words.split()), what=f"suite {words}", kind="suite")
         for words in _SUITES[:suites]
     ]
-    with (
-        tempfile.TemporaryDirectory(prefix="headrace-bench-", ignore_cleanup_errors=True) as folder,
-        tidy_end(),
-        telling(open_console(stderr=True)) as tick,
-    ):
+    with made_home() as folder, tidy_end(), telling(open_console(stderr=True)) as tick:
         found = list(_measured(Path(folder), jobs, tick))
     host = machine.machine()
     if as_json:
@@ -158,19 +150,8 @@ def _measured(home: Path, jobs: list[_Job], tick: Callable[[str], object]) -> It
     export_digits(home / "examples" / "digits")
     done_of: Counter[str] = Counter()
     for job in jobs:
-        tick(f"headrace {' '.join(job.words)}")
-        command = [sys.executable, "-c", HEADRACE, *job.words]
-        done = subprocess.run(
-            command,
-            cwd=job.folder or home,
-            env=environment(home),
-            check=False,
-            capture_output=True,
-            text=True,
-        )
-        if done.returncode:
-            why = done.stderr[-2000:].strip().removeprefix("error: ")
-            raise StepError(f"`headrace {' '.join(job.words)}` failed: {why}")
+        tick(name := f"headrace {' '.join(job.words)}")
+        last_line(f"`{name}`", [*HEADRACE, *job.words], home, job.folder)
         yield _newest(home, job.what, done_of[job.kind])
         done_of[job.kind] += 1
 

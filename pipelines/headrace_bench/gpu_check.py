@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import faulthandler
+import logging
 import sys
 import tempfile
 import time
@@ -9,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Annotated
 
 import typer
@@ -19,17 +22,21 @@ from headrace.cli.console import open_console, tidy_end
 from headrace.cli.watching import telling
 from headrace.clusters import lease_client
 from headrace.clusters.gpus import visible_gpus
-from headrace.errors import UserError
+from headrace.errors import UserError, shortened
 from headrace.files.atomic import read_record, write_record
 from headrace.processes.children import Child, ChildEnd, ChildGroup
+from headrace.processes.identity import begin_child
 from headrace.steps.model_process import python_module
 from headrace.steps.node_facts import gpu_names
 from headrace_bench import machine
 from headrace_bench.contest import Tick
-from headrace_bench.gpu_part import ROWS
 from headrace_bench.gpu_rows import GpuReport, GpuRow, PartRows, confirmed, skipped
 from headrace_bench.workspace import workspace
 
+logger = logging.getLogger(__name__)
+
+_ROWS = "rows.json"
+_MAX_CHARS = 400
 _GRACE_S = 8.0
 """Time that a part has to end its lease, before it is killed."""
 _COLOURS = {"ok": "green", "failed": "red", "skipped": "dim", "measured": ""}
@@ -173,7 +180,7 @@ def run_part(part: GpuPart, folder: Path, limit_s: float) -> tuple[GpuRow, ...]:
     folder.mkdir()
     child = Child(
         name=part.name,
-        command=python_module("headrace_bench.gpu_part", part.target, str(folder)),
+        command=python_module("headrace_bench.gpu_check", part.target, str(folder)),
         log=folder / "log.txt",
     )
     ends_at = time.monotonic() + limit_s
@@ -182,11 +189,29 @@ def run_part(part: GpuPart, folder: Path, limit_s: float) -> tuple[GpuRow, ...]:
             (end,) = group.supervise(lambda: time.monotonic() < ends_at)
     finally:
         _end_leases(folder)
-    left = read_record(folder / ROWS, PartRows) or PartRows()
+    left = read_record(folder / _ROWS, PartRows) or PartRows()
     problem = left.problem or _problem(end, limit_s)
     if not problem and not left.rows:
         problem = "it has told nothing"
     return left.rows if not problem else (*left.rows, _failed(part, problem))
+
+
+def main(arguments: list[str]) -> int:
+    """Entry point of a part; gives 1 after an error, whose trace is in the log.
+
+    It calls a target, `module:name`, with a folder, and leaves there what that returns.
+    """
+    begin_child()
+    faulthandler.enable()
+    target, folder = arguments[0], Path(arguments[1])
+    try:
+        with tidy_end():
+            found = PartRows(rows=tuple(resolve_name(target)(folder)))
+    except Exception as error:
+        logger.exception("%s failed", target)
+        found = PartRows(problem=shortened(f"{type(error).__name__}: {error}", _MAX_CHARS))
+    write_record(folder / _ROWS, found)
+    return 1 if found.problem else 0
 
 
 def _problem(end: ChildEnd, limit_s: float) -> str:
@@ -223,3 +248,7 @@ def show(report: GpuReport, console: Console) -> None:
     host, versions = report.machine, report.machine.versions
     packages = ", ".join(f"{name} {versions[name]}" for name in ("torch", "lightning", "headrace"))
     console.print(f"{host.cpu}, {host.num_cores} cores; {packages}", highlight=False)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -14,11 +14,11 @@ from pydantic import ByteSize
 
 from headrace.errors import UnknownNameError
 from headrace.files.manifest import Manifest
+from headrace.files.tiers import bytes_in
 from headrace.objects.store import open_store
 from headrace.recipe.site import StoreOptions, Tier
 from headrace.staging.staged import StagingOptions, ensure_staged
 from headrace_bench.contest import BenchOptions, Measured, Tick, Variant, compete, for_each
-from headrace_bench.copying import tree_bytes
 from headrace_bench.pack import check_packed
 from headrace_bench.pack_headrace import num_processes, pack_folder, shard_bytes_of
 from headrace_bench.rclone import (
@@ -58,7 +58,7 @@ class _Job(Measured):
         Raises:
             ValueError: It did not.
         """
-        if (found := tree_bytes(target)) < self.num_bytes:
+        if (found := bytes_in(target)) < self.num_bytes:
             raise ValueError(f"{found:,} bytes of {self.num_bytes:,} were copied")
 
     def variants(

@@ -12,10 +12,11 @@ from pydantic import ByteSize
 
 from headrace.files.checksums import file_xxh3_128
 from headrace.files.manifest_file import read_manifest
+from headrace.files.tiers import bytes_in
 from headrace.recipe.site import Tier
 from headrace.staging.staged import ensure_staged
 from headrace_bench.contest import BenchOptions, Measured, Tick, Variant, compete
-from headrace_bench.copying import sendfile_tree, tree_bytes
+from headrace_bench.copying import sendfile_tree
 from headrace_bench.records import BenchRow, BenchTable, Lap
 from headrace_bench.samples import plan_shape, random_samples
 from headrace_bench.shards import SHARD_BYTES, write_dataset
@@ -59,7 +60,7 @@ def _variants(dataset: Path, target: Path, names: Sequence[str]) -> list[Variant
     job = Measured(
         target=target,
         num_samples=read_manifest(dataset).num_samples,
-        num_bytes=tree_bytes(dataset / "shards"),
+        num_bytes=bytes_in(dataset / "shards"),
     )
 
     def lap(copy: Copy) -> Callable[[bool], Lap]:

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -23,8 +24,7 @@ from headrace_bench import machine
 
 _CODE = "def square(x):\n    return {'loss': float(x) ** 2}\n"
 
-HEADRACE = "from headrace.cli.app import main; main()"
-"""Python's way to the command."""
+HEADRACE = (sys.executable, "-c", "from headrace.cli.app import main; main()")
 
 _RAY = """
 import json, sys, time
@@ -63,9 +63,9 @@ def suite(
     load = machine.load()
     seconds: dict[str, float] = {}
     versions: dict[str, str] = {}
-    with _folder() as folder, tidy_end(), telling(open_console(stderr=True)) as tick:
+    with made_home() as folder, tidy_end(), telling(open_console(stderr=True)) as tick:
         if ray_python is not None:
-            _run([_program(ray_python), "-c", "import ray.tune"], Path(folder))
+            _by(ray_python, Path(folder), "import ray.tune")
         tick("headrace")
         seconds["headrace"] = _headrace(Path(folder), trials, workers) / trials
         if ray_python is not None:
@@ -111,7 +111,7 @@ def _headrace(home: Path, trials: int, workers: int) -> float:
     (home / "recipes" / "trivial.yaml").write_text(yaml.safe_dump(recipe))
     (home / "sites" / "bench.yaml").write_text(yaml.safe_dump(site))
     words = ("sweep", "trivial", f"train.function.x=range(0,{trials})", "--site", "bench")
-    _run([sys.executable, "-c", HEADRACE, *words, "--json"], home)
+    last_line("headrace sweep", [*HEADRACE, *words, "--json"], home)
     (journal,) = home.glob("runs/*/trials.jsonl")
     entries = [ENTRY.validate_json(line) for line in journal.read_bytes().splitlines()]
     ends = [each.at for each in entries if isinstance(each, Ended) and each.is_final]
@@ -120,34 +120,37 @@ def _headrace(home: Path, trials: int, workers: int) -> float:
     return max(ends) - min(each.at for each in entries if isinstance(each, Started))
 
 
-def _folder() -> tempfile.TemporaryDirectory[str]:
+def made_home() -> tempfile.TemporaryDirectory[str]:
+    """A home for commands, which is removed at the end of a block."""
     return tempfile.TemporaryDirectory(prefix="headrace-bench-", ignore_cleanup_errors=True)
 
 
 def _ray(python: Path, folder: Path, trials: int, workers: int) -> tuple[float, str]:
     """Seconds that Ray takes, and its version."""
-    command = [_program(python), "-c", _RAY, str(trials), str(workers)]
-    answer = json.loads(_run([*command, str(folder / "ray")], folder))
+    answer = json.loads(_by(python, folder, _RAY, str(trials), str(workers), str(folder / "ray")))
     return float(answer["seconds"]), str(answer["version"])
 
 
-def _program(python: Path) -> str:
-    # not resolved: the link in a virtual environment is what makes it one
-    return str(python.expanduser().absolute())
+def _by(python: Path, folder: Path, *code: str) -> str:
+    program = str(python.expanduser().absolute())  # a virtual environment's, as a link, is one
+    hint = "A peer needs: pip install 'ray[tune]', into a Python of its own."
+    return last_line(program, [program, "-c", *code], folder, hint=hint)
 
 
-def environment(home: Path) -> dict[str, str]:
-    """That of a command in a home of its own."""
+def last_line(
+    name: str, command: Sequence[str], home: Path, folder: Path | None = None, hint: str = ""
+) -> str:
+    """The last line that a command says, in a home of its own and in a folder, by default that.
+
+    Raises:
+        StepError: The command, of this name, fails.
+    """
     env = {**os.environ, "HEADRACE_HOME": str(home)}
     env.pop("HEADRACE_LEDGER", None)
-    return env
-
-
-def _run(command: list[str], home: Path) -> str:
-    """The last line that a command says."""
-    env = environment(home)
-    done = subprocess.run(command, cwd=home, env=env, check=False, capture_output=True, text=True)
+    done = subprocess.run(
+        command, cwd=folder or home, env=env, check=False, capture_output=True, text=True
+    )
     if done.returncode:
-        what = f"{command[0]} failed with {done.returncode}: {done.stderr[-2000:].strip()}"
-        raise StepError(what, "A peer needs: pip install 'ray[tune]', into a Python of its own.")
+        why = done.stderr[-2000:].strip().removeprefix("error: ")
+        raise StepError(f"{name} failed: {why}", hint)
     return next(reversed(done.stdout.strip().splitlines()), "")

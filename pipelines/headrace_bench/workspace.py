@@ -9,9 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from headrace.errors import StorageFullError, UserError
-from headrace.files.machine import available_memory_bytes, file_system_of, free_bytes
-
-_IN_MEMORY = ("tmpfs", "ramfs")
+from headrace.files.tiers import room_bytes
 
 
 @contextmanager
@@ -24,7 +22,13 @@ def workspace(folder: Path, needed_bytes: int) -> Iterator[Path]:
     """
     if not folder.is_dir():
         raise UserError(f"{folder} is no folder", "Name one that exists with --folder.")
-    _require_room(folder, needed_bytes)
+    room = room_bytes(folder)
+    if room < needed_bytes:
+        raise StorageFullError(
+            f"No room in {folder}: the benchmark needs {needed_bytes:,} bytes there, "
+            f"{room:,} are available",
+            "Lower --total, or name another folder with --folder.",
+        )
     made = Path(tempfile.mkdtemp(prefix="headrace-bench-", dir=folder))
     try:
         yield made
@@ -35,15 +39,3 @@ def workspace(folder: Path, needed_bytes: int) -> Iterator[Path]:
 def remove(folder: Path) -> None:
     """Remove a folder of the benchmark with all that it holds."""
     shutil.rmtree(folder, ignore_errors=True)
-
-
-def _require_room(folder: Path, needed_bytes: int) -> None:
-    kind = file_system_of(folder)
-    free = free_bytes(folder)
-    room = min(free, available_memory_bytes()) if kind in _IN_MEMORY else free
-    if room < needed_bytes:
-        raise StorageFullError(
-            f"No room in {folder}: the benchmark needs {needed_bytes:,} bytes there, "
-            f"{room:,} are available",
-            "Lower --total, or name another folder with --folder.",
-        )

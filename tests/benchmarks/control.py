@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -133,7 +132,7 @@ def _commands() -> Iterator[str]:
 
 
 def _command(words: str) -> None:
-    command = [sys.executable, "-c", HEADRACE, *words.split()[1:]]
+    command = [*HEADRACE, *words.split()[1:]]
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     if done.returncode:
         raise StepError(f"{words} failed: {done.stderr[-2000:].strip()}")

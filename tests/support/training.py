@@ -140,8 +140,8 @@ def make_launch(folder: Path | str = "/nowhere", **others: Any) -> NodeLaunch:
     """A launch of one rank on one node of this machine, with its run and step below a folder."""
     usual: dict[str, Any] = {
         "run_folder": f"{folder}/run", "step_folder": f"{folder}/step", "dataset": "d",
-        "number": 1, "node_index": 0, "node_name": "node-0", "num_nodes": 1, "ranks_per_node": 1,
-        "host": "127.0.0.1", "master_address": "127.0.0.1", "master_port": 0, "resume": None,
+        "number": 1, "node_name": "node-0", "host": "127.0.0.1", "master_address": "127.0.0.1",
+        "resume": None,
     }  # fmt: skip
     return NodeLaunch(**usual | others)
 

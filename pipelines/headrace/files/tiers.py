@@ -13,7 +13,7 @@ from pydantic import ByteSize
 
 from headrace.errors import StorageFullError
 from headrace.files.locks import at_once
-from headrace.files.machine import available_memory_bytes, file_system_of
+from headrace.files.machine import available_memory_bytes, file_system_of, free_bytes
 from headrace.recipe.site import Tier
 
 _IN_MEMORY = ("tmpfs", "ramfs")
@@ -108,24 +108,24 @@ def measure(tier: Tier, needed_bytes: int, problem: str = "") -> TierRoom:
     folder = folder_of(tier)
     if problem:
         return TierRoom(name=tier.name, folder=folder, needed_bytes=needed_bytes, problem=problem)
-    free_bytes, in_memory = _free_bytes(folder), _is_in_memory(folder)
+    room, in_memory = room_bytes(folder), _is_in_memory(folder)
     promised_bytes = outstanding_bytes(folder / "datasets")
     return TierRoom(
         name=tier.name,
         folder=folder,
         needed_bytes=needed_bytes,
-        free_bytes=max(free_bytes - promised_bytes, 0),
+        free_bytes=max(room - promised_bytes, 0),
         held_bytes=bytes_in(folder) + promised_bytes,
         budget_bytes=tier.budget,
-        reserve_bytes=reserve_bytes(tier.reserve, free_bytes, in_memory),
+        reserve_bytes=reserve_bytes(tier.reserve, room, in_memory),
     )
 
 
-def reserve_bytes(wanted: int | None, free_bytes: int, in_memory: bool) -> int:
+def reserve_bytes(wanted: int | None, room: int, in_memory: bool) -> int:
     """Bytes of a tier that stay free: what the site says, else by what programs need."""
     if wanted is not None:
         return wanted
-    return max(_LEAST_RESERVE_BYTES, free_bytes // 10 if in_memory else 0)
+    return max(_LEAST_RESERVE_BYTES, room // 10 if in_memory else 0)
 
 
 def outstanding_bytes(datasets: Path) -> int:
@@ -144,10 +144,10 @@ def bytes_in(folder: Path) -> int:
     return sum(_size_of(name) for name in names)
 
 
-def _free_bytes(folder: Path) -> int:
-    status = os.statvfs(folder)
-    free_bytes = status.f_bavail * status.f_frsize
-    return min(free_bytes, available_memory_bytes()) if _is_in_memory(folder) else free_bytes
+def room_bytes(folder: Path) -> int:
+    """Bytes that fit into a folder, which in memory is no more than that has left."""
+    free = free_bytes(folder)
+    return min(free, available_memory_bytes()) if _is_in_memory(folder) else free
 
 
 def _is_in_memory(folder: Path) -> bool:

@@ -70,16 +70,16 @@ class NodeLaunch(Record):
     """Folder of the packed dataset, on shared storage; empty where the recipe has none."""
     number: int
     """Number of the launch in this step, from 1."""
-    node_index: int
+    node_index: int = 0
     """Number of the node, from 0."""
     node_name: str
-    num_nodes: int
-    ranks_per_node: int
+    num_nodes: int = 1
+    ranks_per_node: int = 1
     host: str
     """Address of this node as other nodes reach it."""
     master_address: str
     """Address of the node with rank 0."""
-    master_port: int
+    master_port: int = 0
     """Port for the rendezvous there."""
     secret: str = ""
     """Begins the names that ranks of several nodes meet by."""

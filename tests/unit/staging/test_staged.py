@@ -174,7 +174,7 @@ def tiny_tmpfs(tmp_path):
 
 
 def lie_about_free_space(monkeypatch):
-    monkeypatch.setattr("headrace.files.tiers._free_bytes", lambda _: 2**40)
+    monkeypatch.setattr("headrace.files.tiers.room_bytes", lambda _: 2**40)
 
 
 def test_disk_full_in_the_copy_falls_to_the_next_tier(tmp_path, tiny_tmpfs, monkeypatch):
