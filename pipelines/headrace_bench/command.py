@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import tempfile
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
@@ -78,10 +77,8 @@ def read(
             return bench_decode(options, tick)
         return bench_compressed(options, cast("Codec", decode), tick)
 
-    asked = BenchOptions(
-        sizes=_sizes(sizes), total_bytes=_bytes(total), rounds=5, folder=_folder(folder)
-    )
-    _run(bench, asked, peers=peers, as_json=as_json)
+    asked = _options(5, total, folder, sizes, peers=peers)
+    _show(partial(bench, asked), asked.peers, as_json=as_json)
 
 
 def pack(
@@ -116,10 +113,8 @@ def pack(
     def bench(options: BenchOptions, tick: Tick) -> tuple[BenchTable, ...]:
         return bench_table(options, table, tick) if table else bench_pack(options, tick)
 
-    asked = BenchOptions(
-        sizes=_sizes(sizes), total_bytes=_bytes(total), rounds=3, folder=_folder(folder)
-    )
-    _run(bench, asked, peers=peers, as_json=as_json)
+    asked = _options(3, total, folder, sizes, peers=peers)
+    _show(partial(bench, asked), asked.peers, as_json=as_json)
 
 
 def stage(
@@ -144,8 +139,8 @@ def stage(
     from headrace_bench.stage import bench_stage  # h5py takes half a second
 
     place = (source or Path(tempfile.gettempdir())).expanduser().absolute()
-    asked = BenchOptions(total_bytes=_bytes(total), rounds=4, folder=_folder(folder))
-    _run(partial(bench_stage, place), asked, peers=peers, as_json=as_json)
+    asked = _options(4, total, folder, peers=peers)
+    _show(partial(bench_stage, place, asked), asked.peers, as_json=as_json)
 
 
 def train(
@@ -175,7 +170,7 @@ def train(
         rounds=rounds,
         folder=_folder(folder),
     )
-    _show(lambda tick: bench_train(options, tick), as_json=as_json)
+    _show(partial(bench_train, options), as_json=as_json)
 
 
 def s3(
@@ -201,23 +196,22 @@ def s3(
     """
     from headrace_bench.s3 import bench_s3, known_work  # torch takes two seconds
 
-    asked = BenchOptions(
-        sizes=_sizes(sizes), total_bytes=_bytes(total), rounds=3, folder=_folder(folder)
-    )
-    _run(partial(bench_s3, known_work(work)), asked, peers=peers, as_json=as_json)
+    asked = _options(3, total, folder, sizes, peers=peers)
+    _show(partial(bench_s3, known_work(work), asked), asked.peers, as_json=as_json)
 
 
-def _run(
-    bench: Callable[[BenchOptions, Tick], tuple[BenchTable, ...]],
-    asked: BenchOptions,
-    *,
-    peers: bool,
-    as_json: bool,
-) -> None:
+def _options(
+    rounds: int, total: str, folder: Path | None, sizes: str | None = None, *, peers: bool
+) -> BenchOptions:
     from headrace_bench.report import all_peers
 
-    options = replace(asked, peers=all_peers() if peers else ())
-    _show(lambda tick: bench(options, tick), options.peers, as_json=as_json)
+    return BenchOptions(
+        sizes=() if sizes is None else tuple(map(_bytes, sizes.split(","))),
+        total_bytes=_bytes(total),
+        rounds=rounds,
+        folder=_folder(folder),
+        peers=all_peers() if peers else (),
+    )
 
 
 def _show(
@@ -243,10 +237,6 @@ def _bytes(text: str) -> int:
         return int(TypeAdapter(ByteSize).validate_python(text))
     except ValidationError:
         raise UserError(f"'{text}' is no number of bytes", "Write 3072, 64MiB or 1GB.") from None
-
-
-def _sizes(text: str) -> tuple[int, ...]:
-    return tuple(_bytes(part) for part in text.split(","))
 
 
 def _folder(folder: Path | None) -> Path:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,11 +13,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from PIL import Image
-from torch.utils.data import Dataset
 
 from headrace_bench.contest import BenchOptions, Tick, Variant, compete
 from headrace_bench.laps import Reader, Tuned, reading
-from headrace_bench.peers.files import loader_of
+from headrace_bench.peers.files import Samples, loader_of
 from headrace_bench.peers.peer import Epoch, Pair, PeerReading
 from headrace_bench.read import check_against, loader_epoch
 from headrace_bench.records import BenchTable
@@ -30,17 +29,6 @@ _BATCH_SIZE = 32
 _QUALITY = 90
 _LONG = 4
 """Laps are so many times longer than those of other reading: a batch takes long."""
-
-
-class _JpegFiles(Dataset[tuple[NDArray[np.uint8], int]]):
-    def __init__(self, paths: Sequence[Path]) -> None:
-        self._paths = paths
-
-    def __len__(self) -> int:
-        return len(self._paths)
-
-    def __getitem__(self, index: int) -> tuple[NDArray[np.uint8], int]:
-        return decode_jpeg(self._paths[index].read_bytes()), index
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,9 +62,9 @@ def bench_decode(options: BenchOptions, tick: Tick) -> tuple[BenchTable, ...]:
     )
 
 
-def decode_jpeg(content: bytes) -> NDArray[np.uint8]:
+def decode_jpeg(file: Path | io.BytesIO) -> NDArray[np.uint8]:
     """Pixels of a JPEG file, `(height, width, 3) uint8`."""
-    with Image.open(io.BytesIO(content)) as image:
+    with Image.open(file) as image:
         return np.array(image)
 
 
@@ -93,7 +81,8 @@ def _make(total_bytes: int) -> _Images:
         file = io.BytesIO()
         Image.fromarray(pixels).save(file, "JPEG", quality=_QUALITY)
         files.append(file.getvalue())
-    return _Images(files=tuple(files), decoded=np.stack([decode_jpeg(file) for file in files]))
+    decoded = np.stack([decode_jpeg(io.BytesIO(file)) for file in files])
+    return _Images(files=tuple(files), decoded=decoded)
 
 
 def _variants(options: BenchOptions, images: _Images, folder: Path) -> list[Variant]:
@@ -117,7 +106,7 @@ def _variants(options: BenchOptions, images: _Images, folder: Path) -> list[Vari
             num_workers=num_workers,
         )
         paths = sorted(files.folder.glob("*.jpg"))
-        return reader(loader_of(_JpegFiles(paths), files), skips_start=True)
+        return reader(loader_of(Samples(paths, decode_jpeg), files), skips_start=True)
 
     limit = reader(_limit_epoch(images, batch_size, num_threads))
     headrace = reader(loader_epoch(folder / "headrace", batch_size))
@@ -135,7 +124,7 @@ def _limit_epoch(images: _Images, batch_size: int, num_threads: int) -> Epoch:
     pixels = buffer.numpy()
 
     def decode(place: int, number: int) -> None:
-        pixels[place] = decode_jpeg(images.files[number])
+        pixels[place] = decode_jpeg(io.BytesIO(images.files[number]))
 
     def epoch() -> Iterator[Pair]:
         for start in range(0, len(images.files) - batch_size + 1, batch_size):

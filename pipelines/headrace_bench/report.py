@@ -23,7 +23,7 @@ def run(
     command: str, peers: Sequence[Loader], bench: Callable[[], tuple[BenchTable, ...]]
 ) -> BenchReport:
     """Run a benchmark, which `command` repeats; versions of the peers are told as well."""
-    host = machine.machine(sorted({peer.package for peer in peers if peer.package}))
+    host = machine.machine(sorted({peer.package or peer.module for peer in peers}))
     load_before = machine.load()
     date = datetime.now(timezone.utc).isoformat(timespec="seconds")
     began = time.perf_counter()

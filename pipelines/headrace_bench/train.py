@@ -120,16 +120,12 @@ def time_trainings(options: TrainOptions, tick: Tick) -> dict[str, list[TrainTim
                 "torchrun": lambda: _bare(folder, options),
                 "headrace": _trainings(lease, site, options),
             }
-            return _in_turns(trainings, options.rounds, tick)
-
-
-def _in_turns(trainings: dict[str, _Train], rounds: int, tick: Tick) -> dict[str, list[TrainTimes]]:
-    found: dict[str, list[TrainTimes]] = {name: [] for name in trainings}
-    for number in range(rounds):
-        for name, train in trainings.items():
-            tick(f"{name}, round {number + 1} of {rounds}")
-            found[name].append(train())
-    return found
+            found: dict[str, list[TrainTimes]] = {name: [] for name in trainings}
+            for number in range(options.rounds):
+                for name, train in trainings.items():
+                    tick(f"{name}, round {number + 1} of {options.rounds}")
+                    found[name].append(train())
+            return found
 
 
 def train_tables(

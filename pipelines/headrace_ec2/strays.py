@@ -151,7 +151,9 @@ def end(places: Ec2Places, chosen: Sequence[Stray], tell: Callable[[str], None])
         try:
             for each, refusal in end_resources(Ec2Api(places.roles[place]), here):
                 is_done = is_done and not refusal
-                tell(f"{_name(each)}: {f'not ended: {refusal}' if refusal else 'ended'}")
+                of = f" of lease {each.lease_id}" if each.lease_id else ""
+                how = f"not ended: {refusal}" if refusal else "ended"
+                tell(f"{each.kind} {each.id} ({each.type} in {each.zone}){of}: {how}")
         except BatchError as error:
             is_done = False
             tell(f"{place}: not ended: {error.what}")
@@ -241,8 +243,3 @@ def _on_record(record: LeaseRecord | None, folder: LeaseFolder) -> _Standing:
     if record is None or record.folder != str(folder.path):
         return "unknown", None
     return ("alive", None) if record.state.is_active else ("ended", record.ended_at)
-
-
-def _name(each: Stray) -> str:
-    of = f" of lease {each.lease_id}" if each.lease_id else ""
-    return f"{each.kind} {each.id} ({each.type} in {each.zone}){of}"

@@ -10,12 +10,11 @@ from __future__ import annotations
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 
 import torch
-from torch import Tensor
 from torch.utils.benchmark import Timer
 
 from headrace.files.machine import available_memory_bytes
@@ -95,19 +94,14 @@ def _loop(request: ProbeRequest, device: str, name: str, num_words: int) -> Meas
         letter: torch.full((num_words,), value, dtype=torch.float64, device=device)
         for letter, value in (("a", 1.0), ("b", 2.0), ("c", 0.5))
     }
-    run = _timer(name, arrays, request.cores)
-    run()  # warm-up
-    seconds = [run() for _ in range(request.options.repeats)]
+    timer = Timer(_LOOPS[name], globals={"torch": torch, **arrays}, num_threads=request.cores)
+    timer.timeit(1)  # warm-up
+    seconds = [float(timer.timeit(1).mean) for _ in range(request.options.repeats)]
     made = _made(request, f"{name} on {device}", num_words, _ARRAYS[name], seconds)
     peak = gpu_peak(torch.cuda.get_device_name(device), "memory") if device != "cpu" else None
     if peak is None:
         return made
     return made.model_copy(update={"limit": peak[0], "limit_source": peak[1]})
-
-
-def _timer(name: str, arrays: dict[str, Tensor], threads: int) -> Callable[[], float]:
-    timer = Timer(_LOOPS[name], globals={"torch": torch, **arrays}, num_threads=threads)
-    return lambda: float(timer.timeit(1).mean)
 
 
 def _made(

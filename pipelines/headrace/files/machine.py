@@ -88,7 +88,7 @@ def file_system(path: PurePath, mounts: str) -> str:
         parts = line.split(" ")
         if len(parts) < 3:
             continue
-        point = PurePosixPath(_unescape(parts[1]))
+        point = PurePosixPath(re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), parts[1]))
         depth = len(point.parts)
         if path.is_relative_to(point) and depth >= best:  # a later mount covers an earlier one
             best, kind = depth, parts[2]
@@ -153,10 +153,6 @@ def _group_room(folder: Path, limit_name: str, used_name: str, prefix: str) -> i
     statistics = dict(line.split(maxsplit=1) for line in lines)
     cached = sum(int(statistics.get(f"{prefix}{kind}_file", 0)) for kind in ("active", "inactive"))
     return max(int(limit) - used_bytes + cached, 0)
-
-
-def _unescape(point: str) -> str:
-    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), point)
 
 
 def _full(folder: Path, needed_bytes: int) -> StorageFullError:

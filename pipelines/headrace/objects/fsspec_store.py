@@ -138,7 +138,7 @@ class FsspecStore:
                 return
             for about in page:
                 path = about["name"].lstrip("/")[skipped:]
-                if path and path[-1] != "/" and not _hidden(path) and wanted(path):
+                if path and path[-1] != "/" and "/." not in f"/{path}" and wanted(path):
                     yield _stored(path, about)
 
     def stat(self, path: str) -> StoredFile | None:
@@ -344,10 +344,6 @@ def _stored(path: str, about: Mapping[str, Any]) -> StoredFile:
     if isinstance(version, datetime):  # which listings give as a number
         version = version.timestamp()
     return StoredFile(path, about["size"], str(version).strip('"'))
-
-
-def _hidden(path: str) -> bool:
-    return path.startswith(".") or "/." in path
 
 
 class _Stream(io.RawIOBase):

@@ -67,7 +67,8 @@ def shared_folder(site: Site, *, is_proved: bool) -> Iterator[Finding]:
         told = f"{folder}: {error.strerror or error}"
         yield fail("folder", told, "Name a folder that you may write in as the site's `folder`.")
         return
-    yield _place(folder, "folder", _has_queue(site) and not is_proved)
+    has_queue = any(not role.is_here for role in site.roles.values())
+    yield _place(folder, "folder", has_queue and not is_proved)
     yield _mode(folder)
     yield _room(folder)
 
@@ -143,10 +144,6 @@ def _place(path: Path, subject: str, is_doubtful: bool) -> Finding:
 def _is_own(site: Site, tier: Tier) -> bool:
     folder, mine = tiers.folder_of(tier), (Path.home(), Path(site.folder).expanduser())
     return "{user}" in tier.folder or any(folder.is_relative_to(each) for each in mine)
-
-
-def _has_queue(site: Site) -> bool:
-    return any(not role.is_here for role in site.roles.values())
 
 
 def _mode(folder: Path) -> Finding:

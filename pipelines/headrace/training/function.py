@@ -172,13 +172,15 @@ def function_on_node(launch: NodeLaunch) -> Called:
 
 
 def _child(launch: NodeLaunch, recipe: Recipe, target: str, role: Role) -> Child:
+    node = NodeReady(launch=launch, dataset="", fingerprint="")  # staged when it asks for it
     return Child(
         name="function",
         command=python_module(_PROCESS, "call"),
         log=StepFolder(Path(launch.step_folder)).logs / "function.log",
         env={
             **model_environment(role),
-            **_environment(launch, recipe),
+            **script_environment(node, recipe),
+            "HEADRACE_LAUNCH": node.model_dump_json(),
             PRELOAD: f"{_first_folder(launch, target)}:{_newest(recipe.code, target)}",
         },
     )
@@ -202,9 +204,3 @@ def _newest(code: Sequence[str], target: str) -> int:
     patterns = ("*.py", f"{package}/**/*.py")
     files = (file for folder in folders for pattern in patterns for file in folder.glob(pattern))
     return max((file.stat().st_mtime_ns for file in files), default=0)
-
-
-def _environment(launch: NodeLaunch, recipe: Recipe) -> dict[str, str]:
-    """What a function is told, as a script is; the dataset is staged when it asks for it."""
-    node = NodeReady(launch=launch, dataset="", fingerprint="")
-    return {**script_environment(node, recipe), "HEADRACE_LAUNCH": node.model_dump_json()}

@@ -82,7 +82,9 @@ def describe(error: BaseException, rank: int) -> RankFailure:
         hint = "Training goes on from the last checkpoint; please report it with this trace:\n"
         hint += "".join(traceback.format_exception(error))
     elif kind is FailureKind.USER_ERROR:
-        what = f"{_place(error)} raised {type(error).__name__}: {error}"
+        first = _first_of_user(error.__traceback__)
+        place = first.tb_frame.f_code.co_name if first is not None else "Training"
+        what = f"{place} raised {type(error).__name__}: {error}"
         hint = "Correct the code and run again; training goes on from the last checkpoint."
         trace = user_trace(error)
     else:
@@ -249,8 +251,3 @@ def _module(frame: TracebackType) -> str:
 
 def _package(module: str) -> str:
     return module.partition(".")[0]
-
-
-def _place(error: BaseException) -> str:
-    first = _first_of_user(error.__traceback__)
-    return first.tb_frame.f_code.co_name if first is not None else "Training"

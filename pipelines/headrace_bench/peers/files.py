@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -14,22 +14,26 @@ from torch.utils.data import DataLoader, Dataset
 from headrace_bench.peers.peer import Epoch, Loader, Pair, PeerPart, PeerReading
 
 
-class _Samples(Dataset[tuple[NDArray[np.uint8], int]]):
-    def __init__(self, paths: Sequence[Path]) -> None:
+class Samples(Dataset[tuple[NDArray[np.uint8], int]]):
+    """Samples of files, by a function that reads one."""
+
+    def __init__(
+        self, paths: Sequence[Path], read: Callable[[Path], NDArray[np.uint8]] = np.load
+    ) -> None:
         self._paths = paths
+        self._read = read
 
     def __len__(self) -> int:
         return len(self._paths)
 
     def __getitem__(self, index: int) -> tuple[NDArray[np.uint8], int]:
-        return np.load(self._paths[index]), index
+        return self._read(self._paths[index]), index
 
 
 class Files(Loader):
     """torch DataLoader over files."""
 
     name = "DataLoader over files"
-    folder = "files"
     module = "torch"
     settings = ".npy files, full shuffle"
     packs = False
@@ -41,8 +45,7 @@ class Files(Loader):
 
     def open(self, reading: PeerReading) -> Epoch:
         """Read files in any order."""
-        samples = _Samples(sorted(reading.folder.glob("*.npy")))
-        return loader_of(samples, reading)
+        return loader_of(Samples(sorted(reading.folder.glob("*.npy"))), reading)
 
 
 def loader_of(samples: Dataset[tuple[NDArray[np.uint8], int]], reading: PeerReading) -> Epoch:

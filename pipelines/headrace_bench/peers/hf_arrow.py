@@ -17,7 +17,6 @@ class HfArrow(HfDatasets):
     """As `HfDatasets`, and what it does itself left out."""
 
     name = "HF datasets, Arrow by hand"
-    folder = "hf_arrow"
     settings = "bytes column, Arrow buffers viewed as a tensor, full shuffle"
     row_format = "arrow"
 

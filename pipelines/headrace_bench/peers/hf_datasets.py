@@ -17,8 +17,7 @@ class HfDatasets(Loader):
     """Arrow files with a column of samples and one of their numbers, taken a batch at a time."""
 
     name = "HF datasets"
-    folder = "hf_datasets"
-    package = module = "datasets"
+    module = "datasets"
     settings = 'Array3D column, with_format("numpy") (faster than "torch"), full shuffle'
     workers = (0,)
     row_format = "numpy"

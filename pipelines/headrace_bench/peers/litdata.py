@@ -15,8 +15,6 @@ class LitData(Loader):
     """Chunks of 64 MB, as its documentation advises."""
 
     name = "litdata"
-    folder = "litdata"
-    package = "litdata"
     module = "litdata"
     settings = "chunks of 64 MB, shuffle=True"
 

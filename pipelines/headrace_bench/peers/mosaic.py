@@ -19,7 +19,6 @@ class Mosaic(Loader):
     """MDS shards of 64 MiB, samples as bytes."""
 
     name = "mosaicml-streaming"
-    folder = "mosaic"
     package = "mosaicml-streaming"
     module = "streaming"
     settings = "MDS shards of 64 MiB, shuffle=True"

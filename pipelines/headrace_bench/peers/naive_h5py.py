@@ -33,7 +33,6 @@ class NaiveH5py(Loader):
     """One HDF5 file, written and read sample by sample."""
 
     name = "h5py, a read a sample"
-    folder = "naive_h5py"
     module = "h5py"
     settings = "contiguous, torch DataLoader, full shuffle"
 

@@ -57,17 +57,20 @@ class Loader(ABC):
     """One library."""
 
     name: str
-    folder: str
-    """Name of the folder that it writes into."""
-    package: str = ""
-    """Distribution; empty when headrace needs it anyway."""
     module: str
+    package: str = ""
+    """Distribution, where it is not named as the module."""
     settings: str
     """How it is used."""
     workers: tuple[int, ...] = (0, 2)
     """Numbers of workers to try; the fastest one counts."""
     packs: bool = True
     """Whether it writes anything but single files."""
+
+    @property
+    def folder(self) -> str:
+        """Name of the folder that it writes into: that of its module, one of `MODULES`."""
+        return type(self).__module__.rpartition(".")[2]
 
     @abstractmethod
     def write(self, part: PeerPart, folder: Path) -> None:

@@ -20,8 +20,6 @@ class WebDataset(Loader):
     """Tar shards of about 16 MiB."""
 
     name = "webdataset"
-    folder = "webdataset"
-    package = "webdataset"
     module = "webdataset"
     settings = f"tar shards of 16 MiB, shuffle buffer of {_BUFFER} samples"
 
