@@ -36,8 +36,7 @@ def _walk(command: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...]
     if not inner or any(each.param_type_name == "option" for each in command.params):
         yield path, command
     for name, each in inner.items():
-        if not each.hidden:
-            yield from _walk(each, (*path, name))
+        yield from _walk(each, (*path, name))
 
 
 def _command(path: tuple[str, ...], command: Any) -> str:

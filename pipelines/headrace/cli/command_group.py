@@ -33,15 +33,12 @@ class Command:
     """Where it is, as `module:name`: a function, or a `typer.Typer` for a group."""
     summary: str
     """What it does, in a line: that with which its docstring begins."""
-    hidden: bool = False
-    """Whether the help leaves it out."""
 
     def listed(self, name: str) -> TyperCommand:
         """What lists need of it."""
         return TyperCommand(
             name=name,
             help=self.summary,
-            hidden=self.hidden,
             rich_markup_mode=_MARKUP,
             rich_help_panel=self.panel,
         )
@@ -60,7 +57,6 @@ class Command:
             app.command(name)(found)
         part_examples(app)
         command: Any = get_group(app).commands[name]
-        command.hidden = self.hidden
         command.rich_help_panel = self.panel
         return command
 

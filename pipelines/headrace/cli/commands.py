@@ -118,12 +118,6 @@ _OWN = {
         "headrace.cli.site:schema",
         "Print the JSON schema of recipe or site files, for editors.",
     ),
-    "top": Command(
-        "Admin",
-        "headrace.cli.leases:top",
-        "Show open leases, and how busy their nodes are: `headrace lease list --watch`.",
-        hidden=True,
-    ),
 }
 """Commands and groups of commands, by the parts of the help."""
 

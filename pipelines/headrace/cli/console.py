@@ -48,11 +48,6 @@ def tell(line: str) -> None:
     console.print(line, highlight=False, soft_wrap=not console.is_terminal)
 
 
-def tell_renamed(old: str, new: str) -> None:
-    """Tell who calls a command by its old name what it is called now."""
-    open_console(stderr=True).print(f"{old} is {new} now; the old name goes with the next release.")
-
-
 def tell_json(content: object) -> None:
     """Print records, rows, and mappings and lists of these, for programs."""
     typer.echo(as_json_text(content))

@@ -26,7 +26,6 @@ from headrace.cli.console import (
     output_is_gone,
     plain_table,
     tell_json,
-    tell_renamed,
 )
 from headrace.cli.listing import ListColumn, Listing
 from headrace.cli.words import cost_words, nodes_words
@@ -91,7 +90,7 @@ def list_leases(
         headrace lease list --watch
     """
     if watch:
-        _watch(once=False, as_json=as_json)
+        _watch(as_json=as_json)
         return
     views = site_leases(_site_folder(site), ended=ended)
     if as_json:
@@ -103,15 +102,6 @@ def list_leases(
     if not as_json and (kept := kept_bytes()):
         size = decimal(kept)
         typer.echo(f"Imported for the next ones: {size}; `headrace lease close --kept` frees it.")
-
-
-def top(
-    once: Annotated[bool, typer.Option("--once", help="Show it once; so do pipes.")] = False,
-    as_json: JsonOption = False,
-) -> None:
-    """Show open leases, and how busy their nodes are: `headrace lease list --watch`."""
-    tell_renamed("headrace top", "headrace lease list --watch")
-    _watch(once=once, as_json=as_json)
 
 
 @app.command()
@@ -235,12 +225,12 @@ def _lease_folder(site: str, lease_id: str) -> LeaseFolder:
     return find_lease(_site_folder(site), lease_id)
 
 
-def _watch(*, once: bool, as_json: bool) -> None:
+def _watch(*, as_json: bool) -> None:
     console = open_console()
     if as_json:
         tell_json(leases_in_use())
         return
-    if once or not console.is_terminal:
+    if not console.is_terminal:
         console.print(_in_use(leases_in_use()))
         return
     with Live(console=console, auto_refresh=False) as screen:

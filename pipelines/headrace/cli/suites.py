@@ -12,8 +12,7 @@ import typer
 
 from headrace.cli import arguments
 from headrace.cli.arguments import AnySuite, OneSuite
-from headrace.cli.console import JsonOption, open_console, tell_json, tell_renamed
-from headrace.cli.run_status import status
+from headrace.cli.console import JsonOption, open_console, tell_json
 from headrace.cli.suite_view import points_table, suites_list, trials_list
 from headrace.errors import UnknownNameError, UserError, nearest
 from headrace.files.layout import RunFolder
@@ -244,13 +243,6 @@ def add(
     count = ask_for_more(record, words[1:] if is_named else words, priority)
     more = f"{count} {'trial' if count == 1 else 'trials'}"
     typer.echo(f"{record.run_id}: asked to add {more}; {_when(record)}")
-
-
-@app.command(hidden=True)
-def watch(suite: AnySuite = None) -> None:
-    """Watch a suite until it ends: `headrace status SUITE --watch`."""
-    tell_renamed("headrace suite watch", "headrace status --watch")
-    status(find_suite(suite).run_id, watch=True)
 
 
 def _rows(run_id: str, state: TrialState | None, sort: str, limit: int) -> tuple[TrialRecord, ...]:

@@ -26,7 +26,6 @@ from headrace.recipe.target_arguments import (
     check_arguments,
     check_loggers,
     check_metrics,
-    check_module_classes,
     check_reader,
     source_code,
 )
@@ -81,8 +80,7 @@ def check_training(recipe: Recipe, site: Site) -> None:
     Raises:
         SiteError: The site lacks the role.
         TargetError: The site does not allow a target or code of the recipe, or a target cannot be
-            made from its arguments, or a logger lacks its package, or no module can have a class
-            that the recipe names.
+            made from its arguments, or a logger lacks its package.
         RecipeError: It evaluates, and its dataset will have no labels; or its model has not the
             steps, or logs not the metrics, that it names.
         UserError: The ranks cannot share the global batch equally, or the role has too few nodes.
@@ -93,7 +91,6 @@ def check_training(recipe: Recipe, site: Site) -> None:
     check_arguments(recipe, role, site.allowed_targets)
     check_loggers(recipe, role)
     check_metrics(recipe, role)
-    check_module_classes(recipe, role)
     _check_model(recipe, role)
     _check_labels(recipe)
     if recipe.model is not None:

@@ -158,12 +158,6 @@ MISTAKES = (
         followed=({"../code/MODULE.py": CODE.replace("def made(self): ...", LOGGING)},),
     ),
     Mistake(
-        what="which is no class of the model's code",
-        hint="",
-        given={**FSDP, "recipe.trainer.fsdp.wrap": ["Blok"]},
-        followed=({"recipe.trainer.fsdp.wrap": ["Block"]},),
-    ),
-    Mistake(
         what="…",
         hint="They are in",
         given={"recipe.model._target_": "MODULE.Modle"},

@@ -31,6 +31,12 @@ def shown(*arguments: str, columns: int = 200) -> str:
     return done.stdout
 
 
+def watched(run: Run) -> str:
+    done = headrace("status", run.run_id, "--watch")
+    assert done.exit_code == 0, done.output
+    return done.stdout
+
+
 @pytest.fixture
 def suite() -> Run:
     """Four trials: one has succeeded, one was pruned, one has failed, one runs."""
@@ -274,7 +280,7 @@ def test_logs_of_a_trial_are_those_of_all_its_attempts(suite: Run):
 
 def test_watch_tells_changes_and_stays_until_the_end(suite: Run):
     told: list[str] = []
-    watcher = threading.Thread(target=lambda: told.append(shown("watch", suite.run_id)))
+    watcher = threading.Thread(target=lambda: told.append(watched(suite)))
     watcher.start()
     journal(suite.folder, ended(4, 0.2))
     end_run(suite, StepState.SUCCEEDED, "a test")
@@ -286,7 +292,7 @@ def test_watch_tells_changes_and_stays_until_the_end(suite: Run):
 def test_a_suite_whose_process_was_killed_is_told_and_not_watched_for_ever():
     run = make_suite(owner=ended_owner())
     journal(run.folder, added(1))
-    told = shown("watch", run.run_id)
+    told = watched(run)
     assert f"headrace resume {run.run_id}" in told
     assert "its process has ended" in shown("list")
 
@@ -296,7 +302,7 @@ def test_a_damaged_summary_leaves_what_the_journal_tells(suite: Run):
     assert "2 to come" not in shown("list")
     assert json.loads(shown("list", "--json"))[0]["trials"]["counts"]["succeeded"] == 2
     end_run(suite, StepState.FAILED, "a test")
-    assert "does not hold a SuiteSummary" in shown("watch", suite.run_id)
+    assert "does not hold a SuiteSummary" in watched(suite)
 
 
 def test_of_a_cross_validation_the_mean_is_told_and_no_trial_is_the_best():
@@ -309,9 +315,9 @@ def test_of_a_cross_validation_the_mean_is_told_and_no_trial_is_the_best():
     assert (told["best"], told["best_value"]) == (None, None)
     assert told["point"]["spread"]["mean"] == 0.5
     assert "val_loss 0.5 ± 0.25 of 3 folds" in shown("list")
-    watched = shown("watch", run.run_id)
-    assert "mean: val_loss 0.5 ± 0.25 of 3 folds" in watched
-    assert "best" not in watched
+    told = watched(run)
+    assert "mean: val_loss 0.5 ± 0.25 of 3 folds" in told
+    assert "best" not in told
     page = suite_page(run.run_id, can_act=False)
     assert page.best is None
     assert page.point is not None

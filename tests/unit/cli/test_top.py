@@ -7,16 +7,19 @@ import time
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
+from headrace.cli.leases import _in_use
 from headrace.files.atomic import write_json, write_record
 from headrace.files.layout import RunFolder, StepFolder
 from headrace.files.lines import append_line
 from headrace.processes.identity import ProcessIdentity
 from headrace.runs.runs import Run
+from headrace.status.lease import leases_in_use
 from headrace.steps.history import UsageRow, usage_file
 from headrace.steps.mailbox import StepSpec
 from headrace.suites.records import RunningTrial, SuiteSummary
-from support.command_line import headrace, on_a_terminal
+from support.command_line import headrace
 from support.runs import lease_on_disk, make_run
 from support.suite_journal import make_suite
 
@@ -48,9 +51,6 @@ def told() -> list[dict]:
 def test_without_leases_it_says_so() -> None:
     assert told() == []
     assert headrace("lease", "list", "--watch").stdout == "No open leases.\n"
-    old = headrace("top")
-    assert old.stdout == "No open leases.\n"
-    assert old.stderr.startswith("headrace top is headrace lease list --watch now")
 
 
 def test_of_a_training_its_nodes_are_told_as_long_as_it_runs() -> None:
@@ -61,7 +61,10 @@ def test_of_a_training_its_nodes_are_told_as_long_as_it_runs() -> None:
     busy(run.folder, "n0", 0.1, at=time.time() - 3600)  # of an earlier lease
     assert told()[0]["use"] == []
     busy(run.folder, "n0", 0.755, gpu=0.25, gpu_memory=0.125, gpu_power_w=250.4)
-    shown = on_a_terminal("top", "--once").splitlines()
+    terminal = Console(width=80)
+    with terminal.capture() as caught:
+        terminal.print(_in_use(leases_in_use()))
+    shown = caught.get().splitlines()
     assert shown[0].startswith("1 open lease, 0 of at most 1 nodes are there · ")
     assert shown[2] == lease_id
     assert shown[3].startswith("  gpu on laptop · starting · nodes 0/1 (gang) · train · age ")

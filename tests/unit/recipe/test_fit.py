@@ -65,18 +65,6 @@ def test_a_csv_file_of_a_fixed_name_is_refused() -> None:
     check_loggers(recipe_of({}, trainer={"loggers": ["csv", "tensorboard"]}), Role())
 
 
-def test_a_class_that_the_model_has_not_is_refused(tmp_path) -> None:
-    code = "from lightning.pytorch import LightningModule\nclass Model(LightningModule):\n"
-    code += "    def forward(self, x): ...\n    training_step = configure_optimizers = forward\n"
-    (tmp_path / "mine.py").write_text(code)
-    keys = {"code": [str(tmp_path)], "model": {"_target_": "mine.Model"}}
-    wrong = {"strategy": "fsdp", "fsdp": {"wrap": ["Blok"]}}
-    site = load_site("laptop").model_copy(update={"allowed_code": (str(tmp_path),)})
-    check_training(recipe_of({}, **keys), site)
-    with pytest.raises(TargetError, match="wrap names Blok"):
-        check_training(recipe_of({}, **keys, trainer=wrong), site)
-
-
 OTHER_LOGGER = {"_target_": "lightning.pytorch.loggers.CSVLogger"}
 
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from headrace.errors import RecipeError
 from headrace.recipe.train import TrainerSpec
 from headrace.training.strategies import form
 
@@ -55,3 +56,11 @@ def test_every_part_of_a_model_is_compiled(part: Callable[[], nn.Module]) -> Non
         nn.init.ones_(weight)
     assert not torch.equal(other(values), plain)
     assert torch.equal(model.network(values), plain)
+
+
+def test_a_class_that_the_model_has_not_is_refused() -> None:
+    model = nn.Sequential(Own())
+    form(model, TrainerSpec(activation_checkpointing=("Own",)))
+    with pytest.raises(RecipeError, match="activation_checkpointing names Owm") as caught:
+        form(model, TrainerSpec(activation_checkpointing=("Owm",)))
+    assert "Did you mean 'Own'?" in caught.value.hint
