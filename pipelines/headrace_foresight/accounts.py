@@ -10,7 +10,7 @@ from headrace.recipe.backend import backend_of
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Site
 from headrace.recipe.teams import Sites
-from headrace.runs.accounts import Ahead, BudgetRow, Prediction, StepSeen
+from headrace.runs.accounts import Accounts, Ahead, BudgetRow, Prediction, StepSeen
 from headrace.runs.runs import Run
 from headrace.steps.step_kinds import StepOptions
 from headrace_foresight import budget
@@ -18,8 +18,8 @@ from headrace_foresight.allowances import known_allowances
 from headrace_foresight.prediction import ahead_of, predict
 
 
-class Foresight:
-    """See `headrace.runs.accounts.Accounts`."""
+class Foresight(Accounts):
+    """Budgets by the ledger, and times by earlier runs."""
 
     def check(self, run: Run, role_name: str) -> None:
         """Refuse a lease that a budget does not hold."""

@@ -10,7 +10,7 @@ from headrace.recipe.recipe import Recipe
 from headrace.states import StepState
 from headrace.suites.schedule import Queue
 from headrace.suites.suite_state import Board, TrialState
-from headrace.suites.trial_order import Eta, elapsed_s
+from headrace.suites.trial_order import Eta, TrialOrder, elapsed_s
 from headrace_foresight.forecast import (
     Features,
     Forecast,
@@ -37,11 +37,11 @@ _MOST_ASKED = 500
 """Of more trials that wait some stand for their neighbours, too."""
 
 
-class ForecastOrder:
-    """See `headrace.suites.trial_order.TrialOrder`; thinks now and then, and when more is known."""
+class ForecastOrder(TrialOrder):
+    """Thinks now and then, and when more is known."""
 
     def __init__(self, recipe: Recipe) -> None:
-        self._recipe = recipe
+        super().__init__(recipe)
         self._found: Eta | None = None
         self._thought_at = self._due_s = self._reorder_s = float("-inf")
         self._num_known = self._num_ordered = 0

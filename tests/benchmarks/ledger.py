@@ -59,7 +59,7 @@ def _questions(opened: Ledger) -> Iterator[tuple[str, Callable[[], object]]]:
     yield "by user, since", lambda: opened.usage_sums("user", since="2026-06-15")
     yield "one suite by cause", lambda: opened.usage_sums("cause", run_id="suite-0")
     yield "its 50 best trials", lambda: opened.trials("suite-0", order="objective", limit=50)
-    yield "its trials by state", lambda: opened.count_trials("suite-0")
+    yield "its trials by state", lambda: opened.trials_counted(["suite-0"])
     yield "1,000 more attempts", lambda: opened.put_usage(islice(_usage(2_000, seed=2), 1_000))
 
 

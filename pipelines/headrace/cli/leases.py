@@ -51,7 +51,6 @@ from headrace.status.lease import (
     lease_view,
     leases_in_use,
     site_leases,
-    steps_of,
 )
 from headrace.steps import mailbox
 from headrace.steps.history import UsageRow
@@ -119,7 +118,7 @@ def show(lease_id: LeaseArgument, site: SiteOption = "laptop", as_json: JsonOpti
         told = {"view": view, "spec": spec, "info": info, "cost": cost if cost.lines else None}
         tell_json({**told, "machines": rows})
         return
-    open_console().print(_details(view, spec, info, steps_of(folder)))
+    open_console().print(_details(view, spec, info, tuple(mailbox.submitted(folder))))
     if cost.lines:
         open_console().print(f"cost: {cost_words(cost)}")
 

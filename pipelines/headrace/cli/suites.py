@@ -14,7 +14,7 @@ from headrace.cli import arguments
 from headrace.cli.arguments import AnySuite, OneSuite
 from headrace.cli.console import JsonOption, open_console, tell_json
 from headrace.cli.suite_view import points_table, suites_list, trials_list
-from headrace.errors import UnknownNameError, UserError, nearest
+from headrace.errors import UserError
 from headrace.files.layout import RunFolder
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.rows import RunRecord
@@ -91,7 +91,6 @@ def show(
         headrace suite show digits-20260102-030405-0a1b2c3d --sort objective --limit 5 --json
     """
     record = find_suite(suite)
-    _check_sort(sort)
     objectives = sought_by(RunFolder(Path(record.folder))).objectives
     console = open_console()
     if by_point:
@@ -106,7 +105,8 @@ def show(
         tell_json([_for_programs(row) for row in rows])
         return
     console.print(trials_list(rows, objectives))
-    total = sum(open_ledger().count_trials(record.run_id).values())
+    counts = open_ledger().trials_counted([record.run_id]).get(record.run_id, {})
+    total = sum(counts.values())
     if len(rows) == limit < total:
         console.print(f"{limit} of {total} trials; --limit shows more")
 
@@ -253,12 +253,6 @@ def _rows(run_id: str, state: TrialState | None, sort: str, limit: int) -> tuple
     in_ledger = StepState.SUCCEEDED if pruned else StepState(state.value)
     rows = open_ledger().trials(run_id, state=in_ledger, order=sort, limit=_MOST)
     return tuple(row for row in rows if row.pruned is pruned)[:limit]
-
-
-def _check_sort(sort: str) -> None:
-    name = sort.removeprefix("-")
-    if name not in TRIAL_ORDERS:
-        raise UnknownNameError(f"Trials have no order '{sort}'", nearest(name, TRIAL_ORDERS))
 
 
 def _for_programs(row: TrialRecord) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -37,21 +37,6 @@ if TYPE_CHECKING:
 
 FIRST_WINDOW = 4
 """Shards that are shuffled together in epoch 0 when the others come while training runs."""
-
-
-class Order(Protocol):
-    """What a loader follows: which samples make up which batch."""
-
-    @property
-    def num_batches(self) -> int:
-        """Batches an epoch, the same for every rank."""
-
-    @property
-    def batch_span(self) -> int:
-        """Samples that one batch moves the global index by."""
-
-    def batch(self, epoch: int, number: int) -> Indices:
-        """Samples of this rank in a batch, `(share,) int64`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,6 +155,10 @@ class EachOnceOrder:
         if self.places is not None:
             return self.places[first:last]
         return np.arange(first, last, dtype=np.int64)
+
+
+Order = TrainOrder | EachOnceOrder
+"""What a loader follows: which samples make up which batch."""
 
 
 def _part(start: int, stop: int, number: int, count: int) -> tuple[int, int]:

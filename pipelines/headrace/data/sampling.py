@@ -11,7 +11,7 @@ import hashlib
 import random
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,24 +23,6 @@ Indices = NDArray[np.int64]
 
 _FULL, _SHARDS, _WINDOWS, _DRAWS = range(4)
 """What random numbers are for: other purposes of one epoch get other numbers."""
-
-
-class Epochs(Protocol):
-    """The samples of every epoch."""
-
-    def __hash__(self) -> int:
-        """Equal for what gives equal orders."""
-
-    @property
-    def num_samples(self) -> int:
-        """Samples an epoch, the same for all."""
-
-    @property
-    def kind(self) -> str:
-        """What a position in an epoch rests on; a resume needs the same."""
-
-    def order(self, epoch: int) -> Indices:
-        """Places in the split, `(num_samples,) int64`."""
 
 
 def random_bits(num: int, seed: int, epoch: int, purpose: int) -> NDArray[np.uint64]:
@@ -203,6 +185,11 @@ class Weighted:
         last = np.flatnonzero(self.weights)[-1]  # rounding may reach the end
         drawn[drawn > last] = last
         return drawn
+
+
+Epochs = Whole | Blocks | BlocksFirst | Weighted
+"""The samples of every epoch: `num_samples`, the same for all; their `order` in one, places in the
+split `(num_samples,) int64`; and `kind`, what a position rests on: a resume needs the same."""
 
 
 def class_weights(labels: NDArray[Any]) -> NDArray[np.float64]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import traceback
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -11,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headrace.errors import DataError, HeadraceError, UserCodeError, blaming_user_code, nearest
+from headrace.errors import DataError, blaming_user_code, nearest
 from headrace.fields.field_kind import kind_of_encoding
 from headrace.files.manifest import FieldInfo
 
@@ -36,6 +35,8 @@ SAMPLE_ID = "sample_id"
 SHAPE = "_shape"
 """Ending of the field with the shapes that samples had before they were filled up."""
 
+_SAMPLE_HINT = "data.sample_transforms take a sample, a dict of its fields, and return one."
+
 Names = Callable[[], Sequence[str]]
 """Gives the names of a batch's samples, for errors."""
 
@@ -54,18 +55,10 @@ class SampleChain:
         """
         generator = None if seed is None else torch.Generator().manual_seed(seed)
         for transform, takes_generator in self._steps:
-            try:
-                options = {"generator": generator} if takes_generator else {}
+            options = {"generator": generator} if takes_generator else {}
+            where = f"sample {int(sample[SAMPLE_ID])}"
+            with blaming_user_code(_name(transform), _SAMPLE_HINT, where):
                 sample = _checked(transform(sample, **options))
-            except (HeadraceError, MemoryError):
-                raise
-            except (Exception, SystemExit) as error:
-                raise UserCodeError(
-                    f"{_name(transform)} raised {type(error).__name__}: {error}",
-                    "data.sample_transforms take a sample, a dict of its fields, and return one.",
-                    trace="".join(traceback.format_exception(error)),
-                    where=f"sample {int(sample['sample_id'])}",
-                ) from error
         return sample
 
 

@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any, NamedTuple
 
-from sqlalchemy import BigInteger, Column, ForeignKey, Index, Table, Text, delete, func, select
+from sqlalchemy import BigInteger, Column, ForeignKey, Index, Table, Text, delete, select
 from sqlalchemy.orm import Mapped, mapped_column
 
-from headrace.errors import LedgerError, UnknownNameError, nearest
+from headrace.errors import UnknownNameError, nearest
 from headrace.ledger.columns import Json, LedgerRow
 from headrace.ledger.database import LedgerPart
 from headrace.ledger.rows import RunRecord
@@ -135,7 +135,6 @@ class TrialRows(LedgerPart):
         state: StepState | None = None,
         order: str = "number",
         limit: int = 1000,
-        offset: int = 0,
     ) -> tuple[TrialRecord, ...]:
         """Trials of a suite.
 
@@ -145,19 +144,17 @@ class TrialRows(LedgerPart):
             order: One of `TRIAL_ORDERS`; with `-` in front, the greatest value first. Trials
                 without a value come last.
             limit: Most trials.
-            offset: So many of the first ones are left out.
         """
         name = order.removeprefix("-")
         if name not in TRIAL_ORDERS:
-            raise LedgerError(f"Trials have no order '{order}'", nearest(name, TRIAL_ORDERS))
+            raise UnknownNameError(f"Trials have no order '{order}'", nearest(name, TRIAL_ORDERS))
         query = select(TrialRecord).filter_by(run_id=run_id)
         if state is not None:
             query = query.filter_by(state=state)
         by = getattr(TrialRecord, name)
         first = (by if name == order else by.desc()).nulls_last()
         with self._database.read() as session:
-            found = query.order_by(first, TrialRecord.number).limit(limit).offset(offset)
-            return tuple(session.scalars(found))
+            return tuple(session.scalars(query.order_by(first, TrialRecord.number).limit(limit)))
 
     def best_trial(self, run_id: str, mode: str) -> TrialRecord | None:
         """The best of those that went to their end with a value, by the first objective."""
@@ -188,10 +185,3 @@ class TrialRows(LedgerPart):
                 f"List its trials with `headrace suite show {run_id}`.",
             )
         return found
-
-    def count_trials(self, run_id: str) -> dict[StepState, int]:
-        """How many trials of a suite are in each state; states without any are absent."""
-        query = select(TrialRecord.state, func.count()).filter_by(run_id=run_id)
-        with self._database.read() as session:
-            rows = session.execute(query.group_by(TrialRecord.state))
-            return {row[0]: row[1] for row in rows}

@@ -54,16 +54,14 @@ class UsageRows(LedgerPart):
             with self._database.write("usage") as session:
                 enter_usage(self._database, session, given)
 
-    def usage(
-        self, run_id: str, *, trial: int | None = None, limit: int = 1000, offset: int = 0
-    ) -> tuple[UsageRecord, ...]:
+    def usage(self, run_id: str, *, trial: int | None = None) -> tuple[UsageRecord, ...]:
         """What attempts of a run used, of one trial or all, the first ones first."""
         query = select(UsageRecord).filter_by(run_id=run_id)
         if trial is not None:
             query = query.filter_by(trial=trial)
         order = (UsageRecord.trial, UsageRecord.created_at, UsageRecord.step, UsageRecord.attempt)
         with self._database.read() as session:
-            return tuple(session.scalars(query.order_by(*order).limit(limit).offset(offset)))
+            return tuple(session.scalars(query.order_by(*order)))
 
     def usage_blocks(
         self, run_id: str | None = None, since: str = ""

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, cast
 
 import fsspec
-import xxhash
 
 from headrace.errors import (
     DataError,
@@ -23,6 +22,7 @@ from headrace.errors import (
     StoreMissingError,
     without_secrets,
 )
+from headrace.files.checksums import write_verified
 from headrace.objects.protocol import (
     ByteRange,
     Check,
@@ -182,21 +182,7 @@ class FsspecStore:
         return io.BufferedReader(cast("io.RawIOBase", stream), READ_AHEAD_BYTES)
 
     def download(self, path: str, target: Path, tick: Tick | None = None) -> str:
-        found = self._existing(path)
-        state = xxhash.xxh3_128()
-        try:
-            with target.open("wb") as file:
-                for content in self._pieces(found, tick):
-                    state.update(content)
-                    file.write(content)
-                    if tick is not None:
-                        tick(len(content))
-                file.flush()
-                os.fsync(file.fileno())
-        except BaseException:
-            target.unlink(missing_ok=True)
-            raise
-        return state.hexdigest()
+        return write_verified(self._pieces(self._existing(path), tick), target, tick)[1]
 
     def upload(self, source: Path, path: str, tick: Tick | None = None) -> None:
         sent = Sent()

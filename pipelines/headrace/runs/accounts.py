@@ -28,7 +28,7 @@ from headrace.steps.step_kinds import StepOptions
 logger = logging.getLogger(__name__)
 
 GROUP = "headrace.accounts"
-"""Entry point: a class of `Accounts`."""
+"""Entry point: a class that derives from `Accounts`."""
 
 
 class StepSeen(Protocol):
@@ -112,8 +112,8 @@ class Ahead(Record):
     """The same half of that."""
 
 
-class Accounts(Protocol):
-    """Keeps budgets, and foretells how long work takes."""
+class Accounts:
+    """Keeps budgets, and foretells how long work takes; this one keeps and foretells nothing."""
 
     def check(self, run: Run, role_name: str) -> None:
         """Refuse a lease that a budget does not hold.
@@ -124,51 +124,22 @@ class Accounts(Protocol):
 
     def watched(self, run: Run, tick: Callable[[], None]) -> Callable[[], None]:
         """A tick that also keeps the budgets of a run, now and then."""
+        return tick
 
     def enforce(self, run: Run) -> None:
         """End the leases of a run when a budget is about to be used up."""
 
     def budgets(self, sites: Sites) -> Iterable[BudgetRow]:
         """What may be taken of the sites that are known here, some or all."""
-
-    def walltime(
-        self, recipe: Recipe, site: Site, role_name: str, kind: str, run: Run | None = None
-    ) -> Walltime | None:
-        """The time limit of a run's next lease, or of a new run's first; None: the site says it."""
-
-    def loss(self, recipe: Recipe, site: Site, role_name: str) -> str:
-        """What interruptions of a training on a role cost on average; empty: nothing tells."""
-
-    def predict(
-        self, recipe: Recipe, site: Site, kind: str, options: StepOptions | None = None
-    ) -> Prediction:
-        """What a run of this kind will take."""
-
-    def ahead(self, folder: RunFolder, steps: Sequence[StepSeen], *, goes_on: bool) -> Ahead | None:
-        """What a run was expected to take, and how long it will go on; None: nobody said."""
-
-
-class NoAccounts:
-    """No budgets; `lifetime: auto` takes the longest there is; nothing is foretold."""
-
-    def check(self, run: Run, role_name: str) -> None:
-        """Any lease may start."""
-
-    def watched(self, run: Run, tick: Callable[[], None]) -> Callable[[], None]:
-        """The tick as it is."""
-        return tick
-
-    def enforce(self, run: Run) -> None:
-        """Nothing is to end."""
-
-    def budgets(self, sites: Sites) -> Iterable[BudgetRow]:
-        """None."""
         return ()
 
     def walltime(
         self, recipe: Recipe, site: Site, role_name: str, kind: str, run: Run | None = None
     ) -> Walltime | None:
-        """The longest time that the role may have."""
+        """The time limit of a run's next lease, or of a new run's first; None: the site says it.
+
+        Of `lifetime: auto` here the longest time that the role may have.
+        """
         role = site.roles[role_name]
         if not isinstance(role.lifetime, str):
             return None
@@ -176,13 +147,13 @@ class NoAccounts:
         return Walltime(seconds=most.seconds, most_s=most.seconds, why=most.whose)
 
     def loss(self, recipe: Recipe, site: Site, role_name: str) -> str:
-        """Nothing tells."""
+        """What interruptions of a training on a role cost on average; empty: nothing tells."""
         return ""
 
     def predict(
         self, recipe: Recipe, site: Site, kind: str, options: StepOptions | None = None
     ) -> Prediction:
-        """Nothing, of any of its steps."""
+        """What a run of this kind will take."""
         return Prediction(
             seconds=None,
             half_s=None,
@@ -194,14 +165,14 @@ class NoAccounts:
         )
 
     def ahead(self, folder: RunFolder, steps: Sequence[StepSeen], *, goes_on: bool) -> Ahead | None:
-        """Nobody said."""
+        """What a run was expected to take, and how long it will go on; None: nobody said."""
         return None
 
 
 @cache
 def accounts() -> Accounts:
-    """What a package adds, else `NoAccounts`; the last one by name, of several."""
-    classes: list[type[Accounts]] = [NoAccounts, *load_group(GROUP).values()]
+    """What a package adds, else `Accounts`; the last one by name, of several."""
+    classes: list[type[Accounts]] = [Accounts, *load_group(GROUP).values()]
     return classes[-1]()
 
 

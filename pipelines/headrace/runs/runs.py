@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field, ValidationInfo, field_validator, model_validator
+from pydantic import Field, ValidationInfo, field_validator
 
 from headrace.errors import HeadraceError, SiteError, StepError
 from headrace.files.atomic import read_record, write_json, write_record
@@ -65,15 +65,6 @@ class RunRequest(Record):
     """Of a kind that another package adds: what its step is given."""
     resumed: tuple[Resumption, ...] = ()
     """What was changed when the run went on."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _of_earlier(cls, given: Any) -> Any:
-        """Requests of earlier releases name the options of a probe by its name."""
-        if isinstance(given, dict) and "probe" in given:
-            given = dict(given)
-            given["options"] = given.pop("probe")
-        return given
 
     @field_validator("options")
     @classmethod

@@ -25,6 +25,7 @@ from headrace.record import Record
 from headrace.runs.provenance import owner_is_gone, owner_process
 from headrace.runs.runs import Run
 from headrace.states import EndedJob, LeaseState
+from headrace.steps import mailbox
 from headrace.steps.history import UsageRow, newest_use
 from headrace.steps.mailbox import StepSpec
 from headrace.suites.records import SuiteSummary
@@ -35,6 +36,10 @@ _MOST_ENDED = 50
 _MOST_BAD_NODES = 8
 """A cluster that fails on more nodes than these is not healed by leaving some out."""
 _MOST_SHOWN = 8
+_OF_ROWS = (
+    *("lease_id", "run_id", "role", "backend", "folder", "state", "created_at", "ready_at"),
+    "why_ended",
+)
 
 
 class LeaseView(Record):
@@ -147,7 +152,7 @@ def lease_view(folder: LeaseFolder) -> LeaseView:
     jobs = read_record(folder.pool, PoolRecord)  # none for a gang, and without a queue
     pool = jobs or PoolRecord()
     bad = lease_client.bad_nodes(folder)
-    steps = steps_of(folder)
+    steps = tuple(mailbox.submitted(folder))
     num_running = sum(map(_runs, steps))
     state = lease_client.state(folder, spec.lost_after_s)
     is_ready = state is LeaseState.READY
@@ -250,14 +255,6 @@ def num_open(leases: Path, lost_after_s: float, only: Collection[str] = ()) -> i
     )
 
 
-def steps_of(folder: LeaseFolder) -> tuple[StepFolder, ...]:
-    """Steps in the lease's mailbox, in order of their numbers."""
-    found: list[StepFolder] = []
-    while is_there((step := folder.step(len(found) + 1)).path):
-        found.append(step)
-    return tuple(found)
-
-
 def lost_nodes(folder: LeaseFolder) -> tuple[EndedJob, ...]:
     """Jobs of a pool that came to an early end, as its folder tells; that may be removed later."""
     pool = read_record(folder.pool, PoolRecord)
@@ -326,18 +323,7 @@ def why_no_room(run: Run) -> str:
 
 
 def _row(row: LeaseRecord) -> LeaseView:
-    return LeaseView(
-        lease_id=row.lease_id,
-        run_id=row.run_id,
-        role=row.role,
-        site=row.site_name,
-        backend=row.backend,
-        folder=row.folder,
-        state=row.state,
-        created_at=row.created_at,
-        ready_at=row.ready_at,
-        why_ended=row.why_ended,
-    )
+    return LeaseView(site=row.site_name, **{name: getattr(row, name) for name in _OF_ROWS})
 
 
 def _open_row(row: LeaseRecord, usd_per_hour: float | None) -> LeaseView:
@@ -360,7 +346,7 @@ def _in_use(folder: LeaseFolder, site: str) -> LeaseView | None:
     try:
         steps = [
             spec
-            for step in steps_of(folder)
+            for step in mailbox.submitted(folder)
             if _runs(step) and (spec := read_record(step.spec, StepSpec)) is not None
         ]
         began_at = view.created_at or 0.0  # rows before are of an earlier lease of the run

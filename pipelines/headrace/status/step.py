@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import JsonValue, computed_field
+from pydantic import ConfigDict, JsonValue, computed_field
 
 from headrace.errors import StepError
 from headrace.files.layout import LeaseFolder, StepFolder
@@ -91,6 +91,8 @@ class StepView(Record):
 class AttemptView(Record):
     """An attempt at a step, and why it failed."""
 
+    model_config = ConfigDict(from_attributes=True)
+
     run_id: str
     step: str
     attempt: int
@@ -101,7 +103,7 @@ class AttemptView(Record):
     started_at: float | None
     finished_at: float | None
     lease_id: str
-    node: str
+    node: str = ""
     """Its first node; empty until it has ended."""
 
 
@@ -184,21 +186,9 @@ def attempt_views(run_id: str, attempts: Sequence[AttemptRecord]) -> tuple[Attem
     """Attempts at the steps of a run, as they were asked for."""
     used = open_ledger().usage(run_id, trial=0)
     nodes = {(row.step, row.attempt): row.node for row in used}
+    views = map(AttemptView.model_validate, attempts)
     return tuple(
-        AttemptView(
-            run_id=run_id,
-            step=row.step,
-            attempt=row.attempt,
-            state=row.state,
-            failure_class=row.failure_class,
-            message=row.message,
-            created_at=row.created_at,
-            started_at=row.started_at,
-            finished_at=row.finished_at,
-            lease_id=row.lease_id,
-            node=nodes.get((row.step, row.attempt), ""),
-        )
-        for row in attempts
+        view.model_copy(update={"node": nodes.get((view.step, view.attempt), "")}) for view in views
     )
 
 

@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import Protocol
 
 from headrace.entry_points import load_group
 from headrace.recipe.recipe import Recipe
@@ -17,7 +16,7 @@ from headrace.suites.schedule import Queue
 from headrace.suites.suite_state import Board, TrialState
 
 GROUP = "headrace.forecast"
-"""Entry point: a class of `TrialOrder`."""
+"""Entry point: a class that derives from `TrialOrder`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,10 +29,14 @@ class Eta:
     """Half of the interval in which it lies with a probability of 0.8."""
 
 
-class TrialOrder(Protocol):
-    """Looks ahead for the driver of one suite, again and again; made of the suite's recipe."""
+class TrialOrder:
+    """Looks ahead for the driver of one suite, again and again; made of the suite's recipe.
 
-    def __init__(self, recipe: Recipe) -> None: ...
+    This one leaves trials in the order of their points, each as long as those before on average.
+    """
+
+    def __init__(self, recipe: Recipe) -> None:
+        self._recipe = recipe
 
     def left(self, board: Board, done: Callable[[TrialState], float], total: int) -> Eta | None:
         """Time that is left; None when nothing tells.
@@ -43,19 +46,6 @@ class TrialOrder(Protocol):
             done: Share of a running trial that is done, 0 to 1.
             total: Number of trials, with those to come of which nothing is known yet.
         """
-
-    def reorder(self, board: Board, queue: Queue) -> None:
-        """Put the trials that wait in order, the longest first, if it is time."""
-
-
-class PlainOrder:
-    """Trials wait in the order of their points, and take what those before took on average."""
-
-    def __init__(self, recipe: Recipe) -> None:
-        del recipe
-
-    def left(self, board: Board, done: Callable[[TrialState], float], total: int) -> Eta | None:
-        """Time that is left by the mean of the trials that have succeeded."""
         took = [each.took_s for each in board.rows.values() if each.state is StepState.SUCCEEDED]
         if not took or not board.running:
             return None
@@ -67,7 +57,7 @@ class PlainOrder:
         return Eta(seconds=(left_s + waiting * mean_s) / places, half_s=half_s)
 
     def reorder(self, board: Board, queue: Queue) -> None:
-        """They stay as they are."""
+        """Put the trials that wait in order, the longest first, if it is time."""
 
 
 def elapsed_s(trial: TrialState) -> float:
@@ -77,6 +67,6 @@ def elapsed_s(trial: TrialState) -> float:
 
 
 def trial_order(recipe: Recipe) -> TrialOrder:
-    """One of what a package adds, else `PlainOrder`; the last one by name, of several."""
-    classes: list[type[TrialOrder]] = [PlainOrder, *load_group(GROUP).values()]
+    """One of what a package adds, else `TrialOrder`; the last one by name, of several."""
+    classes: list[type[TrialOrder]] = [TrialOrder, *load_group(GROUP).values()]
     return classes[-1](recipe)

@@ -21,12 +21,11 @@ def options(**given: object) -> StepOptions:
     return ProbeOptions.model_validate(given).model_dump(mode="json")
 
 
-def test_a_request_of_an_earlier_release_keeps_its_options():
+def test_a_request_has_the_options_of_its_kind():
     given = options(only=["gemm"], quick=True)
-    request = RunRequest.model_validate({**ASKED, "probe": given})
-    assert request == RunRequest.model_validate({**ASKED, "options": given})
+    request = RunRequest.model_validate({**ASKED, "options": given})
     assert request.words == ("probe", "--site", "laptop", "--only", "gemm", "--quick")
-    assert RunRequest.model_validate({**ASKED, "kind": "train", "probe": None}).options is None
+    assert RunRequest.model_validate({**ASKED, "kind": "train"}).options is None
     assert RunRequest.model_validate(ASKED).options == options()
 
 

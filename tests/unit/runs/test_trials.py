@@ -115,4 +115,5 @@ def test_thousands_of_trials_are_noted_at_once():
     )
     journal(run.folder, *entries)
     note_trials(run.folder)
-    assert open_ledger().count_trials(run.run_id) == {StepState.SUCCEEDED: 2000}
+    counts = open_ledger().trials_counted([run.run_id])
+    assert counts == {run.run_id: {StepState.SUCCEEDED: 2000}}
