@@ -47,12 +47,9 @@ def audit(
     listed = Listing("when", "who", "what", "run", "details")
     for row in found:
         when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(row.created_at))
-        listed.add(when, _who(row), row.what, row.run_id or "-", _details(row))
+        who = Actor(row.user or "somebody", row.through)
+        listed.add(when, str(who), row.what, row.run_id or "-", _details(row))
     open_console().print(listed if found else "Nothing is noted.")
-
-
-def _who(row: ActRecord) -> str:
-    return str(Actor(row.user or "somebody", row.through))
 
 
 def _details(row: ActRecord) -> str:

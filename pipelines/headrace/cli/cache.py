@@ -147,6 +147,7 @@ def _chosen(tiers: Sequence[Tier], names: Sequence[str], every: bool) -> list[Ca
 def _listed(copies: Sequence[CachedCopy]) -> Listing:
     titles = ("dataset", "tier", "state", "splits", "shards", "size", "last used", "fingerprint")
     listed = Listing(*titles, figures=("shards", "size", "last used"), labels=("fingerprint",))
+    now = time.time()
     for copy in copies:
         left_out = f" of {copy.num_shards + copy.num_left_out}" if copy.num_left_out else ""
         listed.add(
@@ -156,14 +157,10 @@ def _listed(copies: Sequence[CachedCopy]) -> Listing:
             ", ".join(copy.splits),
             f"{copy.num_shards}{left_out}",
             decimal(copy.num_bytes),
-            _ago(copy.last_used_at),
+            f"{duration(now - copy.last_used_at)} ago" if copy.last_used_at else "never",
             copy.fingerprint,
         )
     return listed
-
-
-def _ago(moment: float) -> str:
-    return f"{duration(max(time.time() - moment, 0.0))} ago" if moment else "never"
 
 
 def _print_room(room: TierRoom, console: Console) -> None:

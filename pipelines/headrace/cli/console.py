@@ -55,11 +55,11 @@ def tell_json(content: object) -> None:
 
 def as_json_text(content: object) -> str:
     """Records, rows, and mappings and lists of these, as JSON."""
-    return json.dumps(content, indent=1, default=_plain)
 
+    def plain(value: Any) -> object:
+        return as_json_values(value) if isinstance(value, BaseModel) else asdict(value)
 
-def _plain(value: Any) -> object:
-    return as_json_values(value) if isinstance(value, BaseModel) else asdict(value)
+    return json.dumps(content, indent=1, default=plain)
 
 
 def plain_table(*words: str, figures: Sequence[str] = ()) -> Table:

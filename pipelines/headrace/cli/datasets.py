@@ -216,7 +216,8 @@ def _fields(manifest: Manifest) -> Table:
                 ", ".join(f"{value:.4g}" for value in found.std),
                 f"{found.minimum:g} to {found.maximum:g}",
             )
-        table.add_row(info.name, info.dtype, _shape(info), _layout(info), *figures)
+        layout = info.layout if info.encoding == "raw" else f"{info.layout}, {info.encoding}"
+        table.add_row(info.name, info.dtype, _shape(info), layout, *figures)
     return table
 
 
@@ -224,10 +225,6 @@ def _shape(info: FieldInfo) -> str:
     if info.layout == "ragged":
         return "any"
     return " x ".join(str(size) for size in info.shape) or "scalar"
-
-
-def _layout(info: FieldInfo) -> str:
-    return info.layout if info.encoding == "raw" else f"{info.layout}, {info.encoding}"
 
 
 def _figures(title: str, first: str, *others: str) -> Table:

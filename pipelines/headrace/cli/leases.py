@@ -268,17 +268,14 @@ def _busy_nodes(rows: Sequence[UsageRow]) -> Table:
     table = plain_table("node", figures=("CPU", "memory", *more))
     table.columns[0].overflow = "fold"
     for row in rows:
-        of_gpus = (_share(row.gpu), _share(row.gpu_memory), _watts(row.gpu_power_w))
+        power = "" if row.gpu_power_w is None else f"{row.gpu_power_w:.0f} W"
+        of_gpus = (_share(row.gpu), _share(row.gpu_memory), power)
         table.add_row(row.node, _share(row.cpu), _share(row.memory), *of_gpus[: len(more)])
     return table
 
 
 def _share(share: float | None) -> str:
     return "" if share is None else f"{share:.0%}"
-
-
-def _watts(power_w: float | None) -> str:
-    return "" if power_w is None else f"{power_w:.0f} W"
 
 
 def _details(

@@ -101,8 +101,10 @@ def results(  # noqa: PLR0913  options of a command
                 text = _for_programs(rows, results_of(rows, objectives))
             else:
                 shown += _for_people(rows, results_of(rows, objectives))
-    if text:
-        _give(text, output)
+    if output is not None and text:
+        write_text(output, text)
+    elif text:
+        typer.echo(text, nl=not text.endswith("\n"))
     for part in shown:
         open_console().print(part)
 
@@ -112,13 +114,6 @@ def _objective(word: str) -> Objective:
     if mode not in ("min", "max") or not metric:
         raise UserError(f"'{word}' is no metric with min or max", "Write for example accuracy:max.")
     return Objective(metric=metric, mode="min" if mode == "min" else "max")
-
-
-def _give(text: str, output: Path | None) -> None:
-    if output is None:
-        typer.echo(text, nl=not text.endswith("\n"))
-    else:
-        write_text(output, text)
 
 
 def _importance(rows: Sequence[TrialRecord], found: Results) -> tuple[dict[str, float], str]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from enum import Enum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -102,7 +102,7 @@ def show(
         return
     rows = _rows(record.run_id, state, sort, limit)
     if as_json:
-        tell_json([_for_programs(row) for row in rows])
+        tell_json([{**asdict(row), "state": state_of(row)} for row in rows])
         return
     console.print(trials_list(rows, objectives))
     counts = open_ledger().trials_counted([record.run_id]).get(record.run_id, {})
@@ -253,10 +253,6 @@ def _rows(run_id: str, state: TrialState | None, sort: str, limit: int) -> tuple
     in_ledger = StepState.SUCCEEDED if pruned else StepState(state.value)
     rows = open_ledger().trials(run_id, state=in_ledger, order=sort, limit=_MOST)
     return tuple(row for row in rows if row.pruned is pruned)[:limit]
-
-
-def _for_programs(row: TrialRecord) -> dict[str, Any]:
-    return {**asdict(row), "state": state_of(row)}
 
 
 def _suite_and_numbers(words: Sequence[str] | None) -> tuple[RunRecord, list[int]]:

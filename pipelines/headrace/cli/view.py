@@ -154,7 +154,8 @@ def closing(view: RunDetails) -> RenderableType:
 
 def print_failures(view: RunDetails, console: Console) -> None:
     """Say why each step that did not succeed failed, once, and what can be done."""
-    failed = [step for step in view.steps if _has_failed(step)]
+    ended = [step for step in view.steps if step.state is not None and step.state.is_final]
+    failed = [step for step in ended if step.state is not StepState.SUCCEEDED]
     if view.why and view.failure is None:
         _print_plain(f"It got no lease: {view.why}", console)
     for step in failed:
@@ -189,10 +190,6 @@ def _ways_on(view: RunDetails, failed: StepView) -> Iterator[str]:
     again = " (the packed dataset is used again)" if packed else ""
     yield f"once recipe or site are put right: headrace {shlex.join(view.asked)}{again}"
     yield f"once anything else is, as this run keeps its recipe: headrace resume {view.run_id}"
-
-
-def _has_failed(step: StepView) -> bool:
-    return step.state is not None and step.state.is_final and step.state is not StepState.SUCCEEDED
 
 
 def _print_plain(text: str, console: Console) -> None:

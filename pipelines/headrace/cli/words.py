@@ -125,7 +125,9 @@ def failed_words(step: StepView) -> str:
 
 def cost_words(cost: Cost) -> str:
     """What something has cost so far, and of what."""
-    return "\n".join((_sum(cost), *(_line(each) for each in cost.lines)))
+    spent = f"${hundredths(cost.usd)} for {hundredths(cost.hours)} hours"
+    whole = ", ".join((spent, *_doubts(cost)))
+    return "\n".join((whole, *(_line(each) for each in cost.lines)))
 
 
 def money(cost: Cost | None) -> str:
@@ -144,12 +146,6 @@ def most_words(most: MostCost | None) -> str:
     if most.usd is None:
         return f"what it costs is not known: {most.why}"
     return f"costs ${most.usd:,.2f} at most: {most.why}"
-
-
-def _sum(cost: Cost) -> str:
-    return ", ".join(
-        (f"${hundredths(cost.usd)} for {hundredths(cost.hours)} hours", *_doubts(cost))
-    )
 
 
 def _doubts(cost: Cost) -> Iterator[str]:

@@ -58,7 +58,13 @@ class Places(LedgerPart):
         with self._database.write(f"leases of {record.site_name}") as session:
             if session.get(LeaseRecord, record.lease_id) is not None:
                 return
-            wait = session.get(WaitRecord, record.key) or _wait_for(record)
+            wait = session.get(WaitRecord, record.key) or WaitRecord(
+                key=record.key,
+                run_id=record.run_id,
+                site_name=record.site_name,
+                owner=record.owner,
+                created_at=time.time(),
+            )
             refused = _refused(session, wait, max_active, max_owner)
             if refused is None:
                 session.add(record)
@@ -87,16 +93,6 @@ class Places(LedgerPart):
     def _listed(self, query: Select[LeaseRecord]) -> tuple[LeaseRecord, ...]:
         with self._database.read() as session:
             return tuple(session.scalars(query))
-
-
-def _wait_for(record: LeaseRecord) -> WaitRecord:
-    return WaitRecord(
-        key=record.key,
-        run_id=record.run_id,
-        site_name=record.site_name,
-        owner=record.owner,
-        created_at=time.time(),
-    )
 
 
 def _refused(

@@ -113,7 +113,7 @@ class UsageRows(LedgerPart):
 
 def enter_usage(database: Database, session: Session, rows: Sequence[UsageRecord]) -> None:
     """Enter rows of usage within a transaction of the section `usage`, and add to their sums."""
-    newest = {_key(row): row for row in rows}
+    newest = {tuple(getattr(row, name) for name in _KEY): row for row in rows}
     changes: defaultdict[tuple[str, ...], Counter[str]] = defaultdict(Counter)
     for row in _known(session, newest):
         changes[_group(row)].subtract(_figures(row))
@@ -149,10 +149,6 @@ def at_most(values: Iterable[Value], number: int = 200) -> Iterator[tuple[Value,
     left = iter(values)
     while some := tuple(islice(left, number)):
         yield some
-
-
-def _key(row: UsageRecord) -> _Key:
-    return tuple(getattr(row, name) for name in _KEY)
 
 
 def _sums(

@@ -58,12 +58,10 @@ def _interpolated(value: dict[str, Any]) -> dict[str, Any]:
     if choices is None:
         about = {key: value[key] for key in _ABOUT if key in value}
         choices = [{key: content for key, content in value.items() if key not in about}]
-    is_strict = any(_is_strict(choice) for choice in choices)
+    is_strict = any(
+        each.get("type") in _SCALARS or "enum" in each or "const" in each for each in choices
+    )
     return {**about, "anyOf": [*choices, _INTERPOLATION]} if is_strict else value
-
-
-def _is_strict(value: dict[str, Any]) -> bool:
-    return value.get("type") in _SCALARS or "enum" in value or "const" in value
 
 
 def explain(error: ValidationError, kind: type[BaseModel], origin: str) -> tuple[str, str]:

@@ -103,7 +103,10 @@ class NodeResources:
     def allocation(self, needs: Resources) -> Allocation | None:
         """An allocation for such a trial, which is not taken yet; None when there is none now."""
         if needs.alone:
-            return self._all() if not self.running else None
+            if self.running:
+                return None
+            gpus = tuple(range(self.num_gpus))
+            return Allocation(node=self.name, gpus=gpus, cpus=tuple(self._cpus))
         if needs.gpus:
             return self._on_gpus(needs)
         if self._most is not None:
@@ -129,9 +132,6 @@ class NodeResources:
         for gpu in allocation.gpus:
             self._gpus[gpu] += allocation.share
         self._cpus = sorted({*self._cpus, *allocation.cpus})
-
-    def _all(self) -> Allocation:
-        return Allocation(node=self.name, gpus=tuple(range(self.num_gpus)), cpus=tuple(self._cpus))
 
     def _on_gpus(self, needs: Resources) -> Allocation | None:
         by_room = sorted(range(self.num_gpus), key=lambda gpu: (-self._gpus[gpu], gpu))
@@ -254,7 +254,8 @@ def place(queue: Queue, nodes: Sequence[NodeResources], most: int | None = None)
         if most is not None and len(placements) >= most:
             break
         usable = _usable(nodes, needs, avoids)
-        best = _by_preference(usable, expected_s)
+        # those first that stay for as long as it takes, and of these where its data lies
+        best = sorted(usable, key=lambda n: (n.left_s < expected_s, not n.is_staged))
         allocations = _allocations([node for node in best if node.name not in kept], needs)
         if allocations:
             _take(nodes, allocations)
@@ -273,11 +274,6 @@ def _usable(
     others = [node for node in able if node.machine not in avoids]
     chosen = others if len(others) >= needs.nodes else able
     return sorted(chosen, key=lambda node: node.free, reverse=True)
-
-
-def _by_preference(nodes: Sequence[NodeResources], expected_s: float) -> list[NodeResources]:
-    """Those first that stay for as long as a trial takes, and of these where its data lies."""
-    return sorted(nodes, key=lambda node: (node.left_s >= expected_s, node.is_staged), reverse=True)
 
 
 def _allocations(nodes: Sequence[NodeResources], needs: Resources) -> tuple[Allocation, ...]:

@@ -94,7 +94,10 @@ class Search:
     def know(self, point: Point) -> int:
         """Take a proposal of an earlier driver as the next one; gives its number."""
         number = self.num_proposed
-        kept = {key: self._kept(key, point[key]) for key in self._space}
+        kept = {  # choices as Optuna keeps them, by their JSON
+            key: json.dumps(point[key]) if self._is_choice(key) else point[key]
+            for key in self._space
+        }
         self.study.enqueue_trial(kept)
         self._ask(is_known=True)
         return number
@@ -162,10 +165,6 @@ class Search:
     def _own_seed(self) -> int:
         """The seed of the next proposal."""
         return crc32(f"{self._seed}/{self.num_proposed}".encode())
-
-    def _kept(self, key: str, value: object) -> object:
-        """A value as Optuna keeps it: choices by their JSON."""
-        return json.dumps(value) if self._is_choice(key) else value
 
     def _is_choice(self, key: str) -> bool:
         from optuna.distributions import CategoricalDistribution

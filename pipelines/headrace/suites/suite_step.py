@@ -79,14 +79,14 @@ def source_of(context: StepContext) -> PointSource:
 
 def run_suite(context: StepContext, source: PointSource, work: Work) -> dict[str, Any]:
     """Run what a source gives; returns and raises as `run`."""
-    with SharedCalls.open(context.lease_folder) as calls, _journal(context) as journal:
+    owner = f"{context.spec.key} in {context.lease_folder.lease_id}"
+    with (
+        SharedCalls.open(context.lease_folder) as calls,
+        Journal(context.run_folder, owner) as journal,
+    ):
         driver = Driver(context, calls, journal, source, work)
         driver.run()
     return _outputs(driver.board)
-
-
-def _journal(context: StepContext) -> Journal:
-    return Journal(context.run_folder, f"{context.spec.key} in {context.lease_folder.lease_id}")
 
 
 def _outputs(board: Board) -> dict[str, Any]:
