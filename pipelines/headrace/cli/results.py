@@ -15,9 +15,7 @@ from headrace.cli.arguments import AnySuite
 from headrace.cli.console import JsonOption, as_json_text, open_console, plain_table
 from headrace.cli.suite_view import (
     folds_table,
-    interval_words,
     points_table,
-    spread_words,
     trials_list,
 )
 from headrace.errors import UserError
@@ -40,8 +38,10 @@ from headrace.suites.analysis import (
     Results,
     are_folds,
     importance_of,
+    interval_words,
     range_words,
     results_of,
+    spread_words,
 )
 from headrace.suites.names import short_keys
 

@@ -17,7 +17,7 @@ from headrace.cli.words import cost_words, money
 from headrace.ledger.trial_rows import TrialRecord
 from headrace.recipe.suite import Objective
 from headrace.status.suite import SuiteView, state_of
-from headrace.suites.analysis import PointResult, Spread, varying
+from headrace.suites.analysis import PointResult, interval_words, spread_words, varying
 from headrace.suites.names import short_keys
 from headrace.suites.records import PRUNED
 
@@ -156,20 +156,6 @@ def values_words(values: dict[str, JsonValue]) -> str:
         f"{key}={value:.6g}" if isinstance(value, float) else f"{key}={value}"
         for key, value in values.items()
     )
-
-
-def spread_words(found: Spread | None) -> str:
-    """Mean and deviation: `0.123 ± 0.004`."""
-    if found is None:
-        return ""
-    return f"{found.mean:.4g}" + ("" if found.std is None else f" ± {found.std:.2g}")
-
-
-def interval_words(found: Spread | None) -> str:
-    """The confidence interval of the mean: `0.119 to 0.127`; empty for one value."""
-    if found is None or found.low is None or found.high is None:
-        return ""
-    return f"{found.low:.4g} to {found.high:.4g}"
 
 
 def _foot(view: SuiteView) -> Iterator[Text]:

@@ -58,10 +58,6 @@ def at_once(path: Path) -> Iterator[bool]:
             os.close(handle)
 
 
-out_of_use = at_once
-"""Keeps others from using a copy while the block runs; yields False when it is `in_use`."""
-
-
 @contextmanager
 def exclusive_while(path: Path, check: Callable[[], None]) -> Iterator[bool]:
     """Hold one lock file while the block runs; the wait for it can be given up.
@@ -93,9 +89,9 @@ def exclusive_while(path: Path, check: Callable[[], None]) -> Iterator[bool]:
 def in_use(file: Path) -> Iterator[None]:
     """Keep a staged copy from being evicted while the block runs; waits while it is.
 
-    A use is a shared lock on the copy's file for this, which is created when missing. Its time of
-    change, renewed once a minute, keeps the copy for a while longer, so that a training that is
-    started again finds its data.
+    A use is a shared lock on the copy's file for this, which is created when missing; who holds
+    that file by `at_once` keeps others from a use. Its time of change, renewed once a minute,
+    keeps the copy for a while longer, so that a training that is started again finds its data.
     """
     handle = locked(file, shared=True)
     ended = threading.Event()

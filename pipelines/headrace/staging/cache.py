@@ -12,7 +12,7 @@ from typing import Literal
 
 from headrace.errors import ManifestError
 from headrace.files.checksums import file_xxh3_128
-from headrace.files.locks import at_once, idle_s, last_used_at, out_of_use
+from headrace.files.locks import at_once, idle_s, last_used_at
 from headrace.files.manifest import Manifest, ShardInfo
 from headrace.files.manifest_file import read_manifest
 from headrace.files.tiers import bytes_in, folder_of, keep_s
@@ -76,7 +76,7 @@ def copies_of(tiers: Sequence[Tier]) -> tuple[CachedCopy, ...]:
 
 def evict(folder: StagedFolder) -> bool:
     """Remove a copy unless it is in use or being staged; gives whether it was removed."""
-    with at_once(folder.lock_file) as nobody_stages, out_of_use(folder.use_file) as unused:
+    with at_once(folder.lock_file) as nobody_stages, at_once(folder.use_file) as unused:
         if not (nobody_stages and unused):
             return False
         going = folder.path.with_name(f"{_GOING}{folder.path.name}-{os.getpid()}")
@@ -168,7 +168,7 @@ def _state(
         if not nobody_stages:
             return "being staged"
     if folder.use_file.exists():
-        with out_of_use(folder.use_file) as unused:
+        with at_once(folder.use_file) as unused:
             if not unused:
                 return "in use"
     return "idle" if is_whole else "interrupted"

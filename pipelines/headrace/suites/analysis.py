@@ -121,6 +121,20 @@ def results_of(rows: Sequence[TrialRecord], objectives: Sequence[Objective]) -> 
     )
 
 
+def spread_words(found: Spread | None, digits: int = 4) -> str:
+    """Mean and deviation: `0.123 ± 0.004`."""
+    if found is None:
+        return ""
+    return f"{found.mean:.{digits}g}" + ("" if found.std is None else f" ± {found.std:.2g}")
+
+
+def interval_words(found: Spread | None, digits: int = 4) -> str:
+    """The confidence interval of the mean: `0.119 to 0.127`; empty for one value."""
+    if found is None or found.low is None or found.high is None:
+        return ""
+    return f"{found.low:.{digits}g} to {found.high:.{digits}g}"
+
+
 def finished(rows: Iterable[TrialRecord]) -> list[TrialRecord]:
     """Trials that went to their end and have all objectives, as numbers."""
     return [

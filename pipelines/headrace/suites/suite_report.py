@@ -16,12 +16,13 @@ from headrace.report.html import ACCENT, Card, Report, Table, columns, figure, p
 from headrace.suites.analysis import (
     Marginal,
     Results,
-    Spread,
     are_folds,
     finished,
     importance_of,
+    interval_words,
     range_words,
     results_of,
+    spread_words,
     study_of,
     varying,
 )
@@ -172,8 +173,8 @@ def _cards(rows: Sequence[TrialRecord], found: Results) -> tuple[Card, ...]:
         cards.append(
             Card(
                 name="best mean" if len(found.points) > 1 else "mean",
-                value=_mean(point.spread),
-                note=_interval(point.spread),
+                value=spread_words(point.spread, 5),
+                note=interval_words(point.spread, 5),
             )
         )
     if found.front:
@@ -260,8 +261,8 @@ def _points(found: Results) -> Table:
             ", ".join(f"{names[key]}={_cell(value)}" for key, value in point.values.items())
             or "the recipe's",
             f"{len(point.numbers) - point.missing} of {len(point.numbers)}",
-            _mean(point.spread),
-            _interval(point.spread),
+            spread_words(point.spread, 5),
+            interval_words(point.spread, 5),
         )
         for point in found.points[:_MOST_ROWS]
     ]
@@ -276,7 +277,7 @@ def _points(found: Results) -> Table:
 
 def _folds(found: Results) -> Table:
     folds = found.points[0].folds
-    rows = [(str(fold), str(each.count), _mean(each)) for fold, each in folds.items()]
+    rows = [(str(fold), str(each.count), spread_words(each, 5)) for fold, each in folds.items()]
     metric = found.objectives[0].metric if found.objectives else "objective"
     title = "Folds of the best point" if len(found.points) > 1 else "Folds"
     return Table(title=title, columns=columns("Fold", "Trials", metric, kind="number"), rows=rows)
@@ -284,7 +285,13 @@ def _folds(found: Results) -> Table:
 
 def _marginals(found: Results, why_not: str) -> Table:
     rows = [
-        (key, _value(each), str(each.spread.count), _mean(each.spread), _interval(each.spread))
+        (
+            key,
+            _value(each),
+            str(each.spread.count),
+            spread_words(each.spread, 5),
+            interval_words(each.spread, 5),
+        )
         for key, told in found.marginals.items()
         for each in told
     ]
@@ -311,15 +318,3 @@ def _cell(value: object) -> str:
     if isinstance(value, float):
         return f"{value:.6g}"
     return value if isinstance(value, str) else written(value)
-
-
-def _mean(found: Spread | None) -> str:
-    if found is None:
-        return ""
-    return f"{found.mean:.5g}" + ("" if found.std is None else f" ± {found.std:.2g}")
-
-
-def _interval(found: Spread | None) -> str:
-    if found is None or found.low is None or found.high is None:
-        return ""
-    return f"{found.low:.5g} to {found.high:.5g}"

@@ -224,9 +224,9 @@ def test_two_stages_at_once_do_not_overfill(tmp_path):
 def test_a_use_waits_for_the_eviction_under_way(tmp_path, sources):
     copy = ensure_staged(tmp_path / "aaa", sources)
     folder = StagedFolder(copy.folder, copy.tier)
-    with cache.out_of_use(folder.use_file) as free:
+    with cache.at_once(folder.use_file) as free:
         assert free
-        with cache.out_of_use(folder.use_file) as twice:
+        with cache.at_once(folder.use_file) as twice:
             assert not twice
     with in_use(folder.use_file), in_use(folder.use_file):  # several readers share it
         assert not cache.evict(folder)
