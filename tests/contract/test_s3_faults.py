@@ -9,8 +9,6 @@ from pathlib import Path
 
 import pytest
 import xxhash
-from moto.core import DEFAULT_ACCOUNT_ID
-from moto.s3.models import s3_backends
 
 from headrace.errors import StoreAccessError, StoreError, UserError
 from headrace.objects import s3_errors
@@ -160,6 +158,9 @@ def test_an_upload_that_is_stopped_is_taken_back(store, tmp_path, monkeypatch):
 
 def test_a_marker_of_a_folder_is_no_file(moto_server: S3Server, moto_bucket: str) -> None:
     """Consoles make them; obstore drops the slash of their names."""
+    from moto.core import DEFAULT_ACCOUNT_ID
+    from moto.s3.models import s3_backends
+
     backend = s3_backends[DEFAULT_ACCOUNT_ID]["aws"]  # the server is in this process
     for name in (f"a/{index:04d}" for index in range(1100)):  # more than a page
         backend.put_object(moto_bucket[5:], f"x/{name}", b"1")

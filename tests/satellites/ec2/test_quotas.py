@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from moto.core.exceptions import JsonRESTError
 
 from headrace.batch.findings import Grade
 from headrace_ec2.api import Ec2Api
@@ -72,6 +71,8 @@ def test_one_offer_within_its_quota_is_enough(ec2_sim: Ec2Sim):
 
 
 def test_a_missing_right_is_named(ec2_sim: Ec2Sim):
+    from moto.core.exceptions import JsonRESTError
+
     ec2_sim.refuse_quotas = JsonRESTError("AccessDeniedException", "You are not authorized")
     (told,) = quota_findings(Ec2Api(ec2_sim.options()), {"m5.large": 2}, ["spot"])
     assert (told.grade, told.seen) == (Grade.WARN, "You are not authorized")

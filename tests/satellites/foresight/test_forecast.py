@@ -8,8 +8,6 @@ import sys
 
 import numpy as np
 import pytest
-from sklearn.gaussian_process import GaussianProcessRegressor
-from sklearn.gaussian_process.kernels import RBF, ConstantKernel, DotProduct
 
 from headrace_foresight import forecast
 from headrace_foresight.forecast import (
@@ -54,6 +52,9 @@ def test_forecasts_hold_for_work_that_was_not_known(num, most, share):
 
 @pytest.mark.parametrize("num_known", [1, 7, 60])
 def test_a_posterior_is_that_of_scikit_learn(num_known: int) -> None:
+    from sklearn.gaussian_process import GaussianProcessRegressor
+    from sklearn.gaussian_process.kernels import RBF, ConstantKernel, DotProduct
+
     random = np.random.default_rng(num_known)
     columns = random.normal(size=(num_known + 5, 3))
     logs = columns[:num_known, 0] + random.normal(2, 0.1, num_known)

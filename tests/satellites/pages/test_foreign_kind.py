@@ -12,9 +12,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from headrace.data.dataset import SampleReader
 from headrace.errors import RecipeError, UserError
-from headrace.evaluation.results import picture
 from headrace.fields.field_kind import kind_named
 from headrace.files.manifest_file import read_manifest
 from headrace.shards.dataset import ShardedDataset
@@ -65,6 +63,9 @@ def packed(packs: Any, source: Path, dataset: Any, options: Any) -> Path:
 
 @pytest.mark.parametrize("keep", ["encoded", "decode"])
 def test_its_files_are_packed_read_and_shown(installed, scans, packs, keep):
+    from headrace.data.dataset import SampleReader
+    from headrace.evaluation.results import picture
+
     folder = packed(packs, scans, FILES, {"points": {"keep": keep}})
     manifest = read_manifest(folder)
     (left_out,), (info,) = manifest.quarantined, manifest.fields
@@ -107,6 +108,8 @@ def test_what_it_does_not_heed_is_refused(installed, scans, packs):
 
 
 def test_where_it_is_not_installed_the_encoding_is_named(package, scans, packs):
+    from headrace.data.dataset import SampleReader
+
     with found_in(package):
         folder = packed(packs, scans, FILES, {})
         kind = pickle.dumps(kind_named("points"))

@@ -7,13 +7,13 @@ import struct
 import sys
 import zlib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import soundfile
 from PIL import Image
 
-from headrace.data.dataset import SampleReader
 from headrace.errors import UnreadableError, UserError
 from headrace.files.manifest import FieldInfo, Manifest, ShardInfo
 from headrace.files.manifest_file import read_manifest
@@ -24,6 +24,13 @@ from headrace_pages.samples import FieldOfSample, SampleQuestion, read_sample
 from support.shards import write_identified
 
 NOISE = np.random.default_rng(0).integers(0, 256, (9, 7, 3), dtype=np.uint8)
+
+
+def read(dataset: ShardedDataset) -> dict[str, Any]:
+    """As a training reads the first sample of it."""
+    from headrace.data.dataset import SampleReader
+
+    return SampleReader(dataset).read(np.arange(1))
 
 
 def picture(mode: str, kind: str) -> bytes:
@@ -143,7 +150,7 @@ def test_what_cannot_be_decoded_is_told_alike_by_packing_reading_and_viewing(
 
     dataset, manifest = dataset_of(tmp_path / "dataset", content, encoding)
     with pytest.raises(UnreadableError) as caught:
-        SampleReader(dataset).read(np.arange(1))
+        read(dataset)
     assert caught.value.what == f"0.x, field 'it': {left_out.reason}"
     assert viewed(tmp_path / "dataset", manifest).problem == left_out.reason
 
@@ -168,7 +175,7 @@ def test_an_image_has_the_same_pixels_kept_encoded_or_decoded(
             source, {"labels": "none", "splits": {"test": 1.0}}, {"images": images}
         )
         folder = Path(pack(context, in_process)["dataset"])
-        (pixels,) = SampleReader(ShardedDataset(folder, "test")).read(np.arange(1))["image"]
+        (pixels,) = read(ShardedDataset(folder, "test"))["image"]
         drawn = viewed(folder, read_manifest(folder)).drawn
         found.append(pixels.numpy())
         assert drawn is not None
@@ -187,5 +194,5 @@ def test_without_soundfile_packing_and_reading_name_the_package(tmp_path, packs,
         packs(source, {"labels": "none", "splits": {"test": 1.0}})
     dataset, manifest = dataset_of(tmp_path / "dataset", GOOD["flac"], "flac")
     with pytest.raises(UserError, match=named):
-        SampleReader(dataset).read(np.arange(1))
+        read(dataset)
     assert "pip install" in viewed(tmp_path / "dataset", manifest).problem

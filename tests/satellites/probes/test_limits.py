@@ -7,8 +7,6 @@ from pathlib import Path
 import pytest
 
 from headrace_probes.limits import Cpu, cpu_of, cpu_peak, gpu_peak
-from headrace_probes.memory import _LOOPS, _num_words
-from headrace_probes.network import has_gpus, link_gb_per_s
 from headrace_probes.probe_records import ProbeOptions, ProbeRequest
 
 SERVER = Cpu(model="a server", cores=8, hertz=2.5e9, flags=frozenset({"avx2", "avx512f"}))
@@ -101,6 +99,8 @@ def test_an_unknown_gpu_has_no_limit():
 
 
 def test_the_link_of_an_interface_tells_its_speed(tmp_path: Path):
+    from headrace_probes.network import link_gb_per_s
+
     for name, speed in (("eth0", "100000\n"), ("down", "-1\n")):
         (tmp_path / name).mkdir()
         (tmp_path / name / "speed").write_text(speed)
@@ -115,6 +115,8 @@ def test_ranks_use_gpus_all_or_none_of_them(
     monkeypatch: pytest.MonkeyPatch, gpus: int, on_gpus: bool
 ):
     """Else some would wait for others by NCCL, which wait for them by gloo."""
+    from headrace_probes.network import has_gpus
+
     monkeypatch.setattr("torch.cuda.device_count", lambda: gpus)
     monkeypatch.setattr("torch.distributed.is_nccl_available", lambda: True)
     ranks = [
@@ -127,6 +129,8 @@ def test_ranks_use_gpus_all_or_none_of_them(
 def test_the_loops_of_stream_compute_what_they_are_named_for():
     import torch
 
+    from headrace_probes.memory import _LOOPS
+
     a, b, c = (torch.full((3,), value, dtype=torch.float64) for value in (1.0, 2.0, 0.5))
     for name in ("copy", "scale", "add", "triad"):
         exec(_LOOPS[name], {"torch": torch, "a": a, "b": b, "c": c})
@@ -135,5 +139,7 @@ def test_the_loops_of_stream_compute_what_they_are_named_for():
 
 
 def test_arrays_of_stream_have_one_size_wherever_there_is_memory():
+    from headrace_probes.memory import _num_words
+
     request = ProbeRequest(part="memory", options=ProbeOptions())
     assert _num_words(request, "cpu") * 8 <= 128 * 2**20
