@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import functools
+import os
 import subprocess
 import tempfile
 import time
 import uuid
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from headrace.clusters.lease_records import HostRecord, LeaseSpec
 from headrace.clusters.lease_state import write_heartbeat
@@ -23,6 +25,10 @@ from headrace.states import LeaseState, StepState
 from headrace.steps.mailbox import StepStatus
 
 
+_PROJECT = Path(__file__).parents[2]
+"""What its repository has not committed is not recorded: git would look at each of its files."""
+
+
 def make_run(**changes: Any) -> Run:
     """A run of the digits on the laptop, owned by this process."""
     values: dict[str, Any] = {
@@ -32,7 +38,10 @@ def make_run(**changes: Any) -> Run:
         "owner": process_owner(),
     }
     _lay_ledger()
-    return create_run(RunRequest(**{**values, **changes}))
+    is_of_project = "recipe" not in changes and Path.cwd() == _PROJECT
+    hidden = {"GIT_DIR": os.devnull} if is_of_project else {}
+    with mock.patch.dict(os.environ, hidden):
+        return create_run(RunRequest(**{**values, **changes}))
 
 
 def _lay_ledger() -> None:

@@ -7,6 +7,8 @@ for millions of values nor a thousand brackets is ever unfolded.
 from __future__ import annotations
 
 import re
+from copy import deepcopy
+from functools import lru_cache
 from typing import Any, cast
 
 import yaml
@@ -53,6 +55,12 @@ def parsed(text: str, *, is_plain: bool = False) -> Any:
     Raises:
         YAMLError: It is no YAML, too large, or holds what is refused.
     """
+    return deepcopy(_parsed(text, is_plain))
+
+
+@lru_cache(maxsize=16)
+def _parsed(text: str, is_plain: bool) -> Any:
+    """One text is read several times for a run: as it is, and with its overrides."""
     _Limits(is_plain).check(text)
     try:
         content = OmegaConf.to_container(OmegaConf.create(text), resolve=False)

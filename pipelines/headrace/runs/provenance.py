@@ -108,6 +108,8 @@ def code_folder(recipe: Path) -> Path:
 
 
 def _changes(recipe: str, overrides: Sequence[str]) -> tuple[Change, ...]:
+    if not overrides:
+        return ()
     try:
         written = load_recipe(recipe)
     except RecipeError:  # a file that is none without the overrides of the run
