@@ -24,7 +24,6 @@ from headrace.runs.runs import Run, RunRequest, create_run
 from headrace.states import LeaseState, StepState
 from headrace.steps.mailbox import StepStatus
 
-
 _PROJECT = Path(__file__).parents[2]
 """What its repository has not committed is not recorded: git would look at each of its files."""
 

@@ -27,7 +27,7 @@ from support.runs import attempt_row_of, lease_on_disk, make_run
 pytestmark = pytest.mark.usefixtures("headrace_home")
 
 FEW = settings(
-    max_examples=5,
+    max_examples=3,
     deadline=None,
     phases=[Phase.explicit, Phase.generate],
     suppress_health_check=[HealthCheck.function_scoped_fixture],

@@ -10,6 +10,7 @@ import pyarrow.parquet
 import pytest
 
 from headrace.errors import UnknownNameError, UserError
+from headrace.ledger import usage_rows
 from headrace.ledger.ledger import open_ledger
 from headrace.states import StepState
 from support.command_line import headrace
@@ -43,12 +44,13 @@ def test_migrate_tells_the_revision():
     assert output("ledger", "migrate").endswith("has schema revision 0008.\n")
 
 
-def test_each_attempt_is_a_row_of_the_export(tmp_path: Path):
+def test_each_attempt_is_a_row_of_the_export(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(usage_rows, "_BLOCK", 1000)
     ledger = open_ledger()
     ledger.add_run(run_row(state=StepState.SUCCEEDED))
     ledger.add_lease(lease_row(), max_active=1)
     ledger.put_usage(
-        usage_row(number, usd=None if number < 10_000 else 0.5) for number in range(1, 10_002)
+        usage_row(number, usd=None if number < 1000 else 0.5) for number in range(1, 1002)
     )
     for name, read in (
         ("attempts.parquet", pyarrow.parquet.read_table),
@@ -56,10 +58,10 @@ def test_each_attempt_is_a_row_of_the_export(tmp_path: Path):
     ):
         file = tmp_path / name
         assert output("ledger", "export", str(file), "--since", "2026-11") == (
-            f"{file} has 10,001 rows.\n"
+            f"{file} has 1,001 rows.\n"
         )
         rows = read(file).sort_by("trial").to_pylist()
-        assert [row["trial"] for row in rows] == list(range(1, 10_002))
+        assert [row["trial"] for row in rows] == list(range(1, 1002))
         assert (rows[0]["usd"], rows[-1]["usd"], rows[-1]["state"]) == (None, 0.5, "succeeded")
         assert output("ledger", "export", str(file), "--since", "2026-12").endswith(
             " has 0 rows.\n"

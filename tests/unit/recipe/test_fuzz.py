@@ -34,7 +34,7 @@ SPACED = [": ", ", ", "- ", "? ", "&a ", "!!pairs ", "\n", "\t", "\x00", "\ud800
 MARKS = st.sampled_from([*WORDS.split(), *SPACED])
 VALUES = st.lists(st.one_of(MARKS, st.text(max_size=4)), max_size=8).map("".join)
 FUZZED = settings(
-    max_examples=100,
+    max_examples=50,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )

@@ -14,7 +14,7 @@ from headrace.errors import RecipeError, TargetError, UserError
 from headrace.recipe.load import load_recipe, load_site, source_of
 from headrace.recipe.suite import SuiteSpec
 from headrace.suites import points
-from headrace.suites.axes import MAX_CHECKED, samples
+from headrace.suites.axes import samples
 from headrace.suites.points import TrialMaker, count, expand, trial_recipe
 from headrace.suites.records import Trial
 
@@ -308,11 +308,12 @@ def test_a_file_of_points_lies_where_the_site_lets_recipes_read(tmp_path):
         points.checked(load_recipe("digits", words), source_of("digits", words), site)
 
 
-def test_no_path_among_many_leads_where_the_site_does_not_let_recipes_go():
-    many = [f"/data/w{number}.ckpt" for number in range(MAX_CHECKED * 2)]
-    many[123] = "/else/x.ckpt"
+def test_no_path_among_many_leads_where_the_site_does_not_let_recipes_go(monkeypatch):
+    monkeypatch.setattr("headrace.suites.axes.MAX_CHECKED", 20)
+    many = [f"/data/w{number}.ckpt" for number in range(40)]
+    many[24] = "/else/x.ckpt"
     axis = [{"train.init_from": each} for each in many]
-    assert {"train.init_from": many[123]} not in samples([axis])
+    assert {"train.init_from": many[24]} not in samples([axis])
     words = ("dataset.source=/data", f'suite.grid={{"train.init_from": {json.dumps(many)}}}')
     site = SITE.model_copy(update={"allowed_sources": ("/data",)})
     with pytest.raises(RecipeError, match=r"train\.init_from leads to /else/x\.ckpt"):
