@@ -56,6 +56,9 @@ def store(faults: Faults, server: S3Server) -> Store:
     return store
 
 
+ANY_SERVER = pytest.mark.parametrize("server", ["rclone_server"], indirect=True)
+"""It is the proxy that answers, whichever server is behind it."""
+
 PASSING: list[list[Fault]] = [
     [Refuse(503, "SlowDown")] * 4,
     [Refuse(500, "InternalError"), Refuse(502, ""), Refuse(429, "TooManyRequests")],
@@ -78,6 +81,7 @@ def test_what_passes_is_tried_again(store: Store, faults: Faults, passing: list[
     assert not faults.waiting
 
 
+@ANY_SERVER
 def test_pauses_between_attempts_grow_up_to_a_bound(store, faults, monkeypatch):
     bounds: list[float] = []
 
@@ -109,6 +113,7 @@ def test_large_files_survive_cuts_and_throttling(store, faults, tmp_path):
     assert not faults.waiting
 
 
+@ANY_SERVER
 def test_a_server_that_keeps_failing_is_told(store: Store, faults: Faults, tmp_path: Path) -> None:
     faults.always = Refuse(500, "InternalError")
     before = len(faults.requests)
@@ -123,6 +128,7 @@ def test_a_server_that_keeps_failing_is_told(store: Store, faults: Faults, tmp_p
         store.read("small")
 
 
+@ANY_SERVER
 def test_a_download_that_fails_leaves_nothing(store: Store, faults: Faults, tmp_path: Path) -> None:
     faults.concerns = lambda method, path: method == "GET"
     faults.always = Cut(2)
@@ -180,6 +186,7 @@ REFUSED = {
 }
 
 
+@ANY_SERVER
 @pytest.mark.parametrize("code", REFUSED)
 def test_a_refusal_is_told_at_once(store: Store, faults: Faults, code: str) -> None:
     status, step = REFUSED[code]
@@ -346,6 +353,7 @@ def test_a_scheme_whose_package_is_missing_names_what_to_install(monkeypatch, ur
     assert url in str(caught.value)
 
 
+@ANY_SERVER
 def test_no_error_holds_a_secret(store: Store, faults: Faults, tmp_path: Path) -> None:
     """Neither in its text nor in that of what caused it."""
     (tmp_path / "source").write_bytes(CONTENT)

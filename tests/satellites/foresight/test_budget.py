@@ -68,6 +68,7 @@ def machines(monkeypatch: pytest.MonkeyPatch) -> list[Machine]:
     monkeypatch.setattr(Ec2Meter, "machines", lambda _self, _name: tuple(found))
     monkeypatch.setattr(lease_client, "start", lambda *_: None)
     monkeypatch.setattr(Ec2, "reap", list)
+    monkeypatch.setattr(Ec2, "refusal", lambda *_: "")
     monkeypatch.setattr(
         lease_client, "end", lambda folder, **_: lease_client.request_close(folder, "ended")
     )
