@@ -42,7 +42,6 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
 
 def _host(lease: LeaseFolder) -> int:
     record = read_record(lease.host, HostRecord)
-    assert record is not None
     return record.process.pid
 
 

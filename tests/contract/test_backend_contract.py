@@ -266,7 +266,6 @@ class GangContract(BackendContract):
         role = self.role(nodes=2, threads_per_rank=3, env={"HEADRACE_COLOUR": "blue"})
         folder = opened(site, role)
         info = lease_client.info(folder)
-        assert info is not None
         assert info.backend == self.backend
         assert info.nodes == 2
         assert info.host.is_alive
@@ -364,7 +363,6 @@ def processes_of(folder: LeaseFolder) -> list[psutil.Process]:
 
 def dashboard_of(folder: LeaseFolder) -> Door:
     info = lease_client.info(folder)
-    assert info is not None
     port = urlsplit(info.dashboard_url).port
     assert port is not None
     return Door("127.0.0.1", port)
@@ -372,7 +370,6 @@ def dashboard_of(folder: LeaseFolder) -> Door:
 
 def host_of(folder: LeaseFolder) -> psutil.Process:
     record = read_record(folder.host, HostRecord)
-    assert record is not None
     return psutil.Process(record.process.pid)
 
 

@@ -228,7 +228,6 @@ class LedgerContract:
         assert ledger.add_run(run_row("run-2", key="k")) is False
         assert [run.run_id for run in ledger.runs()] == ["run-1"]
         found = ledger.run_by_key("k")
-        assert found is not None
         assert found.run_id == "run-1"
 
     def test_two_keys_cannot_share_a_run_id(self, ledger: Ledger):
@@ -486,7 +485,6 @@ class LedgerContract:
     def test_the_newest_lease_of_a_key(self, with_lease: Ledger):
         with_lease.add_lease(lease_row("lease-2", created_at=2.0), max_active=4)
         newest = with_lease.latest_lease("run-1/gpu")
-        assert newest is not None
         assert newest.lease_id == "lease-2"
         assert with_lease.latest_lease("run-1/cpu") is None
         assert [lease.lease_id for lease in with_lease.leases("run-1")] == ["lease-2", "lease-1"]
@@ -656,7 +654,6 @@ class LedgerContract:
         numbers = [row.attempt for row in with_lease.attempts("run-1", "train")]
         assert numbers == list(range(1, 12))
         latest = with_lease.latest_attempt("run-1", "train")
-        assert latest is not None
         assert latest.attempt == 11
         assert with_lease.latest_attempt("run-1", "evaluate") is None
 

@@ -71,7 +71,6 @@ def test_the_policy_of_the_stack_names_operations_of_ec2():
 def test_the_stack_allows_all_that_headrace_needs():
     (site, _) = sites("ec2-from-nothing.md")
     options = site.roles["gpu"].ec2
-    assert options is not None
     needed: Any = policy(options.model_copy(update={"image": "resolve:ssm:x"}))["Statement"]
     assert actions(needed) <= actions(control_policy())
 

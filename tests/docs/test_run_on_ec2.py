@@ -36,7 +36,6 @@ _JOB: dict[str, Any] = {
 
 def _block(language: str, page: str = _PAGE) -> str:
     found = re.search(rf"^```{language}\n(.*?)^```$", page, re.M | re.S)
-    assert found is not None
     return found[1]
 
 

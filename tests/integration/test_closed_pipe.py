@@ -30,7 +30,6 @@ def first_line_of(place: Place, *arguments: str) -> tuple[str, int]:
         stderr=subprocess.STDOUT,
         text=True,
     )
-    assert process.stdout is not None
     line = process.stdout.readline()
     process.stdout.close()
     return line, process.wait(LIMIT_S)

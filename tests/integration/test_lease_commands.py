@@ -86,7 +86,6 @@ def test_an_unknown_lease_names_the_nearest_and_reap_ends_what_a_killed_host_lef
         headrace("list", "--site", "labtop")
     assert headrace("reap") == "Nothing to reap.\n"
     host = read_record(lease.host, HostRecord)
-    assert host is not None
     psutil.Process(host.process.pid).kill()
     wait_until(lambda: lease_client.state(lease, 20) is LeaseState.LOST, 90, "the loss to be seen")
     assert "demo-gpu-1: The lease's host" in headrace("reap")

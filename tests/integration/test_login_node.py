@@ -142,7 +142,6 @@ def test_a_gang_through_a_login_node(slurm: DevSlurm, login_node: LoginNode, tmp
     )
     folder = opened(tmp_path, role)
     info = lease_client.info(folder)
-    assert info is not None
     assert list(info.job_ids) == slurm.queue()
     lease_client.end(folder)
     assert slurm.queue() == []

@@ -112,7 +112,6 @@ def _triggered(people: People, user: str) -> Iterator[tuple[subprocess.Popen[str
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as process:
         try:
-            assert process.stdout is not None
             line = process.stdout.readline()
             assert line, process.communicate()[1]
             yield process, json.loads(line)

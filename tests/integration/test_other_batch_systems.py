@@ -68,7 +68,6 @@ def test_a_gang_whose_job_is_deleted_by_hand_is_lost_and_says_why(
     assert queue.commands.run(("qdel", f"{job['number']}.fakepbs")).code == 0
     wait_for_state(folder, LeaseState.LOST, START_TIMEOUT_S)
     cause = lease_client.cause(folder)
-    assert cause is not None
     assert f"PBS job {job['number']}.fakepbs ended: cancelled" in cause.why
     assert cause.failure_class is FailureClass.LOST
     lease_client.end(folder)

@@ -45,7 +45,6 @@ def test_a_bad_node_is_named_with_the_reason(tmp_path: Path, slurm: DevSlurm):
     told = lease_client.why_ended(folder)
     assert "found 1 bad node: node2: GPUs: nvidia-smi shows 1 of 2" in told
     bad = read_record(folder.bad_nodes, BadNodes)
-    assert bad is not None
     assert bad.nodes == ("node2",)
     lease_client.end(folder)
 
@@ -73,10 +72,8 @@ def _check_that_a_probe_measures_inside(lease: LeaseFolder) -> None:
     step = submit_look(lease, nodes=2, kind="probe", options=options)
     wait_until(lambda: mailbox.outcome(step), START_TIMEOUT_S, "the probe to end")
     result = mailbox.outcome(step)
-    assert result is not None
     assert result.state is StepState.SUCCEEDED, result.failure
     record = read_record(Path(str(result.outputs["probe"])), ProbeRecord)
-    assert record is not None
     assert record.container.startswith("charliecloud ")
     assert [node["name"] for node in record.nodes] == ["node-0", "node-1"]
     found = {each.name: each for each in record.findings.measurements}

@@ -144,7 +144,6 @@ def test_same_weights_as_on_one_machine_though_slurms_job_was_cancelled_in_mid_e
     assert len(priced) == 2 * 2  # a gang of two nodes, and after it another one
     assert len(machines) == 4 + len(priced)
     cost = run_cost(run.run_id)
-    assert cost is not None
     assert cost.usd == pytest.approx(sum(each.billed_s for each in priced))
     took = {each.name: each for each in open_ledger().usage_sums("role", run_id=run.run_id)}
     assert took["gpu"].usd == pytest.approx(cost.usd)  # of attempts and idle nodes together
@@ -170,11 +169,9 @@ def _check_that_the_next_lease_is_shorter(earlier: Run, slurm: DevSlurm) -> None
     """What `headrace plan` tells of the time limit, and what Slurm then gets."""
     first = lease_client.spec(earlier.lease_folder(f"{earlier.run_id}-gpu-1"))
     assert first.role.lifetime_s == DEFAULT_S
-    assert first.walltime is not None
     assert first.walltime.why.startswith("no earlier run tells how long stage and train")
     planned = {each.role: each for each in previews(load_recipe("held"), load_site("quick"))}
     chosen = planned["gpu"].walltime
-    assert chosen is not None
     assert chosen.seconds < DEFAULT_S
     assert chosen.most_s == 48 * 3600
     assert "with a probability of 95%, plus 5 minutes" in planned["gpu"].time
@@ -193,8 +190,6 @@ def _check_that_the_next_lease_is_shorter(earlier: Run, slurm: DevSlurm) -> None
 def test_a_job_that_can_never_start_is_not_waited_for(home: Path, slurm: DevSlurm, kind: str):
     run = _run(_changed(home, kind=kind, lifetime="99h"))
     result = execute(run, lambda: None)
-    assert result is not None
-    assert result.failure is not None
     assert result.failure.failure_class is FailureClass.USER_ERROR
     assert "can never start: PartitionTimeLimit" in result.failure.message
     assert len(_attempts(run, "pack")) == 1
@@ -241,7 +236,6 @@ def test_kill_of_the_host_ends_the_job_and_is_told(tmp_path: Path, slurm: DevSlu
     """pains 22: no node is held by what nobody serves."""
     folder = opened(tmp_path, Role(**_GANG))
     info = lease_client.info(folder)
-    assert info is not None
     assert info.scheduler_address.startswith("tls://")
     assert folder.tls.stat().st_mode & 0o077 == 0
     with Fleet.open(folder) as fleet:
@@ -253,7 +247,6 @@ def test_kill_of_the_host_ends_the_job_and_is_told(tmp_path: Path, slurm: DevSlu
     wait_for_state(folder, LeaseState.LOST, 90)
     wait_until(lambda: slurm.queue() == [], 120, "the job to end", poll_s=0.3)
     cause = lease_client.cause(folder)
-    assert cause is not None
     assert f"Slurm job {info.job_ids[0]} ended: " in cause.why
     assert cause.failure_class.is_retried
     lease_client.end(folder)

@@ -52,18 +52,15 @@ def test_a_gang_on_two_hosts_works_is_lost_with_its_host_process_and_leaves_noth
     """pains 22, 31: the processes on all hosts end with the lease."""
     folder = opened(tmp_path / "site", _role(hosts))
     info = lease_client.info(folder)
-    assert info is not None
     assert info.job_ids == (job_name(folder),)
     with Fleet.open(folder) as fleet:
         nodes = fleet.nodes(2, timeout_s=1)
         assert len({fleet.call(node, os.getpid) for node in nodes}) == 2
         assert {fleet.call(node, os.getenv, JOB) for node in nodes} == set(info.job_ids)
     record = read_record(folder.host, HostRecord)
-    assert record is not None
     psutil.Process(record.process.pid).kill()
     wait_for_state(folder, LeaseState.LOST, START_TIMEOUT_S)
     cause = lease_client.cause(folder)
-    assert cause is not None
     assert f"SSH job {job_name(folder)} ended: failed: exit code 137" in cause.why
     lease_client.end(folder)
     _nothing_is_left(folder)

@@ -174,7 +174,6 @@ def test_stage_tells_which_shard_is_damaged(lease, home, site, dataset):
     content[len(content) // 2] ^= 1
     shard.write_bytes(content)
     result, _ = run(lease, home, site, "stage", recipe(damaged), dataset=str(damaged))
-    assert result.failure is not None
     assert result.failure.error == "ShardError"
     assert result.failure.failure_class is FailureClass.DATA_ERROR
     assert str(shard) in result.failure.message

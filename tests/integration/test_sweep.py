@@ -62,7 +62,6 @@ def test_what_has_ended_is_not_run_again(place: Place) -> None:
     ledger = Ledger.open(f"sqlite:///{place.home}/ledger.db")
     (lease,) = [each for each in ledger.leases(run_id=record.run_id) if each.role == "gpu"]
     host = read_record(LeaseFolder(Path(lease.folder)).host, HostRecord)
-    assert host is not None
     os.kill(host.process.pid, signal.SIGKILL)
     wait_until(lambda: len(_ended(run)) == 2, _LONG_S, "the second trial to end")
     os.killpg(command.pid, signal.SIGINT)

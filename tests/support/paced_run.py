@@ -83,13 +83,11 @@ class PacedRun:
     def lease(self) -> LeaseFolder:
         """The lease that trains."""
         latest = self.records.ledger.latest_lease(f"{self.run.run_id}/gpu")
-        assert latest is not None
         return self.run.lease_folder(latest.lease_id)
 
     def job(self) -> str:
         """Id of the job that trains."""
         record = read_record(self.lease().job, JobRecord)
-        assert record is not None
         return record.job_id
 
     def has_lease(self) -> bool:
@@ -99,7 +97,6 @@ class PacedRun:
     def host(self) -> psutil.Process:
         """The host of the lease."""
         host = read_record(self.lease().host, HostRecord)
-        assert host is not None
         return psutil.Process(host.process.pid)
 
     def kill_host(self) -> None:

@@ -160,7 +160,6 @@ def kill_airflow(service: AirflowService) -> None:
 
 def _steps_done(records: Records, run_id: str) -> float:
     status = records.status(run_id, "train")
-    assert status is not None
     return status.progress.done
 
 

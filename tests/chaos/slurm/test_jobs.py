@@ -28,7 +28,6 @@ _NODE: dict[str, Any] = {"backend": "slurm", "kind": "gang", "lifetime": 600}
 
 def _job_id(folder: LeaseFolder) -> str:
     record = read_record(folder.job, JobRecord)
-    assert record is not None
     return record.job_id
 
 
@@ -43,7 +42,6 @@ def test_a_host_that_never_reports_is_given_up_and_its_node_is_left_out(
     (node,) = slurm.nodes_of(_job_id(folder))
     assert f"running on {node} for more than" in lease_client.why_ended(folder)
     cause = lease_client.cause(folder)
-    assert cause is not None
     assert cause.failure_class is FailureClass.INFRASTRUCTURE
     lease_client.end(folder)
     assert lease_view(folder).bad_nodes == (node,)
@@ -78,7 +76,6 @@ def test_a_job_that_slurm_puts_back_into_the_queue_is_cancelled_and_told_of(
 
     wait_until(put_back, 120, "the job to be in the queue again", poll_s=0.3)
     cause = lease_client.cause(folder)
-    assert cause is not None
     assert "put it back into the queue" in cause.why
     assert cause.failure_class.is_retried
     lease_client.end(folder)
@@ -90,7 +87,6 @@ def test_a_second_start_of_a_job_ends_at_once(tmp_path: Path, slurm: DevSlurm):
     folder = opened(tmp_path, Role(**_NODE, batch=_BATCH), lease_id="twice-1")
     first = folder.host.read_text()
     host = read_record(folder.host, HostRecord)
-    assert host is not None
     psutil.Process(host.process.pid).kill()
     wait_for_state(folder, LeaseState.LOST, 120)
     slurm.run("sbatch", "--nodes=1", f"--output={tmp_path}/second.log", str(_script(folder, slurm)))

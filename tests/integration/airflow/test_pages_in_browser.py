@@ -479,7 +479,6 @@ def test_parts_of_axes_choose_trials_and_ticked_ones_show_their_curves(
     expect(table).to_have_attribute("aria-rowcount", re.compile(r"^2[3-7]\d\d$"))
     optimizer = page.get_by_role("slider", name="Part of optimizer")
     box = optimizer.bounding_box()
-    assert box is not None
     page.mouse.move(box["x"] + 5, box["y"] + box["height"] - 5)  # sgd is on top
     page.mouse.down()
     page.mouse.move(box["x"] + 5, box["y"] + box["height"] * 0.6, steps=5)

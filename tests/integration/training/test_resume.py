@@ -147,7 +147,6 @@ def test_an_undisturbed_training_is_reported_whole(undisturbed, dataset):
 def test_the_weights_with_the_best_metric_are_kept(undisturbed, dataset):
     path = Path(undisturbed["best_checkpoint"])
     best = best_of(path.parent)
-    assert best is not None
     assert path.name == best.file == checkpoints.best_name_of(best.step)
     assert best.step == (best.epoch + 1) * STEPS_PER_EPOCH
     validation = ShardedDataset(dataset, "val")

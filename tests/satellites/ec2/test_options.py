@@ -92,9 +92,7 @@ def test_interruptions_are_of_spot_instances_and_assumed_where_the_role_does_not
     assert Ec2.interruptions(Role(backend="ec2", ec2=_LEAST)) is None
     spot = {**_LEAST, "markets": ["spot"]}
     assumed = Ec2.interruptions(Role(backend="ec2", ec2=spot))
-    assert assumed is not None
     assert 1 - math.exp(-730.5 * assumed.per_hour) == pytest.approx(0.2)  # in a month
     assert "AWS's Spot Instance Advisor" in assumed.source
     given = Ec2.interruptions(Role(backend="ec2", ec2={**spot, "interruptions_per_hour": 1}))
-    assert given is not None
     assert (given.per_hour, given.source) == (1.0, "`ec2.interruptions_per_hour`")

@@ -124,9 +124,7 @@ def test_a_lease_with_half_as_many_ranks_gets_more_and_another_model_tells_nothi
         previews(load_recipe("digits", (f"train.nodes={nodes}", *more)), load_site("chosen"))[1]
         for nodes, more in ((1, ()), (2, ("train.args=[--fast]",)))
     )
-    assert two.walltime is not None
     assert "train 0:33:20" in two.walltime.why
-    assert four.walltime is not None
     assert "how long train and evaluate will" in four.walltime.why
 
 
@@ -135,7 +133,6 @@ def test_steps_that_have_succeeded_and_other_sites_do_not_count() -> None:
     assert choice(run).why == "none of its steps is left to do"
     site = load_site("chosen").model_copy(update={"name": "elsewhere"})
     (gang,) = (each for each in previews(load_recipe("digits"), site) if each.role == "gpu")
-    assert gang.walltime is not None
     assert gang.walltime.seconds == 3600.0
 
 
@@ -219,7 +216,6 @@ def test_time_outs_do_not_end_a_run_whose_leases_still_grow() -> None:
     write_record(folder.spec, spec.model_copy(update={"walltime": longest}))
     decision, told = conclude(run, "train", result)
     assert not decision.again
-    assert told.failure is not None
     assert "lifetime_max" in told.failure.message
     recorded = (
         open_ledger().attempts(run.run_id, "train")[-1].message

@@ -230,7 +230,6 @@ def test_what_was_foretold_is_kept_and_shown_beside_what_it_took(headrace_home: 
     assert (run.folder.prediction.read_text(), len(ticks)) == (first, 2)
     gang = lease_on_disk(run, "gpu")
     ahead = run_details(run.run_id).ahead
-    assert ahead is not None
     assert ahead.eta_s == pytest.approx(105, rel=0.15)
     for number in (1, 2):
         attempt_row_of(
@@ -240,7 +239,6 @@ def test_what_was_foretold_is_kept_and_shown_beside_what_it_took(headrace_home: 
             started_at=1.0, finished_at=2.0,
         )  # fmt: skip
     failing = run_details(run.run_id)
-    assert failing.ahead is not None
     assert failing.ahead.eta_s is None  # no end is in sight while attempts fail without progress
     step = failing.steps[2]
     assert (step.failures, step.kept, step.last_failure) == (1, 10.0, "no such file")
@@ -250,7 +248,6 @@ def test_what_was_foretold_is_kept_and_shown_beside_what_it_took(headrace_home: 
     saved.parent.mkdir()
     saved.touch()
     going = run_details(run.run_id).ahead
-    assert going is not None
     assert going.eta_s is not None
     for number, name in enumerate(("pack", "stage", "train")):
         attempt_row_of(
@@ -258,12 +255,10 @@ def test_what_was_foretold_is_kept_and_shown_beside_what_it_took(headrace_home: 
             state=StepState.SUCCEEDED, started_at=1.0, finished_at=2.0,
         )  # fmt: skip
     late = run_details(run.run_id).ahead
-    assert late is not None
     assert late.predicted_s == ahead.predicted_s
     assert late.eta_s == pytest.approx(4 + 13 / 4, rel=0.4)  # evaluation is left
     open_ledger().finish_run(run.run_id, StepState.SUCCEEDED, 99.0)
     over = run_details(run.run_id)
-    assert over.ahead is not None
     assert over.ahead.eta_s is None
     shown = headrace("status", run.run_id).output
     assert "predicted" in shown

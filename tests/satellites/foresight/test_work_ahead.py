@@ -128,7 +128,6 @@ def test_suites_that_have_succeeded_tell_best_with_what_they_take_around_their_t
     recipe, site = load_recipe("digits", [f"+{suite}", "trainer.max_epochs=2"]), load_site("laptop")
     whole, num_known = suite_ahead(recipe, site, past_of(recipe, site, "suite"))
     assert num_known == 4
-    assert whole is not None
     assert whole.seconds == pytest.approx(2 * 10 + 2 + 21 - 12, rel=0.03)
 
 
@@ -147,7 +146,6 @@ def test_trials_are_ended_early_as_in_suites_with_the_same_pruner_or_by_its_rule
     def foretold(pruner: str) -> float:
         recipe, site = load_recipe("digits", words(pruner)), load_site("laptop")
         whole, _ = suite_ahead(recipe, site, past_of(recipe, site, "suite"))
-        assert whole is not None
         return whole.seconds
 
     whole_s = foretold("none")

@@ -178,7 +178,6 @@ def test_an_image_has_the_same_pixels_kept_encoded_or_decoded(
         (pixels,) = read(ShardedDataset(folder, "test"))["image"]
         drawn = viewed(folder, read_manifest(folder)).drawn
         found.append(pixels.numpy())
-        assert drawn is not None
         assert (drawn.shape, drawn.dtype) == (pixels.shape, "uint8")
     np.testing.assert_array_equal(*found)
     assert found[0].shape == ((9, 7) if mode in ("L", "LA", "1") else (9, 7, 3))

@@ -183,7 +183,6 @@ def blaunch(arguments: list[str]) -> NoReturn:
     """Starts the command on a host of the job, in the environment of the caller."""
     assert arguments[0] == "-n", arguments
     job = queue.find(queue.here(), os.environ["LSB_JOBID"])
-    assert job is not None
     if arguments[1] not in job["hosts"]:
         sys.exit(f"blaunch: {arguments[1]} is not a host of the job")
     os.execvp(arguments[2], arguments[2:])

@@ -152,7 +152,6 @@ def pbsdsh(arguments: list[str]) -> NoReturn:
     """Starts the program as the daemon of that node would: not in the script's environment."""
     assert (arguments[0], arguments[2]) == ("-n", "--"), arguments
     job = queue.find(queue.here(), os.environ["PBS_JOBID"].partition(".")[0])
-    assert job is not None
     if int(arguments[1]) >= job["nodes"]:
         sys.exit("pbsdsh: invalid node index")
     os.chdir(os.environ.get("HOME", "/"))

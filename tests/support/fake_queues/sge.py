@@ -209,7 +209,6 @@ def qrsh(arguments: list[str]) -> NoReturn:
     """Starts the command as the daemon of that host would: by a shell, in a bare environment."""
     assert arguments[:2] == ["-inherit", "-nostdin"], arguments
     job = queue.find(queue.here(), os.environ["JOB_ID"])
-    assert job is not None
     if arguments[2] not in job["hosts"]:
         sys.exit(f"error: executing task of job {job['number']} failed: no such host")
     os.chdir(os.environ.get("HOME", "/"))

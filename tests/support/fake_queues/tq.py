@@ -72,7 +72,6 @@ def tq_limits(arguments: list[str]) -> int:
 def tq_start(arguments: list[str]) -> NoReturn:
     """Starts a program on a node of the job, in no environment of the script's."""
     job = queue.find(queue.here(), os.environ["TQ_JOB"])
-    assert job is not None
     assert int(arguments[0]) < job["nodes"]
     os.chdir(os.environ.get("HOME", "/"))
     os.execvpe(arguments[1], arguments[1:], queue.bare_environment(job))

@@ -68,7 +68,6 @@ def test_trackers_end_last_so_that_no_semaphore_stays(tmp_path: Path):
         env={**os.environ, "HEADRACE_HOME": str(tmp_path)},
         stdout=subprocess.PIPE,
     ) as process:
-        assert process.stdout is not None
         process.stdout.readline()
         memory = shared_memory(processes.living())
         assert memory

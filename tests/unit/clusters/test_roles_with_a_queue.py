@@ -59,6 +59,5 @@ def test_a_lost_step_tells_its_cause(cause: FailureClass, state: StepState):
     failure = Failure(failure_class=FailureClass.LOST, error="", message="no heartbeat")
     lost = StepResult(state=StepState.LOST, failure=failure, started_at=1.0, finished_at=2.0)
     told = blamed(lost, "Slurm job 7 ended", cause)
-    assert told.failure is not None
     assert (told.state, told.failure.failure_class) == (state, cause)
     assert told.failure.message == "Slurm job 7 ended; no heartbeat"

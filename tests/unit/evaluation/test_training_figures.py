@@ -93,7 +93,6 @@ def test_training_and_validation_share_a_figure_with_its_restart(drawn: list[Fig
     assert {"waiting for data", "CPU of node-0", "GPUs of node-1"} <= set(lines(use))
     assert "CPU of node-4" not in lines(use)
     legend = use.axes[0].get_legend()
-    assert legend is not None
     assert legend.get_title().get_text() == "4 of 5 nodes"
 
 

@@ -158,7 +158,6 @@ def test_a_lease_that_died_is_replaced_and_the_step_tried_again(no_leftover_proc
     run = make_run()
     (first,) = set(at_once(4, lambda: start_step(run, "pack")))
     host = read_record(run.lease_folder(first.lease_id).host, HostRecord)
-    assert host is not None
     process = psutil.Process(host.process.pid)
     process.kill()
     process.wait(90)

@@ -23,7 +23,6 @@ def test_wait_ends_when_the_holder_is_killed(tmp_path: Path) -> None:
     lock = tmp_path / "lock"
     command = [sys.executable, "-c", HOLD, str(lock)]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as holder:
-        assert holder.stdout is not None
         assert holder.stdout.readline() == b"held\n"
         checks: list[int] = []
 
@@ -44,7 +43,6 @@ def test_wait_can_be_given_up(tmp_path: Path) -> None:
 
     command = [sys.executable, "-c", HOLD, str(lock)]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as holder:
-        assert holder.stdout is not None
         holder.stdout.readline()
         with pytest.raises(StepCancelledError), exclusive_while(lock, cancel):
             pytest.fail("entered")

@@ -39,7 +39,6 @@ def test_new_samples_come_into_new_shards(image_source, packs, make_context, in_
     context = make_context(image_source, pack=APPEND)
     again = pack(context, in_process)
     manifest = read_manifest(folder)
-    assert context.usage is not None
     told = (context.usage.nodes, context.usage.samples, context.usage.fetched_bytes)
     assert told == (1, 10, 0)
     assert context.usage.stored_bytes == manifest.num_bytes - old.num_bytes

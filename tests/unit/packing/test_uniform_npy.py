@@ -59,7 +59,6 @@ def test_equal_headers_give_what_single_arrays_give(tmp_path: Path) -> None:
     contents = [_npy(row) for row in ROWS]
     reader = UniformNpyReader(tmp_path, Converter(_rule()))
     column = reader.read(_written(tmp_path, contents))
-    assert column is not None
     assert column.items == _one_by_one(_rule(), contents) == [row.tobytes() for row in ROWS]
     assert column.joined == np.stack(ROWS).tobytes()
 

@@ -27,7 +27,6 @@ def child() -> Iterator[subprocess.Popen[bytes]]:
     with subprocess.Popen(
         [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as process:
-        assert process.stdout is not None
         process.stdout.readline()
         yield process
 
@@ -38,7 +37,6 @@ def test_a_process_lives_until_it_has_ended_though_nobody_waited_for_it(
     identity = ProcessIdentity.of(child.pid)
     assert identity.is_here
     assert identity.is_alive
-    assert child.stdin is not None
     child.stdin.close()
     wait_until(lambda: not identity.is_alive, 90, "the process to end")
     assert psutil.pid_exists(child.pid)

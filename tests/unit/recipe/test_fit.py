@@ -17,7 +17,6 @@ from headrace.recipe.target_arguments import check_loggers
 
 def recipe_of(dataset: dict[str, Any], **changes: Any) -> Recipe:
     model = load_recipe("digits").model
-    assert model is not None
     content = {
         "name": "r",
         "dataset": {"name": "d", "source": "/data", **dataset},

@@ -58,7 +58,6 @@ def test_the_cost_of_a_campaign_is_that_of_all_its_attempts():
         ledger.add_lease(row, max_active=4)
     ledger.put_machines(rows)
     cost = run_cost("run-1", now=1e9)
-    assert cost is not None
     assert cost.usd == pytest.approx(12_439.69, rel=0.01)
     assert cost.usd == pytest.approx(_CAMPAIGN_HOURS * _USD_PER_HOUR, abs=len(rows) * 0.752 / 3600)
     assert cost.hours == pytest.approx(_CAMPAIGN_HOURS, rel=1e-5)

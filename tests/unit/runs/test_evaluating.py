@@ -65,10 +65,8 @@ def test_checkpoints_are_files_of_the_run_that_is_evaluated(trained: Run) -> Non
     for file in files:
         file.touch()
     found = of_run(recipe, trained.folder).evaluate
-    assert found is not None
     assert found.checkpoints == (*map(str, files), "/x/y.ckpt")
     watched = of_run(recipe, trained.folder, watch=True).evaluate
-    assert watched is not None
     assert watched.checkpoints == ("last",)
     with pytest.raises(RecipeError, match="leaves evaluation out"):
         of_run(load_recipe("digits", ["evaluate=null"]), trained.folder)

@@ -179,7 +179,6 @@ def test_packing_fails_where_its_dataset_is_of_no_use_to_the_run(tmp_path: Path,
         assert result == done
         return
     assert (row.state, row.failure_class) == (StepState.FAILED, FailureClass.DATA_ERROR)
-    assert row.message is not None
     assert row.message.startswith(f"{folder} is packed, but the run cannot go on: Dataset ")
     assert "set `evaluate: null`" in row.message
     assert row.outputs["dataset"] == str(folder)
@@ -261,7 +260,6 @@ def test_checkpoints_to_evaluate_are_looked_at_before_anything_starts(tmp_path: 
     def looked_at(name: str) -> tuple[int | str, ...]:
         recipe = load_recipe("digits", [source, f"evaluate.also_checkpoints=[./{name}.ckpt]"])
         kept, _ = fitted(recipe, load_site("laptop"), "train", is_from_terminal=True)
-        assert kept.evaluate is not None
         return kept.evaluate.checkpoints
 
     assert looked_at("whole") == ("last", str(whole))

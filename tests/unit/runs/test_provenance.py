@@ -88,7 +88,6 @@ def test_of_too_much_that_is_not_committed_whole_files_are_kept_and_the_others_n
         (repository / name).write_text(f"# {name}\n" * 100)
     (repository / "large.txt").write_text("x" * 300_000)
     found = uncommitted(repository, max_bytes=1500)
-    assert found is not None
     assert found.left_out == ("large.txt", "b.py", "c.py")
     assert len(found.diff) < 1500 < MAX_DIFF_BYTES
     clone = tmp_path / "clone"

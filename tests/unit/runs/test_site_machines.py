@@ -68,7 +68,6 @@ def test_a_gang_in_a_queue_costs_what_the_site_says_and_its_wait_nothing(
     assert (first.kind, first.usd_per_hour) == ("slurm 4 x a100", 4 * 2.0 + 8 * 0.25)
     assert (first.price_source, first.price_as_of) == ("site file", "2026-06-17")
     cost = run_cost("run-1")
-    assert cost is not None
     assert (cost.usd, cost.unpriced) == (20.0, 0)
 
 
@@ -83,7 +82,6 @@ def test_without_a_price_time_is_counted_and_money_is_not_known(tmp_path: Path):
 
 def test_a_lease_costs_its_whole_lifetime_at_most():
     most = most_cost(Role(**_SLURM, price={"usd_per_node_hour": 1.5, "source": "rate 2026"}))
-    assert most is not None
     assert most.usd == 6.0
     assert most.why == "2 x 2:00:00 x $1.5 an hour of slurm 4 x a100, rate 2026"
     assert most_cost(Role(**_SLURM)) is None

@@ -88,7 +88,6 @@ def test_threads_need_not_take_turns(tmp_path: Path) -> None:
         wanted = np.random.default_rng(seed).permutation(NUM)
         out = np.empty((NUM, *SHAPE), dtype=np.int32)
         table = files.table(path, "x")
-        assert table is not None
         table.fill(content, wanted, out, np.arange(NUM))
         return np.array_equal(out, values("steps")[wanted])
 

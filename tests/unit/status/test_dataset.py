@@ -104,7 +104,6 @@ def test_a_dataset_tells_what_its_manifest_says_and_who_trained_on_it(tmp_path):
     attempt_row_of(run, "train", f"{run.run_id}-cpu-1")
     page = dataset_page("small")
     assert page.manifest == dataset_page(manifest.fingerprint).manifest
-    assert page.manifest is not None
     assert [info.name for info in page.manifest.fields] == ["image", "label"]
     assert (page.manifest.shards, len(page.manifest.quarantined)) == ((), 200)
     assert page.manifest.class_counts == counts

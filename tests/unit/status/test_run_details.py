@@ -84,7 +84,6 @@ def test_a_training_under_way():
     assert curves["loss of training"][:2] == ("loss", (10, 20, 30))
     assert curves["optimizer 1"] == ("lr", (10,), (0.1,))
     assert '"y":[0.5,null,0.25]' in told.model_dump_json()
-    assert told.best is not None
     assert (told.best.value, told.best.step) == (0.75, 20)
     assert (told.throughput, told.data_wait, told.epoch) == (1000.0, 0.25, 3)
     (node,) = told.use.nodes

@@ -64,7 +64,6 @@ def test_better_ones_replace_it_and_ties_and_nan_do_not(tmp_path: Path, mode: st
     written = Training(tmp_path, mode)([3.0, 4.0, 2.0, float("nan"), 1.0, 1.0])
     assert written == kept
     best = best_of(tmp_path)
-    assert best is not None
     assert (best.step, best.epoch) == (kept[-1], kept[-1] // STEPS_PER_EPOCH - 1)
     assert [path.name for path in tmp_path.glob("best-*")] == [f"best-{kept[-1]:09d}.ckpt"]
 

@@ -83,7 +83,6 @@ def test_progress_counts_the_steps_of_all_optimizers(
     launch: Any = SimpleNamespace(node_index=0, node_name="here", folder=files)
     fit(Twins(), KeepHistory(RunFolder(tmp_path), launch, loader, 1, lambda: 0.0))
     told = read_record(tmp_path / "progress.json", TrainingProgress)
-    assert told is not None
     assert (told.step, told.steps_per_batch, told.loss) == (4 * STEPS, 2, 1.5)
     shown: list[tuple[Any, ...]] = []
     context: Any = SimpleNamespace(
