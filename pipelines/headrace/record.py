@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict
 class Record(BaseModel):
     """A frozen record that travels as JSON; unknown keys are errors."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
 
 class Figures(Record):

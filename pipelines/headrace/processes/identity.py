@@ -39,7 +39,7 @@ _KILLED_SOONER = 500
 class ProcessIdentity(BaseModel):
     """A process named so that a recycled pid is not taken for it."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     host: str
     pid: int

@@ -36,7 +36,7 @@ class Target(BaseModel):
     Called only when the step runs, and only if it belongs there or the site lists it.
     """
 
-    model_config = ConfigDict(frozen=True, extra="allow")
+    model_config = ConfigDict(frozen=True, extra="allow", defer_build=True)
 
     target: str = Field(alias="_target_")
     """Dotted name of a class or function, such as `my_package.models.Classifier`."""
