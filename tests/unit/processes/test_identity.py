@@ -111,3 +111,58 @@ def test_process_1_is_a_parent_only_when_it_says_so(arguments: list[str], code: 
         pytest.skip("a process number 1 of its own takes root")
     done = subprocess.run([*alone, sys.executable, "-c", ENTRY_POINT, *arguments])
     assert done.returncode == code
+
+
+_LEAVES = """
+import atexit, ctypes, os, sys, threading, time
+from pathlib import Path
+
+folder = Path(sys.argv[1])
+
+class Told:
+    def __del__(self):
+        (folder / "told").write_text("told")  # by names of this module
+
+told, left_open, cycle = Told(), (folder / "left-open").open("w"), []
+left_open.write("written")
+cycle.append((cycle, (folder / "in-a-cycle").open("w")))
+cycle[0][1].write("written")
+sys.elsewhere = (folder / "elsewhere").open("w")
+sys.elsewhere.write("written")
+atexit.register((folder / "at-exit").write_text, "called")
+threading.Thread(target=lambda: (time.sleep(0.2), (folder / "thread").write_text("ended"))).start()
+libc = ctypes.CDLL(None)
+libc.fdopen.restype, libc.fputs.argtypes = ctypes.c_void_p, (ctypes.c_char_p, ctypes.c_void_p)
+libc.fputs(b"written", libc.fdopen(os.open(folder / "in-c", os.O_WRONLY | os.O_CREAT), b"w"))
+"""
+
+
+def test_what_a_users_code_has_left_open_is_written_by_a_process_that_ends_now(tmp_path: Path):
+    (tmp_path / "code_of_a_user.py").write_text(_LEAVES)
+    code = (
+        "import sys\n"
+        "from headrace.processes.identity import end_now\n"
+        "class Kept:\n"
+        "    def __del__(self): print('taken apart')\n"
+        "kept, imported = Kept(), tuple(sys.modules)\n"
+        "__import__('code_of_a_user')\n"
+        "print('said', end='')\n"
+        "end_now(imported)"
+    )
+    (tmp_path / "left").mkdir()
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "left")],
+        env={"PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])},
+        stdout=subprocess.PIPE,
+        check=True,
+    )
+    assert done.stdout == b"said"
+    assert {file.name: file.read_text() for file in (tmp_path / "left").iterdir()} == {
+        "told": "told",
+        "left-open": "written",
+        "in-a-cycle": "written",
+        "elsewhere": "written",
+        "at-exit": "called",
+        "thread": "ended",
+        "in-c": "written",
+    }
