@@ -63,44 +63,47 @@ class Uncommitted:
     """Files that are not in it, since they are too large."""
 
 
-def code_state(folder: Path, images: Iterable[str]) -> CodeState:
-    """What a run of the code in a folder, with these images, is made with now."""
-    return CodeState(
+def code_state(folder: Path, images: Iterable[str]) -> tuple[CodeState, bytes | None]:
+    """What a run of the code in a folder, with these images, is made with now.
+
+    With it comes what is not committed, as `git apply` takes it; None where nothing is.
+    """
+    commit, found = working_tree(folder)
+    state = CodeState(
         code_folder=str(folder),
-        git=git_state(folder) if folder.is_dir() else None,
+        git=commit,
+        left_out=found.left_out if found else (),
         python=platform.python_version(),
         packages=_installed(),
         images=digests(images),
     )
+    return state, found.diff if found else None
 
 
-def git_state(folder: Path) -> Commit | None:
-    """That of the repository around a folder; None outside one or without git."""
-    commit = _git(folder, "rev-parse", "HEAD")
-    if commit is None:
-        return None
-    dirty = bool(_git(folder, "status", "--porcelain"))
-    return Commit(commit=commit.decode().strip(), dirty=dirty)
+def working_tree(
+    folder: Path, max_bytes: int = MAX_DIFF_BYTES
+) -> tuple[Commit | None, Uncommitted | None]:
+    """The commit of the repository around a folder, and what it has not committed.
 
-
-def uncommitted(folder: Path, max_bytes: int = MAX_DIFF_BYTES) -> Uncommitted | None:
-    """What the repository around a folder has not committed; None without any, or without git.
-
-    Files that git ignores are not looked at.
+    Both are None outside one or without git. Files that git ignores are not looked at.
     """
-    top = (_git(folder, "rev-parse", "--show-toplevel") or b"").decode().strip()
-    if not top:
-        return None
+    asked = ("rev-parse", "--show-toplevel", "--git-path", "index", "--revs-only", "HEAD")
+    told = (_git(folder, *asked) or b"").decode().splitlines()
+    if len(told) < 2:
+        return None, None
+    top, index, *commit = told
     new = (_git(Path(top), "ls-files", "--others", "--exclude-standard", "-z") or b"").decode()
     names = [name for name in new.split("\0") if name and not name.endswith("/")]
     small = [name for name in names if _size(Path(top, name)) <= _MAX_NEW_BYTES]
-    with _index_with(Path(top), small) as environment:
+    with _index_with(Path(top), folder / index, small) as environment:
         whole = _git(Path(top), "diff", "--binary", "HEAD", environment=environment)
     large = sorted(set(names) - set(small))
+    known = Commit(commit=commit[0], dirty=bool(new) or whole != b"") if commit else None
     if whole is None:
-        return Uncommitted(diff=b"", left_out=("all of it: git could not tell it",))
+        return known, Uncommitted(diff=b"", left_out=("all of it: git could not tell it",))
     diff, cut = _cut(whole, max_bytes)
-    return Uncommitted(diff=diff, left_out=(*large, *cut)) if whole or large else None
+    found = Uncommitted(diff=diff, left_out=(*large, *cut)) if whole or large else None
+    return known, found
 
 
 def _installed() -> dict[str, str]:
@@ -114,13 +117,12 @@ def _installed() -> dict[str, str]:
 
 
 @contextmanager
-def _index_with(top: Path, names: list[str]) -> Iterator[dict[str, str]]:
+def _index_with(top: Path, index: Path, names: list[str]) -> Iterator[dict[str, str]]:
     """A copy of the repository's index that knows new files; the repository stays as it is."""
-    index = (_git(top, "rev-parse", "--git-path", "index") or b"").decode().strip()
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / "index"
-        if index and (top / index).is_file():
-            shutil.copyfile(top / index, copy)
+        if index.is_file():
+            shutil.copyfile(index, copy)
         environment = {**os.environ, "GIT_INDEX_FILE": str(copy)}
         for start in range(0, len(names), 500):
             chosen = names[start : start + 500]

@@ -15,7 +15,7 @@ from headrace.objects.store import is_remote
 from headrace.recipe.difference import Change, flattened
 from headrace.recipe.recipe import Recipe
 from headrace.record import Figures, Record
-from headrace.runs.code_state import UNKNOWN, code_state, uncommitted
+from headrace.runs.code_state import UNKNOWN, code_state
 from headrace.runs.provenance import Provenance, read_provenance
 from headrace.runs.runs import outputs_of, run_of_folder
 from headrace.runs.trials import note_trials
@@ -96,13 +96,12 @@ def today(before: Origin) -> Origin:
     """What the same recipe would be made of now: code, packages, and the dataset as it lies."""
     then = before.made_with
     folder = Path(then.code_folder) if then.code_folder else Path(then.recipe_file).parent
-    now = code_state(folder, then.images)
-    found = uncommitted(folder) if now.git is not None else None
+    now, diff = code_state(folder, then.images)
     return before.model_copy(
         update={
             "name": "today",
             "made_with": then.model_copy(update=dict(now)),
-            "uncommitted": _hashed(found.diff if found else b"") if now.git else UNKNOWN,
+            "uncommitted": _hashed(diff or b"") if now.git else UNKNOWN,
             "fingerprint": _fingerprint(before.dataset),
         }
     )

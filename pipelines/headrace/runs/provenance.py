@@ -8,7 +8,7 @@ import platform
 import socket
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
 from pydantic import ConfigDict
@@ -19,8 +19,9 @@ from headrace.files.layout import RunFolder
 from headrace.processes.identity import ProcessIdentity
 from headrace.recipe.difference import Change, differences
 from headrace.recipe.load import BUILT_IN, load_recipe, locate
+from headrace.recipe.recipe import Recipe
 from headrace.recipe.unix_accounts import account
-from headrace.runs.code_state import CodeState, code_state, uncommitted
+from headrace.runs.code_state import CodeState, code_state
 
 logger = logging.getLogger(__name__)
 
@@ -46,28 +47,27 @@ class Provenance(CodeState):
 
 
 def write_provenance(
-    run: RunFolder, recipe: str, overrides: Sequence[str], user: str, images: Iterable[str]
+    run: RunFolder, recipe: str, loaded: Recipe, user: str, images: Iterable[str]
 ) -> None:
     """Write down where a run comes from, and what its code has that is not committed.
 
     Args:
         run: Folder of the run.
         recipe: Name or file of its recipe.
-        overrides: What was changed of that.
+        loaded: What that says with the overrides.
         user: Who asked; empty: the account that this runs as.
         images: The images of its containers.
     """
     file = locate("recipes", recipe)
     folder = code_folder(file)
-    found = uncommitted(folder)
-    left_out = found.left_out if found is not None else ()
-    if found is not None:
-        write_bytes(run.diff, found.diff)
+    made_with, diff = code_state(folder, images)
+    left_out = made_with.left_out
+    if diff is not None:
+        write_bytes(run.diff, diff)
     if left_out:
         more = f" and {len(left_out) - _NAMED} more" if left_out[_NAMED:] else ""
         words = "Not committed, and too large to be kept with the run: %s%s"
         logger.warning(words, ", ".join(left_out[:_NAMED]), more)
-    made_with = code_state(folder, images).model_copy(update={"left_out": left_out})
     write_record(run.provenance, Provenance(
         **dict(made_with),
         created_at=time.time(),
@@ -76,7 +76,7 @@ def write_provenance(
         command=tuple(without_secrets(word) for word in sys.argv),
         platform=platform.platform(),
         recipe_file=str(file),
-        changes=_changes(recipe, overrides),
+        changes=_changes(recipe, loaded),
     ))  # fmt: skip
 
 
@@ -107,14 +107,11 @@ def code_folder(recipe: Path) -> Path:
     return Path(known) if known and Path(known).is_dir() else folder
 
 
-def _changes(recipe: str, overrides: Sequence[str]) -> tuple[Change, ...]:
-    if not overrides:
-        return ()
+def _changes(recipe: str, loaded: Recipe) -> tuple[Change, ...]:
     try:
-        written = load_recipe(recipe)
+        return differences(load_recipe(recipe), loaded)
     except RecipeError:  # a file that is none without the overrides of the run
         return ()
-    return differences(written, load_recipe(recipe, overrides))
 
 
 def process_owner() -> str:

@@ -142,9 +142,10 @@ def create_run(request: RunRequest) -> Run:
         return _reopened(existing, request)
     by, words = Actor.of(request.owner, request.user), " ".join(request.words)
     with noting_refusals(by, START, request.owner, words):
-        recipe, site, source = _checked(request)
+        loaded = load_recipe(request.recipe, request.overrides)
+        recipe, site, source = _checked(request, loaded)
         run = _new_run(request, recipe, site)
-        if _entered(run, source):
+        if _entered(run, loaded, source):
             note(by, START, run.run_id, words)
             return run
     existing = open_ledger().run_by_key(request.key)
@@ -153,11 +154,11 @@ def create_run(request: RunRequest) -> Run:
     return _reopened(existing, request)
 
 
-def _checked(request: RunRequest) -> tuple[Recipe, Site, Mapping[str, Any]]:
+def _checked(request: RunRequest, loaded: Recipe) -> tuple[Recipe, Site, Mapping[str, Any]]:
     """Recipe and site as the run keeps them, and a suite's recipe as its trials change it."""
     is_from_terminal = request.owner.startswith("cli:")
     user = None if is_from_terminal else request.user
-    loaded, site = load_recipe(request.recipe, request.overrides), load_site(request.site, user)
+    site = load_site(request.site, user)
     check_user(site, Actor.of(request.owner, request.user).user)
     if request.of:
         folder = RunFolder(Path(open_ledger().run(request.of).folder))
@@ -262,11 +263,11 @@ def _new_run(request: RunRequest, recipe: Recipe, site: Site) -> Run:
     return Run(run_id=run_id, request=request, folder=folder, recipe=recipe, site=site)
 
 
-def _entered(run: Run, source: Mapping[str, Any]) -> bool:
+def _entered(run: Run, loaded: Recipe, source: Mapping[str, Any]) -> bool:
     """Write a run's folder and its row; no folder is left when there is a row for its key."""
     entered = False
     try:
-        _write_folder(run, source)
+        _write_folder(run, loaded, source)
         entered = open_ledger().add_run(recorded(run, time.time()))
     finally:
         if not entered:
@@ -274,7 +275,7 @@ def _entered(run: Run, source: Mapping[str, Any]) -> bool:
     return entered
 
 
-def _write_folder(run: Run, source: Mapping[str, Any]) -> None:
+def _write_folder(run: Run, loaded: Recipe, source: Mapping[str, Any]) -> None:
     try:
         if other := other_account(run.site):
             share(run.site_folder.path, other)
@@ -286,7 +287,7 @@ def _write_folder(run: Run, source: Mapping[str, Any]) -> None:
             write_json(run.folder.source, source)
         request = run.request
         images = images_of(run.recipe, run.site)
-        write_provenance(run.folder, request.recipe, request.overrides, request.user, images)
+        write_provenance(run.folder, request.recipe, loaded, request.user, images)
     except OSError as error:
         raise SiteError(
             f"The folder {run.site_folder.path} of site '{run.site.name}' cannot be written: "
