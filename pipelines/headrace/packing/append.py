@@ -6,13 +6,17 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from headrace.errors import DataError, ManifestError, NoDatasetError, RecipeError
 from headrace.files.atomic import read_record
 from headrace.files.manifest import Manifest
 from headrace.objects.store import read_manifest_at
 from headrace.packing.division import Labels, SourceListing, labels_of
-from headrace.packing.listed import shown, taken
+from headrace.packing.listed import Coded, Listed, Texts, shown
 from headrace.packing.pack_shard import PackedShard
 from headrace.packing.packing_plan import FirstNumbers, PackPlan
 from headrace.packing.planned_shard import PlannedShard
@@ -112,20 +116,37 @@ def check_can_grow(dataset: DatasetSpec, listing: SourceListing) -> None:
 
 def new_samples(base: Base, listing: SourceListing) -> SourceListing:
     """The samples of a listing that the dataset does not have."""
-    known = {
-        path: (size, version) for plan in base.planned for path, size, version, *_ in plan.samples
-    }
-    files = [(ref.path, ref[1:3]) for ref in listing.samples]
-    changed = [path for path, file in files if known.get(path, file) != file]
+    import pyarrow as pa
+    from pyarrow import compute
+
+    plans = [plan.samples for plan in base.planned]
+    packed = pa.concat_tables(list(map(_as_table, plans)))
+    found = _as_table(listing.samples)
+    at = compute.index_in(found["path"], packed["path"].combine_chunks())
+    was, now = packed.take(compute.drop_null(at)), found.filter(at.is_valid())
+    same = compute.and_(*(compute.equal(now[name], was[name]) for name in ("size", "version")))
+    changed = now.filter(compute.invert(same))["path"].to_pylist()
     if changed:
         raise DataError(
             f"{len(changed):,} samples changed since they were packed into {base.location}: "
             f"{shown(changed)}",
             "Shards that are there do not change; pack without pack.append.",
         )
-    fresh = [number for number, (path, _) in enumerate(files) if path not in known]
+    fresh = np.flatnonzero(at.is_null().to_numpy())
     labels = _labels(base.manifest.classes, listing, fresh)
     return replace(listing, samples=listing.samples.at(fresh), labels=labels)
+
+
+def _as_table(samples: Listed) -> Any:
+    """Path, size and version of samples as a table of Arrow's."""
+    import pyarrow as pa
+
+    columns = {
+        "path": Texts.of(samples.paths).array,
+        "size": np.asarray(samples.sizes, dtype=np.int64),
+        "version": Texts.of(samples.versions).array,
+    }
+    return pa.table(columns)
 
 
 def check_fields(base: Base, plan: PackPlan) -> None:
@@ -151,10 +172,10 @@ def together(
     return whole, [record for _, record in pairs]
 
 
-def _labels(classes: Sequence[str], listing: SourceListing, fresh: Sequence[int]) -> Labels:
+def _labels(classes: Sequence[str], listing: SourceListing, fresh: NDArray[np.int64]) -> Labels:
     """Labels of the new samples; classes that are new come last, so that the old keep theirs."""
     if not listing.labels.classes:
         return listing.labels
     new = [name for name in listing.labels.classes if name not in classes]
-    names = taken(listing.labels.classes, taken(listing.labels.indices, fresh))
-    return labels_of(names, (*classes, *new))
+    codes = np.asarray(listing.labels.indices)[fresh]
+    return labels_of(Coded(listing.labels.classes, codes), (*classes, *new))

@@ -106,6 +106,13 @@ class Texts(MadeColumn[str]):
         binary = self.at(picked).array.cast("large_binary")
         return list(binary.to_numpy(zero_copy_only=False))
 
+    def without(self, others: Texts) -> list[str]:
+        """The texts that are none of the others."""
+        from pyarrow import compute
+
+        known = compute.is_in(self.array, others.array)
+        return list(Texts(self.array.filter(compute.invert(known))))
+
     def groups(self, pattern: str) -> list[Coded[str]]:
         """What each named group of a pattern (RE2) matches in each text.
 
@@ -393,20 +400,25 @@ def text_column(texts: Sequence[str]) -> Texts | RowPaths:
     return texts if isinstance(texts, RowPaths) else Texts.of(texts)
 
 
+def in_order(listed: Listed) -> tuple[Listed, int]:
+    """The samples in the order of their paths, and the first whose path the next has, or -1."""
+    from pyarrow import compute
+
+    paths = Texts.of(listed.paths).array
+    if not compute.all(compute.less(paths[:-1], paths[1:])).as_py():
+        listed = listed.at(compute.sort_indices(paths).to_numpy().view(np.int64))
+        paths = Texts.of(listed.paths).array
+    return listed, compute.index(compute.equal(paths[:-1], paths[1:]), True).as_py()
+
+
 def by_path(listed: Listed) -> Listed:
     """The samples in the order of their paths.
 
     Raises:
         DataError: Two of them have the same path.
     """
-    from pyarrow import compute
-
-    paths = Texts.of(listed.paths).array
-    if compute.all(compute.less(paths[:-1], paths[1:])).as_py():
-        return listed
-    listed = listed.at(compute.sort_indices(paths).to_numpy().view(np.int64))
-    paths = Texts.of(listed.paths).array
-    twice = compute.index(compute.equal(paths[:-1], paths[1:]), True).as_py()
+    listed, twice = in_order(listed)
     if twice >= 0:
-        raise DataError(f"There are two samples '{paths[twice]}'", "Rename or remove one of them.")
+        what = f"There are two samples '{listed.paths[twice]}'"
+        raise DataError(what, "Rename or remove one of them.")
     return listed

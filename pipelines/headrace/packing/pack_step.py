@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import importlib.metadata
 import logging
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any, Protocol, cast
 
 from headrace.clusters.fleet import Fleet
@@ -213,8 +213,9 @@ def _append(
     listing = new_samples(base, opened.listing)
     if not listing.samples:
         return base.manifest
-    known = base.planned[0].samples.paths[0]
-    old = islice((ref for ref in opened.listing.samples if ref.path == known), 1)
+    samples, known = opened.listing.samples, base.planned[0].samples.paths[0]
+    at = bisect_left(samples.paths, known)
+    old = [ref for ref in samples[at : at + 1] if ref.path == known]
     tried = (*old, *listing.samples[:NUM_TRIED])
     rules = field_rules(listing.source, opened.source, tried, context.recipe.pack)
     first = base.first_numbers()

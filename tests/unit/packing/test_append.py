@@ -1,14 +1,20 @@
 """Appending: old shards stay, new samples come into new ones, the manifest is the next version."""
 
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
+from pyarrow import parquet
 
 from headrace.files.manifest import Manifest
 from headrace.files.manifest_file import parse_manifest, read_manifest
-from headrace.packing.pack_step import pack
+from headrace.packing.append import new_samples, read_base
+from headrace.packing.pack_step import _list, _open, pack
+from headrace.packing.target import DatasetFolder, PackTarget
+from headrace.recipe.site import StoreOptions
 from headrace.shards.dataset import ShardedDataset
 from headrace.shards.inspection import verify_dataset
 from headrace.steps.context import StepContext
@@ -125,6 +131,27 @@ def test_samples_are_added_whatever_became_of_those_packed_before(image_source, 
     (image_source / "l.csv").write_text(index_of(image_source, files[::-1], "path,label,n", 12345))
     again = packs(image_source, keys, pack=APPEND)
     assert (again["dataset"], again["num_samples"]) == (first["dataset"], 49)
+
+
+def test_what_is_new_is_found_without_an_object_a_sample(tmp_path, packs, make_context):
+    """Memory for it is less than 150 bytes a sample: what is compared lies in columns."""
+    folder = tmp_path / "source"
+    folder.mkdir()
+    table = pa.table({"n": np.arange(20_000), "kind": ["dog", "cat"] * 10_000})
+    parquet.write_table(table, folder / "a.parquet")
+    keys = {"labels": "field", "label_field": "kind"}
+    packed = packs(folder, keys, {**APPEND, "shard_samples": 5_000})
+    parquet.write_table(table[:5_000], folder / "b.parquet")
+    opened = _list(make_context(folder, keys), _open(make_context(folder, keys)))
+    target = PackTarget(folder=DatasetFolder(Path(packed["dataset"])), url=None, s3=StoreOptions())
+    base = read_base(target)
+    new_samples(base, opened.listing)  # imports
+    tracemalloc.start()
+    found = new_samples(base, opened.listing)
+    _, peak_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert list(found.samples.paths)[::4_999] == ["b.parquet#0000", "b.parquet#4999"]
+    assert peak_bytes < 150 * len(opened.listing.samples)
 
 
 def index_of(source: Path, files: list[Path], header: str, number: int) -> str:

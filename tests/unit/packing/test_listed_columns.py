@@ -180,7 +180,7 @@ def bytes_of(column: Sequence[Any]) -> int:
     return 0
 
 
-@pytest.mark.parametrize("form", ["files", "pairs", "webdataset", "webdataset-splits"])
+@pytest.mark.parametrize("form", ["files", "pairs", "index", "webdataset", "webdataset-splits"])
 def test_a_listed_sample_takes_40_bytes_beside_its_path_and_keys(form: str, tmp_path: Path) -> None:
     write, dataset = SOURCES[form]
     write(tmp_path)

@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import chain, islice
 from pathlib import PurePosixPath
 from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from headrace.errors import DataError, RecipeError
 from headrace.fields.field_kind import Value
-from headrace.packing.listed import Listed, SampleRef, shown
+from headrace.packing.listed import (
+    AT_ONCE,
+    Coded,
+    Listed,
+    PlacesInContainers,
+    SampleRef,
+    Texts,
+    TextsBuilder,
+    in_order,
+    numbers,
+    shown,
+)
 from headrace.packing.samples import Fields, SourceField
 from headrace.packing.sources.files import rows_as_samples, suffix_of
 from headrace.packing.sources.index_rows import (
@@ -21,15 +36,16 @@ from headrace.packing.sources.index_rows import (
     as_value,
     open_index,
 )
-from headrace.packing.sources.source_store import SourceStore
+from headrace.packing.sources.source_store import SourceStore, check_names
 from headrace.recipe.dataset import DatasetSpec
 
 _LABEL = "label"
 
 
 class _IndexRow(NamedTuple):
-    line: int
+    path: str
     where: Where
+    """Its line, and its place in the file."""
     label: str | None = None
     group: str | None = None
     split: str | None = None
@@ -58,7 +74,6 @@ class Index:
         self._in_each_row = {"path"} | (self._needed & {roles.get("label")})
         self._columns = IndexColumns(named, numbers=(_LABEL,), every=every)
         self._left_out = {"path", label, *roles.values()} - set(named.values())
-        self._rows: dict[str, _IndexRow] = {}
 
     @property
     def path(self) -> str:
@@ -67,17 +82,16 @@ class Index:
 
     def matched(self, listed: Listed) -> Listed:
         """The samples with what their rows say."""
-        self._read()
-        self._check_match(set(listed.paths))
-        rows = [self._rows[path] for path in listed.paths]
-        places = listed.places or [()] * len(rows)
+        rows = self._in_order()
+        self._check_match(
+            Texts.of(listed.paths), Texts.of(rows.paths), has_labels=bool(rows.labels)
+        )
+        _, *where = _columns(rows.places)
         return replace(
-            listed,
-            versions=tuple(listed.versions),  # as texts, of which the pack key is made
-            labels=_known(row.label for row in rows),
-            groups=_known(row.group for row in rows),
-            splits=_known(row.split for row in rows),
-            places=[place + row.where for place, row in zip(places, rows, strict=True)],
+            rows,
+            sizes=listed.sizes,
+            versions=Texts.of(listed.versions),  # as texts, of which the pack key is made
+            places=PlacesInContainers([*_columns(listed.places), *where]),
         )
 
     @property
@@ -99,8 +113,25 @@ class Index:
             {field.name: as_value(field, row[column]) for field, column in names} for row in rows
         ]
 
-    def _read(self) -> None:
-        self._rows = {}
+    def _in_order(self) -> Listed:
+        """What the rows tell, in the order of their paths; their places begin with their lines."""
+        paths, places, told = TextsBuilder(), numbers(()), list[tuple[Coded[str | None], ...]]()
+        rows = self._rows()
+        while some := tuple(islice(rows, AT_ONCE)):
+            names, some_places, *texts = zip(*some, strict=True)
+            check_names(self._file.name, names)
+            paths.extend(names)
+            places.extend(chain.from_iterable(some_places))
+            told.append(tuple(map(Coded.of, texts)))
+        columns = np.asarray(places).reshape(-1, 1 + self._file.num_where).T
+        labels, groups, splits = map(_known, zip(*told, strict=True)) if told else ((), (), ())
+        found = PlacesInContainers(columns)
+        listed, twice = in_order(Listed(paths.texts(), (), (), labels, groups, splits, found))
+        if twice >= 0:
+            raise self._twice(listed, twice)
+        return listed
+
+    def _rows(self) -> Iterator[_IndexRow]:
         first = True
         for line, row, where in self._file.rows():
             if first:
@@ -115,10 +146,7 @@ class Index:
                 for role, column in self._roles.items()
                 if column in row
             }
-            found = _IndexRow(line=line, where=where, **texts)
-            if path in self._rows:
-                raise self._twice(path, self._rows[path], found)
-            self._rows[path] = found
+            yield _IndexRow(path, (line, *where), **texts)
         if first:
             self._start(dict.fromkeys(self._file.columns))
 
@@ -165,38 +193,40 @@ class Index:
             "Numbers to predict need dataset.label_kind 'value'." if role == "label" else "",
         )
 
-    def _twice(self, path: str, before: _IndexRow, found: _IndexRow) -> DataError:
-        if found.label is None:
-            what = f"names '{path}' twice, in lines {before.line} and {found.line}"
-        else:
+    def _twice(self, rows: Listed, at: int) -> DataError:
+        path, lines = rows.paths[at], [rows.places[place][0] for place in (at, at + 1)]
+        what = f"names '{path}' twice, in lines {lines[0]} and {lines[1]}"
+        if rows.labels and rows.labels[at + 1] is not None:
             what = (
-                f"labels '{path}' twice: '{before.label}' in line {before.line}, "
-                f"'{found.label}' in line {found.line}"
+                f"labels '{path}' twice: '{rows.labels[at]}' in line {lines[0]}, "
+                f"'{rows.labels[at + 1]}' in line {lines[1]}"
             )
         return DataError(f"{self._file.name} {what}", "Keep one of the lines.")
 
-    def _check_match(self, paths: set[str]) -> None:
-        noun = "label" if any(row.label is not None for row in self._rows.values()) else "row"
-        without_row = sorted(paths - self._rows.keys())
-        if without_row:
+    def _check_match(self, files: Texts, paths: Texts, *, has_labels: bool) -> None:
+        noun = "label" if has_labels else "row"
+        if without_row := files.without(paths):
             raise DataError(
-                f"{len(without_row):,} of {len(paths):,} files have no {noun} in "
+                f"{len(without_row):,} of {len(files):,} files have no {noun} in "
                 f"{self._file.name}: {shown(without_row)}",
                 "Add them to the index, or narrow dataset.include.",
             )
-        without_file = sorted(self._rows.keys() - paths)
-        if without_file:
+        if without_file := paths.without(files):
             raise DataError(
-                f"{len(without_file):,} of {len(self._rows):,} {noun}s in {self._file.name} have "
+                f"{len(without_file):,} of {len(paths):,} {noun}s in {self._file.name} have "
                 f"no file: {shown(without_file)}",
                 "Remove the lines, or check that the paths are relative to dataset.source and "
                 "match dataset.include.",
             )
 
 
-def _known(values: Iterable[str | None]) -> Sequence[str | None]:
-    column = tuple(values)
-    return column if any(value is not None for value in column) else ()
+def _columns(places: Sequence[tuple[int, ...]]) -> Sequence[NDArray[np.int64]]:
+    return places.columns if isinstance(places, PlacesInContainers) else ()
+
+
+def _known(parts: Sequence[Coded[str | None]]) -> Sequence[str | None]:
+    column = Coded.together(parts)
+    return column if any(value is not None for value in column.values) else ()
 
 
 def index_of(spec: DatasetSpec, place: SourceStore, *, every: bool = True) -> Index | None:
