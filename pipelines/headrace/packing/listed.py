@@ -255,15 +255,15 @@ class RowPaths(MadeColumn[str]):
     Attributes:
         names: Names of the containers.
         sizes: Rows in each container.
-        rows: Row of each item, `(num_items,) int64`, counted over all containers.
+        rows: Row of each item, `(num_items,)`, counted over all containers.
     """
 
     def __init__(
-        self, names: Sequence[str], sizes: Sequence[int], rows: NDArray[np.int64] | None = None
+        self, names: Sequence[str], sizes: Sequence[int], rows: NDArray[Any] | None = None
     ) -> None:
         self.names = tuple(names)
         self.sizes = tuple(sizes)
-        self.rows = np.arange(sum(sizes), dtype=np.int64) if rows is None else rows
+        self.rows = narrow(np.arange(sum(sizes)) if rows is None else rows)
         self._starts = np.cumsum([0, *sizes], dtype=np.int64)
         self._widths = [len(str(max(size - 1, 0))) for size in sizes]
 

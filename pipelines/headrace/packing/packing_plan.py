@@ -13,7 +13,7 @@ from headrace.files.manifest import FieldInfo
 from headrace.objects.protocol import StoredFile
 from headrace.packing.division import SourceListing, folds_of, shards_of, split_samples
 from headrace.packing.fields import FieldRule
-from headrace.packing.listed import Listed, Times, text_column
+from headrace.packing.listed import Listed, Times, narrow, text_column
 from headrace.packing.planned_shard import PlannedShard
 from headrace.packing.splits import ranks
 from headrace.packing.statistics import every_of
@@ -133,7 +133,7 @@ def make_plan(
                     every=every if split in counted else {},
                     listed=samples,
                     indices=listing.labels.indices,
-                    places=piece,
+                    places=narrow(piece),
                 )
                 shards.append(shard)
                 number, next_id = number + 1, next_id + len(piece)

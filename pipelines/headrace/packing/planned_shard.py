@@ -21,6 +21,7 @@ from headrace.packing.listed import (
     RowPaths,
     Texts,
     Times,
+    narrow,
     numbers,
     taken,
 )
@@ -69,7 +70,7 @@ class PlannedShard:
     """Its samples as the source knows them, maybe with others."""
     indices: Sequence[int]
     """Class index of each that is listed; empty without labels."""
-    places: NDArray[np.int64] | None = None
+    places: NDArray[Any] | None = None
     """Which of those that are listed it holds, in their order; None for all."""
     every: dict[str, int]
     """By field of fixed shape: one in how many elements counts for its statistics; a field that is
@@ -148,7 +149,7 @@ def _columns(samples: Listed) -> dict[str, Any]:
     import pyarrow as pa
 
     paths, versions, places = samples.paths, samples.versions, samples.places
-    columns: dict[str, Any] = {"size": pa.array(np.asarray(samples.sizes, dtype=np.int64))}
+    columns: dict[str, Any] = {"size": pa.array(narrow(np.asarray(samples.sizes, np.int64)))}
     if isinstance(paths, RowPaths):
         columns["row"] = pa.array(paths.rows)
     else:
@@ -156,8 +157,8 @@ def _columns(samples: Listed) -> dict[str, Any]:
     if isinstance(versions, Times):
         columns["time_ns"] = pa.array(np.asarray(versions.times_ns, dtype=np.int64))
     elif isinstance(versions, Coded):
-        codes = pa.array(versions.codes.astype(np.int64))
-        columns["version"] = pa.DictionaryArray.from_arrays(codes, pa.array(versions.values))
+        told = pa.array(versions.values, pa.string())
+        columns["version"] = pa.DictionaryArray.from_arrays(versions.codes, told)
     else:
         columns["version"] = Texts.of(versions).array
     if isinstance(places, PlacesInContainers):

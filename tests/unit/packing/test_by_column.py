@@ -19,7 +19,9 @@ from headrace.files.manifest_file import read_manifest
 from headrace.packing.listed import Listed, SampleRef
 from headrace.packing.planned_shard import PlannedShard
 from headrace.packing.sources import listed_rows
+from headrace.packing.sources.open import open_source
 from headrace.packing.sources.rows import RowSource
+from headrace.recipe.dataset import DatasetSpec
 from support.packing import digest
 
 NUM = 3000
@@ -126,6 +128,18 @@ def test_shards_are_those_of_rows(
     packed = packs(folder, dataset, {"shard_samples": 700, "max_quarantined": 0.5})
     assert digest(packed) == DIGESTS[form]
     assert (max(numbers) == 1) == (way == "columns")  # one is tried, to know the fields
+
+
+def test_nothing_of_a_row_group_is_kept_while_its_last_rows_are_written(tmp_path: Path) -> None:
+    _parquet(tmp_path)
+    spec = DatasetSpec(name="x", source=str(tmp_path), fields={"n": "large", "box": "box"})
+    source = open_source(spec)
+    assert isinstance(source, RowSource)
+    refs = source.list_samples()
+    pool = pa.default_memory_pool()
+    before = pool.bytes_allocated()
+    kept = [pool.bytes_allocated() - before for _ in source.read_columns(refs[:900])]
+    assert kept == [0]
 
 
 def test_a_list_of_another_length_is_refused_by_name(

@@ -15,7 +15,7 @@ from headrace.packing.sources.rows import ColumnOfRows
 GONE = "it has no value"
 """Why a cell without a value cannot be packed."""
 
-_PIECE_BYTES = 2**22
+_PIECE_BYTES = 2**20
 _BUFFER_BYTES = 2**20  # of each column
 _MOST_PIECE_ROWS = 2**16
 
@@ -64,9 +64,13 @@ class GroupPass:
         return bool(rows[0] >= self._first)
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the file, and give the memory that Arrow keeps for another back to the system."""
+        import pyarrow as pa
+
         self._batches.close()
+        self._batches = self._batch = None
         self._stream.close()
+        pa.default_memory_pool().release_unused()
 
     def take(
         self, rows: NDArray[np.int64]

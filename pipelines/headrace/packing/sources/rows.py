@@ -188,7 +188,10 @@ class RowSource(ABC):
         """
         try:
             for start, stop in windows(refs):
-                yield start, stop, self._in_columns(refs[start:stop])
+                columns = self._in_columns(refs[start:stop])
+                if stop == len(refs):
+                    self._end_columns()  # so that less is in memory while these are written
+                yield start, stop, columns
         finally:
             self._end_columns()
 
