@@ -118,7 +118,8 @@ class PackTarget:
     def remember(self, sources_key: str, pack_key: str) -> None:
         """Note that containers of these sizes, times and settings were packed into the dataset."""
         text = f"{sources_key} {pack_key}\n"
-        with suppress(PermissionError):  # of another user's dataset: it is listed again next time
+        # of another user's dataset: it is listed again next time
+        with suppress(PermissionError), told_when_full(self.folder.parts, len(text)):
             if read_bytes(self.folder.sources_file) != text.encode():
                 write_text(self.folder.sources_file, text)
 

@@ -2,9 +2,7 @@
 
 import multiprocessing
 import os
-import shutil
 import signal
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -12,8 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from PIL import Image
+from pyarrow import parquet
 
 from headrace.errors import (
     DataError,
@@ -26,10 +26,14 @@ from headrace.files.manifest import Manifest
 from headrace.files.manifest_file import read_manifest
 from headrace.packing import pack_shard as worker
 from headrace.packing.pack_step import pack
+from headrace.packing.target import DatasetFolder, PackTarget
+from headrace.recipe.site import StoreOptions
+from headrace.shards.columns import MEMORY_BYTES
 from headrace.shards.dataset import ShardedDataset
 from headrace.shards.inspection import verify_dataset
 from headrace.shards.writer import ShardBuilder
 from headrace.steps.context import StepContext
+from support.small_disk import fill, small_disk
 
 MakeContext = Callable[..., StepContext]
 
@@ -352,13 +356,8 @@ def test_second_pack_at_once_waits_and_reuses_or_gives_up(image_source, make_con
 @pytest.fixture
 def tiny_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of 64 KiB."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(folder)]
-    if shutil.which("mount") is None or subprocess.run(mount, capture_output=True).returncode:
-        pytest.skip("file systems cannot be mounted here")
-    yield folder
-    subprocess.run(["umount", str(folder)], check=True)
+    with small_disk(tmp_path / "disk", "64k") as folder:
+        yield folder
 
 
 def test_no_room_is_told_before_packing(image_source, packs, in_process, tiny_disk):
@@ -369,18 +368,47 @@ def test_no_room_is_told_before_packing(image_source, packs, in_process, tiny_di
     assert not caught.value.failure_class.is_retried
 
 
+def as_table(source: Path) -> tuple[Path, dict[str, Any]]:
+    """A table of 900 rows beside the images; a shard holds 300."""
+    table = pa.table({f"c{n}": np.arange(900.0) + n for n in range(8)} | {"text": ["é"] * 900})
+    parquet.write_table(table, source.parent / "table.parquet")
+    return source.parent / "table.parquet", {"shard_samples": 300}
+
+
+@pytest.mark.parametrize("memory_bytes", [MEMORY_BYTES, 100], ids=["", "spools on disk"])
+@pytest.mark.parametrize("form", ["images", "table"])
 def test_disk_that_fills_up_leaves_nothing_half_written(
-    image_source, packs, in_process, tiny_disk, monkeypatch
+    form, memory_bytes, image_source, packs, in_process, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(
-        "headrace.packing.pack_step.require_room", lambda *_: None
-    )  # others write, too
-    with pytest.raises(StorageFullError, match=r"[\d,]+ bytes needed, [\d,]+ bytes free") as caught:
-        packs(image_source, site_folder=tiny_disk)
-    assert in_process.num_calls >= 1
-    assert not caught.value.failure_class.is_retried
-    (folder,) = (path for path in (tiny_disk / "datasets").iterdir() if path.is_dir())
-    assert not (folder / "manifest.json").exists()
-    records = {path.stem for path in (folder / "parts").glob("*-?????.json")}
-    assert all(not path.name.startswith(".") for path in (folder / "shards").iterdir())
-    assert records <= {path.stem for path in (folder / "shards").iterdir()}
+    """Whole shards are kept, and once there is room the rest is packed."""
+    source, options = (image_source, {}) if form == "images" else as_table(image_source)
+    monkeypatch.setattr("headrace.shards.columns.MEMORY_BYTES", memory_bytes)
+    with small_disk(tmp_path / "disk", "1m") as disk, monkeypatch.context() as others_write:
+        others_write.setattr("headrace.packing.pack_step.require_room", lambda *_: None)
+        (disk / "others").write_bytes(bytes(2**20 - 72 * 2**10))
+        with pytest.raises(StorageFullError, match=r"bytes needed, [\d,]+ bytes free") as caught:
+            packs(source, pack=options, site_folder=disk)
+        assert not caught.value.failure_class.is_retried
+        num_tried = in_process.num_calls
+        assert num_tried >= 1
+        (folder,) = (path for path in (disk / "datasets").iterdir() if path.is_dir())
+        assert not (folder / "manifest.json").exists()
+        records = {path.stem for path in (folder / "parts").glob("*-?????.json")}
+        assert all(not path.name.startswith(".") for path in (folder / "shards").iterdir())
+        assert records <= {path.stem for path in (folder / "shards").iterdir()}
+        before = inodes(folder)
+        (disk / "others").unlink()
+        again, manifest = packed(packs(source, pack=options, site_folder=disk))
+        assert again == folder
+        assert before.items() <= inodes(folder).items()
+        assert verify_dataset(folder) == ()
+        assert manifest.num_samples == (40 if form == "images" else 900)
+
+
+def test_a_disk_that_is_full_once_all_is_packed_is_told_by_name(tmp_path):
+    with small_disk(tmp_path / "disk", "64k") as disk:
+        target = PackTarget(folder=DatasetFolder(disk), url=None, s3=StoreOptions())
+        target.folder.parts.mkdir()
+        fill(disk)
+        with pytest.raises(StorageFullError, match="bytes needed"):
+            target.remember("sources", "key")
