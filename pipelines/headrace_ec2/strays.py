@@ -25,7 +25,7 @@ from headrace.files.atomic import is_there, read_record
 from headrace.files.layout import LeaseFolder, SiteFolder
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.rows import LeaseRecord
-from headrace.recipe.load import available, load_site
+from headrace.recipe.load import available, load_site, site_now
 from headrace.recipe.site import Site
 from headrace_ec2.api import Ec2Api, Ec2Error, whoami
 from headrace_ec2.options import Ec2Options
@@ -86,7 +86,7 @@ def known_places(site_name: str | None = None) -> Ec2Places:
 def _sites() -> Iterator[Site]:
     for name in available("sites"):
         try:
-            yield load_site(name)
+            yield site_now(name)
         except SiteError as error:
             logger.warning("Site %s is passed over: %s", name, error.what)
 

@@ -13,6 +13,8 @@ from airflow.sdk.exceptions import AirflowRuntimeError
 from airflow.sdk.execution_time.context import InletEventsAccessor
 from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 
+from headrace.errors import UnknownNameError
+from headrace.ledger.ledger import open_ledger
 from headrace.ledger.rows import RunRecord
 from headrace.ledger.usage_rows import at_most
 
@@ -97,6 +99,19 @@ class DagRunAddress:
 
     def __str__(self) -> str:
         return f"{_KIND}:{self.dag_id}:{self.run_id}"
+
+
+def run_of_dag_run(address: DagRunAddress) -> RunRecord:
+    """The run that a DAG run has made.
+
+    Raises:
+        UnknownNameError: It has made none yet.
+    """
+    record = open_ledger().run_by_key(str(address))
+    if record is None:
+        what = f"DAG run {address.run_id} of {address.dag_id} has no run of headrace yet"
+        raise UnknownNameError(what, "The first task of headrace's DAGs, `prepare`, makes it.")
+    return record
 
 
 def owner_is_done(record: RunRecord) -> bool:

@@ -1,7 +1,7 @@
 """Runs one component of Airflow: `python -m headrace_airflow.component scheduler …`.
 
 As `python -m airflow` does, but it ends quickly, see `headrace.processes.identity.end_quickly`, and
-it imports once what each of the processes that it forks would import anew.
+it imports and reads once what each of the processes that it forks would read anew.
 """
 
 from __future__ import annotations
@@ -9,7 +9,9 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 
+from headrace.errors import HeadraceError
 from headrace.processes.identity import end_quickly
 
 _DAG_FILES = ("headrace_airflow.assets", "headrace_airflow.dag_parts", "headrace_airflow.operators")
@@ -31,8 +33,29 @@ FORKED = {
 
 def preload(command: Sequence[str]) -> None:
     """Import what the children of a component use, by the words after `airflow`."""
-    for module in FORKED.get(command[0] if command else "", ()):
+    name = command[0] if command else ""
+    for module in FORKED.get(name, ()):
         importlib.import_module(module)
+    if name == "scheduler":
+        _rehearse()
+
+
+def _rehearse() -> None:
+    """Read what each task reads first: caches of recipes, sites and statements are forked, too."""
+    from headrace.ledger.ledger import open_ledger
+    from headrace.recipe.load import available, site_now
+    from headrace.runs.accounts import accounts
+    from headrace.status.run_details import run_details
+    from headrace_airflow.dag_parts import train_params
+
+    train_params()
+    for name in available("sites"):
+        with suppress(HeadraceError):
+            site_now(name)
+    with suppress(HeadraceError):
+        accounts()
+        for newest in open_ledger().runs(limit=1):
+            run_details(newest.run_id)
 
 
 def main() -> None:

@@ -10,7 +10,10 @@ import json
 import os
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import timedelta
+from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 from airflow.sdk import Param, TaskGroup
@@ -200,13 +203,18 @@ def _contents() -> dict[str, Mapping[str, Any]]:
     """Recipes as they are written; those that cannot be read tell why when they are chosen."""
     found = {}
     for name, file in available("recipes").items():
-        try:
-            content = parsed(file.read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError, YAMLError):
-            continue
-        if isinstance(content, Mapping):
-            found[name] = content
+        with suppress(OSError):
+            found[name] = _content(file, file.stat().st_mtime_ns)
     return found
+
+
+@lru_cache
+def _content(file: Path, _version: int) -> Mapping[str, Any]:
+    try:
+        content = parsed(file.read_text(encoding="utf-8"))
+    except (UnicodeDecodeError, YAMLError):
+        return {}
+    return content if isinstance(content, Mapping) else {}
 
 
 def _description(key: str, meaning: str, contents: Mapping[str, Mapping[str, Any]]) -> str:

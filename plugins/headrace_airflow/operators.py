@@ -8,7 +8,6 @@ waiting task is heard by the trigger; what no trigger hears, the teardown tasks 
 from __future__ import annotations
 
 import importlib
-import sys
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, replace
@@ -37,7 +36,6 @@ from headrace.execution.step_attempts import (
 )
 from headrace.leases import run_leases
 from headrace.ledger.ledger import open_ledger
-from headrace.recipe.unix_accounts import other_account
 from headrace.runs.planned_steps import PlannedStep, roles_after, steps_of
 from headrace.runs.runs import Run, open_run
 from headrace.site_secrets import Asker
@@ -50,7 +48,6 @@ from headrace_airflow import connections
 from headrace_airflow.airflow_api import stopped
 from headrace_airflow.assets import DATASETS, publish_dataset
 from headrace_airflow.run_operators import (
-    LEASE_KEY,
     Context,
     DaskDashboardLink,
     MistakeError,
@@ -117,12 +114,12 @@ class _StepTask(RunOperator):
     ) -> NoReturn:
         self.log.info("%s The task waits for room and then asks again.", error.what)
         context["ti"].xcom_push(MACHINES_KEY, error.what)
-        waiting, (most, only) = self._waiting(context, run), run_leases.awaited(run, error)
-        # the lease has its place in the site, or leases of other users lie in folders of theirs
-        if isinstance(error, (QueueFullError, SilentError)) or other_account(run.site):
+        waiting, limits = self._waiting(context, run), run.site_now.limits
+        if isinstance(error, (QueueFullError, SilentError)):  # it has its place in the site
             polls = [role.batch.poll for role in run.site.roles.values()]
-            waiting["poll_s"], most = max(waiting["poll_s"], min(polls)), sys.maxsize
-        trigger = RoomTrigger(waiting, str(run.site_folder.leases), most, only)
+            waiting["poll_s"] = 2 * max(waiting["poll_s"], min(polls))
+        key = run_leases.lease_key(run, self._planned(run).role)
+        trigger = RoomTrigger(waiting, key, limits.max_leases, limits.leases_user)
         raise TaskDeferred(trigger=trigger, method_name="ask_again")
 
     def _open_again(self, context: Context, run: Run, error: LeaseError) -> None:
@@ -201,7 +198,7 @@ class AcquireLeaseOperator(_StepTask):
             return self._again(context, run, LeaseError(why))
         run_leases.note_ready(run, lease_id)
         tell_lease(run, lease_id)
-        context["ti"].xcom_push(LEASE_KEY, lease_id)
+        self.lease_id = lease_id
         self.log.info("Lease %s is ready; its dashboard: the link on the tab Details", lease_id)
         return lease_id
 
@@ -225,7 +222,8 @@ class StepOperator(_StepTask):
         with told_to_airflow(context):
             attempts = open_ledger().attempts(self.run_id, self.step)
         ended = sum(each.state.is_final for each in attempts)
-        context["ti"].xcom_push(_BEFORE_KEY, ended)
+        if ended:
+            context["ti"].xcom_push(_BEFORE_KEY, ended)
         return self.ask_again(context)
 
     def ask_again(self, context: Context, event: object = None) -> dict[str, Any]:
@@ -267,11 +265,11 @@ class StepOperator(_StepTask):
         if isinstance(started, StepResult):
             return self._conclude(context, run, started)
         self.log.info("Attempt %s in %s", started.attempt, started.step_folder)
+        self.lease_id = started.lease_id
         lost_after_s = run.site.limits.lost_after
         seen = briefly(
             lambda: look(started.lease, started.folder, lost_after_s), lambda it: it.final
         )
-        context["ti"].xcom_push(LEASE_KEY, started.lease_id)
         if seen.final:
             return self._finish(context, run, started, may_resubmit=may_resubmit)
         trigger = StepTrigger(
@@ -290,6 +288,7 @@ class StepOperator(_StepTask):
         If the trigger or the reaper stopped it on behalf of an earlier try, just when this one had
         taken over, a new attempt is due, once.
         """
+        self.lease_id = ticket.lease_id
         try:
             result = collect(run, ticket)
         except StepNotEndedError:  # its lease was taken for lost, and gives signs of life again

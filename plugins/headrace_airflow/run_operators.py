@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from urllib.parse import quote
 
 import structlog
-from airflow.sdk import BaseOperator, BaseOperatorLink, BaseXCom
+from airflow.sdk import BaseOperator, BaseOperatorLink
 from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
@@ -30,7 +30,13 @@ from headrace.runs.planned_steps import steps_of
 from headrace.runs.runs import Run, RunRequest, create_run, finish_run, open_run, outputs_of
 from headrace.states import StepState
 from headrace.steps.mailbox import StepResult
-from headrace_airflow.airflow_api import STOPPED, DagRunAddress, Owners, task_states
+from headrace_airflow.airflow_api import (
+    STOPPED,
+    DagRunAddress,
+    Owners,
+    run_of_dag_run,
+    task_states,
+)
 from headrace_airflow.assets import MODELS, publish_model
 from headrace_airflow.dag_parts import check_choice, check_overrides, check_sweep, overrides_of
 from headrace_airflow.telemetry import tell_run
@@ -38,9 +44,6 @@ from headrace_airflow.telemetry import tell_run
 Context = Mapping[str, Any]
 Notifier = Callable[[Context], object]
 Seen = TypeVar("Seen")
-
-LEASE_KEY = "lease"
-"""XCom key of the lease that the task uses, as soon as it is ready."""
 
 WHY_KEY = "why"
 """XCom key of what a task tells its user who has made a mistake; the DAG run's note shows it."""
@@ -52,7 +55,6 @@ PATIENCE_S = 4.0
 """Longest wait in the task itself: deferring and resuming takes that on a busy machine."""
 
 _POLL_S = 0.2
-_PREPARED_RUN = "{{ ti.xcom_pull(task_ids='prepare') }}"
 
 
 def briefly(
@@ -131,9 +133,9 @@ class DaskDashboardLink(BaseOperatorLink):  # type: ignore[misc]
 
     name = "Dask dashboard"
 
-    def get_link(self, operator: object, *, ti_key: Any) -> str:
+    def get_link(self, operator: RunOperator, *, ti_key: Any) -> str:
         """Address of the dashboard; empty until the lease is ready."""
-        lease = BaseXCom.get_value(ti_key=ti_key, key=LEASE_KEY)
+        lease = operator.lease_id
         return _in_airflow(f"plugin/headrace/headrace/dask/?id={quote(lease)}") if lease else ""
 
 
@@ -213,11 +215,15 @@ class PrepareRunOperator(BaseOperator):  # type: ignore[misc]
 class RunOperator(BaseOperator):  # type: ignore[misc]
     """An operator of a task that works on the run which `prepare` has made."""
 
-    template_fields = ("run_id",)
-
-    def __init__(self, *, run_id: str = _PREPARED_RUN, **kwargs: Any) -> None:
+    def __init__(self, *, run_id: str = "", **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.run_id = run_id
+        self.lease_id = ""
+
+    def pre_execute(self, context: Context) -> None:
+        """Find the run of the DAG run; the ledger knows it, so that no XCom is asked for."""
+        with told_to_airflow(context):
+            self.run_id = self.run_id or run_of_dag_run(DagRunAddress.of(context)).run_id
 
 
 class FinishRunOperator(RunOperator):

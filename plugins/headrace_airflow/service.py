@@ -82,6 +82,8 @@ def airflow_settings(folder: Path, port: int, jwt_secret: Path) -> dict[str, str
                 [{"name": "headrace", "classpath": _BUNDLE, "kwargs": {}}]
             ),
             "parsing_processes": "1",
+            # the bundle asks for an earlier look when what the files show has changed
+            "min_file_process_interval": "300",
         },
         "logging": {
             "base_log_folder": str(folder / "logs" / "tasks"),
@@ -104,6 +106,7 @@ def _recovery() -> dict[str, dict[str, str]]:
     return {
         "scheduler": {
             "scheduler_idle_sleep_time": "0.4",  # ten tasks of a run each wait for it
+            "max_dagruns_per_loop_to_schedule": "4",  # of many that wait, the others' turn comes
             "scheduler_health_check_threshold": "20",
             "orphaned_tasks_check_interval": "10",
             "task_instance_heartbeat_timeout": "45",

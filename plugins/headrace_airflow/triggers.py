@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -17,9 +17,11 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 from asgiref.sync import sync_to_async
 
 from headrace.clusters import lease_client
+from headrace.errors import LedgerError
 from headrace.files.layout import LeaseFolder, StepFolder
+from headrace.ledger.ledger import open_ledger
 from headrace.states import LeaseState
-from headrace.status.lease import LeaseView, look_lease, num_open
+from headrace.status.lease import LeaseView, look_lease
 from headrace.status.step import in_words, look
 from headrace.steps import mailbox
 from headrace.steps.mailbox import StepStatus
@@ -36,6 +38,9 @@ _AT_LEAST_EVERY_S = 30.0
 
 _WAITING_EVERY_S = 60.0
 """A line on an unchanged wait for machines at least this often: it may last for days."""
+
+_UNTIL_CALLED_S = 20.0
+"""Others who come first and leave a place free for so long are called by asking for it."""
 
 _IN_QUEUE = 5
 """A wait in a queue is looked at so much less often than work that goes on."""
@@ -206,28 +211,36 @@ class LeaseTrigger(_Watcher):
 
 
 class RoomTrigger(_Watcher):
-    """Fires once when a site, or its user, seems to have room for one more lease.
+    """Fires once when it seems to be a lease's turn to get a place of its site.
 
-    Who fires is a hint only; the ledger decides when the task asks again. Waiting times are spread
-    out, so that twenty waiting tasks do not all ask at the same moment.
+    That is a hint only; the ledger decides when the task asks again. Waiting times are spread out,
+    so that twenty waiting tasks do not all look at the same moment.
     """
 
     def __init__(
-        self, task: dict[str, Any], leases_folder: str, max_leases: int, only: Sequence[str] = ()
+        self, task: dict[str, Any], key: str, max_leases: int, leases_user: int | None
     ) -> None:
-        super().__init__(task, leases_folder=leases_folder, max_leases=max_leases, only=list(only))
-        self.only = only
-        self.leases_folder = Path(leases_folder)
-        self.max_leases = max_leases
+        super().__init__(task, key=key, max_leases=max_leases, leases_user=leases_user)
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Look until fewer leases are open than the site allows."""
+        """Look until it is the lease's turn, or others who come first have left a place free."""
         await self._settle()
+        passed_over_s = 0.0
         while True:
-            await asyncio.sleep(self.waiting.poll_s * random.uniform(2, 6))
-            taken = await asyncio.to_thread(
-                num_open, self.leases_folder, self.waiting.lost_after_s, self.only
-            )
-            if taken < self.max_leases:
+            pause_s = self.waiting.poll_s * random.uniform(1, 3)
+            await asyncio.sleep(pause_s)
+            before = await asyncio.to_thread(self._num_before)
+            passed_over_s = passed_over_s + pause_s if before else 0.0
+            if before == 0 or passed_over_s > _UNTIL_CALLED_S:
                 yield TriggerEvent({})
                 return
+
+    def _num_before(self) -> int | None:
+        places = self._places
+        try:
+            return open_ledger().num_before(
+                places["key"], places["max_leases"], places["leases_user"]
+            )
+        except LedgerError as error:
+            self.log.warning("The ledger is asked again: %s", error)
+            return None

@@ -21,7 +21,7 @@ from headrace.status.logs import MOST_LINES, log_page, report_file
 from headrace.status.run_details import RunPage, check_refused, run_page
 from headrace.status.suite import suite_page, trials_page
 from headrace.status.training import compare_page, curves_page
-from headrace_airflow.airflow_api import DagRunAddress
+from headrace_airflow.airflow_api import DagRunAddress, run_of_dag_run
 from headrace_pages import acts, added, proxy
 from headrace_pages.access import Asker, MayAct, Seen, reads, sees_runs
 from headrace_pages.answers import PRIVATE, Answers
@@ -131,11 +131,11 @@ async def run(
 
 
 def _run_of(dag_run: DagRunAddress, can_act: bool, asker: str) -> RunPage:
-    record = open_ledger().run_by_key(str(dag_run))
-    if record is None:
+    try:
+        record = run_of_dag_run(dag_run)
+    except UnknownNameError:
         check_refused(str(dag_run), asker)
-        what = f"DAG run {dag_run.run_id} of {dag_run.dag_id} has no run of headrace yet"
-        raise UnknownNameError(what, "The first task of headrace's DAGs, `prepare`, makes it.")
+        raise
     return run_page(record.run_id, can_act=can_act)
 
 

@@ -60,7 +60,7 @@ def acquire(run: Run, role_name: str, ahead: Collection[str] = ()) -> str:
 
 
 def _entered(run: Run, role_name: str, *, waits: bool) -> str:
-    record = open_ledger().latest_lease(_key(run, role_name))
+    record = open_ledger().latest_lease(lease_key(run, role_name))
     if record is not None and record.state.is_active:
         if _is_usable(run, record):
             return record.lease_id
@@ -111,16 +111,6 @@ def _enter(run: Run, record: LeaseRecord, *, waits: bool) -> None:
         raise CapacityError(why_no_room(run) or error.what) from None
 
 
-def awaited(run: Run, error: HeadraceError) -> tuple[int, tuple[str, ...]]:
-    """Below which number of open leases it is worth to ask again, and of which; none for all."""
-    limits = run.site_now.limits
-    if not isinstance(error, OwnLeasesError):
-        return limits.max_leases, ()
-    taken = open_ledger().active_leases(run.site.name)  # there is room: one of these must end
-    own = tuple(each.lease_id for each in taken if each.owner == run.user)
-    return limits.leases_user or limits.max_leases, own
-
-
 def _ask_queues(run: Run, record: LeaseRecord) -> None:
     """Find out whether the queues take the jobs of all roles, before the first one does any work.
 
@@ -151,7 +141,7 @@ def _refusal(run: Run, role_name: str) -> str:
 
 def current(run: Run, role_name: str) -> str | None:
     """Id of the living lease of this run and role, if there is one."""
-    record = open_ledger().latest_lease(_key(run, role_name))
+    record = open_ledger().latest_lease(lease_key(run, role_name))
     if record is None or not record.state.is_active or not _is_usable(run, record):
         return None
     return record.lease_id
@@ -178,7 +168,7 @@ def release(run: Run, role_name: str, reason: str, *, wait: bool = True) -> bool
     Returns:
         Whether nothing is left to do; without `wait`, not while the lease's host closes it.
     """
-    record = open_ledger().latest_lease(_key(run, role_name))
+    record = open_ledger().latest_lease(lease_key(run, role_name))
     if record is None or not record.state.is_active:
         return True
     folder = run.lease_folder(record.lease_id)
@@ -206,7 +196,8 @@ def _is_usable(run: Run, record: LeaseRecord) -> bool:
     return sure_state(folder, run.site.limits.lost_after).is_active
 
 
-def _key(run: Run, role_name: str) -> str:
+def lease_key(run: Run, role_name: str) -> str:
+    """What all leases of a run's role, one after the other, have in common in the ledger."""
     return f"{run.run_id}/{role_name}"
 
 
@@ -229,7 +220,7 @@ def _spec(run: Run, role_name: str, lease_id: str, walltime: Walltime | None) ->
     records = open_ledger().leases(run_id=run.run_id)
     return LeaseSpec(
         lease_id=lease_id,
-        key=_key(run, role_name),
+        key=lease_key(run, role_name),
         run_id=run.run_id,
         role_name=role_name,
         role=role if walltime is None else walltime.of(role),
@@ -258,7 +249,7 @@ def recorded(run: Run, role_name: str, lease_id: str) -> LeaseRecord:
     """The row of a lease that starts now."""
     return LeaseRecord(
         lease_id=lease_id,
-        key=_key(run, role_name),
+        key=lease_key(run, role_name),
         run_id=run.run_id,
         site_name=run.site.name,
         role=role_name,

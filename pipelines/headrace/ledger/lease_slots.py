@@ -75,6 +75,22 @@ class Places(LedgerPart):
                 session.add(wait)
         raise refused
 
+    def num_before(self, key: str, max_active: int, max_owner: int | None = None) -> int | None:
+        """How many others get a place before a lease that waits; None while it cannot have one.
+
+        Nobody is called by that: who is told of others for long should ask, as the first may have
+        gone. A lease that does not wait has its place.
+        """
+        with self._database.read() as session:
+            wait = session.get(WaitRecord, key)
+            if wait is None:
+                return 0
+            taken = tuple(session.scalars(_active(wait.site_name)))
+            own_full = why_own_full(wait.owner, taken, max_owner)
+            if len(taken) >= max_active or own_full:
+                return None
+            return len(_before(session, wait, taken, max_active, max_owner))
+
     def active_leases(self, site_name: str | None = None) -> tuple[LeaseRecord, ...]:
         """Leases, of one site or of all, that hold or are about to hold machines; oldest first."""
         return self._listed(_active(site_name))
@@ -99,31 +115,43 @@ def _refused(
     session: Session, wait: WaitRecord, max_active: int, max_owner: int | None
 ) -> CapacityError | None:
     """Why a lease does not get a place; those who come before it are called."""
-    site, owner, now = wait.site_name, wait.owner, time.time()
+    site, owner = wait.site_name, wait.owner
     taken = tuple(session.scalars(_active(site)))
     if len(taken) >= max_active:
         return _full(site, taken, max_active)
     if why := why_own_full(owner, taken, max_owner):
         return OwnLeasesError(why, "It goes on when one of them ends.")
-    others = select(WaitRecord).filter_by(site_name=site).where(WaitRecord.key != wait.key)
-    waiting = session.scalars(others)
-    gone = now - PATIENCE_S
-    there = [each for each in waiting if each.called_at is None or each.called_at > gone]
-    if not there:
-        return None
-    held = Counter(lease.owner for lease in taken)
-    order = in_turn([wait, *there], held, _taken_s(session, site), max_owner)
-    first = list(takewhile(lambda each: each is not wait, order))
-    if len(first) < max_active - len(taken):
+    first = _before(session, wait, taken, max_active, max_owner)
+    if not first:
         return None
     for each in first:
-        each.called_at = each.called_at or now
+        each.called_at = each.called_at or time.time()
     users = ", ".join(dict.fromkeys(each.owner for each in first[:_MOST_SHOWN]))
     return CapacityError(
         f"Others who wait for site '{site}' come first, with fewer leases open, less taken this "
         f"month, or waiting for longer: leases of {users}",
         "Nothing is to be done: its turn comes.",
     )
+
+
+def _before(
+    session: Session,
+    wait: WaitRecord,
+    taken: tuple[LeaseRecord, ...],
+    max_active: int,
+    max_owner: int | None,
+) -> list[WaitRecord]:
+    """Who gets all that is free before a lease; none where that leaves a place for it."""
+    site, gone = wait.site_name, time.time() - PATIENCE_S
+    others = select(WaitRecord).filter_by(site_name=site).where(WaitRecord.key != wait.key)
+    waiting = session.scalars(others)
+    there = [each for each in waiting if each.called_at is None or each.called_at > gone]
+    if not there:
+        return []
+    held = Counter(lease.owner for lease in taken)
+    order = in_turn([wait, *there], held, _taken_s(session, site), max_owner)
+    first = list(takewhile(lambda each: each is not wait, order))
+    return first if len(first) >= max_active - len(taken) else []
 
 
 def in_turn(

@@ -5,7 +5,6 @@ Only the control side writes it, from the files that the cluster's side leaves.
 
 from __future__ import annotations
 
-import os
 from contextlib import AbstractContextManager
 from functools import lru_cache
 from typing import Any, TypeVar
@@ -242,11 +241,11 @@ class Ledger(ActRows, MachineRows, ManyRuns, Places, TrialRows, UsageRows):
 
 def open_ledger() -> Ledger:
     """This process's ledger: that of `$HEADRACE_LEDGER`, or a SQLite file in headrace's home."""
-    return _opened(default_url(), os.getpid())
+    return _opened(default_url())
 
 
 @lru_cache(maxsize=4)
-def _opened(url: str, _pid: int) -> Ledger:
+def _opened(url: str) -> Ledger:
     return Ledger.open(url)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import shlex
 import time
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from headrace.clusters import lease_client
@@ -242,17 +242,6 @@ def leases_page(*, can_act: bool, sites: Sites = None) -> LeasesPage:
         for each in (*rows, *map(_row, ended))
     ]
     return LeasesPage(now=time.time(), rows=tuple(shown), can_act=can_act)
-
-
-def num_open(leases: Path, lost_after_s: float, only: Collection[str] = ()) -> int:
-    """How many leases in a site's folder of leases, of some or all, are open, by their files."""
-    found = (leases / each for each in only) if only else leases.glob("*")
-    known = map(LeaseFolder, found)
-    return sum(
-        lease_client.state(folder, lost_after_s).is_active
-        for folder in known
-        if is_there(folder.spec) and not is_there(folder.closed)
-    )
 
 
 def lost_nodes(folder: LeaseFolder) -> tuple[EndedJob, ...]:
