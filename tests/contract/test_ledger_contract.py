@@ -394,10 +394,14 @@ class LedgerContract:
         ledger.put_usage([usage_row(2, owner="dan", day="2020-01-01", node_s=9.0, **used)])
         waiting = ("ada3", "bob2", "cy1", "dan1", "dan2")
         assert [ask(name) for name in waiting] == [False] * 5
+        assert ledger.num_before("dan1", max_active=3) is None
         end("ada2")  # ada and bob have one each, cy and dan none; cy has taken more than dan
         assert [ask(name) for name in ("ada3", "bob2", "cy1", "dan2")] == [False] * 4
         assert "come first, with fewer leases open" in said[-1]
         assert "leases of dan" in said[-1]
+        assert [ledger.num_before(name, 3) for name in ("dan1", "dan2", "cy1")] == [0, 4, 1]
+        assert [ledger.num_before(name, 5) for name in ("dan1", "dan2", "cy1")] == [0, 0, 0]
+        assert ledger.num_before("bob2", max_active=3, max_owner=1) is None
         assert ask("dan1")
         for ended, others, next_one in (
             ("bob1", ("ada3", "dan2", "cy1"), "bob2"),
@@ -437,9 +441,13 @@ class LedgerContract:
         ledger.finish_run("bob", StepState.CANCELLED, 2.0)
         assert ask("ada2", "ada", max_active=3)
         assert not ask("cy2", "cy")
-        assert not ask("ada3", "ada", max_active=4)  # cy2 is called, and is not there any more
+        assert not ask("ada3", "ada")
         monkeypatch.setattr(lease_slots, "PATIENCE_S", 0.0)
+        assert ledger.num_before("ada3", 4) == ledger.num_before("ada3", 4) == 1
+        assert not ask("ada3", "ada", max_active=4)  # cy2 is called, and is not there any more
+        assert ledger.num_before("ada3", 4) == 0
         assert ask("ada3", "ada", max_active=4)
+        assert ledger.num_before("ada3", 1) == 0  # it has its place
 
     def test_a_user_has_so_many_leases_and_others_go_on(self, ledger: Ledger):
         ledger.add_run(run_row())

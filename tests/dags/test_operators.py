@@ -23,7 +23,6 @@ from headrace.errors import (
     CapacityError,
     JobRefusedError,
     LeaseError,
-    OwnLeasesError,
     QueueFullError,
     RecipeError,
     SecretError,
@@ -35,14 +34,12 @@ from headrace.execution.step_attempts import RunningAttempt
 from headrace.files.atomic import read_record, write_record
 from headrace.leases.run_leases import RELEASED
 from headrace.ledger.ledger import open_ledger
-from headrace.processes.identity import ProcessIdentity
 from headrace.recipe.base import Target
-from headrace.recipe.load import load_site
 from headrace.runs.audit import refused_requests
 from headrace.runs.provenance import user_of
 from headrace.runs.runs import open_run
 from headrace.states import FailureClass, LeaseState, StepState
-from headrace.status.lease import LeaseView, num_open
+from headrace.status.lease import LeaseView
 from headrace.status.step import Look
 from headrace.steps.mailbox import Failure, StepResult, StepStatus
 from headrace.steps.retry_policy import KEPT
@@ -57,6 +54,7 @@ from headrace_airflow.operators import (
     StepOperator,
 )
 from headrace_airflow.run_operators import (
+    DaskDashboardLink,
     FinishRunOperator,
     PrepareRunOperator,
     ReapOperator,
@@ -297,12 +295,25 @@ def test_acquire_defers_until_the_lease_is_ready(run, context, script):
     assert deferred.value.kwargs == {"lease_id": "lease-1"}
 
 
-def test_acquire_shows_the_dashboard_of_a_ready_lease(run, context, script):
+def test_acquire_shows_the_dashboard_of_a_ready_lease(run, context, script, monkeypatch):
     script("run_leases.acquire", "lease-1")
     script("run_leases.note_ready", None)
     lease_looks(script, LeaseState.READY)
-    assert acquire(run, context) == "lease-1"
-    assert context["ti"].pushed == {"lease": "lease-1"}
+    monkeypatch.setenv("AIRFLOW__API__BASE_URL", "http://airflow")
+    operator = AcquireLeaseOperator(task_id="acquire", step="train", run_id=run.run_id)
+    link = partial(DaskDashboardLink().get_link, operator, ti_key=None)
+    assert link() == ""
+    assert operator.execute(context) == "lease-1"
+    assert link() == "http://airflow/plugin/headrace/headrace/dask/?id=lease-1"
+
+
+def test_the_run_is_that_of_the_dag_run(run, context):
+    operator = StepOperator(task_id="train", step="train")
+    operator.pre_execute(context)
+    assert operator.run_id == run.run_id
+    context["dag_run"].run_id = "another"
+    with pytest.raises(AirflowFailException, match=r"another .* has no run .*\n.*`prepare`"):
+        StepOperator(task_id="train", step="train").pre_execute(context)
 
 
 def test_the_lease_of_later_steps_is_opened_with_that_of_packing(run, context, script):
@@ -362,34 +373,9 @@ def test_a_full_site_is_waited_for_without_using_up_a_try(run, context, script):
     assert isinstance(deferred.value.trigger, RoomTrigger)
     assert deferred.value.method_name == "ask_again"
     assert "has 2 leases open" in context["ti"].pushed["machines"]
-    assert deferred.value.trigger.max_leases == run.site.limits.max_leases
-
-
-def test_a_full_site_with_a_folder_for_each_user_is_asked_again_seldom(run, context, script):
-    """Leases of others lie in folders that are not looked at: there always seems to be room."""
-    script(
-        "run_leases.acquire", CapacityError("Site 'laptop' has 2 leases open (limits.max_leases).")
-    )
-    role = load_site("slurm-dev").roles["gpu"]
-    batch = role.batch.model_copy(update={"submit_as": "ann"})
-    roles = dict.fromkeys(run.site.roles, role.model_copy(update={"batch": batch}))
-    write_record(run.folder.site, run.site.model_copy(update={"roles": roles}))
-    with pytest.raises(TaskDeferred) as deferred:
-        acquire(run, context)
-    assert deferred.value.trigger.waiting.poll_s == batch.poll > run.site.limits.step_poll
-
-
-def test_who_has_as_many_leases_as_each_may_waits_for_one_of_these(run, context, script):
-    """Not for room in the site, which there is: the task would ask again at once, for ever."""
-    script("run_leases.acquire", OwnLeasesError("User ann has 1 lease open (limits.leases_user)."))
-    own = lease_on_disk(run, host=ProcessIdentity.of())
-    with pytest.raises(TaskDeferred) as deferred:
-        acquire(run, context)
-    trigger = deferred.value.trigger
-    assert trigger.serialize()[1]["only"] == [own]
-    assert num_open(trigger.leases_folder, 60.0, trigger.only) == 1
-    assert num_open(trigger.leases_folder, 60.0, ["another"]) == 0
-    assert "has 1 lease open" in context["ti"].pushed["machines"]
+    asked = deferred.value.trigger.serialize()[1]
+    assert asked["key"] == f"{run.run_id}/gpu"
+    assert (asked["max_leases"], asked["leases_user"]) == (run.site.limits.max_leases, None)
 
 
 QUEUES = [QueueFullError("waiting: EC2 has no capacity for m5"), SilentError("EC2 says 503: no")]
@@ -401,7 +387,8 @@ def test_a_queue_is_waited_for_also_by_a_lease_that_fills_the_site(run, context,
     script("run_leases.acquire", error)
     with pytest.raises(TaskDeferred) as deferred:
         acquire(run, context)
-    assert deferred.value.trigger.max_leases > 1_000_000
+    assert open_ledger().num_before(deferred.value.trigger.serialize()[1]["key"], 1) == 0
+    assert deferred.value.trigger.waiting.poll_s == 2 * run.site.roles["gpu"].batch.poll
     assert context["ti"].pushed["machines"] == error.what
 
 
@@ -483,14 +470,15 @@ def complete(run, context, ticket, *, may_resubmit=True):
 @pytest.mark.usefixtures("running")
 def test_a_step_defers_without_a_time_limit(run, context, script, ticket):
     script("start_step", ticket)
+    operator = step(run)
     with pytest.raises(TaskDeferred) as deferred:
-        step(run).execute(context)
+        operator.execute(context)
     trigger = deferred.value.trigger
     assert isinstance(trigger, StepTrigger)
     assert deferred.value.timeout is None
     assert str(trigger.step_folder.path) == ticket.step_folder
     assert deferred.value.kwargs == {"ticket": asdict(ticket), "may_resubmit": True}
-    assert context["ti"].pushed["lease"] == ticket.lease_id
+    assert operator.lease_id == ticket.lease_id
 
 
 def test_a_short_step_is_collected_without_deferring(run, context, script, ticket):
@@ -499,8 +487,9 @@ def test_a_short_step_is_collected_without_deferring(run, context, script, ticke
     lease = LeaseView(**KNOWN, state=LeaseState.READY, dashboard_url="http://127.0.0.1:8787")
     status = StepStatus(state=StepState.SUCCEEDED)
     script("look", Look(final=True, status=status, lease=lease))
-    assert step(run).execute(context) == SUCCEEDED.outputs
-    assert context["ti"].pushed["lease"] == ticket.lease_id
+    operator = step(run)
+    assert operator.execute(context) == SUCCEEDED.outputs
+    assert operator.lease_id == ticket.lease_id
 
 
 def test_a_step_that_had_succeeded_is_collected(run, context, script):

@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import asdict, replace
+from types import SimpleNamespace
 
 import pytest
 
 from headrace.clusters.lease_records import Ending, HostRecord, LeaseInfo, LeaseSpec
 from headrace.clusters.lease_state import write_heartbeat
+from headrace.errors import CapacityError, LedgerError
 from headrace.files.atomic import write_record
 from headrace.files.layout import LeaseFolder
+from headrace.ledger.ledger import open_ledger
 from headrace.processes.identity import ProcessIdentity
 from headrace.recipe.site import Role
 from headrace.states import LeaseState, StepState
@@ -28,6 +31,7 @@ from headrace_airflow.triggers import (
     StepTrigger,
     WaitingTask,
 )
+from support.ledger_rows import lease_row, run_row
 from support.written_files import recording
 
 TASK = asdict(
@@ -119,7 +123,7 @@ def step_trigger(lease, step):
     [
         lambda p: StepTrigger(task=TASK, lease_folder=f"{p}/l", step_folder=f"{p}/l/steps/1"),
         lambda p: LeaseTrigger(task=TASK, lease_folder=f"{p}/l"),
-        lambda p: RoomTrigger(task=TASK, leases_folder=str(p), max_leases=3),
+        lambda p: RoomTrigger(task=TASK, key="run-1/gpu", max_leases=3, leases_user=None),
     ],
 )
 def test_a_trigger_survives_the_way_to_another_triggerer(make, tmp_path):
@@ -171,31 +175,44 @@ def looks(monkeypatch, number, **seen):
         once_more()
         return leases.look_lease(*arguments).model_copy(update=seen)
 
-    def num_open(*arguments):
+    def ledger():
         once_more()
-        return leases.num_open(*arguments)
+        return open_ledger()
 
     def look(*arguments):
         return replace(steps.look(*arguments), lease=look_lease(arguments[0], arguments[2]))
 
     monkeypatch.setattr(triggers, "look_lease", look_lease)
     monkeypatch.setattr(triggers, "look", look)
-    monkeypatch.setattr(triggers, "num_open", num_open)
+    monkeypatch.setattr(triggers, "open_ledger", ledger)
 
 
+@pytest.fixture
+def full(headrace_home):
+    """A ledger in which lease `before` has its site's one place, `first` and `second` wait."""
+    ledger = open_ledger()
+    ledger.add_run(run_row())
+    ledger.add_lease(lease_row("before", key="before"), max_active=1)
+    for name in ("first", "second"):
+        with pytest.raises(CapacityError):
+            ledger.add_lease(lease_row(name, key=name), max_active=1, waits=True)
+    return ledger
+
+
+@pytest.mark.usefixtures("full")
 @pytest.mark.parametrize("kind", [StepTrigger, LeaseTrigger, RoomTrigger])
 def test_triggers_only_read(lease, step, monkeypatch, kind):
     """Side effects in triggers run twice when a triggerer restarts (pains 8)."""
     places = {
         StepTrigger: {"lease_folder": str(lease.path), "step_folder": str(step.path)},
         LeaseTrigger: {"lease_folder": str(lease.path)},
-        RoomTrigger: {"leases_folder": str(lease.path.parent), "max_leases": 1},
+        RoomTrigger: {"key": "second", "max_leases": 1, "leases_user": None},
     }
     monkeypatch.setattr(triggers.random, "uniform", lambda *_: 0.0)
     looks(monkeypatch, 3)
     with recording() as written, pytest.raises(EnoughError):
         events(kind(task=TASK, **places[kind]))
-    assert written == []
+    assert [each for each in written if not each.startswith("sqlite3.connect ")] == []
 
 
 @pytest.mark.parametrize("kind", [StepTrigger, LeaseTrigger])
@@ -224,12 +241,41 @@ def test_lease_trigger_fires_for_a_lease_that_never_gets_ready(lease):
     assert "not there after 120 s" in found[0]["why"]
 
 
-def test_room_trigger_waits_until_a_lease_has_ended(lease):
-    become_ready(lease)
-    trigger = RoomTrigger(task=TASK, leases_folder=str(lease.path.parent), max_leases=1)
-    found = events_after(trigger, lambda: end(lease, LeaseState.CLOSED, "released"))
-    assert found == [{}]
-    assert lease.closed.exists()
+def room_for(name):
+    return RoomTrigger(task=TASK, key=name, max_leases=1, leases_user=None)
+
+
+def free_a_place(ledger):
+    ledger.set_lease_state("before", LeaseState.CLOSED, ended_at=9.0)
+
+
+def test_room_trigger_waits_until_it_is_its_turn(full, monkeypatch):
+    assert events_after(room_for("first"), lambda: free_a_place(full)) == [{}]
+    looks(monkeypatch, 5)
+    with pytest.raises(EnoughError):  # `first` comes first, and asks
+        events(room_for("second"))
+
+
+def test_room_trigger_of_one_whose_turn_it_is_not_fires_when_others_leave_a_place(
+    full, monkeypatch
+):
+    """Whoever asks then calls them, and is not kept back by one that has gone."""
+    free_a_place(full)
+    monkeypatch.setattr(triggers, "_UNTIL_CALLED_S", 0.05)
+    assert events(room_for("second")) == [{}]
+
+
+def test_room_trigger_outlives_a_ledger_that_does_not_answer(full, monkeypatch):
+    free_a_place(full)
+    answers = iter([LedgerError("no answer"), None])
+
+    def num_before(*arguments):
+        if error := next(answers, None):
+            raise error
+        return full.num_before(*arguments)
+
+    monkeypatch.setattr(triggers, "open_ledger", lambda: SimpleNamespace(num_before=num_before))
+    assert events(room_for("first")) == [{}]
 
 
 @pytest.mark.parametrize("state", ["failed", "success", None, "queued", "running"])

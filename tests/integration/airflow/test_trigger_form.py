@@ -238,8 +238,9 @@ def _follow_dashboard_link(service: AirflowService, page: Page, dag_run: str, ru
     page.goto(link.get_attribute("href") or "")
     dashboard = page.frame_locator("iframe[src*='headrace']").frame_locator("iframe")
     expect(dashboard.locator("canvas").first).to_be_visible(timeout=_GENEROUS_MS)
-    lease = service.xcom(dag_run, "train", "lease")
-    info = lease_client.info(run.lease_folder(str(lease)))
+    lease = service.ledger.latest_attempt(run.run_id, "train")
+    assert lease is not None
+    info = lease_client.info(run.lease_folder(lease.lease_id))
     assert info is not None
     direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     with direct.open(urljoin(info.dashboard_url, "metrics"), timeout=30) as answer:
