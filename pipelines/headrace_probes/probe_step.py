@@ -145,35 +145,28 @@ class _Probe:
         """Ranks that meet, so many on each node."""
         self._number += 1
         meeting = self._context.folder.parts / f"meeting-{self._number}"
-        jobs = []
-        for place, node in enumerate(nodes):
-            base = self._job(part, node, cores=self._role.threads_per_rank)
-            (request,) = base.requests
-            ranks = [
-                request.model_copy(
-                    update={
-                        "rank": place * per_node + local,
-                        "local_rank": local,
-                        "ranks_per_node": per_node,
-                        "world_size": len(nodes) * per_node,
-                        "meeting": str(meeting),
-                        "host": node.host,
-                    }
-                )
-                for local in range(per_node)
-            ]
-            jobs.append(replace(base, requests=tuple(ranks)))
+        jobs = [
+            self._job(
+                part,
+                node,
+                range(place * per_node, (place + 1) * per_node),
+                cores=self._role.threads_per_rank,
+                ranks_per_node=per_node,
+                world_size=len(nodes) * per_node,
+                meeting=str(meeting),
+                host=node.host,
+            )
+            for place, node in enumerate(nodes)
+        ]
         return self._on(nodes, jobs)
 
-    def _job(
-        self, part: Part, node: Node, cores: int = 1, clients: tuple[int, ...] = ()
-    ) -> NodeJob:
-        request = ProbeRequest(
-            part=part, options=self._options, node=node.name, cores=cores, clients=clients
-        )
-        folder = self._context.folder
+    def _job(self, part: Part, node: Node, ranks: range = range(1), **more: Any) -> NodeJob:
+        folder, base = self._context.folder, {"part": part, "node": node.name, **more}
         return NodeJob(
-            requests=(request,),
+            requests=tuple(
+                ProbeRequest(**base, options=self._options, rank=rank, local_rank=rank - ranks[0])
+                for rank in ranks
+            ),
             folder=str(folder.parts),
             label=f"{part}-{self._number}-{node.name}",
             env=model_environment(self._role),
