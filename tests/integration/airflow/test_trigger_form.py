@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 import urllib.request
 from pathlib import Path
 from urllib.parse import urljoin
@@ -27,7 +26,6 @@ __all__ = ["page"]
 
 pytestmark = [pytest.mark.airflow, pytest.mark.slow]
 
-_BIN = Path(sys.executable).parent
 _MEANT_FOR = {
     DAG_ID: "pack if needed, stage, train, evaluate",
     PACK_DAG_ID: "Pack raw samples into a dataset of HDF5 shards",
