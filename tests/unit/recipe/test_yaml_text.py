@@ -77,3 +77,9 @@ def test_aliases_and_merge_keys_of_ordinary_size_are_read():
 def test_an_override_may_refer_to_other_keys(tmp_path):
     recipe = load_recipe("digits", ["seed=${trainer.max_epochs}", "trainer.max_epochs=4"])
     assert recipe.seed == 4
+
+
+def test_what_is_done_to_the_values_changes_no_later_ones():
+    text = "a: [1]"
+    parsed(text)["a"].append(2)
+    assert parsed(text) == {"a": [1]}
