@@ -21,7 +21,7 @@ from headrace.files.atomic import is_there, write_json, write_record
 from headrace.files.layout import LeaseFolder
 from headrace.recipe.site import Role
 
-_POLL_S = 0.1
+_POLL_S = 0.05
 _CLOSE_TIMEOUT_S = 15.0
 _REJOIN = 2  # a worker that died comes back sooner; times the silence that counts as loss
 

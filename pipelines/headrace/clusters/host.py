@@ -47,7 +47,7 @@ logger = logging.getLogger(__name__)
 
 _TICK_S, _SOON_TICK_S = 0.2, 0.05
 _SOON_S = 10.0
-"""The next step is likely to be asked for within this time after the last one."""
+"""The next step is likely to be asked for within this time after the last one came or went."""
 _AGAIN = (
     "The batch system started the job a second time. Its work goes on in another job: headrace "
     "alone decides what is tried again"
@@ -65,6 +65,7 @@ class Host:
         self._drivers = Drivers(folder, {**os.environ, **secrets_of(folder)})
         self._ends_s = time.monotonic() + _ends_at(spec) - time.time()
         self._idle_since_s: float | None = None
+        self._num_running, self._changed_s = 0, time.monotonic()
         self._signal_name: str | None = None
 
     async def serve(self) -> str:
@@ -106,8 +107,8 @@ class Host:
             await asyncio.sleep(self._tick_s())
 
     def _tick_s(self) -> float:
-        since_s = self._idle_since_s
-        is_soon = since_s is not None and time.monotonic() - since_s < _SOON_S
+        """Short for a while after the start, and a step's begin or end: the next may come soon."""
+        is_soon = time.monotonic() - self._changed_s < _SOON_S
         return _SOON_TICK_S if is_soon else _TICK_S
 
     def _publish(self, cluster: OpenCluster) -> None:
@@ -121,6 +122,7 @@ class Host:
             nodes=self._spec.role.nodes,
             ready_at=time.time(),
         )
+        self._changed_s = time.monotonic()
         publish_steps(self._folder)
         write_record(self._folder.info, info)
         logger.info("Ready at %s", info.scheduler_address)
@@ -137,7 +139,9 @@ class Host:
             lease_client.request_close(self._folder, reason)
 
     def _note_idle(self) -> None:
-        if self._drivers.num_running:
+        if self._drivers.num_running != self._num_running:
+            self._num_running, self._changed_s = self._drivers.num_running, time.monotonic()
+        if self._num_running:
             self._idle_since_s = None
         elif self._idle_since_s is None:
             self._idle_since_s = time.monotonic()

@@ -195,7 +195,7 @@ class ChildGroup:
         )
 
     def supervise(
-        self, keep_on: Callable[[], bool], interval_s: float = 0.1
+        self, keep_on: Callable[[], bool], interval_s: float = 0.05
     ) -> tuple[ChildEnd, ...]:
         """Wait until all children ended, one failed, or `keep_on` gives false; gives their ends."""
         while True:

@@ -196,7 +196,8 @@ def end_now(kept: Collection[str]) -> NoReturn:
     Threads are waited for, functions of `atexit` called, and all other modules taken apart, so that
     what a user's code has left open, in Python or in C, is written.
     """
-    threading._shutdown()  # noqa: SLF001  as a process of `multiprocessing` ends
+    # as a process of `multiprocessing` ends
+    threading._shutdown()  # type: ignore[attr-defined]  # noqa: SLF001
     atexit._run_exitfuncs()  # noqa: SLF001
     files = [each for each in gc.get_objects() if issubclass(type(each), IOBase)]
     for file in (*files, sys.stdout, sys.stderr):

@@ -133,8 +133,7 @@ def figure(width: float, height: float, *, is_simple: bool = True) -> tuple[Figu
 
     One that is not simple has something beside these, as a scale of colours, or a legend.
     """
-    layout = _Margins() if is_simple else "compressed"
-    made = Figure(figsize=(width, height), layout=layout)
+    made = Figure(figsize=(width, height), layout=_Margins() if is_simple else "compressed")
     axes = made.add_subplot()
     axes.spines[["top", "right"]].set_visible(False)
     return made, axes

@@ -11,7 +11,6 @@ import sys
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 from headrace.recipe.recipe import Recipe
@@ -53,57 +52,40 @@ class CodeState(Record):
     """Digests of the images of its containers, by path."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Uncommitted:
-    """What a working tree has that its commit has not."""
-
-    diff: bytes
-    """As `git apply` takes it; new files included."""
-    left_out: tuple[str, ...] = ()
-    """Files that are not in it, since they are too large."""
-
-
-def code_state(folder: Path, images: Iterable[str]) -> tuple[CodeState, bytes | None]:
+def code_state(
+    folder: Path, images: Iterable[str], max_bytes: int = MAX_DIFF_BYTES
+) -> tuple[CodeState, bytes | None]:
     """What a run of the code in a folder, with these images, is made with now.
 
-    With it comes what is not committed, as `git apply` takes it; None where nothing is.
+    With it comes what the repository around the folder has not committed, new files included, as
+    `git apply` takes it; None where nothing is. Files that git ignores are not looked at. There is
+    no commit outside a repository or without git.
     """
-    commit, found = working_tree(folder)
     state = CodeState(
         code_folder=str(folder),
-        git=commit,
-        left_out=found.left_out if found else (),
         python=platform.python_version(),
         packages=_installed(),
         images=digests(images),
     )
-    return state, found.diff if found else None
-
-
-def working_tree(
-    folder: Path, max_bytes: int = MAX_DIFF_BYTES
-) -> tuple[Commit | None, Uncommitted | None]:
-    """The commit of the repository around a folder, and what it has not committed.
-
-    Both are None outside one or without git. Files that git ignores are not looked at.
-    """
     asked = ("rev-parse", "--show-toplevel", "--git-path", "index", "--revs-only", "HEAD")
     told = (_git(folder, *asked) or b"").decode().splitlines()
     if len(told) < 2:
-        return None, None
+        return state, None
     top, index, *commit = told
     new = (_git(Path(top), "ls-files", "--others", "--exclude-standard", "-z") or b"").decode()
     names = [name for name in new.split("\0") if name and not name.endswith("/")]
     small = [name for name in names if _size(Path(top, name)) <= _MAX_NEW_BYTES]
     with _index_with(Path(top), folder / index, small) as environment:
         whole = _git(Path(top), "diff", "--binary", "HEAD", environment=environment)
-    large = sorted(set(names) - set(small))
-    known = Commit(commit=commit[0], dirty=bool(new) or whole != b"") if commit else None
+    left_out, diff = sorted(set(names) - set(small)), whole or b""
     if whole is None:
-        return known, Uncommitted(diff=b"", left_out=("all of it: git could not tell it",))
-    diff, cut = _cut(whole, max_bytes)
-    found = Uncommitted(diff=diff, left_out=(*large, *cut)) if whole or large else None
-    return known, found
+        left_out = ["all of it: git could not tell it"]
+    else:
+        diff, cut = _cut(whole, max_bytes)
+        left_out += cut
+    git = Commit(commit=commit[0], dirty=bool(new) or whole != b"") if commit else None
+    state = state.model_copy(update={"git": git, "left_out": tuple(left_out)})
+    return state, diff if whole or left_out else None
 
 
 def _installed() -> dict[str, str]:

@@ -11,7 +11,7 @@ import pytest
 from headrace.processes.identity import ProcessIdentity
 from headrace.recipe.difference import Change
 from headrace.recipe.load import BUILT_IN
-from headrace.runs.code_state import MAX_DIFF_BYTES, Commit, working_tree
+from headrace.runs.code_state import MAX_DIFF_BYTES, Commit, code_state
 from headrace.runs.provenance import owner_is_gone, owner_process, process_owner, read_provenance
 from support.runs import ended_owner, make_run
 
@@ -39,22 +39,22 @@ def repository(tmp_path: Path) -> Path:
 def test_a_commit_and_whether_the_tree_differs_from_it(repository: Path) -> None:
     commit = git(repository, "rev-parse", "HEAD")
     assert re.fullmatch("[0-9a-f]{40}", commit)
-    assert working_tree(repository / "recipes")[0] == Commit(commit=commit, dirty=False)
+    assert code_state(repository / "recipes", ())[0].git == Commit(commit=commit, dirty=False)
     (repository / "new.py").write_text("x = 1\n")
-    assert working_tree(repository)[0] == Commit(commit=commit, dirty=True)
+    assert code_state(repository, ())[0].git == Commit(commit=commit, dirty=True)
 
 
 def test_outside_a_repository_and_without_git_there_is_no_commit(
     tmp_path: Path, repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert working_tree(tmp_path)[0] is None
+    assert code_state(tmp_path, ())[0].git is None
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert working_tree(repository)[0] is None
+    assert code_state(repository, ())[0].git is None
 
 
 def test_a_run_records_the_state_of_its_recipes_repository(repository: Path) -> None:
     run = make_run(recipe=str(repository / "recipes" / "mine.yaml"))
-    assert read_provenance(run.folder).git == working_tree(repository)[0]
+    assert read_provenance(run.folder).git == code_state(repository, ())[0].git
 
 
 def test_a_run_keeps_what_is_not_committed_so_that_it_can_be_applied_again(
@@ -87,13 +87,13 @@ def test_of_too_much_that_is_not_committed_whole_files_are_kept_and_the_others_n
     for name in ("a.py", "b.py", "c.py"):
         (repository / name).write_text(f"# {name}\n" * 100)
     (repository / "large.txt").write_text("x" * 300_000)
-    _, found = working_tree(repository, max_bytes=1500)
-    assert found is not None
+    found, diff = code_state(repository, (), max_bytes=1500)
+    assert diff is not None
     assert found.left_out == ("large.txt", "b.py", "c.py")
-    assert len(found.diff) < 1500 < MAX_DIFF_BYTES
+    assert len(diff) < 1500 < MAX_DIFF_BYTES
     clone = tmp_path / "clone"
     git(tmp_path, "clone", "-q", str(repository), str(clone))
-    (tmp_path / "diff").write_bytes(found.diff)
+    (tmp_path / "diff").write_bytes(diff)
     git(clone, "apply", str(tmp_path / "diff"))
     assert (clone / "a.py").is_file()
     assert not (clone / "b.py").exists()
@@ -104,14 +104,14 @@ def test_of_too_much_that_is_not_committed_whole_files_are_kept_and_the_others_n
 def test_a_run_of_a_recipe_in_a_runs_folder_has_the_code_of_that_run(repository: Path) -> None:
     first = make_run(recipe=str(repository / "recipes" / "mine.yaml"))
     recorded = read_provenance(make_run(recipe=str(first.folder.recipe)).folder)
-    assert recorded.git == working_tree(repository)[0]
+    assert recorded.git == code_state(repository, ())[0].git
 
 
 def test_a_run_of_a_built_in_recipe_records_that_of_the_working_folder(
     repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(repository)
-    assert read_provenance(make_run().folder).git == working_tree(repository)[0] is not None
+    assert read_provenance(make_run().folder).git == code_state(repository, ())[0].git is not None
 
 
 def test_a_run_records_what_it_changes_of_its_recipe_file() -> None:
