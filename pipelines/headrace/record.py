@@ -20,6 +20,13 @@ class Figures(Record):
     model_config = ConfigDict(ser_json_inf_nan="constants")
 
 
+def build_records(base: type[BaseModel] = Record) -> None:
+    """Build what reads and writes each record now, for all processes that are forked from this."""
+    for kind in base.__subclasses__():
+        kind.model_rebuild()
+        build_records(kind)
+
+
 def as_json_values(record: BaseModel) -> Any:
     """A record as JSON values; null for numbers that JSON has not, as NaN."""
     return json.loads(record.model_dump_json(), parse_constant=lambda _: None)
