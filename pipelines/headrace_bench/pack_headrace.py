@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from headrace.files.layout import StepFolder
 from headrace.packing.pack_step import pack
@@ -83,20 +83,22 @@ def pack_folder(
         "tiers": [{"name": "bench", "folder": str(site_folder)}],
         "s3": (s3 or StoreOptions()).model_dump(),
     }
-    folder = StepFolder(site_folder / "steps" / "000001")
+    context = pack_context(site_folder / "steps" / "000001", recipe, site)
+    pack(context, lambda _: nullcontext(PoolFleet(pool)))
+
+
+def pack_context(
+    step: Path, recipe: Mapping[str, Any], site: Mapping[str, Any], run_id: str = "benchmark"
+) -> StepContext:
+    """The context of a pack step outside of a run, in a new folder; recipe and site as written."""
+    folder, run = StepFolder(step), str(step.parents[1] / "run")
     folder.path.mkdir(parents=True)
     spec = StepSpec(
-        key="benchmark/pack/1",
-        kind="pack",
-        run_id="benchmark",
-        name="pack",
-        attempt=1,
-        run_folder=str(site_folder / "run"),
+        key=f"{run_id}/pack/1", kind="pack", run_id=run_id, name="pack", attempt=1, run_folder=run
     )
-    context = StepContext(
+    return StepContext(
         folder=folder,
         spec=spec,
-        recipe=parse(Recipe, recipe, "benchmark"),
-        site=parse(Site, site, "benchmark"),
+        recipe=parse(Recipe, dict(recipe), run_id),
+        site=parse(Site, dict(site), run_id),
     )
-    pack(context, lambda _: nullcontext(PoolFleet(pool)))

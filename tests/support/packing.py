@@ -10,15 +10,12 @@ import pytest
 import xxhash
 from PIL import Image
 
-from headrace.files.layout import LeaseFolder, StepFolder
+from headrace.files.layout import LeaseFolder
 from headrace.files.manifest_file import read_manifest
 from headrace.packing.pack_shard import PackedShard, PackTask
 from headrace.packing.pack_step import pack
-from headrace.recipe.load import parse
-from headrace.recipe.recipe import Recipe
-from headrace.recipe.site import Site
 from headrace.steps.context import StepContext
-from headrace.steps.mailbox import StepSpec
+from headrace_bench.pack_headrace import pack_context
 
 
 class InProcess:
@@ -99,22 +96,8 @@ def make_context(tmp_path: Path) -> MakeContext:
             "roles": {"cpu": {}},
             "tiers": [{"name": "disk", "folder": str(tmp_path / "cache")}],
         }
-        folder = StepFolder(tmp_path / "lease" / "steps" / f"{next(numbers):06d}")
-        folder.path.mkdir(parents=True)
-        spec = StepSpec(
-            key="r/pack/1",
-            kind="pack",
-            run_id="r",
-            name="pack",
-            attempt=1,
-            run_folder=str(tmp_path / "run"),
-        )
-        return StepContext(
-            folder=folder,
-            spec=spec,
-            recipe=parse(Recipe, recipe, "test"),
-            site=parse(Site, site, "test"),
-        )
+        step = tmp_path / "lease" / "steps" / f"{next(numbers):06d}"
+        return pack_context(step, recipe, site, "r")
 
     return make
 

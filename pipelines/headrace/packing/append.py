@@ -141,12 +141,9 @@ def _as_table(samples: Listed) -> Any:
     """Path, size and version of samples as a table of Arrow's."""
     import pyarrow as pa
 
-    columns = {
-        "path": Texts.of(samples.paths).array,
-        "size": np.asarray(samples.sizes, dtype=np.int64),
-        "version": Texts.of(samples.versions).array,
-    }
-    return pa.table(columns)
+    paths, versions = (Texts.of(each).array for each in (samples.paths, samples.versions))
+    sizes = np.asarray(samples.sizes, dtype=np.int64)
+    return pa.table({"path": paths, "size": sizes, "version": versions})
 
 
 def check_fields(base: Base, plan: PackPlan) -> None:

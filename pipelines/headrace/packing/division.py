@@ -43,15 +43,13 @@ class SourceListing:
 
 def labels_of(names: Sequence[str], classes: Sequence[str] = ()) -> Labels:
     """Labels out of the class name of every sample; `classes` gives the source's own order."""
-    distinct = set(names.values if isinstance(names, Coded) else names)
-    as_numbers = all(name.isdecimal() and name.isascii() for name in distinct)
+    coded = Coded.of(names)
+    as_numbers = all(name.isdecimal() and name.isascii() for name in coded.values)
     key = (lambda name: (int(name), name)) if as_numbers else None
-    ordered = tuple(classes) or tuple(sorted(distinct, key=key))
+    ordered = tuple(classes) or tuple(sorted(set(coded.values), key=key))
     index_of = {name: index for index, name in enumerate(ordered)}
-    if isinstance(names, Coded):
-        found = np.array([index_of[name] for name in names.values], dtype=np.int64)[names.codes]
-        return Labels(classes=ordered, indices=numbers(found))
-    return Labels(classes=ordered, indices=numbers(map(index_of.__getitem__, names)))
+    found = np.array([index_of[name] for name in coded.values], dtype=np.int64)[coded.codes]
+    return Labels(classes=ordered, indices=numbers(found))
 
 
 def split_samples(
@@ -96,7 +94,7 @@ def _assign(
 
 
 def _given_splits(samples: Listed, order: NDArray[np.uint64]) -> dict[str, Indices]:
-    splits = samples.splits if isinstance(samples.splits, Coded) else Coded.of(samples.splits)
+    splits = Coded.of(samples.splits)
     num_without = sum(split is None for split in splits)
     if num_without:
         without = samples.paths[list(samples.splits).index(None)]

@@ -175,6 +175,8 @@ class Coded(MadeColumn[T], Generic[T]):
     @classmethod
     def of(cls, items: Iterable[T]) -> Coded[T]:
         """The items, values in the order in which they are met."""
+        if isinstance(items, Coded):
+            return items
         known: dict[Hashable, int] = {}
         values: list[T] = []
         codes = array("q")
@@ -340,18 +342,14 @@ class Listed(Sequence[SampleRef]):
 
     def __iter__(self) -> Iterator[SampleRef]:
         own, others = self._columns()[:3], self._columns()[3:]
-        rest = (
-            each if len(each) else repeat(none) for each, none in zip(others, _NONE, strict=True)
-        )
+        rest = (each or repeat(none) for each, none in zip(others, _NONE, strict=True))
         return map(SampleRef, *own, *rest)
 
     def __getitem__(self, index: Any) -> Any:
-        own, others = self._columns()[:3], self._columns()[3:]
         if isinstance(index, slice):
             return Listed(*(each[index] for each in self._columns()))
-        rest = (
-            each[index] if len(each) else none for each, none in zip(others, _NONE, strict=True)
-        )
+        own, others = self._columns()[:3], self._columns()[3:]
+        rest = (each[index] if each else none for each, none in zip(others, _NONE, strict=True))
         return SampleRef(*(each[index] for each in own), *rest)
 
     def _columns(self) -> tuple[Sequence[Any], ...]:
@@ -419,6 +417,6 @@ def by_path(listed: Listed) -> Listed:
     """
     listed, twice = in_order(listed)
     if twice >= 0:
-        what = f"There are two samples '{listed.paths[twice]}'"
-        raise DataError(what, "Rename or remove one of them.")
+        path = listed.paths[twice]
+        raise DataError(f"There are two samples '{path}'", "Rename or remove one of them.")
     return listed

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from pydantic import JsonValue
@@ -19,7 +19,6 @@ from headrace.files.atomic import read_record, write_text
 from headrace.files.machine import told_when_full
 from headrace.files.manifest import (
     FieldInfo,
-    FieldStatistics,
     LengthStatistics,
     Manifest,
     Quarantined,
@@ -43,6 +42,8 @@ from headrace.shards.columns import ExpectedSizes
 from headrace.shards.writer import ShardBuilder
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,7 +132,10 @@ def _pack(task: PackTask, plan: PlannedShard) -> PackedShard:
     with ShardBuilder(path, plan.split, task.fields, expected) as builder:
         for block in collector.blocks(source):
             builder.add(block)
-        shard = _finished(builder, plan) if len(builder) else None
+        shard = None
+        if len(builder):
+            told: dict[str, Any] = {"file": plan.file, "split": plan.split, "fold": plan.fold}
+            shard = ShardInfo(**told, **vars(builder.finish()), num_samples=len(builder))
     encodings = {name: tuple(sorted(met)) for name, met in collector.encodings.items()}
     return PackedShard(
         pack_key=task.pack_key,
@@ -142,18 +146,6 @@ def _pack(task: PackTask, plan: PlannedShard) -> PackedShard:
         encodings=encodings,
         quarantined=tuple(collector.quarantined),
         num_planned=plan.num_samples,
-    )
-
-
-def _finished(builder: ShardBuilder, plan: PlannedShard) -> ShardInfo:
-    written = builder.finish()
-    return ShardInfo(
-        file=plan.file,
-        split=plan.split,
-        num_samples=len(builder),
-        num_bytes=written.num_bytes,
-        xxh3_128=written.xxh3_128,
-        fold=plan.fold,
     )
 
 
@@ -195,8 +187,15 @@ def merge(
         splits=splits,
         folds=_folds(shards),
         shards=shards,
-        statistics=_statistics(plan, training),
-        lengths=_lengths(plan, training),
+        statistics={
+            name: statistics.finish(merged, plan.every.get(name, 1))
+            for name, parts in _by_field(plan, (part.statistics for part in training)).items()
+            if (merged := statistics.merge(parts))
+        },
+        lengths={
+            name: statistics.merge_lengths(parts)
+            for name, parts in _by_field(plan, (part.lengths for part in training)).items()
+        },
         class_counts=_class_counts(plan, packed),
         quarantined=quarantined,
         provenance=provenance,
@@ -233,23 +232,11 @@ def _folds(shards: Sequence[ShardInfo]) -> dict[str, tuple[int, ...]]:
     }
 
 
-def _statistics(plan: PackPlan, packed: Sequence[PackedShard]) -> dict[str, FieldStatistics]:
-    found: dict[str, FieldStatistics] = {}
-    for info in plan.fields:
-        parts = [part.statistics[info.name] for part in packed if info.name in part.statistics]
-        merged = statistics.merge(parts)
-        if merged is not None:
-            found[info.name] = statistics.finish(merged, plan.every.get(info.name, 1))
-    return found
-
-
-def _lengths(plan: PackPlan, packed: Sequence[PackedShard]) -> dict[str, LengthStatistics]:
-    found: dict[str, LengthStatistics] = {}
-    for info in plan.fields:
-        parts = [part.lengths[info.name] for part in packed if info.name in part.lengths]
-        if parts:
-            found[info.name] = statistics.merge_lengths(parts)
-    return found
+def _by_field(plan: PackPlan, parts: Iterable[Mapping[str, T]]) -> dict[str, list[T]]:
+    """What shards tell of each field, by its name, where any does."""
+    every = list(parts)
+    found = {info.name: [p[info.name] for p in every if info.name in p] for info in plan.fields}
+    return {name: told for name, told in found.items() if told}
 
 
 def _class_counts(plan: PackPlan, packed: Sequence[PackedShard]) -> dict[str, dict[str, int]]:

@@ -163,8 +163,6 @@ def _columns(samples: Listed) -> dict[str, Any]:
         columns["version"] = Texts.of(versions).array
     if isinstance(places, PlacesInContainers):
         columns |= {f"{_PLACE}{n}": pa.array(column) for n, column in enumerate(places.columns)}
-    elif len(places):
-        columns["places"] = pa.array(list(places), pa.large_list(pa.int64()))
     return columns
 
 
@@ -184,10 +182,7 @@ def _samples(table: Any, head: _Head) -> Listed:
     else:
         versions = Coded.of_arrow(table.column("version").combine_chunks())
     places: Sequence[tuple[int, ...]] = ()
-    if "places" in names:
-        places = tuple(map(tuple, table.column("places").to_pylist()))
-    elif f"{_PLACE}0" in names:
-        found = [name for name in names if name.startswith(_PLACE)]
+    if found := [name for name in names if name.startswith(_PLACE)]:
         places = PlacesInContainers([table.column(name).to_numpy() for name in found])
     return Listed(paths, _numbers(table, "size"), versions, places=places)
 

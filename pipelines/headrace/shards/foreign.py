@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, TypeAlias
@@ -100,21 +100,21 @@ class ForeignFile:
         """
         dataset = self._file[path]
         is_text = h5py.check_string_dtype(dataset.dtype) is not None
-        gap, span = _reach(dataset)
-        found: dict[int, Cell] = {}
+        wanted, at = np.unique(np.asarray(rows, dtype=np.int64), return_inverse=True)
+        found: list[Cell] = []
         try:
-            for run in _runs(sorted(set(rows)), gap, span):
-                block = (dataset.asstr() if is_text else dataset)[run[0] : run[-1] + 1]
-                is_whole = len(block) == len(run)
-                for row in run:
-                    cell = _cell(block[row - run[0]])
+            for mine in _runs(dataset, wanted):
+                first, last = mine[0], mine[-1]
+                block = (dataset.asstr() if is_text else dataset)[first : last + 1]
+                is_whole = len(block) == len(mine)
+                for row in mine - first:
+                    cell = _cell(block[row])
                     # a view would keep the rows between in memory
-                    found[row] = (
-                        cell.copy() if isinstance(cell, np.ndarray) and not is_whole else cell
-                    )
+                    is_view = isinstance(cell, np.ndarray) and not is_whole
+                    found.append(np.copy(cell) if is_view else cell)
         except _DAMAGE as error:
             raise self._damaged(error) from error
-        return [found[row] for row in rows]
+        return [found[place] for place in at]
 
     def numbers(self, path: str, rows: NDArray[np.int64]) -> NDArray[Any] | None:
         """Some rows of a dataset, ascending, `(num_rows, *shape)`; None when they hold no numbers.
@@ -124,15 +124,13 @@ class ForeignFile:
         dataset = self._file[path]
         if dataset.dtype.hasobject or not is_of_numbers(dataset.dtype):
             return None
-        gap, span = _reach(dataset)
         order = dataset.dtype.newbyteorder("=")
         found = np.empty((len(rows), *dataset.shape[1:]), dtype=order)
-        apart = (np.diff(rows) > gap) | (np.diff(rows // span) > 0)
+        start = 0
         try:
-            for mine in np.split(np.arange(len(rows)), np.flatnonzero(apart) + 1):
-                if len(mine):
-                    first, last = rows[mine[0]], rows[mine[-1]]
-                    found[mine] = dataset[first : last + 1][rows[mine] - first]
+            for mine in _runs(dataset, rows):
+                found[start : start + len(mine)] = dataset[mine[0] : mine[-1] + 1][mine - mine[0]]
+                start += len(mine)
         except _DAMAGE as error:
             raise self._damaged(error) from error
         return found
@@ -191,15 +189,11 @@ def _reach(dataset: h5py.Dataset) -> tuple[int, int]:
     return of_chunk, max(span // of_chunk, 1) * of_chunk
 
 
-def _runs(rows: Sequence[int], gap: int, span: int) -> Iterator[list[int]]:
-    run: list[int] = []
-    for row in rows:
-        if run and (row - run[-1] > gap or row // span != run[0] // span):
-            yield run
-            run = []
-        run.append(row)
-    if run:
-        yield run
+def _runs(dataset: h5py.Dataset, rows: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+    """Rows, ascending, that are read at once."""
+    gap, span = _reach(dataset)
+    apart = (np.diff(rows) > gap) | (np.diff(rows // span) > 0)
+    return np.split(rows, np.flatnonzero(apart) + 1) if len(rows) else []
 
 
 def _cell(value: Any) -> Cell:

@@ -68,7 +68,9 @@ class Region:
                 if found != size:
                     raise ShardError(f"The shard {path} has {found:,} bytes, not {size:,}", MEND)
                 if size:
-                    _map_file(self._reserved.address + start, size, file.fileno())
+                    place = self._reserved.address + start
+                    flags = mmap.MAP_SHARED | _MAP_FIXED
+                    _mapped(place, size, mmap.PROT_READ, flags, file.fileno())
         except FileNotFoundError:
             raise ShardError(f"The shard {path} is missing", MEND) from None
         except OSError as error:
@@ -120,18 +122,11 @@ class _Window:
 def _reserve(address: int | None, num_bytes: int) -> int:
     """Reserve address space, which holds no memory, anywhere or in place of what is there."""
     anonymous = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
-    return _mapped(address, num_bytes, 0, anonymous | (_MAP_FIXED if address else 0), (-1, 0))
+    return _mapped(address, num_bytes, 0, anonymous | (_MAP_FIXED if address else 0), -1)
 
 
-def _map_file(address: int, num_bytes: int, file: int, start: int = 0) -> None:
-    """Map part of an open file to an address, read-only."""
-    _mapped(address, num_bytes, mmap.PROT_READ, mmap.MAP_SHARED | _MAP_FIXED, (file, start))
-
-
-def _mapped(
-    address: int | None, num_bytes: int, access: int, flags: int, place: tuple[int, int]
-) -> int:
-    found = _libc.mmap(address, num_bytes, access, flags, *place)
+def _mapped(address: int | None, num_bytes: int, access: int, flags: int, file: int) -> int:
+    found = _libc.mmap(address, num_bytes, access, flags, file, 0)
     if found == _FAILED:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))

@@ -38,12 +38,6 @@ class Brought(Record):
     peer_bytes: int = 0
     """From other nodes."""
 
-    def __add__(self, other: Brought) -> Brought:
-        return Brought(
-            source_bytes=self.source_bytes + other.source_bytes,
-            peer_bytes=self.peer_bytes + other.peer_bytes,
-        )
-
 
 class Traffic:
     """Counts what a process has fetched; for threads."""
@@ -55,7 +49,9 @@ class Traffic:
     def add(self, *, source_bytes: int = 0, peer_bytes: int = 0) -> None:
         """Count more."""
         with self._lock:
-            self.brought += Brought(source_bytes=source_bytes, peer_bytes=peer_bytes)
+            source_bytes += self.brought.source_bytes
+            peer_bytes += self.brought.peer_bytes
+            self.brought = Brought(source_bytes=source_bytes, peer_bytes=peer_bytes)
 
 
 class GangStore:

@@ -100,7 +100,7 @@ MISTAKES = (
         ),
     ),
     Mistake(
-        what="' lie in none",
+        what="lie in no class folders",
         hint="Set dataset.labels to 'field' and dataset.label_field",
         given={"a.parquet": TABLE, "dataset.labels": "folders"},
         followed=({"dataset.labels": "field", "dataset.label_field": "cls"}, NONE),

@@ -19,15 +19,10 @@ from pyarrow import parquet
 
 from headrace.errors import HeadraceError, RecipeError, TargetFullError
 from headrace.files import machine
-from headrace.files.layout import StepFolder
 from headrace.packing.pack_step import pack
 from headrace.packing.sources.open import open_source
 from headrace.recipe.dataset import DatasetSpec
-from headrace.recipe.load import parse
-from headrace.recipe.recipe import Recipe
-from headrace.recipe.site import Site
-from headrace.steps.context import StepContext
-from headrace.steps.mailbox import StepSpec
+from headrace_bench.pack_headrace import pack_context
 from support.hints import Mistake, State, hints_of, stale, uncovered
 from support.mistakes import files, rows, sources
 from support.mistakes.files import RUN
@@ -83,17 +78,8 @@ class Folder:
 
     def pack(self, open_fleet: Any) -> dict[str, Any]:
         self._num_packs += 1
-        folder = StepFolder(self.at / f"step{self._num_packs}")
-        folder.path.mkdir()
-        spec = StepSpec(
-            key="r/pack/1", kind="pack", run_id="r", name="pack", attempt=1,
-            run_folder=str(self.at / "run"),
-        )  # fmt: skip
-        context = StepContext(
-            folder=folder, spec=spec,
-            recipe=parse(Recipe, self._recipe(), "test"), site=parse(Site, self._site(), "test"),
-        )  # fmt: skip
-        return pack(context, open_fleet)
+        step = self.at / "steps" / f"{self._num_packs}"
+        return pack(pack_context(step, self._recipe(), self._site(), "r"), open_fleet)
 
     def _recipe(self) -> dict[str, Any]:
         recipe: dict[str, Any] = {

@@ -18,7 +18,7 @@ from headrace.fields.field_kind import Value, kind_named, kind_of_bytes
 from headrace.objects.protocol import Check, StoredFile
 from headrace.packing.listed import Coded, files_of
 from headrace.packing.samples import SourceField, Unreadable
-from headrace.packing.sources.arrow_columns import GONE, GroupPass, coded, column_of
+from headrace.packing.sources.arrow_columns import GONE, GroupPass, coded, column_of, open_parquet
 from headrace.packing.sources.files import damaged, matching
 from headrace.packing.sources.rows import Cell, ColumnOfRows, RowContainer, RowsOfPart, RowSource
 from headrace.shards.format import most_bytes
@@ -27,8 +27,6 @@ GROUP_BYTES = 2**27
 """A column of a row group is kept in memory up to this size; a larger one is read anew, piece by
 piece, whenever rows of it are wanted."""
 
-_PIECE_BYTES = 2**22
-_MOST_PIECE_ROWS = 2**14
 _STATE = "state.json"
 _DICT = "dataset_dict.json"
 
@@ -73,6 +71,8 @@ class ParquetSource(_ArrowSource):
     form = _what = "parquet"
     suffixes = (".parquet",)
     _pass: GroupPass | None = None
+    _stream: BinaryIO | None = None
+    _key: tuple[str, str, int] | None = None
 
     def _opened(self, path: str, stream: BinaryIO, kept: KeptOf) -> RowContainer:
         from pyarrow import parquet
@@ -87,17 +87,25 @@ class ParquetSource(_ArrowSource):
         for part, rows, at in wanted:
             with self._told(path):
                 key = (path, version, part)
-                if self._pass is None or self._pass.key != key or not self._pass.leads_to(rows):
+                if self._pass is None or self._key != key or not self._pass.leads_to(rows):
                     self._end_columns()
-                    stream = self._place.open(path, version)
-                    self._pass = GroupPass(key, stream, part, self._column, self.fields)
-                for start, stop, columns in self._pass.take(rows):
-                    yield at[start:stop], columns
+                    self._key, self._stream = key, self._place.open(path, version)
+                    self._pass = self._begun(self._stream, part)
+                for start, stop, piece in self._pass.take(rows):
+                    names = self._pass.names
+                    yield at[start:stop], (column_of(piece.column(name)) for name in names)
+
+    def _begun(self, stream: BinaryIO, part: int) -> GroupPass:
+        file = open_parquet(stream)
+        types = dict.fromkeys(file.schema_arrow.names, "")
+        return GroupPass(file, part, [self._column(each.name, types) for each in self.fields])
 
     def _end_columns(self) -> None:
         if self._pass is not None:
             self._pass.close()
-        self._pass = None
+        if self._stream is not None:
+            self._stream.close()
+        self._pass = self._stream = None
 
 
 class HuggingFaceSource(_ArrowSource):
@@ -215,29 +223,11 @@ class _ParquetRows(_ArrowTable):
     def _picked(self, column: str, part: int, rows: Sequence[int]) -> Any:
         """Some rows of a column of a row group, of which no more than a piece is in memory."""
         import pyarrow as pa
-        from pyarrow import parquet
 
-        wanted = np.unique(np.asarray(rows, dtype=np.int64))
-        row_bytes = max(self._group_bytes(part, column) // self.parts[part], 1)
-        batch_rows = max(min(_PIECE_BYTES // row_bytes, _MOST_PIECE_ROWS), 1)
-        file = parquet.ParquetFile(
-            self._stream,
-            metadata=self._file.metadata,
-            buffer_size=_PIECE_BYTES,
-            page_checksum_verification=True,
-        )
-        batches = file.iter_batches(
-            batch_rows, row_groups=[part], columns=[column], use_threads=False
-        )
-        pieces, start = [], 0
-        for batch in batches:
-            first, last = np.searchsorted(wanted, (start, start + batch.num_rows))
-            if last > first:
-                pieces.append(batch.column(0).take(pa.array(wanted[first:last] - start)))
-            start += batch.num_rows
-            if last == len(wanted):
-                break
-        return pa.concat_arrays(pieces).take(pa.array(np.searchsorted(wanted, rows)))
+        wanted, at = np.unique(np.asarray(rows, dtype=np.int64), return_inverse=True)
+        group = GroupPass(open_parquet(self._stream, self._file.metadata), part, [column])
+        pieces = [piece.column(0) for _, _, piece in group.take(wanted)]
+        return pa.concat_arrays(pieces).take(pa.array(at))
 
     def _first(self, column: str) -> object:
         for batch in self._file.iter_batches(batch_size=1, columns=[column]):
@@ -261,26 +251,17 @@ class _ArrowRows(_ArrowTable):
     def parts(self) -> Mapping[int, int]:
         return self._listed[0]
 
-    def num_bytes(self, columns: Iterable[str]) -> int:
-        return 0  # not told: the file is not compressed
-
     def cells(self, columns: Iterable[str]) -> Mapping[str, Coded[Any]]:
         return {column: Coded.together(self._listed[1][column]) for column in columns}
 
     def columns(
         self, names: Sequence[str], part: int, rows: NDArray[np.int64]
     ) -> Iterator[ColumnOfRows | None]:
-        kept = self._kept(part)
-        if "batch" not in kept:
-            kept["batch"] = self._batch(part)
         for name in names:
-            yield column_of(kept["batch"].column(name).take(rows))
+            yield column_of(self._batch(part).column(name).take(rows))
 
     def values(self, field: SourceField, column: str, part: int, rows: Sequence[int]) -> list[Cell]:
-        kept = self._kept(part)
-        if "batch" not in kept:
-            kept["batch"] = self._batch(part)
-        return values_of_cells(field, kept["batch"].column(column).take(rows))
+        return values_of_cells(field, self._batch(part).column(column).take(rows))
 
     @cached_property
     def _listed(self) -> tuple[dict[int, int], dict[str, list[Coded[Any]]]]:
@@ -308,6 +289,12 @@ class _ArrowRows(_ArrowTable):
             start = self._file.tell()
 
     def _batch(self, part: int) -> Any:
+        kept = self._kept(part)
+        if "batch" not in kept:
+            kept["batch"] = self._read_batch(part)
+        return kept["batch"]
+
+    def _read_batch(self, part: int) -> Any:
         import pyarrow as pa
 
         if any(pa.types.is_dictionary(field.type) for field in self._schema):

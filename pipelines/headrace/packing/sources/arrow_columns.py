@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
 from headrace.packing.listed import Coded
-from headrace.packing.samples import SourceField
 from headrace.packing.sources.rows import ColumnOfRows
 
 GONE = "it has no value"
@@ -20,40 +19,32 @@ _BUFFER_BYTES = 2**20  # of each column
 _MOST_PIECE_ROWS = 2**16
 
 
+def open_parquet(stream: BinaryIO, metadata: Any = None) -> Any:
+    """A file of which columns are read piece by piece; `metadata` where they are known."""
+    from pyarrow import parquet
+
+    return parquet.ParquetFile(
+        stream, metadata=metadata, buffer_size=_BUFFER_BYTES, page_checksum_verification=True
+    )
+
+
 class GroupPass:
     """Goes once over some columns of a row group of Parquet; no more than a piece is in memory.
 
     Args:
-        key: Says which row group it is.
-        stream: The file; closed with the pass.
+        file: The file, of `open_parquet`.
         part: Number of the row group.
-        column: Gives the column of a field, out of all columns.
-        fields: The fields wanted.
+        names: The columns.
     """
 
-    def __init__(
-        self,
-        key: tuple[str, str, int],
-        stream: BinaryIO,
-        part: int,
-        column: Callable[[str, Any], str],
-        fields: Sequence[SourceField],
-    ) -> None:
-        from pyarrow import parquet
-
-        self.key = key
-        self._stream = stream
-        file = parquet.ParquetFile(
-            stream, buffer_size=_BUFFER_BYTES, page_checksum_verification=True
-        )
-        types = {field.name: None for field in file.schema_arrow}
-        self._names = [column(field.name, types) for field in fields]
+    def __init__(self, file: Any, part: int, names: Sequence[str]) -> None:
+        self.names = tuple(names)
         group = file.metadata.row_group(part)
         row_bytes = max(group.total_byte_size // max(group.num_rows, 1), 1)
         self._batches = file.iter_batches(
             max(min(_PIECE_BYTES // row_bytes, _MOST_PIECE_ROWS), 1),
             row_groups=[part],
-            columns=list(dict.fromkeys(self._names)),
+            columns=list(dict.fromkeys(names)),
             use_threads=False,
         )
         self._batch: Any = None
@@ -64,22 +55,18 @@ class GroupPass:
         return bool(rows[0] >= self._first)
 
     def close(self) -> None:
-        """Close the file, and give the memory that Arrow keeps for another back to the system."""
+        """Give the memory that is in use, or that Arrow keeps for another, back to the system."""
         import pyarrow as pa
 
         self._batches.close()
         self._batches = self._batch = None
-        self._stream.close()
         pa.default_memory_pool().release_unused()
 
-    def take(
-        self, rows: NDArray[np.int64]
-    ) -> Iterator[tuple[int, int, Iterable[ColumnOfRows | None]]]:
-        """Columns of rows, ascending, a piece after the other.
+    def take(self, rows: NDArray[np.int64]) -> Iterator[tuple[int, int, Any]]:
+        """Rows, ascending, a piece after the other.
 
         Yields:
-            The first of the rows, the one behind the last, and their columns; None in place of one
-            that must be read one by one.
+            The first of the rows, the one behind the last, and their record batch.
         """
         import pyarrow as pa
 
@@ -88,8 +75,7 @@ class GroupPass:
             end = self._first + (self._batch.num_rows if self._batch is not None else 0)
             stop = int(np.searchsorted(rows, end))
             if stop > start:
-                piece = self._batch.take(pa.array(rows[start:stop] - self._first))
-                yield start, stop, (column_of(piece.column(name)) for name in self._names)
+                yield start, stop, self._batch.take(pa.array(rows[start:stop] - self._first))
                 start = stop
             else:
                 self._batch, self._first = next(self._batches), end

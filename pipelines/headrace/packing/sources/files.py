@@ -105,23 +105,17 @@ def containers(
 
     files = files_of(place.listed(wanted, check))
     if not files:
-        raise _no_container(place, form, suffixes, others)
+        raise RecipeError(
+            f"There is no {form} file ({', '.join(suffixes)}) among the {len(others):,} files in "
+            f"{place.name}",
+            max(ways_in(place, others), default="")
+            or "Set dataset.source to the folder that holds them, or correct dataset.format.",
+        )
     files = matching(files, place.name, include)
     for file in files:
         if not file.num_bytes:
             raise damaged(f"{place.name}/{file.path}", form, "it is empty")
     return files
-
-
-def _no_container(
-    place: SourceStore, form: str, suffixes: Sequence[str], others: Sequence[str]
-) -> RecipeError:
-    return RecipeError(
-        f"There is no {form} file ({', '.join(suffixes)}) among the {len(others):,} files in "
-        f"{place.name}",
-        max(ways_in(place, others), default="")
-        or "Set dataset.source to the folder that holds them, or correct dataset.format.",
-    )
 
 
 def matching(files: Sequence[StoredFile], place: str, include: Sequence[str]) -> list[StoredFile]:
@@ -154,11 +148,18 @@ def no_second_label(fields: Sequence[SourceField], refs: Sequence[SampleRef]) ->
         )
 
 
-def no_index(index: str | None, form: str) -> None:
-    """Refuse an index file where samples are no files."""
-    if index is not None:
+def refuse_paths(spec: DatasetSpec, form: str, label: str) -> None:
+    """Refuse an index file, and labels that folders tell, where samples are no files."""
+    if spec.labels == "folders":
         raise RecipeError(
-            f"dataset.index is '{index}', but samples of format '{form}' are not told by paths",
+            f"dataset.labels is 'folders', but samples of format '{form}' lie in no class folders",
+            f"Set dataset.labels to 'field' and dataset.label_field to the {label}, or "
+            "dataset.labels to 'none'.",
+        )
+    if spec.index is not None:
+        raise RecipeError(
+            f"dataset.index is '{spec.index}', but samples of format '{form}' are not told by "
+            "paths",
             "Leave it out; name their own columns in dataset.label_field, group_field and "
             "split_field.",
         )

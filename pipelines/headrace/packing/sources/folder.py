@@ -52,7 +52,8 @@ class FolderSource:
         self._place = place
         self._spec = spec
         self._index = index_of(spec, place, every=self._takes_columns)
-        self._by_folders = _by_folders(spec)
+        untold = spec.index is None and spec.label_field is None
+        self._by_folders = spec.labels == "folders" or (spec.labels == "auto" and untold)
         self._patterns = patterns_of(spec.fields)
 
     @property
@@ -166,12 +167,6 @@ def _joined(
 ) -> Iterator[Values | Unreadable]:
     for values, row in zip(own, rows, strict=True):
         yield values if isinstance(values, Unreadable) else {**values, **row}
-
-
-def _by_folders(spec: DatasetSpec) -> bool:
-    if spec.labels == "auto":
-        return spec.index is None and spec.label_field is None
-    return spec.labels == "folders"
 
 
 def _folder_labels(place: SourceStore, listed: Listed) -> Coded[str]:

@@ -56,9 +56,6 @@ class _LineRows(RowContainer):
         kinds = self._lines.types
         return {name: str(kinds[name]) for name in self._names or kinds if name in kinds}
 
-    def num_bytes(self, columns: Iterable[str]) -> int:
-        return 0  # not told: the file is not compressed
-
     def field(self, name: str, column: str) -> SourceField:
         if column in self._lines.nested:
             return SourceField(name, "text", encoding="json")

@@ -79,12 +79,8 @@ def patterns_of(fields: Mapping[str, str]) -> Patterns:
 
 def grouped(patterns: Patterns, place: SourceStore, check: Check | None = None) -> Listed:
     """Samples of the files below a place; each is named by the file of its first field."""
-
-    def num_fixed(item: tuple[str, FilePattern]) -> int:
-        return len(item[1].folder) + len(item[1].prefix) + len(item[1].suffix)
-
     # of several patterns that match a file, the one that fixes most characters counts
-    order = sorted(patterns.items(), key=num_fixed, reverse=True)
+    order = sorted(patterns.items(), key=lambda item: len(item[1].path_of("")), reverse=True)
     matched = place.listed(lambda path: any(part.stem_of(path) for _, part in order), check)
     if not matched:
         raise RecipeError(

@@ -21,8 +21,8 @@ from headrace.packing.sources.files import (
     check_field_name,
     chosen,
     containers,
-    no_index,
     no_second_label,
+    refuse_paths,
 )
 from headrace.packing.sources.listed_rows import ListedRows, together, windows
 from headrace.packing.sources.source_store import SourceStore
@@ -70,9 +70,10 @@ class RowContainer(ABC):
     def types(self) -> Types:
         """Type of every column, as the format writes it."""
 
-    @abstractmethod
     def num_bytes(self, columns: Iterable[str]) -> int:
-        """Bytes of all rows of some columns, not compressed; 0 when the container does not tell."""
+        """Bytes of all rows of some columns where the file is compressed; else 0, not told."""
+        del columns
+        return 0
 
     @abstractmethod
     def field(self, name: str, column: str) -> SourceField:
@@ -112,13 +113,7 @@ class RowSource(ABC):
     def __init__(
         self, spec: DatasetSpec, place: SourceStore, fields: Fields, access: Access
     ) -> None:
-        no_index(spec.index, self.form)
-        if spec.labels == "folders":
-            raise RecipeError(
-                f"dataset.labels is 'folders', but samples of format '{self.form}' lie in none",
-                "Set dataset.labels to 'field' and dataset.label_field to the column that holds "
-                "the label, or dataset.labels to 'none'.",
-            )
+        refuse_paths(spec, self.form, "column that holds the label")
         self.fields = fields
         self.classes: tuple[str, ...] = ()
         self._place = place
@@ -146,8 +141,13 @@ class RowSource(ABC):
     @property
     def told(self) -> list[str]:
         """Columns that the recipe names as fields, label, group and split; empty for all."""
+        return [] if self._every else self._named
+
+    @property
+    def _named(self) -> list[str]:
+        """Columns of fields, label, group and split."""
         roles = (self._label, *self._roles.values())
-        return [*self._columns.values(), *filter(None, roles)] if not self._every else []
+        return [*self._columns.values(), *filter(None, roles)]
 
     def split_of(self, path: str) -> str | None:
         """Split that the place of a container tells."""
@@ -273,11 +273,11 @@ class RowSource(ABC):
         if self._label is None and self._labels == "auto" and not self._as_value:
             named = [column for column in rows.types if rows.class_names(column)]
             self._label = named[0] if len(named) == 1 else None
-        told = [column for column in (self._label, *self._roles.values()) if column]
-        for column in (*self._columns.values(), *told):
+        for column in self._named:
             if column not in rows.types:
                 raise RecipeError(f"{name} has no column '{column}'", nearest(column, rows.types))
         if self._every:
+            told = (self._label, *self._roles.values())
             every = {_field_name(column): column for column in rows.types if column not in told}
             self._columns = every | self._columns
         self.classes = tuple(rows.class_names(self._label)) if self._label else ()
@@ -299,8 +299,7 @@ class RowSource(ABC):
         return self._columns.get(field, field if field in types else field.replace(".", "/"))
 
     def _check_same(self, file: StoredFile, found: Types, types: Types) -> None:
-        columns = [*self._columns.values(), self._label, *self._roles.values()]
-        for column in filter(None, columns):
+        for column in self._named:
             if found.get(column) != types[column]:
                 raise DataError(
                     f"Column '{column}' of {self._place.name}/{file.path} is "

@@ -53,7 +53,7 @@ class SourceStore:
 
         Raises:
             RecipeError: A folder is a link, a name is not UTF-8, or a link leaves the folder.
-        DataError: Two files have the same path, as in a tar file.
+            DataError: Two files have the same path, as in a tar file.
         """
         paths, versions = TextsBuilder(), TextsBuilder()
         sizes, times_ns = numbers(()), numbers(())

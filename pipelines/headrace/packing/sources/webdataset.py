@@ -9,7 +9,7 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.errors import DataError, RecipeError, nearest
+from headrace.errors import DataError, nearest
 from headrace.fields.value import number_type
 from headrace.objects.protocol import ByteRange, Check, StoredFile
 from headrace.packing.listed import (
@@ -30,8 +30,8 @@ from headrace.packing.sources.files import (
     containers,
     field_of,
     kind_of,
-    no_index,
     no_second_label,
+    refuse_paths,
 )
 from headrace.packing.sources.parts import values_of
 from headrace.packing.sources.source_store import SourceStore
@@ -53,13 +53,7 @@ class WebDatasetSource:
     def __init__(
         self, spec: DatasetSpec, place: SourceStore, fields: Fields, access: Access
     ) -> None:
-        no_index(spec.index, "webdataset")
-        if spec.labels == "folders":
-            raise RecipeError(
-                "dataset.labels is 'folders', but WebDataset samples lie in no class folders",
-                "Set dataset.labels to 'field' and dataset.label_field to the key that holds the "
-                "label, such as cls, or dataset.labels to 'none'.",
-            )
+        refuse_paths(spec, "webdataset", "key that holds the label, such as cls")
         self.fields = fields
         self._place = place
         self._include = chosen(spec)
