@@ -38,6 +38,12 @@ class Brought(Record):
     peer_bytes: int = 0
     """From other nodes."""
 
+    def __add__(self, other: Brought) -> Brought:
+        return Brought(
+            source_bytes=self.source_bytes + other.source_bytes,
+            peer_bytes=self.peer_bytes + other.peer_bytes,
+        )
+
 
 class Traffic:
     """Counts what a process has fetched; for threads."""
@@ -49,9 +55,7 @@ class Traffic:
     def add(self, *, source_bytes: int = 0, peer_bytes: int = 0) -> None:
         """Count more."""
         with self._lock:
-            source_bytes += self.brought.source_bytes
-            peer_bytes += self.brought.peer_bytes
-            self.brought = Brought(source_bytes=source_bytes, peer_bytes=peer_bytes)
+            self.brought += Brought(source_bytes=source_bytes, peer_bytes=peer_bytes)
 
 
 class GangStore:
