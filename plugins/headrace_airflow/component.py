@@ -42,13 +42,18 @@ def preload(command: Sequence[str]) -> None:
 
 def _rehearse() -> None:
     """Read what each task reads first: caches of recipes, sites and statements are forked, too."""
+    from airflow.sdk.listener import get_listener_manager
+
     from headrace.ledger.ledger import open_ledger
+    from headrace.recipe.backend import option_blocks
     from headrace.recipe.load import available, site_now
     from headrace.runs.accounts import accounts
     from headrace.status.run_details import run_details
     from headrace_airflow.dag_parts import train_params
 
     train_params()
+    get_listener_manager()
+    option_blocks()
     for name in available("sites"):
         with suppress(HeadraceError):
             site_now(name)

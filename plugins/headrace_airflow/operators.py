@@ -117,7 +117,7 @@ class _StepTask(RunOperator):
         waiting, limits = self._waiting(context, run), run.site_now.limits
         if isinstance(error, (QueueFullError, SilentError)):  # it has its place in the site
             polls = [role.batch.poll for role in run.site.roles.values()]
-            waiting["poll_s"] = 2 * max(waiting["poll_s"], min(polls))
+            waiting["poll_s"] = max(waiting["poll_s"], min(polls))
         key = run_leases.lease_key(run, self._planned(run).role)
         trigger = RoomTrigger(waiting, key, limits.max_leases, limits.leases_user)
         raise TaskDeferred(trigger=trigger, method_name="ask_again")

@@ -51,7 +51,7 @@ WHY_KEY = "why"
 RUN_TAB = "headrace-run"
 """Route of the tab on a DAG run that shows the page of its run."""
 
-PATIENCE_S = 4.0
+PATIENCE_S = 6.0
 """Longest wait in the task itself: deferring and resuming takes that on a busy machine."""
 
 _POLL_S = 0.2

@@ -120,7 +120,7 @@ def _recovery() -> dict[str, dict[str, str]]:
             "execution_api_timeout": "60",
             "execution_api_retry_wait_max": "5",
             # a worker may notice the end of its task this late, and is not free until then
-            "min_heartbeat_interval": "1",
+            "min_heartbeat_interval": "2",
         },
     }
 

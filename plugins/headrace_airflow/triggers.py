@@ -89,8 +89,8 @@ class WaitingTask:
     """Seconds between two looks."""
     lost_after_s: float
     """A lease without a heartbeat for this time counts as lost."""
-    settle_s: float = 2.0
-    """Seconds before the first look."""
+    settle_s: float = 3.0
+    """Seconds before the first look: more than a worker's `min_heartbeat_interval`."""
 
     def still_waits(self) -> bool:
         """Whether the task is deferred: then some triggerer, perhaps another one, waits for it.
@@ -227,7 +227,7 @@ class RoomTrigger(_Watcher):
         await self._settle()
         passed_over_s = 0.0
         while True:
-            pause_s = self.waiting.poll_s * random.uniform(1, 3)
+            pause_s = self.waiting.poll_s * random.uniform(2, 4)
             await asyncio.sleep(pause_s)
             before = await asyncio.to_thread(self._num_before)
             passed_over_s = passed_over_s + pause_s if before else 0.0

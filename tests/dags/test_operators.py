@@ -388,7 +388,7 @@ def test_a_queue_is_waited_for_also_by_a_lease_that_fills_the_site(run, context,
     with pytest.raises(TaskDeferred) as deferred:
         acquire(run, context)
     assert open_ledger().num_before(deferred.value.trigger.serialize()[1]["key"], 1) == 0
-    assert deferred.value.trigger.waiting.poll_s == 2 * run.site.roles["gpu"].batch.poll
+    assert deferred.value.trigger.waiting.poll_s == run.site.roles["gpu"].batch.poll
     assert context["ti"].pushed["machines"] == error.what
 
 

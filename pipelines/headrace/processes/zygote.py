@@ -53,6 +53,8 @@ _LIMITS = sorted(number for name, number in vars(resource).items() if name.start
 _NAMESPACES = ("cgroup", "ipc", "mnt", "net", "pid", "user")
 _PACKET_BYTES = 1 << 18
 _TIMEOUT_S = 10.0
+_MOST = 6
+"""Zygotes of an account: two for each of three environments, of hosts and of ranks."""
 _LOOK_S = 1.0
 
 
@@ -153,6 +155,7 @@ def _connected(arguments: Sequence[str], environment: Mapping[str, str]) -> sock
             except (FileNotFoundError, ConnectionRefusedError):
                 _start(file, arguments, environment)
                 connection.connect(str(file))
+            file.with_suffix(".pid").touch()  # when it was asked for last
     except BaseException:
         connection.close()
         raise
@@ -160,10 +163,14 @@ def _connected(arguments: Sequence[str], environment: Mapping[str, str]) -> sock
 
 
 def _start(file: Path, arguments: Sequence[str], environment: Mapping[str, str]) -> None:
-    for left in folder().glob("*.pid"):
-        if _zygote_of(left) is None:  # it was killed
+    kept = sorted(folder().glob("*.pid"), key=lambda each: each.stat().st_mtime)
+    num_kept = len(kept)
+    for left in kept:
+        process = _zygote_of(left)
+        if process is None or (num_kept >= _MOST and _ended_idle(process, left)):
             left.unlink()
             left.with_suffix("").unlink(missing_ok=True)
+            num_kept -= 1
     file.unlink(missing_ok=True)
     command = (sys.executable, "-u", "-m", _NAME)
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
@@ -185,6 +192,15 @@ def _start(file: Path, arguments: Sequence[str], environment: Mapping[str, str])
     except OSError:  # nobody would know of it
         started.kill()
         raise
+
+
+def _ended_idle(zygote: psutil.Process, file: Path) -> bool:
+    """End a zygote that has nothing to do, and that nobody has asked who still waits for it."""
+    with suppress(psutil.NoSuchProcess):
+        if time.time() - file.stat().st_mtime < _TIMEOUT_S or zygote.children():
+            return False
+        zygote.terminate()
+    return True
 
 
 def _surroundings() -> Iterator[object]:

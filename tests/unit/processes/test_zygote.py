@@ -127,6 +127,31 @@ def test_of_one_that_was_killed_nothing_is_left_when_the_next_comes(
     assert len(list(zygote.folder().iterdir())) == 3  # a socket, its process, the lock
 
 
+def test_no_more_are_kept_than_a_few_environments_need(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those idle for longest end; not one that is at work, or that was asked just now."""
+    monkeypatch.setattr(zygote, "_MOST", 2)
+    ours, theirs = socket.socketpair()
+    with ours, theirs, open(os.devnull) as nothing, (tmp_path / "held").open("wb") as output:
+        files = nothing.fileno(), output.fileno(), theirs.fileno()
+        assert fork([MODULE], ordered("hold"), files, wait=True)
+        told(tmp_path / "out", ordered("tell", WORD="idle"))
+        (busy,) = (each for each in zygotes() if "WORD" not in each.environ())
+        for age_s, file in enumerate(zygote.folder().glob("*.pid")):
+            os.utime(file, (100 + age_s, 100 + age_s))
+        told(tmp_path / "out", ordered("tell", WORD="idle"))
+        told(tmp_path / "out", ordered("tell", WORD="third"))
+        assert len(zygotes()) == 3
+        for file in zygote.folder().glob("*.pid"):
+            os.utime(file, (100, 100))
+        told(tmp_path / "out", ordered("tell", WORD="fourth"))
+        words = [each.environ().get("WORD") for each in zygotes()]
+        assert sorted(map(str, words)) == ["None", "fourth"]
+        assert busy.is_running()
+        assert len(list(zygote.folder().iterdir())) == 5
+
+
 def test_none_is_left_where_it_cannot_be_written_down(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
