@@ -97,21 +97,16 @@ class DagRunAddress:
         dag_id, _, run_id = rest.partition(":")
         return cls(dag_id=dag_id, run_id=run_id)
 
+    def run(self) -> RunRecord:
+        """The run that it has made; `UnknownNameError` before that."""
+        record = open_ledger().run_by_key(str(self))
+        if record is None:
+            what = f"DAG run {self.run_id} of {self.dag_id} has no run of headrace yet"
+            raise UnknownNameError(what, "The first task of headrace's DAGs, `prepare`, makes it.")
+        return record
+
     def __str__(self) -> str:
         return f"{_KIND}:{self.dag_id}:{self.run_id}"
-
-
-def run_of_dag_run(address: DagRunAddress) -> RunRecord:
-    """The run that a DAG run has made.
-
-    Raises:
-        UnknownNameError: It has made none yet.
-    """
-    record = open_ledger().run_by_key(str(address))
-    if record is None:
-        what = f"DAG run {address.run_id} of {address.dag_id} has no run of headrace yet"
-        raise UnknownNameError(what, "The first task of headrace's DAGs, `prepare`, makes it.")
-    return record
 
 
 def owner_is_done(record: RunRecord) -> bool:

@@ -9,9 +9,7 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
 
-from headrace.errors import HeadraceError
 from headrace.processes.identity import end_quickly
 
 _DAG_FILES = ("headrace_airflow.assets", "headrace_airflow.dag_parts", "headrace_airflow.operators")
@@ -37,30 +35,8 @@ def preload(command: Sequence[str]) -> None:
     for module in FORKED.get(name, ()):
         importlib.import_module(module)
     if name == "scheduler":
-        _rehearse()
-
-
-def _rehearse() -> None:
-    """Read what each task reads first: caches of recipes, sites and statements are forked, too."""
-    from airflow.sdk.listener import get_listener_manager
-
-    from headrace.ledger.ledger import open_ledger
-    from headrace.recipe.backend import option_blocks
-    from headrace.recipe.load import available, site_now
-    from headrace.runs.accounts import accounts
-    from headrace.status.run_details import run_details
-    from headrace_airflow.dag_parts import train_params
-
-    train_params()
-    get_listener_manager()
-    option_blocks()
-    for name in available("sites"):
-        with suppress(HeadraceError):
-            site_now(name)
-    with suppress(HeadraceError):
-        accounts()
-        for newest in open_ledger().runs(limit=1):
-            run_details(newest.run_id)
+        importlib.import_module("airflow.sdk.listener").get_listener_manager()
+        importlib.import_module("headrace.execution.rehearsal").rehearse()
 
 
 def main() -> None:

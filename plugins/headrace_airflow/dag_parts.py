@@ -10,21 +10,16 @@ import json
 import os
 import re
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from datetime import timedelta
-from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 from airflow.sdk import Param, TaskGroup
-from yaml import YAMLError
 
 from headrace.errors import RecipeError, SiteError, UserError, nearest, shortened
 from headrace.recipe.from_outside import check_from_outside
-from headrace.recipe.load import available
+from headrace.recipe.load import available, written
 from headrace.recipe.overrides import check_size
 from headrace.recipe.suite import MAX_TRIALS
-from headrace.recipe.yaml_text import parsed
 from headrace.suites import values as sweep_values
 
 TAGS = ["headrace"]
@@ -112,7 +107,7 @@ def params() -> dict[str, Param]:
 
 def train_params() -> dict[str, Param]:
     """Parameters of DAGs that train: those above, and the main keys of recipes."""
-    contents = _contents()
+    contents = written("recipes")
     keys = {
         key: Param(
             None,
@@ -197,24 +192,6 @@ def choice(kind: str, title: str, description: str) -> Param:
     preferred = [name for name in (wanted, "digits", "laptop") if name in names]
     default = (preferred or names)[0]
     return Param(default, type="string", enum=names, title=title, description=description)
-
-
-def _contents() -> dict[str, Mapping[str, Any]]:
-    """Recipes as they are written; those that cannot be read tell why when they are chosen."""
-    found = {}
-    for name, file in available("recipes").items():
-        with suppress(OSError):
-            found[name] = _content(file, file.stat().st_mtime_ns)
-    return found
-
-
-@lru_cache
-def _content(file: Path, _version: int) -> Mapping[str, Any]:
-    try:
-        content = parsed(file.read_text(encoding="utf-8"))
-    except (UnicodeDecodeError, YAMLError):
-        return {}
-    return content if isinstance(content, Mapping) else {}
 
 
 def _description(key: str, meaning: str, contents: Mapping[str, Mapping[str, Any]]) -> str:

@@ -163,7 +163,8 @@ class AcquireLeaseOperator(_StepTask):
                 context["ti"].xcom_push(MACHINES_KEY, error.what)
                 raise
             except LeaseError as error:
-                return self._again(context, run, error)
+                self._open_again(context, run, error)
+                return self.ask_again(context)
             return self._ready(context, run, lease_id)
 
     def execute_complete(self, context: Context, event: object, lease_id: str) -> str:
@@ -171,10 +172,6 @@ class AcquireLeaseOperator(_StepTask):
         with told_to_airflow(context):
             run = self._run(context)
             return self._ready(context, run, lease_id)
-
-    def _again(self, context: Context, run: Run, error: LeaseError) -> str:
-        self._open_again(context, run, error)
-        return self.ask_again(context)
 
     def _ready(self, context: Context, run: Run, lease_id: str) -> str:
         folder = run.lease_folder(lease_id)
@@ -195,7 +192,8 @@ class AcquireLeaseOperator(_StepTask):
             why = f"Lease {lease_id} is {seen.state.value}: {seen.why_ended}"
             if seen.is_refused:
                 raise MistakeError(why)
-            return self._again(context, run, LeaseError(why))
+            self._open_again(context, run, LeaseError(why))
+            return self.ask_again(context)
         run_leases.note_ready(run, lease_id)
         tell_lease(run, lease_id)
         self.lease_id = lease_id

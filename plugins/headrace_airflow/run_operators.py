@@ -30,13 +30,7 @@ from headrace.runs.planned_steps import steps_of
 from headrace.runs.runs import Run, RunRequest, create_run, finish_run, open_run, outputs_of
 from headrace.states import StepState
 from headrace.steps.mailbox import StepResult
-from headrace_airflow.airflow_api import (
-    STOPPED,
-    DagRunAddress,
-    Owners,
-    run_of_dag_run,
-    task_states,
-)
+from headrace_airflow.airflow_api import STOPPED, DagRunAddress, Owners, task_states
 from headrace_airflow.assets import MODELS, publish_model
 from headrace_airflow.dag_parts import check_choice, check_overrides, check_sweep, overrides_of
 from headrace_airflow.telemetry import tell_run
@@ -221,9 +215,9 @@ class RunOperator(BaseOperator):  # type: ignore[misc]
         self.lease_id = ""
 
     def pre_execute(self, context: Context) -> None:
-        """Find the run of the DAG run; the ledger knows it, so that no XCom is asked for."""
+        """Find the run; the ledger knows it, so that no XCom is asked for."""
         with told_to_airflow(context):
-            self.run_id = self.run_id or run_of_dag_run(DagRunAddress.of(context)).run_id
+            self.run_id = self.run_id or DagRunAddress.of(context).run().run_id
 
 
 class FinishRunOperator(RunOperator):

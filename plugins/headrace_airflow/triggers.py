@@ -17,7 +17,6 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 from asgiref.sync import sync_to_async
 
 from headrace.clusters import lease_client
-from headrace.errors import LedgerError
 from headrace.files.layout import LeaseFolder, StepFolder
 from headrace.ledger.ledger import open_ledger
 from headrace.states import LeaseState
@@ -218,9 +217,9 @@ class RoomTrigger(_Watcher):
     """
 
     def __init__(
-        self, task: dict[str, Any], key: str, max_leases: int, leases_user: int | None
+        self, task: dict[str, Any], key: str, max_active: int, max_owner: int | None
     ) -> None:
-        super().__init__(task, key=key, max_leases=max_leases, leases_user=leases_user)
+        super().__init__(task, key=key, max_active=max_active, max_owner=max_owner)
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Look until it is the lease's turn, or others who come first have left a place free."""
@@ -229,18 +228,8 @@ class RoomTrigger(_Watcher):
         while True:
             pause_s = self.waiting.poll_s * random.uniform(2, 4)
             await asyncio.sleep(pause_s)
-            before = await asyncio.to_thread(self._num_before)
+            before = await asyncio.to_thread(lambda: open_ledger().num_before(**self._places))
             passed_over_s = passed_over_s + pause_s if before else 0.0
             if before == 0 or passed_over_s > _UNTIL_CALLED_S:
                 yield TriggerEvent({})
                 return
-
-    def _num_before(self) -> int | None:
-        places = self._places
-        try:
-            return open_ledger().num_before(
-                places["key"], places["max_leases"], places["leases_user"]
-            )
-        except LedgerError as error:
-            self.log.warning("The ledger is asked again: %s", error)
-            return None

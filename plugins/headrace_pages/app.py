@@ -21,7 +21,7 @@ from headrace.status.logs import MOST_LINES, log_page, report_file
 from headrace.status.run_details import RunPage, check_refused, run_page
 from headrace.status.suite import suite_page, trials_page
 from headrace.status.training import compare_page, curves_page
-from headrace_airflow.airflow_api import DagRunAddress, run_of_dag_run
+from headrace_airflow.airflow_api import DagRunAddress
 from headrace_pages import acts, added, proxy
 from headrace_pages.access import Asker, MayAct, Seen, reads, sees_runs
 from headrace_pages.answers import PRIVATE, Answers
@@ -132,7 +132,7 @@ async def run(
 
 def _run_of(dag_run: DagRunAddress, can_act: bool, asker: str) -> RunPage:
     try:
-        record = run_of_dag_run(dag_run)
+        record = dag_run.run()
     except UnknownNameError:
         check_refused(str(dag_run), asker)
         raise

@@ -375,7 +375,7 @@ def test_a_full_site_is_waited_for_without_using_up_a_try(run, context, script):
     assert "has 2 leases open" in context["ti"].pushed["machines"]
     asked = deferred.value.trigger.serialize()[1]
     assert asked["key"] == f"{run.run_id}/gpu"
-    assert (asked["max_leases"], asked["leases_user"]) == (run.site.limits.max_leases, None)
+    assert (asked["max_active"], asked["max_owner"]) == (run.site.limits.max_leases, None)
 
 
 QUEUES = [QueueFullError("waiting: EC2 has no capacity for m5"), SilentError("EC2 says 503: no")]

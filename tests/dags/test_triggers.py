@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import asdict, replace
-from types import SimpleNamespace
 
 import pytest
 
 from headrace.clusters.lease_records import Ending, HostRecord, LeaseInfo, LeaseSpec
 from headrace.clusters.lease_state import write_heartbeat
-from headrace.errors import CapacityError, LedgerError
+from headrace.errors import CapacityError
 from headrace.files.atomic import write_record
 from headrace.files.layout import LeaseFolder
 from headrace.ledger.ledger import open_ledger
@@ -123,7 +122,7 @@ def step_trigger(lease, step):
     [
         lambda p: StepTrigger(task=TASK, lease_folder=f"{p}/l", step_folder=f"{p}/l/steps/1"),
         lambda p: LeaseTrigger(task=TASK, lease_folder=f"{p}/l"),
-        lambda p: RoomTrigger(task=TASK, key="run-1/gpu", max_leases=3, leases_user=None),
+        lambda p: RoomTrigger(task=TASK, key="run-1/gpu", max_active=3, max_owner=None),
     ],
 )
 def test_a_trigger_survives_the_way_to_another_triggerer(make, tmp_path):
@@ -206,7 +205,7 @@ def test_triggers_only_read(lease, step, monkeypatch, kind):
     places = {
         StepTrigger: {"lease_folder": str(lease.path), "step_folder": str(step.path)},
         LeaseTrigger: {"lease_folder": str(lease.path)},
-        RoomTrigger: {"key": "second", "max_leases": 1, "leases_user": None},
+        RoomTrigger: {"key": "second", "max_active": 1, "max_owner": None},
     }
     monkeypatch.setattr(triggers.random, "uniform", lambda *_: 0.0)
     looks(monkeypatch, 3)
@@ -242,7 +241,7 @@ def test_lease_trigger_fires_for_a_lease_that_never_gets_ready(lease):
 
 
 def room_for(name):
-    return RoomTrigger(task=TASK, key=name, max_leases=1, leases_user=None)
+    return RoomTrigger(task=TASK, key=name, max_active=1, max_owner=None)
 
 
 def free_a_place(ledger):
@@ -263,19 +262,6 @@ def test_room_trigger_of_one_whose_turn_it_is_not_fires_when_others_leave_a_plac
     free_a_place(full)
     monkeypatch.setattr(triggers, "_UNTIL_CALLED_S", 0.05)
     assert events(room_for("second")) == [{}]
-
-
-def test_room_trigger_outlives_a_ledger_that_does_not_answer(full, monkeypatch):
-    free_a_place(full)
-    answers = iter([LedgerError("no answer"), None])
-
-    def num_before(*arguments):
-        if error := next(answers, None):
-            raise error
-        return full.num_before(*arguments)
-
-    monkeypatch.setattr(triggers, "open_ledger", lambda: SimpleNamespace(num_before=num_before))
-    assert events(room_for("first")) == [{}]
 
 
 @pytest.mark.parametrize("state", ["failed", "success", None, "queued", "running"])

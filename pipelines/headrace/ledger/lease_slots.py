@@ -78,16 +78,14 @@ class Places(LedgerPart):
     def num_before(self, key: str, max_active: int, max_owner: int | None = None) -> int | None:
         """How many others get a place before a lease that waits; None while it cannot have one.
 
-        Nobody is called by that: who is told of others for long should ask, as the first may have
-        gone. A lease that does not wait has its place.
+        Nobody is called by that: one of those may have gone. What does not wait has its place.
         """
         with self._database.read() as session:
             wait = session.get(WaitRecord, key)
             if wait is None:
                 return 0
             taken = tuple(session.scalars(_active(wait.site_name)))
-            own_full = why_own_full(wait.owner, taken, max_owner)
-            if len(taken) >= max_active or own_full:
+            if len(taken) >= max_active or why_own_full(wait.owner, taken, max_owner):
                 return None
             return len(_before(session, wait, taken, max_active, max_owner))
 
@@ -144,10 +142,9 @@ def _before(
     """Who gets all that is free before a lease; none where that leaves a place for it."""
     site, gone = wait.site_name, time.time() - PATIENCE_S
     others = select(WaitRecord).filter_by(site_name=site).where(WaitRecord.key != wait.key)
-    waiting = session.scalars(others)
-    there = [each for each in waiting if each.called_at is None or each.called_at > gone]
-    if not there:
-        return []
+    there = [
+        one for one in session.scalars(others) if one.called_at is None or one.called_at > gone
+    ]
     held = Counter(lease.owner for lease in taken)
     order = in_turn([wait, *there], held, _taken_s(session, site), max_owner)
     first = list(takewhile(lambda each: each is not wait, order))
@@ -178,12 +175,7 @@ def in_turn(
             return
         first = min(
             may,
-            key=lambda each: (
-                counts[each.owner],
-                taken_s.get(each.owner, 0.0),
-                each.created_at,
-                each.key,
-            ),
+            key=lambda it: (counts[it.owner], taken_s.get(it.owner, 0.0), it.created_at, it.key),
         )
         yield first
         left.remove(first)

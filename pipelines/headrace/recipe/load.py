@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -39,6 +39,30 @@ def available(kind: str) -> dict[str, Path]:
             for file in sorted(folder.glob("*.yaml")):
                 found.setdefault(file.stem, file)
     return found
+
+
+def written(kind: str) -> dict[str, Mapping[str, Any]]:
+    """What the `recipes` or `sites` hold as they are written, read anew only when a file changes.
+
+    Those that cannot be read hold nothing here, and tell why when they are chosen.
+    """
+    found = {}
+    for name, file in available(kind).items():
+        with suppress(OSError):
+            found[name] = _written_as_of(file, file.stat().st_mtime_ns)
+    return found
+
+
+@lru_cache(maxsize=256)
+def _written_as_of(file: Path, _version: int) -> Mapping[str, Any]:
+    from yaml import YAMLError
+
+    from headrace.recipe.yaml_text import parsed
+
+    with suppress(UnicodeDecodeError, YAMLError):
+        content = parsed(file.read_text(encoding="utf-8"))
+        return content if isinstance(content, Mapping) else {}
+    return {}
 
 
 def load_recipe(name_or_path: str, overrides: Sequence[str] = ()) -> Recipe:
