@@ -73,6 +73,7 @@ print(sorted(more - before))
 """
 
 
+@pytest.mark.usefixtures("headrace_home")
 @pytest.mark.parametrize("component", ["scheduler", "dag-processor"])
 def test_the_children_of_a_component_import_no_more_of_headrace(component: str) -> None:
     done = subprocess.run(

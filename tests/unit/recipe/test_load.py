@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import traceback
 
 import pytest
 from omegaconf import OmegaConf
 
 from headrace.errors import RecipeError, SiteError
+from headrace.recipe import yaml_text
 from headrace.recipe.interpolation import with_environment
 from headrace.recipe.load import (
     available,
@@ -17,6 +19,7 @@ from headrace.recipe.load import (
     recipe_from,
     settled,
     source_of,
+    written,
 )
 from headrace.recipe.site import Site
 
@@ -363,3 +366,18 @@ def test_what_the_users_code_alone_knows_is_no_objective():
     assert load_recipe("digits", ["evaluate.task=custom"]).objectives == ()
     words = ["model=null", "evaluate=null", "train.function={_target_: a.b}"]
     assert load_recipe("digits", words).objectives == ()
+
+
+def test_recipes_as_written_are_read_anew_when_they_change(headrace_home, monkeypatch):
+    file = headrace_home / "recipes" / "mine.yaml"
+    file.parent.mkdir(exist_ok=True)
+    file.write_text("seed: ${oc.env:HOME}")
+    (file.parent / "damaged.yaml").write_text("[")
+    (file.parent / "list.yaml").write_text("- 1")
+    found = written("recipes")
+    assert (found["mine"], found["damaged"], found["list"]) == ({"seed": "${oc.env:HOME}"}, {}, {})
+    monkeypatch.setattr(yaml_text, "parsed", lambda text: {"read": text})
+    assert written("recipes") == found
+    file.write_text("seed: 3")
+    os.utime(file, (1, 1))
+    assert written("recipes")["mine"] == {"read": "seed: 3"}

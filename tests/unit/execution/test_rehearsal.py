@@ -1,0 +1,26 @@
+"""What is read before processes are forked is not read again by them."""
+
+from __future__ import annotations
+
+from headrace.execution.rehearsal import rehearse
+from headrace.ledger import ledger as ledgers
+from headrace.ledger.ledger import open_ledger
+from headrace.recipe import load
+from headrace.runs.runs import open_run
+from support.runs import make_run
+
+
+def test_what_was_rehearsed_is_kept(headrace_home, monkeypatch):
+    run = make_run()
+    ledgers._opened.cache_clear()
+    rehearse()
+    monkeypatch.setattr(load, "load_site", None)
+    monkeypatch.setattr(ledgers.Ledger, "open", None)
+    assert open_ledger().run(run.run_id).run_id == run.run_id
+    assert open_run(run.run_id).site_now.name == run.site.name
+
+
+def test_a_ledger_that_cannot_be_opened_is_told_and_no_obstacle(tmp_path, monkeypatch, caplog):
+    monkeypatch.setenv("HEADRACE_LEDGER", "mysql://nowhere/ledger")
+    rehearse()
+    assert "names the database 'mysql'" in caplog.text
