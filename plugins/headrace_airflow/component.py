@@ -36,6 +36,7 @@ def preload(command: Sequence[str]) -> None:
         importlib.import_module(module)
     if name == "scheduler":
         importlib.import_module("airflow.sdk.listener").get_listener_manager()
+    if name in ("scheduler", "api-server"):  # tasks and the first pages do not wait for it
         importlib.import_module("headrace.execution.rehearsal").rehearse()
 
 
