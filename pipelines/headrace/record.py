@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import VERSION, BaseModel, ConfigDict
+
+LAZY = tuple(map(int, VERSION.split(".")[:2])) >= (2, 14)
+"""Whether validators are built when they are first used: since 2.14 pydantic does so in a lock."""
 
 
 class Record(BaseModel):
     """A frozen record that travels as JSON; unknown keys are errors."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=LAZY)
 
 
 class Figures(Record):

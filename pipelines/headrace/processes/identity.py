@@ -25,6 +25,7 @@ import psutil
 from pydantic import BaseModel, ConfigDict
 
 from headrace.errors import LeaseLostError
+from headrace.record import LAZY
 
 logger = logging.getLogger(__name__)
 
@@ -43,7 +44,7 @@ _KILLED_SOONER = 500
 class ProcessIdentity(BaseModel):
     """A process named so that a recycled pid is not taken for it."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=LAZY)
 
     host: str
     pid: int
@@ -198,6 +199,7 @@ def end_now(kept: Collection[str]) -> NoReturn:
     """
     # as a process of `multiprocessing` ends
     threading._shutdown()  # type: ignore[attr-defined]  # noqa: SLF001
+    threading.excepthook = lambda _: None  # daemons go on while their modules are taken apart
     atexit._run_exitfuncs()  # noqa: SLF001
     files = [each for each in gc.get_objects() if issubclass(type(each), IOBase)]
     for file in (*files, sys.stdout, sys.stderr):
