@@ -1,7 +1,7 @@
 """Pictures of how good a model is: confusion, curves, reliability, residuals.
 
-Drawn by matplotlib: scikit-learn, which draws the same, would be imported for these alone, for two
-seconds of every run, and torchmetrics makes a legend for each curve.
+Drawn by matplotlib, the curves by torchmetrics: scikit-learn, which draws the same, would be
+imported for these alone, for two seconds of every run.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 import torchmetrics.functional.classification as classification
+from torchmetrics.utilities.plot import plot_curve
 
 from headrace.evaluation.metrics import CALIBRATION_BINS, ClassificationResult
 from headrace.report.html import figure, png
@@ -71,7 +72,7 @@ def confusion_matrix(confusion: npt.NDArray[np.int64], names: Sequence[str]) -> 
     """
     shown = _most_confused(confusion)
     side = max(4.5, 0.36 * len(shown) + 1.6)
-    drawn, axes = figure(side, side * 0.92, is_simple=False)
+    drawn, axes = figure(side, side * 0.92)
     share = (confusion / np.maximum(confusion.sum(1, keepdims=True), 1))[np.ix_(shown, shown)]
     cells = axes.imshow(share, cmap="Blues", vmin=0, vmax=1)
     drawn.colorbar(cells, ax=axes)
@@ -124,13 +125,11 @@ def _curves(
         ("Precision and recall", found, ("Recall", "Precision")),
     ):
         drawn, axes = figure(5.2, 4.6)
-        for name, curve in zip(told, curves, strict=True):
-            axes.plot(*curve, linewidth=2, label=name)
-        axes.set(xlabel=axis_names[0], ylabel=axis_names[1], ylim=(0, 1.03))
-        axes.grid(visible=True)
-        if told:
-            chosen = f"{len(told)} hardest of {len(names)}" if len(told) < len(names) else None
-            axes.legend(title=chosen)
+        x, y = [curve[0] for curve in curves], [curve[1] for curve in curves]
+        plot_curve((x, y), ax=axes, label_names=axis_names, labels=told)
+        axes.set(ylim=(0, 1.03))
+        if len(told) < len(names) and told:
+            axes.legend(title=f"{len(told)} hardest of {len(names)}")
         pictures[title] = png(drawn)
     return pictures
 

@@ -146,7 +146,7 @@ def _utilisation(history: History, usage: Mapping[str, Sequence[UsageRow]]) -> b
 
 def _parts(history: History) -> bytes:
     """Shares of rank 0's time, one upon the other."""
-    drawn, axes = figure(*_SIZE, is_simple=False)
+    drawn, axes = figure(*_SIZE)
     clock, rows = _Clock(history.told), [row for row in history.told if row.parts]
     names = ("data", *(name for name in PARTS if any(name in row.parts for row in rows)))
     told = [{"data": row.data_wait or 0.0, **row.parts} for row in rows]

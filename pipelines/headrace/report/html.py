@@ -16,7 +16,6 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.layout_engine import LayoutEngine
 
 Cell = str | bytes | None
 Kind = Literal["text", "number", "path", "image"]
@@ -25,7 +24,6 @@ ACCENT = "#0b6e99"
 """Colour of what a figure is about."""
 
 _DPI = 144
-_PAD_INCHES = 0.04
 
 _POLICY = "default-src 'none'; img-src data:; font-src data:; style-src 'unsafe-inline'"
 """What HTML of the user's own may load: nothing from elsewhere."""
@@ -106,34 +104,9 @@ def _data_url(content: bytes) -> str:
     return f"data:image/png;base64,{base64.b64encode(content).decode()}"
 
 
-class _Margins(LayoutEngine):
-    """Leaves room for names and numbers around the only axes, which are looked at once.
-
-    Layouts of matplotlib look at all that is drawn, several times: a sixth of the time of a figure.
-    """
-
-    _adjust_compatible, _colorbar_gridspec = True, True
-
-    def execute(self, fig: Figure) -> None:
-        """Set the margins; called before the figure is drawn."""
-        (axes,), (width, height) = fig.axes, fig.bbox.size
-        inner = axes.get_window_extent()
-        outer = axes.get_tightbbox(bbox_extra_artists=[]) or inner
-        pad = _PAD_INCHES * fig.dpi
-        fig.subplots_adjust(
-            left=(inner.x0 - outer.x0 + pad) / width,
-            bottom=(inner.y0 - outer.y0 + pad) / height,
-            right=1 - (outer.x1 - inner.x1 + pad) / width,
-            top=1 - (outer.y1 - inner.y1 + pad) / height,
-        )
-
-
-def figure(width: float, height: float, *, is_simple: bool = True) -> tuple[Figure, Axes]:
-    """A figure of so many inches with one pair of axes.
-
-    One that is not simple has something beside these, as a scale of colours, or a legend.
-    """
-    made = Figure(figsize=(width, height), layout=_Margins() if is_simple else "compressed")
+def figure(width: float, height: float) -> tuple[Figure, Axes]:
+    """A figure of so many inches with one pair of axes."""
+    made = Figure(figsize=(width, height), layout="compressed")
     axes = made.add_subplot()
     axes.spines[["top", "right"]].set_visible(False)
     return made, axes
