@@ -29,7 +29,7 @@ BUDGETS = {
     "headrace/packing": 6930,
     "headrace/processes": 1440,
     "headrace/recipe": 5430,
-    "headrace/report": 150,
+    "headrace/report": 130,
     "headrace/runs": 3230,
     "headrace/shards": 2760,
     "headrace/site_check": 660,

@@ -25,7 +25,7 @@ from headrace.ledger.database import VARIABLE
 from headrace.ledger.ledger import open_ledger
 from headrace.runs.spending import bring_up_to_date
 from headrace.status.cost import cost_page
-from headrace.status.lease import leases_page, num_open
+from headrace.status.lease import leases_page
 from headrace.status.run_details import run_page, runs_page
 from headrace.status.step import look
 from headrace.status.suite import suite_page, trials_page
@@ -65,7 +65,7 @@ def control(
         folders = _made(home, leases, nodes, ended, trials)
         made_s, load = time.perf_counter() - began, machine.load()
         with paper_site.beating(SiteFolder(home)):
-            for name, ask in _questions(home, folders):
+            for name, ask in _questions(folders):
                 tick(name)
                 ask()
                 seconds[name] = _timed(ask)
@@ -104,7 +104,7 @@ def _made(home: Path, leases: int, nodes: int, ended: int, trials: int) -> list[
     return [paper_site.training(like, number) for number in range(leases)]
 
 
-def _questions(home: Path, folders: Sequence[LeaseFolder]) -> Questions:
+def _questions(folders: Sequence[LeaseFolder]) -> Questions:
     run_id = folders[-1].lease_id.removesuffix("-gpu-1")
     yield "page of runs, 200", runs_page
     yield "page of runs, 1,000", partial(runs_page, 1000)
@@ -117,7 +117,6 @@ def _questions(home: Path, folders: Sequence[LeaseFolder]) -> Questions:
     yield "costs of what goes on, entered", partial(bring_up_to_date, older_than_s=0.0)
     yield "a pass of the reaper", lambda: reap(lambda _run: False, lambda _run, _step: False)
     yield "a look of each trigger of a step", partial(_look, folders)
-    yield "a look for a free lease", partial(num_open, SiteFolder(home).leases, _LOST_AFTER_S)
 
 
 def _look(folders: Sequence[LeaseFolder]) -> None:
