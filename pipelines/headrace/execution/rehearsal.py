@@ -26,5 +26,5 @@ def rehearse() -> None:
         for name in available("sites"):
             with suppress(HeadraceError):  # told when it is chosen
                 site_now(name)
-    except HeadraceError as error:
+    except (HeadraceError, OSError, ValueError) as error:  # who needs it will be told
         logger.warning("Each process will read anew what it needs: %s", error)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from headrace.execution.rehearsal import rehearse
 from headrace.ledger import ledger as ledgers
 from headrace.ledger.ledger import open_ledger
@@ -24,3 +26,12 @@ def test_a_ledger_that_cannot_be_opened_is_told_and_no_obstacle(tmp_path, monkey
     monkeypatch.setenv("HEADRACE_LEDGER", "mysql://nowhere/ledger")
     rehearse()
     assert "names the database 'mysql'" in caplog.text
+
+
+def test_a_run_that_cannot_be_read_is_told_and_no_obstacle(headrace_home, monkeypatch, caplog):
+    make_run()
+    monkeypatch.setattr(
+        "headrace.execution.rehearsal.run_details", lambda _: Path("/proc/self/mem").read_bytes()
+    )
+    rehearse()
+    assert "Input/output error" in caplog.text
