@@ -32,7 +32,6 @@ from headrace.errors import WorkerLostError
 from headrace.processes import zygote
 from headrace.processes.children import Child, Process, signal_group
 from headrace.processes.identity import holds_gpu, open_files, set_name
-from headrace.record import build_records
 
 IDLE_S = 30.0
 """Seconds without a child after which a server ends."""
@@ -227,7 +226,6 @@ def forked(connection: socket.socket, idle_s: float = IDLE_S) -> Child | None:
         In each forked process what it is to do, as which it is set up; in the server None, when
         nobody needs it any more.
     """
-    build_records()
     gc.collect()
     gc.freeze()  # a collection in a child would write to, and so copy, all pages of the server
     running: dict[int, Connection] = {}

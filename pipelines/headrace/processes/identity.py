@@ -25,7 +25,6 @@ import psutil
 from pydantic import BaseModel, ConfigDict
 
 from headrace.errors import LeaseLostError
-from headrace.record import LAZY
 
 logger = logging.getLogger(__name__)
 
@@ -44,7 +43,7 @@ _KILLED_SOONER = 500
 class ProcessIdentity(BaseModel):
     """A process named so that a recycled pid is not taken for it."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=LAZY)
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     host: str
     pid: int

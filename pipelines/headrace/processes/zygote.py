@@ -36,7 +36,6 @@ import psutil
 from filelock import FileLock
 
 from headrace.processes.identity import holds_gpu, open_files, tell_children
-from headrace.record import build_records
 
 KEPT = "HEADRACE_ZYGOTE_S"
 """Environment variable: seconds for which a zygote is kept without work; none is used without."""
@@ -249,7 +248,6 @@ def _forked(
     gc.disable()
     for module in modules:
         getattr(importlib.import_module(module), "load", lambda: None)()
-        build_records()
         gc.freeze()
         if (order := _answered(listening, 0.0)) is not None:
             return order

@@ -17,7 +17,6 @@ from pydantic import (
 )
 
 from headrace.errors import shortened, without_secrets
-from headrace.record import LAZY
 
 MAX_COUNT = 10**12
 """More samples, steps or epochs than anyone has."""
@@ -37,7 +36,7 @@ class Target(BaseModel):
     Called only when the step runs, and only if it belongs there or the site lists it.
     """
 
-    model_config = ConfigDict(frozen=True, extra="allow", defer_build=LAZY)
+    model_config = ConfigDict(frozen=True, extra="allow")
 
     target: str = Field(alias="_target_")
     """Dotted name of a class or function, such as `my_package.models.Classifier`."""
