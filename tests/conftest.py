@@ -5,7 +5,8 @@ from __future__ import annotations
 import gc
 import multiprocessing
 import os
-import sys
+import shutil
+import tempfile
 import uuid
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -82,6 +83,8 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(FailuresAtOnce(config))
     multiprocessing.set_forkserver_preload(_FORK_SERVER_IMPORTS)
     share_servers()
+    if not hasattr(config, "workerinput"):  # its leases keep imported what no other session ends
+        os.environ["XDG_RUNTIME_DIR"] = tempfile.mkdtemp(prefix="headrace-")
 
 
 @pytest.hookimpl(wrapper=True)
@@ -98,7 +101,8 @@ def pytest_collection() -> Generator[None, object, object]:
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """What leases have kept imported for the next ones is not needed any more."""
     if not hasattr(session.config, "workerinput"):
-        end_processes([each for each in zygotes() if sys.executable in each.cmdline()])
+        end_processes(zygotes())
+        shutil.rmtree(os.environ["XDG_RUNTIME_DIR"])
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
