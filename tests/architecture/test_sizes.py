@@ -27,7 +27,7 @@ BUDGETS = {
     "headrace/ledger": 2200,
     "headrace/objects": 1490,
     "headrace/packing": 6930,
-    "headrace/processes": 1430,
+    "headrace/processes": 1400,
     "headrace/recipe": 5430,
     "headrace/report": 130,
     "headrace/runs": 3230,

@@ -11,15 +11,11 @@ import resource
 import signal
 import socket
 import subprocess
-import sys
 import threading
-import weakref
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from io import IOBase
 from pathlib import Path
-from types import ModuleType
-from typing import NamedTuple, NoReturn
+from typing import NamedTuple
 
 import psutil
 from pydantic import BaseModel, ConfigDict
@@ -187,32 +183,6 @@ def end_quickly() -> None:
     nothing for processes that run a user's code.
     """
     atexit.register(gc.freeze)
-
-
-def end_now(kept: Collection[str]) -> NoReturn:
-    """End this process well, as Python does at its end, less the taking apart of modules `kept`.
-
-    That is for one that was forked with thousands of them: it would copy their memory to free it.
-    Threads are waited for, functions of `atexit` called, and all other modules taken apart, so that
-    what a user's code has left open, in Python or in C, is written.
-    """
-    # as a process of `multiprocessing` ends
-    threading._shutdown()  # type: ignore[attr-defined]  # noqa: SLF001
-    threading.excepthook = lambda _: None  # daemons go on while their modules are taken apart
-    atexit._run_exitfuncs()  # noqa: SLF001
-    files = [each for each in gc.get_objects() if issubclass(type(each), IOBase)]
-    for file in (*files, sys.stdout, sys.stderr):
-        with suppress(OSError, ValueError):  # it is closed
-            file.flush()
-    others = [sys.modules.pop(name) for name in set(sys.modules).difference(kept)]
-    left = [weakref.ref(each) for each in others if isinstance(each, ModuleType)]
-    del others, files, file
-    gc.collect()
-    for module in filter(None, (each() for each in left)):  # something else refers to it
-        vars(module).clear()
-    gc.collect()
-    ctypes.CDLL(None).fflush(None)
-    os._exit(0)
 
 
 def end_processes(processes: Sequence[psutil.Process], grace_s: float = 5.0) -> None:

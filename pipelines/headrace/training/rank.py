@@ -25,7 +25,7 @@ from headrace.data.sampling import seed_at
 from headrace.errors import RecipeError, StepError, UserError
 from headrace.files.atomic import read_record, write_record
 from headrace.files.layout import RunFolder
-from headrace.processes.identity import begin_child, end_now
+from headrace.processes.identity import begin_child
 from headrace.recipe.model_source import LOADERS, with_loader
 from headrace.staging.gang_store import Brought, Traffic
 from headrace.steps.context import resolved
@@ -202,7 +202,6 @@ def _check_loaders(model: LightningModule) -> None:
 
 def main(arguments: list[str]) -> int:
     """Entry point of a rank."""
-    imported = tuple(sys.modules)
     begin_child()
     faulthandler.enable()
     spare = [os.open(os.devnull, os.O_RDONLY) for _ in range(_NUM_SPARE)]
@@ -221,7 +220,7 @@ def main(arguments: list[str]) -> int:
         write_record(node.launch.folder.failure(rank), describe(error, rank))
         logger.exception("Rank %d failed", rank)
         _leave(1)
-    end_now(imported)
+    return 0
 
 
 def _leave(code: int) -> NoReturn:
