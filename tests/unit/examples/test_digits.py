@@ -7,6 +7,7 @@ import pytest
 from PIL import Image
 
 from headrace.examples import digits
+from support.small_disk import small_disk
 
 
 @pytest.fixture(scope="module")
@@ -51,3 +52,11 @@ def test_export_completes_what_is_missing(folder: Path) -> None:
     assert {k: v for k, v in after.items() if k != str(lost)} == {
         k: v for k, v in before.items() if k != str(lost)
     }
+
+
+def test_a_full_disk_is_told_by_the_file_and_leaves_no_part(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", "64k") as disk:
+        with pytest.raises(OSError, match=rf"{disk}/\d/digit-"):
+            digits.export_digits(disk)
+        assert list(disk.rglob(".*")) == []
+        assert all(file.stat().st_size for file in disk.rglob("*.png"))

@@ -123,12 +123,14 @@ class Index:
             paths.extend(names)
             places.extend(chain.from_iterable(some_places))
             told.append(tuple(map(Coded.of, texts)))
-        columns = np.asarray(places).reshape(-1, 1 + self._file.num_where).T
         labels, groups, splits = map(_known, zip(*told, strict=True)) if told else ((), (), ())
-        found = PlacesInContainers(columns)
+        found = PlacesInContainers(np.asarray(places).reshape(-1, 1 + self._file.num_where).T)
         listed, twice = in_order(Listed(paths.texts(), (), (), labels, groups, splits, found))
         if twice >= 0:
             raise self._twice(listed, twice)
+        if isinstance(listed.labels, Coded) and None in listed.labels.values:
+            at = list(listed.labels).index(None)
+            self._text(listed.paths[at], listed.places[at][0], "label", None)
         return listed
 
     def _rows(self) -> Iterator[_IndexRow]:

@@ -102,6 +102,13 @@ def test_groups_splits_and_other_columns(tmp_path: Path, name: str) -> None:
     assert first["good"] is True
 
 
+def test_a_row_without_the_label_that_others_have_is_named(tmp_path: Path) -> None:
+    with_files(tmp_path)
+    (tmp_path / "l.jsonl").write_text('{"path": "b.png", "label": "x"}\n{"path": "a.png"}\n')
+    with pytest.raises(HeadraceError, match=r"line 2: the label of 'a\.png' is empty"):
+        listed(spec_of(tmp_path, "l.jsonl", labels="auto"))
+
+
 def test_columns_of_a_csv(tmp_path: Path) -> None:
     with_files(tmp_path)
     (tmp_path / "l.csv").write_text(
