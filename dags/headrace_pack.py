@@ -14,12 +14,8 @@ starts it again.
 
 from airflow.sdk import DAG
 
-from headrace_airflow.dag_parts import TAGS, machines, params, task_defaults
-from headrace_airflow.operators import (
-    AcquireLeaseOperator,
-    PackOperator,
-    ReleaseLeaseOperator,
-)
+from headrace_airflow.dag_parts import TAGS, params, task_defaults
+from headrace_airflow.operators import PackOperator
 from headrace_airflow.run_operators import FinishRunOperator, PrepareRunOperator
 
 with DAG(
@@ -33,13 +29,8 @@ with DAG(
     catchup=False,
 ):
     prepare = PrepareRunOperator(task_id="prepare", kind="pack").as_setup()
-    with machines("get_machines"):
-        acquire = AcquireLeaseOperator(task_id="acquire_pool", step="pack").as_setup()
     pack = PackOperator(task_id="pack")
-    with machines("return_machines"):
-        release = ReleaseLeaseOperator(task_id="release_pool", step="pack")
-    release.as_teardown(setups=acquire)
     finish = FinishRunOperator(task_id="finish")
     finish.as_teardown(setups=prepare, on_failure_fail_dagrun=True)
 
-    prepare >> acquire >> pack >> release >> finish
+    prepare >> pack >> finish

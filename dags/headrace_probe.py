@@ -13,12 +13,8 @@ ones before tells of a sick node.
 
 from airflow.sdk import DAG
 
-from headrace_airflow.dag_parts import TAGS, machines, task_defaults
-from headrace_airflow.operators import (
-    AcquireLeaseOperator,
-    ReleaseLeaseOperator,
-    StepOperator,
-)
+from headrace_airflow.dag_parts import TAGS, task_defaults
+from headrace_airflow.operators import StepOperator
 from headrace_airflow.run_operators import FinishRunOperator
 from headrace_probes.operator import PrepareProbeOperator, probe_params
 
@@ -33,13 +29,8 @@ with DAG(
     catchup=False,
 ):
     prepare = PrepareProbeOperator(task_id="prepare").as_setup()
-    with machines("get_machines"):
-        acquire = AcquireLeaseOperator(task_id="acquire_nodes", step="probe").as_setup()
     probe = StepOperator(task_id="probe", step="probe")
-    with machines("return_machines"):
-        release = ReleaseLeaseOperator(task_id="release_nodes", step="probe")
-    release.as_teardown(setups=acquire)
     finish = FinishRunOperator(task_id="finish")
     finish.as_teardown(setups=prepare, on_failure_fail_dagrun=True)
 
-    prepare >> acquire >> probe >> release >> finish
+    prepare >> probe >> finish

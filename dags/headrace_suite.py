@@ -7,8 +7,8 @@ sampler proposes, where intervals are given or the recipe has a `suite.search`.
 
 1. `prepare` makes the run, refuses a suite with a mistake in its keys or values, and shows the
    resolved recipe and the plan in its log and on its tab Rendered Templates.
-2. `pack` turns raw samples into HDF5 shards, once for all trials; it is skipped, with its
-   machines, where the recipe has no `dataset`.
+2. `pack` turns raw samples into HDF5 shards, once for all trials; it is skipped where the
+   recipe has no `dataset`.
 3. `suite` runs all trials on one lease. It is one task, however many trials there are; its log
    tells how many have ended, and the best.
 4. `finish` records how the run ended.
@@ -20,13 +20,8 @@ the task failed ends what runs; clearing it goes on: trials that have ended are 
 
 from airflow.sdk import DAG, TriggerRule
 
-from headrace_airflow.dag_parts import TAGS, machines, suite_params, task_defaults
-from headrace_airflow.operators import (
-    AcquireLeaseOperator,
-    PackOperator,
-    ReleaseLeaseOperator,
-    StepOperator,
-)
+from headrace_airflow.dag_parts import TAGS, suite_params, task_defaults
+from headrace_airflow.operators import PackOperator, StepOperator
 from headrace_airflow.run_operators import FinishRunOperator, PrepareRunOperator
 
 with DAG(
@@ -40,21 +35,9 @@ with DAG(
     catchup=False,
 ):
     prepare = PrepareRunOperator(task_id="prepare", kind="suite").as_setup()
-    with machines("get_machines"):
-        acquire_pool = AcquireLeaseOperator(task_id="acquire_pool", step="pack").as_setup()
     pack = PackOperator(task_id="pack")
-    with machines("change_machines"):
-        release_pool = ReleaseLeaseOperator(task_id="release_pool", step="pack", before="suite")
-        acquire_nodes = AcquireLeaseOperator(
-            task_id="acquire_nodes", step="suite", trigger_rule=TriggerRule.NONE_FAILED
-        ).as_setup()
-    suite = StepOperator(task_id="suite", step="suite")
-    with machines("return_machines"):
-        release_nodes = ReleaseLeaseOperator(task_id="release_nodes", step="suite")
-    release_pool.as_teardown(setups=acquire_pool)
-    release_nodes.as_teardown(setups=acquire_nodes)
+    suite = StepOperator(task_id="suite", step="suite", trigger_rule=TriggerRule.NONE_FAILED)
     finish = FinishRunOperator(task_id="finish")
     finish.as_teardown(setups=prepare, on_failure_fail_dagrun=True)
 
-    prepare >> acquire_pool >> pack >> release_pool
-    [pack, release_pool] >> acquire_nodes >> suite >> release_nodes >> finish
+    prepare >> pack >> suite >> finish

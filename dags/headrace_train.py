@@ -6,17 +6,18 @@ line, such as `trainer.precision=bf16-mixed`).
 
 1. `prepare` makes the run and checks all that can be told before a machine is asked for. Its log
    and its tab Rendered Templates show the resolved recipe and the plan: machines, time, cost.
-2. `pack` turns raw samples into HDF5 shards on a pool of workers; it takes seconds when that is
-   done.
-3. `stage`, `train` and `evaluate` share one gang of nodes, as staged shards are gone with it.
+2. `pack` turns raw samples into HDF5 shards on a pool of workers, which it gives back; it takes
+   seconds when that is done.
+3. `stage`, `train` and `evaluate` share one gang of nodes, as staged shards are gone with it: the
+   first asks for it, the last gives it back.
 4. `finish` records how the run ended, and fails when the run has; it runs whatever happened
    before. It publishes the model as the asset `headrace://model/<recipe>`, with its metrics.
 
 What a recipe does without is skipped, with the reason in the log: `evaluate`, or without a
-`dataset` the packing, its machines and `stage`.
+`dataset` the packing and `stage`.
 
-The groups between them get machines and give them back. The link of a task, on its tab Details,
-leads to the Dask dashboard; its log shows progress, and where the run's folder and its report lie.
+The link of a task, on its tab Details, leads to the Dask dashboard; its log shows what it waits
+for, progress, and where the run's folder and its report lie.
 A task that fails is tried again and goes on from the last checkpoint; a mistake in the recipe, the
 data or the model fails at once and says what to do. Marking a task or the run failed stops the
 work; clearing it starts it again from the last checkpoint. To train anew, trigger a new run.
@@ -28,13 +29,8 @@ packed version of it starts this DAG.
 from airflow.sdk import DAG, TriggerRule
 
 from headrace_airflow.assets import MODELS, train_schedule
-from headrace_airflow.dag_parts import TAGS, machines, task_defaults, train_params
-from headrace_airflow.operators import (
-    AcquireLeaseOperator,
-    PackOperator,
-    ReleaseLeaseOperator,
-    StepOperator,
-)
+from headrace_airflow.dag_parts import TAGS, task_defaults, train_params
+from headrace_airflow.operators import PackOperator, StepOperator
 from headrace_airflow.run_operators import FinishRunOperator, PrepareRunOperator
 
 with DAG(
@@ -48,23 +44,11 @@ with DAG(
     catchup=False,
 ):
     prepare = PrepareRunOperator(task_id="prepare", kind="train").as_setup()
-    with machines("get_machines"):
-        acquire_pool = AcquireLeaseOperator(task_id="acquire_pool", step="pack").as_setup()
     pack = PackOperator(task_id="pack")
-    with machines("change_machines"):
-        release_pool = ReleaseLeaseOperator(task_id="release_pool", step="pack", before="train")
-        acquire_gang = AcquireLeaseOperator(
-            task_id="acquire_gang", step="train", trigger_rule=TriggerRule.NONE_FAILED
-        ).as_setup()
     stage = StepOperator(task_id="stage", step="stage")
     train = StepOperator(task_id="train", step="train", trigger_rule=TriggerRule.NONE_FAILED)
     evaluate = StepOperator(task_id="evaluate", step="evaluate")
-    with machines("return_machines"):
-        release_gang = ReleaseLeaseOperator(task_id="release_gang", step="train")
-    release_pool.as_teardown(setups=acquire_pool)
-    release_gang.as_teardown(setups=acquire_gang)
     finish = FinishRunOperator(task_id="finish", outlets=[MODELS])
     finish.as_teardown(setups=prepare, on_failure_fail_dagrun=True)
 
-    prepare >> acquire_pool >> pack >> release_pool
-    [pack, release_pool] >> acquire_gang >> stage >> train >> evaluate >> release_gang >> finish
+    prepare >> pack >> stage >> train >> evaluate >> finish

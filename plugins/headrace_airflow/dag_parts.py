@@ -1,4 +1,4 @@
-"""What the DAG files are made of: parameters and their checks, defaults of tasks, groups.
+"""What the DAG files are made of: parameters and their checks, defaults of tasks.
 
 Whoever may trigger a DAG must not be able to read files or the environment of the host: recipes and
 sites are named, never given by path, and overrides are plain values without interpolation.
@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
-from airflow.sdk import Param, TaskGroup
+from airflow.sdk import Param
 
 from headrace.errors import RecipeError, SiteError, UserError, nearest, shortened
 from headrace.recipe.from_outside import check_from_outside
@@ -79,14 +79,6 @@ def task_defaults() -> dict[str, Any]:
         "retry_exponential_backoff": 4,
         "max_retry_delay": timedelta(minutes=2),
     }
-
-
-def machines(group_id: str) -> TaskGroup:
-    """A group for tasks that get machines or give them back: folded, the steps stand out.
-
-    The ids of its tasks are not changed by it.
-    """
-    return TaskGroup(group_id, prefix_group_id=False, tooltip="Gets machines, or gives them back")
 
 
 def params() -> dict[str, Param]:

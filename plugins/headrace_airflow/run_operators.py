@@ -27,7 +27,7 @@ from headrace.ledger.ledger import open_ledger
 from headrace.runs.accounts import note_prediction
 from headrace.runs.audit import START, Actor, noting_refusals
 from headrace.runs.planned_steps import steps_of
-from headrace.runs.runs import Run, RunRequest, create_run, finish_run, open_run, outputs_of
+from headrace.runs.runs import Run, RunRequest, create_run, open_run, outputs_of
 from headrace.states import StepState
 from headrace.steps.mailbox import StepResult
 from headrace_airflow.airflow_api import STOPPED, DagRunAddress, Owners, task_states
@@ -234,16 +234,14 @@ class FinishRunOperator(RunOperator):
         with told_to_airflow(context):
             run = open_run(self.run_id)
             undone = self._undone(context, run)
+            state = _state(run, undone) if undone else StepState.SUCCEEDED
+            end_run(run, state)
+            tell_run(run)
             if undone:
-                state = _state(run, undone)
-                end_run(run, state)
-                tell_run(run)
                 states = ", ".join(
                     f"{step} is {state}{_why(run, step)}" for step, state in undone.items()
                 )
                 raise MistakeError(f"Run {run.run_id} {state.value}: {states}")
-            finish_run(run, StepState.SUCCEEDED)
-            tell_run(run)
         if MODELS in self.outlets:
             publish_model(context, run.run_id, run.recipe.name, outputs_of(run.run_id))
         self.log.info("Succeeded: run %s in %s", run.run_id, run.folder.path)

@@ -16,11 +16,10 @@ from typing import Any
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 from asgiref.sync import sync_to_async
 
-from headrace.clusters import lease_client
 from headrace.files.layout import LeaseFolder, StepFolder
 from headrace.ledger.ledger import open_ledger
 from headrace.states import LeaseState
-from headrace.status.lease import LeaseView, look_lease
+from headrace.status.lease import LeaseView
 from headrace.status.step import in_words, look
 from headrace.steps import mailbox
 from headrace.steps.mailbox import StepStatus
@@ -46,28 +45,24 @@ _IN_QUEUE = 5
 
 
 class ProgressLines:
-    """When to tell how a step or a wait stands; a line on an unchanged wait each `every_s`."""
+    """When to tell how a step stands, or what it waits for."""
 
-    def __init__(self, every_s: float = _AT_LEAST_EVERY_S) -> None:
-        self._every_s = every_s
+    def __init__(self) -> None:
         self._told: object = None
         self._phase = ""
         self._told_at = 0.0
 
     def line(self, status: StepStatus, now: float, waits_for: str = "") -> str | None:
-        """The line on a step, or on the queue it waits in, to write now; None before its time."""
+        """The line on a step, or on the machines it waits for, to write now; None before then."""
         if waits_for:
-            return self.waiting(waits_for, now)
+            is_due = self._is_due(waits_for, now, _WAITING_EVERY_S)
+            return f"Waiting: {waits_for}" if is_due else None
         phase = status.progress.phase
-        every_s = self._every_s if phase == self._phase else _AT_MOST_EVERY_S
+        every_s = _AT_LEAST_EVERY_S if phase == self._phase else _AT_MOST_EVERY_S
         if not self._is_due(status.state.value, now, every_s):
             return None
         self._phase = phase
         return in_words(status)
-
-    def waiting(self, waits_for: str, now: float) -> str | None:
-        """The line on a wait to write now; None before its time."""
-        return f"Waiting: {waits_for}" if self._is_due(waits_for, now, self._every_s) else None
 
     def _is_due(self, subject: object, now: float, every_s: float) -> bool:
         if subject == self._told and now - self._told_at < every_s:
@@ -145,67 +140,42 @@ class _Watcher(BaseTrigger):  # type: ignore[misc]
 
 
 class StepTrigger(_Watcher):
-    """Fires once when a step has ended, or when its lease has."""
+    """Fires once when a step or its lease has ended; unless `is_ready`, when its lease is ready."""
 
-    def __init__(self, task: dict[str, Any], lease_folder: str, step_folder: str) -> None:
-        super().__init__(task, lease_folder=lease_folder, step_folder=step_folder)
+    def __init__(
+        self, task: dict[str, Any], lease_folder: str, step_folder: str, *, is_ready: bool
+    ) -> None:
+        super().__init__(
+            task, lease_folder=lease_folder, step_folder=step_folder, is_ready=is_ready
+        )
         self.lease_folder = LeaseFolder(Path(lease_folder))
         self.step_folder = StepFolder(Path(step_folder))
+        self.is_ready = is_ready
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Look until the step has ended, with a line of progress in the log now and then."""
+        """Look until there is something to do, with a line in the log now and then."""
         lines = ProgressLines()
         lost_after_s = self.waiting.lost_after_s
         await self._settle()
         while True:
             seen = await asyncio.to_thread(look, self.lease_folder, self.step_folder, lost_after_s)
-            line = lines.line(seen.status, time.monotonic(), seen.lease.waits_for)
+            lease = seen.lease
+            is_starting = lease.state is LeaseState.STARTING
+            waits_for = lease.waits_for or (f"lease {lease.lease_id} starts" if is_starting else "")
+            line = lines.line(seen.status, time.monotonic(), waits_for)
             if line is not None:
                 self.log.info("%s", line)
-            await self._show(seen.lease)
-            if seen.final:
-                yield TriggerEvent(
-                    {"state": seen.status.state.value, "lease": seen.lease.why_ended}
-                )
+            await self._show(lease)
+            if seen.final or (lease.dashboard_url and not self.is_ready):
+                yield TriggerEvent({"state": seen.status.state.value, "lease": lease.why_ended})
                 return
-            await asyncio.sleep(self.waiting.poll_s)
+            await asyncio.sleep(self.waiting.poll_s * (_IN_QUEUE if lease.waits_for else 1))
 
     async def on_kill(self) -> None:
         """Stop this attempt after a user has ended its task; a later attempt is never hit."""
         if await self._was_ended():
             await asyncio.to_thread(
                 mailbox.request_cancel, self.step_folder, stopped(str(self.waiting))
-            )
-
-
-class LeaseTrigger(_Watcher):
-    """Fires once when a lease is ready, or never will be."""
-
-    def __init__(self, task: dict[str, Any], lease_folder: str) -> None:
-        super().__init__(task, lease_folder=lease_folder)
-        self.lease_folder = LeaseFolder(Path(lease_folder))
-
-    async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Look until the lease is no longer starting."""
-        lines = ProgressLines(_WAITING_EVERY_S)
-        await self._settle()
-        while True:
-            seen = await asyncio.to_thread(look_lease, self.lease_folder, self.waiting.lost_after_s)
-            await self._show(seen)
-            if seen.state is not LeaseState.STARTING:
-                yield TriggerEvent({"state": seen.state.value, "why": seen.why_ended})
-                return
-            waits_for = seen.waits_for or f"lease {self.lease_folder.lease_id} is starting"
-            line = lines.waiting(waits_for, time.monotonic())
-            if line is not None:
-                self.log.info("%s", line)
-            await asyncio.sleep(self.waiting.poll_s * (_IN_QUEUE if seen.waits_for else 1))
-
-    async def on_kill(self) -> None:
-        """Close the lease after a user has ended the task that acquires it."""
-        if await self._was_ended():
-            await asyncio.to_thread(
-                lease_client.request_close, self.lease_folder, stopped(str(self.waiting))
             )
 
 

@@ -40,79 +40,30 @@ def test_each_tells_what_it_is_for(dag_bag, dag_id):
     assert len(dag.topological_sort()) == len(dag.tasks)  # raises when there is a cycle
 
 
-@pytest.mark.parametrize(
-    ("dag_id", "most"),
-    [("headrace_pack", 5), ("headrace_probe", 5), ("headrace_suite", 8), ("headrace_train", 10)],
-)
-def test_tasks_are_few(dag_bag, dag_id, most):
+TASKS = {
+    "headrace_pack": ["prepare", "pack", "finish"],
+    "headrace_probe": ["prepare", "probe", "finish"],
+    "headrace_train": ["prepare", "pack", "stage", "train", "evaluate", "finish"],
+    "headrace_suite": ["prepare", "pack", "suite", "finish"],
+}
+
+
+@pytest.mark.parametrize(("dag_id", "tasks"), TASKS.items())
+def test_tasks_are_the_steps_between_what_makes_the_run_and_what_ends_it(dag_bag, dag_id, tasks):
     """Work of any size is O(1) tasks, also the trials of a suite (pains 1, 2, 3)."""
-    assert len(dag_bag.dags[dag_id].tasks) <= most
-
-
-@pytest.mark.parametrize(
-    ("dag_id", "teardown", "setup"),
-    [
-        ("headrace_pack", "release_pool", "acquire_pool"),
-        ("headrace_pack", "finish", "prepare"),
-        ("headrace_probe", "release_nodes", "acquire_nodes"),
-        ("headrace_probe", "finish", "prepare"),
-        ("headrace_train", "release_pool", "acquire_pool"),
-        ("headrace_train", "release_gang", "acquire_gang"),
-        ("headrace_train", "finish", "prepare"),
-        ("headrace_suite", "release_pool", "acquire_pool"),
-        ("headrace_suite", "release_nodes", "acquire_nodes"),
-        ("headrace_suite", "finish", "prepare"),
-    ],
-)
-def test_what_is_acquired_is_released(dag_bag, dag_id, teardown, setup):
     dag = dag_bag.dags[dag_id]
-    assert dag.get_task(setup).is_setup
-    assert dag.get_task(teardown).is_teardown
-    assert setup in dag.get_task(teardown).upstream_task_ids
-
-
-@pytest.mark.parametrize(
-    ("dag_id", "rows"),
-    [
-        ("headrace_pack", ["get_machines", "pack", "return_machines"]),
-        ("headrace_probe", ["get_machines", "probe", "return_machines"]),
-        (
-            "headrace_train",
-            [
-                *("get_machines", "pack", "change_machines"),
-                *("stage", "train", "evaluate", "return_machines"),
-            ],
-        ),
-        (
-            "headrace_suite",
-            [
-                *("get_machines", "pack", "change_machines"),
-                *("suite", "return_machines"),
-            ],
-        ),
-    ],
-)
-def test_the_grid_shows_the_steps_in_order_between_folded_machines(dag_bag, dag_id, rows):
-    """Groups that depended on one another would be drawn as a knot."""
-    dag = dag_bag.dags[dag_id]
-    shown = [node.node_id for node in dag.task_group.topological_sort()]
-    assert shown == ["prepare", *rows, "finish"]
-    groups = dag.task_group.get_task_group_dict()
-    ids = {task for name, group in groups.items() if name for task in group.children}
-    assert ids == {task for task in dag.task_ids if task.startswith(("acquire_", "release_"))}
+    assert [task.task_id for task in dag.topological_sort()] == tasks
+    for before, after in itertools.pairwise(tasks):
+        assert before in dag.get_task(after).upstream_task_ids
+    assert {task.is_mapped for task in dag.tasks} == {False}
+    assert dag.get_task("prepare").is_setup
+    assert dag.get_task("finish").is_teardown
+    assert "prepare" in dag.get_task("finish").upstream_task_ids
 
 
 @pytest.mark.parametrize("dag_id", sorted(DAG_IDS - {"headrace_reaper"}))
 def test_a_run_that_failed_fails_its_dag_run(dag_bag, dag_id):
     assert dag_bag.dags[dag_id].get_task("finish").on_failure_fail_dagrun
-
-
-def test_training_waits_for_the_packed_dataset_and_not_only_for_its_lease(dag_bag):
-    train = dag_bag.dags["headrace_train"]
-    assert train.get_task("acquire_gang").upstream_task_ids == {"pack", "release_pool"}
-    order = ["acquire_gang", "stage", "train", "evaluate", "release_gang", "finish"]
-    for before, after in itertools.pairwise(order):
-        assert before in train.get_task(after).upstream_task_ids
 
 
 @pytest.mark.parametrize("dag_id", sorted(DAG_IDS - {"headrace_reaper"}))
@@ -123,12 +74,6 @@ def test_a_step_is_retried_soon_and_never_limited_by_airflow(dag_bag, dag_id):
         assert task.retry_delay <= timedelta(seconds=5)
         assert (task.retry_exponential_backoff, task.max_retry_delay) == (4, timedelta(minutes=2))
         assert task.execution_timeout is None
-
-
-def test_no_task_of_a_suite_is_mapped(dag_bag):
-    suite = dag_bag.dags["headrace_suite"]
-    assert {task.is_mapped for task in suite.tasks} == {False}
-    assert suite.get_task("acquire_nodes").upstream_task_ids == {"pack", "release_pool"}
 
 
 def test_the_reaper_is_on_and_leaves_time_to_end_things_within_a_minute(dag_bag):

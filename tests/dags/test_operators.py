@@ -21,7 +21,6 @@ from structlog.testing import capture_logs
 from headrace.clusters.lease_records import LeaseSpec, Walltime
 from headrace.errors import (
     CapacityError,
-    JobRefusedError,
     LeaseError,
     QueueFullError,
     RecipeError,
@@ -48,9 +47,7 @@ from headrace_airflow import assets, operators, preview, run_operators
 from headrace_airflow.airflow_api import DagRunAddress, stopped
 from headrace_airflow.assets import DATASETS, MODELS, dataset_asset, model_asset
 from headrace_airflow.operators import (
-    AcquireLeaseOperator,
     PackOperator,
-    ReleaseLeaseOperator,
     StepOperator,
 )
 from headrace_airflow.run_operators import (
@@ -61,7 +58,7 @@ from headrace_airflow.run_operators import (
     briefly,
     told_to_airflow,
 )
-from headrace_airflow.triggers import LeaseTrigger, RoomTrigger, StepTrigger
+from headrace_airflow.triggers import RoomTrigger, StepTrigger
 from headrace_probes.operator import PrepareProbeOperator
 from headrace_probes.probe_records import ProbeOptions
 from support.runs import attempt_row_of, lease_on_disk
@@ -269,42 +266,7 @@ def test_the_log_tells_a_mistake_without_a_trace_and_a_fault_with_one(context):
     assert context["ti"].pushed == {"why": mistake["event"]}
 
 
-# acquire and release
-
-
-def acquire(run, context, **kwargs):
-    operator = AcquireLeaseOperator(task_id="acquire", step="train", run_id=run.run_id)
-    return operator.execute(context, **kwargs)
-
-
-KNOWN = {"lease_id": "lease-1", "folder": "/leases/lease-1"}
-
-
-def lease_looks(script, state, **more):
-    url = "http://127.0.0.1:8787"
-    script("look_lease", LeaseView(**KNOWN, state=state, dashboard_url=url, **more))
-
-
-def test_acquire_defers_until_the_lease_is_ready(run, context, script):
-    script("run_leases.acquire", "lease-1")
-    lease_looks(script, LeaseState.STARTING)
-    with pytest.raises(TaskDeferred) as deferred:
-        acquire(run, context)
-    assert isinstance(deferred.value.trigger, LeaseTrigger)
-    assert deferred.value.timeout is None
-    assert deferred.value.kwargs == {"lease_id": "lease-1"}
-
-
-def test_acquire_shows_the_dashboard_of_a_ready_lease(run, context, script, monkeypatch):
-    script("run_leases.acquire", "lease-1")
-    script("run_leases.note_ready", None)
-    lease_looks(script, LeaseState.READY)
-    monkeypatch.setenv("AIRFLOW__API__BASE_URL", "http://airflow")
-    operator = AcquireLeaseOperator(task_id="acquire", step="train", run_id=run.run_id)
-    link = partial(DaskDashboardLink().get_link, operator, ti_key=None)
-    assert link() == ""
-    assert operator.execute(context) == "lease-1"
-    assert link() == "http://airflow/plugin/headrace/headrace/dask/?id=lease-1"
+# leases
 
 
 def test_the_run_is_that_of_the_dag_run(run, context):
@@ -316,60 +278,10 @@ def test_the_run_is_that_of_the_dag_run(run, context):
         StepOperator(task_id="train", step="train").pre_execute(context)
 
 
-def test_the_lease_of_later_steps_is_opened_with_that_of_packing(run, context, script):
-    asked = []
-    script("run_leases.acquire", "lease-1", asked)
-    script("run_leases.note_ready", None)
-    lease_looks(script, LeaseState.READY)
-    for step in ("pack", "train"):
-        AcquireLeaseOperator(task_id="acquire", step=step, run_id=run.run_id).execute(context)
-    assert [given[1:] for given in asked] == [("cpu", ("gpu",)), ("gpu", ())]
-
-
-def test_a_lease_that_did_not_start_is_tried_again(run, context, script):
-    script("run_leases.acquire", "lease-1")
-    lease_looks(script, LeaseState.FAILED, why_ended="no nodes after 120 s")
-    asked = []
-    script("run_leases.acquire", "lease-1", asked)
-    with pytest.raises(AirflowFailException, match="no nodes after 120 s"):
-        acquire(run, context)
-    assert len(asked) == run.recipe.retry.max_failures
-
-
-def test_a_lease_that_is_silent_at_one_look_only_is_waited_for(run, context, script, monkeypatch):
-    script("run_leases.acquire", "lease-1")
-    seen = {False: LeaseState.LOST, True: LeaseState.STARTING}
-    monkeypatch.setattr(
-        operators,
-        "look_lease",
-        lambda *_, twice=False: LeaseView(**KNOWN, state=seen[twice], why_ended="silent"),
-    )
-    with pytest.raises(TaskDeferred):
-        acquire(run, context)
-
-
-def test_a_job_that_never_starts_fails_at_once(run, context, script):
-    script("run_leases.acquire", "lease-1")
-    why = "Slurm job 7 can never start: PartitionTimeLimit"
-    lease_looks(script, LeaseState.FAILED, why_ended=why, is_refused=True)
-    with pytest.raises(AirflowFailException, match=why):
-        acquire(run, context)
-    assert context["ti"].pushed["machines"] == why
-
-
-def test_a_job_that_is_refused_fails_at_once(run, context, script):
-    script("run_leases.acquire", JobRefusedError("Slurm refuses job x: invalid partition: nope"))
-    with pytest.raises(AirflowFailException, match="invalid partition: nope"):
-        acquire(run, context)
-    assert "invalid partition: nope" in context["ti"].pushed["machines"]
-
-
 def test_a_full_site_is_waited_for_without_using_up_a_try(run, context, script):
-    script(
-        "run_leases.acquire", CapacityError("Site 'laptop' has 2 leases open (limits.max_leases).")
-    )
+    script("start_step", CapacityError("Site 'laptop' has 2 leases open (limits.max_leases)."))
     with pytest.raises(TaskDeferred) as deferred:
-        acquire(run, context)
+        step(run).execute(context)
     assert isinstance(deferred.value.trigger, RoomTrigger)
     assert deferred.value.method_name == "ask_again"
     assert "has 2 leases open" in context["ti"].pushed["machines"]
@@ -384,9 +296,9 @@ QUEUES = [QueueFullError("waiting: EC2 has no capacity for m5"), SilentError("EC
 @pytest.mark.parametrize("error", QUEUES)
 def test_a_queue_is_waited_for_also_by_a_lease_that_fills_the_site(run, context, script, error):
     """It has its place; it would wait for itself if it waited for room."""
-    script("run_leases.acquire", error)
+    script("start_step", error)
     with pytest.raises(TaskDeferred) as deferred:
-        acquire(run, context)
+        step(run).execute(context)
     assert open_ledger().num_before(deferred.value.trigger.serialize()[1]["key"], 1) == 0
     assert deferred.value.trigger.waiting.poll_s == run.site.roles["gpu"].batch.poll
     assert context["ti"].pushed["machines"] == error.what
@@ -407,9 +319,9 @@ def test_secrets_are_those_of_airflows_connections_and_of_who_triggered(
     told = json.dumps({"conn_type": "http", "login": "me", "password": "hunter2", "extra": extra})
     monkeypatch.setenv("AIRFLOW_CONN_TRACKER", told)
     asked = []
-    script("run_leases.acquire", LeaseError("enough seen"), asked)
+    script("start_step", LeaseError("enough seen"), asked)
     with pytest.raises(AirflowException, match="enough seen"):
-        acquire(run, context)
+        step(run).execute(context)
     seen, *_ = asked[0]
     assert seen.asker.user == "ann"
     ask = partial(seen.asker.connection, "tracker")
@@ -422,39 +334,36 @@ def test_secrets_are_those_of_airflows_connections_and_of_who_triggered(
         seen.asker.connection("other", "password")
     context["dag_run"].triggering_user_name = None
     with pytest.raises(AirflowException, match="enough seen"):
-        acquire(run, context)
+        step(run).execute(context)
     assert asked[-1][0].asker.user == ""  # of nobody, and not of this account
-
-
-def test_release_closes_the_lease_of_the_steps_role(run, context, script):
-    calls = []
-    script("run_leases.release", None, calls)
-    ReleaseLeaseOperator(task_id="release", step="train", run_id=run.run_id).execute(context)
-    assert [arguments[1] for arguments in calls] == [run.recipe.train.role]
-
-
-@pytest.mark.parametrize(("role", "closed"), [("cpu", ["cpu"]), ("gpu", [])])
-def test_a_lease_on_which_later_steps_are_done_is_kept(context, script, role, closed):
-    context["params"]["overrides"] = [f"pack_role={role}"]
-    run = open_run(prepare(context))
-    calls = []
-    script("run_leases.release", None, calls)
-    operator = ReleaseLeaseOperator(
-        task_id="release", step="pack", before="train", run_id=run.run_id
-    )
-    operator.execute(context)
-    assert [given for _, given, _ in calls] == closed
 
 
 # steps
 
 
-@pytest.fixture
-def running(script):
-    """The step has not ended, its lease is ready."""
-    lease = LeaseView(**KNOWN, state=LeaseState.READY, dashboard_url="http://127.0.0.1:8787")
-    status = StepStatus(state=StepState.RUNNING)
-    script("look", Look(final=False, status=status, lease=lease))
+class Looks:
+    """What looks at a step see: that it has ended, or not; that its lease is ready, or not yet."""
+
+    def __init__(self):
+        self.ends = []
+        self.is_ready = False
+
+    def __call__(self, lease, step, lost_after_s):
+        url = "http://127.0.0.1:8787" if self.is_ready else ""
+        state = LeaseState.READY if self.is_ready else LeaseState.STARTING
+        view = LeaseView(
+            lease_id=lease.lease_id, folder=str(lease.path), state=state, dashboard_url=url
+        )
+        final = bool(self.ends) and self.ends.pop(0)
+        return Look(final=final, status=StepStatus(state=StepState.RUNNING), lease=view)
+
+
+@pytest.fixture(autouse=True)
+def looks(monkeypatch):
+    """The step has not ended, its lease is not ready."""
+    found = Looks()
+    monkeypatch.setattr(operators, "look", found)
+    return found
 
 
 def step(run, name="train"):
@@ -462,12 +371,13 @@ def step(run, name="train"):
 
 
 def complete(run, context, ticket, *, may_resubmit=True):
+    """As after its trigger has seen the attempt end."""
+    operators.look.ends.append(True)
     return step(run).execute_complete(
         context, event={}, ticket=asdict(ticket), may_resubmit=may_resubmit
     )
 
 
-@pytest.mark.usefixtures("running")
 def test_a_step_defers_without_a_time_limit(run, context, script, ticket):
     script("start_step", ticket)
     operator = step(run)
@@ -481,12 +391,55 @@ def test_a_step_defers_without_a_time_limit(run, context, script, ticket):
     assert operator.lease_id == ticket.lease_id
 
 
-def test_a_short_step_is_collected_without_deferring(run, context, script, ticket):
+def test_a_lease_that_is_ready_is_written_down_and_its_dashboard_shown(
+    run, context, script, ticket, looks, monkeypatch
+):
+    """Its step goes on; the next look is for its end alone."""
+    lease_on_disk(run, "gpu")
+    noted = []
+    script("start_step", ticket)
+    script("run_leases.note_ready", None, noted)
+    monkeypatch.setenv("AIRFLOW__API__BASE_URL", "http://airflow")
+    operator = step(run)
+    link = partial(DaskDashboardLink().get_link, operator, ti_key=None)
+    assert link() == ""
+    with pytest.raises(TaskDeferred) as first:
+        operator.execute(context)
+    assert (first.value.trigger.is_ready, noted) == (False, [])
+    assert link() == f"http://airflow/plugin/headrace/headrace/dask/?id={ticket.lease_id}"
+    looks.is_ready = True
+    with pytest.raises(TaskDeferred) as second:
+        operator.execute_complete(context, {}, **first.value.kwargs)
+    assert (second.value.trigger.is_ready, len(noted)) == (True, 1)
+    open_ledger().set_lease_state(ticket.lease_id, LeaseState.READY, ready_at=1.0)
+    with pytest.raises(TaskDeferred):
+        operator.execute_complete(context, {}, **second.value.kwargs)
+    assert len(noted) == 1
+
+
+def test_leases_of_later_steps_are_opened_ahead(run, context, script):
+    asked = []
+    script("start_step", SUCCEEDED, asked)
+    for name in ("pack", "train"):
+        step(run, name).execute(context)
+    assert [given[1:] for given in asked] == [("pack", ("gpu",)), ("train", ())]
+
+
+@pytest.mark.parametrize(("pack_role", "released"), [("cpu", ["cpu", "gpu"]), ("gpu", ["gpu"])])
+def test_the_last_step_on_a_lease_releases_it(context, script, pack_role, released):
+    run = open_run(prepare(context, overrides=[f"pack_role={pack_role}"]))
+    calls = []
+    script("start_step", SUCCEEDED)
+    script("run_leases.release", None, calls)
+    for name in STEPS:
+        step(run, name).execute(context)
+    assert [role for _, role, _ in calls] == released
+
+
+def test_a_short_step_is_collected_without_deferring(run, context, script, ticket, looks):
     script("start_step", ticket)
     script("collect", SUCCEEDED)
-    lease = LeaseView(**KNOWN, state=LeaseState.READY, dashboard_url="http://127.0.0.1:8787")
-    status = StepStatus(state=StepState.SUCCEEDED)
-    script("look", Look(final=True, status=status, lease=lease))
+    looks.ends = [True]
     operator = step(run)
     assert operator.execute(context) == SUCCEEDED.outputs
     assert operator.lease_id == ticket.lease_id
@@ -503,7 +456,6 @@ def test_outputs_are_collected_at_the_end(run, context, script, ticket):
     assert complete(run, context, ticket) == SUCCEEDED.outputs
 
 
-@pytest.mark.usefixtures("running")
 @pytest.mark.parametrize("cause", [cause for cause in FailureClass if cause.is_retried])
 def test_failures_of_the_machine_are_tried_again(run, context, script, ticket, cause):
     script("collect", ran_out_of_time(run, 10, cause=cause))
@@ -512,7 +464,6 @@ def test_failures_of_the_machine_are_tried_again(run, context, script, ticket, c
         complete(run, context, ticket)
 
 
-@pytest.mark.usefixtures("running")
 def test_a_step_that_loses_its_node_six_times_and_comes_further_each_time_goes_on(
     run, context, script, ticket
 ):
@@ -532,7 +483,6 @@ def test_what_fails_too_often_without_progress_fails_the_task_at_once(run, conte
         complete(run, context, ticket)
 
 
-@pytest.mark.usefixtures("running")
 def test_a_task_that_is_cleared_or_tried_again_by_airflow_counts_anew(run, context, script, ticket):
     """As `headrace resume` does: somebody has asked anew."""
     lost = ran_out_of_time(run, *[0] * run.recipe.retry.max_failures, cause=FailureClass.LOST)
@@ -578,7 +528,6 @@ def ran_out_of_time(run, *kept, cause=FailureClass.TIMED_OUT):
     return result(StepState.FAILED, cause)
 
 
-@pytest.mark.usefixtures("running")
 @pytest.mark.parametrize("cause", [FailureClass.TIMED_OUT, FailureClass.PREEMPTED])
 def test_a_step_goes_on_in_another_lease_without_using_up_a_try(
     run, context, script, ticket, cause
@@ -590,11 +539,10 @@ def test_a_step_goes_on_in_another_lease_without_using_up_a_try(
     script("start_step", again, asked)
     with pytest.raises(TaskDeferred) as deferred:
         complete(run, context, ticket, may_resubmit=False)
-    assert [arguments[1:] for arguments in asked] == [("train",)]
+    assert [arguments[1:] for arguments in asked] == [("train", ())]
     assert deferred.value.kwargs == {"ticket": asdict(again), "may_resubmit": True}
 
 
-@pytest.mark.usefixtures("running")
 def test_a_step_that_came_no_further_is_tried_again(run, context, script, ticket):
     script("collect", ran_out_of_time(run, 0))
     script("start_step", ticket)
@@ -608,7 +556,6 @@ def test_two_leases_that_were_too_short_fail_the_task_at_once(run, context, scri
         complete(run, context, ticket)
 
 
-@pytest.mark.usefixtures("running")
 def test_a_lease_that_was_too_short_is_followed_by_a_longer_one(run, context, script, ticket):
     """With `lifetime: auto` the second one without progress is not the last."""
     script("collect", ran_out_of_time(run, 0, 0))
@@ -622,7 +569,6 @@ def test_a_lease_that_was_too_short_is_followed_by_a_longer_one(run, context, sc
         complete(run, context, ticket)
 
 
-@pytest.mark.usefixtures("running")
 @pytest.mark.parametrize("reason", [stopped("task train (try 1)"), ABANDONED, RELEASED])
 def test_an_attempt_cancelled_for_an_earlier_try_is_replaced_once(
     run, context, script, ticket, reason
@@ -637,7 +583,6 @@ def test_an_attempt_cancelled_for_an_earlier_try_is_replaced_once(
         complete(run, context, ticket, may_resubmit=False)
 
 
-@pytest.mark.usefixtures("running")
 @pytest.mark.parametrize(
     ("try_number", "max_tries", "is_cleared"),
     [
@@ -717,10 +662,13 @@ def test_packing_publishes_each_version_once(
 STEPS = ("pack", "stage", "train", "evaluate")
 
 
-def test_finish_records_a_run_that_succeeded(run, context, monkeypatch):
+def test_finish_records_a_run_that_succeeded_and_closes_what_is_open(run, context, monkeypatch):
+    """A step that a user has marked as succeeded leaves its lease."""
+    lease_id = lease_on_disk(run, "gpu")
     monkeypatch.setattr(run_operators, "task_states", lambda *_: dict.fromkeys(STEPS, "success"))
     assert FinishRunOperator(task_id="finish", run_id=run.run_id).execute(context) == "succeeded"
     assert open_ledger().run(run.run_id).state is StepState.SUCCEEDED
+    assert not open_ledger().lease(lease_id).state.is_active
 
 
 def test_finish_publishes_the_model_with_its_metrics(run, context, monkeypatch):

@@ -16,8 +16,10 @@ from headrace.files.atomic import write_record
 from headrace.files.layout import LeaseFolder, SiteFolder
 from headrace.recipe.site import Role
 from headrace.states import LeaseState
+from headrace.steps import mailbox
+from headrace.steps.mailbox import StepSpec
 from headrace_airflow import triggers
-from headrace_airflow.triggers import LeaseTrigger, WaitingTask
+from headrace_airflow.triggers import StepTrigger, WaitingTask
 
 NUM_RUNS = 10
 POLL_S = 0.2
@@ -69,12 +71,17 @@ def waiting_lease(site: SiteFolder, number: int) -> LeaseFolder:
     return folder
 
 
-def trigger_for(lease: LeaseFolder) -> LeaseTrigger:
+def trigger_for(lease: LeaseFolder) -> StepTrigger:
     task = WaitingTask(
-        dag_id="headrace_train", run_id=lease.lease_id, task_id="acquire_gang", try_number=1,
+        dag_id="headrace_train", run_id=lease.lease_id, task_id="stage", try_number=1,
         poll_s=0.02, lost_after_s=20.0, settle_s=0.0,
     )  # fmt: skip
-    return LeaseTrigger(task=asdict(task), lease_folder=str(lease.path))
+    step = StepSpec(
+        key=f"{lease.lease_id}/stage/1", kind="stage", run_id=lease.lease_id, name="stage",
+        attempt=1, run_folder=str(lease.path),
+    )  # fmt: skip
+    folder = mailbox.submit(lease, step)
+    return StepTrigger(asdict(task), str(lease.path), str(folder.path), is_ready=False)
 
 
 def test_waiting_runs_share_the_questions_to_the_queue(
@@ -84,7 +91,7 @@ def test_waiting_runs_share_the_questions_to_the_queue(
     shown: dict[str, list[str]] = {}
 
     def show(dag_id: str, run_id: str, task_id: str, key: str, text: str) -> None:
-        assert (dag_id, task_id, key) == ("headrace_train", "acquire_gang", "machines")
+        assert (dag_id, task_id, key) == ("headrace_train", "stage", "machines")
         shown.setdefault(run_id, []).append(text)
 
     monkeypatch.setattr(triggers, "show", show)
@@ -103,7 +110,7 @@ def test_waiting_runs_share_the_questions_to_the_queue(
 
     begun = time.monotonic()
     events = asyncio.run(asyncio.wait_for(wait_together(), 60))
-    assert events == [[{"state": "closed", "why": "asked to"}]] * NUM_RUNS
+    assert events == [[{"state": "queued", "lease": "asked to"}]] * NUM_RUNS
     assert queue.num_calls <= 1 + (time.monotonic() - begun) / POLL_S
     for number, lease in enumerate(leases):
         wait = f"Slurm job {number} is pending: Priority, Slurm gives no expected start"

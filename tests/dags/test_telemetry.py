@@ -21,7 +21,7 @@ from headrace.states import FailureClass, LeaseState, StepState
 from headrace.steps.mailbox import Failure, StepResult
 from headrace.steps.usage import AttemptUsage
 from headrace_airflow import operators, run_operators
-from headrace_airflow.operators import AcquireLeaseOperator, StepOperator
+from headrace_airflow.operators import StepOperator
 from headrace_airflow.run_operators import FinishRunOperator
 from support.ledger_rows import machine_row
 from support.otlp import Collector, attributes, collecting
@@ -75,16 +75,17 @@ def test_machines_steps_runs_and_what_they_cost(run, otlp: Collector, monkeypatc
     lease_id = lease_on_disk(run, "gpu")
     lease = open_ledger().lease(lease_id)
     at = lease.created_at
-    open_ledger().set_lease_state(lease_id, LeaseState.READY, ready_at=at + 90)
     open_ledger().put_machines(
         [machine_row(lease_id=lease_id, usd_per_hour=2.0, billed_s=5400.0, ended_at=at)]
     )
-    seen = SimpleNamespace(state=LeaseState.READY, dashboard_url="http://127.0.0.1:8787")
+    lease_view = SimpleNamespace(dashboard_url="http://127.0.0.1:8787")
+    seen = SimpleNamespace(final=True, lease=lease_view)
     monkeypatch.setattr(operators, "briefly", lambda *_: seen)
-    monkeypatch.setattr(operators.run_leases, "note_ready", lambda *_: None)
-    acquire = AcquireLeaseOperator(task_id="t", step="train", run_id=run.run_id)
-    acquire.execute_complete(CONTEXT, None, lease_id)
 
+    def note_ready(*_):
+        open_ledger().set_lease_state(lease_id, LeaseState.READY, ready_at=at + 90)
+
+    monkeypatch.setattr(operators.run_leases, "note_ready", note_ready)
     used = AttemptUsage(samples=36_000, train_s=60.0, data_wait_s=15.0, gpu_use=0.75)
     ended = StepResult(state=StepState.SUCCEEDED, started_at=at, finished_at=at + 120, usage=used)
     folder = str(run.lease_folder(lease_id).path)

@@ -17,14 +17,12 @@ from headrace.ledger.ledger import open_ledger
 from headrace.processes.identity import ProcessIdentity
 from headrace.recipe.site import Role
 from headrace.states import LeaseState, StepState
-from headrace.status import lease as leases
 from headrace.status import step as steps
 from headrace.status.step import in_words
 from headrace.steps import mailbox
 from headrace.steps.mailbox import DriverExit, Progress, StepResult, StepSpec, StepStatus
 from headrace_airflow import triggers
 from headrace_airflow.triggers import (
-    LeaseTrigger,
     ProgressLines,
     RoomTrigger,
     StepTrigger,
@@ -113,15 +111,14 @@ def events_after(trigger, action):
     return asyncio.run(asyncio.wait_for(collected(), 30))
 
 
-def step_trigger(lease, step):
-    return StepTrigger(task=TASK, lease_folder=str(lease.path), step_folder=str(step.path))
+def step_trigger(lease, step, *, is_ready=True):
+    return StepTrigger(TASK, str(lease.path), str(step.path), is_ready=is_ready)
 
 
 @pytest.mark.parametrize(
     "make",
     [
-        lambda p: StepTrigger(task=TASK, lease_folder=f"{p}/l", step_folder=f"{p}/l/steps/1"),
-        lambda p: LeaseTrigger(task=TASK, lease_folder=f"{p}/l"),
+        lambda p: StepTrigger(TASK, f"{p}/l", f"{p}/l/steps/1", is_ready=True),
         lambda p: RoomTrigger(task=TASK, key="run-1/gpu", max_active=3, max_owner=None),
     ],
 )
@@ -170,18 +167,15 @@ def looks(monkeypatch, number, **seen):
         if next(counted, None) is None:
             raise EnoughError
 
-    def look_lease(*arguments):
-        once_more()
-        return leases.look_lease(*arguments).model_copy(update=seen)
-
     def ledger():
         once_more()
         return open_ledger()
 
     def look(*arguments):
-        return replace(steps.look(*arguments), lease=look_lease(arguments[0], arguments[2]))
+        once_more()
+        found = steps.look(*arguments)
+        return replace(found, lease=found.lease.model_copy(update=seen))
 
-    monkeypatch.setattr(triggers, "look_lease", look_lease)
     monkeypatch.setattr(triggers, "look", look)
     monkeypatch.setattr(triggers, "open_ledger", ledger)
 
@@ -199,12 +193,13 @@ def full(headrace_home):
 
 
 @pytest.mark.usefixtures("full")
-@pytest.mark.parametrize("kind", [StepTrigger, LeaseTrigger, RoomTrigger])
+@pytest.mark.parametrize("kind", [StepTrigger, RoomTrigger])
 def test_triggers_only_read(lease, step, monkeypatch, kind):
     """Side effects in triggers run twice when a triggerer restarts (pains 8)."""
     places = {
-        StepTrigger: {"lease_folder": str(lease.path), "step_folder": str(step.path)},
-        LeaseTrigger: {"lease_folder": str(lease.path)},
+        StepTrigger: {
+            **{"lease_folder": str(lease.path), "step_folder": str(step.path), "is_ready": False}
+        },
         RoomTrigger: {"key": "second", "max_active": 1, "max_owner": None},
     }
     monkeypatch.setattr(triggers.random, "uniform", lambda *_: 0.0)
@@ -214,30 +209,24 @@ def test_triggers_only_read(lease, step, monkeypatch, kind):
     assert [each for each in written if not each.startswith("sqlite3.connect ")] == []
 
 
-@pytest.mark.parametrize("kind", [StepTrigger, LeaseTrigger])
-def test_how_machines_stand_is_shown_once_until_it_changes(lease, step, monkeypatch, kind):
-    places = {"lease_folder": str(lease.path)}
-    places |= {"step_folder": str(step.path)} if kind is StepTrigger else {}
+def test_how_machines_stand_is_shown_once_until_it_changes(lease, step, monkeypatch):
     shown = []
     monkeypatch.setattr(triggers, "show", lambda *given: shown.append(given[-1]))
     looks(monkeypatch, 4, waits_for="job 7 waits for nodes")
     with pytest.raises(EnoughError):
-        events(kind(task=TASK, **places))
+        events(step_trigger(lease, step))
     assert shown == ["job 7 waits for nodes"]
 
 
-def test_lease_trigger_waits_while_the_lease_starts(lease):
-    found = events_after(
-        LeaseTrigger(task=TASK, lease_folder=str(lease.path)), lambda: become_ready(lease)
-    )
-    assert found == [{"state": "ready", "why": ""}]
-
-
-def test_lease_trigger_fires_for_a_lease_that_never_gets_ready(lease):
-    end(lease, LeaseState.FAILED, "the nodes were not there after 120 s")
-    found = events(LeaseTrigger(task=TASK, lease_folder=str(lease.path)))
-    assert found[0]["state"] == "failed"
-    assert "not there after 120 s" in found[0]["why"]
+def test_a_step_whose_lease_starts_is_told_when_it_is_ready_and_then_no_more(
+    lease, step, monkeypatch
+):
+    """Its task writes that down, and waits again."""
+    found = events_after(step_trigger(lease, step, is_ready=False), lambda: become_ready(lease))
+    assert found == [{"state": "queued", "lease": ""}]
+    looks(monkeypatch, 3)
+    with pytest.raises(EnoughError):
+        events(step_trigger(lease, step))
 
 
 def room_for(name):
@@ -277,12 +266,6 @@ def test_a_triggerer_out_of_touch_stops_nothing(lease, step, monkeypatch):
     monkeypatch.setattr(triggers, "task_states", lambda *_: {"train": "deferred"})
     asyncio.run(step_trigger(lease, step).on_kill())
     assert not step.cancel.exists()
-
-
-def test_a_user_who_ends_the_acquiring_task_closes_the_lease(lease, monkeypatch):
-    monkeypatch.setattr(triggers, "task_states", lambda *_: {"train": "failed"})
-    asyncio.run(LeaseTrigger(task=TASK, lease_folder=str(lease.path)).on_kill())
-    assert lease.close.exists()
 
 
 def status(done, phase, **more):

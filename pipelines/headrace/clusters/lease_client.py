@@ -198,13 +198,6 @@ def ended_by_itself(folder: LeaseFolder) -> bool:
     )
 
 
-def is_refused(folder: LeaseFolder) -> bool:
-    """Whether the batch system will never start the lease's job, so that asking again is vain."""
-    pool = read_record(folder.pool, PoolRecord)
-    job = lease_status(folder).job if pool is None else pool.failure
-    return job is not None and job.is_ended and not job.failure_class.is_retried
-
-
 class QueueWait(NamedTuple):
     """What a lease waits for in a queue."""
 

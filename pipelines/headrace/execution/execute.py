@@ -32,7 +32,7 @@ from headrace.recipe.site import Role, Site
 from headrace.record import Record
 from headrace.runs.accounts import accounts, noting
 from headrace.runs.costs import MostCost, most_cost
-from headrace.runs.planned_steps import PlannedStep, fitted, roles_after, steps_of
+from headrace.runs.planned_steps import PlannedStep, fitted, is_last_on_lease, roles_after, steps_of
 from headrace.runs.runs import Run
 from headrace.states import StepState
 from headrace.status.step import look
@@ -92,13 +92,13 @@ def _steps(run: Run, tick: Tick) -> StepResult | None:
     ending: dict[str, tuple[str, float]] = {}
     tick = forgiving(_releasing(run, ending, tick))
     for index, step in enumerate(steps):
-        later = {each.role for each in steps[index + 1 :]}
         result = _until_decided(run, step, tick)
         if result.state is not StepState.SUCCEEDED:
             return result
-        if step.role not in later:
+        if is_last_on_lease(run.recipe, run.request.kind, step):
             why = f"step {step.name} was the last on this lease"
-            next_lease = run_leases.current(run, steps[index + 1].role) if later else None
+            later = steps[index + 1 :]
+            next_lease = run_leases.current(run, later[0].role) if later else None
             if not run_leases.release(run, step.role, why, wait=next_lease is None):
                 ending[step.role] = why, time.monotonic() + _RELEASE_S
     return None

@@ -91,6 +91,12 @@ def roles_after(recipe: Recipe, kind: str, step: PlannedStep) -> tuple[str, ...]
     return tuple(dict.fromkeys(each.role for each in later if each.role != step.role))
 
 
+def is_last_on_lease(recipe: Recipe, kind: str, step: PlannedStep) -> bool:
+    """Whether no later step is done on the lease of this one."""
+    steps = steps_of(recipe, kind)
+    return step.role not in {each.role for each in steps[steps.index(step) + 1 :]}
+
+
 def step_of(recipe: Recipe, kind: str, name: str) -> PlannedStep:
     """One step by its name, which must be one of the job."""
     steps = {step.name: step for step in steps_of(recipe, kind)}

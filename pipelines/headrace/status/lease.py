@@ -11,7 +11,6 @@ from pathlib import Path
 from headrace.clusters import lease_client
 from headrace.clusters.lease_jobs import symptom_of
 from headrace.clusters.lease_records import AvoidedNode, LeaseInfo, PoolJobView, PoolRecord
-from headrace.clusters.lease_state import sure_state
 from headrace.clusters.node_marks import spans_of
 from headrace.clusters.overview import folders, readable
 from headrace.errors import HeadraceError, StepError, UnknownNameError, nearest
@@ -57,8 +56,6 @@ class LeaseView(Record):
     state: LeaseState
     why_ended: str = ""
     """Why it ended; empty while it lives."""
-    is_refused: bool = False
-    """Whether its batch system will never start it: asking again is vain."""
     waits_for: str = ""
     """What it waits for in a queue; empty when it does not wait, or there is no queue."""
     expected_start: float | None = None
@@ -118,16 +115,15 @@ class LeasesPage(Record):
     """Whether who asks may close those that are open."""
 
 
-def look_lease(folder: LeaseFolder, lost_after_s: float, *, twice: bool = False) -> LeaseView:
+def look_lease(folder: LeaseFolder, lost_after_s: float) -> LeaseView:
     """See whether a lease lives; few files are read, as it is asked for again and again.
 
     Args:
         folder: The lease.
         lost_after_s: Seconds without a heartbeat after which it counts as lost.
-        twice: Look a second time at a silent one, which takes some seconds; see `sure_state`.
     """
     info = lease_client.info(folder)
-    state = (sure_state if twice else lease_client.state)(folder, lost_after_s)
+    state = lease_client.state(folder, lost_after_s)
     wait = lease_client.wait_of(folder) if state.is_active else lease_client.QueueWait()
     return LeaseView(
         lease_id=folder.lease_id,
@@ -137,7 +133,6 @@ def look_lease(folder: LeaseFolder, lost_after_s: float, *, twice: bool = False)
         why_ended="" if state.is_active else lease_client.why_ended(folder),
         waits_for=wait.why,
         expected_start=wait.starts_at,
-        is_refused=state is LeaseState.FAILED and lease_client.is_refused(folder),
     )
 
 

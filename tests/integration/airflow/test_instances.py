@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.airflow, pytest.mark.slow]
 
 _GPU = "g5.xlarge"
 _NEXT = "g4dn.xlarge"
-_TASK = "acquire_gang"
+_TASK = "stage"
 _GONE_WITHIN_S = 120.0
 
 

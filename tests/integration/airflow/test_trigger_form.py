@@ -149,7 +149,7 @@ def test_a_refusal_is_told_where_the_user_looks(airflow_service: AirflowService,
     for why, dag_run in refused.items():
         assert service.wait_end(dag_run, dag_id=PACK_DAG_ID) == "failed"
         states = service.task_states(dag_run, PACK_DAG_ID)
-        assert (states["prepare"], states["acquire_pool"]) == ("failed", "upstream_failed")
+        assert (states["prepare"], states["pack"]) == ("failed", "upstream_failed")
         key = f"airflow:{PACK_DAG_ID}:{dag_run}"
         assert service.ledger.run_by_key(key) is None
         told = _assert_ends_with(service, dag_run, "prepare", why)
