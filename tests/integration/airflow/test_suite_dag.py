@@ -14,14 +14,14 @@ pytestmark = [pytest.mark.airflow, pytest.mark.slow]
 _DAG_ID = "headrace_suite"
 
 
-def test_a_suite_is_eight_tasks_and_cleared_it_runs_no_trial_again(airflow_service: AirflowService):
+def test_a_suite_is_four_tasks_and_cleared_it_runs_no_trial_again(airflow_service: AirflowService):
     """Pains 1, 2, 3: the number of trials is not one of tasks."""
     own_data = [airflow_service.trigger(OWN_DATA), _own_suite(airflow_service)]
     words = ["train.function.x=1,2", "seed=range(0,3)"]
     dag_run = airflow_service.trigger("objective", overrides=words, dag_id=_DAG_ID)
     assert airflow_service.wait_end(dag_run, dag_id=_DAG_ID) == "success"
     assert set(airflow_service.task_states(dag_run, _DAG_ID).values()) == {"success"}
-    assert len(airflow_service.tasks(dag_run, _DAG_ID)) == 8
+    assert len(airflow_service.tasks(dag_run, _DAG_ID)) == 4
     run_id = airflow_service.wait_for_run(dag_run, _DAG_ID)
     trials = airflow_service.ledger.trials(run_id)
     assert len(trials) == 6
