@@ -198,7 +198,10 @@ class StepOperator(RunOperator):
         """Wait for the end of an attempt; also for its machines, to write down that they came."""
         self.lease_id = ticket.lease_id
         lost_after_s = run.site.limits.lost_after
-        seen = briefly(lambda: look(ticket.lease, ticket.folder, lost_after_s), lambda it: it.final)
+        seen = briefly(
+            lambda: look(ticket.lease, ticket.folder, lost_after_s),
+            lambda it: it.final or bool(it.lease.waits_for),
+        )
         is_ready = bool(seen.lease.dashboard_url)
         if is_ready and open_ledger().lease(ticket.lease_id).state is LeaseState.STARTING:
             run_leases.note_ready(run, ticket.lease_id)

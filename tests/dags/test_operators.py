@@ -347,13 +347,17 @@ class Looks:
     def __init__(self):
         self.ends = []
         self.is_ready = False
+        self.waits_for = ""
+        self.num = 0
 
     def __call__(self, lease, step, lost_after_s):
         url = "http://127.0.0.1:8787" if self.is_ready else ""
         state = LeaseState.READY if self.is_ready else LeaseState.STARTING
         view = LeaseView(
-            lease_id=lease.lease_id, folder=str(lease.path), state=state, dashboard_url=url
-        )
+            lease_id=lease.lease_id, folder=str(lease.path), state=state, dashboard_url=url,
+            waits_for=self.waits_for,
+        )  # fmt: skip
+        self.num += 1
         final = bool(self.ends) and self.ends.pop(0)
         return Look(final=final, status=StepStatus(state=StepState.RUNNING), lease=view)
 
@@ -415,6 +419,17 @@ def test_a_lease_that_is_ready_is_written_down_and_its_dashboard_shown(
     with pytest.raises(TaskDeferred):
         operator.execute_complete(context, {}, **second.value.kwargs)
     assert len(noted) == 1
+
+
+def test_a_step_that_waits_in_a_queue_holds_no_worker(
+    run, context, script, ticket, looks, monkeypatch
+):
+    monkeypatch.setattr(operators, "briefly", briefly)
+    looks.waits_for = "Slurm job 7 is pending: Priority"
+    script("start_step", ticket)
+    with pytest.raises(TaskDeferred):
+        step(run).execute(context)
+    assert looks.num == 1
 
 
 def test_leases_of_later_steps_are_opened_ahead(run, context, script):
