@@ -162,10 +162,10 @@ class StepTrigger(_Watcher):
             lease = seen.lease
             is_starting = lease.state is LeaseState.STARTING
             waits_for = lease.waits_for or (f"lease {lease.lease_id} starts" if is_starting else "")
+            await self._show(lease)
             line = lines.line(seen.status, time.monotonic(), waits_for)
             if line is not None:
                 self.log.info("%s", line)
-            await self._show(lease)
             if seen.final or (lease.dashboard_url and not self.is_ready):
                 yield TriggerEvent({"state": seen.status.state.value, "lease": lease.why_ended})
                 return

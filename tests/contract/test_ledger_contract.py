@@ -63,7 +63,8 @@ class LedgerContract:
         event.listen(ledger._database._readers, "connect", lambda *given: opened.append(given))
         with ledger.look():
             assert ledger.runs() == ledger.leases() == ()
-            assert ledger.trials_counted(["run-1"]) == {}
+            with ledger.look():
+                assert ledger.trials_counted(["run-1"]) == {}
         assert len(opened) == 1
         with ledger.look():
             assert ledger.runs() == ()

@@ -33,7 +33,8 @@ def settle(run: Run, record: LeaseRecord, reason: str = "ended by request") -> N
     """
     folder = run.lease_folder(record.lease_id)
     state = lease_client.state(folder, run.site.limits.lost_after)
-    if state is LeaseState.LOST or lease_client.ended_by_itself(folder):
+    has_failed = state in (LeaseState.LOST, LeaseState.FAILED)
+    if has_failed or lease_client.ended_by_itself(folder):
         with suppress(BatchError):  # the queue does not answer; the lease ends all the same
             lease_client.cause(folder)
     lease_client.end(folder, reason=reason)

@@ -79,10 +79,13 @@ class Database:
 
     @contextmanager
     def look(self) -> Iterator[None]:
-        """Have all that is read within the block be read in one transaction.
+        """Have all that is read within the block be read in one transaction, the outermost one's.
 
         What the block writes begins a new one, so that it sees that.
         """
+        if self._look.get() is not None:
+            yield
+            return
         with Session(self._readers, autoflush=False) as session:
             before = self._look.set(session)
             try:

@@ -147,8 +147,9 @@ def run_details(run_id: str) -> RunDetails:
     Raises:
         UnknownNameError: There is no such run.
     """
-    record = open_ledger().run(run_id)
-    return _details(record, Books.of([record]))
+    with open_ledger().look():
+        record = open_ledger().run(run_id)
+        return _details(record, Books.of([record]))
 
 
 def run_page(run_id: str, *, can_act: bool) -> RunPage:

@@ -80,6 +80,19 @@ def test_a_lease_stays_open_while_its_batch_system_is_silent(
     assert not open_ledger().lease(lease_id).state.is_active
 
 
+def test_why_a_job_never_starts_is_asked_before_it_is_cancelled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whoever settles it first: afterwards the queue tells of a job that was cancelled."""
+    lease_on_disk(make_run())
+    done: list[str] = []
+    monkeypatch.setattr(lease_client, "state", lambda *_: LeaseState.FAILED)
+    monkeypatch.setattr(lease_client, "cause", lambda _: done.append("asked"))
+    monkeypatch.setattr(lease_client, "end", lambda *_, **__: done.append("cancelled"))
+    settle_ended()
+    assert done == ["asked", "cancelled"]
+
+
 def test_a_lease_whose_host_died_holds_no_place() -> None:
     holders = [make_run() for _ in range(make_run().site.limits.max_leases)]
     lost = [lease_on_disk(holder) for holder in holders]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from sqlalchemy import event
 
 from headrace.checkpoints.files import BestCheckpoint
 from headrace.errors import UnknownNameError
@@ -14,7 +15,7 @@ from headrace.ledger.ledger import open_ledger
 from headrace.runs.runs import Run
 from headrace.states import FailureClass, StepState
 from headrace.status.logs import log_page, report_file
-from headrace.status.run_details import RunPage, run_page
+from headrace.status.run_details import RunPage, run_details, run_page
 from headrace.status.training import MOST_POINTS, curves_page
 from headrace.steps.history import (
     HistoryRow,
@@ -56,6 +57,15 @@ def row(step: int, **changes: object) -> HistoryRow:
 
 def page(run: Run) -> RunPage:
     return run_page(run.run_id, can_act=True)
+
+
+def test_a_look_at_a_run_opens_the_ledger_once():
+    """A terminal looks twice a second."""
+    run = training()
+    opened: list[object] = []
+    event.listen(open_ledger()._database._readers, "connect", lambda *given: opened.append(given))
+    assert [step.name for step in run_details(run.run_id).steps][-1] == "evaluate"
+    assert len(opened) == 1
 
 
 @pytest.mark.parametrize("kind", ["train", "suite"])
