@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Hashable, Iterable, Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass
 from itertools import repeat
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
@@ -274,7 +275,17 @@ class RowPaths(MadeColumn[str]):
 
     def at(self, picked: Picked) -> RowPaths:
         """Some of the items."""
-        return RowPaths(self.names, self.sizes, self.rows[picked])
+        found = copy(self)
+        found.rows = self.rows[picked]
+        return found
+
+    def tight(self) -> RowPaths:
+        """The same items, without containers that none of them is in."""
+        used, of = np.unique(self.containers(), return_inverse=True)
+        sizes = np.diff(self._starts)[used]
+        starts = np.cumsum(sizes) - sizes
+        rows = self.rows.astype(np.int64) + (starts - self._starts[used])[of]
+        return RowPaths([self.names[number] for number in used.tolist()], sizes.tolist(), rows)
 
     def containers(self) -> NDArray[np.int64]:
         """Number of the container of each item, `(num_items,)`."""

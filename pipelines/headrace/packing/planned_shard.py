@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +41,7 @@ class _Head(Record):
     every: dict[str, int] = {}
     num_bytes: int
     containers: tuple[tuple[str, int], ...] = ()
-    """Names of the containers of rows, and how many rows each has."""
+    """Names of the containers that its rows are in, and how many rows each has."""
 
 
 class _EarlierPlan(_Head):
@@ -104,7 +104,8 @@ class PlannedShard:
         import pyarrow as pa
 
         samples, labels = self.samples, self.labels
-        paths, columns = samples.paths, _columns(samples)
+        paths = samples.paths.tight() if isinstance(samples.paths, RowPaths) else samples.paths
+        columns = _columns(replace(samples, paths=paths))
         if len(labels):
             columns["label"] = pa.array(np.asarray(labels, dtype=np.int64))
         named = zip(paths.names, paths.sizes, strict=True) if isinstance(paths, RowPaths) else ()
@@ -157,8 +158,9 @@ def _columns(samples: Listed) -> dict[str, Any]:
     if isinstance(versions, Times):
         columns["time_ns"] = pa.array(np.asarray(versions.times_ns, dtype=np.int64))
     elif isinstance(versions, Coded):
-        told = pa.array(versions.values, pa.string())
-        columns["version"] = pa.DictionaryArray.from_arrays(versions.codes, told)
+        few = versions.tight()
+        texts = pa.array(few.values, pa.string())
+        columns["version"] = pa.DictionaryArray.from_arrays(few.codes, texts)
     else:
         columns["version"] = Texts.of(versions).array
     if isinstance(places, PlacesInContainers):

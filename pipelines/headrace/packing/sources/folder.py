@@ -86,7 +86,8 @@ class FolderSource:
         own = self._read_own(refs, self.fields[:num_own])
         if self._index is None or len(self.fields) == num_own:
             return own
-        return _joined(own, self._index.values(self.fields[num_own:], refs))
+        pairs = zip(own, self._index.values(self.fields[num_own:], refs), strict=True)
+        return (ours if isinstance(ours, Unreadable) else {**ours, **row} for ours, row in pairs)
 
     def is_of_arrays(self, refs: Sequence[SampleRef]) -> bool:
         """Whether samples are whole `.npy` files."""
@@ -160,13 +161,6 @@ def _with_columns(fields: Fields, index: Index) -> Fields:
             "Name the columns that count in dataset.fields, as in {text: 'column'}.",
         )
     return fields + index.fields
-
-
-def _joined(
-    own: Iterator[Values | Unreadable], rows: Sequence[Values]
-) -> Iterator[Values | Unreadable]:
-    for values, row in zip(own, rows, strict=True):
-        yield values if isinstance(values, Unreadable) else {**values, **row}
 
 
 def _folder_labels(place: SourceStore, listed: Listed) -> Coded[str]:

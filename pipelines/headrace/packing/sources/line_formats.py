@@ -8,6 +8,7 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ logger = logging.getLogger(__name__)
 MOST_LINE_BYTES = 2**26
 """Bytes of a line that are read; a longer one is refused."""
 
+_dumped = partial(json.dumps, ensure_ascii=False)
 _DELIMITERS = ",;\t|"
 _MOST_TRIED = 1000  # values of a column of texts that may be numbers with mistakes among them
 
@@ -233,11 +235,8 @@ class JsonLinesFormat(LineFormat):
         return pa.string()
 
 
-class _Misfit:
-    """Stands for a value that is not of its column's type."""
-
-
-_MISFIT = _Misfit()
+_MISFIT = object()
+"""Stands for a value that is not of its column's type."""
 
 
 def _type_of_most(texts: Sequence[str | None]) -> Any:
@@ -303,10 +302,6 @@ def _kept(kind: Any) -> Any:
         inner = kind.value_type
         return pa.list_(pa.float64() if pa.types.is_integer(inner) else _kept(inner))
     return kind
-
-
-def _dumped(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False)
 
 
 def _object(line: bytes, place: int, bad: dict[int, str]) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from headrace.recipe.dataset import DatasetSpec, SourceFormat
 from headrace.recipe.globs import matcher
 
 # what makes a source: of the dataset, where its files lie, fields known from a listing, and access
-_FORMS = {
+_FORMS: dict[SourceFormat, str] = {
     "files": "folder.FolderSource",
     "tar": "folder.tar_source",
     "webdataset": "webdataset.WebDatasetSource",
@@ -60,10 +60,7 @@ def open_source(spec: DatasetSpec, access: Access = NOTHING, fields: Fields = ()
         RecipeError: There is no such source, or its form is not clear.
     """
     place = open_place(spec.source or "", access)
-    form = _form_of(spec, place)
-    if form not in _FORMS:
-        raise RecipeError(f"dataset.format '{form}' is not supported")
-    module, _, name = _FORMS[form].partition(".")
+    module, _, name = _FORMS[_form_of(spec, place)].partition(".")
     make = getattr(import_module(f"headrace.packing.sources.{module}"), name)
     return cast("Source", make(spec, place, fields, access))
 
