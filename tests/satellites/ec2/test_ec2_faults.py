@@ -15,6 +15,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from botocore.loaders import JSONFileLoader
 
 from headrace.batch.findings import Grade
 from headrace.batch.job_records import JobSpec, JobState, JobStatus
@@ -367,6 +368,29 @@ def test_without_credentials_it_is_said_what_is_missing(
         monkeypatch.delenv(name)
     with pytest.raises(BatchError, match="Unable to locate credentials"):
         Ec2(ec2_sim.options(region="us-west-2")).poll(["x"])
+
+
+def test_without_credentials_a_request_reads_nothing_again_but_credentials(
+    ec2_sim: Ec2Sim, monkeypatch: pytest.MonkeyPatch
+):
+    """The models of botocore's services take a third of a second to read."""
+    system = Ec2(ec2_sim.options(region="us-west-2"))
+    with monkeypatch.context() as without:
+        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+            without.delenv(name)
+        read: list[str] = []
+        load_file = JSONFileLoader.load_file
+
+        def load(loader: JSONFileLoader, path: str) -> Any:
+            read.append(path)
+            return load_file(loader, path)
+
+        without.setattr(JSONFileLoader, "load_file", load)
+        for _ in range(3):
+            with pytest.raises(BatchError, match="Unable to locate credentials"):
+                system.find("x")
+    assert len(read) == len(set(read))
+    assert not system.find("x")  # they are there now
 
 
 def test_rights_that_are_missing_are_told_with_the_policy(ec2_sim: Ec2Sim, job: Jobs):
