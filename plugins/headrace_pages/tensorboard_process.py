@@ -39,16 +39,16 @@ window.Worker = function (script) {
 """Stands for what a browser refuses to pages without rights, and TensorBoard needs."""
 
 
-class _Server(TensorBoardServer):  # type: ignore[misc]
-    """Serves TensorBoard, and notes when it was asked last."""
+class _SocketServer(TensorBoardServer):  # type: ignore[misc]
+    """Serves TensorBoard on a Unix socket, and notes when it was asked last."""
 
     asked_s = 0.0
 
     def __init__(self, socket: str, app: Any, _flags: object) -> None:
-        _Server.asked_s = time.monotonic()
+        _SocketServer.asked_s = time.monotonic()
 
         def answer(environment: Any, start: Any) -> Any:
-            _Server.asked_s = time.monotonic()
+            _SocketServer.asked_s = time.monotonic()
             return (app if environment["PATH_INFO"] != "/" else _home(app))(environment, start)
 
         place = f"unix://{socket}"
@@ -83,11 +83,11 @@ def main(folder: str, socket: str, kept_s: str) -> None:
     """Serve the event files of a folder until nobody has asked for so many seconds."""
     parent = os.getppid()
     plugins = [each for each in default.get_static_plugins() if _name(each) != _OPENS_FILES]
-    board = TensorBoard(plugins=plugins, server_class=partial(_Server, socket))
+    board = TensorBoard(plugins=plugins, server_class=partial(_SocketServer, socket))
     # fast loading is a process of its own, on a port that everybody reaches
     board.configure(argv=("",), logdir=folder, load_fast="false")
     board.launch()
-    while time.monotonic() - _Server.asked_s < float(kept_s) and os.getppid() == parent:
+    while time.monotonic() - _SocketServer.asked_s < float(kept_s) and os.getppid() == parent:
         time.sleep(_POLL_S)
     os.unlink(socket)
 
