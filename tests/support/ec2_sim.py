@@ -167,18 +167,20 @@ class Ec2Sim:
         return file.read_text() if file.exists() else ""
 
     def serve(self) -> None:
-        """Boot, and end, instances until told to stop."""
-        while not self._stop.wait(_LOOK_S):
-            for each in self.instances:
-                self._look(each)
+        """Boot, and end, instances until told to stop; then end all that have booted."""
+        try:
+            while not self._stop.wait(_LOOK_S):
+                for each in self.instances:
+                    self._look(each)
+        finally:
+            for instance_id in list(self._booted):
+                self._kill(instance_id)
 
     def stop(self) -> None:
-        """End everything."""
+        """Let everything end; it has when `serve` returns."""
         for each in self.alive():
             each.terminate()
         self._stop.set()
-        for instance_id in list(self._booted):
-            self._kill(instance_id)
 
     def _look(self, instance: Any) -> None:
         if _state(instance) != "running":
