@@ -58,7 +58,13 @@ __all__ = [
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 """Threads of PyTorch that wait sleep: several tests at once have more of them than cores."""
 
-_FORK_SERVER_IMPORTS = ["pytest", "headrace.ledger.ledger", "headrace.ledger.migrations"]
+os.environ |= {"KMP_DUPLICATE_LIB_OK": "True", "KMP_INIT_AT_FORK": "FALSE"}
+"""As scikit-learn sets them when it is imported: leases started before and after share a zygote."""
+
+_FORK_SERVER_IMPORTS = [
+    "pytest", "headrace.ledger.ledger", "headrace.ledger.migrations", "support.ledger_rows",
+    "sqlalchemy.dialects.sqlite", "sqlalchemy.dialects.postgresql.psycopg", "psycopg",
+]  # fmt: skip
 """What the twenty processes of a ledger test need."""
 
 _MARK = uuid.uuid4().hex

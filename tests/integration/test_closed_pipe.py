@@ -24,7 +24,6 @@ def first_line_of(place: Place, *arguments: str) -> tuple[str, int]:
     process = subprocess.Popen(
         [str(HEADRACE), *arguments],
         env=place.environment(),
-        cwd=place.home,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -42,7 +42,6 @@ def begun(place: Place, *arguments: str) -> subprocess.Popen[bytes]:
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
-            cwd=place.home,
         )
 
 

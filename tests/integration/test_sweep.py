@@ -38,7 +38,6 @@ def _begun(place: Place, *arguments: str) -> subprocess.Popen[bytes]:
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
-            cwd=place.home,
             start_new_session=True,
         )
 
@@ -53,22 +52,28 @@ def _entries(run: RunFolder) -> Sequence[object]:
 
 
 def test_what_has_ended_is_not_run_again(place: Place) -> None:
-    seeds = "seed=range(1,5)"
-    command = _begun(place, "sweep", "blobs", seeds, "--site", "here", "suite.max_running=1")
+    """Trial N waits in its step N until it may go on: none ends before it is looked at."""
+    trials = "model.holds=[1],[2],[3],[4]"
+    command = _begun(place, "sweep", "blobs", trials, "--site", "here", "suite.max_running=1")
+
+    def end(number: int) -> None:
+        (place.home / f"go-{number}").touch()
+        wait_until(lambda: len(_ended(run)) == number, _LONG_S, f"trial {number} to end")
+
     wait_until(place.has_run, _LONG_S, "the run to be there")
     record, _ = place.newest()
     run = RunFolder(Path(record.folder))
-    wait_until(lambda: len(_ended(run)) == 1, _LONG_S, "the first trial to end")
+    end(1)
     ledger = Ledger.open(f"sqlite:///{place.home}/ledger.db")
     (lease,) = [each for each in ledger.leases(run_id=record.run_id) if each.role == "gpu"]
     host = read_record(LeaseFolder(Path(lease.folder)).host, HostRecord)
     os.kill(host.process.pid, signal.SIGKILL)
-    wait_until(lambda: len(_ended(run)) == 2, _LONG_S, "the second trial to end")
+    end(2)
     os.killpg(command.pid, signal.SIGINT)
     assert command.wait(_LONG_S) == _INTERRUPTED
     place.wait_for_quiet()
     command = _begun(place, "resume", record.run_id)
-    wait_until(lambda: len(_ended(run)) == 3, _LONG_S, "the third trial to end")
+    end(3)
     for file in place.home.glob("ledger.db*"):
         file.unlink()
     os.killpg(command.pid, signal.SIGINT)
@@ -77,6 +82,7 @@ def test_what_has_ended_is_not_run_again(place: Place) -> None:
     words(shown, "The ledger", "cannot be used", "headrace lease adopt")
     words(shown, "best loss")  # as `headrace status` tells it
     place.wait_for_quiet()
+    (place.home / "go-4").touch()
     adopted = place.headrace("lease", "adopt", "--site", "here")
     words(adopted.stdout, f"headrace resume {record.run_id}")
     done = place.headrace("resume", record.run_id, "--json")

@@ -231,7 +231,7 @@ class AirflowService:
             patch.setenv("HEADRACE_TRAIN_SCHEDULE", ARRIVALS)
             patch.setenv("HEADRACE_DEFAULT_RECIPE", ARRIVALS)
             patch.setenv("HEADRACE_DEFAULT_SITE", SITE)
-            for name, value in aws_settings(self.home).items():
+            for name, value in aws_settings().items():
                 patch.setenv(name, value)
             yield
 

@@ -77,22 +77,25 @@ def serving(folder: Path, *options: str) -> Iterator[S3Server]:
 
 
 @pytest.fixture
-def s3_credentials(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def s3_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
     """The test servers' keys in the environment, and nothing else of AWS."""
     for name in [name for name in os.environ if name.startswith("AWS_")]:
         monkeypatch.delenv(name)
-    for name, value in aws_settings(tmp_path).items():
+    for name, value in aws_settings().items():
         monkeypatch.setenv(name, value)
 
 
-def aws_settings(folder: Path) -> dict[str, str]:
-    """Environment of processes that use the test servers; the folder has no settings of AWS."""
+def aws_settings() -> dict[str, str]:
+    """Environment of processes that use the test servers, without settings of AWS.
+
+    It is the same for all tests: their leases share what is imported.
+    """
     return {
         "AWS_ACCESS_KEY_ID": KEY,
         "AWS_SECRET_ACCESS_KEY": SECRET,
         "AWS_EC2_METADATA_DISABLED": "true",
-        "AWS_CONFIG_FILE": str(folder / "no-aws-config"),
-        "AWS_SHARED_CREDENTIALS_FILE": str(folder / "no-aws-credentials"),
+        "AWS_CONFIG_FILE": os.devnull,
+        "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
         "NO_PROXY": "127.0.0.1",
     }
 

@@ -91,7 +91,6 @@ class Course:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 env=environment(self._home),
-                cwd=self._home,
                 start_new_session=True,
             )
         try:
