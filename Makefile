@@ -17,6 +17,8 @@ SLURM = python3 deploy/slurm-dev/slurm_dev.py
 # share an Airflow stay in one process; tests/support/scheduling.py
 PROCESSES ?= $(shell cores=$$(nproc); echo $$((cores < 3 ? cores + 2 : 4)))
 PARALLEL = -n $(PROCESSES) --dist loadfile
+# what `make check` is content with
+QUICK = -m "not gpu and not slow"
 # tests of the engine: nothing beside it can be imported meanwhile
 ENGINE = tests/unit tests/contract
 
@@ -35,9 +37,9 @@ test: setup system-packages lint types imports ## Everything that must hold befo
 	@$(PYTEST) $(PARALLEL) --without-satellites $(ENGINE)
 	@exec $(PYTEST) $(PARALLEL) tests $(ENGINE:%=--ignore=%)
 
-check: setup lint types imports ## What to run before each commit: all but the whole jobs, in minutes
-	@$(PYTEST) $(PARALLEL) --without-satellites $(ENGINE)
-	@exec $(PYTEST) $(PARALLEL) tests/architecture tests/satellites
+check: setup lint types imports ## What to run before each commit: all but what is slow and whole jobs, in minutes
+	@$(PYTEST) $(PARALLEL) $(QUICK) --without-satellites $(ENGINE)
+	@exec $(PYTEST) $(PARALLEL) $(QUICK) tests/architecture tests/satellites
 
 setup: ## Virtual environment .venv with all that demo, tests and development need
 	@scripts/setup.sh

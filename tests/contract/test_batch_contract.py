@@ -62,6 +62,7 @@ class TestSlurm(BatchContract):
         assert end_of(system, high).state is JobState.COMPLETED
 
 
+@pytest.mark.slow
 class TestSlurmOverSsh(BatchContract):
     """pains 14: as on the machine itself, though its commands run on a login node."""
 

@@ -169,6 +169,7 @@ class LedgerContract:
             ledger.add_lease(lease_row(), max_active=1)
         assert "secret" not in str(caught.value)
 
+    @pytest.mark.slow
     def test_twenty_processes_open_and_write_at_once(self, url: str):
         """pains 12: no "database is locked", no orphan rows."""
         firsts = in_processes(write_rows, url)
@@ -347,6 +348,7 @@ class LedgerContract:
         assert {lease.lease_id for lease in with_lease.active_leases()} == {"lease-2", "lease-3"}
         assert [lease.lease_id for lease in with_lease.active_leases("laptop")] == ["lease-3"]
 
+    @pytest.mark.slow
     def test_twenty_processes_take_three_places(self, url: str, ledger: Ledger):
         ledger.add_run(run_row())
         taken = in_processes(take_place, url)
@@ -360,6 +362,7 @@ class LedgerContract:
         assert sum(taken) == 3
         assert ledger.summary().num_leases == 3
 
+    @pytest.mark.slow
     def test_twenty_processes_of_two_users_take_places_in_turn(self, url: str, ledger: Ledger):
         """Two of eighteen leases of one, both of the other's, however many ask at once."""
         ledger.add_run(run_row())
@@ -628,6 +631,7 @@ class LedgerContract:
         ]
         assert with_lease.usage_sums(since="2026-11-25") == ()
 
+    @pytest.mark.slow
     def test_twenty_processes_keep_one_sum(self, url: str, with_lease: Ledger):
         assert all(in_processes(note_usage, url))
         (found,) = with_lease.usage_sums()

@@ -30,7 +30,7 @@ from headrace.recipe.home import home
 from headrace.recipe.schema import json_schema
 from headrace.runs import runs
 
-NUM_EXAMPLES = int(os.environ.get("HEADRACE_FUZZ_EXAMPLES", "250"))
+NUM_EXAMPLES = int(os.environ.get("HEADRACE_FUZZ_EXAMPLES", "100"))
 """Requests by each door; others in each run, so that many runs try many."""
 MAX_CPU_S = 2.0
 """Twice what is promised: machines differ."""

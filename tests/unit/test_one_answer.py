@@ -22,7 +22,7 @@ from support.ledger_rows import machine_row
 from support.runs import attempt_row_of, ended_owner, lease_on_disk, make_run
 from support.suite_journal import added, ended, journal, make_suite, started
 
-pytestmark = pytest.mark.usefixtures("headrace_home")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("headrace_home")]
 
 Told = dict[str, tuple[str, str, str | None]]
 """By run: what a terminal says in the last column, name of the metric, class of the failure."""

@@ -87,6 +87,7 @@ def test_one_process_serves_a_run_on_a_socket_of_this_account(
     assert answer(tensorboard.serve(run), "/data/environment")
 
 
+@pytest.mark.slow
 def test_it_ends_when_nobody_asks_and_with_who_started_it(tmp_path: Path, sockets: Path):
     place = tensorboard.serve(logged(tmp_path / "idle"), kept_s=5)
     wait_until(lambda: not place.exists() and not processes(sockets), 60, "the idle one to end")

@@ -54,6 +54,7 @@ def request_of(folder: Path) -> ProbeRequest:
     )
 
 
+@pytest.mark.slow
 def test_without_fio_the_same_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("PATH", "/nowhere")
     monkeypatch.setattr("headrace_probes.storage._RANDOM_READS", 64)

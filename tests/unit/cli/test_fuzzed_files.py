@@ -24,7 +24,7 @@ from headrace.steps.mailbox import DriverExit, Failure, StepResult, StepSpec, St
 from support.command_line import Ended, headrace
 from support.runs import attempt_row_of, lease_on_disk, make_run
 
-pytestmark = pytest.mark.usefixtures("headrace_home")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("headrace_home")]
 
 FEW = settings(
     max_examples=3,

@@ -20,6 +20,8 @@ from headrace.recipe.load import BUILT_IN, load_recipe, load_site
 from headrace.recipe.schema import json_schema
 from support.hostile_overrides import TREES
 
+pytestmark = pytest.mark.slow
+
 _PATH = str(Path(__file__).parents[2])
 
 DIGITS = (BUILT_IN / "recipes" / "digits.yaml").read_text()

@@ -80,6 +80,7 @@ def found(folder: Path) -> bool:
     return bool(findings)
 
 
+@pytest.mark.slow
 def test_every_flipped_bit_is_found(dataset_folder: Path) -> None:
     """Anywhere: in the manifest, in samples, in what HDF5 keeps for itself."""
     generator = random.Random(8)

@@ -308,6 +308,7 @@ def test_a_file_of_points_lies_where_the_site_lets_recipes_read(tmp_path):
         points.checked(load_recipe("digits", words), source_of("digits", words), site)
 
 
+@pytest.mark.slow
 def test_no_path_among_many_leads_where_the_site_does_not_let_recipes_go(monkeypatch):
     monkeypatch.setattr("headrace.suites.axes.MAX_CHECKED", 20)
     many = [f"/data/w{number}.ckpt" for number in range(40)]

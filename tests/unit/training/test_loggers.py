@@ -83,6 +83,7 @@ def test_ranks_other_than_the_first_send_nothing(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::sqlalchemy.exc.SADeprecationWarning")  # by MLflow
 def test_each_attempt_goes_on_with_the_same_run_of_mlflow(tmp_path, monkeypatch):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/team.db")
@@ -107,6 +108,7 @@ def test_each_attempt_goes_on_with_the_same_run_of_mlflow(tmp_path, monkeypatch)
     assert not (tmp_path / "mlflow").exists()
 
 
+@pytest.mark.slow
 def test_weights_and_biases_is_told_who_logs(tmp_path, monkeypatch):
     import wandb
 
