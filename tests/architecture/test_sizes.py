@@ -16,7 +16,7 @@ BUDGETS = {
     "headrace/batch": 2480,
     "headrace/checkpoints": 900,
     "headrace/cli": 4890,
-    "headrace/clusters": 5860,
+    "headrace/clusters": 5915,
     "headrace/data": 2410,
     "headrace/evaluation": 2970,
     "headrace/examples": 150,

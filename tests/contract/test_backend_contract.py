@@ -23,7 +23,7 @@ from headrace.clusters.lease_records import HostRecord
 from headrace.clusters.local import marked
 from headrace.clusters.overview import leftovers, reap
 from headrace.clusters.pages import pages_of
-from headrace.clusters.scheduler import make_keys
+from headrace.clusters.scheduler import THREADS, make_keys
 from headrace.files.atomic import read_record, write_record
 from headrace.files.layout import LeaseFolder, SiteFolder
 from headrace.processes.identity import ProcessIdentity
@@ -63,6 +63,7 @@ class BackendContract:
     backend: ClassVar[Literal["local", "slurm"]]
     kind: ClassVar[Literal["gang", "pool"]]
     batch: ClassVar[dict[str, Any]] = {}
+    num_doors: ClassVar[int] = 4  # of scheduler, its pages, nanny and worker
 
     def role(self, **changes: Any) -> Role:
         given = {"kind": self.kind, "nodes": 1, "batch": self.batch}
@@ -111,7 +112,7 @@ class BackendContract:
             fleet.nodes(1, START_TIMEOUT_S)
             ours = [each for each in processes_of(folder) if each.name() != "srun"]  # has munge
             found = doors(ours) - {dashboard_of(folder)}
-            assert len(found) == 4  # of scheduler, its pages, nanny and worker
+            assert len(found) == self.num_doors
             pages = pages_of(folder)
             for door in found:
                 if door.port != urlsplit(pages.url).port:  # whose server waits for a question
@@ -247,12 +248,7 @@ class GangContract(BackendContract):
             (before,) = fleet.nodes(1, 1)
             pid = fleet.call(before, os.getpid)
             os.kill(pid, signal.SIGKILL)
-
-            def restarted() -> list[psutil.Process]:
-                workers = children_with(folder, "--multiprocessing-fork")
-                return [each for each in workers if each.pid != pid]
-
-            wait_until(restarted, 90, "the restart", poll_s=0.005)[0].suspend()
+            stop_a_worker_that_starts(fleet, folder, pid)
             (after,) = fleet.nodes(1, 60)
             assert fleet.on_nodes(fleet_functions.double, [(4,)], [after]) == [8]
             assert after.name == "node-0"
@@ -318,6 +314,23 @@ class GangContract(BackendContract):
 
 class TestLocalBackend(GangContract):
     backend = "local"
+    num_doors = 3  # no nanny: its workers are forked
+
+    @pytest.mark.parametrize("keep_warm", [300.0, 0.0])
+    def test_a_worker_is_a_fork_of_what_the_host_is_where_that_is_kept(
+        self, site: Path, keep_warm: float, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Else of a program that the host starts. What a role tells ranks is no zygote's."""
+        for name in THREADS:
+            monkeypatch.delenv(name, raising=False)
+        folder = opened(site, self.role(threads_per_rank=3, keep_warm=keep_warm))
+        with Fleet.open(folder) as fleet:
+            (node,) = fleet.nodes(1, START_TIMEOUT_S)
+            server = psutil.Process(fleet.call(node, os.getppid))
+            assert fleet.call(node, os.getenv, "OMP_NUM_THREADS") == "3"
+        host = host_of(folder)
+        assert server.ppid() == (host.ppid() if keep_warm else host.pid)
+        assert [each.ppid() for each in workers_of(folder)] == [server.pid]
 
 
 @pytest.mark.slow
@@ -340,6 +353,21 @@ def assert_a_killed_worker_is_replaced(fleet: Fleet) -> None:
     (after,) = fleet.nodes(1, 60)
     assert after.name == before.name
     assert fleet.on_nodes(fleet_functions.double, [(4,)], [after]) == [8]
+
+
+def stop_a_worker_that_starts(fleet: Fleet, folder: LeaseFolder, pid: int) -> None:
+    """Stop the one that comes after `pid` before it joins; kill those that were too fast."""
+
+    def restarted() -> list[psutil.Process]:
+        return [each for each in workers_of(folder) if each.pid != pid]
+
+    while True:
+        found = wait_until(restarted, 90, "the restart", poll_s=0.005)[0]
+        found.suspend()
+        if not fleet.client.run_on_scheduler(lambda dask_scheduler: len(dask_scheduler.workers)):
+            return
+        pid = found.pid
+        found.kill()
 
 
 def assert_only_who_knows_its_link_sees_the_dashboard(folder: LeaseFolder) -> None:
@@ -378,8 +406,9 @@ def hosts_of(folder: LeaseFolder) -> list[psutil.Process]:
     return [each for each in found if "headrace.clusters.host" in _arguments(each)]
 
 
-def children_with(folder: LeaseFolder, argument: str) -> list[psutil.Process]:
-    return [each for each in host_of(folder).children() if argument in _arguments(each)]
+def workers_of(folder: LeaseFolder) -> list[psutil.Process]:
+    found = [each for each in processes_of(folder) if each.is_running()]
+    return [each for each in found if each.name().startswith("worker ")]
 
 
 def _arguments(process: psutil.Process) -> list[str]:

@@ -68,7 +68,7 @@ def run(
     """Run a call on this node; kill the worker when the call goes on although unwanted.
 
     Code that hangs cannot be stopped from outside its process: the kernel ends its children with
-    the worker, and the worker's nanny starts a fresh one. `key` is that of the Dask task.
+    the worker, and a fresh one is started. `key` is that of the Dask task.
     """
     from distributed import get_worker
 

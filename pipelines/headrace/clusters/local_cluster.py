@@ -6,19 +6,26 @@ import asyncio
 import itertools
 import logging
 import shutil
+import signal
+import socket
+import sys
 import time
 from pathlib import Path
 from typing import Any
 
-from distributed import LocalCluster, Nanny
-from distributed.core import Status
+from distributed import SpecCluster, Worker
 from distributed.deploy.adaptive import Adaptive
+from distributed.deploy.spec import ProcessInterface
 
+from headrace.clusters import lease_client
 from headrace.clusters.lease_records import LeaseSpec
+from headrace.clusters.local import IMPORTED
 from headrace.clusters.scheduler import (
     LOOPBACK,
+    THREADS,
     LeaseScheduler,
     NodeTimes,
+    configure,
     demand,
     make_keys,
     prepare,
@@ -27,34 +34,68 @@ from headrace.clusters.scheduler import (
 from headrace.errors import LeaseError
 from headrace.files.atomic import write_json
 from headrace.files.layout import LeaseFolder
+from headrace.processes.children import Child, Process
+from headrace.processes.fork_server import ForkServers, forked
+from headrace.processes.identity import die_with_parent
 from headrace.recipe.site import Role
 
 logger = logging.getLogger(__name__)
 
+_MODULE = "headrace.clusters.local_cluster"
+_SCRATCH = "scratch"
 _POLL_S = 0.1
 _ADAPT_EVERY_S = 0.5
 _KEEP_EVERY_S = 1.0
+_GRACE_S = 4.0
 _CLOSE_TIMEOUT_S = 15.0
 
 
-class _NodeCluster(LocalCluster):  # type: ignore[misc]
-    """A LocalCluster whose workers are called node-0, node-1, …; freed names are taken again."""
+class _Node(ProcessInterface):  # type: ignore[misc]
+    """The worker of a node: Dask's own, forked from a process that has imported it."""
+
+    def __init__(
+        self, scheduler: str, name: str, folder: LeaseFolder, servers: ForkServers
+    ) -> None:
+        super().__init__(scheduler, name)
+        command = (sys.executable, "-u", "-m", _MODULE, str(folder.path), name, scheduler)
+        self._child = Child(name=f"worker {name}", command=command, log=folder.log)
+        self._servers = servers
+        self._process: Process | None = None
+
+    @property
+    def has_ended(self) -> bool:
+        return self._process is None or self._process.poll() is not None
+
+    async def start(self) -> None:
+        self._process = await asyncio.to_thread(self._servers.start, self._child)
+        await super().start()
+
+    async def close(self) -> None:
+        if self._process is not None:
+            self._process.send_signal(signal.SIGTERM)
+            deadline = time.monotonic() + _GRACE_S
+            while not self.has_ended and time.monotonic() < deadline:
+                await asyncio.sleep(_POLL_S)
+            self._process.signal_group(signal.SIGKILL)
+        await super().close()
+
+
+class _NodeCluster(SpecCluster):  # type: ignore[misc]
+    """A cluster whose workers are called node-0, node-1, …; freed names are taken again."""
 
     job_ids = ()
 
-    def __init__(self, scratch: Path, **options: Any) -> None:
+    def __init__(self, folder: LeaseFolder) -> None:
+        keys, servers = make_keys(folder), ForkServers(_MODULE, THREADS, imported=IMPORTED)
+        options = {"host": LOOPBACK, "port": 0, "protocol": "tls", "security": keys}
         super().__init__(
-            n_workers=0,
-            processes=True,
-            host=LOOPBACK,
-            scheduler_port=0,
-            local_directory=str(scratch),
+            scheduler={"cls": LeaseScheduler, "options": options},
+            worker={"cls": _Node, "options": {"folder": folder, "servers": servers}},
             asynchronous=True,
-            **options,
+            security=keys,
         )
-        self.scheduler_spec["cls"] = LeaseScheduler
         self.keeping: asyncio.Task[None] | None = None
-        self._scratch = scratch
+        self._folder = folder
 
     @property
     def dashboard_url(self) -> str:
@@ -67,7 +108,7 @@ class _NodeCluster(LocalCluster):  # type: ignore[misc]
         if self.keeping is not None:
             self.keeping.cancel()
         await asyncio.wait_for(super()._close(), _CLOSE_TIMEOUT_S)
-        shutil.rmtree(self._scratch, ignore_errors=True)
+        shutil.rmtree(self._folder.path / _SCRATCH, ignore_errors=True)
 
     def new_worker_spec(self) -> dict[str, Any]:
         names = (f"node-{number}" for number in itertools.count())
@@ -90,11 +131,9 @@ async def open_local(folder: LeaseFolder, spec: LeaseSpec) -> _NodeCluster:
     Side effects: writes key and certificate into the lease's folder; sets Dask's configuration and
     the environment of this process, both of which the workers take over.
     """
-    role = spec.role
+    role, since = spec.role, time.time()
     prepare(folder, role)
-    keys, scratch, since = make_keys(folder), folder.path / "scratch", time.time()
-    options = worker_options(role, "threads_per_worker", spec.preload)
-    cluster: _NodeCluster = await _NodeCluster(scratch, security=keys, **options)
+    cluster: _NodeCluster = await _NodeCluster(folder)
     names = [f"node-{number}" for number in range(role.nodes if role.kind == "gang" else 0)]
     cluster.scheduler.add_plugin(NodeTimes(folder, names, since))
     try:
@@ -129,28 +168,43 @@ async def _wait_for_nodes(cluster: _NodeCluster, role: Role) -> None:
 
 
 async def _keep_nodes(cluster: _NodeCluster) -> None:
-    """Replace nodes that Dask has given up, for ever.
-
-    A nanny restarts its worker. When that takes too long, as on a busy machine, the cluster closes
-    the nanny and stays one worker short.
-    """
+    """Replace workers that have ended, and those that Dask gave up, for ever."""
     while True:
         await asyncio.sleep(_KEEP_EVERY_S)
-        gone = [name for name in cluster.worker_spec if _is_gone(cluster.workers.get(name))]
-        if gone:
-            (error,) = await asyncio.gather(_renew(cluster, gone), return_exceptions=True)
-            if error is not None:
-                logger.warning("%s could not be replaced, trying again: %r", gone, error)
+        (error,) = await asyncio.gather(_renew(cluster), return_exceptions=True)
+        if error is not None:
+            logger.warning("Nodes could not be replaced, trying again: %r", error)
 
 
-async def _renew(cluster: _NodeCluster, gone: list[str]) -> None:
-    count = len(cluster.worker_spec)
-    failed = [name for name in gone if name in cluster.workers]
-    if failed:
-        await cluster.scale_down(failed)
-    cluster.scale(count)
+async def _renew(cluster: _NodeCluster) -> None:
+    for name, node in tuple(cluster.workers.items()):
+        if node.has_ended:
+            await cluster.workers.pop(name).close()
     await cluster  # opens what is asked for and not there, or is being opened already
 
 
-def _is_gone(nanny: Nanny | None) -> bool:
-    return nanny is None or nanny.status in (Status.closed, Status.failed)
+async def _work(folder: LeaseFolder, name: str, scheduler: str) -> None:
+    """Be the worker of a node until it is sent away, or its host has gone."""
+    spec = lease_client.spec(folder)
+    configure()
+    options = worker_options(folder, spec) | {"name": name, "host": LOOPBACK}
+    scratch, loop = str(folder.path / _SCRATCH), asyncio.get_running_loop()
+    async with Worker(scheduler, local_directory=scratch, **options) as worker:
+        loop.add_signal_handler(signal.SIGTERM, lambda: loop.create_task(worker.close()))
+        await worker.finished()
+
+
+def main(arguments: list[str]) -> int:
+    """Entry point of what workers are forked from, which is given a socket, and of each worker."""
+    if len(arguments) == 1:
+        child = forked(socket.socket(fileno=int(arguments[0])))
+        arguments = [] if child is None else list(child.command[-3:])
+    if arguments:
+        path, name, scheduler = arguments
+        asyncio.run(_work(LeaseFolder(Path(path)), name, scheduler))
+    return 0
+
+
+if __name__ == "__main__":
+    die_with_parent()
+    sys.exit(main(sys.argv[1:]))

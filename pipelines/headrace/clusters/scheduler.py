@@ -14,7 +14,7 @@ import secrets
 import socket
 import time
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import dask
@@ -28,6 +28,7 @@ from tornado.netutil import bind_sockets
 from tornado.routing import Router
 from tornado.web import Application, RequestHandler
 
+from headrace.clusters.lease_records import LeaseSpec
 from headrace.clusters.node_marks import NodeLine
 from headrace.errors import LeaseError
 from headrace.files.atomic import write_bytes
@@ -54,6 +55,9 @@ DEMAND = "headrace-demand"
 WAITS = "headrace-waits"
 """Key of the scheduler's metadata: what a pool's nodes wait for in a queue; empty or missing."""
 
+THREADS = frozenset(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"))
+"""Environment variables: threads of numeric libraries in a rank."""
+
 PAGES = "pages"
 """Service of the scheduler that shows its pages to who has the key of the lease."""
 
@@ -68,7 +72,7 @@ _CONFIG: dict[str, Any] = {
     "distributed.scheduler.allowed-failures": 0,
     # a task that holds the GIL for long is no dead worker
     "distributed.scheduler.worker-ttl": None,
-    # a nanny whose worker is not back by then is given up, and replaced by `keep_nodes`
+    # a node whose worker is not back by then is given up, and replaced by `keep_nodes`
     "distributed.deploy.lost-worker-timeout": "10s",
     "distributed.admin.tick.limit": "60s",
     "distributed.comm.timeouts.connect": "30s",
@@ -101,23 +105,25 @@ def prepare(folder: LeaseFolder, role: Role) -> None:
     """Set Dask's configuration and the environment that workers and ranks take over."""
     configure()
     # named always: Dask would set the threads of numeric libraries to 1 otherwise
-    names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-    told = dict.fromkeys(names, str(role.threads_per_rank))
+    told = dict.fromkeys(THREADS, str(role.threads_per_rank))
     os.environ.update(told | role.env | secrets_of(folder))
 
 
-def worker_options(role: Role, threads: str, preload: Sequence[str] = ()) -> dict[str, Any]:
-    """What all workers are started with; `threads` is what Dask calls their number there.
+def worker_options(folder: LeaseFolder, spec: LeaseSpec) -> dict[str, Any]:
+    """What all workers are started with.
 
-    Modules of `preload` are loaded before a worker starts. One thread is free for short calls,
-    whatever long one takes the node.
+    Modules of the lease's `preload` are loaded before a worker starts. One thread is free for short
+    calls, whatever long one takes the node.
     """
     return {
-        threads: role.threads_per_node + 1,
+        "nthreads": spec.role.threads_per_node + 1,
         "memory_limit": 0,
-        "resources": {NODE: 1, SLOT: role.threads_per_node},
-        "preload": ["headrace.clusters.cancellable_call", *preload],
+        "resources": {NODE: 1, SLOT: spec.role.threads_per_node},
+        "preload": ["headrace.clusters.cancellable_call", *spec.preload],
         "silence_logs": logging.WARNING,
+        "dashboard": False,
+        "security": security(folder),
+        "protocol": "tls",
     }
 
 

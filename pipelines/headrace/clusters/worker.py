@@ -21,7 +21,7 @@ from headrace.clusters import lease_client, node_marks, preflight
 from headrace.clusters.containers import environment, in_container
 from headrace.clusters.lease_records import LeaseSpec
 from headrace.clusters.lifetime import TIMED_OUT
-from headrace.clusters.scheduler import address, prepare, security, worker_options
+from headrace.clusters.scheduler import address, prepare, worker_options
 from headrace.errors import LeaseError
 from headrace.files.atomic import is_there
 from headrace.files.layout import LeaseFolder
@@ -174,14 +174,11 @@ def name_of(index: int) -> str:
 
 
 def _options(folder: LeaseFolder, spec: LeaseSpec, index: int) -> dict[str, Any]:
-    return worker_options(spec.role, "nthreads", spec.preload) | {
+    return worker_options(folder, spec) | {
         "name": name_of(index),
         "host": address(spec.role.batch.interface),
         # on the node's own disk; there Dask removes what workers that were killed have left
         "local_directory": tempfile.gettempdir(),
-        "dashboard": False,
-        "security": security(folder),
-        "protocol": "tls",
         "death_timeout": _DEATH_TIMEOUT_S,
     }
 

@@ -23,11 +23,13 @@ _BY_NAME = (
     ("rank ", "rank"),
     ("predictor", "predictor"),
     ("driver ", "driver"),
+    ("worker ", "worker"),
     ("guard", "guard"),
 )
 _BY_COMMAND = (
     ("headrace.cli.app", "command"),
     ("headrace.clusters.host", "host"),
+    ("headrace.clusters.local_cluster", "server"),
     ("headrace.steps.driver_process", "server"),
     ("headrace.steps.model_process", "server"),
     ("multiprocessing.resource_tracker", "tracker"),

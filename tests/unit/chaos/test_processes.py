@@ -25,6 +25,8 @@ from support.waiting import wait_until
         ("python", "python -u -m headrace.steps.model_process 16", "server"),
         ("rank 1", "python -u -m headrace.steps.model_process 16", "rank"),
         ("predictor", "python -u -m headrace.steps.model_process 16", "predictor"),
+        ("python", "python -u -m headrace.clusters.local_cluster 8", "server"),
+        ("worker node-0", "python -u -m headrace.clusters.local_cluster 8", "worker"),
         ("dask worker [tc", "dask worker [tcp://127.0.0.1:1]", "worker"),
         ("python", "python -c from multiprocessing.spawn import spawn_main", "worker"),
         ("python", "python -c from multiprocessing.resource_tracker import main", "tracker"),

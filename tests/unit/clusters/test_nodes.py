@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,7 +14,9 @@ from headrace.clusters.fleet import Fleet
 from headrace.clusters.lease_records import LeaseSpec
 from headrace.clusters.scheduler import SLOT, WAITS, worker_options
 from headrace.errors import LeaseError
+from headrace.files.layout import LeaseFolder
 from headrace.recipe.site import Role
+from support.leases import lease_spec
 
 SPEC = LeaseSpec(lease_id="demo-1", key="", run_id="", role_name="cpu", role=Role())
 
@@ -89,6 +92,7 @@ def test_time_in_a_queue_does_not_count_unless_it_is_said(clock: list[float], qu
 
 
 @pytest.mark.parametrize("threads", [1, 3])
-def test_a_node_has_a_thread_for_short_calls_beside_its_work(threads: int):
-    options = worker_options(Role(threads_per_node=threads), "nthreads")
+def test_a_node_has_a_thread_for_short_calls_beside_its_work(threads: int, tmp_path: Path):
+    folder = LeaseFolder(tmp_path / "demo-1")
+    options = worker_options(folder, lease_spec(folder, Role(threads_per_node=threads)))
     assert options["nthreads"] == threads + 1 == options["resources"][SLOT] + 1
