@@ -17,7 +17,7 @@ import time
 from collections.abc import Iterable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from filelock import FileLock, Timeout
 
@@ -309,11 +309,14 @@ class StepFigures:
                 yield json.loads(spec), json.loads(status)
 
 
-def main(arguments: list[str]) -> int:
-    """Entry point of the host process."""
+def main(arguments: list[str]) -> NoReturn:
+    """Entry point of the host process.
+
+    All that it had has ended then: whoever waits need not wait for the interpreter's end.
+    """
     folder = LeaseFolder(Path(arguments[0]).absolute())
     if "--detach" in arguments and os.fork() != 0:
-        return 0
+        os._exit(0)
     if "--detach" in arguments:
         os.setsid()
     logging.basicConfig(
@@ -321,10 +324,9 @@ def main(arguments: list[str]) -> int:
     )
     tell_children()
     serve(folder)
-    return 0
+    logging.shutdown()
+    os._exit(0)
 
 
 if __name__ == "__main__":
     main(sys.argv[1:])
-    logging.shutdown()
-    os._exit(0)  # all that it had has ended: whoever waits need not wait for the interpreter's end

@@ -197,11 +197,9 @@ async def _work(folder: LeaseFolder, name: str, scheduler: str) -> None:
 def main(arguments: list[str]) -> int:
     """Entry point of what workers are forked from, which is given a socket, and of each worker."""
     if len(arguments) == 1:
-        child = forked(socket.socket(fileno=int(arguments[0])))
-        arguments = [] if child is None else list(child.command[-3:])
-    if arguments:
-        path, name, scheduler = arguments
-        asyncio.run(_work(LeaseFolder(Path(path)), name, scheduler))
+        arguments = list(forked(socket.socket(fileno=int(arguments[0]))).command[-3:])
+    path, name, scheduler = arguments
+    asyncio.run(_work(LeaseFolder(Path(path)), name, scheduler))
     return 0
 
 

@@ -55,7 +55,7 @@ def main(arguments: list[str]) -> int:
     spec = lease_client.spec(folder)
     index = int(os.environ[system_of(spec.role).index_variable])
     if index == 0:
-        return host.main(arguments)
+        host.main(arguments)
     logging.basicConfig(
         level=logging.INFO, format=f"%(asctime)s %(levelname)s node-{index}: %(message)s"
     )

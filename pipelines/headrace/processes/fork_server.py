@@ -215,7 +215,7 @@ class _ForkedProcess:
         self._news.close()
 
 
-def forked(connection: socket.socket, idle_s: float = IDLE_S) -> Child | None:
+def forked(connection: socket.socket, idle_s: float = IDLE_S) -> Child:
     """Fork a process for each packet; call it when all is imported, before any thread starts.
 
     Args:
@@ -223,8 +223,8 @@ def forked(connection: socket.socket, idle_s: float = IDLE_S) -> Child | None:
         idle_s: Seconds without a child after which the server has done its work.
 
     Returns:
-        In each forked process what it is to do, as which it is set up; in the server None, when
-        nobody needs it any more.
+        In each forked process what it is to do, as which it is set up. The server ends when nobody
+        needs it any more, at once: nothing has run in it whose end somebody waits for.
     """
     gc.collect()
     gc.freeze()  # a collection in a child would write to, and so copy, all pages of the server
@@ -244,7 +244,7 @@ def forked(connection: socket.socket, idle_s: float = IDLE_S) -> Child | None:
         elif not running:  # later requests fail at once, earlier ones are read
             connection.shutdown(socket.SHUT_RD)
         _reap(running)
-    return None
+    os._exit(0)
 
 
 def _received(connection: socket.socket) -> tuple[bytes, list[int]]:

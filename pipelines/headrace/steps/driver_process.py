@@ -25,12 +25,12 @@ def load() -> None:
 
 def main(arguments: list[str]) -> int:
     """Entry point of the server, which has loaded all, and of each driver forked from it."""
+    end_quickly()
     child = forked(socket.socket(fileno=int(arguments[0])))
-    return 0 if child is None else run.main(list(child.command[-1:]))
+    return run.main(list(child.command[-1:]))
 
 
 if __name__ == "__main__":
     die_with_parent()
-    end_quickly()
     load()
     sys.exit(main(sys.argv[1:]))

@@ -18,7 +18,8 @@ from headrace.processes.identity import CPUS, MEMORY, die_with_parent, tell_chil
 from headrace.recipe.site import Role
 
 _MODULE = "headrace.steps.model_process"
-_IMPORTED = ("headrace.training.rank", "headrace.evaluation.predict")
+_IMPORTED = ("headrace.training.rank", "headrace.evaluation.predict", "omegaconf")
+"""The last is what Lightning looks at hyperparameters by, at the first checkpoint."""
 
 VARYING = frozenset(
     (
@@ -91,10 +92,7 @@ def load() -> None:
 
 def main(arguments: list[str]) -> int:
     """Entry point of the server, which has loaded all, and of each process forked from it."""
-    child = forked(socket.socket(fileno=int(arguments[0])))
-    if child is None:
-        return 0
-    _, _, _, module, *rest = child.command
+    _, _, _, module, *rest = forked(socket.socket(fileno=int(arguments[0]))).command
     code: int = importlib.import_module(module).main(rest)
     return code
 

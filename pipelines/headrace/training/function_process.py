@@ -153,8 +153,7 @@ def main(arguments: list[str]) -> int:
         gc.disable()  # what is imported stays
         _preload(Path(os.environ[PRELOAD].rpartition(":")[0]))
         gc.enable()
-        if forked(socket.socket(fileno=int(arguments[0]))) is None:
-            return 0
+        forked(socket.socket(fileno=int(arguments[0])))
     begin_child()
     faulthandler.enable()
     answer_calls(answer)

@@ -133,6 +133,14 @@ def test_children_that_wait_for_the_import_are_stopped_at_once(tmp_path, servers
     assert [end.last_words for end in ends] == ["", ""]  # of one that never was there, too
 
 
+def test_a_server_ends_at_once_and_a_child_as_python_does(tmp_path, servers):
+    """Taking apart what was imported is nothing that the end of a lease should wait for."""
+    one = child(tmp_path, TELL, LAST_WORD="bye")
+    ((_, server, *_),) = told(servers, one)
+    wait_until(lambda: not psutil.pid_exists(int(server)), 60, "the server to end")
+    assert one.log.read_text().split().count("bye") == 1
+
+
 def test_a_child_has_the_name_that_it_was_given(tmp_path, servers):
     code = "from pathlib import Path; print(Path('/proc/self/comm').read_text())"
     assert told(servers, child(tmp_path, code, "rank 3")) == [["rank", "3"]]
