@@ -20,7 +20,7 @@ from headrace.files.atomic import read_record
 from headrace.files.layout import RunFolder
 from headrace.ledger.ledger import Ledger
 from headrace.record import Record
-from headrace.runs.accounts import Prediction
+from headrace.runs.prediction import Prediction
 from headrace_bench import machine
 from headrace_bench.suite import HEADRACE, last_line, made_home
 

@@ -10,7 +10,8 @@ from headrace.recipe.backend import backend_of
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Site
 from headrace.recipe.teams import Sites
-from headrace.runs.accounts import Accounts, Ahead, BudgetRow, Prediction, StepSeen
+from headrace.runs.accounts import Accounts, BudgetRow
+from headrace.runs.prediction import Ahead, Prediction, StepSeen
 from headrace.runs.runs import Run
 from headrace.steps.step_kinds import StepOptions
 from headrace_foresight import budget
@@ -69,6 +70,6 @@ class Foresight(Accounts):
         """What a run of this kind will take, by earlier ones of the recipe on the site."""
         return predict(recipe, site, kind, options)
 
-    def ahead(self, folder: RunFolder, steps: Sequence[StepSeen], *, goes_on: bool) -> Ahead | None:
-        """What a run was expected to take, and how long it will go on."""
-        return ahead_of(folder, steps, goes_on=goes_on)
+    def ahead(self, folder: RunFolder, steps: Sequence[StepSeen]) -> Ahead | None:
+        """What a run that goes on was expected to take, and still will."""
+        return ahead_of(folder, steps)

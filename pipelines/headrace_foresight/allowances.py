@@ -7,15 +7,18 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from headrace.errors import UserError
 from headrace.ledger.ledger import open_ledger
 from headrace.recipe.site import Role, Site
 from headrace.recipe.teams import Sites, known_sites, teams
 from headrace.record import Record
-from headrace.runs.costs import billed_s, most_cost, run_cost
-from headrace.runs.runs import Run
+from headrace.runs.costs import billed_s, run_cost
+from headrace.runs.site_machines import most_cost
+
+if TYPE_CHECKING:  # what is taken is told without recipes
+    from headrace.runs.runs import Run
 
 logger = logging.getLogger(__name__)
 

@@ -15,8 +15,8 @@ from headrace.files.layout import RunFolder
 from headrace.ledger.ledger import open_ledger
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Site
-from headrace.runs.accounts import BETWEEN, Ahead, PredictedPart, Prediction, StepSeen
 from headrace.runs.planned_steps import PlannedStep, steps_of
+from headrace.runs.prediction import BETWEEN, Ahead, PredictedPart, Prediction, StepSeen
 from headrace.states import StepState
 from headrace.steps.mailbox import StepStatus
 from headrace.steps.step_kinds import StepOptions
@@ -77,16 +77,16 @@ def forecast_of(part: PredictedPart) -> Forecast:
     return Forecast(seconds=part.seconds, spread=part.spread, shared=part.shared)
 
 
-def ahead_of(folder: RunFolder, steps: Sequence[StepSeen], *, goes_on: bool) -> Ahead | None:
-    """What a run was expected to take, and how long it will go on; None where nobody said.
+def ahead_of(folder: RunFolder, steps: Sequence[StepSeen]) -> Ahead | None:
+    """What a run that goes on was expected to take, and how long it will; None where nobody said.
 
     How long is not told while attempts at a step fail without progress.
     """
     prediction = read_record(folder.prediction, Prediction)
     if prediction is None:
         return None
-    told = Ahead(predicted_s=prediction.seconds, predicted_half_s=prediction.half_s)
-    if not goes_on or any(_is_failing(step, folder) for step in steps):
+    told = Ahead.of(prediction)
+    if any(_is_failing(step, folder) for step in steps):
         return told
     suite = read_record(folder.summary, SuiteSummary)
     if suite is not None and suite.eta_s is not None:

@@ -15,7 +15,8 @@ from headrace.cli.watching import Watching
 from headrace.errors import UserError, nearest
 from headrace.execution.execute import execute
 from headrace.recipe.load import available, load_site
-from headrace.runs.runs import RunRequest, create_run
+from headrace.runs.lifecycle import create_run
+from headrace.runs.runs import RunRequest
 from headrace.states import StepState
 from headrace.status.run_details import run_details
 from headrace_probes.probe_records import PARTS, Part, ProbeOptions

@@ -39,7 +39,8 @@ from headrace.runs.planned_steps import PlannedStep, is_last_on_lease, roles_aft
 from headrace.runs.runs import Run, open_run
 from headrace.site_secrets import Asker
 from headrace.states import FailureClass, LeaseState, StepState
-from headrace.status.step import figures, look
+from headrace.status.lease import look
+from headrace.status.step import figures
 from headrace.steps.mailbox import StepResult
 from headrace.steps.retry_policy import Attempt, decide
 from headrace_airflow import connections

@@ -14,7 +14,7 @@ from headrace.cli.plan import lease_words, plan_words
 from headrace.errors import HeadraceError
 from headrace.execution.execute import previews
 from headrace.files.atomic import read_record
-from headrace.runs.accounts import Prediction
+from headrace.runs.prediction import Prediction
 from headrace.runs.runs import Run
 
 _WIDTH = 50

@@ -26,8 +26,9 @@ from headrace.leases.run_leases import RELEASED
 from headrace.ledger.ledger import open_ledger
 from headrace.runs.accounts import note_prediction
 from headrace.runs.audit import START, Actor, noting_refusals
+from headrace.runs.lifecycle import create_run
 from headrace.runs.planned_steps import steps_of
-from headrace.runs.runs import Run, RunRequest, create_run, open_run, outputs_of
+from headrace.runs.runs import Run, RunRequest, open_run, outputs_of
 from headrace.states import StepState
 from headrace.steps.mailbox import StepResult
 from headrace_airflow.airflow_api import STOPPED, DagRunAddress, Owners, task_states

@@ -19,8 +19,8 @@ from asgiref.sync import sync_to_async
 from headrace.files.layout import LeaseFolder, StepFolder
 from headrace.ledger.ledger import open_ledger
 from headrace.states import LeaseState
-from headrace.status.lease import LeaseView
-from headrace.status.step import in_words, look
+from headrace.status.lease import LeaseView, look
+from headrace.status.step import in_words
 from headrace.steps import mailbox
 from headrace.steps.mailbox import StepStatus
 from headrace_airflow.airflow_api import show, stopped, task_states

@@ -16,7 +16,7 @@ from headrace.errors import UserError
 from headrace.recipe.teams import Sites
 from headrace.record import Record
 from headrace.status.run import RunView
-from headrace.status.run_details import RunsPage, runs_page
+from headrace.status.run_list import RunsPage, runs_page
 
 logger = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from filelock import FileLock
 from headrace.errors import StepError, UserError
 from headrace.files.layout import RunFolder
 from headrace.files.private import make_private
-from headrace.status.run_details import has_events
+from headrace.status.run_page import has_events
 
 MOST = 4
 """Processes at once, on one machine."""

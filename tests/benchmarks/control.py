@@ -25,9 +25,9 @@ from headrace.ledger.database import VARIABLE
 from headrace.ledger.ledger import open_ledger
 from headrace.runs.spending import bring_up_to_date
 from headrace.status.cost import cost_page
-from headrace.status.lease import leases_page
-from headrace.status.run_details import run_page, runs_page
-from headrace.status.step import look
+from headrace.status.lease import leases_page, look
+from headrace.status.run_list import runs_page
+from headrace.status.run_page import run_page
 from headrace.status.suite import suite_page, trials_page
 from headrace_bench import machine
 from headrace_bench.suite import HEADRACE

@@ -33,7 +33,8 @@ from headrace.ledger.ledger import open_ledger
 from headrace.ledger.rows import AttemptRecord, LeaseRecord, RunRecord
 from headrace.processes.identity import ProcessIdentity
 from headrace.runs.counting import note_machines
-from headrace.runs.runs import Run, RunRequest, create_run, recorded, run_of_folder
+from headrace.runs.lifecycle import create_run, recorded
+from headrace.runs.runs import Run, RunRequest, run_of_folder
 from headrace.states import LeaseState, StepState
 from headrace.steps import mailbox
 from headrace.steps.mailbox import Progress, StepSpec, StepStatus

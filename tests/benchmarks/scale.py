@@ -20,8 +20,9 @@ from headrace.files.atomic import write_bytes
 from headrace.recipe.load import load_recipe, load_site
 from headrace.recipe.site import Role
 from headrace.record import Record
-from headrace.runs.provenance import process_owner
-from headrace.runs.runs import Run, RunRequest, create_run
+from headrace.runs.lifecycle import create_run
+from headrace.runs.owners import process_owner
+from headrace.runs.runs import Run, RunRequest
 from headrace.steps.history import HistoryRow, read_history
 from headrace_bench.machine import machine
 from headrace_bench.records import BenchMachine

@@ -14,7 +14,7 @@ from starlette.requests import Request
 from headrace.errors import UnknownNameError
 from headrace.ledger.ledger import open_ledger
 from headrace.record import Figures, Record
-from headrace.status.run_details import run_page
+from headrace.status.run_page import run_page
 from headrace_pages.answers import Answers
 from support.runs import make_run
 

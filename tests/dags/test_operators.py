@@ -35,11 +35,10 @@ from headrace.leases.run_leases import RELEASED
 from headrace.ledger.ledger import open_ledger
 from headrace.recipe.base import Target
 from headrace.runs.audit import refused_requests
-from headrace.runs.provenance import user_of
+from headrace.runs.owners import user_of
 from headrace.runs.runs import open_run
 from headrace.states import FailureClass, LeaseState, StepState
-from headrace.status.lease import LeaseView
-from headrace.status.step import Look
+from headrace.status.lease import LeaseView, Look
 from headrace.steps.mailbox import Failure, StepResult, StepStatus
 from headrace.steps.retry_policy import KEPT
 from headrace_airflow import airflow_api as owners

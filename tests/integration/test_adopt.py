@@ -10,14 +10,16 @@ import yaml
 
 from headrace.batch.queue_state import intent_of
 from headrace.clusters import lease_client
-from headrace.clusters.lease_jobs import job_name, job_spec
+from headrace.clusters.lease_jobs import job_spec
+from headrace.clusters.lease_records import job_name
 from headrace.execution.step_attempts import RunningAttempt, collect, start_step
 from headrace.files.atomic import write_record, write_text
 from headrace.files.layout import LeaseFolder, StepFolder
 from headrace.leases import run_leases
 from headrace.ledger.ledger import open_ledger
 from headrace.recipe.load import BUILT_IN
-from headrace.runs.runs import Run, RunRequest, create_run
+from headrace.runs.lifecycle import create_run
+from headrace.runs.runs import Run, RunRequest
 from headrace.states import LeaseState, StepState
 from headrace.steps import mailbox
 from support.command_line import headrace

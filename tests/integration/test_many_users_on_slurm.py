@@ -30,7 +30,8 @@ import json, sys
 from headrace.errors import HeadraceError
 from headrace.ledger.ledger import open_ledger
 from headrace.execution.execute import execute
-from headrace.runs.runs import RunRequest, create_run
+from headrace.runs.lifecycle import create_run
+from headrace.runs.runs import RunRequest
 from headrace.states import LeaseState
 
 held = []

@@ -21,8 +21,9 @@ from headrace.ledger.ledger import open_ledger
 from headrace.ledger.rows import AttemptRecord
 from headrace.recipe.load import BUILT_IN
 from headrace.recipe.site import Role
-from headrace.runs.provenance import process_owner
-from headrace.runs.runs import Run, RunRequest, create_run
+from headrace.runs.lifecycle import create_run
+from headrace.runs.owners import process_owner
+from headrace.runs.runs import Run, RunRequest
 from headrace.states import FailureClass, LeaseState, StepState
 from headrace.status.lease import bad_nodes
 from headrace.status.run_details import run_details

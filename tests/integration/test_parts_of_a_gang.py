@@ -13,14 +13,15 @@ import h5py
 import numpy as np
 import pytest
 
-from headrace.clusters.lease_jobs import job_name
+from headrace.clusters.lease_records import job_name
 from headrace.execution.execute import execute
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.rows import AttemptRecord
 from headrace.objects.store import read_manifest_at
 from headrace.recipe.site import StoreOptions
-from headrace.runs.provenance import process_owner
-from headrace.runs.runs import Run, RunRequest, create_run
+from headrace.runs.lifecycle import create_run
+from headrace.runs.owners import process_owner
+from headrace.runs.runs import Run, RunRequest
 from headrace.staging.peers import PeerGroup
 from headrace.states import StepState
 from headrace.training.train_step import train

@@ -27,8 +27,9 @@ from headrace.ledger.rows import AttemptRecord
 from headrace.recipe.load import BUILT_IN, load_recipe, load_site
 from headrace.recipe.site import Role
 from headrace.runs.costs import run_cost
-from headrace.runs.provenance import process_owner
-from headrace.runs.runs import Run, RunRequest, create_run
+from headrace.runs.lifecycle import create_run
+from headrace.runs.owners import process_owner
+from headrace.runs.runs import Run, RunRequest
 from headrace.states import FailureClass, LeaseState, StepState
 from headrace.status.lease import lease_view as view
 from headrace_foresight.lifetime import DEFAULT_S

@@ -17,8 +17,7 @@ from headrace.batch.ssh import SshCommands
 from headrace.batch.ssh_hosts import JOB, SshHosts
 from headrace.clusters import lease_client
 from headrace.clusters.fleet import Fleet
-from headrace.clusters.lease_jobs import job_name
-from headrace.clusters.lease_records import HostRecord
+from headrace.clusters.lease_records import HostRecord, job_name
 from headrace.clusters.local import marked
 from headrace.files.atomic import read_record
 from headrace.files.layout import LeaseFolder

@@ -11,8 +11,9 @@ import yaml
 
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.usage_records import UsageRecord
-from headrace.runs.provenance import process_owner
-from headrace.runs.runs import RunRequest, create_run
+from headrace.runs.lifecycle import create_run
+from headrace.runs.owners import process_owner
+from headrace.runs.runs import RunRequest
 from headrace.suites.records import ENTRY, Ended, Started
 from support.paced_run import Waiting, run_disturbed, until
 from support.training import CODE, write_blobs

@@ -19,8 +19,9 @@ from headrace.files.atomic import read_record, write_text
 from headrace.files.layout import LeaseFolder
 from headrace.ledger.rows import AttemptRecord
 from headrace.recipe.load import BUILT_IN
-from headrace.runs.provenance import process_owner
-from headrace.runs.runs import Run, RunRequest, create_run
+from headrace.runs.lifecycle import create_run
+from headrace.runs.owners import process_owner
+from headrace.runs.runs import Run, RunRequest
 from support.disturbed import Records, kill
 from support.rank_processes import SERVER, is_rank, worker_of
 

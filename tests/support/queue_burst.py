@@ -15,7 +15,7 @@ from headrace.batch.commands import LocalCommands
 from headrace.batch.job_records import JobSpec
 from headrace.batch.slurm import Slurm
 from headrace.batch.submission_gate import SubmissionGate
-from headrace.clusters.lease_jobs import job_name
+from headrace.clusters.lease_records import job_name
 from headrace.errors import QueueFullError
 from headrace.files.atomic import write_text
 from headrace.files.layout import LeaseFolder

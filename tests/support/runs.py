@@ -19,8 +19,9 @@ from headrace.ledger.database import default_url
 from headrace.ledger.ledger import Ledger, open_ledger
 from headrace.ledger.rows import AttemptRecord, LeaseRecord
 from headrace.processes.identity import ProcessIdentity
-from headrace.runs.provenance import process_owner
-from headrace.runs.runs import Run, RunRequest, create_run
+from headrace.runs.lifecycle import create_run
+from headrace.runs.owners import process_owner
+from headrace.runs.runs import Run, RunRequest
 from headrace.states import LeaseState, StepState
 from headrace.steps.mailbox import StepStatus
 

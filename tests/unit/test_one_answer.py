@@ -14,7 +14,7 @@ from headrace.files.atomic import write_record
 from headrace.ledger.ledger import open_ledger
 from headrace.runs.runs import Run
 from headrace.states import FailureClass, LeaseState, StepState
-from headrace.status.run_details import runs_page
+from headrace.status.run_list import runs_page
 from headrace.steps.mailbox import Progress, StepStatus
 from headrace.suites.records import SuiteSummary
 from support.command_line import headrace

@@ -32,9 +32,6 @@ from headrace.cli.words import cost_words, nodes_words
 from headrace.clusters import lease_client
 from headrace.clusters.lease_records import LeaseInfo, LeaseSpec, PoolJobView
 from headrace.clusters.overview import reap as reap_site
-from headrace.execution.end_run import close_lease
-from headrace.execution.reap import adopt as adopt_leases
-from headrace.execution.reap import reap as reap_ledger
 from headrace.files.atomic import read_record
 from headrace.files.layout import LeaseFolder, SiteFolder, StepFolder
 from headrace.ledger.ledger import open_ledger
@@ -140,6 +137,8 @@ def close(
 
         headrace lease close --kept
     """
+    from headrace.execution.end_run import close_lease  # lists do without
+
     if kept:
         end_processes(zygotes())
         typer.echo("Nothing is kept imported.")
@@ -163,6 +162,8 @@ def reap(site: SiteOption = "laptop") -> None:
 
     Example: headrace lease reap
     """
+    from headrace.execution.reap import reap as reap_ledger  # lists do without
+
     with open_console(stderr=True).status("Looking …"):
         closed = reap_ledger(lambda _run: False, lambda _run, _step: False)
     for line in closed:
@@ -185,6 +186,8 @@ def adopt(site: SiteOption = "laptop") -> None:
 
     Example: headrace lease adopt --site my-cluster
     """
+    from headrace.execution.reap import adopt as adopt_leases  # lists do without
+
     adopted = adopt_leases(_site_folder(site))
     for line in adopted:
         typer.echo(line)

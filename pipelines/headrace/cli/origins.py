@@ -15,8 +15,9 @@ from headrace.cli.listing import Listing
 from headrace.cli.runs import carry_out, request_of
 from headrace.files.layout import RunFolder
 from headrace.ledger.ledger import open_ledger
+from headrace.runs.lifecycle import create_run
 from headrace.runs.origin import Differing, Origin, compare, origin, today
-from headrace.runs.runs import RunRequest, create_run, run_of_folder
+from headrace.runs.runs import RunRequest, run_of_folder
 from headrace.suites.values import as_overrides
 
 Which = Annotated[

@@ -27,8 +27,10 @@ from headrace.execution.execute import LeasePreview, execute, previews
 from headrace.recipe.load import load_recipe, load_site
 from headrace.recipe.overrides import check_size
 from headrace.recipe.recipe import Recipe
-from headrace.runs.accounts import BETWEEN, Prediction, accounts
-from headrace.runs.runs import RunRequest, create_run
+from headrace.runs.accounts import accounts
+from headrace.runs.lifecycle import create_run
+from headrace.runs.prediction import BETWEEN, Prediction
+from headrace.runs.runs import RunRequest
 
 CALIBRATION_STEPS = 50
 """Optimizer steps of a training that is run only to tell how long a whole one takes."""

@@ -16,7 +16,7 @@ from headrace.record import as_json_values
 from headrace.runs.audit import Actor
 from headrace.states import StepState
 from headrace.status.run import Headline, RunView, Trials, run_views
-from headrace.status.run_details import runs_page
+from headrace.status.run_list import runs_page
 from headrace.status.step import AttemptView, attempt_views
 
 app = typer.Typer(name="runs", invoke_without_command=True)

@@ -24,8 +24,9 @@ from headrace.files.layout import RunFolder
 from headrace.ledger.ledger import open_ledger
 from headrace.recipe.overrides import check_size
 from headrace.runs.audit import Actor
-from headrace.runs.provenance import process_owner
-from headrace.runs.runs import Run, RunRequest, create_run, open_run, run_of_folder
+from headrace.runs.lifecycle import create_run
+from headrace.runs.owners import process_owner
+from headrace.runs.runs import Run, RunRequest, open_run, run_of_folder
 from headrace.runs.suites import has_more_to_do
 from headrace.states import StepState
 from headrace.status.run_details import RunDetails, run_details

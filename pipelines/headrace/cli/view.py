@@ -23,7 +23,7 @@ from headrace.cli.words import (
     restarted_words,
     result_line,
 )
-from headrace.runs.provenance import owner_process
+from headrace.runs.owners import owner_process
 from headrace.states import FailureClass, StepState
 from headrace.status.run_details import RunDetails
 from headrace.status.step import StepView

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from headrace.cli.console import amount, duration, hundredths
-from headrace.runs.accounts import Ahead
-from headrace.runs.costs import Cost, CostLine, MostCost
 from headrace.states import StepState
-from headrace.status.lease import LeaseView
-from headrace.status.step import StepView
-from headrace.steps.history import Load, UsageRow
+
+if TYPE_CHECKING:  # who has such records has imported what makes them
+    from headrace.runs.costs import Cost, CostLine
+    from headrace.runs.prediction import Ahead
+    from headrace.runs.site_machines import MostCost
+    from headrace.status.lease import LeaseView
+    from headrace.status.step import StepView
+    from headrace.steps.history import Load, UsageRow
 
 _MAX_NODES = 4
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import sys
@@ -16,7 +15,7 @@ from headrace.batch.job_records import JobSpec, end_of, queue_log
 from headrace.batch.queue_state import JobRecord, intent_of
 from headrace.batch.system import BatchSystem
 from headrace.clusters import preflight
-from headrace.clusters.lease_records import AvoidedNode, BadNodes, LeaseSpec, PoolRecord
+from headrace.clusters.lease_records import AvoidedNode, BadNodes, LeaseSpec, PoolRecord, job_name
 from headrace.clusters.local import mark
 from headrace.errors import BatchError
 from headrace.files.atomic import is_there, read_record, write_if_room, write_record
@@ -52,12 +51,6 @@ class NodeRequest:
     time_limit_s: float
     exclude: tuple[str, ...] = ()
     """Nodes that it must not get."""
-
-
-def job_name(folder: LeaseFolder) -> str:
-    """Name of a lease's job: the lease's id, and a mark of the folder it lies in."""
-    place = hashlib.sha256(str(folder.path.resolve()).encode()).hexdigest()[:8]
-    return f"headrace-{folder.lease_id}-{place}"
 
 
 def job_spec(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import time
 from datetime import timedelta
@@ -185,3 +186,9 @@ class Ending(Record):
     reason: str
     at: float = Field(default_factory=time.time)
     """When, seconds since the epoch."""
+
+
+def job_name(folder: LeaseFolder) -> str:
+    """Name of a lease's job: the lease's id, and a mark of the folder it lies in."""
+    place = hashlib.sha256(str(folder.path.resolve()).encode()).hexdigest()[:8]
+    return f"headrace-{folder.lease_id}-{place}"

@@ -29,12 +29,11 @@ from headrace.clusters.lease_jobs import (
     end_job,
     end_node_jobs,
     host_job,
-    job_name,
     job_spec,
     node_job,
     symptom_of,
 )
-from headrace.clusters.lease_records import LeaseSpec, PoolRecord
+from headrace.clusters.lease_records import LeaseSpec, PoolRecord, job_name
 from headrace.clusters.local import end_marked, mark, start_host
 from headrace.errors import BatchError, JobRefusedError
 from headrace.files.atomic import is_there, read_record

@@ -31,11 +31,12 @@ from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Role, Site
 from headrace.record import Record
 from headrace.runs.accounts import accounts, noting
-from headrace.runs.costs import MostCost, most_cost
-from headrace.runs.planned_steps import PlannedStep, fitted, is_last_on_lease, roles_after, steps_of
+from headrace.runs.fitted import fitted
+from headrace.runs.planned_steps import PlannedStep, is_last_on_lease, roles_after, steps_of
 from headrace.runs.runs import Run
+from headrace.runs.site_machines import MostCost, most_cost
 from headrace.states import StepState
-from headrace.status.step import look
+from headrace.status.lease import look
 from headrace.steps.mailbox import StepResult
 from headrace.steps.retry_policy import Attempt, decide
 

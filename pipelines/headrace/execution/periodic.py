@@ -9,7 +9,7 @@ from collections.abc import Callable
 from headrace.errors import LedgerError
 from headrace.files.atomic import write_text
 from headrace.ledger.ledger import open_ledger
-from headrace.runs.provenance import owner_is_gone
+from headrace.runs.owners import owner_is_gone
 from headrace.runs.runs import Run
 from headrace.states import StepState
 

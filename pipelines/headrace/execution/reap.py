@@ -23,17 +23,10 @@ from headrace.ledger.rows import AttemptRecord, RunRecord
 from headrace.recipe.backend import backend_of, known_backends
 from headrace.runs.accounts import accounts
 from headrace.runs.counting import note_machines, note_unfinished
+from headrace.runs.lifecycle import finish_run, recorded
+from headrace.runs.owners import owner_is_gone
 from headrace.runs.planned_steps import steps_of
-from headrace.runs.provenance import owner_is_gone
-from headrace.runs.runs import (
-    Run,
-    finish_run,
-    open_run,
-    outputs_of,
-    recorded,
-    run_of_folder,
-    run_of_record,
-)
+from headrace.runs.runs import Run, open_run, outputs_of, run_of_folder, run_of_record
 from headrace.runs.spending import bring_up_to_date
 from headrace.states import LeaseState, StepState
 from headrace.steps import mailbox

@@ -17,9 +17,10 @@ from headrace.recipe.load import load_recipe, load_site, settled
 from headrace.recipe.overrides import check_size
 from headrace.recipe.site import Site
 from headrace.runs.audit import Actor, check_access, note
-from headrace.runs.planned_steps import fitted
-from headrace.runs.provenance import owner_process
-from headrace.runs.runs import Run, open_run, owned_by, recipe_fingerprint, run_of_record
+from headrace.runs.fitted import fitted
+from headrace.runs.lifecycle import owned_by, recipe_fingerprint
+from headrace.runs.owners import owner_process
+from headrace.runs.runs import Run, open_run, run_of_record
 
 
 def take_over_run(run_id: str, owner: str, changes: str = "") -> Run:

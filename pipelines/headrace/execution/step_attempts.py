@@ -19,7 +19,8 @@ from headrace.files.layout import LeaseFolder, StepFolder
 from headrace.leases import run_leases
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.rows import AttemptRecord
-from headrace.runs.planned_steps import PlannedStep, judged, step_of
+from headrace.runs.fitted import judged
+from headrace.runs.planned_steps import PlannedStep, step_of
 from headrace.runs.runs import Run, outputs_of
 from headrace.runs.suites import has_more_to_do
 from headrace.states import FailureClass, StepState

@@ -15,7 +15,7 @@ from headrace.files.layout import LeaseFolder
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.rows import LeaseRecord
 from headrace.runs.counting import note_machines
-from headrace.runs.provenance import owner_is_gone
+from headrace.runs.owners import owner_is_gone
 from headrace.runs.runs import Run, run_of_record
 from headrace.runs.usage import note_usage
 from headrace.states import EndedJob, LeaseState

@@ -26,8 +26,8 @@ from headrace.ledger.ledger import open_ledger
 from headrace.ledger.rows import LeaseRecord
 from headrace.recipe.teams import check_user
 from headrace.runs.accounts import accounts
+from headrace.runs.owners import owner_process
 from headrace.runs.planned_steps import steps_of
-from headrace.runs.provenance import owner_process
 from headrace.runs.runs import Run
 from headrace.states import LeaseState
 from headrace.status.lease import bad_nodes, why_no_room

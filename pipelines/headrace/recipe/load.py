@@ -8,17 +8,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from pydantic import BaseModel, ValidationError
 
 from headrace.errors import RecipeError, SiteError, UserError, nearest, shortened
-from headrace.recipe.difference import differences
 from headrace.recipe.home import home
-from headrace.recipe.recipe import Recipe
-from headrace.recipe.schema import explain
 from headrace.recipe.site import Site
 from headrace.recipe.unix_accounts import for_user
+
+if TYPE_CHECKING:  # sites are read without the classes of recipes
+    from headrace.recipe.recipe import Recipe
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -76,6 +76,8 @@ def load_recipe(name_or_path: str, overrides: Sequence[str] = ()) -> Recipe:
     Raises:
         RecipeError: No such recipe, a wrong key or a wrong value.
     """
+    from headrace.recipe.recipe import Recipe
+
     path, origin, config = _changed(name_or_path, overrides)
     return parse(Recipe, {"name": path.stem, **_resolved(config, origin, RecipeError)}, origin)
 
@@ -103,6 +105,7 @@ def settled(source: Mapping[str, Any], loaded: Recipe, kept: Recipe) -> dict[str
     """A source with what a run keeps in place of what was loaded, such as absolute paths."""
     from omegaconf import OmegaConf
 
+    from headrace.recipe.difference import differences
     from headrace.recipe.overrides import Override, apply
 
     config = OmegaConf.create(dict(source))
@@ -122,6 +125,7 @@ def recipe_from(source: Mapping[str, Any], values: Mapping[str, Any], origin: st
     from omegaconf import OmegaConf
 
     from headrace.recipe.overrides import Override, apply
+    from headrace.recipe.recipe import Recipe
 
     config = OmegaConf.create(dict(source))
     for key, value in values.items():
@@ -161,6 +165,8 @@ def parse(kind: type[Model], content: Mapping[str, Any], origin: str) -> Model:
     try:
         return kind.model_validate(content)
     except ValidationError as error:
+        from headrace.recipe.schema import explain  # what few need takes time to load
+
         raise error_type(*explain(error, kind, origin)) from None
 
 

@@ -14,7 +14,6 @@ from headrace.errors import AccessError, HeadraceError, UserError, nearest
 from headrace.recipe.base import Member, Name
 from headrace.recipe.home import home
 from headrace.recipe.load import available, site_now
-from headrace.recipe.schema import explain
 from headrace.recipe.site import Site
 
 VARIABLE = "HEADRACE_TEAMS"
@@ -68,6 +67,8 @@ def _teams_as_of(file: Path, _version: tuple[int, ...]) -> dict[str, tuple[str, 
         with file.open(encoding="utf-8") as text:
             return Teams.model_validate(parsed(text.read(MAX_CHARS + 1))).root
     except ValidationError as error:
+        from headrace.recipe.schema import explain  # what few need takes time to load
+
         raise UserError(explain(error, Teams, str(file))[0], _EXAMPLE) from None
     except (YAMLError, UnicodeDecodeError) as error:
         raise UserError(f"{file} cannot be read: {error}", _EXAMPLE) from None

@@ -12,10 +12,13 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from headrace.recipe.recipe import Recipe
-from headrace.recipe.site import Site
 from headrace.record import Record
+
+if TYPE_CHECKING:
+    from headrace.recipe.recipe import Recipe
+    from headrace.recipe.site import Site
 
 UNKNOWN = "not known"
 """What nobody has told, or cannot be read from here."""

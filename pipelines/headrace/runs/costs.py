@@ -1,4 +1,4 @@
-"""What machines in the ledger cost: a run's, a lease's; and the most that a lease may cost."""
+"""What machines in the ledger have cost: a run's, a lease's."""
 
 from __future__ import annotations
 
@@ -7,21 +7,17 @@ import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from datetime import timedelta
 
-from headrace.batch.registry import meter_of
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.rows import MachineRecord
-from headrace.recipe.site import Role
 from headrace.record import Record
-from headrace.runs.site_machines import site_offers
 
 LEAST_BILLED_S = 60.0
 """An instance is paid for a minute at least, then by the second.
 
 Source: https://aws.amazon.com/ec2/pricing/on-demand/."""
 
-_HOUR_S = 3600.0
+HOUR_S = 3600.0
 
 
 class CostLine(Record):
@@ -87,7 +83,7 @@ def cost_of(
     every = [row for group in groups.values() for row in group]
     return Cost(
         usd=sum(_usd(row) for row in every),
-        hours=sum(row.billed_s for row in every) / _HOUR_S,
+        hours=sum(row.billed_s for row in every) / HOUR_S,
         unpriced=sum(row.usd_per_hour is None for row in every),
         estimated=sum(row.is_estimate for row in every),
         lines=tuple(sorted(lines, key=lambda line: line.usd or 0.0, reverse=True)),
@@ -95,7 +91,7 @@ def cost_of(
 
 
 def _usd(row: MachineRecord) -> float:
-    return (row.usd_per_hour or 0.0) * row.billed_s / _HOUR_S
+    return (row.usd_per_hour or 0.0) * row.billed_s / HOUR_S
 
 
 def _line(role: str, kind: str, market: str, rows: Sequence[MachineRecord]) -> CostLine:
@@ -109,7 +105,7 @@ def _line(role: str, kind: str, market: str, rows: Sequence[MachineRecord]) -> C
         kind=kind,
         market=market,
         machines=len(rows),
-        hours=sum(row.billed_s for row in rows) / _HOUR_S,
+        hours=sum(row.billed_s for row in rows) / HOUR_S,
         usd=sum(_usd(row) for row in rows) if is_known else None,
         price=f"{span} an hour ({'; '.join(sources)})" if prices else "price not known",
     )
@@ -132,40 +128,3 @@ def start_split(row: MachineRecord) -> dict[str, float | None]:
         name: None if begin is None or end is None else max(end - begin, 0.0)
         for name, (begin, end) in zip(names, itertools.pairwise(times), strict=True)
     }
-
-
-class MostCost(Record):
-    """The most that one lease of a role costs."""
-
-    usd: float | None
-    """US dollars; null where a price is not known."""
-    usd_per_hour: float | None = None
-    """The same of an hour of all its nodes."""
-    why: str
-    """What it is made of, or which price is not known, for the user."""
-
-
-def most_cost(role: Role) -> MostCost | None:
-    """What all nodes cost until the end of the lifetime, of the dearest kind; None if unpriced.
-
-    Raises:
-        BatchError: Somebody who knows the prices cannot be asked.
-    """
-    meter = meter_of(role)
-    offers = site_offers(role) if meter is None else meter.offers()
-    if not offers:
-        return None
-    known = {name: price for name, price in offers.items() if price is not None}
-    if len(known) < len(offers):
-        unknown = ", ".join(name for name in offers if name not in known)
-        how = "" if meter is None else f": {meter.advice}"
-        return MostCost(usd=None, why=f"no price is known of {unknown}{how}")
-    name, price = max(known.items(), key=lambda each: each[1].usd_per_hour)
-    source = " of ".join(filter(None, (price.source, price.as_of)))
-    why = (
-        f"{role.nodes} x {timedelta(seconds=role.lifetime_s)} x ${price.usd_per_hour:.6g} an hour "
-        f"of {name}, {source}"
-    )
-    usd_per_hour = role.nodes * price.usd_per_hour
-    usd = role.lifetime_s / _HOUR_S * usd_per_hour
-    return MostCost(usd=usd, usd_per_hour=usd_per_hour, why=why)

@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.batch.meter import Machine, Meter
-from headrace.clusters.lease_jobs import job_name
-from headrace.clusters.lease_records import LeaseSpec
+from headrace.clusters.lease_records import LeaseSpec, job_name
 from headrace.clusters.node_marks import NodeMarks
 from headrace.errors import BatchError, StepError
 from headrace.files.atomic import read_record

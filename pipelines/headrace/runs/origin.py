@@ -16,6 +16,7 @@ from headrace.recipe.difference import Change, flattened
 from headrace.recipe.recipe import Recipe
 from headrace.record import Figures, Record
 from headrace.runs.code_state import UNKNOWN, code_state
+from headrace.runs.planned_steps import run_metrics
 from headrace.runs.provenance import Provenance, read_provenance
 from headrace.runs.runs import outputs_of, run_of_folder
 from headrace.runs.trials import note_trials
@@ -127,17 +128,6 @@ def side_by_side(origins: Sequence[Origin]) -> tuple[Beside, ...]:
         if is_meant and len({*values} - {UNKNOWN}) > 1:
             found.append(Beside(part=part, key=key, values=values))
     return tuple(found)
-
-
-def run_metrics(outputs: Mapping[str, Mapping[str, object]]) -> dict[str, float]:
-    """Figures that training gave last and evaluation gave, which wins where both have a name."""
-    given = [outputs.get(step, {}).get("metrics") for step in ("train", "evaluate")]
-    return {
-        name: float(value)
-        for metrics in given
-        for name, value in (metrics.items() if isinstance(metrics, dict) else ())
-        if isinstance(value, (int, float))
-    }
 
 
 def _trial_folder(suite: RunFolder, number: str) -> RunFolder:

@@ -16,7 +16,6 @@ from pydantic import ConfigDict
 from headrace.errors import RecipeError, without_secrets
 from headrace.files.atomic import read_bytes, write_bytes, write_record
 from headrace.files.layout import RunFolder
-from headrace.processes.identity import ProcessIdentity
 from headrace.recipe.difference import Change, differences
 from headrace.recipe.load import BUILT_IN, load_recipe, locate
 from headrace.recipe.recipe import Recipe
@@ -25,7 +24,6 @@ from headrace.runs.code_state import CodeState, code_state
 
 logger = logging.getLogger(__name__)
 
-_PROCESS = "cli"
 _NAMED = 5
 
 
@@ -90,11 +88,6 @@ def read_provenance(run: RunFolder) -> Provenance:
         return Provenance()
 
 
-def user_of(run: RunFolder, owner: str) -> str:
-    """Who asked for a run; the owner's text where its folder does not tell."""
-    return read_provenance(run).user or owner
-
-
 def code_folder(recipe: Path) -> Path:
     """Folder whose repository a recipe's code is of: its own, or the working folder if built in.
 
@@ -112,24 +105,3 @@ def _changes(recipe: str, loaded: Recipe) -> tuple[Change, ...]:
         return differences(load_recipe(recipe), loaded)
     except RecipeError:  # a file that is none without the overrides of the run
         return ()
-
-
-def process_owner() -> str:
-    """Owner text of this very process."""
-    me = ProcessIdentity.of()
-    return f"{_PROCESS}:{me.host}:{me.pid}:{me.started_s!r}"
-
-
-def owner_process(owner: str) -> ProcessIdentity | None:
-    """The process that an owner text names; None for owners of another kind."""
-    kind, _, rest = owner.partition(":")
-    if kind != _PROCESS:
-        return None
-    host, pid, started_s = rest.rsplit(":", 2)
-    return ProcessIdentity(host=host, pid=int(pid), started_s=float(started_s))
-
-
-def owner_is_gone(owner: str) -> bool:
-    """Whether the owner is a process of this machine that has ended."""
-    process = owner_process(owner)
-    return process is not None and process.is_here and not process.is_alive

@@ -7,6 +7,7 @@ wait in a queue before that costs nothing.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import timedelta
 
 from headrace.batch.meter import Machine, Meter, Price
 from headrace.batch.registry import meter_of
@@ -16,6 +17,8 @@ from headrace.clusters.node_marks import NodeMarks, NodeSpan, marks_of, spans_of
 from headrace.files.atomic import read_record
 from headrace.files.layout import LeaseFolder
 from headrace.recipe.site import Role
+from headrace.record import Record
+from headrace.runs.costs import HOUR_S
 from headrace.states import LeaseState
 
 
@@ -100,3 +103,40 @@ def _machine(
         ended_at=span.ended_at or (None if ended_at is None else max(ended_at, span.started_at)),
         is_estimate=span.ended_at is None and is_lost,
     )
+
+
+class MostCost(Record):
+    """The most that one lease of a role costs."""
+
+    usd: float | None
+    """US dollars; null where a price is not known."""
+    usd_per_hour: float | None = None
+    """The same of an hour of all its nodes."""
+    why: str
+    """What it is made of, or which price is not known, for the user."""
+
+
+def most_cost(role: Role) -> MostCost | None:
+    """What all nodes cost until the end of the lifetime, of the dearest kind; None if unpriced.
+
+    Raises:
+        BatchError: Somebody who knows the prices cannot be asked.
+    """
+    meter = meter_of(role)
+    offers = site_offers(role) if meter is None else meter.offers()
+    if not offers:
+        return None
+    known = {name: price for name, price in offers.items() if price is not None}
+    if len(known) < len(offers):
+        unknown = ", ".join(name for name in offers if name not in known)
+        how = "" if meter is None else f": {meter.advice}"
+        return MostCost(usd=None, why=f"no price is known of {unknown}{how}")
+    name, price = max(known.items(), key=lambda each: each[1].usd_per_hour)
+    source = " of ".join(filter(None, (price.source, price.as_of)))
+    why = (
+        f"{role.nodes} x {timedelta(seconds=role.lifetime_s)} x ${price.usd_per_hour:.6g} an hour "
+        f"of {name}, {source}"
+    )
+    usd_per_hour = role.nodes * price.usd_per_hour
+    usd = role.lifetime_s / HOUR_S * usd_per_hour
+    return MostCost(usd=usd, usd_per_hour=usd_per_hour, why=why)

@@ -19,7 +19,6 @@ from headrace.ledger.usage_rows import at_most
 from headrace.recipe.load import load_site
 from headrace.recipe.site import Role
 from headrace.runs import counting
-from headrace.runs.runs import open_run
 from headrace.runs.trials import note_trials
 from headrace.runs.usage import note_usage
 from headrace.states import StepState
@@ -90,6 +89,8 @@ def _lacks_price(lease: LeaseRecord) -> bool:
 
 def _roles_now(run: RunRecord) -> Mapping[str, Role]:
     """Roles of a run's site; of one that is gone, nothing."""
+    from headrace.runs.runs import open_run  # sums are told without recipes
+
     try:
         return load_site(open_run(run.run_id).request.site).roles
     except HeadraceError as error:

@@ -14,11 +14,9 @@ from headrace.files.layout import RunFolder
 from headrace.files.lines import append_line
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.rows import RunRecord
-from headrace.recipe.recipe import Recipe
 from headrace.recipe.suite import MAX_TRIALS, Objective
 from headrace.runs.audit import Actor, note
 from headrace.states import StepState
-from headrace.steps.context import resolved
 from headrace.suites.analysis import PointResult, points
 from headrace.suites.records import (
     FAILED,
@@ -54,6 +52,8 @@ def sought_by(folder: RunFolder) -> Sought:
     Raises:
         StepError: Its recipe is damaged.
     """
+    from headrace.recipe.recipe import Recipe  # lists without suites make no classes of it
+
     recipe = read_record(folder.recipe, Recipe)
     if recipe is None:
         return Sought()
@@ -130,7 +130,8 @@ def ask_for_more(
 
 def further_points(record: RunRecord, words: Sequence[str]) -> tuple[tuple[Point, ...], int]:
     """Points that words add to a suite, and how many trials they have; raises as `ask_for_more`."""
-    from headrace.suites.points import added_points  # lists of runs do without it
+    from headrace.steps.context import resolved  # lists of runs do without these
+    from headrace.suites.points import added_points
 
     folder = RunFolder(Path(record.folder))
     recipe, site = resolved(folder)

@@ -16,11 +16,11 @@ from headrace.ledger.ledger import open_ledger
 from headrace.ledger.rows import AttemptRecord, LeaseRecord, MachineRecord, RunRecord
 from headrace.ledger.usage_records import IDLE, UsageRecord
 from headrace.ledger.usage_rows import at_most
-from headrace.runs.costs import billed_s
+from headrace.runs.costs import HOUR_S, billed_s
 from headrace.runs.counting import note_machines
 from headrace.runs.lease_terms import mean_price, terms, waits
-from headrace.runs.provenance import user_of
-from headrace.runs.usage_shares import HOUR_S, Share, Span, parts, rest, split, whole
+from headrace.runs.owners import user_of
+from headrace.runs.usage_shares import Share, Span, parts, rest, split, whole
 from headrace.states import StepState
 from headrace.steps import mailbox
 from headrace.steps.usage import AttemptUsage

@@ -7,9 +7,8 @@ import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from headrace.runs.costs import HOUR_S
 from headrace.steps.usage import AttemptUsage
-
-HOUR_S = 3600.0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,8 +15,9 @@ from headrace.ledger.rows import AttemptRecord, LeaseRecord, MachineRecord, RunR
 from headrace.ledger.usage_records import UsageSum
 from headrace.recipe.teams import Sites
 from headrace.record import Record
-from headrace.runs.accounts import BudgetRow, Prediction, accounts
+from headrace.runs.accounts import BudgetRow, accounts
 from headrace.runs.costs import cost_of
+from headrace.runs.prediction import Prediction
 from headrace.runs.spending import wasted
 from headrace.states import StepState
 

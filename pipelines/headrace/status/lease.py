@@ -6,7 +6,9 @@ import logging
 import shlex
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from headrace.clusters import lease_client
 from headrace.clusters.lease_jobs import symptom_of
@@ -21,13 +23,15 @@ from headrace.ledger.ledger import open_ledger
 from headrace.ledger.rows import LeaseRecord, RunRecord
 from headrace.recipe.teams import Sites
 from headrace.record import Record
-from headrace.runs.provenance import owner_is_gone, owner_process
-from headrace.runs.runs import Run
+from headrace.runs.owners import owner_is_gone, owner_process
 from headrace.states import EndedJob, LeaseState
 from headrace.steps import mailbox
 from headrace.steps.history import UsageRow, newest_use
-from headrace.steps.mailbox import StepSpec
+from headrace.steps.mailbox import StepSpec, StepStatus
 from headrace.suites.records import SuiteSummary
+
+if TYPE_CHECKING:  # leases are looked at without recipes
+    from headrace.runs.runs import Run
 
 logger = logging.getLogger(__name__)
 
@@ -115,6 +119,16 @@ class LeasesPage(Record):
     """Whether who asks may close those that are open."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Look:
+    """How a step and its lease stand."""
+
+    final: bool
+    """Whether the step has ended, or its lease has and so it never will."""
+    status: StepStatus
+    lease: LeaseView
+
+
 def look_lease(folder: LeaseFolder, lost_after_s: float) -> LeaseView:
     """See whether a lease lives; few files are read, as it is asked for again and again.
 
@@ -134,6 +148,13 @@ def look_lease(folder: LeaseFolder, lost_after_s: float) -> LeaseView:
         waits_for=wait.why,
         expected_start=wait.starts_at,
     )
+
+
+def look(lease: LeaseFolder, step: StepFolder, lost_after_s: float) -> Look:
+    """See how a step and its lease stand."""
+    seen = look_lease(lease, lost_after_s)
+    final = mailbox.outcome(step) is not None or not seen.state.is_active
+    return Look(final=final, status=mailbox.status(step), lease=seen)
 
 
 def lease_view(folder: LeaseFolder) -> LeaseView:

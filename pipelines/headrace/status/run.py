@@ -19,10 +19,10 @@ from headrace.ledger.ledger import open_ledger
 from headrace.ledger.rows import AttemptRecord, LeaseRecord, MachineRecord, RunRecord
 from headrace.recipe.suite import Objective
 from headrace.record import Record
-from headrace.runs.accounts import BETWEEN, Prediction, accounts
 from headrace.runs.costs import Cost, cost_of, has_price
-from headrace.runs.origin import run_metrics
-from headrace.runs.provenance import owner_is_gone, user_of
+from headrace.runs.owners import owner_is_gone, user_of
+from headrace.runs.planned_steps import run_metrics
+from headrace.runs.prediction import BETWEEN, Prediction
 from headrace.runs.suites import Sought, best_point, sought_by
 from headrace.states import FailureClass, LeaseState, StepState
 from headrace.status.step import StepView, step_views
@@ -257,6 +257,8 @@ def under_way(row: RunView, record: RunRecord, steps: Sequence[StepView]) -> dic
 
 def _eta_s(record: RunRecord, begun: Sequence[StepView]) -> float | None:
     """When a run ends, by what was foretold of its steps; None where nobody said."""
+    from headrace.runs.accounts import accounts  # ended runs, most of a list, do without
+
     folder = RunFolder(Path(record.folder))
     try:
         prediction = read_record(folder.prediction, Prediction)
@@ -265,7 +267,7 @@ def _eta_s(record: RunRecord, begun: Sequence[StepView]) -> float | None:
         names = (*(part.name for part in prediction.parts), *prediction.unknown)
         known = {step.name for step in begun} | {BETWEEN}
         waiting = [StepView(name=name, state=None) for name in names if name not in known]
-        ahead = accounts().ahead(folder, [*begun, *waiting], goes_on=True)
+        ahead = accounts().ahead(folder, [*begun, *waiting])
     except StepError:  # the page of the run tells what cannot be read
         return None
     return None if ahead is None else ahead.eta_s

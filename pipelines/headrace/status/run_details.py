@@ -1,64 +1,26 @@
-"""What one run tells besides: its steps, waits, nodes, curves, checkpoints, and who did what."""
+"""What one run tells besides: its steps, what it waits for, which nodes are busy."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 
 from headrace.clusters import lease_client
-from headrace.errors import StepError, UserError
+from headrace.errors import StepError
+from headrace.files.atomic import read_record
 from headrace.files.layout import RunFolder
-from headrace.ledger.audit_rows import ActRecord
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.rows import LeaseRecord, RunRecord
-from headrace.recipe.teams import Sites
-from headrace.record import Record
-from headrace.runs.accounts import Ahead, accounts
-from headrace.runs.audit import Actor, refused_requests
+from headrace.runs.owners import owner_process
 from headrace.runs.planned_steps import PlannedStep, steps_of
-from headrace.runs.provenance import owner_process, read_provenance
+from headrace.runs.prediction import Ahead, Prediction
+from headrace.runs.provenance import read_provenance
 from headrace.runs.runs import Run, open_run
 from headrace.states import EndedJob, StepState
 from headrace.status.lease import bad_nodes, lost_nodes, why_no_room
-from headrace.status.logs import LogName, log_names, report_address
-from headrace.status.run import Books, RunView, by_ledger, facts_of, run_views, under_way
-from headrace.status.step import AttemptView, StepView, attempt_views
-from headrace.status.training import (
-    BestValue,
-    CheckpointView,
-    RunCurves,
-    best_value,
-    checkpoints_of,
-    curves_of,
-)
-from headrace.steps.history import Load, newest_use, read_history
-
-_MOST_ACTS = 200
-
-
-class ActView(Record):
-    """Somebody asked for something."""
-
-    at: float
-    """Seconds since the epoch."""
-    user: str
-    """Empty where only Airflow's audit log tells."""
-    through: str
-    run_id: str
-    what: str
-    details: str
-    refused: str
-    """Why it was not done; empty when it was."""
-
-
-class RunsPage(Record):
-    """Runs, the newest first."""
-
-    now: float
-    rows: tuple[RunView, ...]
-    refused: tuple[ActView, ...] = ()
-    """Requests in Airflow, no older than the rows, that got no run."""
+from headrace.status.run import Books, RunView, by_ledger, under_way
+from headrace.status.step import StepView
+from headrace.steps.history import Load, newest_use
 
 
 class RunDetails(RunView):
@@ -95,52 +57,6 @@ class RunDetails(RunView):
     steps: tuple[StepView, ...]
 
 
-class RunPage(RunDetails):
-    """All that the page of a run shows."""
-
-    now: float
-    can_act: bool
-    """Whether who asks may act on it."""
-    tensorboard: bool
-    """Whether TensorBoard has anything to show."""
-    best: BestValue | None
-    throughput: float | None
-    """Samples a second over all ranks."""
-    data_wait: float | None
-    """Share of the time in which training waits for data."""
-    epoch: int | None
-    """Epoch under way, from 0."""
-    attempts: tuple[AttemptView, ...]
-    curves: RunCurves
-    checkpoints: tuple[CheckpointView, ...]
-    logs: tuple[LogName, ...]
-    report: str
-    """Address of the report below that of the pages; empty without one."""
-    acts: tuple[ActView, ...]
-    rerun: str
-    """Words that ask for the same once more."""
-
-
-def runs_page(
-    limit: int = 200,
-    states: Sequence[StepState] = (),
-    text: str = "",
-    sites: Sites = None,
-    asker: str = "",
-) -> RunsPage:
-    """The newest runs, those in some states or with a text in their id, recipe or site.
-
-    Among those that failed are the requests of a user that were refused, or of all users.
-    """
-    records = open_ledger().runs(limit, states, text, sites=sites)
-    since = records[-1].created_at if len(records) == limit else 0.0
-    refused: tuple[ActView, ...] = ()
-    if not states or StepState.FAILED in states:
-        found = _acts(refused_requests(asker, limit, since))
-        refused = tuple(act for act in found if text in f"{act.user} {act.details} {act.refused}")
-    return RunsPage(now=time.time(), rows=run_views(records), refused=refused)
-
-
 def run_details(run_id: str) -> RunDetails:
     """How a run stands now, as far as its files can be read.
 
@@ -149,71 +65,11 @@ def run_details(run_id: str) -> RunDetails:
     """
     with open_ledger().look():
         record = open_ledger().run(run_id)
-        return _details(record, Books.of([record]))
+        return details_of(record, Books.of([record]))
 
 
-def run_page(run_id: str, *, can_act: bool) -> RunPage:
-    """All that is known of a run now.
-
-    Raises:
-        UnknownNameError: There is no such run.
-    """
-    record = open_ledger().run(run_id)
-    books, facts = Books.of([record]), facts_of(record)
-    attempts, leases = books.attempts_of(run_id), books.leases_of(run_id)
-    folder = RunFolder(Path(record.folder))
-    history = read_history(folder)
-    last = next((each for each in reversed(history.told) if each.samples_per_s is not None), None)
-    details = _details(record, books).model_copy(update={"dashboard_url": ""})
-    return RunPage(
-        **dict(details),
-        now=time.time(),
-        can_act=can_act,
-        tensorboard=has_events(folder),
-        best=best_value(history, facts.monitor, facts.monitor_mode),
-        throughput=last.samples_per_s if last else None,
-        data_wait=last.data_wait if last else None,
-        epoch=history.told[-1].epoch if history.told else None,
-        attempts=attempt_views(run_id, attempts),
-        curves=curves_of(run_id, history),
-        checkpoints=checkpoints_of(folder),
-        logs=tuple(log_names(attempts, leases)),
-        report=report_address(run_id, attempts),
-        acts=acts_of(run_id),
-        rerun=f"headrace rerun {run_id}",
-    )
-
-
-def has_events(run: RunFolder) -> bool:
-    """Whether there is anything for TensorBoard to show."""
-    return any(run.tensorboard.rglob("events.out.tfevents.*"))
-
-
-def acts_of(run_id: str) -> tuple[ActView, ...]:
-    """What was asked of a run, the newest first."""
-    return _acts(open_ledger().acts(run_id=run_id, limit=_MOST_ACTS))
-
-
-def check_refused(owner: str, user: str) -> None:
-    """Say why a request of a DAG run, of one user or of any, got no run, if it was refused.
-
-    Raises:
-        UserError: So it was.
-    """
-    for row in open_ledger().acts(user, owner, limit=1, refused=True):
-        when = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(row.created_at))
-        asked = f"{Actor(row.user or 'somebody', row.through)} asked on {when} for: {row.details}"
-        raise UserError(row.refused, f"{asked}. No run was made: trigger a new DAG run.")
-
-
-def _acts(found: Iterable[ActRecord]) -> tuple[ActView, ...]:
-    names = ("user", "through", "run_id", "what", "details", "refused")
-    return tuple(
-        ActView(at=row.created_at, **{name: getattr(row, name) for name in names}) for row in found
-    )
-
-
-def _details(record: RunRecord, books: Books) -> RunDetails:
+def details_of(record: RunRecord, books: Books) -> RunDetails:
+    """How a run stands now, given what the ledger knows of it."""
     run_id, leases = record.run_id, books.leases_of(record.run_id)
     row = by_ledger(record, books, time.time())
     begun = books.steps(run_id, whole=True)
@@ -243,7 +99,7 @@ def _details(record: RunRecord, books: Books) -> RunDetails:
     }
     known = known.model_copy(update=told)
     try:
-        ahead = accounts().ahead(run.folder, steps, goes_on=known.goes_on)
+        ahead = _ahead(run.folder, steps, goes_on=known.goes_on)
         eta = {"ahead": ahead, "eta_s": ahead.eta_s if ahead else None}
         known = known.model_copy(update=eta)
         waits = _waits(run, planned, known, leases) if known.goes_on else {}
@@ -251,6 +107,15 @@ def _details(record: RunRecord, books: Books) -> RunDetails:
     except StepError as error:
         damage = f"{error.what} Remove it: it only tells how the run's machines stand."
         return known.model_copy(update={"damage": damage})
+
+
+def _ahead(folder: RunFolder, steps: Sequence[StepView], *, goes_on: bool) -> Ahead | None:
+    if goes_on:
+        from headrace.runs.accounts import accounts  # ended runs do without
+
+        return accounts().ahead(folder, steps)
+    prediction = read_record(folder.prediction, Prediction)
+    return None if prediction is None else Ahead.of(prediction)
 
 
 def _lost_nodes(run: Run, leases: Sequence[LeaseRecord]) -> tuple[EndedJob, ...]:

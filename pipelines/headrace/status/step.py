@@ -6,23 +6,23 @@ Terminal, pages and Airflow's log tell a step by `in_words`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import ConfigDict, JsonValue, computed_field
 
 from headrace.errors import StepError
-from headrace.files.layout import LeaseFolder, StepFolder
+from headrace.files.layout import LeaseFolder
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.rows import AttemptRecord
 from headrace.record import Record
-from headrace.runs.runs import Run
 from headrace.states import FailureClass, StepState
-from headrace.status.lease import LeaseView, look_lease
 from headrace.steps import mailbox
 from headrace.steps.mailbox import StepStatus
 from headrace.steps.retry_policy import ERROR, KEPT, Attempt, num_failures
+
+if TYPE_CHECKING:  # lists of runs read no recipes
+    from headrace.runs.runs import Run
 
 _RATE, _DATA_WAIT = "samples_per_s", "data_wait"
 _MOST_METRICS = 4
@@ -105,23 +105,6 @@ class AttemptView(Record):
     lease_id: str
     node: str = ""
     """Its first node; empty until it has ended."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Look:
-    """How a step and its lease stand."""
-
-    final: bool
-    """Whether the step has ended, or its lease has and so it never will."""
-    status: StepStatus
-    lease: LeaseView
-
-
-def look(lease: LeaseFolder, step: StepFolder, lost_after_s: float) -> Look:
-    """See how a step and its lease stand."""
-    seen = look_lease(lease, lost_after_s)
-    final = mailbox.outcome(step) is not None or not seen.state.is_active
-    return Look(final=final, status=mailbox.status(step), lease=seen)
 
 
 def in_words(status: StepStatus) -> str:

@@ -21,7 +21,7 @@ from headrace.runs.trials import changed_since, note_trials
 from headrace.states import StepState
 from headrace.status.logs import report_address
 from headrace.status.run import Books, RunView, Trials, by_ledger, facts_of
-from headrace.status.run_details import ActView, acts_of
+from headrace.status.run_list import ActView, acts_of
 from headrace.suites.analysis import PointResult
 from headrace.suites.records import FOLD, PRUNED, RunningTrial, SuiteSummary
 

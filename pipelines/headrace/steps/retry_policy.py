@@ -5,10 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from headrace.errors import BatchError, LeaseError, LedgerError, LoginError, StoreError
-from headrace.recipe.recipe import RetryPolicy
 from headrace.states import FailureClass
+
+if TYPE_CHECKING:  # lists of runs read no recipes
+    from headrace.recipe.recipe import RetryPolicy
 
 KEPT = "kept"
 """Output of an attempt that failed: how much of its work the next one need not do again."""

@@ -25,8 +25,9 @@ from headrace.ledger.ledger import open_ledger
 from headrace.processes.identity import ProcessIdentity
 from headrace.recipe.load import BUILT_IN, load_site
 from headrace.recipe.suite import SuiteSpec
-from headrace.runs.costs import most_cost, run_cost
+from headrace.runs.costs import run_cost
 from headrace.runs.runs import Run
+from headrace.runs.site_machines import most_cost
 from headrace.suites.records import Control, RunningTrial, SuiteSummary
 from headrace_ec2.backend import Ec2
 from headrace_ec2.meter import Ec2Meter

@@ -11,10 +11,11 @@ from headrace.execution import eta_changes as module
 from headrace.execution.eta_changes import EtaTold, eta_changes
 from headrace.files.atomic import write_record
 from headrace.ledger.ledger import open_ledger
-from headrace.runs.accounts import PredictedPart, Prediction
-from headrace.runs.runs import Run, finish_run
+from headrace.runs.lifecycle import finish_run
+from headrace.runs.prediction import PredictedPart, Prediction
+from headrace.runs.runs import Run
 from headrace.states import StepState
-from headrace.status.run_details import runs_page
+from headrace.status.run_list import runs_page
 from headrace.steps.mailbox import Progress, StepStatus
 from support.runs import make_run, running
 

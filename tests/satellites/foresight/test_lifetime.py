@@ -28,7 +28,8 @@ from headrace.leases import run_leases as leases
 from headrace.ledger.ledger import open_ledger
 from headrace.processes.identity import ProcessIdentity
 from headrace.recipe.load import BUILT_IN, load_recipe, load_site
-from headrace.runs.accounts import LongestTime, PredictedPart
+from headrace.runs.accounts import LongestTime
+from headrace.runs.prediction import PredictedPart
 from headrace.runs.runs import Run
 from headrace.states import FailureClass, StepState
 from headrace.steps.mailbox import Failure, StepResult

@@ -15,7 +15,8 @@ from headrace.files.atomic import write_json
 from headrace.files.layout import checkpoint_name
 from headrace.ledger.ledger import open_ledger
 from headrace.recipe.load import load_recipe, load_site
-from headrace.runs.accounts import Ahead, Prediction, noting
+from headrace.runs.accounts import noting
+from headrace.runs.prediction import Ahead, Prediction
 from headrace.runs.runs import Run
 from headrace.states import FailureClass, StepState
 from headrace.status.run import run_views

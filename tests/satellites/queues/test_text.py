@@ -11,8 +11,8 @@ from pydantic import ValidationError
 from headrace.batch.commands import CommandResult
 from headrace.batch.job_records import JobSpec, JobState, JobStatus
 from headrace.batch.system import BatchSystem
-from headrace.clusters.lease_jobs import job_name, job_spec
-from headrace.clusters.lease_records import LeaseSpec
+from headrace.clusters.lease_jobs import job_spec
+from headrace.clusters.lease_records import LeaseSpec, job_name
 from headrace.clusters.queued import backend
 from headrace.errors import AmbiguousSubmitError, BatchError
 from headrace.files.layout import LeaseFolder

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from headrace.cli import runs
 from headrace.cli.bell import Bell
-from headrace.runs.runs import finish_run
+from headrace.runs.lifecycle import finish_run
 from headrace.states import StepState
 from support.runs import make_run
 

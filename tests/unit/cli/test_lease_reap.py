@@ -7,7 +7,8 @@ import sys
 
 from headrace.ledger.ledger import open_ledger
 from headrace.processes.identity import ProcessIdentity
-from headrace.runs.runs import RunRequest, create_run
+from headrace.runs.lifecycle import create_run
+from headrace.runs.runs import RunRequest
 from headrace.states import StepState
 from support.command_line import headrace
 

@@ -16,7 +16,7 @@ from headrace.recipe.load import BUILT_IN
 from headrace.recipe.recipe import Recipe
 from headrace.runs.runs import Run
 from headrace.states import StepState
-from headrace.status.run_details import run_page
+from headrace.status.run_page import run_page
 from headrace.steps.mailbox import StepResult
 from support.command_line import headrace
 from support.runs import attempt_row_of, lease_on_disk, make_run

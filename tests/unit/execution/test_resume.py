@@ -10,8 +10,9 @@ import pytest
 from headrace.errors import HeadraceError, RecipeError, SiteError, StepError
 from headrace.execution.resume import take_over_changed
 from headrace.ledger.ledger import open_ledger
-from headrace.runs.provenance import process_owner
-from headrace.runs.runs import Run, finish_run, open_run
+from headrace.runs.lifecycle import finish_run
+from headrace.runs.owners import process_owner
+from headrace.runs.runs import Run, open_run
 from headrace.states import LeaseState, StepState
 from headrace.suites.points import trial_recipe
 from support.command_line import headrace

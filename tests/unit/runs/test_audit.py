@@ -15,7 +15,7 @@ from headrace.ledger.ledger import open_ledger
 from headrace.recipe.unix_accounts import account
 from headrace.runs import audit
 from headrace.runs.audit import AIRFLOW, Actor
-from headrace.runs.provenance import process_owner
+from headrace.runs.owners import process_owner
 from headrace.states import LeaseState, StepState
 from support.access import write_site
 from support.command_line import headrace

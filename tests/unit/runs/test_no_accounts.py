@@ -10,7 +10,8 @@ import pytest
 
 from headrace.recipe.load import load_recipe, load_site
 from headrace.runs import accounts
-from headrace.runs.accounts import Prediction, note_prediction
+from headrace.runs.accounts import note_prediction
+from headrace.runs.prediction import Prediction
 from headrace.states import StepState
 from headrace.status.cost import cost_page
 from headrace.status.run_details import run_details

@@ -20,7 +20,8 @@ from headrace.files.layout import StepFolder
 from headrace.ledger.ledger import open_ledger
 from headrace.processes.identity import ProcessIdentity
 from headrace.recipe.load import load_recipe, load_site
-from headrace.runs.planned_steps import fitted, roles_after, step_of, steps_of
+from headrace.runs.fitted import fitted
+from headrace.runs.planned_steps import roles_after, step_of, steps_of
 from headrace.states import FailureClass, StepState
 from headrace.steps.mailbox import StepResult
 from support.runs import lease_on_disk, make_run

@@ -12,7 +12,8 @@ from headrace.processes.identity import ProcessIdentity
 from headrace.recipe.difference import Change
 from headrace.recipe.load import BUILT_IN
 from headrace.runs.code_state import MAX_DIFF_BYTES, Commit, code_state
-from headrace.runs.provenance import owner_is_gone, owner_process, process_owner, read_provenance
+from headrace.runs.owners import owner_is_gone, owner_process, process_owner
+from headrace.runs.provenance import read_provenance
 from support.runs import ended_owner, make_run
 
 RECIPE = Path(__file__).parents[3] / "pipelines/headrace/recipe/builtin/recipes/digits.yaml"

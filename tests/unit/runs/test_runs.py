@@ -12,8 +12,9 @@ from headrace.execution.resume import take_over_run
 from headrace.leases.run_leases import acquire
 from headrace.ledger.ledger import open_ledger
 from headrace.recipe.unix_accounts import account
-from headrace.runs.provenance import process_owner
-from headrace.runs.runs import finish_run, open_run
+from headrace.runs.lifecycle import finish_run
+from headrace.runs.owners import process_owner
+from headrace.runs.runs import open_run
 from headrace.states import StepState
 from support.access import write_site
 from support.runs import ended_owner, make_run

@@ -14,8 +14,9 @@ from headrace.files.layout import LeaseFolder
 from headrace.files.lines import append_line
 from headrace.ledger.ledger import open_ledger
 from headrace.recipe.site import Role
-from headrace.runs.costs import cost_of, most_cost, run_cost
+from headrace.runs.costs import cost_of, run_cost
 from headrace.runs.counting import note_machines
+from headrace.runs.site_machines import most_cost
 from headrace.states import LeaseState
 from support.ledger_rows import lease_row, run_row
 

@@ -10,7 +10,8 @@ import pytest
 
 from headrace.ledger.ledger import open_ledger
 from headrace.runs import trials
-from headrace.runs.runs import Run, recorded
+from headrace.runs.lifecycle import recorded
+from headrace.runs.runs import Run
 from headrace.runs.trials import note_trials
 from headrace.states import FailureClass, StepState
 from headrace.suites.records import CommandsApplied

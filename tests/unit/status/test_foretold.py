@@ -9,7 +9,7 @@ import pytest
 from headrace.files.atomic import write_record
 from headrace.files.layout import RunFolder
 from headrace.ledger.ledger import open_ledger
-from headrace.runs.accounts import PredictedPart, Prediction
+from headrace.runs.prediction import PredictedPart, Prediction
 from headrace.states import StepState
 from headrace.status.cost import cost_page
 from support.ledger_rows import attempt_row, lease_row, machine_row, run_row

@@ -22,7 +22,7 @@ from headrace.recipe.site import Role
 from headrace.runs.runs import Run
 from headrace.states import LeaseState
 from headrace.status.lease import LeaseView, lease_view, leases_page, site_leases
-from headrace.status.run_details import run_page
+from headrace.status.run_page import run_page
 from support.leases import lease_spec
 from support.ledger_rows import lease_row, machine_row
 from support.runs import lease_on_disk, make_run

@@ -18,7 +18,8 @@ from headrace.ledger.ledger import open_ledger
 from headrace.states import FailureClass, LeaseState, StepState
 from headrace.status.dataset import datasets_page
 from headrace.status.run import RunView, why_failed
-from headrace.status.run_details import run_page, runs_page
+from headrace.status.run_list import runs_page
+from headrace.status.run_page import run_page
 from headrace.steps.mailbox import Progress, StepStatus
 from headrace.suites.records import SuiteSummary
 from support.ledger_rows import machine_row

@@ -15,7 +15,8 @@ from headrace.ledger.ledger import open_ledger
 from headrace.runs.runs import Run
 from headrace.states import FailureClass, StepState
 from headrace.status.logs import log_page, report_file
-from headrace.status.run_details import RunPage, run_details, run_page
+from headrace.status.run_details import run_details
+from headrace.status.run_page import RunPage, run_page
 from headrace.status.training import MOST_POINTS, curves_page
 from headrace.steps.history import (
     HistoryRow,

@@ -1,0 +1,200 @@
+"""Recipes and sites as runs keep them: fitted to each other, all checked that can be told now."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from headrace.errors import DataError, RecipeError, UserError
+from headrace.files.damage import archive_damage, is_sealed, sealed_damage
+from headrace.files.layout import RunFolder
+from headrace.recipe.fit import (
+    absolute,
+    check_evaluation,
+    check_packing,
+    check_role,
+    check_training,
+    opened,
+)
+from headrace.recipe.gang_size import narrowed
+from headrace.recipe.recipe import Recipe
+from headrace.recipe.site import Role, Site
+from headrace.recipe.target_arguments import is_as_here
+from headrace.runs.planned_steps import KINDS
+from headrace.states import StepState
+from headrace.steps.mailbox import StepResult
+from headrace.steps.run import failure_of
+
+_WEIGHTS = (".ckpt", ".pt", ".pth", ".safetensors")
+"""Endings of files that `train.init_from` may name; what has none of them may be a run."""
+
+
+def fitted(recipe: Recipe, site: Site, kind: str, *, is_from_terminal: bool) -> tuple[Recipe, Site]:
+    """A recipe and a site as a run of this kind keeps them; all that can be told now is checked.
+
+    Raises:
+        SiteError: The site lacks a role that the recipe needs.
+        UserError: The recipe does not fit the site in another way, its source is not there, or a
+            package for its object stores is missing.
+        DataError: Its packed dataset lacks a split or labels, or its manifest is damaged.
+    """
+    if kind == "pack":
+        _ = recipe.named_dataset  # nothing else is to be done
+    recipe = absolute(_with_init_file(recipe))
+    site = opened(site, is_from_terminal=is_from_terminal)
+    if kind == "evaluate":
+        check_evaluation(recipe, site)
+        _check_weights(recipe, site)
+        return recipe, site
+    if kind not in KINDS:
+        check_role(recipe, site)
+        return recipe, narrowed(recipe, site)
+    check_packing(recipe, site)
+    if kind == "train":
+        check_training(recipe, site)
+        _check_weights(recipe, site)
+        _check_dataset(recipe, site, recipe.dataset_path)
+        site = narrowed(recipe, site)
+    _check_places(recipe, site)
+    return recipe, site
+
+
+def of_run(recipe: Recipe, run: RunFolder, *, watch: bool = False) -> Recipe:
+    """The recipe with files of a run in place of the checkpoints that it wants evaluated.
+
+    With `watch` they are those that the run will have.
+
+    Raises:
+        RecipeError: It leaves evaluation out.
+        UnknownNameError: The run has no such checkpoint.
+    """
+    from headrace.checkpoints.files import chosen
+
+    spec = recipe.evaluate
+    if spec is None:
+        raise RecipeError(
+            f"The recipe of run {run.run_id} leaves evaluation out",
+            "Say what to evaluate, as in evaluate.split=test."
+            if recipe.model is not None
+            else "Only a 'model' can be evaluated: a script or function reports its own metrics.",
+        )
+    named = () if watch else spec.checkpoints
+    files = [each if each in spec.files else str(chosen(run, str(each))) for each in named]
+    first, *others = dict.fromkeys(files or ["last"])
+    update = {"checkpoint": first, "also_checkpoints": tuple(others)}
+    return recipe.model_copy(update={"evaluate": spec.model_copy(update=update)})
+
+
+def check_evaluated(recipe: Recipe, dataset: str) -> None:
+    """Refuse a packed dataset that lacks what an evaluation needs; one not seen from here may do.
+
+    Raises:
+        DataError: It has no labels, or a split is missing or empty.
+        RecipeError: A bound names no metric.
+    """
+    # they bring numpy and xxhash, and Airflow parses this module
+    from headrace.evaluation.evaluation_plan import plan as plan_evaluation
+    from headrace.files.manifest_file import FILE_NAME, read_manifest
+
+    folder = Path(dataset).expanduser()
+    if (folder / FILE_NAME).is_file():
+        manifest = read_manifest(folder).with_fold(recipe.data.fold)
+        for variant in recipe.evaluate.variants if recipe.evaluate else ():
+            plan_evaluation(manifest, variant)
+
+
+def _check_places(recipe: Recipe, site: Site) -> None:
+    """Refuse stores whose package is missing, and a missing source; nodes may have their own."""
+    from headrace.objects.store import check_package, is_remote
+
+    if recipe.dataset is None:
+        return  # what trains without one has no copies of checkpoints either
+    role, source = site.roles[recipe.pack_role], recipe.dataset.source
+    if is_as_here(role):
+        copies = recipe.trainer.checkpoint_target
+        for url in (source, recipe.dataset.path, recipe.pack.target, copies):
+            if url is not None:
+                check_package(url)
+    if source is None or is_remote(source):
+        return
+    folder = Path(source).expanduser()
+    if _is_seen(folder, role, site) and not folder.is_dir():
+        from headrace.packing.sources.open import open_place
+
+        open_place(source)  # a single file may do, and what will not is told as packing would
+
+
+def _is_seen(path: Path, role: Role, site: Site) -> bool:
+    """Whether this machine sees what the nodes of a role see under a path."""
+    return role.is_here or path.is_relative_to(Path(site.folder).expanduser())
+
+
+def _with_init_file(recipe: Recipe) -> Recipe:
+    """The recipe with the file in place of the run in `train.init_from`: `RUN[:CHECKPOINT]`."""
+    wanted = recipe.train.init_from
+    if wanted is None or Path(wanted).expanduser().exists() or Path(wanted).suffix in _WEIGHTS:
+        return recipe
+    if "/" in wanted or wanted.startswith("~"):
+        return recipe
+    from headrace.checkpoints.files import chosen
+    from headrace.ledger.ledger import open_ledger
+
+    run_id, _, checkpoint = wanted.partition(":")
+    path = chosen(RunFolder(Path(open_ledger().run(run_id).folder)), checkpoint)
+    train = recipe.train.model_copy(update={"init_from": str(path)})
+    return recipe.model_copy(update={"train": train})
+
+
+def _check_weights(recipe: Recipe, site: Site) -> None:
+    """Refuse files of weights that are missing, and checkpoints to evaluate that are damaged."""
+    role, wanted = site.roles[recipe.train.role], recipe.train.init_from
+    if wanted is not None and not _is_there(wanted, role, site):
+        raise RecipeError(
+            f"train.init_from is {wanted}, which is no file",
+            "Name a checkpoint, a .safetensors file, or a run: RUN, RUN:best, RUN:last, RUN:STEP; "
+            "`headrace runs` lists runs.",
+        )
+    for file in recipe.evaluate.files if recipe.evaluate else ():
+        problem = None if _is_there(file, role, site) else "there is no such file"
+        path = Path(file).expanduser()
+        if path.exists():
+            problem = sealed_damage(path) if path.is_dir() else archive_damage(path)
+        if problem is not None:
+            raise RecipeError(
+                f"evaluate.checkpoint is {file}: {problem}",
+                "Name a checkpoint that is whole, or last, best, or a number of optimizer steps.",
+            )
+
+
+def _is_there(file: str, role: Role, site: Site) -> bool:
+    """Whether there is a file, as far as this machine sees it."""
+    path = Path(file).expanduser()
+    return path.is_file() or is_sealed(path) or not _is_seen(path, role, site)
+
+
+def _check_dataset(recipe: Recipe, site: Site, dataset: str | None) -> None:
+    """Refuse a dataset that has too few samples, no labels or not the splits that a recipe needs.
+
+    Only a manifest that is seen from here tells: not one in S3, nor one on the nodes' own disks.
+    """
+    if dataset is None or recipe.model is None:
+        return
+    from headrace.files.manifest_file import FILE_NAME, read_manifest
+    from headrace.training.training_plan import plan_training
+
+    folder = Path(dataset).expanduser()
+    if not (folder / FILE_NAME).is_file():
+        return
+    plan_training(recipe, site.roles[recipe.train.role], read_manifest(folder))
+    check_evaluated(recipe, dataset)
+
+
+def judged(recipe: Recipe, site: Site, packed: StepResult) -> StepResult:
+    """The result of packing: a failure where the rest of the run cannot come to an end with it."""
+    dataset = packed.outputs.get("dataset")
+    try:
+        _check_dataset(recipe, site, dataset if isinstance(dataset, str) else None)
+    except (UserError, DataError) as error:
+        kind = type(error)
+        told = kind(f"{dataset} is packed, but the run cannot go on: {error.what}", error.hint)
+        return packed.model_copy(update={"state": StepState.FAILED, "failure": failure_of(told)})
+    return packed

@@ -1,0 +1,177 @@
+"""The life of a run: made once by key, as a folder and a row in the ledger, until it has ended."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import time
+import uuid
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from headrace.errors import SiteError, StepError
+from headrace.files.atomic import write_json, write_record
+from headrace.files.layout import RunFolder, SiteFolder
+from headrace.files.private import make_private
+from headrace.files.sharing import share
+from headrace.ledger.ledger import open_ledger
+from headrace.ledger.rows import RunRecord
+from headrace.recipe.load import load_recipe, load_site, settled, source_of
+from headrace.recipe.recipe import Recipe
+from headrace.recipe.site import Site
+from headrace.recipe.teams import check_user
+from headrace.recipe.unix_accounts import other_account
+from headrace.runs.audit import START, Actor, check_access, note, noting_refusals
+from headrace.runs.code_state import images_of
+from headrace.runs.fitted import check_evaluated, fitted, of_run
+from headrace.runs.planned_steps import KINDS
+from headrace.runs.provenance import write_provenance
+from headrace.runs.results import write_report
+from headrace.runs.runs import Run, RunRequest, outputs_of, packed_by, run_of_record
+from headrace.runs.suites import is_suite
+from headrace.runs.usage import note_usage
+from headrace.states import StepState
+from headrace.steps.step_kinds import step_kind
+
+
+def create_run(request: RunRequest) -> Run:
+    """Make the run that is asked for, or find the one made for the same key.
+
+    Raises:
+        RecipeError: The recipe or an override cannot be used.
+        SiteError: The site cannot be used, or its folder cannot be written.
+        AccessError: The site is not for who asks.
+        UserError: The recipe does not fit the site, see `fitted`.
+    """
+    existing = open_ledger().run_by_key(request.key)
+    if existing is not None:
+        return _reopened(existing, request)
+    by, words = Actor.of(request.owner, request.user), " ".join(request.words)
+    with noting_refusals(by, START, request.owner, words):
+        loaded = load_recipe(request.recipe, request.overrides)
+        recipe, site, source = _checked(request, loaded)
+        run = _new_run(request, recipe, site)
+        if _entered(run, loaded, source):
+            note(by, START, run.run_id, words)
+            return run
+    existing = open_ledger().run_by_key(request.key)
+    if existing is None:
+        raise StepError(f"The run for key {request.key} vanished from the ledger")
+    return _reopened(existing, request)
+
+
+def _checked(request: RunRequest, loaded: Recipe) -> tuple[Recipe, Site, Mapping[str, Any]]:
+    """Recipe and site as the run keeps them, and a suite's recipe as its trials change it."""
+    is_from_terminal = request.owner.startswith("cli:")
+    user = None if is_from_terminal else request.user
+    site = load_site(request.site, user)
+    check_user(site, Actor.of(request.owner, request.user).user)
+    if request.of:
+        folder = RunFolder(Path(open_ledger().run(request.of).folder))
+        loaded = of_run(loaded, folder, watch=request.watch)
+    recipe, site = fitted(loaded, site, request.kind, is_from_terminal=is_from_terminal)
+    if request.of:
+        check_evaluated(recipe, packed_by(request.of))
+    source: dict[str, Any] = {}
+    if request.kind == "suite":
+        from headrace.suites.points import checked
+
+        source = settled(source_of(request.recipe, request.overrides), loaded, recipe)
+        recipe = checked(recipe, source, site)
+    return recipe, site, source
+
+
+def finish_run(run: Run, state: StepState) -> None:
+    """Record how a run ended, what its steps gave and took; a suite gets its report."""
+    record = open_ledger().finish_run(run.run_id, state, time.time(), outputs_of(run.run_id))
+    if is_suite(record):
+        write_report(record)
+    note_usage(run.run_id)
+    if run.request.kind not in KINDS and state is StepState.SUCCEEDED:
+        step_kind(run.request.kind).report(run.run_id)
+
+
+def _reopened(record: RunRecord, request: RunRequest) -> Run:
+    """The run of an earlier request with the same key; one that has ended goes on."""
+    run, by = run_of_record(record), Actor.of(request.owner, request.user)
+    check_access(run.site_now, by, "resume", run.run_id)
+    if not record.state.is_final:
+        return run
+    open_ledger().reopen_run(record.run_id, request.owner)
+    note(by.unnamed, "resume", run.run_id)  # not by who triggered it, but who cleared a task
+    return owned_by(run, request.owner)
+
+
+def owned_by(run: Run, owner: str) -> Run:
+    """A run whose request names its new owner, as in the ledger."""
+    request = run.request.model_copy(update={"owner": owner})
+    write_record(run.folder.request, request)
+    return replace(run, request=request)
+
+
+def _new_run(request: RunRequest, recipe: Recipe, site: Site) -> Run:
+    # never from the key: of two requests with one key each must have a folder of its own to remove
+    unique = uuid.uuid4().hex[:8]
+    name = f"{recipe.name}-evaluate" if request.of else recipe.name
+    run_id = f"{name}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{unique}"
+    folder = SiteFolder(Path(site.folder).expanduser()).run(run_id)
+    return Run(run_id=run_id, request=request, folder=folder, recipe=recipe, site=site)
+
+
+def _entered(run: Run, loaded: Recipe, source: Mapping[str, Any]) -> bool:
+    """Write a run's folder and its row; no folder is left when there is a row for its key."""
+    entered = False
+    try:
+        _write_folder(run, loaded, source)
+        entered = open_ledger().add_run(recorded(run, time.time()))
+    finally:
+        if not entered:
+            shutil.rmtree(run.folder.path, ignore_errors=True)
+    return entered
+
+
+def _write_folder(run: Run, loaded: Recipe, source: Mapping[str, Any]) -> None:
+    try:
+        if other := other_account(run.site):
+            share(run.site_folder.path, other)
+        make_private(run.folder.path)
+        write_record(run.folder.recipe, run.recipe)
+        write_record(run.folder.site, run.site)
+        write_record(run.folder.request, run.request)
+        if source:
+            write_json(run.folder.source, source)
+        request = run.request
+        images = images_of(run.recipe, run.site)
+        write_provenance(run.folder, request.recipe, loaded, request.user, images)
+    except OSError as error:
+        raise SiteError(
+            f"The folder {run.site_folder.path} of site '{run.site.name}' cannot be written: "
+            f"{error.strerror or error}",
+            "Set 'folder' of the site (for built-in sites: HEADRACE_HOME) to a folder that you may "
+            "write and that has room.",
+        ) from error
+
+
+def recorded(run: Run, created_at: float) -> RunRecord:
+    """The row of a run that goes on, asked for at a time in seconds since the epoch."""
+    return RunRecord(
+        run_id=run.run_id,
+        key=run.request.key,
+        recipe_name=run.recipe.name,
+        site_name=run.site.name,
+        recipe_fingerprint=recipe_fingerprint(run.recipe),
+        folder=str(run.folder.path),
+        state=StepState.RUNNING,
+        owner=run.request.owner,
+        overrides=run.request.overrides,
+        created_at=created_at,
+    )
+
+
+def recipe_fingerprint(recipe: Recipe) -> str:
+    """Hash of the resolved recipe, 32 hexadecimal digits."""
+    unused = {"suite"} if recipe.suite is None else set()
+    content = recipe.model_dump_json(by_alias=True, exclude=unused).encode()
+    return hashlib.blake2b(content, digest_size=16).hexdigest()

@@ -1,0 +1,85 @@
+"""The list of runs, and what somebody asked for: also what was refused."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+
+from headrace.errors import UserError
+from headrace.ledger.audit_rows import ActRecord
+from headrace.ledger.ledger import open_ledger
+from headrace.recipe.teams import Sites
+from headrace.record import Record
+from headrace.runs.audit import Actor, refused_requests
+from headrace.states import StepState
+from headrace.status.run import RunView, run_views
+
+_MOST_ACTS = 200
+
+
+class ActView(Record):
+    """Somebody asked for something."""
+
+    at: float
+    """Seconds since the epoch."""
+    user: str
+    """Empty where only Airflow's audit log tells."""
+    through: str
+    run_id: str
+    what: str
+    details: str
+    refused: str
+    """Why it was not done; empty when it was."""
+
+
+class RunsPage(Record):
+    """Runs, the newest first."""
+
+    now: float
+    rows: tuple[RunView, ...]
+    refused: tuple[ActView, ...] = ()
+    """Requests in Airflow, no older than the rows, that got no run."""
+
+
+def runs_page(
+    limit: int = 200,
+    states: Sequence[StepState] = (),
+    text: str = "",
+    sites: Sites = None,
+    asker: str = "",
+) -> RunsPage:
+    """The newest runs, those in some states or with a text in their id, recipe or site.
+
+    Among those that failed are the requests of a user that were refused, or of all users.
+    """
+    records = open_ledger().runs(limit, states, text, sites=sites)
+    since = records[-1].created_at if len(records) == limit else 0.0
+    refused: tuple[ActView, ...] = ()
+    if not states or StepState.FAILED in states:
+        found = _acts(refused_requests(asker, limit, since))
+        refused = tuple(act for act in found if text in f"{act.user} {act.details} {act.refused}")
+    return RunsPage(now=time.time(), rows=run_views(records), refused=refused)
+
+
+def acts_of(run_id: str) -> tuple[ActView, ...]:
+    """What was asked of a run, the newest first."""
+    return _acts(open_ledger().acts(run_id=run_id, limit=_MOST_ACTS))
+
+
+def check_refused(owner: str, user: str) -> None:
+    """Say why a request of a DAG run, of one user or of any, got no run, if it was refused.
+
+    Raises:
+        UserError: So it was.
+    """
+    for row in open_ledger().acts(user, owner, limit=1, refused=True):
+        when = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(row.created_at))
+        asked = f"{Actor(row.user or 'somebody', row.through)} asked on {when} for: {row.details}"
+        raise UserError(row.refused, f"{asked}. No run was made: trigger a new DAG run.")
+
+
+def _acts(found: Iterable[ActRecord]) -> tuple[ActView, ...]:
+    names = ("user", "through", "run_id", "what", "details", "refused")
+    return tuple(
+        ActView(at=row.created_at, **{name: getattr(row, name) for name in names}) for row in found
+    )

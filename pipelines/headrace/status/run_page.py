@@ -1,0 +1,86 @@
+"""All that a run's page tells: besides its details, curves, checkpoints, logs, and who did what."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from headrace.files.layout import RunFolder
+from headrace.ledger.ledger import open_ledger
+from headrace.status.logs import LogName, log_names, report_address
+from headrace.status.run import Books, facts_of
+from headrace.status.run_details import RunDetails, details_of
+from headrace.status.run_list import ActView, acts_of
+from headrace.status.step import AttemptView, attempt_views
+from headrace.status.training import (
+    BestValue,
+    CheckpointView,
+    RunCurves,
+    best_value,
+    checkpoints_of,
+    curves_of,
+)
+from headrace.steps.history import read_history
+
+
+class RunPage(RunDetails):
+    """All that the page of a run shows."""
+
+    now: float
+    can_act: bool
+    """Whether who asks may act on it."""
+    tensorboard: bool
+    """Whether TensorBoard has anything to show."""
+    best: BestValue | None
+    throughput: float | None
+    """Samples a second over all ranks."""
+    data_wait: float | None
+    """Share of the time in which training waits for data."""
+    epoch: int | None
+    """Epoch under way, from 0."""
+    attempts: tuple[AttemptView, ...]
+    curves: RunCurves
+    checkpoints: tuple[CheckpointView, ...]
+    logs: tuple[LogName, ...]
+    report: str
+    """Address of the report below that of the pages; empty without one."""
+    acts: tuple[ActView, ...]
+    rerun: str
+    """Words that ask for the same once more."""
+
+
+def run_page(run_id: str, *, can_act: bool) -> RunPage:
+    """All that is known of a run now.
+
+    Raises:
+        UnknownNameError: There is no such run.
+    """
+    record = open_ledger().run(run_id)
+    books, facts = Books.of([record]), facts_of(record)
+    attempts, leases = books.attempts_of(run_id), books.leases_of(run_id)
+    folder = RunFolder(Path(record.folder))
+    history = read_history(folder)
+    last = next((each for each in reversed(history.told) if each.samples_per_s is not None), None)
+    details = details_of(record, books).model_copy(update={"dashboard_url": ""})
+    return RunPage(
+        **dict(details),
+        now=time.time(),
+        can_act=can_act,
+        tensorboard=has_events(folder),
+        best=best_value(history, facts.monitor, facts.monitor_mode),
+        throughput=last.samples_per_s if last else None,
+        data_wait=last.data_wait if last else None,
+        epoch=history.told[-1].epoch if history.told else None,
+        attempts=attempt_views(run_id, attempts),
+        curves=curves_of(run_id, history),
+        checkpoints=checkpoints_of(folder),
+        logs=tuple(log_names(attempts, leases)),
+        report=report_address(run_id, attempts),
+        acts=acts_of(run_id),
+        rerun=f"headrace rerun {run_id}",
+    )
+
+
+def has_events(run: RunFolder) -> bool:
+    """Whether there is anything for TensorBoard to show."""
+    return any(run.tensorboard.rglob("events.out.tfevents.*"))
