@@ -28,7 +28,8 @@ from headrace.errors import HeadraceError
 from headrace.recipe.globs import matcher
 from headrace.recipe.home import home
 from headrace.recipe.schema import json_schema
-from headrace.runs import runs
+from headrace.runs import lifecycle
+from headrace.runs.runs import RunRequest
 
 NUM_EXAMPLES = int(os.environ.get("HEADRACE_FUZZ_EXAMPLES", "100"))
 """Requests by each door; others in each run, so that many runs try many."""
@@ -137,8 +138,8 @@ def _by_form(overrides: list[str], *, is_sweep: bool) -> None:
     taken = check_sweep(asked, None) if is_sweep else check_overrides(asked)
     kind = "suite" if is_sweep else "train"
     more = {"key": f"form:{time.time_ns()}", "owner": "airflow:a:b", "user": "ada"}
-    runs.create_run(
-        runs.RunRequest(recipe="digits", site="laptop", overrides=taken, kind=kind, **more)
+    lifecycle.create_run(
+        RunRequest(recipe="digits", site="laptop", overrides=taken, kind=kind, **more)
     )
 
 
@@ -207,10 +208,10 @@ def main() -> None:
     """Try them all; the exit code is 0 where all is well."""
     signal.signal(signal.SIGPROF, _over)
     (home() / "examples" / "digits").mkdir(parents=True, exist_ok=True)
-    site = functools.lru_cache(runs.load_site)
+    site = functools.lru_cache(lifecycle.load_site)
     with ExitStack() as stack:
-        stack.enter_context(mock.patch.object(runs, "_new_run", _accept))
-        stack.enter_context(mock.patch.object(runs, "load_site", site))
+        stack.enter_context(mock.patch.object(lifecycle, "_new_run", _accept))
+        stack.enter_context(mock.patch.object(lifecycle, "load_site", site))
         stack.enter_context(redirect_stdout(StringIO()))
         stack.enter_context(redirect_stderr(StringIO()))
         for door in (_by_form, _by_terminal):
