@@ -37,8 +37,6 @@ class Facts(Record):
     """What a run is, from its beginning on: read once a process."""
 
     kind: str = "train"
-    user: str
-    """Who asked for it."""
     monitor: str | None = None
     """`trainer.monitor` of its recipe."""
     monitor_mode: str = "min"
@@ -180,6 +178,11 @@ class Books:
         """Leases of a run, the newest first."""
         return self.leases.get(run_id, ())
 
+    def user_of(self, record: RunRecord) -> str:
+        """Who asked for a run; its folder tells as long as it has no lease."""
+        told = (lease.owner for lease in self.leases_of(record.run_id))
+        return next(filter(None, told), None) or _user(record.folder, record.owner)
+
     def cost(self, run_id: str, now: float) -> Cost | None:
         """What the machines of a run have cost; None where nobody counts them."""
         machines = [row for row in self.machines.get(run_id, ()) if has_price(row)]
@@ -219,7 +222,7 @@ def by_ledger(record: RunRecord, books: Books, now: float) -> RunView:
         kind=facts.kind,
         recipe=record.recipe_name,
         site=record.site_name,
-        user=facts.user,
+        user=books.user_of(record),
         owner=record.owner,
         folder=record.folder,
         state=record.state,
@@ -299,13 +302,18 @@ def why_no_lease(
 def facts_of(record: RunRecord) -> Facts:
     """What a run is, as far as its folder tells: it may be gone or damaged."""
     try:
-        return _facts(record.folder, record.owner)
+        return _facts(record.folder)
     except (ValueError, OSError, HeadraceError):  # the list shows the run nonetheless
-        return Facts(user=record.owner)
+        return Facts()
 
 
 @lru_cache(maxsize=_MOST)
-def _facts(path: str, owner: str) -> Facts:
+def _user(path: str, owner: str) -> str:
+    return user_of(RunFolder(Path(path)), owner)
+
+
+@lru_cache(maxsize=_MOST)
+def _facts(path: str) -> Facts:
     folder = RunFolder(Path(path))
     request, recipe = _json(folder.request), _json(folder.recipe)
     trainer, suite = (_part(recipe.get(name)) for name in ("trainer", "suite"))
@@ -314,7 +322,6 @@ def _facts(path: str, owner: str) -> Facts:
     sought = sought_by(folder) if kind == "suite" else Sought()
     return Facts(
         kind=kind if isinstance(kind, str) else "train",
-        user=user_of(folder, owner),
         monitor=monitor if isinstance(monitor, str) else None,
         monitor_mode=str(trainer.get("monitor_mode", "min")),
         own_data=kind in ("train", "suite") and "dataset" in recipe and recipe["dataset"] is None,

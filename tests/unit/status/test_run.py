@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -15,6 +16,7 @@ from sqlalchemy.engine import Engine
 from headrace.execution.reap import end_run
 from headrace.files.atomic import write_record
 from headrace.ledger.ledger import open_ledger
+from headrace.recipe.unix_accounts import account
 from headrace.states import FailureClass, LeaseState, StepState
 from headrace.status.dataset import datasets_page
 from headrace.status.run import RunView, why_failed
@@ -51,6 +53,14 @@ def test_a_run_under_way_tells_step_progress_metric_and_cost():
     assert row.elapsed_s == pytest.approx(time.time() - row.created_at, abs=5)
     assert (row.eta_s, row.step_eta_s) == (None, 180.0)
     assert row.is_orphan is False
+
+
+def test_who_asked_is_told_by_the_ledger_once_there_is_a_lease():
+    """Of many runs that saves a file each, which lists all packages."""
+    run = make_run(user="ada", owner="airflow:headrace_train:manual")
+    lease_on_disk(run)
+    run.folder.provenance.unlink()
+    assert only_row().user == "ada"
 
 
 def test_an_orphan_a_failed_run_and_one_without_a_lease_say_so():
@@ -92,7 +102,10 @@ def test_a_folder_that_is_gone_or_damaged_leaves_the_row():
     run.folder.request.write_text("[]")
     assert only_row().kind == "train"
     run.folder.request.unlink()
-    assert only_row().user == run.request.owner
+    assert only_row().user == account()  # its other files tell more
+    gone = make_run(key="gone")
+    shutil.rmtree(gone.folder.path)
+    assert gone.request.owner in {row.user for row in runs_page().rows}
 
 
 def test_files_that_cannot_be_read_cost_a_row_its_details_not_the_page():
