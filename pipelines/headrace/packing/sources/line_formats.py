@@ -5,10 +5,12 @@ from __future__ import annotations
 import io
 import json
 import logging
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -77,6 +79,10 @@ class LineFormat(ABC):
         """Columns of the file whose first line was taken in last."""
         return tuple(self.types)
 
+    def rows(self, content: bytes) -> tuple[list[bytes], bool]:
+        """Rows from the beginning of one on, and whether the last ends inside quotes."""
+        return content.split(b"\n"), False
+
     @abstractmethod
     def learn(self, lines: Sequence[bytes]) -> bool:
         """Take the types of columns that have none yet from lines; whether all have one now."""
@@ -102,6 +108,8 @@ class CsvFormat(LineFormat):
 
         text = first_line.decode("utf-8-sig").rstrip("\r\n")
         self._delimiter = max(_DELIMITERS, key=text.count)
+        if self.rows(text.encode())[1]:
+            raise ValueError(f"its first line ends inside quotes: {text}")
         self._names = tuple(next(csv.reader([text], delimiter=self._delimiter), ()))
         if len(set(self._names)) < len(self._names):
             raise ValueError(f"its first line names a column twice: {text}")
@@ -110,6 +118,23 @@ class CsvFormat(LineFormat):
     @property
     def names(self) -> Sequence[str]:
         return self._names
+
+    def rows(self, content: bytes) -> tuple[list[bytes], bool]:
+        if b'"' not in content:
+            return super().rows(content)
+        content = b"\n" + content + b"\n"
+        codes = np.frombuffer(content, dtype=np.uint8)
+        quotes = np.flatnonzero(codes == ord('"'))
+        begin = f'"\n{self._delimiter}'.encode()
+        if not np.isin(codes[quotes[::2] - 1], list(begin)).all():  # some are parts of values
+            pattern = rb'(?<![^\n%b])"[^"]*(?:""[^"]*)*("?)' % re.escape(begin[2:])
+            edges = [(each.start(), each.start(1)) for each in re.finditer(pattern, content)]
+            quotes = np.array(edges).ravel()
+        breaks = np.flatnonzero(codes == ord("\n"))
+        is_inside = np.searchsorted(quotes, breaks) % 2 == 1
+        goes_on, is_inside[-1] = bool(is_inside[-1]), False
+        ends = breaks[~is_inside].tolist()
+        return [content[start + 1 : end] for start, end in pairwise(ends)], goes_on
 
     def learn(self, lines: Sequence[bytes]) -> bool:
         import pyarrow as pa

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
+from itertools import accumulate
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -69,11 +70,12 @@ class _LineRows(RowContainer):
         as_written = replace(field, encoding="") if column in self._lines.nested else field
         found = block.table.column(column).take(rows).combine_chunks()
         cells = values_of_cells(as_written, found)
-        reasons = [block.bad.get(row) for row in rows]
-        for at, reason in enumerate(reasons):
-            if reason is not None:
-                line = self._line_of(part) + rows[at]
-                cells[at] = Unreadable("", f"line {line}: {reason}")
+        bad = [(at, row) for at, row in enumerate(rows) if row in block.bad]
+        starts = self._line_numbers(part) if bad else []
+        for at, row in bad:
+            first, last = starts[row], starts[row + 1] - 1
+            told = f"line {first}" if first == last else f"lines {first} to {last}"
+            cells[at] = Unreadable("", f"{told}: {block.bad[row]}")
         return cells
 
     def columns(
@@ -87,11 +89,11 @@ class _LineRows(RowContainer):
     def learn(self, *, all_lines: bool) -> None:
         """Take in the types of columns: of all lines, or of as many as tell one for each."""
         is_known = False
-        for _, lines in self._blocks():
-            if lines and not is_known:
-                is_known = self._lines.learn(lines)
-            if all_lines and lines:
-                self._lines.block(lines)
+        for _, rows in self._blocks():
+            if not is_known:
+                is_known = self._lines.learn(rows)
+            if all_lines:
+                self._lines.block(rows)
             elif is_known:
                 return
 
@@ -99,49 +101,61 @@ class _LineRows(RowContainer):
         """The first cell of a column; None where there is none."""
         if column not in self.types:
             return None
-        lines = next((lines for _, lines in self._blocks() if lines), None)
-        return self._lines.block(lines).table.column(column)[0].as_py() if lines else None
+        rows = next((rows for _, rows in self._blocks()), None)
+        return self._lines.block(rows).table.column(column)[0].as_py() if rows else None
 
     def _block(self, part: int) -> LineBlock:
         if self._read is None or self._read[0] != part:
-            self._read = part, self._lines.block(_lines_of(self._bytes(part)))
+            self._read = part, self._lines.block(self._rows(part)[0])
         return self._read[1]
 
     @cached_property
     def _listed(self) -> tuple[dict[int, int], dict[str, list[Coded[Any]]]]:
         parts: dict[int, int] = {}
         cells: dict[str, list[Coded[Any]]] = {column: [] for column in self._roles.values()}
-        for start, lines in self._blocks():
-            if lines:
-                parts[start] = len(lines)
-                block = self._lines.block(lines)
-                for column, found in cells.items():
-                    found.append(_without(coded(block.table.column(column)), block.bad))
+        for start, rows in self._blocks():
+            parts[start] = len(rows)
+            block = self._lines.block(rows)
+            for column, found in cells.items():
+                found.append(_without(coded(block.table.column(column)), block.bad))
         return parts, cells
 
     def _blocks(self) -> Iterator[tuple[int, list[bytes]]]:
-        start = self._start
-        while content := self._bytes(start):
-            yield start, _lines_of(content)
-            start += len(content)
+        start, stop = -1, self._start
+        while start < stop:
+            start, (rows, stop) = stop, self._rows(stop)
+            if rows:
+                yield start, rows
 
-    def _bytes(self, start: int) -> bytes:
-        """Whole lines from a byte on."""
+    def _rows(self, start: int) -> tuple[list[bytes], int]:
+        """Whole rows from a byte on, the last with content, and the byte behind them all."""
         self._stream.seek(start)
-        content = self._stream.read(_BLOCK_BYTES)
-        more = content
-        while more and b"\n" not in content:
+        content = more = self._stream.read(_BLOCK_BYTES)
+        rows, goes_on = self._lines.rows(content)
+        while more and len(rows) == 1:
             if len(content) > MOST_LINE_BYTES:
                 raise ValueError(f"the line at byte {start:,} is longer than 64 MiB")
             more = self._stream.read(_BLOCK_BYTES)
             content += more
-        is_last = len(content) < _BLOCK_BYTES or not more
-        return content if is_last else content[: content.rfind(b"\n") + 1]
+            rows, goes_on = self._lines.rows(content)
+        stop = start + len(content)
+        if more and len(content) >= _BLOCK_BYTES:
+            stop -= len(rows.pop())
+        elif goes_on:
+            line = 1 + self._breaks_before(stop - len(rows[-1]))
+            raise ValueError(f"a quote that opens in line {line} does not close")
+        while rows and not rows[-1].rstrip(b"\r"):
+            rows.pop()
+        return rows, stop
 
-    def _line_of(self, part: int) -> int:
-        """Number of the first line of a part, from 1."""
+    def _line_numbers(self, part: int) -> Sequence[int]:
+        """First line of each row of a part, counted from 1, and the one behind the last."""
+        sizes = (row.count(b"\n") + 1 for row in self._rows(part)[0])
+        return list(accumulate(sizes, initial=1 + self._breaks_before(part)))
+
+    def _breaks_before(self, byte: int) -> int:
         self._stream.seek(0)
-        return 1 + self._stream.read(part).count(b"\n")
+        return self._stream.read(byte).count(b"\n")
 
 
 class _LineSource(RowSource):
@@ -231,9 +245,3 @@ def _without(cells: Coded[Any], bad: Mapping[int, str]) -> Coded[Any]:
     good = next((row for row in range(len(codes)) if row not in bad), 0)
     codes[list(bad)] = codes[good]
     return Coded(cells.values, codes).tight()
-
-
-def _lines_of(content: bytes) -> list[bytes]:
-    """Lines, without their ends; of those behind the last one with content none."""
-    whole = content.rstrip(b"\r\n")
-    return whole.split(b"\n") if whole else []

@@ -123,6 +123,98 @@ def test_lines_that_are_no_rows_are_quarantined_by_number(
         packs(file)
 
 
+BREAKS = [
+    "a",
+    """a "word", and\nanother line""",
+    "\n\n,\n",
+    '"\n"',
+    "the last line ends\n",
+    "b",
+] * 5
+"""Texts with line breaks, delimiters and quotes."""
+
+
+def quoted(text: str) -> str:
+    return '"' + text.replace('"', '""') + '"'
+
+
+def values_of(source: Path) -> dict[str, list[Any]]:
+    """Values of all rows by field, as a worker reads them."""
+    spec = settled(DatasetSpec.model_validate({"name": "x", "source": str(source)}))
+    listed = open_source(spec)
+    refs = listed.list_samples()
+    found = [*open_source(spec, fields=tuple(listed.fields)).read(refs)]
+    return {field.name: [values[field.name] for values in found] for field in listed.fields}
+
+
+@pytest.mark.parametrize("block_bytes", [7, 64, 2**22])
+@pytest.mark.parametrize("ending", ["\n", "\r\n"])
+def test_values_in_quotes_may_have_line_breaks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block_bytes: int, ending: str
+) -> None:
+    monkeypatch.setattr(lines, "_BLOCK_BYTES", block_bytes)
+    rows = [f"{number},{quoted(text)}" for number, text in enumerate(BREAKS)]
+    (tmp_path / "a.csv").write_bytes(ending.join(["n,text", *rows, ""]).encode())
+    assert values_of(tmp_path) == {"n": list(range(len(BREAKS))), "text": BREAKS}
+
+
+@pytest.mark.parametrize("block_bytes", [7, 2**22])
+def test_quotes_inside_of_values_open_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block_bytes: int
+) -> None:
+    """They are a part of values that do not begin with one, also beside line breaks in quotes."""
+    monkeypatch.setattr(lines, "_BLOCK_BYTES", block_bytes)
+    rows = ['k,12" pipe', 'l,"a"b"', 'm, "c', "n,d", 'o" 6",7" "', 'p","9\n9"']
+    write(tmp_path / "in", "a.csv", rows, "n,text")
+    assert values_of(tmp_path / "in") == {
+        "n": ["k", "l", "m", "n", 'o" 6"', 'p"'],
+        "text": ['12" pipe', 'ab"', ' "c', "d", '7" "', "9\n9"],
+    }
+
+
+@pytest.mark.parametrize("block_bytes", [7, 2**22])
+def test_lines_are_counted_across_line_breaks_in_values(
+    tmp_path: Path, packs: Packs, monkeypatch: pytest.MonkeyPatch, block_bytes: int
+) -> None:
+    monkeypatch.setattr(lines, "_BLOCK_BYTES", block_bytes)
+    rows = [f'{n},"a\n{n}"' for n in range(20)]
+    rows[5] = 'x,"a\n\nb"'  # lines 12 to 14
+    rows[7] = "y,a"  # line 17
+    packed = packs(
+        write(tmp_path / "in", "a.csv", rows, "n,text"),
+        {"fields": {"n": "n"}},
+        {"max_quarantined": 0.2},
+    )
+    told = {q.path: q.reason for q in read_manifest(Path(packed["dataset"])).quarantined}
+    assert told == {
+        "a.csv#05": "n: lines 12 to 14: n is 'x', no int64",
+        "a.csv#07": "n: line 17: n is 'y', no int64",
+    }
+    assert everything(packed) == {"n": [n for n in range(20) if n not in (5, 7)]}
+
+
+@pytest.mark.parametrize("block_bytes", [7, 2**22])
+@pytest.mark.parametrize(
+    ("rows", "header", "words"),
+    [
+        (['1,"a\nb"', '2,"c', "3,d"], "n,text", "a quote that opens in line 4 does not close"),
+        (["1,2"], 'n,"te', "its first line ends inside quotes"),
+    ],
+)
+def test_a_quote_that_does_not_close_is_told(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    block_bytes: int,
+    rows: list[str],
+    header: str,
+    words: str,
+) -> None:
+    monkeypatch.setattr(lines, "_BLOCK_BYTES", block_bytes)
+    file = write(tmp_path / "in", "a.csv", rows, header)
+    with pytest.raises(DataError, match=words):
+        fields_of(file)
+
+
 def test_whole_numbers_become_others_where_these_come_later(
     tmp_path: Path, packs: Packs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
