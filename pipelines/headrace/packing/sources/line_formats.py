@@ -276,13 +276,13 @@ def _type_of_most(texts: Sequence[str | None]) -> Any:
 
 
 def _fitting(cells: Sequence[object], kind: Any) -> tuple[list[object], Any]:
-    """Values of cells, and their type: that one, or any numbers where whole ones do not do."""
+    """Values of cells, and their type: that one, or any numbers where more are such."""
     import pyarrow as pa
 
     values = [_cast(each, kind) for each in cells]
     if _MISFIT in values and pa.types.is_integer(kind):
         wider = [_cast(each, pa.float64()) for each in cells]
-        if _MISFIT not in wider:
+        if len(_misfits(wider)) < len(_misfits(values)):
             return wider, pa.float64()
     return values, kind
 

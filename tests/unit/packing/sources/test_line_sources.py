@@ -229,6 +229,19 @@ def test_whole_numbers_become_others_where_these_come_later(
     }
 
 
+@pytest.mark.parametrize("block_bytes", [24, 2**22])
+def test_a_mistake_beside_them_does_not_keep_whole_numbers_whole(
+    tmp_path: Path, packs: Packs, monkeypatch: pytest.MonkeyPatch, block_bytes: int
+) -> None:
+    monkeypatch.setattr(lines, "_BLOCK_BYTES", block_bytes)
+    rows = [*map(str, range(60)), "60.5", "none of them", "61.5"]
+    file = write(tmp_path / "in", "a.csv", [f"{row},1" for row in rows], "x,y")
+    packed = packs(file, None, {"max_quarantined": 0.2})
+    told = {q.path: q.reason for q in read_manifest(Path(packed["dataset"])).quarantined}
+    assert told == {"a.csv#61": "x: line 63: x is 'none of them', no double"}
+    assert everything(packed)["x"] == [*map(float, range(60)), 60.5, 61.5]
+
+
 @pytest.mark.parametrize("block_bytes", [100, 2**22])
 def test_jsonl(
     tmp_path: Path, packs: Packs, monkeypatch: pytest.MonkeyPatch, block_bytes: int
@@ -263,6 +276,16 @@ def test_jsonl(
     found = everything(packed)
     assert found["box"][-1] == [[29, 1], [2, 3]]
     assert found["label"][-3:] == [0, 1, 2]
+
+
+def test_lists_of_whole_numbers_stay_whole_where_a_recipe_says_so(
+    tmp_path: Path, packs: Packs
+) -> None:
+    file = write(tmp_path / "in", "a.jsonl", [json.dumps({"ids": [n, 1]}) for n in range(20)], None)
+    for options, dtype in (({}, "float64"), ({"ids": {"dtype": "int64"}}, "int64")):
+        packed = packs(file, None, {"fields": options})
+        (info,) = read_manifest(Path(packed["dataset"])).fields
+        assert (info.dtype, everything(packed)["ids"][7]) == (dtype, [7, 1])
 
 
 @pytest.mark.parametrize(
