@@ -43,7 +43,7 @@ logger = logging.getLogger(__name__)
 
 _MODULE = "headrace.clusters.local_cluster"
 _SCRATCH = "scratch"
-_POLL_S = 0.1
+_POLL_S = 0.02
 _ADAPT_EVERY_S = 0.5
 _KEEP_EVERY_S = 1.0
 _GRACE_S = 4.0
