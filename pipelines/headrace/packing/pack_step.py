@@ -14,7 +14,7 @@ from headrace.clusters.fleet import Fleet
 from headrace.errors import StorageFullError, TargetFullError
 from headrace.files.layout import LeaseFolder
 from headrace.files.locks import exclusive_while
-from headrace.files.machine import require_room
+from headrace.files.machine import give_back_large_blocks, require_room
 from headrace.files.manifest import Manifest
 from headrace.objects.store import is_remote, open_store
 from headrace.packing.append import (
@@ -116,6 +116,7 @@ def run(context: StepContext) -> dict[str, Any]:
 
 def pack(context: StepContext, open_fleet: OpenFleet) -> dict[str, Any]:
     """As `run`, on workers that the caller chooses."""
+    give_back_large_blocks()  # columns of millions of samples, of each of which a plan makes some
     try:
         return _dataset(context, open_fleet)
     except StorageFullError as error:

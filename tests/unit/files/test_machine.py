@@ -1,7 +1,10 @@
-"""Which file system a path is on, and on which ones a SQLite ledger is refused."""
+"""Which file system a path is on, which ones a SQLite ledger is refused on; memory given back."""
 
 from __future__ import annotations
 
+import ctypes
+import subprocess
+import sys
 from pathlib import Path, PurePosixPath
 
 import pytest
@@ -67,3 +70,24 @@ def test_file_system_of_the_longest_mount(path: str, kind: str):
         "/dev/vdb /data/my\\040disk xfs rw 0 0\n"
     )
     assert file_system(PurePosixPath(path), table) == kind
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reason="not the GNU C library")
+@pytest.mark.parametrize("gives_back", [True, False])
+def test_large_blocks_are_given_back_once_they_are_freed(gives_back: bool):
+    """Without asking for it they stay: then there would be nothing to ask for."""
+    asked = "machine.give_back_large_blocks()" if gives_back else ""
+    code = f"""
+import psutil
+from headrace.files import machine
+{asked}
+first = b"x" * 2**24
+del first  # from now on the C library keeps what is smaller
+blocks = [(b"x" * 2**23, b"x" * 2**14) for _ in range(10)]
+before = psutil.Process().memory_info().rss
+kept = [small for _, small in blocks]
+del blocks
+print(before - psutil.Process().memory_info().rss)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert (int(done.stdout) > 9 * 2**23) is gives_back

@@ -25,6 +25,7 @@ from headrace.errors import (
 from headrace.files.manifest import Manifest
 from headrace.files.manifest_file import read_manifest
 from headrace.packing import pack_shard as worker
+from headrace.packing import pack_step
 from headrace.packing.pack_step import pack
 from headrace.packing.target import DatasetFolder, PackTarget
 from headrace.recipe.site import StoreOptions
@@ -87,6 +88,14 @@ def test_every_image_is_there_once_with_its_label(image_source, make_context, in
         40,
         "samples",
     )
+
+
+def test_what_planning_frees_is_given_back(image_source, packs, monkeypatch):
+    """The rest is in `test_large_blocks_are_given_back_once_they_are_freed`."""
+    asked: list[bool] = []
+    monkeypatch.setattr(pack_step, "give_back_large_blocks", lambda: asked.append(True))
+    packs(image_source)
+    assert asked == [True]
 
 
 def test_statistics_are_those_of_the_training_split(image_source, packs):
