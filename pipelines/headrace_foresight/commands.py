@@ -17,7 +17,7 @@ COMMANDS = {
     ),
     "ownership": Command(
         "Admin",
-        "headrace_foresight.cost_command:ownership",
+        "headrace_foresight.ownership_command:ownership",
         "Tell what an hour of an owned cluster costs.",
     ),
 }

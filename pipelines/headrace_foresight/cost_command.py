@@ -1,15 +1,13 @@
-"""The commands cost and ownership: what was spent on what, and an hour of an owned cluster."""
+"""The command cost: what was spent on what."""
 
 from __future__ import annotations
 
 import csv
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Annotated, Any, cast, get_args
 
 import typer
-from pydantic import ValidationError
 
 from headrace.cli import arguments
 from headrace.cli.console import JsonOption, hundredths, open_console, tell, tell_json
@@ -27,7 +25,6 @@ from headrace.runs.spending import (
     wasted,
 )
 from headrace_foresight.allowances import known_allowances
-from headrace_foresight.ownership import Ownership, costs_of_project, costs_per_year, usd_per_hour
 
 _HOUR_S = 3600.0
 _NONE = {("suite", ""): "(no suite)", ("trial", "0"): "(no trial)"}
@@ -166,48 +163,3 @@ def _write(rows: Sequence[dict[str, Any]], *, as_json: bool) -> None:
         writer = csv.DictWriter(sys.stdout, list(rows[0]))
         writer.writeheader()
         writer.writerows(rows)
-
-
-def ownership(
-    file: Annotated[Path, typer.Argument(help="YAML file: cluster, and project if there is one.")],
-    as_json: JsonOption = False,
-) -> None:
-    """Tell what an hour of an owned cluster costs.
-
-    Purchase, power, room, people and utilisation make it. The result goes into the site as
-    `price: {usd_per_gpu_hour: …}`. With `project` in the file its whole cost is told, too.
-
-    Example: headrace ownership cluster.yaml
-    """
-    given = _read(file)
-    hourly, yearly = usd_per_hour(given.cluster), costs_per_year(given.cluster)
-    project = costs_of_project(given.project, hourly) if given.project else {}
-    what = "gpu" if given.cluster.gpus_per_node else "node"
-    if as_json:
-        told = {f"usd_per_{what}_hour": hourly, "usd_per_year": yearly, "usd_of_project": project}
-        tell_json(told)
-        return
-    _tell("a year", yearly)
-    typer.echo(f"price: {{usd_per_{what}_hour: {hourly:.4f}}}")
-    if project:
-        _tell("the project", project)
-
-
-def _tell(title: str, parts: dict[str, float]) -> None:
-    for name, usd in (*parts.items(), (title, sum(parts.values()))):
-        typer.echo(f"{name:<18}{usd:>16,.2f}")
-
-
-def _read(file: Path) -> Ownership:
-    import yaml  # which `headrace cost` does without
-
-    from headrace.recipe.schema import explain
-
-    try:
-        return Ownership.model_validate(yaml.safe_load(file.read_text()))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise UserError(f"{file} cannot be read: {error}", "Give a YAML file.") from error
-    except ValidationError as error:
-        what, hint = explain(error, Ownership, str(file))
-        explained = "Its keys are explained in docs/explanations/costs.md."
-        raise UserError(what, f"{hint} {explained}".lstrip()) from None

@@ -41,7 +41,7 @@ BUDGETS = {
     "headrace_airflow": 2530,
     "headrace_bench": 4710,
     "headrace_ec2": 1980,
-    "headrace_foresight": 3630,
+    "headrace_foresight": 3640,
     "headrace_pages": 1750,
     "headrace_probes": 2210,
     "headrace_queues": 770,

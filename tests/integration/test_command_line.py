@@ -104,7 +104,7 @@ _LOOKING = {
 }
 """What commands that tell how things stand do without, from a ledger in a file."""
 _WITHOUT_RECIPES = {*_LOOKING, "headrace.recipe.recipe"}
-_OF_ROWS = ("cost", "audit")
+_OF_ROWS = {*_WITHOUT_RECIPES, "headrace.clusters.lease_jobs", "headrace_foresight.ownership"}
 _LISTING = {*_WITHOUT_RECIPES, "omegaconf", "yaml", "headrace.execution.execute"}
 
 
@@ -116,11 +116,14 @@ _LISTING = {*_WITHOUT_RECIPES, "omegaconf", "yaml", "headrace.execution.execute"
         (("runs",), {*_LISTING, "headrace.clusters.lease_records", "headrace.runs.usage"}),
         (("status",), {*_LOOKING, "omegaconf", "yaml"}),
         (("suite", "list"), _LISTING),
-        *(((name,), {*_WITHOUT_RECIPES, "headrace.clusters.lease_jobs"}) for name in _OF_ROWS),
+        *(((name,), _OF_ROWS) for name in ("cost", "audit")),
         (("lease", "list"), _WITHOUT_RECIPES),
         (("cache", "list"), _WITHOUT_RECIPES - {"headrace.objects.store"}),
         (("site", "list"), _HEAVY),
-        (("plan", "digits"), _HEAVY - {"numpy"}),
+        (
+            ("plan", "digits"),
+            {*_HEAVY - {"numpy"}, "headrace.cli.watching", "headrace.status.suite"},
+        ),
     ],
 )
 def test_a_command_loads_only_what_it_needs(

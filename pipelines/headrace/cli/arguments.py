@@ -64,6 +64,13 @@ Recipe = Annotated[
     str,
     typer.Argument(help="Name of a recipe, or a YAML file.", autocompletion=recipes),
 ]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Argument(
+        help="Changes to the recipe, as in trainer.max_epochs=3; +key=value adds a key that is "
+        "not there, ~key takes one out."
+    ),
+]
 RunArgument = Annotated[
     str | None,
     typer.Argument(

@@ -19,8 +19,6 @@ from headrace.cli.console import (
     tell,
     tell_json,
 )
-from headrace.cli.runs import Overrides, request_of
-from headrace.cli.watching import Watching
 from headrace.cli.words import most_words
 from headrace.errors import RecipeError, StepError
 from headrace.execution.execute import LeasePreview, execute, previews
@@ -28,7 +26,6 @@ from headrace.recipe.load import load_recipe, load_site
 from headrace.recipe.overrides import check_size
 from headrace.recipe.recipe import Recipe
 from headrace.runs.accounts import accounts
-from headrace.runs.lifecycle import create_run
 from headrace.runs.prediction import BETWEEN, Prediction
 from headrace.runs.runs import RunRequest
 
@@ -41,7 +38,7 @@ _SHORT = "run it once, with arguments that make it short; then plan tells more"
 
 def plan(
     recipe: arguments.Recipe,
-    overrides: Overrides = None,
+    overrides: arguments.Overrides = None,
     site: SiteOption = "laptop",
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the exact scripts of the jobs, too.")
@@ -65,6 +62,8 @@ def plan(
     """
     check_size(overrides or ())
     if measure:
+        from headrace.cli.runs import request_of  # a plan alone does without
+
         calibrate(request_of(recipe, overrides, site))
     asked, place = load_recipe(recipe, overrides or ()), load_site(site)
     kind = "train" if asked.suite is None else "suite"
@@ -88,6 +87,9 @@ def calibrate(request: RunRequest) -> None:
         RecipeError: It trains by a script, which headrace cannot make shorter.
         StepError: A step of it fails.
     """
+    from headrace.cli.watching import Watching
+    from headrace.runs.lifecycle import create_run
+
     recipe = load_recipe(request.recipe, request.overrides)
     if recipe.train.script is not None:
         raise RecipeError(

@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 
 from headrace.cli import arguments
-from headrace.cli.arguments import NamedRun, Recipe, RunArgument
+from headrace.cli.arguments import NamedRun, Overrides, Recipe, RunArgument
 from headrace.cli.bell import Bell
 from headrace.cli.console import JsonOption, SiteOption, open_console, outlive_terminal, tell_json
 from headrace.cli.run_status import known_run
@@ -31,14 +31,6 @@ from headrace.runs.suites import has_more_to_do
 from headrace.states import StepState
 from headrace.status.run_details import RunDetails, run_details
 from headrace.suites import values as sweep_values
-
-Overrides = Annotated[
-    list[str] | None,
-    typer.Argument(
-        help="Changes to the recipe, as in trainer.max_epochs=3; +key=value adds a key that is "
-        "not there, ~key takes one out."
-    ),
-]
 
 
 def run(
