@@ -17,7 +17,7 @@ from headrace.ledger.ledger import open_ledger
 from headrace.processes.identity import ProcessIdentity
 from headrace.recipe.site import Role
 from headrace.states import LeaseState, StepState
-from headrace.status import step as steps
+from headrace.status import lease as leases
 from headrace.status.step import in_words
 from headrace.steps import mailbox
 from headrace.steps.mailbox import DriverExit, Progress, StepResult, StepSpec, StepStatus
@@ -173,7 +173,7 @@ def looks(monkeypatch, number, **seen):
 
     def look(*arguments):
         once_more()
-        found = steps.look(*arguments)
+        found = leases.look(*arguments)
         return replace(found, lease=found.lease.model_copy(update=seen))
 
     monkeypatch.setattr(triggers, "look", look)
