@@ -465,7 +465,7 @@ def airflow_service(
 
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
-    """End Airflow, which takes a third of a core, after the last test that shares it.
+    """End Airflow, which takes memory and some of a core, after the last test that shares it.
 
     Only one of several test processes does so: it gets all of these tests in a row.
     """

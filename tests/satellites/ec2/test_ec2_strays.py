@@ -133,11 +133,14 @@ def test_a_region_that_does_not_answer_is_told_and_hides_no_other(
         headrace("cloud", "destroy", "i-0", "--site", "aws")
 
 
-def test_what_is_seen_of_an_instance(home: Path, ec2_sim: Ec2Sim, start: Start):
+def test_what_is_seen_of_an_instance(
+    home: Path, ec2_sim: Ec2Sim, start: Start, monkeypatch: pytest.MonkeyPatch
+):
     _closed(home, ec2_sim, "over-gpu-1", since_s=_CLOSED_S)
     instance = start("over-gpu-1")
     profile = "[profile twin]\naws_access_key_id = k\naws_secret_access_key = s\n"
-    Path(os.environ["AWS_CONFIG_FILE"]).write_text(profile)
+    (home / "aws-config").write_text(profile)
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(home / "aws-config"))
     _write_site(home, "twin", _role(ec2_sim, profile="twin"))  # of the same account
     assert "us-east-1 as twin at" in headrace("cloud", "list", "--site", "twin", "--json").stdout
     (seen,) = _listed()["found"]
