@@ -30,7 +30,7 @@ from headrace.ledger.rows import AttemptRecord
 from headrace.recipe.load import BUILT_IN
 from headrace.recipe.recipe import RetryPolicy
 from headrace.recipe.site import Role
-from headrace.runs import costs, site_machines
+from headrace.runs import site_machines
 from headrace.states import LeaseState, StepState
 from headrace.status.lease import lease_view as view
 from headrace_ec2 import api as ec2_api
@@ -209,8 +209,7 @@ def test_a_run_that_has_cost_its_budget_stops_with_a_checkpoint_and_says_why(
     content = yaml.safe_load(site.read_text())
     _write(site, content | {"limits": content["limits"] | {"budget": 1000.0}})
     meter = _Meter()
-    for module in (costs, site_machines):
-        monkeypatch.setattr(module, "meter_of", meter.of)
+    monkeypatch.setattr(site_machines, "meter_of", meter.of)
     monkeypatch.setattr(budget, "_EVERY_S", 0.5)
     paced = PacedRun(home, "here")
 
