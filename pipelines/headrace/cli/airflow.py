@@ -196,20 +196,19 @@ def _cancelled_when_left(
     try:
         yield
     except BaseException:
+        record = open_ledger().run_by_key(_key(dag_run))
         try:
             api.fail_run(DAG_ID, dag_run)
         except HeadraceError as error:
             console.print(f"The DAG run will go on when Airflow is started again: {error.what}")
+        else:
+            if record is not None:  # before a last task of the DAG run tells it as failed
+                open_ledger().finish_run(record.run_id, StepState.CANCELLED, time.time())
         stop_airflow()
-        _end_rest(_key(dag_run), console)
+        if record is not None and airflow_server.running() is None:
+            with console.status("Ending the run"):
+                end_run(open_run(record.run_id), StepState.CANCELLED)
         raise
-
-
-def _end_rest(key: str, console: Console) -> None:
-    record = open_ledger().run_by_key(key)
-    if airflow_server.running() is None and record is not None and not record.state.is_final:
-        with console.status("Ending the run"):
-            end_run(open_run(record.run_id), StepState.CANCELLED)
 
 
 def _trigger(api: AirflowApi, overrides: list[str], console: Console) -> str:
