@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +45,7 @@ from headrace.files.atomic import write_json, write_text
 from headrace.files.layout import StepFolder
 from headrace.files.manifest import Manifest
 from headrace.objects.store import is_remote
+from headrace.processes.identity import die_with_parent
 from headrace.recipe.dataset import packed_split
 from headrace.recipe.evaluate import EvaluateSpec
 from headrace.recipe.recipe import Recipe
@@ -72,7 +75,12 @@ def conclude(job: NodeTask) -> dict[str, Any]:
     tasks = plan_evaluation(context, inputs, job.label)
     folder = report_folder(context, inputs.spec, is_first=not job.label)
     parts = [read_part(context.folder.parts / task.part_name) for task in tasks]
-    with _opened(context, inputs.dataset, inputs.spec.split, job.group) as dataset:
+    fork = get_context("fork")  # nothing is imported again
+    with (
+        ProcessPoolExecutor(1, mp_context=fork, initializer=die_with_parent) as beside,
+        _opened(context, inputs.dataset, inputs.spec.split, job.group) as dataset,
+    ):
+        training = beside.submit(_training, context, inputs)
         ids = sample_ids(dataset)
         whole = merge(parts, ids)
         results = results_of(whole, _sources(dataset, ids), inputs.spec.split)
@@ -90,7 +98,7 @@ def conclude(job: NodeTask) -> dict[str, Any]:
         )
         others = () if job.label else _others(context)
         judgement = replace(judgement, tables=(*others, *judgement.tables))
-        made = _report(context, inputs, len(ids), judgement, dataset.manifest)
+        made = _report(context, inputs, len(ids), judgement, dataset.manifest, training)
     metrics = judgement.metrics
     write_json(folder / METRICS, {"metrics": metrics, "num_samples": len(ids)})
     write_text(folder / REPORT, render(made))
@@ -152,10 +160,10 @@ def _report(
     num_samples: int,
     judgement: Judgement,
     manifest: Manifest,
+    training: Future[dict[str, bytes]],
 ) -> Report:
     metrics = judgement.metrics
-    run = trained_in(context, inputs.checkpoint)
-    history = read_history(run)
+    history = read_history(trained_in(context, inputs.checkpoint))
     made = provenance_table(context, inputs, manifest.fingerprint, num_samples, history)
     return Report(
         title=f"Evaluation of {context.recipe.name}",
@@ -164,15 +172,17 @@ def _report(
         cards=cards(metrics, inputs.spec),
         figures=judgement.figures,
         pages=judgement.pages,
-        training=training_figures(
-            history,
-            read_usage(run),
-            evaluated_step(inputs.checkpoint, history),
-            read_ranks(run),
-        ),
+        training=training.result(),
         tables=(*judgement.tables, *changes_tables(context), made),
         failures=shortfalls(metrics, inputs.spec),
     )
+
+
+def _training(context: StepContext, inputs: Inputs) -> dict[str, bytes]:
+    run = trained_in(context, inputs.checkpoint)
+    history = read_history(run)
+    evaluated = evaluated_step(inputs.checkpoint, history)
+    return training_figures(history, read_usage(run), evaluated, read_ranks(run))
 
 
 def _what(split: str, context: StepContext) -> str:
