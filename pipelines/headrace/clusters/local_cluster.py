@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import os
 import shutil
 import signal
 import socket
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from distributed import SpecCluster, Worker
 from distributed.deploy.adaptive import Adaptive
@@ -194,15 +195,20 @@ async def _work(folder: LeaseFolder, name: str, scheduler: str) -> None:
         await worker.finished()
 
 
-def main(arguments: list[str]) -> int:
-    """Entry point of what workers are forked from, which is given a socket, and of each worker."""
+def main(arguments: list[str]) -> NoReturn:
+    """Entry point of what workers are forked from, which is given a socket, and of each worker.
+
+    A worker has closed all that it had; it ends at once, as one that a nanny of Dask has forked.
+    """
     if len(arguments) == 1:
         arguments = list(forked(socket.socket(fileno=int(arguments[0]))).command[-3:])
     path, name, scheduler = arguments
     asyncio.run(_work(LeaseFolder(Path(path)), name, scheduler))
-    return 0
+    logging.shutdown()
+    sys.stdout.flush()
+    os._exit(0)
 
 
 if __name__ == "__main__":
     die_with_parent()
-    sys.exit(main(sys.argv[1:]))
+    main(sys.argv[1:])

@@ -75,9 +75,8 @@ def conclude(job: NodeTask) -> dict[str, Any]:
     tasks = plan_evaluation(context, inputs, job.label)
     folder = report_folder(context, inputs.spec, is_first=not job.label)
     parts = [read_part(context.folder.parts / task.part_name) for task in tasks]
-    fork = get_context("fork")  # nothing is imported again
-    with (
-        ProcessPoolExecutor(1, mp_context=fork, initializer=die_with_parent) as beside,
+    with (  # a fork imports nothing again
+        ProcessPoolExecutor(1, get_context("fork"), die_with_parent) as beside,
         _opened(context, inputs.dataset, inputs.spec.split, job.group) as dataset,
     ):
         training = beside.submit(_training, context, inputs)
