@@ -9,9 +9,11 @@ import faulthandler
 import logging
 import platform
 import sys
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import lru_cache
+from multiprocessing import get_context
 from pathlib import Path
 
 import torch
@@ -23,9 +25,9 @@ from headrace.evaluation.evaluation_plan import NodeTask, ShardTask, read_inputs
 from headrace.evaluation.merge import ScoredSamples, write_part
 from headrace.evaluation.own_results import make_metrics
 from headrace.evaluation.predictor import Predictor, choose_device, load_model
-from headrace.evaluation.write_report import conclude, split_on_node
+from headrace.evaluation.write_report import conclude, draw_training, split_on_node
 from headrace.files.layout import RunFolder, StepFolder
-from headrace.processes.identity import begin_child
+from headrace.processes.identity import begin_child, die_with_parent
 from headrace.processes.kept_process import answer_calls
 from headrace.staging.cache import Soundness
 from headrace.staging.peers import PeerGroup
@@ -120,8 +122,22 @@ def _loaded(
     return predictor, sound
 
 
+@lru_cache(maxsize=1)
+def _drawn(step_folder: str, variant: int, checkpoint: str) -> Callable[[], dict[str, bytes]]:
+    """Begin to draw how training went, in a fork that ends with it; waits for the figures."""
+    beside = ProcessPoolExecutor(1, get_context("fork"), die_with_parent)
+    drawn = beside.submit(draw_training, step_folder, variant, checkpoint)
+    beside.shutdown(wait=False)
+    return drawn.result
+
+
 def _answer(job: NodeTask) -> object:
-    return conclude(job) if job.task is None else score(job, job.task)
+    task = job.task
+    if task is not None and task.first:
+        return score(job, task)
+    # before the model is loaded, on the node that will most likely write the report
+    training = _drawn(job.step_folder, job.variant, job.checkpoint)
+    return conclude(job, training) if task is None else score(job, task)
 
 
 def main(_: list[str]) -> int:

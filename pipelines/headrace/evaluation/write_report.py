@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +43,6 @@ from headrace.files.atomic import write_json, write_text
 from headrace.files.layout import StepFolder
 from headrace.files.manifest import Manifest
 from headrace.objects.store import is_remote
-from headrace.processes.identity import die_with_parent
 from headrace.recipe.dataset import packed_split
 from headrace.recipe.evaluate import EvaluateSpec
 from headrace.recipe.recipe import Recipe
@@ -68,18 +65,17 @@ _SHOWN = 5
 """Metrics of other checkpoints and splits in the report."""
 
 
-def conclude(job: NodeTask) -> dict[str, Any]:
-    """Merge the predictions, judge them and write the report; gives the outputs of the step."""
+def conclude(job: NodeTask, training: Callable[[], Mapping[str, bytes]]) -> dict[str, Any]:
+    """Merge the predictions, judge them and write the report; gives the outputs of the step.
+
+    `training` waits for the figures of `draw_training`.
+    """
     context = open_context(StepFolder(Path(job.step_folder)))
     inputs = read_inputs(context, job.variant, job.checkpoint)
     tasks = plan_evaluation(context, inputs, job.label)
     folder = report_folder(context, inputs.spec, is_first=not job.label)
     parts = [read_part(context.folder.parts / task.part_name) for task in tasks]
-    with (  # a fork imports nothing again
-        ProcessPoolExecutor(1, get_context("fork"), die_with_parent) as beside,
-        _opened(context, inputs.dataset, inputs.spec.split, job.group) as dataset,
-    ):
-        training = beside.submit(_training, context, inputs)
+    with _opened(context, inputs.dataset, inputs.spec.split, job.group) as dataset:
         ids = sample_ids(dataset)
         whole = merge(parts, ids)
         results = results_of(whole, _sources(dataset, ids), inputs.spec.split)
@@ -97,7 +93,7 @@ def conclude(job: NodeTask) -> dict[str, Any]:
         )
         others = () if job.label else _others(context)
         judgement = replace(judgement, tables=(*others, *judgement.tables))
-        made = _report(context, inputs, len(ids), judgement, dataset.manifest, training)
+        made = _report(context, inputs, len(ids), judgement, dataset.manifest, training())
     metrics = judgement.metrics
     write_json(folder / METRICS, {"metrics": metrics, "num_samples": len(ids)})
     write_text(folder / REPORT, render(made))
@@ -159,7 +155,7 @@ def _report(
     num_samples: int,
     judgement: Judgement,
     manifest: Manifest,
-    training: Future[dict[str, bytes]],
+    training: Mapping[str, bytes],
 ) -> Report:
     metrics = judgement.metrics
     history = read_history(trained_in(context, inputs.checkpoint))
@@ -171,13 +167,16 @@ def _report(
         cards=cards(metrics, inputs.spec),
         figures=judgement.figures,
         pages=judgement.pages,
-        training=training.result(),
+        training=training,
         tables=(*judgement.tables, *changes_tables(context), made),
         failures=shortfalls(metrics, inputs.spec),
     )
 
 
-def _training(context: StepContext, inputs: Inputs) -> dict[str, bytes]:
+def draw_training(step_folder: str, variant: int, checkpoint: str) -> dict[str, bytes]:
+    """Figures of how the training of what is judged went, by title."""
+    context = open_context(StepFolder(Path(step_folder)))
+    inputs = read_inputs(context, variant, checkpoint)
     run = trained_in(context, inputs.checkpoint)
     history = read_history(run)
     evaluated = evaluated_step(inputs.checkpoint, history)
