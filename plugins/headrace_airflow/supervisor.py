@@ -152,7 +152,7 @@ class Supervisor:
             return
         logger.info("preparing the database")
         (self._folder / "airflow.db").touch(mode=0o600)
-        command = [sys.executable, "-m", "airflow", "db", "migrate"]
+        command = [sys.executable, "-m", "headrace_airflow.component", "db", "migrate"]
         migration = subprocess.run(
             command,
             env=self._environment,

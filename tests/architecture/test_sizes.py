@@ -18,7 +18,7 @@ BUDGETS = {
     "headrace/cli": 4900,
     "headrace/clusters": 5910,
     "headrace/data": 2410,
-    "headrace/evaluation": 2970,
+    "headrace/evaluation": 2990,
     "headrace/examples": 150,
     "headrace/execution": 1230,
     "headrace/fields": 730,
