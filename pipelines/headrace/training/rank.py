@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.strategies import ParallelStrategy
 from lightning.pytorch.utilities import rank_zero_only
 from lightning.pytorch.utilities.model_helpers import is_overridden
 
@@ -85,7 +86,8 @@ class _RankTraining:
         loader = data.train_loader
         history = KeepHistory(self._run, self._launch, loader, data_ranks, lambda: saving.waited_s)
         trainer = self._trainer(data, guard, saving, history)
-        meet(trainer.strategy, self._launch, self._rank)
+        if isinstance(trainer.strategy, ParallelStrategy):
+            meet(trainer.strategy, self._launch, self._rank)
         try:
             resume, pickled = self._launch.resume, self._site.pickled_checkpoints == "allow"
             with refusing(resume), telling_misfit(model, resume, pickled=pickled):

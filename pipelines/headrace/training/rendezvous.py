@@ -13,10 +13,10 @@ import os
 import socket
 import sys
 from datetime import timedelta
+from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
-from lightning.pytorch.strategies import ParallelStrategy, Strategy
 from torch.distributed import (  # type: ignore[attr-defined]
     FileStore,
     PrefixStore,
@@ -27,18 +27,19 @@ from torch.distributed import (  # type: ignore[attr-defined]
 from headrace.steps.networks import interface_of, interfaces
 from headrace.training.launch_records import NodeLaunch
 
+if TYPE_CHECKING:  # the trial goes without Lightning, whose import takes seconds
+    from lightning.pytorch.strategies import ParallelStrategy
+
 _TRIAL_TIMEOUT = timedelta(seconds=60)
 _TIMEOUT = timedelta(minutes=30)
 """Lightning's own; `train.hang_timeout` ends what hangs."""
 
 
-def meet(strategy: Strategy, launch: NodeLaunch, rank: int) -> None:
+def meet(strategy: ParallelStrategy, launch: NodeLaunch, rank: int) -> None:
     """Join the other ranks before Lightning does; it takes what is there.
 
     Side effects: makes the default process group.
     """
-    if not isinstance(strategy, ParallelStrategy):
-        return
     device = strategy.root_device
     on_gpu = device.type == "cuda"
     dist.init_process_group(
