@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -66,19 +66,18 @@ _LOST_AFTER_S = 12.0
 _STOPPED_S = 8.0
 
 
-def test_a_host_is_stopped_early_then_a_rank_a_worker_the_driver_and_the_host_are_killed(
+def test_host_ranks_worker_driver_slurms_daemons_and_nodes_go_away_one_after_the_other(
     home: Path, slurm: DevSlurm, no_leftover_processes: None
 ):
-    """pains 32, 34: the rank and the worker are made good in the same attempt.
+    """pains 31, 32, 34: the rank and the worker are made good in the same attempt.
 
     Each time training had come further, so that none of these counts: not one may.
 
     Silence counts from the host's beginning: a long wait in the queue is none, and a host that is
-    stopped for a moment keeps its lease.
+    stopped for a moment keeps its lease. A controller that is down is no end; a node that is down
+    ends the job.
     """
-    site = yaml.safe_load((home / "sites" / "quick.yaml").read_text())
-    site |= {"name": "impatient", "limits": {"heartbeat": 1, "lost_after": _LOST_AFTER_S}}
-    (home / "sites" / "impatient.yaml").write_text(yaml.safe_dump(site))
+    _write_site(home, "impatient", limits={"heartbeat": 1, "lost_after": _LOST_AFTER_S})
     slurm.run("sbatch", "--job-name=blocker", "--output=/dev/null", "--exclusive", "--nodes=4",
               "--wrap=sleep 300")  # fmt: skip
     paced = PacedRun(home, "impatient", "retry.max_failures=1", "train.max_restarts=1")
@@ -96,29 +95,60 @@ def test_a_host_is_stopped_early_then_a_rank_a_worker_the_driver_and_the_host_ar
         yield from paced.held_at(12)
         paced.kill_rank()
         yield from paced.begun_anew()
-        yield from paced.held_at(22)
+        yield from paced.held_at(18)
         paced.kill_worker()
         yield from paced.begun_anew()
-        yield from paced.held_at(32)
+        yield from paced.held_at(24)
         paced.kill_one("headrace.steps.driver_process")
         yield from paced.begun_anew()
+        yield from paced.held_at(30)
+        slurm.daemons.kill("slurmctld")
+        down_since = time.monotonic()
+        yield from paced.held_at(36)  # it has not noticed
+        yield from until(lambda: time.monotonic() - down_since > _CONTROLLER_DOWN_S)
+        slurm.restart_controller()
+        drained, _ = slurm.nodes_of(paced.job())
+        slurm.set_node(drained, "drain")  # no new jobs: this one goes on
         yield from paced.held_at(42)
         paced.kill_host()
+        yield from paced.begun_anew()
+        yield from paced.held_at(48)
+        nodes = slurm.nodes_of(paced.job())
+        assert drained not in nodes
+        slurm.set_node(nodes[1], "down")
+        yield from paced.begun_anew()
+        yield from paced.held_at(54)
+        slurm.resume_nodes()
+        slurm.daemons.kill(f"slurmd-{slurm.nodes_of(paced.job())[1]}")
         yield from paced.begun_anew()
         paced.tell("hold", None)
 
     paced.go(disturb())
     assert_like_undisturbed(paced, home, slurm)
-    driver, host, whole = paced.attempts()
+    driver, host, *without_node, whole = paced.attempts()
     assert (driver.state, host.state) == (StepState.LOST, StepState.LOST)
     assert len(paced.records.events(driver, "restart")) >= 2
     assert "signal 9" in driver.message
-    assert driver.lease_id == host.lease_id != whole.lease_id
+    for attempt in without_node:
+        assert attempt.failure_class is FailureClass.INFRASTRUCTURE, attempt
+        assert "node failed" in attempt.message
+    assert driver.lease_id == host.lease_id
+    assert len({each.lease_id for each in (host, *without_node, whole)}) == 4
     leases_of_run = paced.records.ledger.leases(run_id=paced.run.run_id)
-    assert {row.lease_id for row in leases_of_run} == {host.lease_id, whole.lease_id}
+    assert len(leases_of_run) == 4
     kept = next(row for row in leases_of_run if row.lease_id == host.lease_id)
     assert kept.ended_at is not None
     assert kept.ended_at - kept.created_at > _LOST_AFTER_S + _STOPPED_S
+
+
+def _write_site(
+    home: Path, name: str, limits: Mapping[str, float] | None = None, **changes: int
+) -> None:
+    """Site `quick` by another name, with other limits and a changed gang."""
+    site = yaml.safe_load((home / "sites" / "quick.yaml").read_text()) | {"name": name}
+    site["limits"] |= limits or {}
+    site["roles"]["gpu"] |= changes
+    (home / "sites" / f"{name}.yaml").write_text(yaml.safe_dump(site))
 
 
 def _stop_at_once(paced: PacedRun) -> None:
@@ -132,40 +162,6 @@ def _pass(seconds: float) -> Waiting:
     yield from until(lambda: time.monotonic() - since > seconds)
 
 
-def test_slurms_daemons_and_nodes_go_away(home: Path, slurm: DevSlurm, no_leftover_processes: None):
-    """pains 31: a controller that is down is no end; a node that is down ends the job."""
-    paced = PacedRun(home, "quick")
-    failed: list[str] = []
-
-    def disturb() -> Waiting:
-        yield from paced.held_at(12)
-        slurm.daemons.kill("slurmctld")
-        down_since = time.monotonic()
-        yield from paced.held_at(22)  # it has not noticed
-        yield from until(lambda: time.monotonic() - down_since > _CONTROLLER_DOWN_S)
-        slurm.restart_controller()
-        drained, failing = slurm.nodes_of(paced.job())
-        slurm.set_node(drained, "drain")  # no new jobs: this one goes on
-        yield from paced.held_at(32)
-        slurm.set_node(failing, "down")
-        yield from paced.begun_anew()
-        yield from paced.held_at(42)
-        assert drained not in slurm.nodes_of(paced.job())
-        slurm.resume_nodes()
-        failed.append(slurm.nodes_of(paced.job())[1])
-        slurm.daemons.kill(f"slurmd-{failed[0]}")
-        yield from paced.begun_anew()
-        paced.tell("hold", None)
-
-    paced.go(disturb())
-    assert_like_undisturbed(paced, home, slurm)
-    first, second, third = paced.attempts()
-    for attempt in (first, second):
-        assert attempt.failure_class is FailureClass.INFRASTRUCTURE, attempt
-        assert "node failed" in attempt.message
-    assert len({first.lease_id, second.lease_id, third.lease_id}) == 3
-
-
 def test_preempted_out_of_memory_and_out_of_time(
     home: Path,
     slurm: DevSlurm,
@@ -174,7 +170,8 @@ def test_preempted_out_of_memory_and_out_of_time(
 ):
     """pains 18, 31, 32, peers 41: each cause is told apart; the third lease gets one minute."""
     monkeypatch.setattr(run_leases, "_spec", _third_is_short(run_leases._spec))
-    paced = PacedRun(home, "quick")
+    _write_site(home, "alone", nodes=1, ranks_per_node=2)
+    paced = PacedRun(home, "alone")
 
     def disturb() -> Waiting:
         yield from paced.held_at(12)
