@@ -19,18 +19,17 @@ from headrace.training.launch_records import LaunchFolder
 from headrace.training.train_step import train
 from support.leases import opened
 from support.slurm_dev import DevSlurm
-from support.training import ThisProcessFleet, blob_step, events_of, failure, train_here
+from support.training import blob_step, events_of, failure, train_here
 
 pytestmark = [pytest.mark.slow]
 
-_SRUN: dict[str, Any] = {
+_GANG: dict[str, Any] = {
     "backend": "slurm",
     "kind": "gang",
     "nodes": 2,
     "ranks_per_node": 1,
     "lifetime": 600,
     "batch": {"interface": "lo", "poll": 0.2, "gpus_per_node": 2},
-    "launcher": "srun",
 }
 
 
@@ -59,26 +58,6 @@ def start(
     return blob_step(folder, model, site={"roles": roles})
 
 
-def last_launch(context: StepContext) -> LaunchFolder:
-    return LaunchFolder(max(context.folder.parts.glob("launch-*")))
-
-
-def test_ranks_of_mpirun_end_like_those_of_the_default_launcher_though_one_was_killed(
-    dataset, weights, tmp_path, mpirun, no_leftover_processes
-):
-    """The death of a rank ends those of all nodes, is told of that rank, and leaves no trace in the
-    weights.
-    """
-    role = Role(kind="gang", nodes=2, ranks_per_node=1, launcher="mpirun")
-    context = start(tmp_path, role=role, dies=[[1, 17]])
-    outputs = train_here(context, dataset, ThisProcessFleet(2))
-    assert outputs["weights_xxh3"] == weights
-    (restart,) = events_of(context, "restart")
-    assert restart["why"] == "Rank 1 on node-1: ended by signal SIGKILL"
-    assert all(last_launch(context).placed(rank).exists() for rank in range(2))
-    assert (context.folder.logs / "mpirun.log").exists()
-
-
 def test_a_launcher_that_starts_nothing_is_told_with_its_own_words(
     dataset, tmp_path, mpirun, no_leftover_processes
 ):
@@ -98,18 +77,24 @@ def test_a_launcher_that_is_not_there_is_named(dataset, tmp_path, monkeypatch):
     assert error.what == "There is no program 'mpirun' on node-0"
 
 
-def test_ranks_of_srun_and_mpirun_in_a_slurm_job_end_like_those_of_the_default_launcher(
-    dataset, weights, tmp_path, slurm: DevSlurm, mpirun
+def test_ranks_of_srun_and_mpirun_end_like_those_of_the_default_launcher_though_one_was_killed(
+    dataset, weights, tmp_path, slurm: DevSlurm, mpirun, no_leftover_processes
 ):
-    """Ranks of srun on both nodes of a gang, then those of mpirun on one."""
-    by_srun = Role(**_SRUN)
-    by_mpirun = Role(**_SRUN | {"nodes": 1, "ranks_per_node": 2, "launcher": "mpirun"})
-    folder = opened(tmp_path / "site", by_srun)
+    """In a Slurm job, on both nodes of a gang. The death of a rank ends those of all nodes, is told
+    of that rank, and leaves no trace in the weights.
+    """
+    folder = opened(tmp_path / "site", Role(**_GANG, launcher="srun"))
     try:
         with Fleet.open(folder) as fleet:
-            for name, role in (("srun", by_srun), ("mpirun", by_mpirun)):
-                context = start(tmp_path / name, role=role)
+            for launcher, dies in (("srun", []), ("mpirun", [[1, 17]])):
+                role = Role(**_GANG, launcher=launcher)
+                context = start(tmp_path / launcher, role=role, dies=dies)
                 outputs = train(context, fleet, str(dataset), read_manifest(dataset))
                 assert outputs["weights_xxh3"] == weights
     finally:
         lease_client.end(folder)
+    (restart,) = events_of(context, "restart")
+    assert restart["why"] == "Rank 1 on node-1: ended by signal SIGKILL"
+    last_launch = LaunchFolder(max(context.folder.parts.glob("launch-*")))
+    assert all(last_launch.placed(rank).exists() for rank in range(2))
+    assert (context.folder.logs / "mpirun.log").exists()
