@@ -45,21 +45,21 @@ def test_grows_loses_half_its_nodes_and_shrinks_to_nothing(site: Path, slurm: De
 
     pains 37: what each of them was asked for, began, joined and ended at is written down.
     """
-    folder = opened(site, _role(nodes=4, keep_nodes=0.5, threads_per_node=4))
+    folder = opened(site, _role(nodes=2, keep_nodes=0.5, threads_per_node=4))
     assert slurm.queue() == []
     with Fleet.open(folder) as fleet:
-        fleet.nodes(4, START_TIMEOUT_S)
+        fleet.nodes(2, START_TIMEOUT_S)
         jobs = {job.job_id: job.node for job in view(folder).jobs}
         assert sorted(jobs) == sorted(slurm.queue())
-        assert sorted(jobs.values()) == ["node-0", "node-1", "node-2", "node-3"]
-        work = fleet.map(fleet_functions.node_of_slot, [0.3] * 120)
+        assert sorted(jobs.values()) == ["node-0", "node-1"]
+        work = fleet.map(fleet_functions.node_of_slot, [0.3] * 60)
         done = dict(next(work) for _ in range(12))
-        slurm.run("scancel", *sorted(jobs)[:2])
+        slurm.run("scancel", min(jobs))
         done |= dict(work)
-        assert len(done) == 120
-        assert set(done.values()) == {"node1", "node2", "node3", "node4"}
-        fleet.nodes(4, START_TIMEOUT_S)
-        assert sorted(set(slurm.queue()) - set(jobs)) != []
+        assert len(done) == 60
+        assert {*done.values()} >= {"node1", "node2"}
+        fleet.nodes(2, START_TIMEOUT_S)
+        assert {*slurm.queue()} - {*jobs}
     wait_until(lambda: not slurm.queue(), GONE_WITHIN_S, "an empty queue", poll_s=0.3)
     assert lease_client.state(folder, 15) is LeaseState.READY
     wait_until(lambda: not view(folder).jobs, GONE_WITHIN_S, "the host to see it")
@@ -67,7 +67,7 @@ def test_grows_loses_half_its_nodes_and_shrinks_to_nothing(site: Path, slurm: De
         assert fleet.nodes(1, START_TIMEOUT_S)[0].name == "node-0"
         assert len(slurm.queue()) == 1
     *gone, last = spans_of(folder)
-    assert len(gone) >= 6
+    assert len(gone) >= 3
     assert last.ended_at is None
     for each in gone:
         assert each.asked_at <= each.started_at <= each.joined_at <= each.ended_at
