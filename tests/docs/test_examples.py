@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -22,9 +23,18 @@ def test_the_pages_that_a_newcomer_follows_are_among_those_tested():
     assert {"README.md", *tutorials} <= set(PAGES)
 
 
+@pytest.fixture
+def home(tmp_path_factory) -> Path:
+    """An empty one, at the same place for all pages: their leases share what is imported."""
+    home = tmp_path_factory.getbasetemp() / "reader"
+    shutil.rmtree(home, ignore_errors=True)
+    home.mkdir()
+    return home
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PAGES)
-def test_page_can_be_followed(name, tmp_path, no_leftover_processes):
-    reader = Reader(home=tmp_path)
+def test_page_can_be_followed(name, home, no_leftover_processes):
+    reader = Reader(home=home)
     for block in blocks(ROOT / name):
         reader.follow(block)
