@@ -95,7 +95,7 @@ def group(people: People, digits_folder: Path) -> Iterator[People]:
         "accounts": {"ada@lab.org": people.account("ada"), "grace": people.account("grace"),
                      "mallory": people.account("mallory")},
         "roles": {"cpu": role | {"kind": "pool", "host": "job", "threads_per_node": 2},
-                  "gpu": role | {"kind": "gang", "nodes": 2}},
+                  "gpu": role | {"kind": "gang"}},
         "tiers": [tier],
         "secrets": {"TOKEN_OF_TEST": "env:TOKEN"},
         "allowed_sources": [str(people.folder / "digits")],
@@ -123,7 +123,7 @@ def _triggered(people: People, user: str) -> Iterator[tuple[subprocess.Popen[str
 def test_jobs_run_as_who_triggered_and_nobody_else_reaches_them(
     group: People, no_leftover_processes: None
 ):
-    """Ada by the service account; meanwhile grace in a terminal of hers; mallory tries."""
+    """Ada by the service account; meanwhile grace packs in a terminal of hers; mallory tries."""
     ada, grace, svc = (group.account(name) for name in ("ada", "grace", "svc"))
     checked = group.headrace("svc", "site", "check", "--site", "group", "--user", "grace")
     assert checked.returncode == 0, checked
@@ -132,7 +132,7 @@ def test_jobs_run_as_who_triggered_and_nobody_else_reaches_them(
         group.python(
             "grace",
             "import sys; from headrace.cli.app import main; sys.exit(main())",
-            *("run", "digits", "trainer.max_epochs=1", "--site", "group"),
+            *("run", "digits", "--pack-only", "--site", "group"),
         ),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
