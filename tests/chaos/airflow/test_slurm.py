@@ -57,8 +57,9 @@ class Site:
         content["limits"] = {"max_leases": 8, "step_poll": 0.5, "heartbeat": 1}
         for role in content["roles"].values():
             role["batch"] |= {"config": str(config), "poll": 0.5}
-        content["roles"]["gpu"]["ranks_per_node"] = 1
-        content["roles"]["cpu"]["host"] = "job"  # as where Airflow's workers live for a short time
+        content["roles"]["gpu"]["nodes"] = 1
+        # as where Airflow's workers live for a short time
+        content["roles"]["cpu"] |= {"nodes": 1, "host": "job"}
         content["allowed_code"] = [str(CODE)]
         self._pace = home / "pace"
         content["allowed_outputs"] = [str(self._pace)]
