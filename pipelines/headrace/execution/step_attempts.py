@@ -226,7 +226,12 @@ def record_lost(attempt: AttemptRecord, why: str = _NEVER_SUBMITTED) -> None:
 
 def _resume(run: Run, latest: AttemptRecord) -> RunningAttempt | StepResult | None:
     if latest.state is StepState.SUCCEEDED and not has_more_to_do(run.folder, latest.kind):
-        return _result_of(latest)
+        return StepResult(
+            state=latest.state,
+            outputs=dict(latest.outputs),
+            started_at=latest.started_at or latest.created_at,
+            finished_at=latest.finished_at or latest.created_at,
+        )
     if latest.state.is_final:
         return None
     ticket = _find(run, latest)
@@ -315,12 +320,3 @@ def _ticket(record: AttemptRecord, lease: LeaseFolder, folder: StepFolder) -> Ru
 
 def _planned(run: Run, step: str) -> PlannedStep:
     return step_of(run.recipe, run.request.kind, step)
-
-
-def _result_of(attempt: AttemptRecord) -> StepResult:
-    return StepResult(
-        state=attempt.state,
-        outputs=dict(attempt.outputs),
-        started_at=attempt.started_at or attempt.created_at,
-        finished_at=attempt.finished_at or attempt.created_at,
-    )

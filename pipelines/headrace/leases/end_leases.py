@@ -77,7 +77,7 @@ def settle_ended(site_name: str | None = None) -> list[str]:
         try:
             known.append((record, run_of_record(rows[record.run_id])))
         except HeadraceError as error:
-            if _is_of_this_machine(record):
+            if Path(record.folder).parent.is_dir():
                 _end_without_run(record, error)
                 done.append(f"lease {record.lease_id}: closed: {error.what}")
     begun = {
@@ -118,11 +118,6 @@ def _why_over(run: Run, folder: LeaseFolder, state: LeaseState, *, has_ended: bo
     if has_ended and open_ledger().run(run.run_id).state.is_final:
         return f"run {run.run_id} has ended"
     return _GONE if not is_there(folder.host) and owner_is_gone(run.request.owner) else ""
-
-
-def _is_of_this_machine(record: LeaseRecord) -> bool:
-    """Whether it can be told here that the folder of a run has gone: others share the ledger."""
-    return Path(record.folder).parent.is_dir()
 
 
 def _end_without_run(record: LeaseRecord, error: HeadraceError) -> None:
