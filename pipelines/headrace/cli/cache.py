@@ -23,9 +23,6 @@ app = typer.Typer(
     name="cache", help="Staged datasets on this machine's tiers.", no_args_is_help=True
 )
 
-_EXIT_DAMAGED = 1
-_EXIT_IN_USE = 1
-
 NamesArgument = Annotated[
     list[str] | None,
     typer.Argument(metavar="[COPY]...", help="Fingerprints, their beginnings, or dataset names."),
@@ -98,7 +95,7 @@ def evict(
         if not copies:
             typer.echo("Nothing to evict.")
     if kept and names:
-        raise typer.Exit(_EXIT_IN_USE)
+        raise typer.Exit(1)
 
 
 @app.command()
@@ -125,7 +122,7 @@ def verify(
         if not found:
             typer.echo("No staged datasets on this machine.")
     if any(damaged for _, damaged in found):
-        raise typer.Exit(_EXIT_DAMAGED)
+        raise typer.Exit(1)
 
 
 def _chosen(tiers: Sequence[Tier], names: Sequence[str], every: bool) -> list[CachedCopy]:

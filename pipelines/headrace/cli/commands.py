@@ -18,108 +18,54 @@ from headrace.processes.identity import end_quickly, tell_children
 COMMANDS = "headrace.commands"
 """Entry points: mappings of names to `Command` of other packages, as of the benchmarks."""
 
-_OWN = {
-    "run": Command(
-        "Run",
-        "headrace.cli.runs:run",
-        "Run a recipe on a site from this terminal, without Airflow.",
-    ),
-    "sweep": Command(
-        "Run",
-        "headrace.cli.runs:sweep",
-        "Run many trials of a recipe, as its suite and the words say.",
-    ),
-    "evaluate": Command(
-        "Run", "headrace.cli.runs:evaluate", "Evaluate checkpoints of a run, also while it trains."
-    ),
-    "resume": Command("Run", "headrace.cli.runs:resume", "Go on with a run that was interrupted."),
-    "rerun": Command(
-        "Run",
-        "headrace.cli.origins:rerun",
-        "Run a run or a trial once more, from its record alone.",
-    ),
-    "cancel": Command("Run", "headrace.cli.runs:cancel", "Ask the running steps of a run to stop."),
-    "plan": Command(
-        "Run", "headrace.cli.plan:plan", "Show what a run would ask of a site, take and cost."
-    ),
-    "status": Command(
-        "Look",
-        "headrace.cli.run_status:status",
-        "Show how a run stands: steps, progress, rate, time left.",
-    ),
-    "logs": Command(
-        "Look",
-        "headrace.cli.run_status:logs",
-        "Print the logs of a run: driver and ranks of every attempt.",
-    ),
-    "runs": Command(
-        "Look",
-        "headrace.cli.run_list:app",
-        "List runs, the newest first; `runs show` tells of one.",
-    ),
-    "suite": Command(
-        "Look", "headrace.cli.suites:app", "Suites: see their trials; pause, cancel, add some."
-    ),
-    "results": Command(
-        "Look",
-        "headrace.cli.results:results",
-        "Tell what a suite gave: the best, means, what matters.",
-    ),
-    "diff": Command("Look", "headrace.cli.origins:diff", "Show in what two runs or trials differ."),
-    "shell": Command(
-        "Look", "headrace.cli.shell:shell", "Open a shell on a node of a run, or of a lease for it."
-    ),
-    "inspect": Command(
-        "Data", "headrace.cli.datasets:inspect", "Show what a dataset or a shard holds."
-    ),
-    "verify": Command(
-        "Data", "headrace.cli.datasets:verify", "Check a dataset: its manifest, and every shard."
-    ),
-    "export": Command(
-        "Data", "headrace.cli.export:export", "Write trained weights for other programs."
-    ),
-    "cache": Command("Data", "headrace.cli.cache:app", "Staged datasets on this machine's tiers."),
-    "example": Command(
-        "Data", "headrace.cli.datasets:examples", "Write example data to try headrace with."
-    ),
-    "demo": Command(
-        "Airflow",
-        "headrace.cli.airflow:demo",
-        "Train and evaluate the digits under Airflow on this machine.",
-    ),
-    "up": Command(
-        "Airflow", "headrace.cli.airflow:up", "Start Airflow with headrace's DAGs on this machine."
-    ),
-    "down": Command(
-        "Airflow", "headrace.cli.airflow:down", "Stop the Airflow that `headrace up` started."
-    ),
-    "env": Command(
-        "Airflow",
-        "headrace.cli.airflow:env",
-        "Print the settings with which `airflow` talks to this Airflow.",
-    ),
-    "password": Command(
-        "Airflow",
-        "headrace.cli.airflow:password",
-        "Print the password of the Airflow of `headrace up`.",
-    ),
-    "lease": Command("Admin", "headrace.cli.leases:app", "Leases: the machines that runs hold."),
-    "site": Command("Admin", "headrace.cli.site:app", "Sites: where work runs."),
-    "ledger": Command(
-        "Admin", "headrace.cli.ledger:app", "The database of runs, leases and attempts."
-    ),
-    "audit": Command(
-        "Admin",
-        "headrace.cli.audit:audit",
-        "List who started, changed or stopped what, the newest first.",
-    ),
-    "schema": Command(
-        "Admin",
-        "headrace.cli.site:schema",
-        "Print the JSON schema of recipe or site files, for editors.",
-    ),
+_PANELS: dict[str, dict[str, tuple[str, str]]] = {
+    "Run": {
+        "run": ("runs:run", "Run a recipe on a site from this terminal, without Airflow."),
+        "sweep": ("runs:sweep", "Run many trials of a recipe, as its suite and the words say."),
+        "evaluate": ("runs:evaluate", "Evaluate checkpoints of a run, also while it trains."),
+        "resume": ("runs:resume", "Go on with a run that was interrupted."),
+        "rerun": ("origins:rerun", "Run a run or a trial once more, from its record alone."),
+        "cancel": ("runs:cancel", "Ask the running steps of a run to stop."),
+        "plan": ("plan:plan", "Show what a run would ask of a site, take and cost."),
+    },
+    "Look": {
+        "status": ("run_status:status", "Show how a run stands: steps, progress, rate, time left."),
+        "logs": ("run_status:logs", "Print the logs of a run: driver and ranks of every attempt."),
+        "runs": ("run_list:app", "List runs, the newest first; `runs show` tells of one."),
+        "suite": ("suites:app", "Suites: see their trials; pause, cancel, add some."),
+        "results": ("results:results", "Tell what a suite gave: the best, means, what matters."),
+        "diff": ("origins:diff", "Show in what two runs or trials differ."),
+        "shell": ("shell:shell", "Open a shell on a node of a run, or of a lease for it."),
+    },
+    "Data": {
+        "inspect": ("datasets:inspect", "Show what a dataset or a shard holds."),
+        "verify": ("datasets:verify", "Check a dataset: its manifest, and every shard."),
+        "export": ("export:export", "Write trained weights for other programs."),
+        "cache": ("cache:app", "Staged datasets on this machine's tiers."),
+        "example": ("datasets:examples", "Write example data to try headrace with."),
+    },
+    "Airflow": {
+        "demo": ("airflow:demo", "Train and evaluate the digits under Airflow on this machine."),
+        "up": ("airflow:up", "Start Airflow with headrace's DAGs on this machine."),
+        "down": ("airflow:down", "Stop the Airflow that `headrace up` started."),
+        "env": ("airflow:env", "Print the settings with which `airflow` talks to this Airflow."),
+        "password": ("airflow:password", "Print the password of the Airflow of `headrace up`."),
+    },
+    "Admin": {
+        "lease": ("leases:app", "Leases: the machines that runs hold."),
+        "site": ("site:app", "Sites: where work runs."),
+        "ledger": ("ledger:app", "The database of runs, leases and attempts."),
+        "audit": ("audit:audit", "List who started, changed or stopped what, the newest first."),
+        "schema": ("site:schema", "Print the JSON schema of recipe or site files, for editors."),
+    },
 }
-"""Commands and groups of commands, by the parts of the help."""
+"""Commands and groups of commands, by the parts of the help: where each is, and what it does."""
+
+_OWN = {
+    name: Command(panel, f"headrace.cli.{target}", summary)
+    for panel, commands in _PANELS.items()
+    for name, (target, summary) in commands.items()
+}
 
 _EXIT_ERROR = 1
 _EXIT_USAGE = 2

@@ -10,8 +10,8 @@ import select
 import signal
 import stat
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict
 from typing import Annotated, Any
 
@@ -102,13 +102,19 @@ def amount(value: float | None) -> str:
 
 
 @contextmanager
-def tidy_end() -> Iterator[None]:
-    """Let SIGTERM interrupt as Ctrl-C does, so that what was written or started is removed."""
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+def with_handler(handler: Callable[..., object], *signals: signal.Signals) -> Iterator[None]:
+    """Have signals handled otherwise while the block runs."""
+    before = {number: signal.signal(number, handler) for number in signals}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, earlier in before.items():
+            signal.signal(number, earlier)
+
+
+def tidy_end() -> AbstractContextManager[None]:
+    """Let SIGTERM interrupt as Ctrl-C does, so that what was written or started is removed."""
+    return with_handler(signal.default_int_handler, signal.SIGTERM)
 
 
 def outlive_terminal() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,7 +17,7 @@ from rich.text import Text
 from headrace.cli import arguments
 from headrace.cli.console import JsonOption, open_console
 from headrace.errors import UnknownNameError
-from headrace.files.manifest import FieldInfo, Manifest
+from headrace.files.manifest import Manifest
 from headrace.files.manifest_file import is_sealed
 from headrace.objects.store import is_remote, read_manifest_at
 from headrace.recipe.load import load_site
@@ -25,7 +26,6 @@ from headrace.recipe.site import StoreOptions
 if TYPE_CHECKING:
     from headrace.shards.inspection import DatasetSummary, ShardProblem, ShardSummary
 
-_EXIT_DAMAGED = 1
 _NUM_SHOWN = 20
 _UNSEALED = (
     "an earlier release wrote the manifest, without a digest, and its statistics, counts of "
@@ -111,7 +111,7 @@ def verify(
     else:
         _print_findings(manifest, findings, open_console())
     if findings:
-        raise typer.Exit(_EXIT_DAMAGED)
+        raise typer.Exit(1)
 
 
 @examples.command()
@@ -183,10 +183,11 @@ def _print_findings(
 
 def _print_dataset(summary: DatasetSummary, console: Console) -> None:
     manifest = summary.manifest
+    digest = "" if is_sealed(manifest.format_version) else " (no digest)"
     console.print(Text.assemble((manifest.name, "bold"), f"  {summary.path}"))
     console.print(
         f"{summary.num_samples:,} samples, {len(manifest.shards):,} shards, "
-        f"{decimal(summary.num_bytes)}, {_format(manifest)}, "
+        f"{decimal(summary.num_bytes)}, format {manifest.format_version}{digest}, "
         f"fingerprint {manifest.fingerprint}",
         highlight=False,
     )
@@ -198,11 +199,6 @@ def _print_dataset(summary: DatasetSummary, console: Console) -> None:
         console.print(_quarantined(manifest))
     for file in summary.missing:
         console.print(f"missing or of another size: {file}", style="red")
-
-
-def _format(manifest: Manifest) -> str:
-    digest = "" if is_sealed(manifest.format_version) else " (no digest)"
-    return f"format {manifest.format_version}{digest}"
 
 
 def _fields(manifest: Manifest) -> Table:
@@ -217,26 +213,21 @@ def _fields(manifest: Manifest) -> Table:
                 f"{found.minimum:g} to {found.maximum:g}",
             )
         layout = info.layout if info.encoding == "raw" else f"{info.layout}, {info.encoding}"
-        table.add_row(info.name, info.dtype, _shape(info), layout, *figures)
+        shape = "any" if info.layout == "ragged" else " x ".join(map(str, info.shape)) or "scalar"
+        table.add_row(info.name, info.dtype, shape, layout, *figures)
     return table
 
 
-def _shape(info: FieldInfo) -> str:
-    if info.layout == "ragged":
-        return "any"
-    return " x ".join(str(size) for size in info.shape) or "scalar"
-
-
-def _figures(title: str, first: str, *others: str) -> Table:
-    """A table whose first column is of words, the others of figures."""
-    table = Table(first, title=title)
-    for each in others:
+def _figures(title: str, words: Sequence[str], *figures: str) -> Table:
+    """A table with columns of words, then of figures."""
+    table = Table(*words, title=title)
+    for each in figures:
         table.add_column(each, justify="right")
     return table
 
 
 def _splits(manifest: Manifest) -> Table:
-    table = _figures("Splits", "split", "samples", "share", "shards", "size")
+    table = _figures("Splits", ["split"], "samples", "share", "shards", "size")
     for split, num_samples in manifest.splits.items():
         shards = manifest.shards_of(split)
         share = num_samples / max(manifest.num_samples, 1)
@@ -246,7 +237,7 @@ def _splits(manifest: Manifest) -> Table:
 
 
 def _shards(manifest: Manifest) -> Table:
-    table = _figures("Shards", "shard", "samples", "size", "xxh3-128")
+    table = _figures("Shards", ["shard"], "samples", "size", "xxh3-128")
     for shard in manifest.shards[:_NUM_SHOWN]:
         table.add_row(
             shard.file, f"{shard.num_samples:,}", decimal(shard.num_bytes), shard.xxh3_128
@@ -256,9 +247,7 @@ def _shards(manifest: Manifest) -> Table:
 
 
 def _classes(manifest: Manifest) -> Table:
-    table = Table("label", "class", title="Classes")
-    for split in manifest.class_counts:
-        table.add_column(split, justify="right")
+    table = _figures("Classes", ["label", "class"], *manifest.class_counts)
     for index, name in enumerate(manifest.classes[:_NUM_SHOWN]):
         counts = (f"{counted.get(name, 0):,}" for counted in manifest.class_counts.values())
         table.add_row(str(index), name, *counts)
@@ -285,9 +274,7 @@ def _print_shard(summary: ShardSummary, console: Console) -> None:
         f"split {summary.split}, {summary.num_samples:,} samples, {decimal(summary.num_bytes)}",
         highlight=False,
     )
-    table = Table("array", "dtype", "shape", title="Arrays")
-    for title in ("offset", "size"):
-        table.add_column(title, justify="right")
+    table = _figures("Arrays", ["array", "dtype", "shape"], "offset", "size")
     for array in summary.arrays:
         shape = " x ".join(str(size) for size in array.shape)
         size = decimal(array.num_bytes)

@@ -65,12 +65,16 @@ def export(
     if found.exists():
         if checkpoint:
             raise UserError("--checkpoint goes with a run, not with a file", "Leave it out.")
-        done = _written(_run_of(found), found, output, form)
+        run, file = _run_of(found), found
     else:
         from headrace.checkpoints.files import chosen
 
         run = RunFolder(Path(open_ledger().run(what).folder))
-        done = _written(run, chosen(run, checkpoint), output, form)
+        file = chosen(run, checkpoint)
+    from headrace.checkpoints.weights import export_weights
+
+    pickled = run is not None and resolved(run)[1].pickled_checkpoints == "allow"
+    done = export_weights(file, output, form.value, pickled=pickled)
     typer.echo(done.model_dump_json(indent=1)) if as_json else _tell(done)
 
 
@@ -78,13 +82,6 @@ def _run_of(checkpoint: Path) -> RunFolder | None:
     """The run in whose folder of checkpoints a file lies."""
     run = RunFolder(checkpoint.parent.parent)
     return run if checkpoint.parent == run.checkpoints and run.recipe.exists() else None
-
-
-def _written(run: RunFolder | None, checkpoint: Path, output: Path, form: Format) -> Exported:
-    from headrace.checkpoints.weights import export_weights
-
-    pickled = run is not None and resolved(run)[1].pickled_checkpoints == "allow"
-    return export_weights(checkpoint, output, form.value, pickled=pickled)
 
 
 def _tell(done: Exported) -> None:

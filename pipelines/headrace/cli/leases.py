@@ -354,7 +354,7 @@ def _ended(jobs: Sequence[EndedJob]) -> Listing:
     listed = Listing("node", "job", "ran on", "ended", "why", labels=("job", "ran on", "ended"))
     for job in jobs:
         ago = f"{duration(max(time.time() - job.at, 0.0))} ago"
-        listed.add(job.node, job.job_id, job.host, ago, _first_line(job.why))
+        listed.add(job.node, job.job_id, job.host, ago, job.why.partition("\n")[0])
     return listed
 
 
@@ -370,17 +370,13 @@ def _steps(steps: Sequence[StepFolder]) -> Listing:
             spec.kind if spec else "",
             state.value,
             duration(status.elapsed_s),
-            _first_line(message),
+            message.partition("\n")[0],
         )
     return listed
 
 
 def _state(view: LeaseView) -> Text:
     return Text(view.state.value, style=_STYLES.get(view.state, "red"))
-
-
-def _first_line(text: str) -> str:
-    return text.splitlines()[0] if text else ""
 
 
 def _used(view: LeaseView) -> str:
@@ -397,6 +393,8 @@ _COLUMNS = (
     ListColumn(title="use", cell=_used),
     ListColumn(
         title="dashboard or reason",
-        cell=lambda view: view.dashboard_url or _first_line(view.waits_for or view.why_ended),
+        cell=lambda view: (
+            view.dashboard_url or (view.waits_for or view.why_ended).partition("\n")[0]
+        ),
     ),
 )

@@ -10,7 +10,7 @@ import typer
 from headrace.cli.arguments import NamedRun
 from headrace.cli.console import JsonOption, amount, duration, open_console, tell, tell_json
 from headrace.cli.listing import ListColumn, Listing
-from headrace.cli.words import money
+from headrace.cli.words import money, took_words
 from headrace.ledger.ledger import open_ledger
 from headrace.record import as_json_values
 from headrace.runs.audit import Actor
@@ -103,12 +103,6 @@ def _trials_words(trials: Trials, metric: Headline | None) -> str:
     return ", ".join(words)
 
 
-def _took(row: AttemptView) -> str:
-    if row.started_at is None:
-        return ""
-    return duration((row.finished_at or time.time()) - row.started_at)
-
-
 def _asked(row: AttemptView) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(row.created_at))
 
@@ -133,7 +127,7 @@ _ATTEMPT_COLUMNS = (
     ListColumn(title="attempt", cell=lambda row: str(row.attempt), is_figure=True),
     ListColumn(title="state", cell=lambda row: row.state.value),
     ListColumn(title="asked", cell=_asked, is_label=True),
-    ListColumn(title="time", cell=_took, is_figure=True),
+    ListColumn(title="time", cell=took_words, is_figure=True),
     ListColumn(title="lease", cell=lambda row: row.lease_id.removeprefix(f"{row.run_id}-")),
     ListColumn(title="why", cell=_cause),
 )

@@ -6,14 +6,14 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from typing import Annotated
 
 import typer
 
 from headrace.cli import arguments
-from headrace.cli.console import open_console, tidy_end
+from headrace.cli.console import open_console, with_handler
 from headrace.cli.watching import telling
 from headrace.errors import UserError
 from headrace.recipe.load import load_site
@@ -59,8 +59,8 @@ def shell(
     """
     given = list(words or ())
     with ExitStack() as stack:
-        stack.enter_context(tidy_end())
-        stack.enter_context(_with_handler(signal.default_int_handler, signal.SIGHUP))
+        ends = (signal.SIGTERM, signal.SIGHUP)
+        stack.enter_context(with_handler(signal.default_int_handler, *ends))
         run = None
         if site is not None:
             with telling(open_console(stderr=True)) as tick:  # it leaves the terminal to the shell
@@ -78,21 +78,8 @@ def shell(
 def _run(command: Sequence[str], environment: Mapping[str, str]) -> int:
     """Run a command at this terminal to its end; Ctrl-C and the terminal's end are its own."""
     try:
-        with _with_handler(_leave_it, signal.SIGINT, signal.SIGHUP):
+        # the command gets the signal as well; its end is waited for
+        with with_handler(lambda *_: None, signal.SIGINT, signal.SIGHUP):
             return subprocess.call(list(command), env=dict(environment))
     except OSError as error:
         raise UserError(f"{command[0]} cannot be run: {error.strerror or error}") from error
-
-
-@contextmanager
-def _with_handler(handler: Callable[..., object], *signals: signal.Signals) -> Iterator[None]:
-    before = {number: signal.signal(number, handler) for number in signals}
-    try:
-        yield
-    finally:
-        for number, earlier in before.items():
-            signal.signal(number, earlier)
-
-
-def _leave_it(*_: object) -> None:
-    """The command gets the signal as well; its end is waited for."""

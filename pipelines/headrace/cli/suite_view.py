@@ -13,7 +13,7 @@ from rich.text import Text
 
 from headrace.cli.console import duration, plain_table
 from headrace.cli.listing import ListColumn, Listing
-from headrace.cli.words import cost_words, money
+from headrace.cli.words import cost_words, money, took_words
 from headrace.ledger.trial_rows import TrialRecord
 from headrace.recipe.suite import Objective
 from headrace.status.suite import SuiteView, state_of
@@ -61,7 +61,7 @@ def trials_list(rows: Sequence[TrialRecord], objectives: Sequence[Objective]) ->
             _state_of(row),
             values_words(told) or row.name,
             *_objectives(row, len(objectives)),
-            duration(_took_s(row)),
+            took_words(row),
             row.node,
             _cause(row),
         )
@@ -214,12 +214,6 @@ def _state_of(row: TrialRecord) -> Text:
 def _objectives(row: TrialRecord, count: int) -> Iterable[str]:
     given = [*row.objectives, *[None] * count][:count]
     return ["" if value is None else f"{value:.5g}" for value in given]
-
-
-def _took_s(row: TrialRecord) -> float | None:
-    if row.started_at is None:
-        return None
-    return (row.finished_at or time.time()) - row.started_at
 
 
 def _cause(row: TrialRecord) -> str:

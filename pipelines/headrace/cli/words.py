@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,14 +11,22 @@ from headrace.cli.console import amount, duration, hundredths
 from headrace.states import StepState
 
 if TYPE_CHECKING:  # who has such records has imported what makes them
+    from headrace.ledger.trial_rows import TrialRecord
     from headrace.runs.costs import Cost, CostLine
     from headrace.runs.prediction import Ahead
     from headrace.runs.site_machines import MostCost
     from headrace.status.lease import LeaseView
-    from headrace.status.step import StepView
+    from headrace.status.step import AttemptView, StepView
     from headrace.steps.history import Load, UsageRow
 
 _MAX_NODES = 4
+
+
+def took_words(row: AttemptView | TrialRecord) -> str:
+    """How long an attempt or a trial has taken so far; empty before it began."""
+    if row.started_at is None:
+        return ""
+    return duration((row.finished_at or time.time()) - row.started_at)
 
 
 def result_line(step: StepView) -> str:
