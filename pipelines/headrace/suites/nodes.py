@@ -50,6 +50,7 @@ class SuiteNodes:
 
     def __init__(self, calls: SharedCalls, recipe: Recipe, capacity: Capacity) -> None:
         self._calls, self._recipe, self._capacity = calls, recipe, capacity
+        self._suite = recipe.suite or SuiteSpec()
         self._nodes: dict[str, Node] = {}
         self._resources: dict[str, NodeResources] = {}
         self._held: dict[int, list[tuple[NodeResources, Allocation]]] = {}
@@ -74,7 +75,7 @@ class SuiteNodes:
     @property
     def per_gpu(self) -> int:
         """Trials that share a GPU."""
-        told = self._recipe.suite.trials_per_gpu if self._recipe.suite else 1
+        told = self._suite.trials_per_gpu
         return self._per_gpu if told == "auto" else told
 
     def look(self) -> list[EndedCall]:
@@ -111,11 +112,13 @@ class SuiteNodes:
         before = (self._has_told, self._has_gpus)
         self._has_gpus = bool(capacity.gpus) or before == (True, True)
         self._has_told = True
-        most = _most(self._recipe.suite)
-        resources = NodeResources(
-            node.name, len(capacity.gpus), capacity.cpus, most, capacity.machine
+        self._resources[node.name] = NodeResources(
+            node.name,
+            len(capacity.gpus),
+            capacity.cpus,
+            self._suite.trials_per_node,
+            capacity.machine,
         )
-        self._resources[node.name] = resources
         sizes = [gpu.memory_bytes for gpu in capacity.gpus if gpu.memory_bytes]
         self._gpu_bytes = min(
             [*sizes, *([self._gpu_bytes] if self._gpu_bytes else [])], default=None
@@ -150,7 +153,7 @@ class SuiteNodes:
 
     def learn(self, gpu_bytes: int | None) -> bool:
         """Note the memory of a GPU that a trial took; gives whether fewer or more share one now."""
-        if self._recipe.suite is None or self._recipe.suite.trials_per_gpu != "auto":
+        if self._suite.trials_per_gpu != "auto":
             return False
         before, self._per_gpu = self._per_gpu, fitting(self._gpu_bytes, gpu_bytes, self._per_gpu)
         return before != self._per_gpu
@@ -161,7 +164,7 @@ class SuiteNodes:
         role = self._calls.role
         cpus = range(role.cpus_per_node)
         num_gpus = role.batch.gpus_per_node or role.ranks_per_node
-        guess = NodeResources("", num_gpus, cpus, _most(self._recipe.suite))
+        guess = NodeResources("", num_gpus, cpus, self._suite.trials_per_node)
         return next(iter(self._resources.values()), guess)
 
     def most_at_once(self) -> int:
@@ -245,10 +248,6 @@ def fitting(gpu_bytes: int | None, taken_bytes: int | None, before: int) -> int:
 def _is_same(now: Node | None, before: Node) -> bool:
     """Whether a node is the one of before: its place among the others may have changed."""
     return now is not None and now.address == before.address
-
-
-def _most(suite: SuiteSpec | None) -> int | None:
-    return suite.trials_per_node if suite else None
 
 
 def _whole(value: JsonValue) -> int | None:

@@ -72,37 +72,40 @@ class Added(Record):
     trial: Trial
 
 
-class Started(Record):
-    """An attempt at a trial has begun."""
+class OfAttempt(Record):
+    """What is known of an attempt at a trial from its begin on."""
 
-    event: Literal["started"] = "started"
-    at: float = Field(default_factory=time.time)
     number: int
     attempt: int
+    """Number of the attempt; 0 for a trial that is ended before its first."""
     asked_at: float | None = None
-    """Since when it was waiting."""
-    node: str
-    """Its node; of several, the first."""
+    """Since when it was waiting when it began."""
     machines: tuple[str, ...] = ()
     """All of its nodes, as the place that they come from calls them."""
     lease_id: str = ""
     """Lease of its nodes."""
-    gpus: float = 0.0
-    """GPUs that it holds, all nodes together; a share of one where trials share it."""
-    cpus: float = 0.0
-    """CPUs that it holds, all nodes together."""
     node_share: float = Field(default=1.0, gt=0, le=1)
     """Share of its node that it holds: of the GPUs where it has any, else of the CPUs."""
 
 
-class Ended(Figures):
+class Started(OfAttempt):
+    """An attempt at a trial has begun."""
+
+    event: Literal["started"] = "started"
+    at: float = Field(default_factory=time.time)
+    node: str
+    """Its node; of several, the first."""
+    gpus: float = 0.0
+    """GPUs that it holds, all nodes together; a share of one where trials share it."""
+    cpus: float = 0.0
+    """CPUs that it holds, all nodes together."""
+
+
+class Ended(OfAttempt, Figures):
     """An attempt at a trial has ended."""
 
     event: Literal["ended"] = "ended"
     at: float = Field(default_factory=time.time)
-    number: int
-    attempt: int
-    """Number of the attempt; 0 for a trial that is ended before its first."""
     state: StepState
     is_final: bool
     """Whether no further attempt follows."""
@@ -114,14 +117,6 @@ class Ended(Figures):
     """Class of the error, by name, if it failed."""
     pruned: bool = False
     """Whether it was ended since it promised little: that is a success."""
-    asked_at: float | None = None
-    """Since when it had been waiting when it began."""
-    machines: tuple[str, ...] = ()
-    """All of its nodes, as the place that they come from calls them."""
-    lease_id: str = ""
-    """Lease that it ran on."""
-    node_share: float = Field(default=1.0, gt=0, le=1)
-    """Share of its node that it held."""
     started_at: float
     finished_at: float
     metrics: dict[str, float] = {}

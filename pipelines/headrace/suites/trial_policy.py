@@ -22,7 +22,7 @@ from headrace.steps.mailbox import StepResult, StepStatus
 from headrace.steps.retry_policy import Attempt, decide
 from headrace.steps.run import failure_of
 from headrace.steps.usage import AttemptUsage
-from headrace.suites.records import PRUNED, Ended, RunningTrial, Started, SuiteSummary
+from headrace.suites.records import PRUNED, Ended, OfAttempt, RunningTrial, Started, SuiteSummary
 from headrace.suites.suite_state import Board, TrialState
 
 if TYPE_CHECKING:
@@ -114,16 +114,11 @@ def ended(
         "cpus": started.cpus,
     }
     return Ended(
-        number=started.number,
-        attempt=started.attempt,
+        **started.model_dump(include=set(OfAttempt.model_fields)),
         state=verdict.state,
         is_final=verdict.is_final,
         is_counted=verdict.is_counted,
         pruned=verdict.pruned,
-        asked_at=started.asked_at,
-        machines=started.machines,
-        lease_id=started.lease_id,
-        node_share=started.node_share,
         started_at=result.started_at,
         finished_at=result.finished_at,
         metrics=metrics,
