@@ -46,8 +46,9 @@ class Login(Record):
     """Folders of the batch system's commands there, when a plain `ssh` does not find them."""
 
 
-def _as_login(value: object) -> object:
-    return {"host": value} if isinstance(value, str) else value
+_Host = Annotated[
+    Login, BeforeValidator(lambda value: {"host": value} if isinstance(value, str) else value)
+]
 
 
 class Batch(Record):
@@ -102,9 +103,7 @@ class Batch(Record):
     config: str | None = None
     """Which batch system, where there are several (`SLURM_CONF`, `PBS_CONF_FILE`, `SGE_ROOT`,
     `LSF_ENVDIR`); null for the machine's own."""
-    hosts: Annotated[
-        tuple[Annotated[Login, BeforeValidator(_as_login)], ...], Field(max_length=100_000)
-    ] = ()
+    hosts: Annotated[tuple[_Host, ...], Field(max_length=100_000)] = ()
     """Machines of backend `ssh`; a gang takes the first ones, and the very first holds its host."""
     login: Login | None = None
     """Login node where the commands run, over one SSH connection; null for this machine."""

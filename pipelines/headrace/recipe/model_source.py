@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from headrace.errors import RecipeError, nearest
-from headrace.recipe.python_source import Definition, SourceCode, bound_in
+from headrace.recipe.python_source import Definition, SourceCode, bindings_in
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.targets import FRAMEWORKS, is_under
 
@@ -91,7 +91,7 @@ class _Told:
     def __init__(self, recipe: Recipe, classes: Sequence[Definition]) -> None:
         self._recipe, self._classes = recipe, classes
         self._name = classes[0].node.name
-        self._bound = {name for each in classes for name in bound_in(each.node)}
+        self._bound = {name for each in classes for name in bindings_in(each.node)}
         body = [node for each in classes for node in ast.iter_child_nodes(each.node)]
         self._methods = {node.name for node in body if isinstance(node, ast.FunctionDef)}
 
@@ -109,9 +109,10 @@ class _Told:
         if not _own_callbacks(self._recipe):  # which may give it one
             for name in ("training_step", "configure_optimizers"):
                 if self._lacks(name):
+                    hint = nearest(name, self._bound)
                     raise RecipeError(
                         f"The model {self._name} has no {name}, which training calls",
-                        nearest(name, self._bound) if self._is_near(name) else "Write one.",
+                        hint if "Did you mean" in hint else "Write one.",
                     )
 
     def check_evaluation(self) -> None:
@@ -142,9 +143,6 @@ class _Told:
                 f"{key} names '{name}', which the model {self._name} does not log",
                 nearest(name, names) if names else "Log it in validation_step: self.log(…).",
             )
-
-    def _is_near(self, name: str) -> bool:
-        return "Did you mean" in nearest(name, self._bound)
 
     def _lacks(self, name: str) -> bool:
         """Whether neither the classes nor their modules seem to give the model something."""

@@ -67,7 +67,7 @@ class _Module:
     @cached_property
     def bindings(self) -> Mapping[str, list[ast.AST]]:
         """What binds each name outside of functions and classes, in branches as well."""
-        return _bindings(self.tree)
+        return bindings_in(self.tree)
 
     def lacks(self, name: str) -> bool:
         """Whether nothing in it, nor in another module of its package, seems to bind a name."""
@@ -167,7 +167,7 @@ class SourceCode:
             node = found.node
             if not isinstance(node, ast.ClassDef) or node.decorator_list or node.keywords:
                 return None
-            own = _bindings(node)
+            own = bindings_in(node)
             made_by = own.get("__init__", [])
             if made_by or "__new__" in own:
                 is_plain = len(made_by) == 1 and made_by[0] in node.body and "__new__" not in own
@@ -241,12 +241,7 @@ def _module(name: str, file: str, _mtime_ns: int, _num_bytes: int) -> _Module:
     return _Module(name, Path(file))
 
 
-def bound_in(scope: ast.AST) -> frozenset[str]:
-    """Names that a module or class itself binds."""
-    return frozenset(_bindings(scope))
-
-
-def _bindings(scope: ast.AST) -> dict[str, list[ast.AST]]:
+def bindings_in(scope: ast.AST) -> dict[str, list[ast.AST]]:
     """What binds names in a module or class itself, not in the functions and classes in it."""
     found: dict[str, list[ast.AST]] = {}
     waiting = list(ast.iter_child_nodes(scope))

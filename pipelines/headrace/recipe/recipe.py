@@ -294,21 +294,17 @@ class Recipe(Figures):
             )
 
     def _check_evaluated(self, dataset: DatasetSpec) -> None:
-        for variant in self.evaluate.variants if self.evaluate else ():
-            self._check_split(variant.split, dataset)
-
-    def _check_split(self, split: str, dataset: DatasetSpec) -> None:
         splits, folds = dataset.splits, dataset.folds
-        if split in splits:
-            return
-        if folds is not None and split == VALIDATION:
+        own = (self.evaluate.split, *self.evaluate.also_splits) if self.evaluate else ()
+        for split in (each for each in own if each not in splits):
+            if folds is None or split != VALIDATION:
+                known = ", ".join(splits)
+                raise ValueError(f"evaluate.split is '{split}', but dataset.splits has {known}")
             if self.data.fold is None and not self._runs_all_folds:
                 raise ValueError(
                     "evaluate.split is 'val', which is one of the folds: "
                     f"set data.fold, from 0 to {folds - 1}"
                 )
-            return
-        raise ValueError(f"evaluate.split is '{split}', but dataset.splits has {', '.join(splits)}")
 
     def _check_overlap(self) -> None:
         if self.model is None:

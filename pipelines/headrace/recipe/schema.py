@@ -7,7 +7,7 @@ import difflib
 import inspect
 import itertools
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
@@ -77,24 +77,16 @@ def _by_place(error: ValidationError, kind: type[BaseModel]) -> list[tuple[Probl
     """The problem of each place: of several types that were tried there, what says most."""
     found: dict[tuple[Place, bool], tuple[Problem, Expected]] = {}
     items = [(dict(item), Expected(kind, item["loc"])) for item in error.errors()]
-    for item, expected in sorted(items, key=_saying_most):
+    items.sort(key=lambda each: (each[0]["type"] != "value_error", each[1].num_behind))
+    for item, expected in items:
         found.setdefault((expected.place, expected.is_key), (item, expected))
-    places = {place for place, _ in found}
+    # where an entry is wrong there are too few only because it is left out
+    outer = {place[:end] for place, _ in found for end in range(len(place))}
     return [
         (item, expected)
         for item, expected in found.values()
-        if item["type"] != "too_short" or not _has_inner(places, expected.place)
+        if item["type"] != "too_short" or expected.place not in outer
     ]
-
-
-def _saying_most(found: tuple[Problem, Expected]) -> tuple[bool, int]:
-    item, expected = found
-    return item["type"] != "value_error", expected.num_behind
-
-
-def _has_inner(places: Iterable[Place], outer: Place) -> bool:
-    """Whether an entry is wrong: then there are too few only because it is left out."""
-    return any(place[: len(outer)] == outer and place != outer for place in places)
 
 
 def _one(item: Problem, expected: Expected, kind: type[BaseModel]) -> tuple[str, str]:
