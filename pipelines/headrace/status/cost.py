@@ -20,6 +20,7 @@ from headrace.runs.costs import cost_of
 from headrace.runs.prediction import Prediction
 from headrace.runs.spending import wasted
 from headrace.states import StepState
+from headrace.status.step import took_s_of
 
 By = Literal["month", "user", "site", "cause", "suite"]
 
@@ -158,12 +159,8 @@ def _expected_usd(
         held = {lease.lease_id for lease in leases if lease.role == role}
         priced = [row for row in machines if row.lease_id in held and row.usd_per_hour is not None]
         begun = [row for row in attempts if row.lease_id in held]
-        took_s = sum(_took_s(row) for row in begun)
+        took_s = sum(took_s_of(row) or 0.0 for row in begun)
         if priced and took_s > 0:
             foretold_s = sum(expected_s.get(step, 0.0) for step in {row.step for row in begun})
             usd = (usd or 0.0) + cost_of(priced, 0.0).usd * foretold_s / took_s
     return usd
-
-
-def _took_s(row: AttemptRecord) -> float:
-    return row.finished_at - row.started_at if row.started_at and row.finished_at else 0.0

@@ -183,7 +183,7 @@ def ended_of(row: AttemptRecord) -> Attempt:
         message=row.message,
         kept=float(row.outputs.get(KEPT) or 0.0),
         machines=row.lease_id,
-        seconds=_took_s(row),
+        seconds=took_s_of(row),
     )
 
 
@@ -196,7 +196,8 @@ def step_folders(run: Run, step: str | None = None) -> list[tuple[AttemptRecord,
     ]
 
 
-def _took_s(row: AttemptRecord) -> float | None:
+def took_s_of(row: AttemptRecord) -> float | None:
+    """Seconds that an attempt took; None before it has ended."""
     if row.started_at is None or row.finished_at is None:
         return None
     return row.finished_at - row.started_at
@@ -209,7 +210,7 @@ def _by_row(row: AttemptRecord) -> StepView:
         attempt=row.attempt,
         started_at=row.started_at,
         finished_at=row.finished_at,
-        elapsed_s=_took_s(row),
+        elapsed_s=took_s_of(row),
     )
 
 

@@ -30,6 +30,7 @@ _MOST_CHANGED = 2000
 _MOST_LETTERS = 300
 _MOST_RUNS = 10_000
 _MOST_NAMED = 10
+_OF_ROWS = ("number", "name", "objective", "started_at", "finished_at", "attempts", "node", "usd")
 
 
 class SuiteView(RunView):
@@ -195,15 +196,8 @@ def trials_page(run_id: str, since: int = 0) -> TrialsPage:
         keys=keys,
         metrics=metrics,
         columns=TrialColumns(
-            number=tuple(row.number for row in rows),
-            name=tuple(row.name for row in rows),
+            **{name: tuple(getattr(row, name) for row in rows) for name in _OF_ROWS},
             state=tuple(state_of(row) for row in rows),
-            objective=tuple(row.objective for row in rows),
-            started_at=tuple(row.started_at for row in rows),
-            finished_at=tuple(row.finished_at for row in rows),
-            attempts=tuple(row.attempts for row in rows),
-            node=tuple(row.node for row in rows),
-            usd=tuple(row.usd for row in rows),
             why=tuple(row.message.partition("\n")[0][:_MOST_LETTERS] for row in rows),
             values={key: tuple(row.values.get(key) for row in rows) for key in keys},
             metrics={name: tuple(row.metrics.get(name) for row in rows) for name in metrics},
