@@ -116,25 +116,9 @@ KEYS = ("day", "suite", "owner", "site_name", "recipe_name", "role", "kind", "ca
 COUNTS = ("entries", "attempts", "unpriced")
 """What is counted: rows, those that are attempts, those without a price."""
 
-FIGURES = (
-    "usd", "usd_staging", "usd_idle", "usd_failed", "node_s", "gpu_s", "queue_s", "boot_s",
-    "start_s", "staging_s", "data_wait_s", "train_s", "evaluate_s", "idle_s", "failed_s",
-    "samples", "energy_wh", "stored_bytes", "fetched_bytes",
-)  # fmt: skip
-"""What is summed; null counts as 0."""
-
-SUMS = Table(
-    "headrace_usage_sums",
-    LedgerRow.metadata,
-    *(Column(name, Text, primary_key=True) for name in KEYS),
-    *(Column(name, BigInteger, nullable=False) for name in COUNTS),
-    *(Column(name, Number, nullable=False) for name in FIGURES),
-)
-"""Sums of usage, kept with every change of it: a million rows take too long to add up anew."""
-
 
 class UsageSum(NamedTuple):
-    """What attempts took together, and lost time with them; the figures are `FIGURES`, in order.
+    """What attempts took together, and lost time with them; the figures are `FIGURES`.
 
     A tuple, as a suite has as many as trials.
     """
@@ -164,3 +148,16 @@ class UsageSum(NamedTuple):
     energy_wh: float
     stored_bytes: float
     fetched_bytes: float
+
+
+FIGURES = UsageSum._fields[3:]
+"""What is summed; null counts as 0."""
+
+SUMS = Table(
+    "headrace_usage_sums",
+    LedgerRow.metadata,
+    *(Column(name, Text, primary_key=True) for name in KEYS),
+    *(Column(name, BigInteger, nullable=False) for name in COUNTS),
+    *(Column(name, Number, nullable=False) for name in FIGURES),
+)
+"""Sums of usage, kept with every change of it: a million rows take too long to add up anew."""
