@@ -12,6 +12,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
@@ -126,17 +127,11 @@ def _read(file: Path) -> NodeMarks:
         line.partition(" ") for line in file.read_text("utf-8", "replace").splitlines()
     ):
         if name.endswith("_at") and name in NodeMarks.model_fields:
-            found |= _time(name, value)
+            with suppress(ValueError):
+                found[name] = float(value)
         elif name in NodeMarks.model_fields:
             found[name] = value
     end = file.with_suffix(_END)
     if end.exists() and not end.read_text("utf-8", "replace").startswith(_NOTICE):
         found["ended_at"] = end.stat().st_mtime
     return NodeMarks.model_validate(found)
-
-
-def _time(name: str, value: str) -> dict[str, float]:
-    try:
-        return {name: float(value)}
-    except ValueError:
-        return {}

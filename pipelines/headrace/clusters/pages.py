@@ -41,12 +41,7 @@ def pages_of(folder: LeaseFolder) -> Pages:
             f"Lease {folder.lease_id} is {state.value}{why and ': '}{why}",
             "A Dask dashboard is there as long as its lease is ready.",
         )
-    port = json.loads(told)["services"].get("pages")
-    if port is None:
-        raise UserError(
-            f"Lease {folder.lease_id} was opened by an older headrace, which shows no pages by TLS",
-            f"Open {info.dashboard_url} on its machine.",
-        )
+    port = json.loads(told)["services"]["pages"]
     host, link = urlsplit(info.scheduler_address).hostname, urlsplit(info.dashboard_url)
     tunnel = f"ssh -N -L {link.port}:127.0.0.1:{link.port} {info.host.host}"
     return Pages(

@@ -45,7 +45,13 @@ class _NodeWorker:
     ) -> None:
         self._folder = folder
         self._scheduler_address = scheduler_address
-        self._options = _options(folder, spec, index)
+        self._options = worker_options(folder, spec) | {
+            "name": name_of(index),
+            "host": address(spec.role.batch.interface),
+            # on the node's own disk; there Dask removes what workers that were killed have left
+            "local_directory": tempfile.gettempdir(),
+            "death_timeout": _DEATH_TIMEOUT_S,
+        }
         self._nanny: Nanny | None = None
 
     async def start(self) -> None:
@@ -171,16 +177,6 @@ async def scheduler_of(folder: LeaseFolder) -> str | None:
 def name_of(index: int) -> str:
     """Name of the worker of the node at that place, from 0."""
     return f"node-{index}"
-
-
-def _options(folder: LeaseFolder, spec: LeaseSpec, index: int) -> dict[str, Any]:
-    return worker_options(folder, spec) | {
-        "name": name_of(index),
-        "host": address(spec.role.batch.interface),
-        # on the node's own disk; there Dask removes what workers that were killed have left
-        "local_directory": tempfile.gettempdir(),
-        "death_timeout": _DEATH_TIMEOUT_S,
-    }
 
 
 async def _serve(folder: LeaseFolder, spec: LeaseSpec, number: int) -> None:
