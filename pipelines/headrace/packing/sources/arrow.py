@@ -18,7 +18,15 @@ from headrace.fields.field_kind import Value, kind_named, kind_of_bytes
 from headrace.objects.protocol import Check, StoredFile
 from headrace.packing.listed import Coded, files_of
 from headrace.packing.samples import SourceField, Unreadable
-from headrace.packing.sources.arrow_columns import GONE, GroupPass, coded, column_of, open_parquet
+from headrace.packing.sources.arrow_columns import (
+    GONE,
+    GroupPass,
+    coded,
+    column_of,
+    is_list,
+    is_number,
+    open_parquet,
+)
 from headrace.packing.sources.files import damaged, matching
 from headrace.packing.sources.rows import Cell, ColumnOfRows, RowContainer, RowsOfPart, RowSource
 from headrace.shards.format import most_bytes
@@ -318,7 +326,7 @@ def field_of_type(name: str, column: str, kind: Any, first: Any) -> SourceField:
         return SourceField(name, kind_of_bytes(content if isinstance(content, bytes) else b"").name)
     if types.is_string(kind) or types.is_large_string(kind) or types.is_dictionary(kind):
         return SourceField(name, "text")
-    if types.is_boolean(kind) or types.is_integer(kind) or types.is_floating(kind):
+    if is_number(kind):
         return SourceField(name, "value", dtype=_DTYPES.get(str(kind), str(kind)))
     if is_of_numbers(kind):
         return SourceField(name, "array")
@@ -357,26 +365,17 @@ def _class_names(metadata: Mapping[bytes, bytes] | None) -> dict[str, list[str]]
     }
 
 
-def _is_list(kind: Any) -> bool:
-    import pyarrow as pa
-
-    tests = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
-    return any(test(kind) for test in tests)
-
-
 def is_of_numbers(kind: Any) -> bool:
     """Whether a type is one of lists, of lists and so on, of numbers."""
     import pyarrow as pa
 
     if isinstance(kind, pa.BaseExtensionType):
         kind = kind.storage_type
-    if not _is_list(kind):
+    if not is_list(kind):
         return False
-    while _is_list(kind):
+    while is_list(kind):
         kind = kind.value_type
-    return bool(
-        pa.types.is_boolean(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind)
-    )
+    return is_number(kind)
 
 
 def _bytes(cell: object) -> Value | Unreadable:
@@ -402,7 +401,7 @@ def _numbers(values: Any) -> NDArray[Any]:
     """Nested lists of equal length as one array."""
     if values.null_count:
         raise UnreadableError("some of its elements have no value")
-    if not _is_list(values.type):
+    if not is_list(values.type):
         return np.asarray(values.to_numpy(zero_copy_only=False))
     lengths = {len(item) for item in values}
     if len(lengths) > 1:

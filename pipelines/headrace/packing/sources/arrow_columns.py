@@ -81,6 +81,21 @@ class GroupPass:
                 self._batch, self._first = next(self._batches), end
 
 
+def is_number(kind: Any) -> bool:
+    """Whether a type is one of numbers, true and false included."""
+    from pyarrow import types
+
+    return bool(types.is_boolean(kind) or types.is_integer(kind) or types.is_floating(kind))
+
+
+def is_list(kind: Any) -> bool:
+    """Whether a type is one of lists, of any length or one."""
+    from pyarrow import types
+
+    tests = (types.is_list, types.is_large_list, types.is_fixed_size_list)
+    return any(test(kind) for test in tests)
+
+
 def coded(column: Any) -> Coded[Any]:
     """The cells of a column, each value once, as Python objects."""
     import pyarrow as pa
@@ -117,16 +132,14 @@ def column_of(array: Any) -> ColumnOfRows | None:
 
 def _numbers(array: Any) -> NDArray[Any] | None:
     """Numbers of one shape out of cells that all have a value, else None."""
-    import pyarrow as pa
     import pyarrow.compute as pc
 
-    types, kind = pa.types, array.type
     if array.null_count:
         return None
-    if types.is_boolean(kind) or types.is_integer(kind) or types.is_floating(kind):
+    if is_number(array.type):
         values: NDArray[Any] = array.to_numpy(zero_copy_only=False)
         return values
-    if not (types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)):
+    if not is_list(array.type):
         return None
     lengths = pc.unique(pc.list_value_length(array)).to_pylist()
     inner = _numbers(array.flatten()) if len(lengths) == 1 else None
