@@ -76,7 +76,7 @@ def find_base(
 def read_base(target: PackTarget) -> Base:
     """What is known of a dataset that is whole."""
     folder = target.folder
-    plans = [PlannedShard.read(path) for path in folder.plan_files()]
+    plans = [PlannedShard.read(path) for path in folder.parts.glob("*.plan.arrow")]
     manifest = packed_dataset(target.location, target.s3)
     order = {split: number for number, split in enumerate(manifest.splits)}
     planned = [plan for plan in plans if plan is not None and plan.split in order]

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import StepError
-from headrace.files.atomic import read_bytes, read_record, replacing
+from headrace.files.atomic import read_bytes, replacing
 from headrace.files.machine import told_when_full
 from headrace.packing.listed import (
     Coded,
@@ -42,17 +42,6 @@ class _Head(Record):
     num_bytes: int
     containers: tuple[tuple[str, int], ...] = ()
     """Names of the containers that its rows are in, and how many rows each has."""
-
-
-class _EarlierPlan(_Head):
-    """A plan as a JSON file of an earlier release: datasets that it packed may still grow."""
-
-    paths: tuple[str, ...]
-    sizes: tuple[int, ...]
-    versions: tuple[str, ...] = ()
-    times_ns: tuple[int, ...] = ()
-    places: tuple[tuple[int, ...], ...]
-    labels: tuple[int, ...]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -128,8 +117,6 @@ class PlannedShard:
         """
         import pyarrow as pa
 
-        if path.suffix == ".json":
-            return _of_earlier(read_record(path, _EarlierPlan))
         content = read_bytes(path)
         if content is None:
             return None
@@ -191,14 +178,3 @@ def _samples(table: Any, head: _Head) -> Listed:
 
 def _numbers(table: Any, name: str) -> array[int]:
     return numbers(table.column(name).to_numpy())
-
-
-def _of_earlier(plan: _EarlierPlan | None) -> PlannedShard | None:
-    if plan is None:
-        return None
-    versions = Times(numbers(plan.times_ns)) if plan.times_ns else plan.versions
-    return PlannedShard(
-        **plan.model_dump(include=set(_Head.model_fields) - {"containers"}),
-        listed=Listed(Texts.of(plan.paths), numbers(plan.sizes), versions, places=plan.places),
-        indices=plan.labels,
-    )

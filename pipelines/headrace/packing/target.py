@@ -51,11 +51,6 @@ class DatasetFolder:
         """Plan of a shard, by its path relative to the dataset."""
         return self.parts / f"{Path(shard_file).stem}.plan.arrow"
 
-    def plan_files(self) -> Iterator[Path]:
-        """Plans of all shards; those of earlier releases are JSON."""
-        for suffix in ("arrow", "json"):
-            yield from self.parts.glob(f"*.plan.{suffix}")
-
     @property
     def sources_file(self) -> Path:
         """Keys by which the dataset is known without listing what its containers hold."""

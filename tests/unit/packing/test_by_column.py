@@ -15,7 +15,6 @@ import pytest
 from pyarrow import parquet
 
 from headrace.errors import DataError, StepError
-from headrace.files.manifest_file import read_manifest
 from headrace.packing.listed import Listed, SampleRef
 from headrace.packing.planned_shard import PlannedShard
 from headrace.packing.sources import listed_rows
@@ -189,41 +188,6 @@ def test_a_dataset_of_unchanged_containers_is_known_without_their_rows(
     changed, *how = pack()
     assert how == [False, 1]
     assert changed != dataset
-
-
-def test_a_dataset_that_an_earlier_release_packed_grows(
-    tmp_path: Path, packs: Callable[..., dict[str, Any]]
-) -> None:
-    """Its plans are JSON."""
-    folder = tmp_path / "source"
-    folder.mkdir()
-    for number in range(20):
-        np.save(folder / f"{number:02d}.npy", np.full(3, number))
-    packed = packs(folder, {"labels": "none"}, {"append": True})
-    for path in Path(packed["dataset"]).glob("parts/*.plan.arrow"):
-        plan = PlannedShard.read(path)
-        samples = plan.samples
-        told = {
-            "file": plan.file,
-            "split": plan.split,
-            "fold": None,
-            "first_sample_id": plan.first_sample_id,
-            "every": plan.every,
-            "num_bytes": plan.num_bytes,
-            "paths": list(samples.paths),
-            "sizes": list(samples.sizes),
-            "versions": [],
-            "times_ns": list(map(int, samples.versions)),
-            "places": [],
-            "labels": [],
-        }
-        path.with_suffix(".json").write_text(json.dumps(told))
-        path.unlink()
-    for number in range(20, 24):
-        np.save(folder / f"{number:02d}.npy", np.full(3, number))
-    grown = packs(folder, {"labels": "none"}, {"append": True})
-    assert grown["dataset"] == packed["dataset"]
-    assert read_manifest(Path(grown["dataset"])).num_samples == 24
 
 
 @pytest.mark.parametrize("content", [b"", b"no plan", None])
