@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import re
 import secrets
 import shutil
@@ -12,7 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 from headrace.errors import UnknownNameError
-from headrace.files.atomic import fsync_folder, read_record
+from headrace.files.atomic import fsync, read_record
 from headrace.files.damage import archive_damage, is_sealed, sealed_damage
 from headrace.files.layout import RunFolder, checkpoint_name, kept_name
 from headrace.record import Figures
@@ -140,17 +139,11 @@ def damage(path: Path) -> str | None:
 
 def publish(prepared: Path, final: Path) -> None:
     """Make a written checkpoint durable and give it its name."""
-    if prepared.is_file():
-        handle = os.open(prepared, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
-    else:
-        fsync_folder(prepared)
+    fsync(prepared)
+    if prepared.is_dir():
         remove(final)
     prepared.replace(final)
-    fsync_folder(final.parent)
+    fsync(final.parent)
 
 
 def prune(folder: Path, keep: int) -> None:

@@ -78,10 +78,9 @@ def write_json(path: Path, content: object) -> None:
     write_text(path, json.dumps(content, indent=1, sort_keys=True) + "\n")
 
 
-def write_record(path: Path, record: BaseModel, mode: int = PRIVATE) -> None:
+def write_record(path: Path, record: BaseModel) -> None:
     """Replace `path` by a record as JSON, with the keys that a user writes (`_target_`)."""
-    text = record.model_dump_json(indent=1, by_alias=True) + "\n"
-    write_bytes(path, text.encode(), mode)
+    write_text(path, record.model_dump_json(indent=1, by_alias=True) + "\n")
 
 
 def read_bytes(path: Path) -> bytes | None:
@@ -181,13 +180,13 @@ def publish_folder(prepared: Path, final: Path) -> bool:
         if final.exists():
             return False
         raise
-    fsync_folder(final.parent)
+    fsync(final.parent)
     return True
 
 
-def fsync_folder(folder: Path) -> None:
-    """Make renames inside `folder` durable."""
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+def fsync(path: Path) -> None:
+    """Make a file durable, or the renames inside a folder."""
+    handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
     finally:

@@ -77,7 +77,7 @@ def settle_ended(site_name: str | None = None) -> list[str]:
         try:
             known.append((record, run_of_record(rows[record.run_id])))
         except HeadraceError as error:
-            if Path(record.folder).parent.is_dir():
+            if Path(record.folder).parent.is_dir():  # else it may be on another machine's disk
                 _end_without_run(record, error)
                 done.append(f"lease {record.lease_id}: closed: {error.what}")
     begun = {

@@ -21,7 +21,7 @@ from headrace.errors import (
     UserError,
     without_secrets,
 )
-from headrace.files.atomic import AS_USUAL, fsync_folder, replacing, write_bytes
+from headrace.files.atomic import AS_USUAL, fsync, replacing, write_bytes
 from headrace.files.checksums import copy_verified
 from headrace.files.manifest import Manifest
 from headrace.files.manifest_file import FILE_NAME, no_dataset, parse_manifest
@@ -158,7 +158,7 @@ class LocalStore:
         target = self._path(path)
         with source.open("rb") as reader, replacing(target, AS_USUAL) as writer:
             shutil.copyfileobj(reader, writer, 4 * 2**20)
-        fsync_folder(target.parent)
+        fsync(target.parent)
         if tick is not None:
             tick(target.stat().st_size)
 

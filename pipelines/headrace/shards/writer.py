@@ -16,7 +16,7 @@ from pathlib import Path
 
 import xxhash
 
-from headrace.files.atomic import fsync_folder
+from headrace.files.atomic import fsync
 from headrace.files.machine import told_when_full
 from headrace.files.manifest import FieldInfo
 from headrace.shards.columns import Block, DirectStream, ExpectedSizes, ShardArrays, data_key
@@ -94,7 +94,7 @@ class ShardBuilder:
             written = self._write_compressed() if self._compressed else self._write_plain()
             os.fsync(self._file)
             self._temporary.replace(self.path)
-            fsync_folder(self.path.parent)
+            fsync(self.path.parent)
         return written
 
     def close(self) -> None:

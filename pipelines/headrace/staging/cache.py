@@ -127,7 +127,7 @@ def past_keep(tier: Tier) -> tuple[CachedCopy, ...]:
     )
 
 
-def verify(copy: CachedCopy, tick: Callable[[int], None] | None = None) -> tuple[str, ...]:
+def verify(copy: CachedCopy) -> tuple[str, ...]:
     """Compare the checksums of a published copy; damaged shards are named, and removed from it.
 
     The next stage of the dataset brings them anew. Programs that read one at the moment keep it.
@@ -136,7 +136,7 @@ def verify(copy: CachedCopy, tick: Callable[[int], None] | None = None) -> tuple
     if complete is None:
         return ()
     shards = [shard for shard in read_manifest(copy.path).shards if shard.file in complete.files]
-    damaged = wrong_shards(copy.path, shards, tick=tick)
+    damaged = wrong_shards(copy.path, shards)
     drop(copy.path, damaged)
     return damaged
 
