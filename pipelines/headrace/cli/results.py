@@ -116,14 +116,9 @@ def _objective(word: str) -> Objective:
     return Objective(metric=metric, mode="min" if mode == "min" else "max")
 
 
-def _importance(rows: Sequence[TrialRecord], found: Results) -> tuple[dict[str, float], str]:
-    told = importance_of(rows, found.objectives[0].mode if found.objectives else "min")
-    return told.shares, told.why_not
-
-
 def _for_programs(rows: Sequence[TrialRecord], found: Results) -> str:
-    shares, why_not = _importance(rows, found)
-    return as_json_text({**dict(found), "importance": shares, "no_importance": why_not})
+    told = importance_of(rows, found.objectives)
+    return as_json_text({**dict(found), "importance": told.shares, "no_importance": told.why_not})
 
 
 def _for_people(rows: Sequence[TrialRecord], found: Results) -> Iterator[RenderableType]:
@@ -150,14 +145,14 @@ def _for_people(rows: Sequence[TrialRecord], found: Results) -> Iterator[Rendera
 def _of_keys(rows: Sequence[TrialRecord], found: Results) -> Iterator[Table | str]:
     if not found.marginals:
         return
-    shares, why_not = _importance(rows, found)
+    matters = importance_of(rows, found.objectives)
     table = plain_table("key and value", figures=("trials", "mean", "95 % of the mean"))
     table.columns[0].overflow = "fold"
     for column in table.columns[1:]:
         column.no_wrap = True
     names = short_keys(found.marginals)
     for key, told in found.marginals.items():
-        share = f", importance {shares[key]:.0%}" if key in shares else ""
+        share = f", importance {matters.shares[key]:.0%}" if key in matters.shares else ""
         table.add_row(Text(f"{names[key]}{share}"))
         for each in told[:_SHOWN]:
             table.add_row(
@@ -170,8 +165,8 @@ def _of_keys(rows: Sequence[TrialRecord], found: Results) -> Iterator[Table | st
             table.add_row(f"  and {len(told) - _SHOWN} more")
     yield "\nBy the value of each key, whatever else differs:"
     yield table
-    if why_not:
-        yield f"How much each key matters is not told: {why_not}"
+    if matters.why_not:
+        yield f"How much each key matters is not told: {matters.why_not}"
 
 
 def _value(told: Marginal) -> str:

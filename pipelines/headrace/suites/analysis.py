@@ -259,8 +259,8 @@ def range_words(told: Marginal) -> str:
     return ends if told.of_best is None else "{}, {} of the best {}".format(ends, *told.of_best)
 
 
-def importance_of(rows: Iterable[TrialRecord], mode: str = "min") -> Importance:
-    """What matters, by the trials that have ended.
+def importance_of(rows: Iterable[TrialRecord], objectives: Sequence[Objective] = ()) -> Importance:
+    """What matters for the first objective, by the trials that have ended.
 
     By fANOVA of Optuna (Hutter et al. 2014), of many trials by PED-ANOVA (Watanabe et al. 2023), of
     more than 2,000 by so many of them, drawn by chance, the same ones each time.
@@ -284,7 +284,7 @@ def importance_of(rows: Iterable[TrialRecord], mode: str = "min") -> Importance:
         get_param_importances,
     )
 
-    study = study_of(ended, [mode], keys)
+    study = study_of(ended, [objectives[0].mode if objectives else "min"], keys)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ExperimentalWarning)
         is_small = len(ended) <= _MOST_FOR_FANOVA

@@ -20,13 +20,8 @@ if TYPE_CHECKING:
 MOST_OF_A_GENERATION = 50
 """Proposals of a generation of NSGA-II, as in Optuna; a fifth of all where these are few."""
 
-_OF_PAST_TRIALS = ("random", "tpe", "gp")
-"""Samplers that keep nothing: they look at the trials only."""
-
-
-def keeps_nothing(spec: SearchSpec) -> bool:
-    """Whether the sampler looks at the trials of the study only, however they came into it."""
-    return spec.sampler in _OF_PAST_TRIALS
+OF_PAST_TRIALS = ("random", "tpe", "gp")
+"""Samplers that keep nothing: they look at the study's trials only, however they came into it."""
 
 
 def sampler_maker(

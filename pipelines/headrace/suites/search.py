@@ -27,7 +27,7 @@ from headrace.states import StepState
 from headrace.steps.history import read_history
 from headrace.suites.points import PointSource
 from headrace.suites.records import Added, Ended, Entry, Point, Trial
-from headrace.suites.samplers import keeps_nothing, make_pruner, sampler_maker
+from headrace.suites.samplers import OF_PAST_TRIALS, make_pruner, sampler_maker
 from headrace.suites.suite_state import TrialState
 from headrace.suites.values import domain_of
 
@@ -60,7 +60,7 @@ class Search:
         self._seed = recipe.seed
         self._make_sampler = sampler_maker(spec, allowed, recipe.seed, len(self.objectives))
         self._pruner = make_pruner(recipe, spec, allowed)
-        self._keeps_nothing = keeps_nothing(spec)
+        self._keeps_nothing = spec.sampler in OF_PAST_TRIALS
         self._space = {key: domain_of(key, words) for key, words in spec.space.items()}
         self._trials: list[optuna.Trial] = []
         self._reported: dict[int, set[int]] = {}

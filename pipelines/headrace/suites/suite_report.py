@@ -62,7 +62,7 @@ def suite_report(told: Told) -> Report:
     """All that the report shows."""
     rows, objectives = told.rows, told.objectives
     found = results_of(rows, objectives)
-    matters = importance_of(rows, objectives[0].mode if objectives else "min")
+    matters = importance_of(rows, objectives)
     training = {}
     if told.curves:
         metric = objectives[0].metric
