@@ -37,8 +37,6 @@ _TRIAL = "trial"
 _STAGING = "stage"
 """Kind of the step that does nothing else."""
 
-_TOLD = AttemptUsage.model_fields.keys() - {"node", "nodes", "gpus", "cpus"}
-
 
 def note_usage(*run_ids: str) -> None:
     """Enter what the steps of runs took so far, and how long their machines were idle.
@@ -236,15 +234,11 @@ def _figures(
     succeeded = state is StepState.SUCCEEDED or not state.is_final
     found = split(part, seconds, usage, succeeded=succeeded)
     return {
-        "node": usage.node,
-        "nodes": usage.nodes,
-        "gpus": usage.gpus,
-        "cpus": usage.cpus,
         "node_s": part.node_s,
         "gpu_s": usage.gpus * seconds,
         "usd": part.usd,
         **vars(found),
-        **usage.model_dump(include=_TOLD),
+        **usage.model_dump(),
     }
 
 
