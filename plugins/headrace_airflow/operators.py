@@ -152,7 +152,8 @@ class StepOperator(RunOperator):
             polls = [role.batch.poll for role in run.site.roles.values()]
             waiting["poll_s"] = max(waiting["poll_s"], min(polls))
         key = run_leases.lease_key(run, self._planned(run).role)
-        trigger = RoomTrigger(waiting, key, limits.max_leases, limits.leases_user)
+        places = {"max_active": limits.max_leases, "max_owner": limits.leases_user}
+        trigger = RoomTrigger(waiting, key=key, **places)
         raise TaskDeferred(trigger=trigger, method_name="ask_again")
 
     def _open_again(self, context: Context, run: Run, error: LeaseError) -> None:
@@ -247,7 +248,8 @@ class StepOperator(RunOperator):
             decision, result = conclude(run, self.step, result, num_before=before)
             if decision.again:
                 context["ti"].xcom_push(_UNOPENED_KEY, [])
-                self.log.info("The step is tried again: %s", _why(result))
+                why = result.failure.message if result.failure else result.state.value
+                self.log.info("The step is tried again: %s", why)
                 time.sleep(_RETRY_PAUSE_S)
                 return self._follow(context, run, may_resubmit=True)
             if result.failure is not None and result.failure.trace:
@@ -271,10 +273,6 @@ class StepOperator(RunOperator):
 
     def _succeeded(self, context: Context, run: Run, outputs: Mapping[str, Any]) -> None:
         """What to do with the outputs, for kinds of step that have something to publish."""
-
-
-def _why(result: StepResult) -> str:
-    return result.failure.message if result.failure else result.state.value
 
 
 class PackOperator(StepOperator):

@@ -197,14 +197,10 @@ class PrepareRunOperator(BaseOperator):  # type: ignore[misc]
 
     def _asked(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """Fields of the request that its kind of run has."""
-        recipe = check_choice("recipes", params["recipe"])
-        return {"recipe": recipe, "overrides": self._overrides(params)}
-
-    def _overrides(self, params: Mapping[str, Any]) -> tuple[str, ...]:
-        overrides = overrides_of(params)
+        recipe, overrides = check_choice("recipes", params["recipe"]), overrides_of(params)
         if self.kind == "suite":
-            return check_sweep(overrides, params["trials"])
-        return check_overrides(overrides)
+            return {"recipe": recipe, "overrides": check_sweep(overrides, params["trials"])}
+        return {"recipe": recipe, "overrides": check_overrides(overrides)}
 
 
 class RunOperator(BaseOperator):  # type: ignore[misc]

@@ -183,13 +183,9 @@ class RoomTrigger(_Watcher):
     """Fires once when it seems to be a lease's turn to get a place of its site.
 
     That is a hint only; the ledger decides when the task asks again. Waiting times are spread out,
-    so that twenty waiting tasks do not all look at the same moment.
+    so that twenty waiting tasks do not all look at the same moment. Its `places` are what
+    `num_before` of the ledger is asked for.
     """
-
-    def __init__(
-        self, task: dict[str, Any], key: str, max_active: int, max_owner: int | None
-    ) -> None:
-        super().__init__(task, key=key, max_active=max_active, max_owner=max_owner)
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Look until it is the lease's turn, or others who come first have left a place free."""
