@@ -22,6 +22,7 @@ from headrace.shards.dataset import ShardedDataset
 from headrace_bench.shards import ShardWriter
 from headrace_pages.samples import FieldOfSample, SampleQuestion, read_sample
 from support.shards import write_identified
+from support.source_files import npy
 
 NOISE = np.random.default_rng(0).integers(0, 256, (9, 7, 3), dtype=np.uint8)
 
@@ -69,12 +70,6 @@ def deep_png() -> bytes:
     return file.getvalue()
 
 
-def saved(values: np.ndarray) -> bytes:
-    file = io.BytesIO()
-    np.save(file, values)
-    return file.getvalue()
-
-
 BAD = {
     "cut.png": (picture("RGB", "PNG")[:-60], "damaged image"),
     "cut.jpg": (picture("RGB", "JPEG")[:-100], "damaged image"),
@@ -87,14 +82,14 @@ BAD = {
     "cut.flac": (flac()[:60], "damaged sound"),
     "bomb.flac": (flac(2**36 - 1), "274,877,906,940 bytes of sound are more than 4,294,967,296"),
     "cut.wav": (b"RIFF" + bytes(4) + b"WAVE", "damaged sound"),
-    "cut.npy": (saved(np.arange(6.0))[:-1], "truncated: shape (6,) of float64 takes 48 bytes"),
-    "words.npy": (saved(np.array(["a"])), "dtype <U1 is neither boolean nor a number"),
+    "cut.npy": (npy(np.arange(6.0))[:-1], "truncated: shape (6,) of float64 takes 48 bytes"),
+    "words.npy": (npy(np.array(["a"])), "dtype <U1 is neither boolean nor a number"),
 }
 ENCODINGS = {".png": "png", ".jpg": "jpeg", ".tif": "tiff", ".flac": "flac", ".wav": "wav"}
 GOOD = {
     "png": picture("RGB", "PNG"),
     "flac": flac(),
-    "npy": saved(np.arange(6.0)),
+    "npy": npy(np.arange(6.0)),
 }
 
 

@@ -2,44 +2,16 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable
 from pathlib import Path
 from shutil import rmtree
 
-import numpy as np
-import soundfile
-from PIL import Image
-
 from headrace.packing.convert import NUM_TRIED
 from support.hints import Mistake
+from support.source_files import npy, png, wav
 
 RUN = "run"
 """Key of a state: the command that the hint holds is run."""
-
-
-def png(shade: int, size: tuple[int, int] = (3, 2), mode: str = "L") -> bytes:
-    file = io.BytesIO()
-    Image.new(mode, size, shade).save(file, "PNG")
-    return file.getvalue()
-
-
-def npy(values: object) -> bytes:
-    file = io.BytesIO()
-    np.save(file, np.asarray(values))
-    return file.getvalue()
-
-
-def npz(**arrays: object) -> bytes:
-    file = io.BytesIO()
-    np.savez(file, **arrays)  # type: ignore[arg-type]
-    return file.getvalue()
-
-
-def wav(rate: int, shape: tuple[int, ...] = (100,)) -> bytes:
-    file = io.BytesIO()
-    soundfile.write(file, np.zeros(shape), rate, format="WAV")
-    return file.getvalue()
 
 
 def link_to(place: str, *, write: bool = True) -> Callable[[Path], None]:

@@ -13,7 +13,8 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from support.hints import Mistake
-from support.mistakes.files import NONE, png
+from support.mistakes.files import NONE
+from support.source_files import png
 
 TABLE = {"x": [1.5, 2.5], "cls": ["a", "b"]}
 SHARD = {"a.png": png(1), "a.cls": b"0", "b.png": png(2), "b.cls": b"1"}

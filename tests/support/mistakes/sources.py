@@ -17,13 +17,11 @@ from support.mistakes.files import (
     copied_folder,
     link_to,
     linked_folder,
-    npy,
-    npz,
-    png,
     reader,
     renamed,
     unnamed,
 )
+from support.source_files import npy, npz, png
 
 CSV = "petal,species\n1.5,setosa\n2.5,virginica\n"
 JSONL = '{"petal": 1.5, "species": "a"}\n{"petal": 2.5, "species": "b"}\n'

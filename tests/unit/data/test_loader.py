@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import threading
 from pathlib import Path
 
@@ -12,7 +11,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lightning.fabric.utilities.data import _set_sampler_epoch
-from PIL import Image
 from torch.utils.data import DataLoader
 
 from headrace.data import decode
@@ -25,6 +23,7 @@ from headrace.files.manifest import FieldInfo, Manifest, ShardInfo
 from headrace.shards.dataset import ShardedDataset
 from headrace_bench.shards import ShardWriter
 from support.shards import write_dataset, write_identified
+from support.source_files import png
 
 NUM_SAMPLES = 47
 BATCH = 6
@@ -173,12 +172,6 @@ def test_map_style_dataset_with_fields_and_transforms(folder):
             dataset[index]
     with pytest.raises(ManifestError, match="no field 'lable'"):
         SampleDataset(folder, "train", fields=["lable"])
-
-
-def png(shade: int, size: tuple[int, int] = (3, 2), mode: str = "L") -> bytes:
-    file = io.BytesIO()
-    Image.new(mode, size, shade).save(file, "PNG")
-    return file.getvalue()
 
 
 def encoded(folder: Path, items: list[bytes]) -> ShardedDataset:

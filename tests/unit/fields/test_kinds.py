@@ -13,6 +13,7 @@ from headrace.fields import array, image
 from headrace.fields.array import decode_array, decode_arrays
 from headrace.fields.field_kind import kind_named, kind_of_bytes, kind_of_encoding
 from headrace.fields.image import decode_image
+from support.source_files import npy
 
 NOISE = np.random.default_rng(0).integers(0, 256, (9, 7, 3), dtype=np.uint8)
 
@@ -20,12 +21,6 @@ NOISE = np.random.default_rng(0).integers(0, 256, (9, 7, 3), dtype=np.uint8)
 def encoded(image: Image.Image, kind: str) -> bytes:
     buffer = io.BytesIO()
     image.save(buffer, format=kind)
-    return buffer.getvalue()
-
-
-def saved(array: np.ndarray) -> bytes:
-    buffer = io.BytesIO()
-    np.save(buffer, array)
     return buffer.getvalue()
 
 
@@ -102,7 +97,7 @@ def test_no_damage_raises_anything_else(kind: str) -> None:
     ],
 )
 def test_arrays(array: np.ndarray) -> None:
-    found = decode_array(saved(array))
+    found = decode_array(npy(array))
     np.testing.assert_array_equal(found, array)
     assert found.shape == np.shape(array)
     assert found.flags.c_contiguous
@@ -150,9 +145,9 @@ def npy_with_header(header: str) -> bytes:
     [
         (b"", "the file is empty"),
         (b"\x93NUMPY", "no .npy file"),
-        (saved(np.arange(6.0)) + b"x", "49 are there"),
-        (saved(np.array([{}], dtype=object)), "dtype object"),
-        (saved(np.array([1j], dtype=np.clongdouble)), "dtype complex256"),
+        (npy(np.arange(6.0)) + b"x", "49 are there"),
+        (npy(np.array([{}], dtype=object)), "dtype object"),
+        (npy(np.array([1j], dtype=np.clongdouble)), "dtype complex256"),
         (
             npy_with_header("{'descr': '<f8', 'fortran_order': False, 'shape': (10**15, 9), }"),
             "no .npy file",
@@ -174,7 +169,7 @@ def test_unreadable_arrays(content: bytes, reason: str) -> None:
 def test_pickles_are_never_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pickle.load", lambda *_, **__: pytest.fail("unpickled"))
     with pytest.raises(UnreadableError):
-        decode_array(saved(np.array([object()], dtype=object)))
+        decode_array(npy(np.array([object()], dtype=object)))
 
 
 def test_limit_is_that_of_pillow() -> None:

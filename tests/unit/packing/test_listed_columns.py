@@ -26,6 +26,7 @@ from headrace.packing.sources import tars
 from headrace.packing.sources.open import open_place, open_source
 from headrace.recipe.dataset import DatasetSpec
 from support.packing import digest
+from support.source_files import write_tar
 
 NUM = 240
 
@@ -60,14 +61,6 @@ def samples(start: int, stop: int) -> dict[str, bytes]:
         }
         found |= {f"{key}.{ending}": content for ending, content in parts.items()}
     return found
-
-
-def write_tar(path: Path, files: dict[str, bytes], form: int) -> None:
-    with tarfile.open(path, "w", format=form) as archive:
-        for name, content in files.items():
-            info = tarfile.TarInfo(name)
-            info.size = len(content)
-            archive.addfile(info, io.BytesIO(content))
 
 
 FORMS = (tarfile.PAX_FORMAT, tarfile.GNU_FORMAT, tarfile.USTAR_FORMAT)

@@ -2,7 +2,6 @@
 
 import io
 import json
-import tarfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,6 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import soundfile
-from PIL import Image
 from pyarrow import parquet
 
 from headrace.files.manifest_file import read_manifest
@@ -20,15 +18,11 @@ from headrace.packing.pack_step import pack
 from headrace.shards.dataset import ShardedDataset
 from headrace.shards.inspection import verify_dataset
 from headrace.steps.context import StepContext
+from support.source_files import png
+from support.source_files import write_tar as write_members
 
 NUM = 12
 MakeContext = Callable[..., StepContext]
-
-
-def png(number: int) -> bytes:
-    buffer = io.BytesIO()
-    Image.new("L", (3, 2), number).save(buffer, format="PNG")
-    return buffer.getvalue()
 
 
 def npz(number: int) -> bytes:
@@ -68,12 +62,10 @@ def write_questions(folder: Path) -> None:
 
 
 def write_tar(folder: Path) -> None:
-    with tarfile.open(folder / "a.tar", "w") as archive:
-        for number in range(NUM):
-            for ending, content in (("cls", b"%d" % (number % 2)), ("png", png(number))):
-                info = tarfile.TarInfo(f"{number:02d}.{ending}")
-                info.size = len(content)
-                archive.addfile(info, io.BytesIO(content))
+    files = {}
+    for number in range(NUM):
+        files |= {f"{number:02d}.cls": b"%d" % (number % 2), f"{number:02d}.png": png(number)}
+    write_members(folder / "a.tar", files)
 
 
 def write_parquet(folder: Path) -> None:

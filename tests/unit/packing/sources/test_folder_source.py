@@ -1,6 +1,5 @@
 """Folders of files: which files are samples, several files a sample, values, what changed."""
 
-import io
 import itertools
 import os
 from pathlib import Path
@@ -8,18 +7,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-import soundfile
 from PIL import Image
 
 from headrace.errors import DataError, RecipeError
 from headrace.objects import store as stores
 from headrace.objects.store import LocalStore
 from headrace.packing.listed import SampleRef
-from headrace.packing.samples import NOTHING, Source, Unreadable
+from headrace.packing.samples import NOTHING, Unreadable
 from headrace.packing.sources.folder import FolderSource
-from headrace.packing.sources.open import open_source, settled
+from headrace.packing.sources.open import open_source
 from headrace.packing.sources.source_store import SourceStore
 from headrace.recipe.dataset import DatasetSpec
+from support.source_files import npz, read_all, wav
 from support.stores import afar
 
 
@@ -39,14 +38,6 @@ def touch(folder: Path, *names: str) -> Path:
 def found(folder: Path, *include: str) -> list[str]:
     spec = spec_of(folder, **({"include": include} if include else {}))
     return [ref.path for ref in open_source(spec).list_samples()]
-
-
-def read_all(spec: DatasetSpec) -> tuple[Source, list[object]]:
-    """Values as a worker reads them: the source opened again, with what the listing found."""
-    listed = open_source(spec)
-    refs = listed.list_samples()
-    worker = open_source(settled(spec), fields=listed.fields)
-    return listed, list(worker.read(refs))
 
 
 def test_sorted_whatever_the_case_without_hidden(tmp_path: Path) -> None:
@@ -146,19 +137,7 @@ def test_what_vanishes_while_it_is_listed_is_told(tmp_path: Path, gone: str) -> 
     assert len(os.listdir("/proc/self/fd")) <= num_open
 
 
-def npz(**arrays: np.ndarray) -> bytes:
-    buffer = io.BytesIO()
-    np.savez(buffer, **arrays)
-    return buffer.getvalue()
-
-
-def wav(samples: np.ndarray) -> bytes:
-    buffer = io.BytesIO()
-    soundfile.write(buffer, samples, 16_000, format="WAV")
-    return buffer.getvalue()
-
-
-SOUND = wav(np.zeros(100, dtype=np.float32))
+SOUND = wav(16_000)
 
 
 @pytest.mark.parametrize(

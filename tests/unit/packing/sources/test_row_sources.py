@@ -1,6 +1,5 @@
 """Parquet, Hugging Face and HDF5: rows are samples, columns are fields."""
 
-import io
 import itertools
 import json
 import tracemalloc
@@ -12,7 +11,6 @@ import h5py
 import numpy as np
 import pyarrow as pa
 import pytest
-from PIL import Image
 from pyarrow import parquet
 
 from headrace.errors import DataError, RecipeError
@@ -22,25 +20,8 @@ from headrace.packing.sources.arrow import HuggingFaceSource
 from headrace.packing.sources.hdf5 import Hdf5Source
 from headrace.packing.sources.open import open_source, settled
 from headrace.packing.sources.source_store import SourceStore
-from headrace.recipe.dataset import DatasetSpec
+from support.source_files import png, read_all, spec_of
 from support.stores import afar
-
-
-def spec_of(source: Path | str, **more: object) -> DatasetSpec:
-    return DatasetSpec.model_validate({"name": "x", "source": str(source), **more})
-
-
-def read_all(spec: DatasetSpec, step: int = 1) -> tuple[Source, list[Any]]:
-    listed = open_source(spec)
-    refs = listed.list_samples()[::step]
-    return listed, list(open_source(settled(spec), fields=listed.fields).read(refs))
-
-
-def png(shade: int) -> bytes:
-    buffer = io.BytesIO()
-    Image.new("L", (3, 2), int(shade)).save(buffer, format="PNG")
-    return buffer.getvalue()
-
 
 NUM = 25
 FEATURES = {

@@ -8,30 +8,9 @@ import numpy as np
 import pytest
 
 from headrace.errors import DataError
-from headrace.packing.samples import Source, Unreadable
+from headrace.packing.samples import Unreadable
 from headrace.packing.sources.open import open_source, settled
-from headrace.recipe.dataset import DatasetSpec
-
-
-def spec_of(source: Path | str, **more: object) -> DatasetSpec:
-    return DatasetSpec.model_validate({"name": "x", "source": str(source), **more})
-
-
-def write_tar(path: Path, files: dict[str, bytes]) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tarfile.open(path, "w") as archive:
-        for name, content in files.items():
-            info = tarfile.TarInfo(name)
-            info.size = len(content)
-            archive.addfile(info, io.BytesIO(content))
-    return path
-
-
-def read_all(spec: DatasetSpec) -> tuple[Source, list[object]]:
-    listed = open_source(spec)
-    refs = listed.list_samples()
-    return listed, list(open_source(settled(spec), fields=listed.fields).read(refs))
-
+from support.source_files import npy, read_all, spec_of, write_tar
 
 LONG = "d" * 120 + "/"
 
@@ -119,12 +98,6 @@ def test_a_tar_file_that_changes_while_packing(tmp_path: Path) -> None:
     path.unlink()
     with pytest.raises(DataError, match=r"a\.tar is gone since"):
         list(source.read(refs))
-
-
-def npy(array: np.ndarray) -> bytes:
-    buffer = io.BytesIO()
-    np.save(buffer, array)
-    return buffer.getvalue()
 
 
 def shard(*numbers: int, image: str = "jpg") -> dict[str, bytes]:
