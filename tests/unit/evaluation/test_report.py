@@ -13,6 +13,7 @@ from headrace.evaluation.evaluation_plan import shortfalls
 from headrace.evaluation.figures import classification_figures, confusion_matrix
 from headrace.evaluation.metrics import Predictions, classification_result
 from headrace.evaluation.results import (
+    Judgement,
     judge,
     picture,
     to_png,
@@ -34,29 +35,36 @@ def predictions(num_samples: int = 90, num_classes: int = 3) -> Predictions:
     return Predictions(sample_id=np.arange(num_samples) + 10, label=label, scores=scores)
 
 
-@pytest.fixture
-def dataset(tmp_path):
+SPEC = EvaluateSpec(min_metrics={"accuracy": 0.99})
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory) -> ShardedDataset:
+    folder = tmp_path_factory.mktemp("evaluated") / "dataset"
     random = np.random.default_rng(0)
     fields = {
         "image": random.integers(0, 255, (100, 8, 8)).astype(np.uint8),
         "label": np.arange(100) % 3,
     }
     splits = {"train": 10, "test": 90}
-    write_dataset(tmp_path / "dataset", fields, splits=splits, classes=NAMES)
-    return ShardedDataset(tmp_path / "dataset", "test")
+    write_dataset(folder, fields, splits=splits, classes=NAMES)
+    return ShardedDataset(folder, "test")
 
 
-def as_html(dataset: ShardedDataset) -> str:
-    spec = EvaluateSpec(min_metrics={"accuracy": 0.99})
-    judgement = judge(predictions(), dataset, sample_ids(dataset), spec)
+@pytest.fixture(scope="module")
+def judgement(dataset: ShardedDataset) -> Judgement:
+    return judge(predictions(), dataset, sample_ids(dataset), SPEC)
+
+
+def as_html(judgement: Judgement) -> str:
     return render(
         Report(
             title="Evaluation of <digits>",
             lead="90 samples",
-            cards=cards(judgement.metrics, spec),
+            cards=cards(judgement.metrics, SPEC),
             figures=judgement.figures,
             tables=judgement.tables,
-            failures=shortfalls(judgement.metrics, spec),
+            failures=shortfalls(judgement.metrics, SPEC),
         )
     )
 
@@ -78,8 +86,8 @@ class Resources(HTMLParser):
         assert self.open.pop() == tag
 
 
-def test_report_is_self_contained_escaped_and_tells_what_is_missed(dataset):
-    html = as_html(dataset)
+def test_report_is_self_contained_escaped_and_tells_what_is_missed(judgement):
+    html = as_html(judgement)
     parser = Resources()
     parser.feed(html)
     assert parser.open == []
@@ -153,10 +161,10 @@ def test_regression_report(dataset):
             assert image.format == "PNG"
 
 
-def test_mistakes_are_the_most_confident_ones_and_pairs_the_most_confused(dataset):
+def test_mistakes_are_the_most_confident_ones_and_pairs_the_most_confused(judgement):
     result = classification_result(predictions(), NAMES)
     wrong = result.predicted != predictions().label
-    _, pairs, mistakes = judge(predictions(), dataset, sample_ids(dataset), EvaluateSpec()).tables
+    _, pairs, mistakes = judgement.tables
     weights = [float(row[4]) for row in mistakes.rows]
     assert weights == sorted(weights, reverse=True)
     assert weights[0] == pytest.approx(result.probabilities.max(1)[wrong].max(), abs=1e-4)
@@ -168,9 +176,8 @@ def test_mistakes_are_the_most_confident_ones_and_pairs_the_most_confused(datase
     assert pairs.rows[0][3] == f"{counts[0] / 30:.1%}"
 
 
-def test_mistakes_carry_source_and_picture(dataset):
-    table = judge(predictions(), dataset, sample_ids(dataset), EvaluateSpec()).tables[-1]
-    image, source, *_, sample_id = table.rows[0]
+def test_mistakes_carry_source_and_picture(dataset, judgement):
+    image, source, *_, sample_id = judgement.tables[-1].rows[0]
     assert source == f"folder/<{sample_id}>.png"
     with Image.open(BytesIO(image)) as picture:
         expected = dataset.gather("image", np.array([int(sample_id) - 10]))[0]

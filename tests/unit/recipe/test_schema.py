@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import pytest
@@ -15,10 +16,15 @@ RECIPE = {"dataset": {"name": "d", "source": "/data"}, "model": {"_target_": "a.
 SITE = {"folder": "/s", "roles": {"cpu": {}}, "tiers": [{"name": "t", "folder": "/t"}]}
 
 
-def problems(kind: str, content: dict[str, Any]) -> list[str]:
+@cache
+def validator(kind: str) -> Draft202012Validator:
     schema = json_schema(kind)
     Draft202012Validator.check_schema(schema)
-    return [error.message for error in Draft202012Validator(schema).iter_errors(content)]
+    return Draft202012Validator(schema)
+
+
+def problems(kind: str, content: dict[str, Any]) -> list[str]:
+    return [error.message for error in validator(kind).iter_errors(content)]
 
 
 @pytest.mark.parametrize("kind", ["recipe", "site"])

@@ -303,14 +303,19 @@ def test_nothing_is_imported(code):
     program = (
         "import sys\n"
         "from headrace.recipe.target_arguments import check_arguments\n"
-        "from headrace.recipe.load import load_recipe\n"
+        "from headrace.recipe.fit import check_training\n"
+        "from headrace.recipe.load import load_recipe, load_site\n"
         "from headrace.recipe.site import Role\n"
-        "check_arguments(load_recipe('digits', sys.argv[1:]), Role())\n"
+        "check_training(load_recipe('digits', sys.argv[1:2]), load_site('laptop'))\n"
+        "check_arguments(load_recipe('digits', sys.argv[2:]), Role())\n"
         "assert not {'torch', 'lightning', 'mine', 'headrace.examples'} & set(sys.modules)\n"
     )
-    named = [f"code=[{code}]", "model={_target_: mine.Anything, width: 1}"]
-    for overrides in ([], named):
-        subprocess.run([sys.executable, "-c", program, *overrides], check=True)
+    overrides = (
+        "trainer.callbacks=[{_target_: lightning.pytorch.callbacks.EarlyStopping, monitor: loss}]",
+        f"code=[{code}]",
+        "model={_target_: mine.Anything, width: 1}",
+    )
+    subprocess.run([sys.executable, "-c", program, *overrides], check=True)
 
 
 def test_the_recipes_that_come_along_pass():

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 
 import pytest
 
@@ -52,15 +50,3 @@ def test_a_reader_is_judged_when_only_packing_is_asked_for():
     recipe = load_recipe("digits", [f"dataset.reader={json.dumps(reader)}"])
     with pytest.raises(TargetError, match=r"'os\.system' at dataset\.reader"):
         check_packing(recipe, opened(load_site("laptop"), is_from_terminal=False))
-
-
-def test_nothing_is_imported():
-    program = (
-        "import sys\n"
-        "from headrace.recipe.fit import check_training\n"
-        "from headrace.recipe.load import load_recipe, load_site\n"
-        "check_training(load_recipe('digits', sys.argv[1:]), load_site('laptop'))\n"
-        "assert not {'torch', 'lightning', 'headrace.examples'} & set(sys.modules)\n"
-    )
-    stop = "{_target_: lightning.pytorch.callbacks.EarlyStopping, monitor: loss}"
-    subprocess.run([sys.executable, "-c", program, f"trainer.callbacks=[{stop}]"], check=True)

@@ -81,8 +81,10 @@ def test_shard_that_is_not_what_the_manifest_says(dataset_folder: Path) -> None:
             read("image", np.array([5]))
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
-@pytest.mark.parametrize("opened_before", [False, True])
+@pytest.mark.parametrize(
+    ("method", "opened_before"),
+    [("fork", False), ("fork", True), ("spawn", True), ("forkserver", True)],
+)
 def test_same_samples_in_children(dataset_folder: Path, method: str, opened_before: bool) -> None:
     """Pains 24: HDF5 opened before a fork gave wrong data or pickling errors."""
     dataset = ShardedDataset(dataset_folder, "train")

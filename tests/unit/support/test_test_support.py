@@ -65,7 +65,12 @@ def test_skips_are_failures_when_all_tests_must_run(ci, summary, tmp_path):
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "support.strict_skips", "test_it.py"],
         cwd=tmp_path,
-        env={**os.environ, "CI": ci, "PYTHONPATH": str(TESTS)},
+        env={
+            **os.environ,
+            "CI": ci,
+            "PYTHONPATH": str(TESTS),
+            "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+        },
         capture_output=True,
         text=True,
         check=False,
