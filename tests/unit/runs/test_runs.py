@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -12,9 +13,9 @@ from headrace.execution.resume import take_over_run
 from headrace.leases.run_leases import acquire
 from headrace.ledger.ledger import open_ledger
 from headrace.recipe.unix_accounts import account
-from headrace.runs.lifecycle import finish_run
+from headrace.runs.lifecycle import create_run, finish_run
 from headrace.runs.owners import process_owner
-from headrace.runs.runs import open_run
+from headrace.runs.runs import RunRequest, open_run
 from headrace.states import StepState
 from support.access import write_site
 from support.runs import ended_owner, make_run
@@ -28,12 +29,15 @@ def test_asking_twice_with_one_key_gives_one_run(headrace_home):
     assert len(list((headrace_home / "runs").iterdir())) == 1
 
 
-def test_two_that_ask_at_once_get_one_run(headrace_home):
+def test_two_that_ask_at_once_get_one_run(headrace_home, monkeypatch):
+    """Without `make_run`: of two threads one would undo the other's environment."""
+    monkeypatch.setenv("GIT_DIR", os.devnull)
+    request = RunRequest(recipe="digits", site="laptop", key="k", owner=process_owner())
     both = threading.Barrier(2)
 
     def ask(_: int) -> str:
         both.wait()
-        return make_run(key="k").run_id
+        return create_run(request).run_id
 
     with ThreadPoolExecutor(2) as pool:
         assert len(set(pool.map(ask, range(2)))) == 1
