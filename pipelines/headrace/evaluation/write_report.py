@@ -65,7 +65,7 @@ _SHOWN = 5
 """Metrics of other checkpoints and splits in the report."""
 
 
-def conclude(job: NodeTask, training: Callable[[], Mapping[str, bytes]]) -> dict[str, Any]:
+def conclude(job: NodeTask, training: Callable[[], dict[str, bytes]]) -> dict[str, Any]:
     """Merge the predictions, judge them and write the report; gives the outputs of the step.
 
     `training` waits for the figures of `draw_training`.
@@ -155,7 +155,7 @@ def _report(
     num_samples: int,
     judgement: Judgement,
     manifest: Manifest,
-    training: Mapping[str, bytes],
+    training: dict[str, bytes],
 ) -> Report:
     metrics = judgement.metrics
     history = read_history(trained_in(context, inputs.checkpoint))
