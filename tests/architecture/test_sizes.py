@@ -16,7 +16,7 @@ BUDGETS = {
     "headrace/batch": 2480,
     "headrace/checkpoints": 890,
     "headrace/cli": 4810,
-    "headrace/clusters": 5890,
+    "headrace/clusters": 5900,
     "headrace/data": 2410,
     "headrace/evaluation": 2990,
     "headrace/examples": 150,
