@@ -59,10 +59,9 @@ RANKS = {
 
 @pytest.fixture
 def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
-    """The figures, as they are before they become PNG."""
+    """The figures, without what takes longest: that they become PNG."""
     found: list[Figure] = []
-    png = curves.png
-    monkeypatch.setattr(curves, "png", lambda each: (found.append(each), png(each))[1])
+    monkeypatch.setattr(curves, "png", lambda each: found.append(each) or b"")
     return found
 
 
@@ -132,9 +131,9 @@ def test_equal_histories_give_equal_pictures() -> None:
             assert min(image.size) > 400
 
 
-def test_no_more_figures_than_a_reader_takes_in() -> None:
+def test_no_more_figures_than_a_reader_takes_in(drawn: list[Figure]) -> None:
     told = history(**{f"metric_{index}": float(index) for index in range(40)})
-    assert len(training_figures(told, {})) == 12 + len(NAMES)
+    assert len(training_figures(told, {})) == len(drawn) == 12 + len(NAMES)
 
 
 def test_without_a_history_there_is_no_figure() -> None:
