@@ -19,12 +19,12 @@ from headrace.files.lines import read_last_line
 from headrace.files.sharing import open_to_read
 from headrace.ledger.database import default_url
 from headrace.ledger.ledger import open_ledger
-from headrace.ledger.rows import AttemptRecord
+from headrace.ledger.rows import AttemptRecord, RunRecord
 from headrace.recipe.gang_size import gang_size
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Role, Site
 from headrace.runs.planned_steps import steps_of
-from headrace.runs.runs import Run, open_run
+from headrace.runs.runs import Run, open_run, run_of_record
 from headrace.states import StepState
 from headrace.steps.history import HistoryRow, training_file
 from headrace.steps.retry_policy import KEPT, TOTAL
@@ -122,10 +122,15 @@ def earlier(recipe: Recipe, site: Site, role_name: str) -> tuple[PastAttempt, ..
     for row in rows:
         by_run.setdefault(row.run_id, []).append(row)
     found: list[PastAttempt] = []
-    for run_id in reversed(list(by_run)[:_NUM_RUNS]):
+    for run in reversed(runs_of(list(by_run)[:_NUM_RUNS])):
         with suppress(StepError):
-            found += _of_run(open_run(run_id), role_name, by_run[run_id])
+            found += _of_run(run_of_record(run), role_name, by_run[run.run_id])
     return tuple(found)
+
+
+def runs_of(run_ids: Sequence[str]) -> tuple[RunRecord, ...]:
+    """Runs by their ids, the newest first, asked for at once."""
+    return open_ledger().runs(len(run_ids), run_ids=run_ids) if run_ids else ()
 
 
 def has_ledger() -> bool:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 from headrace.checkpoints.files import newest_step
 from headrace.files.atomic import read_record
 from headrace.files.layout import RunFolder
-from headrace.ledger.ledger import open_ledger
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Site
 from headrace.runs.planned_steps import PlannedStep, steps_of
@@ -28,6 +27,7 @@ from headrace_foresight.past_attempts import (
     features_for,
     known_of,
     past_of,
+    runs_of,
     slots,
     usual,
 )
@@ -181,13 +181,13 @@ def _between(steps: Sequence[PlannedStep], taken: Sequence[PastAttempt]) -> Pred
     for one in usual([one for one in taken if not one.is_trial], taken):
         by_run.setdefault(one.run_id, []).append(one)
     known: list[tuple[Features, float]] = []
-    for run_id, mine in by_run.items():
+    for run in reversed(runs_of(list(by_run))):
+        mine = by_run[run.run_id]
         is_plain = all(one.attempts == 1 for one in mine)
-        if is_plain and {one.kind for one in mine} == {step.kind for step in steps}:
-            run = open_ledger().run(run_id)
-            if run.state is StepState.SUCCEEDED and run.finished_at is not None:
-                rest_s = run.finished_at - run.created_at - sum(one.seconds for one in mine)
-                known.append(({}, max(rest_s, 0.1)))
+        is_whole = is_plain and {one.kind for one in mine} == {step.kind for step in steps}
+        if is_whole and run.state is StepState.SUCCEEDED and run.finished_at is not None:
+            rest_s = run.finished_at - run.created_at - sum(one.seconds for one in mine)
+            known.append(({}, max(rest_s, 0.1)))
     found = duration_s(known, {})
     return None if found is None else _named(BETWEEN, found, len(known))
 
