@@ -196,15 +196,16 @@ def _cancelled_when_left(
     try:
         yield
     except BaseException:
-        record = open_ledger().run_by_key(_key(dag_run))
         try:
             api.fail_run(DAG_ID, dag_run)
         except HeadraceError as error:
             console.print(f"The DAG run will go on when Airflow is started again: {error.what}")
         else:
+            record = open_ledger().run_by_key(_key(dag_run))
             if record is not None:  # before a last task of the DAG run tells it as failed
                 open_ledger().finish_run(record.run_id, StepState.CANCELLED, time.time())
         stop_airflow()
+        record = open_ledger().run_by_key(_key(dag_run))  # its first task may have made it since
         if record is not None and airflow_server.running() is None:
             with console.status("Ending the run"):
                 end_run(open_run(record.run_id), StepState.CANCELLED)

@@ -11,6 +11,7 @@ import platform
 import sys
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack
 from functools import lru_cache
 from multiprocessing import get_context
@@ -128,7 +129,14 @@ def _drawn(step_folder: str, variant: int, checkpoint: str) -> Callable[[], dict
     beside = ProcessPoolExecutor(1, get_context("fork"), die_with_parent)
     drawn = beside.submit(draw_training, step_folder, variant, checkpoint)
     beside.shutdown(wait=False)
-    return drawn.result
+
+    def figures() -> dict[str, bytes]:
+        try:
+            return drawn.result()
+        except BrokenProcessPool:  # the fork was killed, for memory perhaps
+            return draw_training(step_folder, variant, checkpoint)
+
+    return figures
 
 
 def _answer(job: NodeTask) -> object:
