@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from headrace.processes import zygote
@@ -43,8 +44,12 @@ def told(output: Path, order: Fork) -> dict[str, str]:
     output.unlink(missing_ok=True)
     with open(os.devnull) as nothing, output.open("wb") as written:
         assert fork([MODULE], order, (nothing.fileno(), written.fileno()), wait=True)
-    lines = wait_until(lambda: _ended(output), 30, "what the process tells")
-    return dict(line.split("=", 1) for line in lines)
+    seen = dict(
+        line.split("=", 1)
+        for line in wait_until(lambda: _ended(output), 30, "what the process tells")
+    )
+    wait_until(lambda: not psutil.pid_exists(int(seen["pid"])), 30, "its end")
+    return seen
 
 
 def _ended(output: Path) -> list[str]:
