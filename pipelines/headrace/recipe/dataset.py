@@ -74,7 +74,7 @@ class DatasetSpec(Record):
     source: Place | None = None
     """Folder or S3 prefix of raw samples, or one container file; null when `path` is given."""
     path: Place | None = None
-    """Folder or S3 prefix of an already packed dataset; packing is then skipped."""
+    """Folder or S3 prefix of an already packed dataset; no lease is asked for to pack then."""
     format: SourceFormat = "auto"
     """What lies in `source`: one file a sample, tar files of such files, WebDataset shards, HDF5
     files, Parquet files, what Hugging Face's `save_to_disk` wrote, or files for `reader`."""

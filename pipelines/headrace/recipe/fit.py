@@ -58,7 +58,8 @@ def check_packing(recipe: Recipe, site: Site) -> None:
     if recipe.dataset is None:
         check_places(recipe, site)
         return
-    role = _role(recipe, site, "pack_role", recipe.pack_role)
+    key = "pack_role" if recipe.dataset_path is None else "train.role"
+    role = _role(recipe, site, key, recipe.packing_role)
     check_places(recipe, site)
     check_targets(recipe, site, only="dataset.reader")
     check_reader(recipe, role)

@@ -131,7 +131,7 @@ class Recipe(Figures):
     code: Places = ()
     """Folders put on the module path for `_target_`; the site must allow them."""
     pack_role: Name = "cpu"
-    """The site's role that packs."""
+    """The site's role that packs; none is needed where `dataset.path` is packed already."""
     dataset: DatasetSpec | None = None
     """Raw samples; null where `train.script` or `train.function` brings its own: then nothing is
     packed or staged."""
@@ -274,6 +274,11 @@ class Recipe(Figures):
     def dataset_path(self) -> str | None:
         """Where an already packed dataset lies, if the recipe names one."""
         return None if self.dataset is None else self.dataset.path
+
+    @property
+    def packing_role(self) -> str:
+        """The role that packs; what is packed already is looked at on the lease that trains."""
+        return self.pack_role if self.dataset_path is None else self.train.role
 
     @property
     def _runs_all_folds(self) -> bool:

@@ -153,7 +153,7 @@ def _git(folder: Path, *arguments: str, environment: dict[str, str] | None = Non
 
 def images_of(recipe: Recipe, site: Site) -> list[str]:
     """The images that a run's containers are made of."""
-    roles = (site.roles.get(name) for name in (recipe.pack_role, recipe.train.role))
+    roles = (site.roles.get(name) for name in (recipe.packing_role, recipe.train.role))
     containers = (role.batch.container for role in roles if role is not None)
     return [each.image for each in containers if each is not None and each.runtime != "none"]
 

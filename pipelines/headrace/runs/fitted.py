@@ -108,7 +108,7 @@ def _check_places(recipe: Recipe, site: Site) -> None:
 
     if recipe.dataset is None:
         return  # what trains without one has no copies of checkpoints either
-    role, source = site.roles[recipe.pack_role], recipe.dataset.source
+    role, source = site.roles[recipe.packing_role], recipe.dataset.source
     if is_as_here(role):
         copies = recipe.trainer.checkpoint_target
         for url in (source, recipe.dataset.path, recipe.pack.target, copies):

@@ -44,7 +44,7 @@ class PlannedStep:
 def steps_of(recipe: Recipe, kind: str) -> tuple[PlannedStep, ...]:
     """Steps of a run in order, none of a dataset without one; its kind is that of `RunRequest`."""
     has_data, role = recipe.dataset is not None, recipe.train.role
-    pack = PlannedStep(name="pack", kind="pack", role=recipe.pack_role)
+    pack = PlannedStep(name="pack", kind="pack", role=recipe.packing_role)
     data = (("dataset", "pack", "dataset"),) if has_data else ()
     packing = (pack,) if has_data else ()
     if kind == "pack":

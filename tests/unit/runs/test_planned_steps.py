@@ -11,7 +11,14 @@ import pytest
 
 from headrace.checkpoints import files as checkpoints
 from headrace.checkpoints.files import BestCheckpoint
-from headrace.errors import DataError, HeadraceError, RecipeError, UnknownNameError, UserError
+from headrace.errors import (
+    DataError,
+    HeadraceError,
+    RecipeError,
+    SiteError,
+    UnknownNameError,
+    UserError,
+)
 from headrace.execution.execute import previews
 from headrace.execution.step_attempts import collect, start_step
 from headrace.files.atomic import write_record
@@ -29,6 +36,8 @@ from support.shards import write_dataset
 
 OWN = ("dataset=null", "model=null", "evaluate=null", "train.script=mine.py")
 """Of a recipe whose script brings its own data."""
+PACKED = ("~dataset.source", "~dataset.labels", "+dataset.path=/packed")
+"""Of a recipe whose dataset is packed: no other lease is waited for only to look at it."""
 
 
 @pytest.mark.parametrize(
@@ -38,6 +47,9 @@ OWN = ("dataset=null", "model=null", "evaluate=null", "train.script=mine.py")
         ("train", ("evaluate=null",), [("pack", "cpu"), ("stage", "gpu"), ("train", "gpu")]),
         ("train", ("pack_role=gpu", "evaluate=null"), [("pack", "gpu"), ("stage", "gpu"),
                                                        ("train", "gpu")]),
+        ("train", PACKED, [("pack", "gpu"), ("stage", "gpu"), ("train", "gpu"),
+                           ("evaluate", "gpu")]),
+        ("suite", PACKED, [("pack", "gpu"), ("suite", "gpu")]),
         ("pack", (), [("pack", "cpu")]),
         ("train", OWN, [("train", "gpu")]),
         ("suite", OWN, [("suite", "gpu")]),
@@ -55,6 +67,19 @@ def test_steps_and_roles(kind, overrides, steps):
 def test_roles_of_later_steps_are_told_but_for_that_of_the_step(step, overrides, roles):
     recipe = load_recipe("digits", overrides)
     assert roles_after(recipe, "train", step_of(recipe, "train", step)) == roles
+
+
+def test_what_is_packed_needs_no_role_that_packs(headrace_home):
+    site = load_site("laptop")
+    roles = {"gpu": site.roles["gpu"]}
+    site = site.model_copy(update={"roles": roles, "allowed_sources": ("/",)})
+    recipe = load_recipe("digits", PACKED)
+    kept, _ = fitted(recipe, site, "train", is_from_terminal=True)
+    assert kept.dataset_path == "/packed"
+    with pytest.raises(SiteError, match=r"asks by train\.role for the role 'b'"):
+        fitted(
+            load_recipe("digits", (*PACKED, "train.role=b")), site, "suite", is_from_terminal=True
+        )
 
 
 @pytest.mark.parametrize("kind", ["pack", "train"])
