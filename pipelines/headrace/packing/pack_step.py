@@ -7,8 +7,7 @@ import logging
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 from headrace.clusters.fleet import Fleet
 from headrace.errors import StorageFullError, TargetFullError
@@ -27,8 +26,8 @@ from headrace.packing.append import (
     together,
 )
 from headrace.packing.convert import NUM_TRIED, field_rules
-from headrace.packing.division import Labels, SourceListing, labels_of
 from headrace.packing.fields import FieldRule
+from headrace.packing.opened_source import ListedSource, OpenedSource
 from headrace.packing.pack_shard import (
     PackedShard,
     PackTask,
@@ -37,13 +36,9 @@ from headrace.packing.pack_shard import (
     merge,
     pack_shard,
 )
-from headrace.packing.packing_plan import PackPlan, make_plan, pack_key, settings_key, sources_key
+from headrace.packing.packing_plan import PackPlan, make_plan, settings_key
 from headrace.packing.planned_shard import PlannedShard
-from headrace.packing.samples import Access, Source
-from headrace.packing.sources.function import reader_code
-from headrace.packing.sources.open import open_source, settled
 from headrace.packing.target import PackTarget, packed_dataset, set_stripes
-from headrace.recipe.dataset import DatasetSpec
 from headrace.shards.writer import remove_temporary
 from headrace.steps.context import StepContext
 from headrace.steps.usage import AttemptUsage
@@ -74,28 +69,6 @@ class Mapper(Protocol):
 
 
 OpenFleet = Callable[[LeaseFolder], AbstractContextManager[Mapper]]
-
-
-@dataclass(frozen=True, kw_only=True)
-class OpenedSource:
-    """A source that is not listed yet."""
-
-    dataset: DatasetSpec
-    """The recipe's dataset, its form and place settled."""
-    access: Access
-    source: Source
-    code: str
-    """Hash of the user's code that makes the values; empty where there is none."""
-    sources_key: str
-    """Hash of its containers and all settings; empty where samples are files of their own."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ListedSource(OpenedSource):
-    """A source and what lies in it."""
-
-    listing: SourceListing
-    key: str
 
 
 def run(context: StepContext) -> dict[str, Any]:
@@ -129,13 +102,12 @@ def _dataset(context: StepContext, open_fleet: OpenFleet) -> dict[str, Any]:
         location = open_store(spec.path, site.s3).url
         return _outputs(location, packed_dataset(location, site.s3), reused=True)
     context.progress(0, None, _UNIT, "listing files")
-    found = _open(context)
-    place = PackTarget.of(site, context.recipe.pack.target, f"{spec.name}-")
-    known = place.packed_from(found.sources_key, spec.name) if found.sources_key else None
+    found = OpenedSource.of(context.recipe, site, context.check)
+    known = found.known_target(site)
     if known is not None:
         return _ended(context, *known, reused=True)
-    opened = _list(context, found)
-    new = PackTarget.of(site, context.recipe.pack.target, f"{spec.name}-{opened.key[:12]}")
+    opened = found.listed(context.check)
+    new = opened.new_target(site)
     base, warnings = _base(context, opened, new)
     target, work = (new, _pack) if base is None else (base, _append)
     manifest, reused = target.reusable(opened.key), True
@@ -158,32 +130,6 @@ def _ended(
     check_quarantine(manifest, context.recipe.pack.max_quarantined)
     context.progress(manifest.num_samples, manifest.num_samples, _UNIT, "packed")
     return _outputs(target.location, manifest, reused=reused)
-
-
-def _open(context: StepContext) -> OpenedSource:
-    access = Access.of(context.recipe, context.site)
-    dataset = settled(context.recipe.named_dataset, access)
-    source, code = open_source(dataset, access), reader_code(dataset, access)
-    containers = source.containers(context.check)
-    key = sources_key(dataset, context.recipe.pack, code, containers) if containers else ""
-    return OpenedSource(dataset=dataset, access=access, source=source, code=code, sources_key=key)
-
-
-def _list(context: StepContext, opened: OpenedSource) -> ListedSource:
-    source, dataset = opened.source, opened.dataset
-    samples = source.list_samples(context.check)
-    labels = Labels(classes=(), indices=())
-    if samples.labels:
-        labels = labels_of(cast("Sequence[str]", samples.labels), source.classes)
-    listing = SourceListing(
-        source=dataset.source or "",
-        samples=samples,
-        labels=labels,
-        sequential=source.sequential,
-        code=opened.code,
-    )
-    key = pack_key(dataset, context.recipe.pack, listing)
-    return ListedSource(**vars(opened), listing=listing, key=key)
 
 
 def _pack(
@@ -249,7 +195,7 @@ def _packed_shards(
     )
     packed: dict[int, PackedShard] = {}
     done = num_quarantined = 0
-    role = context.site.roles[context.recipe.pack_role]
+    role = context.site.roles[context.recipe.packing_role]
     nodes = min(role.nodes, -(-len(plan.shards) // role.threads_per_node))
     context.usage = AttemptUsage(nodes=max(nodes, 1), cpus=float(nodes * role.cpus_per_node))
     with open_fleet(context.lease_folder) as fleet:

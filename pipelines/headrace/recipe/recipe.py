@@ -131,7 +131,7 @@ class Recipe(Figures):
     code: Places = ()
     """Folders put on the module path for `_target_`; the site must allow them."""
     pack_role: Name = "cpu"
-    """The site's role that packs; none is needed where `dataset.path` is packed already."""
+    """The site's role that packs; where the dataset is packed already, `train.role` looks at it."""
     dataset: DatasetSpec | None = None
     """Raw samples; null where `train.script` or `train.function` brings its own: then nothing is
     packed or staged."""

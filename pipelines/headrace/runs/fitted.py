@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
+import time
 from pathlib import Path
 
-from headrace.errors import DataError, RecipeError, UserError
+from headrace.errors import DataError, HeadraceError, RecipeError, UserError
 from headrace.files.damage import archive_damage, is_sealed, sealed_damage
 from headrace.files.layout import RunFolder
 from headrace.recipe.fit import (
@@ -24,6 +26,9 @@ from headrace.states import StepState
 from headrace.steps.mailbox import StepResult
 from headrace.steps.run import failure_of
 
+logger = logging.getLogger(__name__)
+
+_LISTING_S = 2.0
 _WEIGHTS = (".ckpt", ".pt", ".pth", ".safetensors")
 """Endings of files that `train.init_from` may name; what has none of them may be a run."""
 
@@ -55,7 +60,38 @@ def fitted(recipe: Recipe, site: Site, kind: str, *, is_from_terminal: bool) -> 
         _check_dataset(recipe, site, recipe.dataset_path)
         site = narrowed(recipe, site)
     _check_places(recipe, site)
-    return recipe, site
+    return (recipe if kind == "pack" else _on_one_lease(recipe, site)), site
+
+
+def _on_one_lease(recipe: Recipe, site: Site) -> Recipe:
+    """The recipe that packs on the lease which trains, where a dataset that is packed is found.
+
+    A queue is then asked once. Should the dataset be gone by then, it is packed there. Sources that
+    take long to list, or run code of the user's, are left to the nodes.
+    """
+    if recipe.dataset is None or recipe.packing_role == recipe.train.role:
+        return recipe
+    from headrace.clusters.backends import backend
+    from headrace.objects.store import is_remote
+
+    source, target = recipe.dataset.source or "", recipe.pack.target or ""
+    opens_at_once = backend(site.roles[recipe.packing_role].backend).opens_at_once
+    if opens_at_once or recipe.dataset.reader or is_remote(source) or is_remote(target):
+        return recipe
+    from headrace.packing.opened_source import is_packed
+
+    until_s = time.monotonic() + _LISTING_S
+
+    def check() -> None:
+        if time.monotonic() > until_s:
+            raise TimeoutError(f"{source} takes long to list")
+
+    try:
+        if is_packed(recipe, site, check):
+            return recipe.model_copy(update={"pack_role": recipe.train.role})
+    except (HeadraceError, OSError) as error:  # the step tells it, where it lies on its nodes too
+        logger.info("Whether %s is packed is for its nodes to tell: %s", source, error)
+    return recipe
 
 
 def of_run(recipe: Recipe, run: RunFolder, *, watch: bool = False) -> Recipe:

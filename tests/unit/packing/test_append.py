@@ -12,7 +12,8 @@ from pyarrow import parquet
 from headrace.files.manifest import Manifest
 from headrace.files.manifest_file import parse_manifest, read_manifest
 from headrace.packing.append import new_samples, read_base
-from headrace.packing.pack_step import _list, _open, pack
+from headrace.packing.opened_source import OpenedSource
+from headrace.packing.pack_step import pack
 from headrace.packing.target import DatasetFolder, PackTarget
 from headrace.recipe.site import StoreOptions
 from headrace.shards.dataset import ShardedDataset
@@ -142,7 +143,8 @@ def test_what_is_new_is_found_without_an_object_a_sample(tmp_path, packs, make_c
     keys = {"labels": "field", "label_field": "kind"}
     packed = packs(folder, keys, {**APPEND, "shard_samples": 5_000})
     parquet.write_table(table[:5_000], folder / "b.parquet")
-    opened = _list(make_context(folder, keys), _open(make_context(folder, keys)))
+    context = make_context(folder, keys)
+    opened = OpenedSource.of(context.recipe, context.site, context.check).listed(context.check)
     target = PackTarget(folder=DatasetFolder(Path(packed["dataset"])), url=None, s3=StoreOptions())
     base = read_base(target)
     new_samples(base, opened.listing)  # imports

@@ -5,7 +5,12 @@ from __future__ import annotations
 import pytest
 
 from headrace.execution.execute import previews
+from headrace.packing.pack_step import pack
 from headrace.recipe.load import load_recipe, load_site
+from headrace.runs import fitted
+from support.packing import image_source, in_process, make_context, write_image
+
+__all__ = ["image_source", "in_process", "make_context"]
 
 
 def test_the_time_limit_of_a_job_is_explained(monkeypatch: pytest.MonkeyPatch):
@@ -21,3 +26,41 @@ def test_a_lease_of_this_machine_has_no_time_limit_but_its_own():
     found = previews(load_recipe("digits"), load_site("laptop"))
     assert {each.script for each in found} == {""}
     assert all(each.time.endswith("the `lifetime` of the role") for each in found)
+
+
+@pytest.mark.parametrize("form", ["files", "table"])
+def test_what_is_packed_already_asks_a_queue_for_no_lease_of_its_own(
+    image_source, make_context, in_process, monkeypatch, form
+):
+    source = image_source
+    if form == "table":
+        source = source.with_name("rows.csv")
+        source.write_text("x,label\n" + "".join(f"{each},{each % 2}\n" for each in range(40)))
+    context = make_context(source)
+    own = {"folder": context.site.folder, "allowed_sources": ("/",)}
+    site, recipe = load_site("slurm-dev").model_copy(update=own), context.recipe
+
+    def leases():
+        return [each.role for each in previews(recipe, site, "suite")]
+
+    assert leases() == ["cpu", "gpu"]
+    pack(context, in_process)
+    assert leases() == ["gpu"]
+    if form == "files":
+        _check_what_the_nodes_are_asked(recipe, site, monkeypatch)
+        write_image(source / "cat" / "new.png", 77)
+    else:
+        source.write_text(source.read_text() + "40,0\n")
+    assert leases() == ["cpu", "gpu"]
+
+
+def _check_what_the_nodes_are_asked(recipe, site, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(fitted, "_LISTING_S", -1.0)  # a source that takes longer to list
+        assert [each.role for each in previews(recipe, site, "suite")] == ["cpu", "gpu"]
+    code = recipe.dataset.model_copy(update={"reader": "mine.read"})  # is not called here
+    with_code = recipe.model_copy(update={"dataset": code})
+    with monkeypatch.context() as patch:
+        patch.setattr("headrace.packing.opened_source.is_packed", lambda *_: True)
+        assert fitted._on_one_lease(recipe, site).packing_role == "gpu"
+        assert fitted._on_one_lease(with_code, site) is with_code
