@@ -75,6 +75,12 @@ MISTAKES = (
         followed=({"a.parquet": TABLE},),
     ),
     Mistake(
+        what="cannot be read as a … file",
+        hint="Write it again, in UTF-8, each column with a name of its own",
+        given={"a.csv": "größe,x\n1,2\n".encode("latin-1")},
+        followed=({"a.csv": b"groesse,x\n1,2\n3,4\n"},),
+    ),
+    Mistake(
         what="Column … cannot be a field",
         hint="Name the columns that count in dataset.fields",
         given={"a.parquet": {"My column": ["a", "b"]}},

@@ -169,11 +169,10 @@ def test_a_full_disk_is_left(
     assert folder.pack(in_process)["num_samples"] == 3
 
 
-def test_a_compressed_file_in_a_store_is_no_folder() -> None:
-    spec = DatasetSpec(name="x", source="s3://bucket/rows.tar.gz")
-    with pytest.raises(
-        RecipeError, match=r"rows\.tar\.gz is a file.*(?s:.*)`gunzip rows\.tar\.gz`"
-    ):
+@pytest.mark.parametrize("name", ["rows.tar.gz", "rows.jsonl.gz", "rows.csv.gz"])
+def test_a_compressed_file_in_a_store_is_no_folder(name: str) -> None:
+    spec = DatasetSpec(name="x", source=f"s3://bucket/{name}")
+    with pytest.raises(RecipeError, match=rf"{name} is a file.*(?s:.*)`gunzip {name}`"):
         open_source(spec)
 
 

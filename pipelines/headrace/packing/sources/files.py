@@ -17,8 +17,7 @@ from headrace.recipe.globs import matcher
 
 _FIELD_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _DECOMPRESSED_BY = {
-    ".tar.gz": "gunzip", ".tgz": "gunzip", ".tar.bz2": "bunzip2", ".tar.xz": "unxz",
-    ".tar.zst": "unzstd",
+    ".gz": "gunzip", ".tgz": "gunzip", ".bz2": "bunzip2", ".xz": "unxz", ".zst": "unzstd",
 }  # fmt: skip
 _TABLES = (".csv", ".tsv", ".jsonl", ".ndjson")
 
@@ -41,9 +40,10 @@ def way_in(path: str) -> str:
     """What to do with a file of many samples that is not read as it is; empty for other files."""
     name = path.lower()
     for ending, tool in _DECOMPRESSED_BY.items():
-        if name.endswith(ending):
+        plain = name.removesuffix(ending)
+        if plain != name and (ending == ".tgz" or suffix_of(plain) in (".tar", *_TABLES)):
             command = shlex.join([tool, path])
-            return f"Compressed tar files are not read; decompress it first: `{command}`."
+            return f"Compressed files of samples are not read; decompress it first: `{command}`."
     return rows_as_samples(path) if suffix_of(path) in _TABLES else ""
 
 

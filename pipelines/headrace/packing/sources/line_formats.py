@@ -106,7 +106,10 @@ class CsvFormat(LineFormat):
     def start(self, first_line: bytes) -> int:
         import csv
 
-        text = first_line.decode("utf-8-sig").rstrip("\r\n")
+        try:
+            text = first_line.decode("utf-8-sig").rstrip("\r\n")
+        except UnicodeDecodeError:
+            raise ValueError(f"its first line is not UTF-8: {first_line!r:.100}") from None
         self._delimiter = max(_DELIMITERS, key=text.count)
         if self.rows(text.encode())[1]:
             raise ValueError(f"its first line ends inside quotes: {text}")

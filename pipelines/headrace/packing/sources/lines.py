@@ -19,7 +19,6 @@ from headrace.packing.listed import Coded, Listed
 from headrace.packing.samples import SourceField, Unreadable
 from headrace.packing.sources.arrow import field_of_type, values_of_cells
 from headrace.packing.sources.arrow_columns import coded, column_of
-from headrace.packing.sources.files import damaged
 from headrace.packing.sources.line_formats import (
     MOST_LINE_BYTES,
     CsvFormat,
@@ -220,7 +219,10 @@ class _LineSource(RowSource):
                 start = self._lines.start(stream.readline(MOST_LINE_BYTES))
                 yield _LineRows(stream, self._lines, start, self.role_columns())
             except (pa.ArrowException, ValueError) as error:
-                raise damaged(name, self.form, error) from error
+                raise DataError(
+                    f"{name} cannot be read as a {self.form} file: {error}",
+                    "Write it again, in UTF-8, each column with a name of its own.",
+                ) from error
 
 
 class CsvSource(_LineSource):

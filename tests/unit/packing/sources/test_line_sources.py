@@ -292,6 +292,7 @@ def test_lists_of_whole_numbers_stay_whole_where_a_recipe_says_so(
     ("rows", "header", "words"),
     [
         (["1,2"], "x,x", "names a column twice"),
+        (["1,2"], "x,\udce9", r"its first line is not UTF-8: b'x,\\xe9"),
         (["1,\udce9"], "x,y", "it is not UTF-8"),
         ([], "x,y", "hold no row"),
     ],
