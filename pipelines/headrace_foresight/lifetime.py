@@ -83,10 +83,12 @@ def lifetime(
         for each in past_of(recipe, site, kind, options)
         if run is None or each.run_id != run.run_id
     ]
-    parts = {
-        step.name: _left(part_of(step, recipe, site, past, anew=True), step.name, step.kind, mine)
-        for step in left
-    }
+    parts = {}
+    for step in left:
+        # what the lease that trains has to pack is there, as a rule
+        anew = step.kind != "pack" or step.role != recipe.train.role
+        part = part_of(step, recipe, site, past, anew=anew)
+        parts[step.name] = _left(part, step.name, step.kind, mine)
     start_s = _start_s(recipe, site, role_name) if role.kind == "gang" else 0.0
     return choose(parts, longest(role), start_s, _too_short_s(run, mine))
 

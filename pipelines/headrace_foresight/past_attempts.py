@@ -219,13 +219,15 @@ def past_of(
 ) -> tuple[PastAttempt, ...]:
     """What steps of earlier runs took on the roles of a kind of run, given the same options.
 
-    Trials of like suites are among it where a suite is asked for, or no run has trained.
+    Trials of like suites are among it where a suite is asked for, or no run has trained; and what
+    was packed on any role: where it is found, another one looks at it.
     """
+    roles = {step.role for step in steps_of(recipe, kind)}
     found = tuple(
         one
-        for role in sorted({step.role for step in steps_of(recipe, kind)})
+        for role in sorted(site.roles)
         for one in earlier(recipe, site, role)
-        if one.options == options
+        if one.options == options and (role in roles or one.kind == "pack")
     )
     if kind == "suite" or (kind == "train" and not alike_of("train", recipe, found)):
         found += tuple(one for suite in suites_of(found, recipe) for one in _trials(suite))

@@ -112,7 +112,9 @@ def test_the_main_job_waits_in_the_queue_and_goes_on_while_airflow_is_away(
     hold = ("--exclusive", "--nodes=4", "--time=30", "--output=/dev/null", "--wrap=sleep 1800")
     blocker = slurm.run("sbatch", "--parsable", *hold).strip()
     try:
-        dag_run = service.trigger(site=SITE, overrides=(*OVERRIDES, "pack_role=cpu"))
+        dag_run = service.trigger(
+            site=SITE, overrides=(*OVERRIDES, "pack_role=cpu", "dataset.name=waits")
+        )
         run_id = service.wait_for_run(dag_run)
         assert_wait_is_told(service, dag_run, run_id)
     finally:
@@ -183,10 +185,10 @@ def test_a_job_that_never_starts_fails_its_task_at_once(
     """One that Slurm refuses, and one that it would keep in its queue for ever."""
     service = airflow_service
     site.write(batch={"partition": "nope"})
-    refused = service.trigger(site=SITE)
+    refused = service.trigger(site=SITE, overrides=["dataset.name=never"])
     service.wait_for_run(refused)
     site.write(lifetime="99h")
-    endless = service.trigger(site=SITE)
+    endless = service.trigger(site=SITE, overrides=["dataset.name=never"])
     for dag_run, words in (
         (refused, "invalid partition specified: nope"),
         (endless, "can never start: PartitionTimeLimit"),

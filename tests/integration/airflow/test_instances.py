@@ -40,7 +40,9 @@ def test_a_gang_waits_for_capacity_and_its_instances_end_with_its_task(
     training = HeldTraining(
         service,
         tmp_path / "model",
-        lambda asked: service.trigger("held", EC2_SITE, [*asked, "pack_role=cpu"]),
+        lambda asked: service.trigger(
+            "held", EC2_SITE, [*asked, "pack_role=cpu", "dataset.name=nowhere"]
+        ),
     )
     nothing = f"EC2 has no capacity for {_GPU} in us-east-1a; {_NEXT} in us-east-1a"
     _wait_told(service, training, nothing)

@@ -117,6 +117,9 @@ def test_a_lease_gets_the_sum_of_its_steps_the_start_and_a_margin() -> None:
     for _ in range(2):
         earlier_run()
     assert choice(make_run(site="chosen")).seconds == 1800.0  # 1240 s, as always, and 300 s
+    found = make_run(site="chosen", overrides=("pack_role=gpu",))  # what was packed on another role
+    assert choice(found).seconds == 1800.0
+    assert choice(found).why.startswith("pack 0:00:05, stage 0:01:4")
 
 
 def test_a_lease_with_half_as_many_ranks_gets_more_and_another_model_tells_nothing() -> None:
