@@ -132,6 +132,24 @@ def test_second_pack_reuses_and_touched_files_pack_again(image_source, packs, in
     assert changed["fingerprint"] != first["fingerprint"]
 
 
+def test_values_of_an_index_that_change_are_packed_again(array_source, packs):
+    def pack_with(target: str, rows: range) -> dict[str, Any]:
+        lines = [f"{n:02d}.npy,{target if n == 7 else n}" for n in rows]
+        (array_source / "ages.csv").write_text("\n".join(["path,age", *lines]))
+        rules = {"label_field": "age", "label_kind": "value"}
+        return packs(array_source, {"index": "ages.csv", "labels": "index", **rules})
+
+    first = pack_with("50", range(20))
+    again, corrected = pack_with("50", range(19, -1, -1)), pack_with("51", range(20))
+    assert [each["reused"] for each in (first, again, corrected)] == [False, True, False]
+    folder, manifest = packed(corrected)
+    found = []
+    for split in manifest.splits:
+        dataset = ShardedDataset(folder, split)
+        found += dataset.gather("label", np.arange(len(dataset))).tolist()
+    assert sorted(found) == sorted({*range(20), 51} - {7})
+
+
 def test_killed_pack_goes_on_where_it_was(image_source, packs, monkeypatch):
     folder, _ = packed(packs(image_source))
     expected, before = shard_bytes(folder), inodes(folder)

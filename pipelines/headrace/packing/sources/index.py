@@ -92,6 +92,7 @@ class Index:
             sizes=listed.sizes,
             versions=Texts.of(listed.versions),  # as texts, of which the pack key is made
             places=PlacesInContainers([*_columns(listed.places), *where]),
+            values=self._columns.hashed,
         )
 
     @property
@@ -142,7 +143,7 @@ class Index:
             elif not self._in_each_row <= row.keys():
                 self._check_columns(row)
             path = self._path(line, row)
-            self._columns.add(line, row)
+            self._columns.add(path, line, row)
             texts = {
                 role: self._text(path, line, role, row[column])
                 for role, column in self._roles.items()

@@ -14,6 +14,8 @@ from functools import cached_property
 from itertools import chain
 from typing import Any, BinaryIO
 
+import xxhash
+
 from headrace.errors import DataError, RecipeError
 from headrace.fields.field_kind import Value
 from headrace.fields.value import number_type, to_number
@@ -178,6 +180,7 @@ class IndexColumns:
         self._every = every
         self._kinds: dict[str, str] = {}
         self._first_gap: dict[str, int] = {}
+        self._hash = 0
 
     def start(self, columns: Sequence[str]) -> None:
         """Begin with the columns that may be fields."""
@@ -185,7 +188,12 @@ class IndexColumns:
             taken = {*self.named, *self.named.values()}
             self.named |= {name: name for name in columns if name not in taken}
 
-    def add(self, line: int, row: Row) -> None:
+    @property
+    def hashed(self) -> str:
+        """Hash of all values, in whatever order their rows are; empty for no columns."""
+        return f"{self._hash:032x}" if self.named else ""
+
+    def add(self, path: str, line: int, row: Row) -> None:
         """Count a row."""
         for field, column in self.named.items():
             if column not in row:
@@ -194,6 +202,9 @@ class IndexColumns:
             self._kinds[field] = _both(self._kinds.get(field, kind), kind)
             if kind == "null":
                 self._first_gap.setdefault(field, line)
+        if self.named:
+            told = repr((path, [(field, row[column]) for field, column in self.named.items()]))
+            self._hash ^= xxhash.xxh3_128_intdigest(told.encode(errors="surrogatepass"))
 
     def fields(self, index: str) -> Fields:
         """The fields, numbers last; `index` is the name of the file for messages."""
