@@ -388,11 +388,10 @@ def _bytes(cell: object) -> Value | Unreadable:
 
 
 def _array(cell: Any) -> Value | Unreadable:
-    values = cell.values
-    if values is None:
+    if not cell.is_valid:
         return _GONE
     try:
-        return _numbers(values)
+        return _numbers(cell.values)
     except UnreadableError as error:
         return Unreadable("", str(error))
 

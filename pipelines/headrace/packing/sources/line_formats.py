@@ -250,15 +250,16 @@ class JsonLinesFormat(LineFormat):
 
         if value is None or value == []:
             return pa.null()
-        found = pa.string()
-        if not isinstance(value, dict | list):
-            return pa.array([value]).type
         try:
             found = _kept(pa.array([value]).type)
-        except (pa.ArrowException, TypeError):  # lists of this and that
-            found = pa.null()
-        if is_of_numbers(found):
-            return found
+            if not isinstance(value, dict | list) or is_of_numbers(found):
+                return found
+        except (
+            pa.ArrowException,
+            TypeError,
+            OverflowError,
+        ):  # lists of this and that, huge numbers
+            pass
         self.nested.add(name)
         return pa.string()
 

@@ -163,9 +163,18 @@ class _LineSource(RowSource):
     @contextmanager
     def open_rows(self, path: str, version: str) -> Iterator[RowContainer]:
         with self._opened(path, version) as rows:
-            if not self._lines.types:
+            if not self._are_types_known:
                 self._learn(rows)
             yield rows
+
+    @property
+    def _are_types_known(self) -> bool:
+        """Whether those of all fields are; a file may be without the lists of others."""
+        import pyarrow as pa
+
+        kinds = self._lines.types
+        lists = [self._column(each.name, kinds) for each in self.fields if each.kind == "array"]
+        return bool(kinds) and pa.null() not in map(kinds.get, lists)
 
     @cached_property
     def _lines(self) -> LineFormat:
@@ -200,14 +209,18 @@ class _LineSource(RowSource):
             )
 
     def _learn(self, rows: _LineRows) -> None:
-        """On a worker: types of values are those of the fields, others follow from the lines."""
+        """On a worker: types are those of the fields, so of all files; of lists, of this one's."""
         import pyarrow as pa
 
         rows.learn(all_lines=False)
         for each in self.fields:
-            if each.dtype:
-                column = self._column(each.name, rows.types)
-                self._lines.types[column] = pa.from_numpy_dtype(np.dtype(each.dtype))
+            column = self._column(each.name, rows.types)
+            if each.kind == "array":
+                self._lines.types.setdefault(column, pa.null())
+                continue
+            kind = pa.from_numpy_dtype(np.dtype(each.dtype)) if each.dtype else pa.string()
+            self._lines.types[column] = kind
+            (self._lines.nested.add if each.encoding else self._lines.nested.discard)(column)
 
     @contextmanager
     def _opened(self, path: str, version: str) -> Iterator[_LineRows]:

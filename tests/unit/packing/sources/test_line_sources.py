@@ -13,6 +13,7 @@ import pytest
 
 from headrace.errors import DataError, RecipeError
 from headrace.files.manifest_file import read_manifest
+from headrace.packing.samples import Unreadable
 from headrace.packing.sources import lines
 from headrace.packing.sources.open import open_source, settled
 from headrace.recipe.dataset import DatasetSpec
@@ -276,6 +277,62 @@ def test_jsonl(
     found = everything(packed)
     assert found["box"][-1] == [[29, 1], [2, 3]]
     assert found["label"][-3:] == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("names", "rows", "values"),
+    [
+        (
+            ("a.csv", "b.csv"),
+            (["code,n", "SW1A,1", "SW1B,2"], ["n,code", "3,00501", "4,00502"]),
+            {"code": ["00501", "00502"], "n": [3, 4]},
+        ),
+        (
+            ("a.jsonl", "b.jsonl"),
+            (
+                ['{"n": 1.5, "meta": {"k": 1}, "note": "x", "box": [1, 2]}'],
+                ['{"n": 2, "meta": "plain"}', '{"n": 3, "meta": null, "box": [3, 4]}'],
+            ),
+            {"n": [2.0, 3.0], "meta": ['"plain"', ""], "note": ["", ""]},
+        ),
+    ],
+)
+def test_a_worker_reads_a_file_as_all_files_were_listed(
+    tmp_path: Path,
+    names: tuple[str, str],
+    rows: tuple[list[str], list[str]],
+    values: dict[str, list[object]],
+) -> None:
+    """Whatever columns the file that it opens first has, and what these hold there."""
+    for name, some in zip(names, rows, strict=True):
+        write(tmp_path / "in", name, some, None)
+    spec = DatasetSpec.model_validate(
+        {"name": "x", "source": str(tmp_path / "in"), "fields": {name: name for name in values}}
+    )
+    listed = open_source(spec)
+    refs = [ref for ref in listed.list_samples() if ref.path.startswith("b.")]
+    found = [*open_source(settled(spec), fields=tuple(listed.fields)).read(refs)]
+    assert found == [dict(zip(values, row, strict=True)) for row in zip(*values.values())]
+
+
+def test_lists_that_only_a_later_file_has_keep_their_shape(tmp_path: Path) -> None:
+    write(tmp_path / "in", "a.jsonl", ['{"n": 1}'], None)
+    write(tmp_path / "in", "b.jsonl", ['{"n": 2, "box": [[1, 2], [3, 4]]}'], None)
+    spec = settled(DatasetSpec.model_validate({"name": "x", "source": str(tmp_path / "in")}))
+    listed = open_source(spec)
+    refs = listed.list_samples()
+    gone, found = open_source(spec, fields=tuple(listed.fields)).read(refs)
+    assert gone == Unreadable("a.jsonl#0", "box: it has no value")
+    assert np.array_equal(found["box"], [[1, 2], [3, 4]])
+
+
+def test_whole_numbers_above_64_bits_in_jsonl_are_texts(tmp_path: Path) -> None:
+    """As those of an index: no digit is lost."""
+    rows = [json.dumps({"n": n, "hash": 2**63 + n}) for n in range(3)]
+    write(tmp_path / "in", "a.jsonl", rows, None)
+    assert values_of(tmp_path / "in") == {
+        "n": [0, 1, 2], "hash": [str(2**63 + n) for n in range(3)],
+    }  # fmt: skip
 
 
 def test_lists_of_whole_numbers_stay_whole_where_a_recipe_says_so(
