@@ -21,10 +21,12 @@ from headrace.packing.samples import SourceField, Unreadable
 from headrace.packing.sources.arrow_columns import (
     GONE,
     GroupPass,
+    as_text,
     coded,
     column_of,
     is_list,
     is_number,
+    is_written,
     open_parquet,
 )
 from headrace.packing.sources.files import damaged, matching
@@ -324,7 +326,8 @@ def field_of_type(name: str, column: str, kind: Any, first: Any) -> SourceField:
     if is_file or types.is_binary(kind) or types.is_large_binary(kind):
         content = _bytes(first())
         return SourceField(name, kind_of_bytes(content if isinstance(content, bytes) else b"").name)
-    if types.is_string(kind) or types.is_large_string(kind) or types.is_dictionary(kind):
+    is_text = types.is_string(kind) or types.is_large_string(kind) or types.is_dictionary(kind)
+    if is_text or is_written(kind):
         return SourceField(name, "text")
     if is_number(kind):
         return SourceField(name, "value", dtype=_DTYPES.get(str(kind), str(kind)))
@@ -342,7 +345,7 @@ def values_of_cells(field: SourceField, column: Any) -> list[Cell]:
     """Values of the cells of a column, an Arrow array."""
     if field.kind == "array":
         return [_array(cell) for cell in column]
-    cells = column.to_pylist()
+    cells = as_text(column).to_pylist()
     if bytes in kind_named(field.kind).types:
         return [_bytes(cell) for cell in cells]
     if field.encoding == "json":

@@ -96,6 +96,21 @@ def is_list(kind: Any) -> bool:
     return any(test(kind) for test in tests)
 
 
+def as_text(column: Any) -> Any:
+    """Dates, times and decimals as Arrow writes them; other columns as they are."""
+    import pyarrow as pa
+
+    return column.cast(pa.string()) if is_written(column.type) else column
+
+
+def is_written(kind: Any) -> bool:
+    """Whether a type is one of dates, times or decimals."""
+    from pyarrow import types
+
+    tests = (types.is_timestamp, types.is_date, types.is_time, types.is_decimal)
+    return any(test(kind) for test in tests)
+
+
 def coded(column: Any) -> Coded[Any]:
     """The cells of a column, each value once, as Python objects."""
     import pyarrow as pa

@@ -21,6 +21,7 @@ from headrace.fields.field_kind import Value
 from headrace.fields.value import number_type, to_number
 from headrace.objects.protocol import ByteRange, StoredFile
 from headrace.packing.samples import Fields, SourceField
+from headrace.packing.sources.arrow_columns import as_text
 from headrace.packing.sources.files import check_field_name, suffix_of
 from headrace.packing.sources.source_store import SourceStore
 
@@ -162,7 +163,7 @@ class _ParquetIndex(IndexFile):
                 "Take it as dataset.source in place of dataset.index, or write it without the "
                 "column.",
             )
-        return table
+        return pa.table([as_text(column) for column in table.columns], names=table.column_names)
 
 
 class _CsvCell(str):
@@ -235,7 +236,7 @@ def as_value(field: SourceField, raw: object) -> Value:
     if field.kind == "value":
         return to_number(field.dtype, raw)
     if field.encoding == "json":
-        return json.dumps(raw, ensure_ascii=False)
+        return json.dumps(raw, ensure_ascii=False, default=str)
     return "" if raw is None else str(raw)
 
 

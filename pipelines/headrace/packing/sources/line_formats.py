@@ -8,6 +8,7 @@ import logging
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
@@ -250,16 +251,10 @@ class JsonLinesFormat(LineFormat):
 
         if value is None or value == []:
             return pa.null()
-        try:
+        with suppress(pa.ArrowException, TypeError, OverflowError):  # lists of this and that
             found = _kept(pa.array([value]).type)
             if not isinstance(value, dict | list) or is_of_numbers(found):
                 return found
-        except (
-            pa.ArrowException,
-            TypeError,
-            OverflowError,
-        ):  # lists of this and that, huge numbers
-            pass
         self.nested.add(name)
         return pa.string()
 

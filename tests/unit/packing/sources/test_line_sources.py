@@ -312,7 +312,7 @@ def test_a_worker_reads_a_file_as_all_files_were_listed(
     listed = open_source(spec)
     refs = [ref for ref in listed.list_samples() if ref.path.startswith("b.")]
     found = [*open_source(settled(spec), fields=tuple(listed.fields)).read(refs)]
-    assert found == [dict(zip(values, row, strict=True)) for row in zip(*values.values())]
+    assert {name: [each[name] for each in found] for name in values} == values
 
 
 def test_lists_that_only_a_later_file_has_keep_their_shape(tmp_path: Path) -> None:
