@@ -246,8 +246,10 @@ def _forked(
     """
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # whoever waits for one that ends must not see it
     gc.disable()
+    importlib.import_module(modules[0])  # without it no process is to be had
     for module in modules:
-        getattr(importlib.import_module(module), "load", lambda: None)()
+        with suppress(Exception):  # who needs it meets the same, and tells of it in its own log
+            getattr(importlib.import_module(module), "load", lambda: None)()
         gc.freeze()
         if (order := _answered(listening, 0.0)) is not None:
             return order

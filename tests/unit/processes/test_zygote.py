@@ -223,6 +223,27 @@ def test_none_is_used_without_the_variable_or_room_or_where_others_may_write(
     assert not zygotes()
 
 
+def test_what_cannot_be_imported_is_met_by_those_alone_who_need_it(tmp_path: Path) -> None:
+    """As where a file of the user's has the name of a package."""
+    tried, go, output = (tmp_path / name for name in ("tried", "go", "out"))
+    (tmp_path / "broken_package.py").write_text(
+        "import os, time\n"
+        f"open({str(tried)!r}, 'w').close()\n"
+        f"while not os.path.exists({str(go)!r}):\n    time.sleep(0.01)\n"
+        "raise RuntimeError\n"
+    )
+    order = ordered("tell", PYTHONPATH=os.pathsep.join([*sys.path, str(tmp_path)]))
+    with open(os.devnull) as nothing, output.open("wb") as written:
+        files = nothing.fileno(), written.fileno()
+        assert fork([MODULE, "broken_package"], order, files, wait=False)
+        wait_until(lambda: tried.exists() and _ended(output), 30, "one that was there before")
+        os.truncate(output, 0)
+        written.seek(0)
+        assert fork([MODULE, "broken_package"], order, files, wait=False)
+        go.touch()
+        wait_until(lambda: _ended(output), 30, "one that came meanwhile")
+
+
 def test_one_that_cannot_import_is_told_to_who_waits(tmp_path: Path) -> None:
     order = Fork(module="no.such.module", arguments=(), environment=ordered().environment)
     with open(os.devnull) as nothing, (tmp_path / "out").open("wb") as output:
