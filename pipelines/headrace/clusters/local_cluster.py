@@ -96,6 +96,7 @@ class _NodeCluster(SpecCluster):  # type: ignore[misc]
             security=keys,
         )
         self.keeping: asyncio.Task[None] | None = None
+        self.log = folder.log
         self._folder = folder
 
     @property
@@ -160,6 +161,11 @@ async def open_local(folder: LeaseFolder, spec: LeaseSpec) -> _NodeCluster:
 async def _wait_for_nodes(cluster: _NodeCluster, role: Role) -> None:
     deadline = time.monotonic() + role.start_timeout
     while (num_here := len(cluster.scheduler.workers)) < role.nodes:
+        for name, node in cluster.workers.items():
+            if node.has_ended:
+                raise LeaseError(
+                    f"The worker of {name} ended while it started", f"See {cluster.log}."
+                )
         if time.monotonic() > deadline:
             raise LeaseError(
                 f"{num_here} of {role.nodes} nodes were there after {role.start_timeout:g} s",

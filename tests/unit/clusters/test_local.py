@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import psutil
 import pytest
 from filelock import FileLock
 
-from headrace.clusters import local
+from headrace.clusters import local, local_cluster
 from headrace.clusters.local import mark, marked
+from headrace.errors import LeaseError
 from headrace.files.layout import LeaseFolder
 from headrace.processes import zygote
 from headrace.recipe.site import Role
@@ -84,3 +88,14 @@ def test_processes_are_kept_for_leases_of_this_machine_alone(
     local.backend().launch(folder, spec)
     local.start_host(folder, spec)
     assert asked == [kept, "0"]
+
+
+def test_a_gang_does_not_wait_for_a_node_whose_worker_has_ended(folder: LeaseFolder) -> None:
+    """As one that the kernel killed for memory while it started."""
+    node = SimpleNamespace(has_ended=True)
+    cluster: Any = SimpleNamespace(
+        scheduler=SimpleNamespace(workers={}), workers={"node-0": node}, log=folder.log
+    )
+    role = Role(kind="gang", start_timeout=2.0)
+    with pytest.raises(LeaseError, match=f"worker of node-0 ended.*\n  See {folder.log}"):
+        asyncio.run(local_cluster._wait_for_nodes(cluster, role))
