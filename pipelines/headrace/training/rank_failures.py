@@ -112,9 +112,9 @@ def script_failure(rank: int, end: ChildEnd, log: str) -> RankFailure:
 
 
 def user_trace(error: BaseException) -> str:
-    """Trace of an error from the first frame of user code on."""
-    start = _first_of_user(error.__traceback__) or error.__traceback__
-    return "".join(traceback.format_exception(type(error), error, start))
+    """Trace of an error from the first frame of user code on; empty where none is on it."""
+    start = _first_of_user(error.__traceback__)
+    return "" if start is None else "".join(traceback.format_exception(type(error), error, start))
 
 
 def verdict(outcomes: Sequence[NodeOutcome]) -> HeadraceError | None:

@@ -117,6 +117,10 @@ def test_what_user_code_raised_is_told_with_its_place_and_trace():
     told = describe(raised(ValueError("wrong")), 0)
     assert told.what.endswith("raised ValueError: wrong")
     assert "user_function" in told.trace
+    of_lightning = "def run(): raise ValueError('parameters that were not used')"
+    unused = describe(in_module("lightning.pytorch.trainer", of_lightning), 0)
+    assert "not used" in unused.what
+    assert unused.trace == ""  # no line of it is the user's; the log has all
     error = to_error(failure(K.USER_ERROR, 2, node="node-1", trace="Traceback", hint="h"))
     assert isinstance(error, UserCodeError)
     assert (error.trace, error.where, error.hint) == ("Traceback", "rank 2 on node-1", "h")
