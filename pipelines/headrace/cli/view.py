@@ -186,8 +186,11 @@ def _ways_on(view: RunDetails, failed: StepView) -> Iterator[str]:
     if failed.failure_class not in (FailureClass.USER_ERROR, FailureClass.DATA_ERROR):
         yield f"once it is put right: headrace resume {view.run_id}"
         return
-    packed = any(step.name == "pack" and step.state is StepState.SUCCEEDED for step in view.steps)
-    again = " (the packed dataset is used again)" if packed else ""
+    done = {step.name for step in view.steps if step.state is StepState.SUCCEEDED}
+    if "train" in done:
+        way = f"headrace evaluate {view.run_id} evaluate.KEY=VALUE (nothing is trained again)"
+        yield f"once the recipe's evaluate is put right: {way}"
+    again = " (the packed dataset is used again)" if "pack" in done else ""
     yield f"once recipe or site are put right: headrace {shlex.join(view.asked)}{again}"
     yield f"once anything else is, as this run keeps its recipe: headrace resume {view.run_id}"
 

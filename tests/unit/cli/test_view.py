@@ -69,6 +69,12 @@ def test_a_failure_is_told_once_with_class_trace_logs_and_the_way_on():
     packed = StepView(name="pack", state=StepState.SUCCEEDED)
     text = printed(lambda console: print_failures(view(packed, FAILED), console))
     assert "--site laptop (the packed dataset is used again)\n" in text
+    assert "headrace evaluate" not in text
+    trained = StepView(name="train", state=StepState.SUCCEEDED)
+    evaluated = FAILED.model_copy(update={"name": "evaluate"})
+    text = printed(lambda console: print_failures(view(packed, trained, evaluated), console))
+    way = "headrace evaluate digits-1 evaluate.KEY=VALUE (nothing is trained again)\n"
+    assert f"  once the recipe's evaluate is put right: {way}" in text
 
 
 def test_each_evaluated_checkpoint_and_split_has_a_line():
