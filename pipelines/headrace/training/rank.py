@@ -27,6 +27,7 @@ from headrace.errors import RecipeError, StepError, UserError
 from headrace.files.atomic import read_record, write_record
 from headrace.files.layout import RunFolder
 from headrace.processes.identity import begin_child
+from headrace.recipe.evaluate import EvaluateSpec
 from headrace.recipe.model_source import LOADERS, with_loader
 from headrace.staging.gang_store import Brought, Traffic
 from headrace.steps.context import resolved
@@ -110,6 +111,8 @@ class _RankTraining:
         model: LightningModule = instantiate(target, self._allowed, "model")
         _check_loaders(model)
         check_steps(model, self._recipe.evaluate)
+        if self._rank == 0 and self._launch.resume is None:
+            _check_metrics(self._recipe.evaluate, self._allowed)
         train, pickled = self._recipe.train, self._site.pickled_checkpoints == "allow"
         if train.init_from is not None and self._launch.resume is None:
             path = Path(train.init_from).expanduser()
@@ -200,6 +203,12 @@ def _check_loaders(model: LightningModule) -> None:
     for name in LOADERS:
         if is_overridden(name, model):
             raise UserError(*with_loader(type(model).__name__, name))
+
+
+def _check_metrics(spec: EvaluateSpec | None, allowed: Allowed) -> None:
+    """Refuse metrics that evaluation, after all of training, could not make."""
+    for name, target in spec.metrics.items() if spec else ():
+        instantiate(target, allowed, f"evaluate.metrics.{name}")
 
 
 def main(arguments: list[str]) -> int:
