@@ -255,6 +255,10 @@ class JobRefusedError(UserError):
     """The batch system refuses a job, or can never start it."""
 
 
+class EndedRunError(UserError):
+    """A run has ended, and gets no lease unless somebody goes on with it."""
+
+
 class BudgetError(UserError):
     """A run has cost what it may, or nobody knows what it costs: it gets no further lease."""
 

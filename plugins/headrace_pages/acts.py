@@ -65,7 +65,7 @@ def cancel(named: ById, user: User) -> Done:
     """Ask the running steps of a run to stop."""
     by = _checked(user, open_ledger().run(named.id), "cancel")
     asked = ask_to_stop(open_run(named.id), by)
-    return Done(done=f"Asked to stop: {', '.join(asked)}")
+    return Done(done=f"Asked to stop: {', '.join(asked)}" if asked else "The run is cancelled")
 
 
 @router.post("/suite")

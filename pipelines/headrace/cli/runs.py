@@ -221,11 +221,11 @@ def cancel(
     run_id: RunArgument = None,
     step: Annotated[str | None, typer.Option(help="Only this step.")] = None,
 ) -> None:
-    """Ask the running steps of a run to stop.
+    """Ask the running steps of a run to stop; a run that waits for machines ends.
 
     Examples:
         headrace cancel digits-20260102-030405-0a1b2c3d
     """
     job = open_run(known_run(run_id))
     asked = ask_to_stop(job, Actor.here(), step)
-    typer.echo(f"asked to stop: {', '.join(asked)}")
+    typer.echo(f"asked to stop: {', '.join(asked)}" if asked else f"cancelled: {job.run_id}")

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from headrace.clusters import lease_client
 from headrace.errors import StepError
+from headrace.execution.reap import end_run
 from headrace.execution.step_attempts import cancel_step
 from headrace.files.layout import LeaseFolder
+from headrace.ledger.ledger import open_ledger
 from headrace.runs.audit import Actor, note
 from headrace.runs.planned_steps import steps_of
 from headrace.runs.runs import Run
+from headrace.states import StepState
 
 
 def ask_to_stop(run: Run, by: Actor, step: str | None = None) -> tuple[str, ...]:
     """Ask the running steps of a run, or one of them, to stop; which were asked.
+
+    A run that goes on and has none, as it waits for a lease, is ended itself: none are told.
 
     Raises:
         StepError: None of them is running.
@@ -20,7 +25,9 @@ def ask_to_stop(run: Run, by: Actor, step: str | None = None) -> tuple[str, ...]
     names = [step] if step else [each.name for each in steps_of(run.recipe, run.request.kind)]
     asked = tuple(name for name in names if cancel_step(run, name, f"asked by {by}"))
     if not asked:
-        raise StepError(f"No step of run {run.run_id} is running")
+        if step or open_ledger().run(run.run_id).state.is_final:
+            raise StepError(f"No step of run {run.run_id} is running")
+        end_run(run, StepState.CANCELLED, f"asked by {by}")
     note(by, "cancel", run.run_id, ", ".join(asked))
     return asked
 

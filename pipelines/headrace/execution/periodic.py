@@ -64,15 +64,10 @@ def forgiving(tick: Callable[[], None]) -> Callable[[], None]:
 
 def tell(run: Run) -> None:
     """Leave or take away the mark that no more checkpoints come: a run may be resumed."""
-    if _trains(run.request.of):
-        run.folder.enough.unlink(missing_ok=True)
+    watched = open_ledger().run(run.request.of)
+    trained = open_ledger().latest_attempt(watched.run_id, "train")
+    has_trained = trained is not None and trained.state is StepState.SUCCEEDED
+    if has_trained or watched.state.is_final or owner_is_gone(watched.owner):
+        write_text(run.folder.enough, watched.run_id)
     else:
-        write_text(run.folder.enough, run.request.of)
-
-
-def _trains(run_id: str) -> bool:
-    record = open_ledger().run(run_id)
-    trained = open_ledger().latest_attempt(run_id, "train")
-    if record.state.is_final or owner_is_gone(record.owner):
-        return False
-    return trained is None or trained.state is not StepState.SUCCEEDED
+        run.folder.enough.unlink(missing_ok=True)

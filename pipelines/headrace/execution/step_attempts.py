@@ -161,9 +161,8 @@ def _explained(run: Run, ticket: RunningAttempt, result: StepResult | None) -> S
     """The outcome of a step that left none: its lease has ended, or only its driver."""
     lease, folder = ticket.lease, ticket.folder
     if is_there(lease.job) and mailbox.was_killed(folder):
-        lease_client.await_end(
-            lease, 2 * run.site.limits.heartbeat
-        )  # the job's end may be on its way
+        # the job's end may be on its way
+        lease_client.await_end(lease, 2 * run.site.limits.heartbeat)
     is_alive = sure_state(lease, run.site.limits.lost_after).is_active
     if is_alive and result is not None and not is_there(lease.close):
         return result
@@ -187,12 +186,10 @@ def _explained(run: Run, ticket: RunningAttempt, result: StepResult | None) -> S
 def cancel_step(run: Run, name: str, reason: str) -> bool:
     """Ask the running attempt of a step to stop; whether there was one."""
     latest = open_ledger().latest_attempt(run.run_id, name)
-    if latest is None or latest.state.is_final:
+    if latest is None or latest.state.is_final or (ticket := _find(run, latest)) is None:
         return False
-    ticket = _find(run, latest)
-    if ticket is not None:
-        mailbox.request_cancel(ticket.folder, reason)
-    return ticket is not None
+    mailbox.request_cancel(ticket.folder, reason)
+    return True
 
 
 def record_outcome(run_id: str, step: str, attempt: int, result: StepResult) -> None:
@@ -249,8 +246,9 @@ def _resume(run: Run, latest: AttemptRecord) -> RunningAttempt | StepResult | No
 
 def _resubmit(run: Run, latest: AttemptRecord) -> RunningAttempt | None:
     """An attempt that is in the ledger but in no mailbox: the writer ended in between."""
-    if run_leases.current(run, _planned(run, latest.step).role) == latest.lease_id:
-        return _put(run, latest)
+    planned = _planned(run, latest.step)
+    if run_leases.current(run, planned.role) == latest.lease_id:
+        return _put(run, latest, _inputs(run, planned))
     record_lost(latest)
     return None
 
@@ -262,6 +260,7 @@ def _find(run: Run, attempt: AttemptRecord) -> RunningAttempt | None:
 
 
 def _submit(run: Run, planned: PlannedStep, attempt: int, ahead: Collection[str]) -> RunningAttempt:
+    inputs = _inputs(run, planned)  # of a step that lacks them no attempt is entered
     lease_id = run_leases.acquire(run, planned.role, ahead)
     record = AttemptRecord(
         run_id=run.run_id,
@@ -273,11 +272,10 @@ def _submit(run: Run, planned: PlannedStep, attempt: int, ahead: Collection[str]
         state=StepState.QUEUED,
         created_at=time.time(),
     )
-    return _put(run, open_ledger().add_attempt(record))
+    return _put(run, open_ledger().add_attempt(record), inputs)
 
 
-def _put(run: Run, record: AttemptRecord) -> RunningAttempt:
-    planned = _planned(run, record.step)
+def _put(run: Run, record: AttemptRecord, inputs: dict[str, JsonValue]) -> RunningAttempt:
     spec = StepSpec(
         key=record.key,
         kind=record.kind,
@@ -285,8 +283,8 @@ def _put(run: Run, record: AttemptRecord) -> RunningAttempt:
         name=record.step,
         attempt=record.attempt,
         run_folder=str(run.folder.path),
-        inputs=_inputs(run, planned),
-        timeout_s=run.recipe.train.timeout if planned.kind == "train" else None,
+        inputs=inputs,
+        timeout_s=run.recipe.train.timeout if record.kind == "train" else None,
     )
     lease = run.lease_folder(record.lease_id)
     folder = mailbox.submit(lease, spec)

@@ -15,6 +15,7 @@ from headrace.clusters.lease_state import sure_state
 from headrace.errors import (
     BatchError,
     CapacityError,
+    EndedRunError,
     HeadraceError,
     JobRefusedError,
     OwnLeasesError,
@@ -47,11 +48,16 @@ def acquire(run: Run, role_name: str, ahead: Collection[str] = ()) -> str:
     Raises:
         CapacityError: The site's `limits.max_leases`, or those of its user, are open, or others
             come first; it has its turn then, as long as it is asked for again.
+        EndedRunError: The run has ended meanwhile, as when somebody cancels it while it waits.
         AccessError: The site is not any more for who asked for the run.
         BudgetError: The run has cost `limits.budget`.
         SecretError: A secret of the site cannot be had.
         JobRefusedError: The queue refuses its job or, before any work, would that of a later step.
     """
+    state = open_ledger().run(run.run_id).state
+    if state.is_final:
+        hint = f"Go on with it: headrace resume {run.run_id}, or clear its task in Airflow."
+        raise EndedRunError(f"Run {run.run_id} is {state.value}: it gets no machines", hint)
     lease_id = _entered(run, role_name, waits=True)
     for other in ahead:
         _open_ahead(run, other)

@@ -268,9 +268,6 @@ def test_acts_are_done_in_the_name_of_who_asks(
     for words, told in (("", "No values are named"), ("seed='1", "The values cannot be read")):
         answer = act("suite/add", id=run.run_id, words=words)
         assert (answer.status, answer.json["detail"]["what"].partition(":")[0]) == (409, told)
-    answer = act("cancel", id=run.run_id)
-    assert answer.status == 409
-    assert answer.json["detail"]["what"] == f"No step of run {run.run_id} is running"
     lease_id = lease_on_disk(run, host=ProcessIdentity.of())
     run.lease_folder(lease_id).host.unlink()  # it waits for one
 
@@ -292,6 +289,10 @@ def test_acts_are_done_in_the_name_of_who_asks(
     assert [(row["user"], row["what"]) for row in shown["acts"][:2]] == [
         ("op", "close"), ("op", "pause")
     ]  # fmt: skip
+    assert act("cancel", id=run.run_id).json == {"done": "The run is cancelled"}
+    answer = act("cancel", id=run.run_id)
+    assert answer.status == 409
+    assert answer.json["detail"]["what"] == f"No step of run {run.run_id} is running"
 
 
 def test_what_is_not_there_is_told_and_paths_are_no_names(

@@ -13,7 +13,8 @@ import pytest
 from headrace.clusters import lease_state
 from headrace.clusters.lease_records import HostRecord
 from headrace.clusters.lease_state import write_heartbeat
-from headrace.errors import CapacityError, StepError, StepNotEndedError
+from headrace.errors import CapacityError, EndedRunError, StepError, StepNotEndedError, UserError
+from headrace.execution.end_run import ask_to_stop
 from headrace.execution.reap import end_run
 from headrace.execution.step_attempts import RunningAttempt, cancel_step, collect, start_step
 from headrace.files.atomic import read_record, write_record, write_text
@@ -22,6 +23,7 @@ from headrace.files.lines import append_line
 from headrace.leases.run_leases import acquire
 from headrace.ledger.ledger import open_ledger
 from headrace.processes.identity import ProcessIdentity
+from headrace.runs.audit import Actor
 from headrace.states import FailureClass, LeaseState, StepState
 from headrace.steps import mailbox
 from headrace.steps.mailbox import Failure, Progress, StepResult, StepSpec, StepStatus
@@ -70,6 +72,33 @@ def test_a_suite_step_that_has_succeeded_begins_again_when_more_trials_are_asked
         assert isinstance(start_step(run, "pack"), StepResult)
         assert isinstance(start_step(run, "suite"), RunningAttempt) is begins
     assert [row.attempt for row in open_ledger().attempts(run.run_id, "suite")] == [1, 2]
+
+
+def test_a_run_that_waits_for_a_lease_can_be_cancelled_and_then_gets_none():
+    run = make_run()
+    while len(open_ledger().active_leases(run.site.name)) < run.site.limits.max_leases:
+        lease_on_disk(make_run(), host=ProcessIdentity.of())
+    with pytest.raises(CapacityError):
+        start_step(run, "pack")
+    places = (f"{run.run_id}/cpu", run.site.limits.max_leases)
+    assert open_ledger().num_before(*places) is None
+    with pytest.raises(StepError, match="No step"):
+        ask_to_stop(run, Actor.here(), "pack")
+    assert ask_to_stop(run, Actor.here()) == ()
+    assert open_ledger().run(run.run_id).state is StepState.CANCELLED
+    assert open_ledger().num_before(*places) == 0  # whoever waits asks again, and is told
+    with pytest.raises(EndedRunError, match="is cancelled: it gets no machines"):
+        start_step(run, "pack")
+    with pytest.raises(StepError, match="No step"):
+        ask_to_stop(run, Actor.here())
+
+
+def test_of_a_step_that_lacks_what_it_needs_no_attempt_is_entered():
+    run = make_run()
+    lease_on_disk(run, "gpu", host=ProcessIdentity.of())
+    with pytest.raises(UserError, match="needs 'dataset' of 'pack'"):
+        start_step(run, "evaluate")
+    assert not open_ledger().attempts(run.run_id)
 
 
 def test_a_result_that_nobody_wrote_down_is_collected():

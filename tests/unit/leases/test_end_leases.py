@@ -72,6 +72,7 @@ def test_a_lease_stays_open_while_its_batch_system_is_silent(
     assert caplog.text.count(f"Lease {lease_id} is looked at again later: EC2 says 503: no") == 3
     assert open_ledger().run(run.run_id).state is StepState.SUCCEEDED
     assert open_ledger().lease(lease_id).state.is_active
+    open_ledger().reopen_run(run.run_id)
     with pytest.raises(SilentError):
         acquire(run, "cpu")  # whose machines may be there is not asked for a second time
     monkeypatch.setattr(lease_client, "end", end)

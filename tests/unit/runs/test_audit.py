@@ -93,7 +93,7 @@ def test_what_is_refused_is_noted_with_the_reason(headrace_home):
 def test_what_was_not_done_for_another_reason_is_no_act():
     run = make_run()
     with pytest.raises(StepError, match="No step"):
-        ask_to_stop(run, Actor.here())
+        ask_to_stop(run, Actor.here(), "pack")
     with pytest.raises(UserError):
         make_run(overrides=("trainer.max_epochs=none",))
     assert [what for _, _, what, _ in lines()] == ["start"]
