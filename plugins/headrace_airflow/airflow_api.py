@@ -109,20 +109,6 @@ class DagRunAddress:
         return f"{_KIND}:{self.dag_id}:{self.run_id}"
 
 
-def owner_is_done(record: RunRecord) -> bool:
-    """Whether the DAG run of a headrace run has ended or was deleted; False for other owners."""
-    address = DagRunAddress.parse(record.owner)
-    return address is not None and not dag_runs_are_active(address.dag_id, address.run_id)
-
-
-def step_is_abandoned(record: RunRecord, step: str) -> bool:
-    """Whether the task of a running step has ended; in our DAGs it has the name of the step."""
-    address = DagRunAddress.parse(record.owner)
-    if address is None:
-        return False
-    return task_states(address.dag_id, address.run_id).get(step) in _ENDED_TASK
-
-
 class Owners:
     """The DAG runs of many runs, of which Airflow is asked together.
 
@@ -146,11 +132,16 @@ class Owners:
             self._tasks[str(DagRunAddress(dag_id=dag_id, run_id=run_id))] = states
 
     def is_done(self, record: RunRecord) -> bool:
-        """As `owner_is_done`."""
-        return record.owner not in self._living and owner_is_done(record)
+        """Whether the DAG run of a run has ended or was deleted; False for other owners."""
+        address = DagRunAddress.parse(record.owner)
+        if address is None or record.owner in self._living:
+            return False
+        return not dag_runs_are_active(address.dag_id, address.run_id)
 
     def has_left(self, record: RunRecord, step: str) -> bool:
-        """As `step_is_abandoned`."""
-        states = self._tasks.get(record.owner)
-        may_have = states is None or states.get(step) in _ENDED_TASK
-        return may_have and step_is_abandoned(record, step)
+        """Whether the task of a running step has ended; in our DAGs it has the name of the step."""
+        address = DagRunAddress.parse(record.owner)
+        seen = self._tasks.get(record.owner, {step: "failed"})
+        if address is None or seen.get(step) not in _ENDED_TASK:
+            return False
+        return task_states(address.dag_id, address.run_id).get(step) in _ENDED_TASK

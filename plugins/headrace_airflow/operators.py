@@ -35,6 +35,7 @@ from headrace.execution.step_attempts import (
 )
 from headrace.leases import run_leases
 from headrace.ledger.ledger import open_ledger
+from headrace.runs.lifecycle import reopened
 from headrace.runs.planned_steps import PlannedStep, is_last_on_lease, roles_after, steps_of
 from headrace.runs.runs import Run, open_run
 from headrace.site_secrets import Asker
@@ -44,7 +45,7 @@ from headrace.status.step import figures
 from headrace.steps.mailbox import StepResult
 from headrace.steps.retry_policy import Attempt, decide
 from headrace_airflow import connections
-from headrace_airflow.airflow_api import stopped
+from headrace_airflow.airflow_api import DagRunAddress, stopped
 from headrace_airflow.assets import DATASETS, publish_dataset
 from headrace_airflow.run_operators import (
     Context,
@@ -96,7 +97,7 @@ class StepOperator(RunOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Returns the step's outputs."""
-        self._stop_what_was_cleared(context)
+        self._go_on_when_cleared(context)
         with told_to_airflow(context):
             attempts = open_ledger().attempts(self.run_id, self.step)
         ended = sum(each.state.is_final for each in attempts)
@@ -167,18 +168,23 @@ class StepOperator(RunOperator):
         self.log.info("Another lease is asked for: %s", error)
         time.sleep(_RETRY_PAUSE_S)
 
-    def _stop_what_was_cleared(self, context: Context) -> None:
+    def _go_on_when_cleared(self, context: Context) -> None:
         """Stop the attempt of a task that a user has cleared; a retry would re-attach to it.
 
         The trigger of the earlier try hears of the clearing too, but often only when this try
         waits already, and then it cannot tell it from being moved to another triggerer.
+
+        A run that had ended goes on: `prepare` sees to it only where it was cleared, too.
         """
         ti = context["ti"]
         first_try_since_cleared = ti.max_tries - self.retries + 1
         if ti.try_number > 1 and ti.try_number == first_try_since_cleared:
             with told_to_airflow(context):
+                request = open_run(self.run_id).request
+                owned = request.model_copy(update={"owner": str(DagRunAddress.of(context))})
+                run = reopened(open_ledger().run(self.run_id), owned)
                 reason = stopped(f"try {ti.try_number - 1} of task {ti.task_id} by clearing it")
-                cancel_step(open_run(self.run_id), self.step, reason)
+                cancel_step(run, self.step, reason)
 
     def _follow(self, context: Context, run: Run, *, may_resubmit: bool) -> dict[str, Any]:
         ahead = roles_after(run.recipe, run.request.kind, self._planned(run))

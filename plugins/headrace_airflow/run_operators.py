@@ -19,7 +19,7 @@ from airflow.sdk import BaseOperator, BaseOperatorLink
 from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-from headrace.errors import HeadraceError
+from headrace.errors import HeadraceError, UserError
 from headrace.execution.eta_changes import eta_changes
 from headrace.execution.reap import ABANDONED, end_run, going_on, reap
 from headrace.leases.run_leases import RELEASED
@@ -178,6 +178,10 @@ class PrepareRunOperator(BaseOperator):  # type: ignore[misc]
         words = " ".join((*given, *(params.get("overrides") or ())))
         with told_to_airflow(context):
             with noting_refusals(Actor.of(owner, user), START, owner, words):
+                record = open_ledger().run_by_key(owner)
+                if record is not None and context["ti"].try_number == 1:
+                    what = f"An earlier DAG run of this id, now deleted, made run {record.run_id}"
+                    raise UserError(what, "Trigger this one anew, under another id.")
                 request = RunRequest(
                     site=check_choice("sites", params["site"]),
                     key=owner,
@@ -252,7 +256,9 @@ class FinishRunOperator(RunOperator):
 
 
 def _state(run: Run, undone: Iterable[str]) -> StepState:
-    """Cancelled where somebody asked headrace to cancel one of the steps; else failed."""
+    """Cancelled where somebody asked headrace to cancel it or one of its steps; else failed."""
+    if open_ledger().run(run.run_id).state is StepState.CANCELLED:
+        return StepState.CANCELLED
     latest = [open_ledger().latest_attempt(run.run_id, step) for step in undone]
     is_cancelled = any(
         row.state is StepState.CANCELLED and not _is_of_airflow(row.message)

@@ -196,12 +196,6 @@ def _search_path(kind: str) -> str:
     return f"{named}:{here}" if named else here
 
 
-def _start_guard() -> subprocess.Popen[bytes]:
-    """Start what ends Airflow when this process, the other end of its standard input, is gone."""
-    command = [sys.executable, "-m", "headrace_airflow.supervisor", "--guard"]
-    return subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
-
-
 def _guard() -> int:
     """Wait for the supervisor's end, then end every process that carries the service's mark."""
     for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -223,7 +217,9 @@ def main(arguments: list[str]) -> int:
     folder = airflow_folder()
     try:
         with FileLock(folder / "supervisor.lock", timeout=0):
-            guard = _start_guard()
+            # ends Airflow when this process, the other end of its standard input, is gone
+            command = [sys.executable, "-m", "headrace_airflow.supervisor", "--guard"]
+            guard = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
             logger.info("guard started, process %d", guard.pid)
             reservation = reserve_port(asked.port)
             Supervisor(folder, reservation.port).run()

@@ -155,11 +155,19 @@ def script(monkeypatch):
 
 def test_prepare_makes_one_run_however_often_it_is_tried(context):
     first = prepare(context)
+    context["ti"].try_number = 2
     assert prepare(context) == first
     assert [record.run_id for record in open_ledger().runs()] == [first]
     run = open_run(first)
     assert run.request.owner == "airflow:headrace_train:manual__2026-01-02T03:04:05"
     assert user_of(run.folder, "nobody told") == "ann"
+
+
+def test_the_id_of_a_dag_run_that_was_deleted_does_not_give_its_run_to_another(context):
+    first = prepare(context)
+    with pytest.raises(AirflowFailException, match=rf"{first}\n.*under another id"):
+        prepare(context, seed=8)
+    assert [record.run_id for record in open_ledger().runs()] == [first]
 
 
 def test_prepare_takes_overrides(context):
@@ -610,7 +618,11 @@ def test_an_attempt_cancelled_for_an_earlier_try_is_replaced_once(
 def test_only_the_first_try_since_a_clear_stops_the_attempt_it_finds(
     run, context, script, ticket, try_number, max_tries, is_cleared
 ):
-    """Airflow counts the tries that are left from the last clear on (pains 9)."""
+    """Airflow counts the tries that are left from the last clear on (pains 9).
+
+    Where only what had failed is cleared, `prepare` does not set the run to running.
+    """
+    open_ledger().finish_run(run.run_id, StepState.FAILED, 1.0)
     context["ti"].try_number, context["ti"].max_tries = try_number, max_tries
     asked = []
     script("cancel_step", True, asked)
@@ -620,6 +632,7 @@ def test_only_the_first_try_since_a_clear_stops_the_attempt_it_finds(
         operator.execute(context)
     reasons = [stopped(f"try {try_number - 1} of task train by clearing it")]
     assert [arguments[1:] for arguments in asked] == ([("train", *reasons)] if is_cleared else [])
+    assert open_ledger().run(run.run_id).state.is_final is not is_cleared
 
 
 def test_a_step_cancelled_by_hand_stays_cancelled(run, context, script, ticket):
@@ -677,10 +690,12 @@ STEPS = ("pack", "stage", "train", "evaluate")
 
 
 def test_finish_records_a_run_that_succeeded_and_closes_what_is_open(run, context, monkeypatch):
-    """A step that a user has marked as succeeded leaves its lease."""
+    """A step that a user has marked as succeeded leaves its lease, and training no model."""
     lease_id = lease_on_disk(run, "gpu")
     monkeypatch.setattr(run_operators, "task_states", lambda *_: dict.fromkeys(STEPS, "success"))
-    assert FinishRunOperator(task_id="finish", run_id=run.run_id).execute(context) == "succeeded"
+    finish = FinishRunOperator(task_id="finish", run_id=run.run_id, outlets=[MODELS])
+    assert finish.execute(context) == "succeeded"
+    assert not context["outlet_events"]
     assert open_ledger().run(run.run_id).state is StepState.SUCCEEDED
     assert not open_ledger().lease(lease_id).state.is_active
 
@@ -792,7 +807,7 @@ def test_a_run_whose_dag_run_lives_is_left_alone(run, context, airflow_knows):
 )
 def test_a_step_is_abandoned_when_its_task_has_ended(run, airflow_knows, state, abandoned):
     airflow_knows(active=True, tasks={"train": state})
-    assert owners.step_is_abandoned(open_ledger().run(run.run_id), "train") is abandoned
+    assert owners.Owners([]).has_left(open_ledger().run(run.run_id), "train") is abandoned
 
 
 def test_airflow_is_asked_of_many_runs_at_once(run, monkeypatch):
@@ -826,8 +841,8 @@ def test_airflow_is_asked_of_many_runs_at_once(run, monkeypatch):
 def test_runs_of_other_owners_are_not_airflows_to_judge(run, airflow_knows):
     airflow_knows(active=False, tasks={"train": "failed"})
     record = replace(open_ledger().run(run.run_id), owner="cli:host:1:2.0")
-    assert not owners.owner_is_done(record)
-    assert not owners.step_is_abandoned(record, "train")
+    assert not owners.Owners([]).is_done(record)
+    assert not owners.Owners([]).has_left(record, "train")
 
 
 def test_dag_run_ids_with_colons_survive_the_ledger():

@@ -47,7 +47,7 @@ def create_run(request: RunRequest) -> Run:
     """
     existing = open_ledger().run_by_key(request.key)
     if existing is not None:
-        return _reopened(existing, request)
+        return reopened(existing, request)
     by, words = Actor.of(request.owner, request.user), " ".join(request.words)
     with noting_refusals(by, START, request.owner, words):
         loaded = load_recipe(request.recipe, request.overrides)
@@ -59,7 +59,7 @@ def create_run(request: RunRequest) -> Run:
     existing = open_ledger().run_by_key(request.key)
     if existing is None:
         raise StepError(f"The run for key {request.key} vanished from the ledger")
-    return _reopened(existing, request)
+    return reopened(existing, request)
 
 
 def _checked(request: RunRequest, loaded: Recipe) -> tuple[Recipe, Site, Mapping[str, Any]]:
@@ -93,7 +93,7 @@ def finish_run(run: Run, state: StepState) -> None:
         step_kind(run.request.kind).report(run.run_id)
 
 
-def _reopened(record: RunRecord, request: RunRequest) -> Run:
+def reopened(record: RunRecord, request: RunRequest) -> Run:
     """The run of an earlier request with the same key; one that has ended goes on."""
     run, by = run_of_record(record), Actor.of(request.owner, request.user)
     check_access(run.site_now, by, "resume", run.run_id)
