@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shutil
 import sqlite3
 import subprocess
 import time
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import event, text
+from sqlalchemy import event, make_url, text
 
 from headrace.errors import CapacityError, LedgerError, OwnLeasesError, UnknownNameError
 from headrace.ledger import lease_slots
@@ -43,7 +44,10 @@ from support.waiting import wait_until
 
 
 class LedgerContract:
-    """Tests that every database passes; subclasses give the fixture `url`, an empty database."""
+    """Tests that every database passes; subclasses give the fixtures `empty` and `url`.
+
+    The first is a database without anything, the second one that somebody has opened before.
+    """
 
     @pytest.fixture
     def ledger(self, url: str) -> Ledger:
@@ -97,9 +101,9 @@ class LedgerContract:
 
     # --- opening
 
-    def test_opening_again_keeps_everything(self, url: str):
-        Ledger.open(url).add_run(run_row())
-        again = Ledger.open(url)
+    def test_opening_again_keeps_everything(self, empty: str):
+        Ledger.open(empty).add_run(run_row())
+        again = Ledger.open(empty)
         assert again.run("run-1") == run_row()
         assert again.summary().revision == REVISION
 
@@ -170,10 +174,10 @@ class LedgerContract:
         assert "secret" not in str(caught.value)
 
     @pytest.mark.slow
-    def test_twenty_processes_open_and_write_at_once(self, url: str):
+    def test_twenty_processes_open_and_write_at_once(self, empty: str):
         """pains 12: no "database is locked", no orphan rows."""
-        firsts = in_processes(write_rows, url)
-        ledger = Ledger.open(url)
+        firsts = in_processes(write_rows, empty)
+        ledger = Ledger.open(empty)
         assert sorted(firsts) == [False] * (NUM_PROCESSES - 1) + [True]
         assert ledger.summary().num_runs == NUM_PROCESSES + 1
         assert ledger.summary().num_attempts == 10 * NUM_PROCESSES
@@ -704,8 +708,19 @@ class TestSqliteLedger(LedgerContract):
     """The contract on a SQLite file."""
 
     @pytest.fixture
-    def url(self, tmp_path: Path) -> str:
+    def empty(self, tmp_path: Path) -> str:
         return f"sqlite:///{tmp_path}/new/ledger.db"
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def opened(cls, tmp_path_factory: pytest.TempPathFactory) -> Path:
+        file = tmp_path_factory.mktemp("opened") / "ledger.db"
+        Ledger.open(f"sqlite:///{file}")
+        return file
+
+    @pytest.fixture
+    def url(self, tmp_path: Path, opened: Path) -> str:
+        return f"sqlite:///{shutil.copy(opened, tmp_path)}"
 
     @staticmethod
     def backed_up(url: str) -> str:
@@ -715,8 +730,9 @@ class TestSqliteLedger(LedgerContract):
             database.execute("VACUUM INTO ?", (copy.removeprefix("sqlite:///"),))
         return copy
 
-    def test_the_file_is_in_wal_mode(self, url: str, ledger: Ledger):
-        with Database(url).read() as connection:
+    def test_the_file_is_in_wal_mode(self, empty: str):
+        Ledger.open(empty)
+        with Database(empty).read() as connection:
             assert connection.scalar(text("PRAGMA journal_mode")) == "wal"
 
     def test_no_row_of_usage_is_looked_for_by_a_scan(self, with_lease: Ledger):
@@ -753,8 +769,19 @@ class TestPostgresLedger(LedgerContract):
     """The contract on a PostgreSQL server."""
 
     @pytest.fixture
-    def url(self, server: PostgresServer) -> str:
+    def empty(self, server: PostgresServer) -> str:
         return server.new_database()
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def opened(cls, server: PostgresServer) -> str | None:
+        url = server.new_database()
+        Ledger.open(url)
+        return make_url(url).database
+
+    @pytest.fixture
+    def url(self, server: PostgresServer, opened: str) -> str:
+        return server.new_database(opened)
 
     @pytest.fixture(autouse=True)
     def _server(self, server: PostgresServer) -> None:

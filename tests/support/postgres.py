@@ -49,11 +49,11 @@ class PostgresServer:
             self._process.send_signal(signal.SIGQUIT)
             self._process.wait(timeout=90)
 
-    def new_database(self) -> str:
-        """Make an empty database and give its URL; the password in it is not needed."""
+    def new_database(self, template: str = "template1") -> str:
+        """Make a copy of an empty or other database; the password in its URL is not needed."""
         name = f"test_{uuid.uuid4().hex}"
         with self.connect("postgres") as connection:
-            connection.execute(f"CREATE DATABASE {name}")
+            connection.execute(f"CREATE DATABASE {name} TEMPLATE {template}")
         return f"postgresql://postgres:secret@/{name}?host={self.folder}"
 
     def connect(self, database: str) -> psycopg.Connection:
