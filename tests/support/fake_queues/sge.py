@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import html
 import os
 import re
 import shlex
@@ -10,7 +11,6 @@ import sys
 import time
 from pathlib import Path
 from typing import NoReturn
-from xml.sax.saxutils import escape
 
 from support.fake_queues import queue
 
@@ -224,7 +224,7 @@ def _listed(job: queue.Job) -> str:
         f'    <job_list state="{job["state"]}">\n'
         f"      <JB_job_number>{job['number']}</JB_job_number>\n"
         "      <JAT_prio>0.55500</JAT_prio>\n"
-        f"      <JB_name>{escape(job['name'])}</JB_name>\n"
+        f"      <JB_name>{html.escape(job['name'])}</JB_name>\n"
         f"      <JB_owner>{getpass.getuser()}</JB_owner>\n"
         f"      <state>{letters}</state>\n"
         f"      <JB_submission_time>{_iso(job['submitted_at'])}</JB_submission_time>\n"
