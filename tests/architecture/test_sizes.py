@@ -1,15 +1,12 @@
-"""Files and functions stay short, rooms within their budgets; ruff checks the rest."""
+"""Files stay short, rooms within their budgets."""
 
 from __future__ import annotations
 
-import ast
 from collections import Counter
-from collections.abc import Iterator
 
 from support.sources import product_modules, relative
 
 MAX_FILE_LINES = 450
-MAX_FUNCTION_LINES = 60
 
 BUDGETS = {
     "headrace": 880,
@@ -66,17 +63,3 @@ def test_no_room_is_over_its_budget():
             lines[room] += len(path.read_text().splitlines())
     assert lines.keys() == BUDGETS.keys()
     assert {room: num for room, num in lines.items() if num > BUDGETS[room]} == {}
-
-
-def test_no_function_is_too_long():
-    assert list(long_functions()) == []
-
-
-def long_functions() -> Iterator[str]:
-    """Functions over the limit, as `file:line name (lines)`."""
-    for path in product_modules():
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-                num_lines = (node.end_lineno or node.lineno) - node.lineno + 1
-                if num_lines > MAX_FUNCTION_LINES:
-                    yield f"{relative(path)}:{node.lineno} {node.name} ({num_lines})"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from pathlib import Path
 
@@ -39,15 +38,6 @@ def test_no_file_holds(what: str):
 
 def test_no_file_has_a_vague_name():
     assert [path for path, _ in texts() if path.name in VAGUE_NAMES] == []
-
-
-def test_every_module_says_what_it_is_for():
-    silent = [
-        str(relative(path))
-        for path in product_modules()
-        if not ast.get_docstring(ast.parse(path.read_text()))
-    ]
-    assert silent == []
 
 
 def test_files_of_leases_and_steps_are_looked_for_as_others_make_them():
