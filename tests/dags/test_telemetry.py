@@ -71,6 +71,16 @@ def run(headrace_home):
     return make_run()
 
 
+def complete(run, step: str, lease_id: str) -> None:
+    """Have an operator collect what its first attempt has given."""
+    folder = str(run.lease_folder(lease_id).path)
+    given = {"run_id": run.run_id, "step": step}
+    places = {"lease_folder": folder, "step_folder": f"{folder}/steps/000001"}
+    ticket = RunningAttempt(**given, attempt=1, lease_id=lease_id, **places)
+    operator = StepOperator(task_id="t", **given)
+    operator.execute_complete(CONTEXT, None, asdict(ticket), may_resubmit=True)
+
+
 def test_machines_steps_runs_and_what_they_cost(run, otlp: Collector, monkeypatch):
     lease_id = lease_on_disk(run, "gpu")
     lease = open_ledger().lease(lease_id)
@@ -88,18 +98,8 @@ def test_machines_steps_runs_and_what_they_cost(run, otlp: Collector, monkeypatc
     monkeypatch.setattr(operators.run_leases, "note_ready", note_ready)
     used = AttemptUsage(samples=36_000, train_s=60.0, data_wait_s=15.0, gpu_use=0.75)
     ended = StepResult(state=StepState.SUCCEEDED, started_at=at, finished_at=at + 120, usage=used)
-    folder = str(run.lease_folder(lease_id).path)
-    ticket = RunningAttempt(
-        run_id=run.run_id,
-        step="train",
-        attempt=1,
-        lease_id=lease_id,
-        lease_folder=folder,
-        step_folder=f"{folder}/steps/000001",
-    )
     monkeypatch.setattr(operators, "collect", lambda *_: ended)
-    train = StepOperator(task_id="t", step="train", run_id=run.run_id)
-    train.execute_complete(CONTEXT, None, asdict(ticket), may_resubmit=True)
+    complete(run, "train", lease_id)
 
     times = {"created_at": at + 90, "started_at": at + 91}
     cause = {"failure_class": FailureClass.PREEMPTED, "message": "taken"}
@@ -157,19 +157,8 @@ def test_a_failed_attempt_is_counted_by_its_class(run, otlp: Collector, monkeypa
     failure = Failure(failure_class=FailureClass.DATA_ERROR, error="E", message="why")
     ended = StepResult(state=StepState.FAILED, failure=failure, started_at=0, finished_at=1)
     monkeypatch.setattr(operators, "collect", lambda *_: ended)
-    folder = str(run.lease_folder(lease_id).path)
-    ticket = RunningAttempt(
-        run_id=run.run_id,
-        step="pack",
-        attempt=1,
-        lease_id=lease_id,
-        lease_folder=folder,
-        step_folder=f"{folder}/steps/000001",
-    )
     with pytest.raises(AirflowFailException):
-        StepOperator(task_id="t", step="pack", run_id=run.run_id).execute_complete(
-            CONTEXT, None, asdict(ticket), may_resubmit=True
-        )
+        complete(run, "pack", lease_id)
     flush()
     tags, point = otlp.newest("airflow.headrace.step.attempts")
     assert tags == {**TAGS, "step": "pack", "state": "failed", "failure_class": "data_error"}

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-import subprocess
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from support.sources import ROOT, project_files, relative
 
 _LINK = re.compile(r"\]\(([^()\s]+)\)")
 _FENCED = re.compile(r"^```.*?^```$", re.M | re.S)
@@ -16,14 +15,7 @@ _FENCED = re.compile(r"^```.*?^```$", re.M | re.S)
 
 def pages() -> list[str]:
     """Markdown files of the repository."""
-    done = subprocess.run(
-        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "*.md"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return done.stdout.split()
+    return [str(relative(path)) for path in project_files() if path.suffix == ".md"]
 
 
 def anchors(page: Path) -> set[str]:

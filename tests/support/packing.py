@@ -21,8 +21,13 @@ from headrace_bench.pack_headrace import pack_context
 class InProcess:
     """`Fleet.map` without workers: the same calls, in the order given, in this process."""
 
-    def __init__(self, order: Callable[[int], Sequence[int]] = range) -> None:
+    def __init__(
+        self,
+        order: Callable[[int], Sequence[int]] = range,
+        before: Callable[[PackTask], None] = lambda _: None,
+    ) -> None:
         self.order = order
+        self.before = before
         self.num_calls = 0
 
     def __call__(self, _: LeaseFolder) -> "AbstractContextManager[InProcess]":
@@ -39,6 +44,7 @@ class InProcess:
         for index in self.order(len(items)):
             check()
             self.num_calls += 1
+            self.before(items[index])
             yield index, function(items[index])
 
 

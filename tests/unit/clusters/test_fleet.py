@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -252,31 +252,20 @@ def test_a_call_ends_when_its_driver_has_gone(lease: LeaseFolder, tmp_path: Path
     wait_until(ended.exists, 90, "the call to return")
 
 
-def test_a_call_that_does_not_listen_is_killed_with_its_worker(
-    lease: LeaseFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(cancellable_call, "GRACE_S", 0.5)
-    started = tmp_path / "started"
-
-    def check() -> None:
-        if started.exists() and started.read_text():
-            raise StepCancelledError("asked in a test")
-
-    with Fleet.open(lease) as fleet:
-        nodes = fleet.nodes(2, 60)
-        with pytest.raises(StepCancelledError):
-            fleet.on_nodes(fleet_functions.hold_for_ever, [(str(started),)], nodes[:1], check=check)
-    pid = int(started.read_text())
-    wait_until(lambda: not psutil.pid_exists(pid), 90, "the worker to be killed")
-    with Fleet.open(lease) as fleet:
-        again = _answering(fleet)[:1]
-        assert fleet.on_nodes(fleet_functions.double, [(5,)], again) == [10]
+def _on_a_node(fleet: Fleet, started: str, check: Callable[[], None]) -> None:
+    nodes = fleet.nodes(2, 60)[:1]
+    fleet.on_nodes(fleet_functions.hold_for_ever, [(started,)], nodes, check=check)
 
 
-def test_an_item_that_does_not_listen_is_killed_with_its_worker(
-    lease: LeaseFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def _as_an_item(fleet: Fleet, started: str, check: Callable[[], None]) -> None:
     """Else its slot would be taken for as long as the lease lives."""
+    list(fleet.map(fleet_functions.hold_for_ever, [started], check=check))
+
+
+@pytest.mark.parametrize("call", [_on_a_node, _as_an_item])
+def test_a_call_that_does_not_listen_is_killed_with_its_worker(
+    lease: LeaseFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Callable[..., None]
+) -> None:
     monkeypatch.setattr(cancellable_call, "GRACE_S", 0.5)
     started = tmp_path / "started"
 
@@ -285,9 +274,12 @@ def test_an_item_that_does_not_listen_is_killed_with_its_worker(
             raise StepCancelledError("asked in a test")
 
     with Fleet.open(lease) as fleet, pytest.raises(StepCancelledError):
-        list(fleet.map(fleet_functions.hold_for_ever, [str(started)], check=check))
+        call(fleet, str(started), check)
     pid = int(started.read_text())
     wait_until(lambda: not psutil.pid_exists(pid), 90, "the worker to be killed")
+    with Fleet.open(lease) as fleet:
+        again = _answering(fleet)[:1]
+        assert fleet.on_nodes(fleet_functions.double, [(5,)], again) == [10]
 
 
 def test_a_worker_that_holds_the_gil_is_kept(fleet: Fleet, nodes: tuple[Node, ...]) -> None:

@@ -1,7 +1,6 @@
 """Blocks of large files, and plans that are written while workers pack."""
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +10,12 @@ import pytest
 from headrace.errors import DataError
 from headrace.files.manifest_file import read_manifest
 from headrace.packing.blocks import FileSlots
-from headrace.packing.pack_shard import PackedShard, PackTask
+from headrace.packing.pack_shard import PackTask
 from headrace.packing.pack_step import pack
 from headrace.shards.dataset import ShardedDataset
 from headrace.shards.inspection import verify_dataset
 from headrace.steps.context import StepContext
+from support.packing import InProcess
 
 MakeContext = Callable[..., StepContext]
 
@@ -92,7 +92,7 @@ def test_a_large_file_that_changes_while_it_is_packed_ends_the_step(large_source
         np.save(large_source / "c0/20.npy", array(20))
 
     with pytest.raises(DataError, match=r"20\.npy was written to since"):
-        pack(make_context(large_source), watching(change))
+        pack(make_context(large_source), InProcess(before=change))
 
 
 def test_plans_are_written_while_workers_pack(large_source, make_context):
@@ -101,24 +101,5 @@ def test_plans_are_written_while_workers_pack(large_source, make_context):
     def count(task: PackTask) -> None:
         counts.append(len(list((task.target.folder.parts).glob("*.plan.arrow"))))
 
-    pack(make_context(large_source), watching(count))
+    pack(make_context(large_source), InProcess(before=count))
     assert counts == list(range(1, len(counts) + 1))
-
-
-def watching(before: Callable[[PackTask], None]) -> Callable[[object], Any]:
-    """A fleet of this process, which calls a function before each shard."""
-
-    class Watching:
-        def map(
-            self,
-            function: Callable[[PackTask], PackedShard],
-            items: Sequence[PackTask],
-            *,
-            check: Callable[[], None],
-            retries: int = 2,
-        ) -> Iterator[tuple[int, PackedShard]]:
-            for index, item in enumerate(items):
-                before(item)
-                yield index, function(item)
-
-    return lambda _: nullcontext(Watching())
