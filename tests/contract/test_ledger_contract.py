@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import shutil
 import sqlite3
 import subprocess
 import time
@@ -40,6 +39,7 @@ from support.ledger_rows import (
     write_rows,
 )
 from support.postgres import PostgresServer, postgres_server
+from support.runs import new_ledger
 from support.waiting import wait_until
 
 
@@ -711,16 +711,11 @@ class TestSqliteLedger(LedgerContract):
     def empty(self, tmp_path: Path) -> str:
         return f"sqlite:///{tmp_path}/new/ledger.db"
 
-    @pytest.fixture(scope="class")
-    @classmethod
-    def opened(cls, tmp_path_factory: pytest.TempPathFactory) -> Path:
-        file = tmp_path_factory.mktemp("opened") / "ledger.db"
-        Ledger.open(f"sqlite:///{file}")
-        return file
-
     @pytest.fixture
-    def url(self, tmp_path: Path, opened: Path) -> str:
-        return f"sqlite:///{shutil.copy(opened, tmp_path)}"
+    def url(self, tmp_path: Path) -> str:
+        file = tmp_path / "ledger.db"
+        file.write_bytes(new_ledger())
+        return f"sqlite:///{file}"
 
     @staticmethod
     def backed_up(url: str) -> str:

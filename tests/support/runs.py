@@ -51,11 +51,12 @@ def _lay_ledger() -> None:
     if scheme == "sqlite" and not file.exists():
         file.parent.mkdir(parents=True, exist_ok=True)
         file.touch(mode=0o600)
-        file.write_bytes(_new_ledger())
+        file.write_bytes(new_ledger())
 
 
 @functools.cache
-def _new_ledger() -> bytes:
+def new_ledger() -> bytes:
+    """The file of a ledger without rows."""
     with tempfile.TemporaryDirectory() as folder:
         Ledger.open(f"sqlite:///{folder}/ledger.db")
         return Path(folder, "ledger.db").read_bytes()
