@@ -12,7 +12,6 @@ import traceback
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from types import TracebackType
 from typing import ClassVar
 
 from headrace.states import FailureClass
@@ -120,19 +119,15 @@ def blaming_user_code(name: str, hint: str, where: str = "") -> Iterator[None]:
     except (HeadraceError, MemoryError):
         raise
     except (Exception, SystemExit) as error:
-        start = error.__traceback__  # of what is called, not of who calls it
-        while start and start.tb_next and _is_own(start):
-            start = start.tb_next
+        at, own = error.__traceback__, f"{__package__}."
+        while at and at.tb_next and at.tb_frame.f_globals.get("__name__", "").startswith(own):
+            at = at.tb_next  # up to what is called
         raise UserCodeError(
             f"{name} raised {type(error).__name__}: {error}",
             hint,
-            trace="".join(traceback.format_exception(type(error), error, start)),
+            trace="".join(traceback.format_exception(type(error), error, at)),
             where=where,
         ) from error
-
-
-def _is_own(frame: TracebackType) -> bool:
-    return str(frame.tb_frame.f_globals.get("__name__")).startswith("headrace.")
 
 
 class PickledCheckpointError(UserError):

@@ -107,11 +107,6 @@ def _asked(row: AttemptView) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(row.created_at))
 
 
-def _cause(row: AttemptView) -> str:
-    why = f"{row.failure_class.value}: " if row.failure_class else ""
-    return f"{why}{row.message}"
-
-
 _COLUMNS = (
     ListColumn(title="run", cell=lambda row: row.run_id),
     ListColumn(title="site", cell=lambda row: row.site),
@@ -129,5 +124,7 @@ _ATTEMPT_COLUMNS = (
     ListColumn(title="asked", cell=_asked, is_label=True),
     ListColumn(title="time", cell=took_words, is_figure=True),
     ListColumn(title="lease", cell=lambda row: row.lease_id.removeprefix(f"{row.run_id}-")),
-    ListColumn(title="why", cell=_cause),
+    ListColumn(
+        title="why", cell=lambda row: ": ".join(filter(None, (row.failure_class, row.message)))
+    ),
 )

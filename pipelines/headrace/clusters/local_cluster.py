@@ -96,8 +96,7 @@ class _NodeCluster(SpecCluster):  # type: ignore[misc]
             security=keys,
         )
         self.keeping: asyncio.Task[None] | None = None
-        self.log = folder.log
-        self._folder = folder
+        self.folder = folder
 
     @property
     def dashboard_url(self) -> str:
@@ -110,7 +109,7 @@ class _NodeCluster(SpecCluster):  # type: ignore[misc]
         if self.keeping is not None:
             self.keeping.cancel()
         await asyncio.wait_for(super()._close(), _CLOSE_TIMEOUT_S)
-        shutil.rmtree(self._folder.path / _SCRATCH, ignore_errors=True)
+        shutil.rmtree(self.folder.path / _SCRATCH, ignore_errors=True)
 
     def new_worker_spec(self) -> dict[str, Any]:
         names = (f"node-{number}" for number in itertools.count())
@@ -161,11 +160,9 @@ async def open_local(folder: LeaseFolder, spec: LeaseSpec) -> _NodeCluster:
 async def _wait_for_nodes(cluster: _NodeCluster, role: Role) -> None:
     deadline = time.monotonic() + role.start_timeout
     while (num_here := len(cluster.scheduler.workers)) < role.nodes:
-        for name, node in cluster.workers.items():
-            if node.has_ended:
-                raise LeaseError(
-                    f"The worker of {name} ended while it started", f"See {cluster.log}."
-                )
+        if ended := [name for name, node in cluster.workers.items() if node.has_ended]:
+            see = f"See {cluster.folder.log}."
+            raise LeaseError(f"The worker of {ended[0]} ended while it started", see)
         if time.monotonic() > deadline:
             raise LeaseError(
                 f"{num_here} of {role.nodes} nodes were there after {role.start_timeout:g} s",

@@ -83,10 +83,11 @@ def _launch(node: NodeReady, role: Role, watch: _LauncherWatch) -> RankFailure:
         log=StepFolder(Path(launch.step_folder)).logs / f"{name}.log",
         env=role.env,
     )
+    placed = [launch.folder.placed(rank) for rank in range(launch.world_size)]
     deadline = time.monotonic() + START_S
     with ChildGroup([child]) as group:
         (end,) = group.supervise(
-            lambda: watch.keep_on() and (time.monotonic() < deadline or _all_placed(launch))
+            lambda: watch.keep_on() and (time.monotonic() < deadline or all(map(is_there, placed)))
         )
     return RankFailure(
         rank=0,
@@ -107,10 +108,6 @@ def _all_ready(launch: NodeLaunch, watch: _LauncherWatch) -> list[NodeReady]:
         if is_over(launch):
             raise StepCancelledError("The ranks were to end before they were started")
         time.sleep(_LOOK_S)
-
-
-def _all_placed(launch: NodeLaunch) -> bool:
-    return all(is_there(launch.folder.placed(rank)) for rank in range(launch.world_size))
 
 
 def _outcome(launch: NodeLaunch, of_silent: RankFailure | None = None) -> NodeOutcome:

@@ -94,7 +94,7 @@ def test_a_gang_does_not_wait_for_a_node_whose_worker_has_ended(folder: LeaseFol
     """As one that the kernel killed for memory while it started."""
     node = SimpleNamespace(has_ended=True)
     cluster: Any = SimpleNamespace(
-        scheduler=SimpleNamespace(workers={}), workers={"node-0": node}, log=folder.log
+        scheduler=SimpleNamespace(workers={}), workers={"node-0": node}, folder=folder
     )
     role = Role(kind="gang", start_timeout=2.0)
     with pytest.raises(LeaseError, match=f"worker of node-0 ended.*\n  See {folder.log}"):
