@@ -92,8 +92,8 @@ def load() -> None:
 
 def main(arguments: list[str]) -> int:
     """Entry point of the server, which has loaded all, and of each process forked from it."""
-    _, _, _, module, *rest = forked(socket.socket(fileno=int(arguments[0]))).command
-    code: int = importlib.import_module(module).main(rest)
+    _, _, _, *sys.argv = forked(socket.socket(fileno=int(arguments[0]))).command
+    code: int = importlib.import_module(sys.argv[0]).main(sys.argv[1:])
     return code
 
 
