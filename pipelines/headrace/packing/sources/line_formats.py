@@ -44,9 +44,10 @@ class LineFormat(ABC):
 
     Args:
         texts: Columns that are read as texts, whatever they hold.
+        counted: Columns whose values make a line a row or none; empty for all.
     """
 
-    def __init__(self, texts: Iterable[str]) -> None:
+    def __init__(self, texts: Iterable[str], counted: Sequence[str]) -> None:
         import pyarrow as pa
 
         self.types: dict[str, Any] = {}
@@ -54,6 +55,7 @@ class LineFormat(ABC):
         self.nested: set[str] = set()
         """Columns of objects, and of lists of other than numbers: texts of JSON."""
         self._texts = dict.fromkeys(texts, pa.string())
+        self._counted = counted
 
     @abstractmethod
     def parse(self, lines: Sequence[bytes], types: Mapping[str, Any]) -> LineBlock:
@@ -87,6 +89,11 @@ class LineFormat(ABC):
     @abstractmethod
     def learn(self, lines: Sequence[bytes]) -> bool:
         """Take the types of columns that have none yet from lines; whether all have one now."""
+
+    def _misfit(self, bad: dict[int, str], row: int, name: str, cell: object) -> None:
+        """Note that a value is not of its column's type, if the column counts."""
+        if not self._counted or name in self._counted:
+            bad.setdefault(row, f"{name} is {cell!r}, no {self.types[name]}")
 
     def block(self, lines: Sequence[bytes]) -> LineBlock:
         """Lines as a table."""
@@ -189,7 +196,7 @@ class CsvFormat(LineFormat):
             values, kind = _fitting(cells.values, self.types[name])
             self.types[name] = kind
             for row in np.flatnonzero(np.isin(cells.codes, _misfits(values))).tolist():
-                bad.setdefault(row, f"{name} is {cells[row]!r}, no {kind}")
+                self._misfit(bad, row, name, cells[row])
             columns[name] = _array(values, kind).take(pa.array(cells.codes.astype(np.int64)))
         return LineBlock(pa.table(columns), bad)
 
@@ -197,9 +204,9 @@ class CsvFormat(LineFormat):
 class JsonLinesFormat(LineFormat):
     """An object of JSON a line; classes, groups and splits may be numbers, too."""
 
-    def __init__(self, texts: Iterable[str]) -> None:
+    def __init__(self, texts: Iterable[str], counted: Sequence[str]) -> None:
         del texts
-        super().__init__(())
+        super().__init__((), counted)
 
     def learn(self, lines: Sequence[bytes]) -> bool:
         import pyarrow as pa
@@ -241,7 +248,7 @@ class JsonLinesFormat(LineFormat):
             values, kind = _fitting(cells, self.types[name])
             self.types[name] = kind
             for place in _misfits(values):
-                bad.setdefault(place, f"{name} is {cells[place]!r}, no {kind}")
+                self._misfit(bad, place, name, cells[place])
             columns[name] = _array(values, kind)
         return LineBlock(pa.table(columns), bad)
 

@@ -178,7 +178,7 @@ class _LineSource(RowSource):
 
     @cached_property
     def _lines(self) -> LineFormat:
-        return self._make(self.role_columns().values())
+        return self._make(self.role_columns().values(), self.told)
 
     def list_samples(self, check: Check | None = None) -> Listed:
         """Goes over all lines twice: first for the types that hold for all."""

@@ -315,6 +315,24 @@ def test_a_worker_reads_a_file_as_all_files_were_listed(
     assert {name: [each[name] for each in found] for name in values} == values
 
 
+@pytest.mark.parametrize("name", ["a.csv", "a.jsonl"])
+def test_columns_that_are_not_named_may_hold_anything(
+    tmp_path: Path, packs: Packs, name: str
+) -> None:
+    rows = [f"{n},{'many' if n % 9 == 8 else n},{'ab'[n % 2]}" for n in range(40)]
+    if name == "a.jsonl":
+        cells = [row.split(",") for row in rows]
+        rows = [
+            json.dumps({"n": int(n), "other": "many" if o == "many" else int(o), "kind": kind})
+            for n, o, kind in cells
+        ]
+    header = "n,other,kind" if name == "a.csv" else None
+    file = write(tmp_path / "in", name, rows, header)
+    rules = {"fields": {"n": "n"}, "labels": "field", "label_field": "kind"}
+    packed = packs(file, rules, {"max_quarantined": 0.0})
+    assert everything(packed) == {"n": [*range(40)], "label": [n % 2 for n in range(40)]}
+
+
 def test_lists_that_only_a_later_file_has_keep_their_shape(tmp_path: Path) -> None:
     write(tmp_path / "in", "a.jsonl", ['{"n": 1}'], None)
     write(tmp_path / "in", "b.jsonl", ['{"n": 2, "box": [[1, 2], [3, 4]]}'], None)
