@@ -343,8 +343,8 @@ class Listed(Sequence[SampleRef]):
     groups: Sequence[str | None] = ()
     splits: Sequence[str | None] = ()
     places: Sequence[tuple[int, ...]] = ()
-    values: str = ""
-    """Hash of the values that an index has for all of them; empty for none."""
+    values: Sequence[str] = ()
+    """One hash of the values that an index has for all of them; empty for none."""
 
     def at(self, indices: Sequence[int] | NDArray[np.int64]) -> Listed:
         """Some of the samples, in the order of `indices`."""

@@ -210,7 +210,8 @@ def check_quarantine(manifest: Manifest, max_share: float) -> None:
         raise DataError(
             f"{num_bad:,} of {total:,} samples cannot be read, more than the share of "
             f"{max_share:g} that pack.max_quarantined allows: {describe(manifest.quarantined)}",
-            "Repair or remove these files, or raise pack.max_quarantined.",
+            "Repair or remove these files or rows (an empty number may be nan), or raise "
+            "pack.max_quarantined.",
         )
 
 

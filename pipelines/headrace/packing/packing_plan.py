@@ -99,7 +99,7 @@ def pack_key(dataset: DatasetSpec, pack: PackSpec, listing: SourceListing) -> st
         state.update(np.asarray(column, dtype="<i8").tobytes())
     for names in (samples.groups, samples.splits):
         _hash_names(state, names)
-    state.update(samples.values.encode())
+    state.update("".join(samples.values).encode())
     return state.hexdigest()
 
 

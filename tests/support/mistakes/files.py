@@ -223,7 +223,8 @@ MISTAKES = (
     ),
     Mistake(
         what="samples cannot be read, more than the share of",
-        hint="Repair or remove these files, or raise pack.max_quarantined",
+        hint="Repair or remove these files or rows (an empty number may be nan), or raise "
+        "pack.max_quarantined",
         given={**CATS, "dog/3.png": b"x"},
         followed=({"dog/3.png": png(3)}, {"dog/3.png": None}, {"pack.max_quarantined": 0.5}),
     ),

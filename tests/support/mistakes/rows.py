@@ -62,7 +62,7 @@ MISTAKES = (
     Mistake(
         what="holds …, which cannot be packed",
         hint="Name the columns that count",
-        given={"a.parquet": {**TABLE, "day": [dt.date(2026, 1, 1)] * 2}},
+        given={"a.parquet": {**TABLE, "day": [dt.timedelta(days=1)] * 2}},
         followed=(
             {"dataset.fields": {"x": "x"}},
             {"a.parquet": {**TABLE, "day": ["2026-01-01"] * 2}},

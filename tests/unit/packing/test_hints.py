@@ -169,10 +169,13 @@ def test_a_full_disk_is_left(
     assert folder.pack(in_process)["num_samples"] == 3
 
 
-@pytest.mark.parametrize("name", ["rows.tar.gz", "rows.jsonl.gz", "rows.csv.gz"])
-def test_a_compressed_file_in_a_store_is_no_folder(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "tool"),
+    [("rows.tar.gz", "gunzip"), ("rows.csv.gz", "gunzip"), ("rows.jsonl.zst", "unzstd")],
+)
+def test_a_compressed_file_in_a_store_is_no_folder(name: str, tool: str) -> None:
     spec = DatasetSpec(name="x", source=f"s3://bucket/{name}")
-    with pytest.raises(RecipeError, match=rf"{name} is a file.*(?s:.*)`gunzip {name}`"):
+    with pytest.raises(RecipeError, match=rf"{name} is a file.*(?s:.*)`{tool} {name}`"):
         open_source(spec)
 
 

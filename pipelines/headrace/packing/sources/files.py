@@ -38,12 +38,11 @@ def kind_of(path: str) -> Kind:
 
 def way_in(path: str) -> str:
     """What to do with a file of many samples that is not read as it is; empty for other files."""
-    name = path.lower()
-    for ending, tool in _DECOMPRESSED_BY.items():
-        plain = name.removesuffix(ending)
-        if plain != name and (ending == ".tgz" or suffix_of(plain) in (".tar", *_TABLES)):
-            command = shlex.join([tool, path])
-            return f"Compressed files of samples are not read; decompress it first: `{command}`."
+    ending = suffix_of(path)
+    tool, inner = _DECOMPRESSED_BY.get(ending), suffix_of(path[: -len(ending)])
+    if tool and (ending == ".tgz" or inner in (".tar", *_TABLES)):
+        command = shlex.join([tool, path])
+        return f"Compressed files are not read; decompress it first: `{command}`."
     return rows_as_samples(path) if suffix_of(path) in _TABLES else ""
 
 

@@ -190,9 +190,9 @@ class IndexColumns:
             self.named |= {name: name for name in columns if name not in taken}
 
     @property
-    def hashed(self) -> str:
-        """Hash of all values, in whatever order their rows are; empty for no columns."""
-        return f"{self._hash:032x}" if self.named else ""
+    def hashed(self) -> tuple[str, ...]:
+        """One hash of all values, in whatever order their rows are; empty for no columns."""
+        return (f"{self._hash:032x}",) if self.named else ()
 
     def add(self, path: str, line: int, row: Row) -> None:
         """Count a row."""

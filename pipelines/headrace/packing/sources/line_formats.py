@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from itertools import pairwise
 from typing import Any
 
@@ -181,7 +181,8 @@ class CsvFormat(LineFormat):
                 delimiter=self._delimiter, invalid_row_handler=skip, ignore_empty_lines=False
             ),
             csv.ConvertOptions(
-                column_types={name: types[name] for name in self._names if name in types}
+                column_types={name: types[name] for name in self._names if name in types},
+                null_values=_missing(),
             ),
         )
         return LineBlock(_spread(table, len(lines), bad), bad)
@@ -266,6 +267,14 @@ class JsonLinesFormat(LineFormat):
         return pa.string()
 
 
+@cache
+def _missing() -> list[str]:
+    """What stands for no value in columns of numbers: as Arrow's, but `nan` is a number."""
+    from pyarrow import csv
+
+    return [text for text in csv.ConvertOptions().null_values if "nan" not in text.lower()]
+
+
 _MISFIT = object()
 """Stands for a value that is not of its column's type."""
 
@@ -295,13 +304,12 @@ def _fitting(cells: Sequence[object], kind: Any) -> tuple[list[object], Any]:
 
 def _cast(value: object, kind: Any) -> object:
     import pyarrow as pa
-    from pyarrow import csv
 
     if value is None or pa.types.is_string(kind):
         return value if value is None or isinstance(value, str) else _MISFIT
     try:
         if isinstance(value, str):
-            if value in csv.ConvertOptions().null_values:
+            if value in _missing():
                 return None
             return pa.scalar(value.strip()).cast(kind).as_py()
         if isinstance(value, bool) != pa.types.is_boolean(kind):

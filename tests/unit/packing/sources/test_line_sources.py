@@ -235,12 +235,13 @@ def test_a_mistake_beside_them_does_not_keep_whole_numbers_whole(
     tmp_path: Path, packs: Packs, monkeypatch: pytest.MonkeyPatch, block_bytes: int
 ) -> None:
     monkeypatch.setattr(lines, "_BLOCK_BYTES", block_bytes)
-    rows = [*map(str, range(60)), "60.5", "none of them", "61.5"]
+    rows = [*map(str, range(60)), "60.5", "none of them", "61.5", "nan"]
     file = write(tmp_path / "in", "a.csv", [f"{row},1" for row in rows], "x,y")
     packed = packs(file, None, {"max_quarantined": 0.2})
     told = {q.path: q.reason for q in read_manifest(Path(packed["dataset"])).quarantined}
     assert told == {"a.csv#61": "x: line 63: x is 'none of them', no double"}
-    assert everything(packed)["x"] == [*map(float, range(60)), 60.5, 61.5]
+    found = everything(packed)["x"]
+    assert np.array_equal(found, [*map(float, range(60)), 60.5, 61.5, np.nan], equal_nan=True)
 
 
 @pytest.mark.parametrize("block_bytes", [100, 2**22])
