@@ -23,7 +23,7 @@ BUDGETS = {
     "headrace/leases": 400,
     "headrace/ledger": 2200,
     "headrace/objects": 1490,
-    "headrace/packing": 6995,
+    "headrace/packing": 7040,
     "headrace/processes": 1400,
     "headrace/recipe": 5420,
     "headrace/report": 130,

@@ -309,12 +309,6 @@ MISTAKES = (
         followed=({"dataset.index": "l.csv"},),
     ),
     Mistake(
-        what="…",
-        hint="Remove or rename one",
-        given={**INDEXED, "l.csv": ROWS, "l.jsonl": ""},
-        followed=({"l.jsonl": None}, {"l.jsonl": None, "m.jsonl": ""}),
-    ),
-    Mistake(
         what="has two columns",
         hint="Rename one",
         given={**INDEXED, "l.csv": "path,label,label\n1.png,a,b\n2.png,a,b\n"},

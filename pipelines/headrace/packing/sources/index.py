@@ -272,11 +272,4 @@ def _find(name: str, place: SourceStore) -> IndexFile:
             f"The index file {place.name}/{name} does not exist",
             f"Index files in {place.name}: {there or 'none'}.",
         )
-    for other in (path.with_suffix(suffix) for suffix in SUFFIXES):
-        if other != path and place.stat(str(other)) is not None:
-            raise RecipeError(
-                f"There are two label files, {path.name} and {other.name}, in "
-                f"{place.name}/{path.parent}".removesuffix("/."),
-                "Remove or rename one, so that it is clear which labels count.",
-            )
     return open_index(place, found)

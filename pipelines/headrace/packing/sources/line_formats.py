@@ -205,10 +205,6 @@ class CsvFormat(LineFormat):
 class JsonLinesFormat(LineFormat):
     """An object of JSON a line; classes, groups and splits may be numbers, too."""
 
-    def __init__(self, texts: Iterable[str], counted: Sequence[str]) -> None:
-        del texts
-        super().__init__((), counted)
-
     def learn(self, lines: Sequence[bytes]) -> bool:
         import pyarrow as pa
 
