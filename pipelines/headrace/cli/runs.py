@@ -12,7 +12,6 @@ from rich.console import Console
 
 from headrace.cli import arguments
 from headrace.cli.arguments import NamedRun, Overrides, Recipe, RunArgument
-from headrace.cli.bell import Bell
 from headrace.cli.console import JsonOption, SiteOption, open_console, outlive_terminal, tell_json
 from headrace.cli.run_status import known_run
 from headrace.cli.view import print_failures
@@ -69,12 +68,10 @@ def request_of(recipe: str, overrides: Sequence[str] | None, site: str, **more: 
 def carry_out(job: Run, *, as_json: bool) -> None:
     """Do a run in this process, show how it goes, and leave with the exit code of its end."""
     outlive_terminal()
-    console, bell = open_console(stderr=as_json), Bell()
+    console = open_console(stderr=as_json)
     with Watching(job.run_id, console) as tick:
         execute(job, tick)
-    view = run_details(job.run_id)
-    bell.ring(f"{job.run_id} {view.state.value}", console)
-    tell_end(view, console, as_json=as_json)
+    tell_end(run_details(job.run_id), console, as_json=as_json)
 
 
 def tell_end(view: RunDetails, console: Console, *, as_json: bool) -> None:

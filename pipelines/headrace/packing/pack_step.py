@@ -38,7 +38,7 @@ from headrace.packing.pack_shard import (
 )
 from headrace.packing.packing_plan import PackPlan, make_plan, settings_key
 from headrace.packing.planned_shard import PlannedShard
-from headrace.packing.target import PackTarget, packed_dataset, set_stripes
+from headrace.packing.target import PackTarget, packed_dataset
 from headrace.shards.writer import remove_temporary
 from headrace.steps.context import StepContext
 from headrace.steps.usage import AttemptUsage
@@ -240,8 +240,6 @@ def _prepare(plan: PackPlan, target: PackTarget) -> set[str]:
     waiting = [shard for shard in plan.shards if not folder.record_file(shard.file).exists()]
     sizes = [shard.num_bytes for shard in waiting]
     require_room(folder.path, sum(sizes) if target.url is None else max(sizes, default=0))
-    if target.url is None:
-        set_stripes(folder.shards, sizes)
     return {shard.file for shard in waiting}
 
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-import shutil
-import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -16,19 +13,13 @@ from headrace.errors import DataError, ManifestError
 from headrace.files.atomic import read_bytes, write_text
 from headrace.files.checksums import file_xxh3_128
 from headrace.files.layout import SiteFolder
-from headrace.files.machine import file_system_of, told_when_full
+from headrace.files.machine import told_when_full
 from headrace.files.manifest import Manifest, ShardInfo
 from headrace.files.manifest_file import FILE_NAME, sealed_manifest, write_manifest
 from headrace.objects.store import below, is_remote, open_store, read_manifest_at
 from headrace.recipe.site import Site, StoreOptions
 
-logger = logging.getLogger(__name__)
-
 _URL_FILE = "url"  # in the folder of a dataset that lies in S3: where
-
-_BYTES_A_STRIPE = 2**30  # a shard below that is on one target: many shards spread over all of them
-_MAX_STRIPES = 8
-_LUSTRE_TIMEOUT_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -188,36 +179,6 @@ def packed_dataset(location: str, options: StoreOptions) -> Manifest:
             "Pack the dataset again, or restore the shard.",
         )
     return manifest
-
-
-def set_stripes(folder: Path, shard_sizes: Sequence[int]) -> None:
-    """On Lustre, set over how many storage targets each new file of a folder is spread.
-
-    That Lustre refuses is no reason not to pack: it is logged, and its own default holds.
-    """
-    tool = shutil.which("lfs")
-    if tool is None or not shard_sizes or file_system_of(folder) != "lustre":
-        return
-    command = stripe_command(folder, max(shard_sizes))
-    try:
-        done = subprocess.run(
-            [tool, *command[1:]],
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=_LUSTRE_TIMEOUT_S,
-        )
-        problem = done.stderr.strip() if done.returncode else ""
-    except (OSError, subprocess.TimeoutExpired) as error:
-        problem = str(error)
-    if problem:
-        logger.warning("%s failed, shards are striped as the folder is: %s", command, problem)
-
-
-def stripe_command(folder: Path, shard_bytes: int) -> list[str]:
-    """The command of Lustre that spreads new files of a folder by the size of the largest shard."""
-    count = min(max(1, -(-shard_bytes // _BYTES_A_STRIPE)), _MAX_STRIPES)
-    return ["lfs", "setstripe", "--stripe-count", str(count), str(folder)]
 
 
 def _missing_shards(
