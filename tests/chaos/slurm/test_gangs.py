@@ -29,7 +29,7 @@ from support.waiting import wait_until
 
 pytestmark = [pytest.mark.chaos, pytest.mark.slow]
 
-_CONTROLLER_DOWN_S = 15.0
+_CONTROLLER_DOWN_S = 9.0
 
 
 @pytest.fixture(scope="module")
@@ -62,8 +62,8 @@ def assert_like_undisturbed(paced: PacedRun, home: Path, slurm: DevSlurm) -> Non
     assert paced.weights() == undisturbed_weights(home, packed.outputs["dataset"])
 
 
-_LOST_AFTER_S = 12.0
-_STOPPED_S = 8.0
+_LOST_AFTER_S = 8.0
+_STOPPED_S = 5.0
 
 
 def test_host_ranks_worker_driver_slurms_daemons_and_nodes_go_away_one_after_the_other(
