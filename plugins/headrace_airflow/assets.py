@@ -58,12 +58,9 @@ def publish_model(
 ) -> None:
     """Tell Airflow what a run, whose last task has the outlet `MODELS`, has trained.
 
-    Metrics of the evaluation take the place of those of training that have the same name. Of a
-    training that a user has marked as success there is nothing to tell.
+    Metrics of the evaluation take the place of those of training that have the same name.
     """
-    train, evaluate = outputs.get("train"), outputs.get("evaluate", {})
-    if train is None:
-        return
+    train, evaluate = outputs["train"], outputs.get("evaluate", {})
     metrics = {**train.get("metrics", {}), **evaluate.get("metrics", {})}
     extra = {
         "run": run_id,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 from typing import Any
 
 from airflow.executors import local_executor
@@ -28,3 +29,11 @@ class LocalExecutor(local_executor.LocalExecutor):  # type: ignore[misc]
         self.log.warning("%s was lost with its worker; it is queued again", ti)
         self.queued_tasks.pop(ti.key, None)
         self.running.discard(ti.key)
+
+    def end(self) -> None:
+        """End with the workers, for which Python waits, also if a full disk takes no more log."""
+        try:
+            super().end()
+        finally:
+            for worker in multiprocessing.active_children():
+                worker.kill()

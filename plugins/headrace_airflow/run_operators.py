@@ -243,8 +243,9 @@ class FinishRunOperator(RunOperator):
                     f"{step} is {state}{_why(run, step)}" for step, state in undone.items()
                 )
                 raise MistakeError(f"Run {run.run_id} {state.value}: {states}")
-        if MODELS in self.outlets:
-            publish_model(context, run.run_id, run.recipe.name, outputs_of(run.run_id))
+        outputs = outputs_of(run.run_id)
+        if MODELS in self.outlets and "train" in outputs:  # not where a user marked it success
+            publish_model(context, run.run_id, run.recipe.name, outputs)
         self.log.info("Succeeded: run %s in %s", run.run_id, run.folder.path)
         return StepState.SUCCEEDED.value
 
@@ -257,15 +258,11 @@ class FinishRunOperator(RunOperator):
 
 def _state(run: Run, undone: Iterable[str]) -> StepState:
     """Cancelled where somebody asked headrace to cancel it or one of its steps; else failed."""
-    if open_ledger().run(run.run_id).state is StepState.CANCELLED:
-        return StepState.CANCELLED
-    latest = [open_ledger().latest_attempt(run.run_id, step) for step in undone]
-    is_cancelled = any(
-        row.state is StepState.CANCELLED and not _is_of_airflow(row.message)
-        for row in latest
-        if row is not None
-    )
-    return StepState.CANCELLED if is_cancelled else StepState.FAILED
+    state = open_ledger().run(run.run_id).state
+    for row in filter(None, (open_ledger().latest_attempt(run.run_id, step) for step in undone)):
+        if row.state is StepState.CANCELLED and not _is_of_airflow(row.message):
+            state = row.state
+    return state if state is StepState.CANCELLED else StepState.FAILED
 
 
 def _why(run: Run, step: str) -> str:

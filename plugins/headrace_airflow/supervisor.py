@@ -67,7 +67,10 @@ class Supervisor:
         self._port = port
         self._url = f"http://127.0.0.1:{port}"
         self._folder = folder
-        self._settings = airflow_settings(folder, port, _jwt_secret(folder))
+        secret = folder / "jwt_secret"
+        if not secret.exists():
+            write_text(secret, secrets.token_urlsafe(64))
+        self._settings = airflow_settings(folder, port, secret)
         self._environment = {
             **os.environ,
             **self._settings,
@@ -152,9 +155,8 @@ class Supervisor:
             return
         logger.info("preparing the database")
         (self._folder / "airflow.db").touch(mode=0o600)
-        command = [sys.executable, "-m", "headrace_airflow.component", "db", "migrate"]
         migration = subprocess.run(
-            command,
+            [sys.executable, "-m", "headrace_airflow.component", "db", "migrate"],
             env=self._environment,
             stdin=subprocess.DEVNULL,
             preexec_fn=die_with_parent,
@@ -181,13 +183,6 @@ def _ended(components: list[Component]) -> list[str]:
     for component in components:
         component.ask_to_end()
     return [c.name for c in components if not c.wait(deadline - time.monotonic())]
-
-
-def _jwt_secret(folder: Path) -> Path:
-    file = folder / "jwt_secret"
-    if not file.exists():
-        write_text(file, secrets.token_urlsafe(64))
-    return file
 
 
 def _search_path(kind: str) -> str:

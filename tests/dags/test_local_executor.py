@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import multiprocessing
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 from airflow.models.taskinstancekey import TaskInstanceKey
@@ -36,6 +38,24 @@ def test_a_task_that_may_still_wait_for_a_worker_is_left_alone():
     with pytest.raises(NotImplementedError, match="1 tasks wait"):
         busy.revoke_task(ti=TASK)
     assert busy.running == {KEY}
+
+
+def test_it_ends_with_its_workers_where_its_log_has_no_room(monkeypatch):
+    """Python waits for them at its end: the scheduler would neither work nor be started again."""
+    full = OSError(errno.ENOSPC, "No space left on device")
+    ending = LocalExecutor(parallelism=2)
+    ending.start()
+    workers = list(ending.workers.values())
+    monkeypatch.setattr(LocalExecutor, "log", SimpleNamespace(info=Mock(side_effect=full)))
+    try:
+        with pytest.raises(OSError, match="No space"):
+            ending.end()
+        for worker in workers:
+            worker.join(60)
+        assert not any(worker.is_alive() for worker in workers)
+    finally:
+        for worker in workers:
+            worker.kill()
 
 
 def test_headrace_up_uses_it(tmp_path):
