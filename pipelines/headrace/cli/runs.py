@@ -201,8 +201,7 @@ def resume(
         changes, run_id = (run_id, *changes), None
     known = known_run(run_id)
     view = run_details(known)
-    has_more = has_more_to_do(RunFolder(Path(view.folder)))
-    if view.state is StepState.SUCCEEDED and not has_more:
+    if view.state is StepState.SUCCEEDED and not has_more_to_do(RunFolder(Path(view.folder))):
         console = open_console(stderr=as_json)
         console.print(f"{known} has succeeded; there is nothing to go on with.")
         tell_end(view, console, as_json=as_json)
@@ -218,7 +217,9 @@ def cancel(
     run_id: RunArgument = None,
     step: Annotated[str | None, typer.Option(help="Only this step.")] = None,
 ) -> None:
-    """Ask the running steps of a run to stop; a run that waits for machines ends.
+    """Ask the running steps of a run to stop.
+
+    A run that waits for machines is ended.
 
     Examples:
         headrace cancel digits-20260102-030405-0a1b2c3d
