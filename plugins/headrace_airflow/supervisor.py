@@ -38,6 +38,7 @@ from headrace.cli.airflow_server import (
 from headrace.errors import HeadraceError
 from headrace.files.atomic import write_record, write_text
 from headrace.processes.identity import ProcessIdentity, die_with_parent, end_processes
+from headrace_airflow.housekeeping import Housekeeping
 from headrace_airflow.service import (
     Component,
     airflow_settings,
@@ -84,6 +85,7 @@ class Supervisor:
             Component(command, self._environment, logs / f"{command[0]}.log")
             for command in _COMPONENTS
         ]
+        self._housekeeping = Housekeeping(folder, self._environment, logs)
         self._asked_to_end = False
         self._published = False
         self._missing_before: list[str] = []
@@ -113,6 +115,7 @@ class Supervisor:
         if scheduler.was_started or api_server.listens(self._port):
             scheduler.look()
         if self._published:
+            self._housekeeping.look()
             return
         failing = [c.name for c in self._components if c.num_short_lives >= _MAX_SHORT_LIVES]
         if failing:

@@ -35,7 +35,7 @@ BUDGETS = {
     "headrace/steps": 1620,
     "headrace/suites": 4580,
     "headrace/training": 4930,
-    "headrace_airflow": 2410,
+    "headrace_airflow": 2500,
     "headrace_bench": 4710,
     "headrace_ec2": 1980,
     "headrace_foresight": 3650,

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 import urllib.error
 import urllib.request
 from contextlib import suppress
+from datetime import datetime, timezone
 from urllib.parse import urlsplit
 
 import psutil
 import pytest
 
 from headrace.cli import airflow_server
-from support.airflow_service import AirflowService
+from headrace_airflow.housekeeping import REAPER, clean_command
+from support.airflow_service import DAG_ID, AirflowService
 from support.command_line import headrace
 from support.doors import Door, doors
+from support.waiting import wait_until
 
 pytestmark = [pytest.mark.airflow, pytest.mark.slow]
 
@@ -40,6 +45,28 @@ def test_tasks_start_when_the_api_server_listens(airflow_service: AirflowService
     """Else an Airflow that comes back on a slow machine fails the tasks that it finds at work."""
     told = (airflow_service.home / "airflow" / "logs" / "supervisor.log").read_text()
     assert 0 <= told.rfind("waiting for: api-server") < told.rfind("scheduler started")
+
+
+def test_airflow_forgets_old_runs_of_the_reaper_and_no_others(airflow_service: AirflowService):
+    """It has four a minute. Those kept are the newest, so that Airflow goes on from there."""
+    service = airflow_service
+
+    def reaped() -> set[str]:
+        return {run["dag_run_id"] for run in service.api.runs(REAPER) if run["end_date"]}
+
+    wait_until(lambda: len(reaped()) >= 2, 120, "two runs of the reaper", poll_s=1)
+    given = service.trigger(overrides=["no_such_key=1"])
+    assert service.wait_end(given) == "failed"
+    old = reaped()
+    command = clean_command(datetime.now(timezone.utc))
+    environment = {**os.environ, **service.server.environment}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert len(old & reaped()) <= 1
+    assert given in {run["dag_run_id"] for run in service.api.runs(DAG_ID)}
+    wait_until(lambda: reaped() - old, 120, "the next run of the reaper", poll_s=1)
+    logs = service.home / "airflow" / "logs" / "tasks" / f"dag_id={REAPER}"
+    assert {each.name for each in logs.iterdir()} >= {f"run_id={each}" for each in reaped() - old}
 
 
 def _assert_strangers_stay_outside(server, folder):
