@@ -189,7 +189,13 @@ def _kind(error: BaseException) -> FailureKind:
 
 
 def _is_loader_killed(error: BaseException) -> bool:
-    """Whether torch raised it since a signal ended one of its workers; it may say so below."""
+    """Whether torch raised it since a signal ended one of its workers; it may say so below.
+
+    One that has told of a batch and ends before it hands over the memory is told by the handing.
+    """
+    if isinstance(error, OSError | EOFError):
+        modules = map(_module, _frames(error.__traceback__))
+        return "multiprocessing.resource_sharer" in modules
     told = (error, error.__cause__, error.__context__)
     return isinstance(error, RuntimeError) and any(
         _LOADER_KILLED.search(str(each)) for each in told

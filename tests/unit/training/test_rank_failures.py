@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import signal
+from multiprocessing import resource_sharer
 from pathlib import Path
 
 import pytest
@@ -251,7 +252,18 @@ class Killing(Dataset):
         return index
 
 
+def test_a_data_loader_worker_killed_before_it_hands_over_is_no_fault_of_the_program():
+    file, other = os.pipe()
+    handed = resource_sharer.DupFd(file)
+    resource_sharer.stop()  # nobody hands it over now
+    with pytest.raises((ConnectionError, FileNotFoundError)) as caught:
+        handed.detach()
+    assert describe(caught.value, 0).kind is FailureKind.KILLED
+    os.close(file)
+    os.close(other)
+
+
 def test_as_torch_tells_of_a_worker_that_was_killed():
-    with pytest.raises(RuntimeError) as caught:
+    with pytest.raises((RuntimeError, OSError, EOFError)) as caught:
         list(DataLoader(Killing(), num_workers=1, multiprocessing_context="fork"))
     assert describe(caught.value, 0).kind is FailureKind.KILLED
