@@ -45,7 +45,10 @@ class Housekeeping:
             self._process = None
         if self._process is None and time.monotonic() >= self._due_s:
             self._due_s = time.monotonic() + _EVERY_S
-            self._clean(datetime.now(timezone.utc) - KEPT)
+            try:
+                self._clean(datetime.now(timezone.utc) - KEPT)
+            except OSError as error:  # as on a full disk, which Airflow is to outlive
+                logger.warning("old runs of the reaper are removed later: %s", error)
 
     @property
     def _log(self) -> Path:

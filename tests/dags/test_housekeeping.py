@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
@@ -39,6 +40,22 @@ def test_a_long_log_begins_anew_under_who_writes_it(
         written.write(b"new")
     assert log.read_bytes() == b"new"
     assert (tmp_path / "scheduler.log.1").read_bytes() == b"0123456789x"
+
+
+def test_a_full_disk_puts_it_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "scheduler.log").write_text("long")
+    monkeypatch.setattr(housekeeping, "_FIRST_S", 0.0)
+    monkeypatch.setattr(housekeeping, "MOST_LOG_BYTES", 1)
+    monkeypatch.setattr(housekeeping.shutil, "copyfile", _full)
+    Housekeeping(tmp_path, {}, tmp_path).look()
+    assert "old runs of the reaper are removed later" in caplog.text
+    assert (tmp_path / "scheduler.log").read_text() == "long"
+
+
+def _full(*_: object) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def test_it_is_done_again_and_again_and_a_failure_is_told(
