@@ -34,7 +34,7 @@ class Housekeeping:
 
     def __init__(self, folder: Path, environment: Mapping[str, str], logs: Path) -> None:
         self._folder, self._environment, self._logs = folder, environment, logs
-        self._due_s = time.monotonic() + _FIRST_S
+        self._due_s, self._log = time.monotonic() + _FIRST_S, logs / "housekeeping.log"
         self._process: subprocess.Popen[bytes] | None = None
 
     def look(self) -> None:
@@ -49,10 +49,6 @@ class Housekeeping:
                 self._clean(datetime.now(timezone.utc) - KEPT)
             except OSError as error:  # as on a full disk, which Airflow is to outlive
                 logger.warning("old runs of the reaper are removed later: %s", error)
-
-    @property
-    def _log(self) -> Path:
-        return self._logs / "housekeeping.log"
 
     def _clean(self, before: datetime) -> None:
         remove_logs(self._folder / "logs" / "tasks" / f"dag_id={REAPER}", before)
