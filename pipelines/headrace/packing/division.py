@@ -10,7 +10,8 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.errors import DataError, RecipeError
+from headrace.errors import RecipeError
+from headrace.files.manifest import Quarantined
 from headrace.packing.listed import Coded, Listed, numbers, taken
 from headrace.packing.samples import READ_BYTES
 from headrace.packing.splits import Indices, assign_groups, assign_splits, in_order
@@ -37,6 +38,8 @@ class SourceListing:
     labels: Labels
     sequential: bool = False
     """Whether a shard should hold neighbours."""
+    quarantined: tuple[Quarantined, ...] = ()
+    """Samples that were left out."""
     code: str = ""
     """Hash of the user's code that makes the values; empty where there is none."""
 
@@ -95,14 +98,6 @@ def _assign(
 
 def _given_splits(samples: Listed, order: NDArray[np.uint64]) -> dict[str, Indices]:
     splits = Coded.of(samples.splits)
-    num_without = sum(split is None for split in splits)
-    if num_without:
-        without = samples.paths[list(samples.splits).index(None)]
-        raise DataError(
-            f"{num_without:,} of {len(samples):,} samples have no split in the source, as "
-            f"'{without}'",
-            "Give each sample a split, or none.",
-        )
     code_of = {name: code for code, name in enumerate(splits.values) if name is not None}
     return {
         name: in_order(np.flatnonzero(splits.codes == code_of[name]), order)

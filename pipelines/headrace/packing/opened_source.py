@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import cast
 
-from headrace.files.manifest import Manifest
+from headrace.files.manifest import Manifest, Quarantined
 from headrace.packing.division import Labels, SourceListing, labels_of
 from headrace.packing.packing_plan import pack_key, sources_key
 from headrace.packing.samples import Access, Source
@@ -68,6 +68,9 @@ class OpenedSource:
             samples=samples,
             labels=labels,
             sequential=self.source.sequential,
+            quarantined=tuple(
+                Quarantined(path=each.path, reason=each.reason) for each in self.source.quarantined
+            ),
             code=self.code,
         )
         key = pack_key(self.dataset, self.pack, listing)

@@ -165,7 +165,9 @@ def merge(
 ) -> Manifest:
     """The manifest of a dataset whose shards are all packed."""
     shards = tuple(part.shard for part in packed if part.shard is not None)
-    quarantined = tuple(sample for part in packed for sample in part.quarantined)
+    quarantined = (
+        *plan.quarantined, *(sample for part in packed for sample in part.quarantined),
+    )  # fmt: skip
     splits = dict.fromkeys(plan.splits, 0)
     for shard in shards:
         splits[shard.split] += shard.num_samples
@@ -210,8 +212,8 @@ def check_quarantine(manifest: Manifest, max_share: float) -> None:
         raise DataError(
             f"{num_bad:,} of {total:,} samples cannot be read, more than the share of "
             f"{max_share:g} that pack.max_quarantined allows: {describe(manifest.quarantined)}",
-            "Repair or remove these files or rows (an empty number may be nan), or raise "
-            "pack.max_quarantined.",
+            "Repair or remove these files or rows, name what stands for missing values in "
+            "dataset.missing, or raise pack.max_quarantined.",
         )
 
 

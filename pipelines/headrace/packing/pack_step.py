@@ -194,7 +194,7 @@ def _packed_shards(
         pack_key=plan.pack_key,
     )
     packed: dict[int, PackedShard] = {}
-    done = num_quarantined = 0
+    done, num_quarantined = 0, len(plan.quarantined)
     role = context.site.roles[context.recipe.packing_role]
     nodes = min(role.nodes, -(-len(plan.shards) // role.threads_per_node))
     context.usage = AttemptUsage(nodes=max(nodes, 1), cpus=float(nodes * role.cpus_per_node))

@@ -9,7 +9,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from headrace.files.manifest import FieldInfo
+from headrace.files.manifest import FieldInfo, Quarantined
 from headrace.objects.protocol import StoredFile
 from headrace.packing.division import SourceListing, folds_of, shards_of, split_samples
 from headrace.packing.fields import FieldRule
@@ -29,6 +29,7 @@ _DATASET_KEYS = {
     "splits", "stratify", "split_seed", "folds", "fields", "format", "reader",
     "label_kind", "label_field",
 }  # fmt: skip
+_LATER_KEYS = {"missing", "encoding"}
 _PACK_KEYS = set(PackSpec.model_fields) - {"append", "max_quarantined", "target"}
 
 
@@ -47,6 +48,8 @@ class PackPlan:
     """Shards in the order of sample ids."""
     every: dict[str, int]
     """By field that has statistics: one in how many elements counts."""
+    quarantined: tuple[Quarantined, ...] = ()
+    """Samples that the listing left out."""
 
     @property
     def num_samples(self) -> int:
@@ -71,7 +74,7 @@ def settings_key(dataset: DatasetSpec, pack: PackSpec, code: str = "") -> str:
     The dataset's name and the place of the source do not count, nor how many samples may be
     quarantined. `code` is the hash of the user's code that makes the values.
     """
-    config = dataset.model_dump_json(include=_DATASET_KEYS)
+    config = dataset.model_dump_json(include=_DATASET_KEYS | _given(dataset))
     packing = pack.model_dump_json(include=_PACK_KEYS)
     return xxhash.xxh3_128_hexdigest(f"{SHARD_FORMAT}\n{config}\n{packing}\n{code}".encode())
 
@@ -82,8 +85,15 @@ def sources_key(
     """Hash of all that decides what is packed from containers, without listing what they hold."""
     packing = pack.model_dump_json(exclude={"max_quarantined", "target"})
     files = [f"{file.path!r} {file.num_bytes} {file.version!r}" for file in containers]
-    told = (str(SHARD_FORMAT), dataset.model_dump_json(), packing, code, *files)
-    return xxhash.xxh3_128_hexdigest("\n".join(told).encode())
+    config = dataset.model_dump_json(exclude=_LATER_KEYS - _given(dataset))
+    parts = (str(SHARD_FORMAT), config, packing, code, *files)
+    return xxhash.xxh3_128_hexdigest("\n".join(parts).encode())
+
+
+def _given(dataset: DatasetSpec) -> set[str]:
+    """The later keys that a recipe uses; without them, keys of datasets are as before."""
+    standard = DatasetSpec.model_fields
+    return {key for key in _LATER_KEYS if getattr(dataset, key) != standard[key].default}
 
 
 def pack_key(dataset: DatasetSpec, pack: PackSpec, listing: SourceListing) -> str:
@@ -147,6 +157,7 @@ def make_plan(
         splits=tuple(splits),
         shards=tuple(shards),
         every=every,
+        quarantined=listing.quarantined,
     )
 
 

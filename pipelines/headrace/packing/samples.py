@@ -92,6 +92,10 @@ class Source(Protocol):
         So are rows of Parquet, Arrow and compressed HDF5 files.
         """
 
+    @property
+    def quarantined(self) -> Sequence[Unreadable]:
+        """Samples that the listing leaves out, as they have no class, group or split."""
+
     def containers(self, check: Callable[[], None] | None = None) -> Sequence[StoredFile]:
         """The files that hold all samples, whose sizes and versions say whether these changed.
 

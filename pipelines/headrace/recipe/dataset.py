@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Annotated, Literal
 
-from pydantic import ByteSize, Field, field_validator, model_validator
+from pydantic import AfterValidator, ByteSize, Field, field_validator, model_validator
 
 from headrace.recipe.base import (
     Bytes,
     Count,
     Fraction,
     Name,
+    Number,
     Parallel,
     Place,
     Target,
@@ -50,6 +51,22 @@ _OF_SOURCES = (
     "folds",
 )  # fmt: skip
 """Keys that say nothing about a packed dataset, unless they have their defaults."""
+
+
+def _known_encoding(name: str) -> str:
+    """Refuse a name that is no text encoding of Python."""
+    try:
+        "".encode(name)
+    except (LookupError, UnicodeError):
+        raise ValueError(
+            f"'{name}' is no text encoding; valid are those of Python, as utf-8, utf-16, latin-1 "
+            "and cp1252"
+        ) from None
+    return name
+
+
+Encoding = Annotated[str, AfterValidator(_known_encoding)]
+"""Name of a text encoding of Python."""
 
 Pixels = Annotated[int, Field(ge=1, le=100_000)]
 """Height or width of an image."""
@@ -101,6 +118,11 @@ class DatasetSpec(Record):
     """Column whose samples of one value stay in one split; of an index: `group`."""
     split_field: str | None = None
     """Column that names the split of each sample; of an index: `split`."""
+    missing: dict[str, str | Number] = {}
+    """What stands for a missing value, by column; samples that lack a value of another column are
+    quarantined."""
+    encoding: Encoding = "utf-8"
+    """Encoding of CSV and JSONL files, as `utf-16`, `latin-1` or `cp1252`."""
     reader: Target | None = None
     """Function of yours that makes a dict of fields out of the path of a local file; the site must
     allow it."""

@@ -223,8 +223,7 @@ MISTAKES = (
     ),
     Mistake(
         what="samples cannot be read, more than the share of",
-        hint="Repair or remove these files or rows (an empty number may be nan), or raise "
-        "pack.max_quarantined",
+        hint="Repair or remove these files or rows",
         given={**CATS, "dog/3.png": b"x"},
         followed=({"dog/3.png": png(3)}, {"dog/3.png": None}, {"pack.max_quarantined": 0.5}),
     ),
@@ -250,19 +249,6 @@ MISTAKES = (
         followed=({"dataset.path": None, "dataset.source": "AT/source"},),
     ),
     # shares
-    Mistake(
-        what="samples have no split in the source",
-        hint="Give each sample a split, or none",
-        given={
-            **FLAT,
-            "dataset.index": "l.jsonl",
-            "l.jsonl": '{"path": "1.png", "split": "test"}\n{"path": "2.png"}\n',
-        },
-        followed=(
-            {"l.jsonl": '{"path": "1.png", "split": "test"}\n{"path": "2.png", "split": "val"}\n'},
-            {"l.jsonl": '{"path": "1.png"}\n{"path": "2.png"}\n'},
-        ),
-    ),
     Mistake(
         what="samples at a share of",
         hint=", or add samples.",

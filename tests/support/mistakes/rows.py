@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import gzip
 import json
 from inspect import signature
 from pathlib import Path
@@ -74,11 +75,99 @@ MISTAKES = (
         given={"a.parquet": b"PAR1"},
         followed=({"a.parquet": TABLE},),
     ),
+    # files of lines
     Mistake(
-        what="cannot be read as a … file",
-        hint="Write it again, in UTF-8, each column with a name of its own",
-        given={"a.csv": "größe,x\n1,2\n".encode("latin-1")},
-        followed=({"a.csv": b"groesse,x\n1,2\n3,4\n"},),
+        what="cannot be read as a … file: ",
+        hint="",
+        given={"a.csv": gzip.compress(b"x,y\n1,2\n")},
+        followed=({"a.csv": "x,y\n1,2\n"},),
+    ),
+    *(
+        Mistake(what=what, hint=hint, given={name: given}, followed=tuple(followed))
+        for what, hint, name, given, *followed in (
+            (
+                "the byte 0x… is not UTF-8",
+                "Name the encoding in dataset.encoding",
+                "a.csv",
+                "größe,x\n1,2\n".encode("latin-1"),
+                {"dataset.encoding": "latin-1", "dataset.fields": {"size": "größe"}},
+                {"a.csv": "groesse,x\n1,2\n"},
+            ),
+            (
+                "it is written in UTF-16",
+                "Set dataset.encoding to 'utf-16'",
+                "a.csv",
+                "y,x\n1,2\n".encode("utf-16"),
+                {"dataset.encoding": "utf-16"},
+                {"a.csv": "y,x\n1,2\n"},
+            ),
+            (
+                "its content is …",
+                "Unpack or convert it, or correct the name",
+                "a.csv",
+                gzip.compress(b"x,y\n1,2\n"),
+                {"a.csv": "x,y\n1,2\n"},
+            ),
+            (
+                "a quote that opens in line … does not close",
+                "Close or double it",
+                "a.csv",
+                'x,y\n1,"2\n',
+                {"a.csv": 'x,y\n1,"2"\n'},
+                {"a.csv": 'x,y\n1,"""2"\n'},
+            ),
+            ("…", "Rename one of them", "a.csv", "x,x\n1,2\n", {"a.csv": "x,y\n1,2\n"}),
+            ("…", "Name it, or take it out", "a.csv", "x,,y\n1,2,3\n", {"a.csv": "x,y\n1,3\n"}),
+            (
+                "it holds no row",
+                "Name the columns in its first line",
+                "a.csv",
+                "\n\n",
+                {"a.csv": "x\n1\n"},
+            ),
+            (
+                "it begins with an array of JSON",
+                "Write an object a line",
+                "a.jsonl",
+                '[{"x": 1}]',
+                {"a.jsonl": '{"x": 1}\n'},
+            ),
+            (
+                "is longer than 64 MiB",
+                "Cut its values",
+                "a.csv",
+                b"x\n" + b"a" * 2**27,
+                {"a.csv": "x\na\n"},
+            ),
+        )
+    ),
+    Mistake(
+        what="which is …",
+        hint="Numbers to predict need dataset.label_kind",
+        given={"a.jsonl": '{"x": 1, "y": 0.5}\n{"x": 2, "y": 1}', "dataset.label_field": "y"},
+        followed=({"dataset.label_kind": "value"},),
+    ),
+    Mistake(
+        what="it is not written in …",
+        hint="Correct dataset.encoding",
+        given={"a.csv": b"x,y\n1,\xff\n", "dataset.encoding": "ascii"},
+        followed=({"dataset.encoding": "latin-1"},),
+    ),
+    Mistake(
+        what="dataset.missing.… is …",
+        hint="Write a text for a column of texts, and a number",
+        given={"a.csv": "x,t\n1,a\n,b\n", "dataset.missing": {"x": "none"}},
+        followed=({"dataset.missing": {"x": 0}},),
+    ),
+    Mistake(
+        what="samples cannot be read",
+        hint="name what stands for missing values in dataset.missing",
+        given={"a.csv": "x,t\n1,a\n,b\n"},
+        followed=(
+            {"a.csv": "x,t\n1,a\n"},
+            {"dataset.missing": {"x": -1}},
+            {"pack.max_quarantined": 0.5},
+        ),
     ),
     Mistake(
         what="Column … cannot be a field",
@@ -125,7 +214,7 @@ MISTAKES = (
         followed=({"dataset.label_field": "x"},),
     ),
     Mistake(
-        what="has no column '…'",
+        what="has no column ",
         hint="",
         given={"a.parquet": TABLE, "dataset.label_field": "clas"},
         followed=({"dataset.label_field": "cls"},),

@@ -234,24 +234,14 @@ MISTAKES = (
     ),
     # index files
     Mistake(
-        what="is neither text nor a whole number",
-        hint="Numbers to predict need dataset.label_kind",
-        given={
-            **FLAT,
-            "l.jsonl": '{"path": "1.png", "label": 0.5}\n{"path": "2.png", "label": 1}',
-            "dataset.index": "l.jsonl",
-        },
-        followed=({"dataset.label_kind": "value"},),
-    ),
-    Mistake(
         what="… …",
-        hint="Keep one of the lines",
+        hint="Keep one of the rows",
         given={**INDEXED, "l.csv": ROWS + "1.png,dog\n"},
         followed=({"l.csv": ROWS},),
     ),
     Mistake(
         what="dataset.index is '…'",
-        hint="Valid: a .csv, .jsonl or .parquet file",
+        hint="Valid: a file that ends with",
         given={**INDEXED, "l.txt": ROWS, "dataset.index": "l.txt"},
         followed=({"l.csv": ROWS, "dataset.index": "l.csv"},),
     ),
@@ -269,7 +259,7 @@ MISTAKES = (
     ),
     Mistake(
         what="has no column ",
-        hint="Columns found: ",
+        hint="",
         given={**INDEXED, "l.csv": ROWS, "dataset.label_field": "class"},
         followed=({"dataset.label_field": "label"}, {"l.csv": ROWS.replace("label", "class")}),
     ),
@@ -280,12 +270,6 @@ MISTAKES = (
         followed=({"l.csv": ROWS},),
     ),
     Mistake(
-        what=" is empty",
-        hint="Fill it in, or remove the line and the file",
-        given={**INDEXED, "l.csv": ROWS.replace("cat", "")},
-        followed=({"l.csv": ROWS}, {"1.png": None, "l.csv": "path,label\n2.png,dog\n"}),
-    ),
-    Mistake(
         what="files have no",
         hint="Add them to the index, or narrow dataset.include",
         given={**INDEXED, "3.png": png(3), "l.csv": ROWS},
@@ -293,7 +277,7 @@ MISTAKES = (
     ),
     Mistake(
         what="have no file",
-        hint="Remove the lines, or check that the paths are relative",
+        hint="Remove the rows, or check that the paths are relative",
         given={**INDEXED, "2.png": None, "2.bin": png(2), "l.csv": ROWS},
         followed=(
             {"l.csv": "path,label\n1.png,cat\n"},
@@ -303,48 +287,24 @@ MISTAKES = (
         ),
     ),
     Mistake(
+        what="…, …",
+        hint="Correct or remove the row",
+        given={**INDEXED, "l.csv": ROWS + "3.png\n"},
+        followed=({"l.csv": ROWS}, {"l.csv": ROWS + "3.png,cat\n", "3.png": png(3)}),
+    ),
+    Mistake(
+        what="…, …",
+        hint="Correct or remove the row",
+        given={**FLAT, "l.jsonl": "path, label\n", "dataset.index": "l.jsonl"},
+        followed=(
+            {"l.jsonl": '{"path": "1.png", "label": "a"}\n{"path": "2.png", "label": "b"}\n'},
+        ),
+    ),
+    Mistake(
         what="but there is no index file with columns",
         hint="Name a CSV, JSONL or Parquet file",
         given={**FLAT, "l.csv": ROWS, "dataset.label_field": "label"},
         followed=({"dataset.index": "l.csv"},),
-    ),
-    Mistake(
-        what="has two columns",
-        hint="Rename one",
-        given={**INDEXED, "l.csv": "path,label,label\n1.png,a,b\n2.png,a,b\n"},
-        followed=({"l.csv": "path,label,labels\n1.png,a,b\n2.png,a,b\n"},),
-    ),
-    Mistake(
-        what="of the index … holds bytes",
-        hint="Take it as dataset.source",
-        given={
-            **FLAT,
-            "l.parquet": {"path": ["1.png", "2.png"], "raw": [b"a", b"b"]},
-            "dataset.index": "l.parquet",
-        },
-        followed=(
-            {"dataset.source": "AT/source/l.parquet", "dataset.index": None},
-            {"l.parquet": {"path": ["1.png", "2.png"]}},
-        ),
-    ),
-    Mistake(
-        what="holds values that are no numbers",
-        hint="or set dataset.label_kind to 'class'",
-        given={**INDEXED, "l.csv": ROWS, "dataset.label_kind": "value"},
-        followed=({"l.csv": "path,label\n1.png,1\n2.png,2\n"}, {"dataset.label_kind": "class"}),
-    ),
-    Mistake(
-        what="' has no value",
-        hint="Write a number (or nan) in every row",
-        given={**INDEXED, "l.csv": "path,label,age\n1.png,cat,3\n2.png,cat,\n"},
-        followed=(
-            {"l.csv": "path,label,age\n1.png,cat,3\n2.png,cat,nan\n"},
-            {"l.csv": ROWS},
-            {
-                "l.csv": "path,label,age,n\n1.png,cat,3,1\n2.png,cat,,1\n",
-                "dataset.fields": {"n": "n"},
-            },
-        ),
     ),
     Mistake(
         what="Column … cannot be a field",

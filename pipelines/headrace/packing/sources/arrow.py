@@ -19,7 +19,6 @@ from headrace.objects.protocol import Check, StoredFile
 from headrace.packing.listed import Coded, files_of
 from headrace.packing.samples import SourceField, Unreadable
 from headrace.packing.sources.arrow_columns import (
-    GONE,
     GroupPass,
     as_text,
     coded,
@@ -30,7 +29,14 @@ from headrace.packing.sources.arrow_columns import (
     open_parquet,
 )
 from headrace.packing.sources.files import damaged, matching
-from headrace.packing.sources.rows import Cell, ColumnOfRows, RowContainer, RowsOfPart, RowSource
+from headrace.packing.sources.rows import (
+    GONE,
+    Cell,
+    ColumnOfRows,
+    RowContainer,
+    RowsOfPart,
+    RowSource,
+)
 from headrace.shards.format import most_bytes
 
 GROUP_BYTES = 2**27
@@ -200,6 +206,20 @@ class _ParquetRows(_ArrowTable):
         self._file = file
         self._stream = stream
 
+    def texts(self, column: str) -> Any:
+        """A column of paths as an Arrow array of texts."""
+        import pyarrow as pa
+
+        found = as_text(self._file.read(columns=[column]).column(column))
+        return found.cast(pa.string()).combine_chunks()
+
+    def as_written(self, columns: Sequence[str]) -> Iterator[Sequence[object]]:
+        """Cells of each row as Python objects."""
+        for batch in self._file.iter_batches(columns=list(columns)):
+            yield from zip(
+                *(as_text(batch.column(name)).to_pylist() for name in columns), strict=True
+            )
+
     @property
     def parts(self) -> Mapping[int, int]:
         meta = self._file.metadata
@@ -349,9 +369,12 @@ def values_of_cells(field: SourceField, column: Any) -> list[Cell]:
     if bytes in kind_named(field.kind).types:
         return [_bytes(cell) for cell in cells]
     if field.encoding == "json":
-        return [json.dumps(cell, ensure_ascii=False, default=str) for cell in cells]
+        return [
+            _GONE if cell is None else json.dumps(cell, ensure_ascii=False, default=str)
+            for cell in cells
+        ]
     if field.kind == "text":
-        return ["" if cell is None else str(cell) for cell in cells]
+        return [_GONE if cell is None else str(cell) for cell in cells]
     return [_GONE if cell is None else cell for cell in cells]
 
 

@@ -9,10 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.packing.listed import Coded
-from headrace.packing.sources.rows import ColumnOfRows
-
-GONE = "it has no value"
-"""Why a cell without a value cannot be packed."""
+from headrace.packing.sources.rows import GONE, ColumnOfRows
 
 _PIECE_BYTES = 2**20
 _BUFFER_BYTES = 2**20  # of each column

@@ -57,6 +57,10 @@ class FolderSource:
         self._patterns = patterns_of(spec.fields)
 
     @property
+    def quarantined(self) -> Sequence[Unreadable]:
+        return () if self._index is None else self._index.quarantined
+
+    @property
     def folder(self) -> Path | None:
         """The local folder in which the samples are files; None when they are not."""
         return self._place.folder
@@ -87,7 +91,7 @@ class FolderSource:
         if self._index is None or len(self.fields) == num_own:
             return own
         pairs = zip(own, self._index.values(self.fields[num_own:], refs), strict=True)
-        return (ours if isinstance(ours, Unreadable) else {**ours, **row} for ours, row in pairs)
+        return (_joined(*pair) for pair in pairs)
 
     def is_of_arrays(self, refs: Sequence[SampleRef]) -> bool:
         """Whether samples are whole `.npy` files."""
@@ -124,6 +128,13 @@ class FolderSource:
                 "Repair or remove it.",
             )
         return tuple(SourceField(name, "array") for name in values)
+
+
+def _joined(file: Values | Unreadable, row: Values | Unreadable) -> Values | Unreadable:
+    """The values of a sample's file and of its row."""
+    if isinstance(file, Unreadable):
+        return file
+    return row if isinstance(row, Unreadable) else {**file, **row}
 
 
 def _included(

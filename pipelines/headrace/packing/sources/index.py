@@ -4,232 +4,173 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import chain, islice
 from pathlib import PurePosixPath
-from typing import NamedTuple
+from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
+import xxhash
 
 from headrace.errors import DataError, RecipeError
 from headrace.fields.field_kind import Value
-from headrace.packing.listed import (
-    AT_ONCE,
-    Coded,
-    Listed,
-    PlacesInContainers,
-    SampleRef,
-    Texts,
-    TextsBuilder,
-    in_order,
-    numbers,
-    shown,
-)
-from headrace.packing.samples import Fields, SourceField
-from headrace.packing.sources.files import rows_as_samples, suffix_of
-from headrace.packing.sources.index_rows import (
-    SUFFIXES,
-    IndexColumns,
-    IndexFile,
-    Row,
-    Where,
-    as_value,
-    open_index,
-)
-from headrace.packing.sources.source_store import SourceStore, check_names
+from headrace.objects.protocol import StoredFile
+from headrace.packing.listed import Listed, PlacesInContainers, SampleRef, Texts, in_order, shown
+from headrace.packing.samples import NOTHING, Fields, SourceField, Unreadable
+from headrace.packing.sources.arrow import ParquetSource
+from headrace.packing.sources.files import suffix_of
+from headrace.packing.sources.lines import CsvSource, JsonLinesSource
+from headrace.packing.sources.rows import RowSource
+from headrace.packing.sources.source_store import OneFile, SourceStore, check_names
 from headrace.recipe.dataset import DatasetSpec
 
-_LABEL = "label"
+_FORMS: tuple[type[RowSource], ...] = (CsvSource, JsonLinesSource, ParquetSource)
+SUFFIXES = tuple(suffix for form in _FORMS for suffix in form.suffixes)
+"""Endings of index files."""
 
-
-class _IndexRow(NamedTuple):
-    path: str
-    where: Where
-    """Its line, and its place in the file."""
-    label: str | None = None
-    group: str | None = None
-    split: str | None = None
+_PATH, _LABEL = "path", "label"
 
 
 class Index:
-    """The index file that a recipe names."""
+    """The index file that a recipe names: a table whose rows name the files of samples."""
 
     def __init__(self, spec: DatasetSpec, place: SourceStore, *, every: bool = True) -> None:
+        named = {name: column for name, column in spec.fields.items() if "*" not in column}
         self._place = place
         self._file = _find(spec.index or "", place)
-        label = spec.label_field or _LABEL
-        named = {name: column for name, column in spec.fields.items() if "*" not in column}
-        every = every and not named
-        needed = {"path", spec.label_field, spec.group_field, spec.split_field}
-        if spec.labels in ("index", "field"):
-            needed.add(label)
-        roles = {"group": spec.group_field or "group", "split": spec.split_field or "split"}
-        if spec.labels != "none" and spec.label_kind == "class":
-            roles["label"] = label
-        elif spec.labels != "none":
-            named[_LABEL] = label
-            needed.add(label)
-        self._roles = roles
-        self._needed = {name for name in needed if name}
-        self._in_each_row = {"path"} | (self._needed & {roles.get("label")})
-        self._columns = IndexColumns(named, numbers=(_LABEL,), every=every)
-        self._left_out = {"path", label, *roles.values()} - set(named.values())
+        self._every = every and not named
+        has_values = spec.labels != "none" and spec.label_kind == "value"
+        needs_label = spec.labels in ("index", "field") or has_values
+        self._spec = spec.model_copy(
+            update={
+                "index": None,
+                "include": DatasetSpec.model_fields["include"].default,
+                "fields": named,
+                "labels": "field" if needs_label else spec.labels,
+                "label_field": (spec.label_field or _LABEL) if needs_label else spec.label_field,
+            }
+        )
+        self.name = f"{place.name}/{self._file.path}"
+        self.quarantined: Sequence[Unreadable] = ()
+        self._rows = self._source(())
 
     @property
     def path(self) -> str:
         """The file, below the source."""
         return self._file.path
 
+    @property
+    def fields(self) -> Fields:
+        """Fields that the rows hold, numbers last; known after `matched`."""
+        return tuple(sorted(self._rows.fields, key=lambda field: field.kind == "value"))
+
     def matched(self, listed: Listed) -> Listed:
-        """The samples with what their rows say."""
-        rows = self._in_order()
-        self._check_match(
-            Texts.of(listed.paths), Texts.of(rows.paths), has_labels=bool(rows.labels)
-        )
-        _, *where = _columns(rows.places)
+        """The samples with what their rows say; rows and files match one to one."""
+        rows: Any
+        rows, hashed = self._read()
+        self._check_match(Texts.of(listed.paths), Texts.of(rows.paths), bool(rows.labels))
+        lacking = {each.path for each in self.quarantined}
+        if lacking:
+            listed = listed.at([at for at, path in enumerate(listed.paths) if path not in lacking])
+        _, *where = rows.places.columns
+        own = listed.places.columns if isinstance(listed.places, PlacesInContainers) else ()
         return replace(
             rows,
             sizes=listed.sizes,
             versions=Texts.of(listed.versions),  # as texts, of which the pack key is made
-            places=PlacesInContainers([*_columns(listed.places), *where]),
-            values=self._columns.hashed,
+            places=PlacesInContainers([*own, *where]),
+            values=hashed,
         )
-
-    @property
-    def fields(self) -> Fields:
-        """Fields that the rows hold; known after `matched`."""
-        return self._columns.fields(self._file.name)
 
     def values(
         self, fields: Sequence[SourceField], refs: Sequence[SampleRef]
-    ) -> list[dict[str, Value]]:
+    ) -> Iterator[dict[str, Value] | Unreadable]:
         """Values of the rows of samples."""
         if not fields:
-            return [{} for _ in refs]
-        num = self._file.num_where
-        rows = self._file.again([ref.where[-num:] for ref in refs])
-        named = self._columns.named
-        names = [(field, named.get(field.name, field.name)) for field in fields]
-        return [
-            {field.name: as_value(field, row[column]) for field, column in names} for row in rows
-        ]
+            return iter([{} for _ in refs])
+        source = self._source(tuple(fields))
+        path, version = self._file.path, self._file.version
+        rows = [SampleRef(path, 0, version, where=(len(path), *ref.where[-2:])) for ref in refs]
+        return (
+            Unreadable(ref.path, values.reason) if isinstance(values, Unreadable) else dict(values)
+            for ref, values in zip(refs, source.read(rows), strict=True)
+        )
 
-    def _in_order(self) -> Listed:
-        """What the rows tell, in the order of their paths; their places begin with their lines."""
-        paths, places, told = TextsBuilder(), numbers(()), list[tuple[Coded[str | None], ...]]()
-        rows = self._rows()
-        while some := tuple(islice(rows, AT_ONCE)):
-            names, some_places, *texts = zip(*some, strict=True)
-            check_names(self._file.name, names)
-            paths.extend(names)
-            places.extend(chain.from_iterable(some_places))
-            told.append(tuple(map(Coded.of, texts)))
-        labels, groups, splits = map(_known, zip(*told, strict=True)) if told else ((), (), ())
-        found = PlacesInContainers(np.asarray(places).reshape(-1, 1 + self._file.num_where).T)
-        listed, twice = in_order(Listed(paths.texts(), (), (), labels, groups, splits, found))
-        if twice >= 0:
-            raise self._twice(listed, twice)
-        if isinstance(listed.labels, Coded) and None in listed.labels.values:
-            at = list(listed.labels).index(None)
-            self._text(listed.paths[at], listed.places[at][0], "label", None)
-        return listed
+    def _source(self, fields: Fields) -> RowSource:
+        form = next(form for form in _FORMS if suffix_of(self._file.path) in form.suffixes)
+        source = form(self._spec, OneFile(self._place, self._file), fields, NOTHING)
+        source.take_as_index(every=self._every)
+        return source
 
-    def _rows(self) -> Iterator[_IndexRow]:
-        first = True
-        for line, row, where in self._file.rows():
-            if first:
-                self._start(row)
-                first = False
-            elif not self._in_each_row <= row.keys():
-                self._check_columns(row)
-            path = self._path(line, row)
-            self._columns.add(path, line, row)
-            texts = {
-                role: self._text(path, line, role, row[column])
-                for role, column in self._roles.items()
-                if column in row
-            }
-            yield _IndexRow(path, (line, *where), **texts)
-        if first:
-            self._start(dict.fromkeys(self._file.columns))
+    def _read(self) -> tuple[Listed, tuple[str, ...]]:
+        """What the rows say, by path, and one hash of the values of all of them."""
+        rows: Any = self._rows.list_samples()
+        table: Any
+        with self._rows.open_rows(self._file.path, self._file.version) as table:
+            if table.bad:
+                raise DataError(
+                    f"{self.name}, {next(iter(table.bad.values()))}", "Correct or remove the row."
+                )
+            paths = [
+                self._path(text, table, row)
+                for row, text in enumerate(table.texts(_PATH).to_pylist())
+            ]
+            check_names(self.name, paths)
+            hashed = self._hashed(paths, table)
+            numbers = rows.paths.rows.tolist()
+            rows = replace(rows, paths=Texts.of([paths[number] for number in numbers]))
+            listed, twice = in_order(rows)
+            if twice >= 0:
+                raise self._twice(paths, listed.paths[twice], table)
+        left_out = self._rows.left_out.items()
+        self.quarantined = [Unreadable(paths[row], reason) for row, reason in left_out]
+        return listed, hashed
 
-    def _start(self, row: Row) -> None:
-        self._check_columns(row)
-        self._columns.start([name for name in row if name not in self._left_out])
+    def _hashed(self, paths: Sequence[str], table: Any) -> tuple[str, ...]:
+        """One hash of all values, in whatever order their rows are; empty for no columns."""
+        columns = self._rows.columns
+        if not columns:
+            return ()
+        state = 0
+        cells = table.as_written(list(columns.values()))
+        for path, row in zip(paths, cells, strict=True):
+            text = repr((path, list(zip(columns, row, strict=True))))
+            state ^= xxhash.xxh3_128_intdigest(text.encode(errors="surrogatepass"))
+        return (f"{state:032x}",)
 
-    def _check_columns(self, row: Row) -> None:
-        needed = [*sorted(self._needed), *self._columns.named.values()]
-        missing = [name for name in dict.fromkeys(needed) if name not in row]
-        if missing:
-            order = ["path", *(name for name in needed if name != "path")]
-            folder = "" if self._place.folder is None else f"{self._place.folder}/"
-            rows = f" {rows_as_samples(folder + self.path)}" if "path" in missing else ""
-            raise RecipeError(
-                f"{self._file.name} has no column "
-                f"{' and no column '.join(repr(name) for name in order if name in missing)}",
-                f"Columns found: {', '.join(row) or 'none'}. Needed, separated by commas: "
-                f"{', '.join(dict.fromkeys(order))}.{rows}",
-            )
-
-    def _path(self, line: int, row: Row) -> str:
-        text = str(row["path"]).strip()
-        path = PurePosixPath(text)
-        if not text or path.is_absolute() or ".." in path.parts:
+    def _path(self, text: str | None, table: Any, row: int) -> str:
+        path = PurePosixPath((text or "").strip())
+        if not text or not text.strip() or path.is_absolute() or ".." in path.parts:
             raise DataError(
-                f"{self._file.name}, line {line}: the path '{text}' is not below the source folder",
+                f"{self.name}, {table.place(row)}: the path '{text or ''}' is not below the "
+                "source folder",
                 "Write paths relative to dataset.source, as in images/0001.png.",
             )
         return str(path)
 
-    def _text(self, path: str, line: int, role: str, value: object) -> str:
-        if isinstance(value, str) and value.strip():
-            return value.strip()
-        if isinstance(value, int):
-            return str(value)
-        start = f"{self._file.name}, line {line}: the {role}"
-        if value is None or isinstance(value, str):
-            raise DataError(
-                f"{start} of '{path}' is empty", "Fill it in, or remove the line and the file."
-            )
-        raise DataError(
-            f"{start} {value!r} is neither text nor a whole number",
-            "Numbers to predict need dataset.label_kind 'value'." if role == "label" else "",
-        )
+    def _twice(self, paths: Sequence[str], path: str, table: Any) -> DataError:
+        rows = [row for row, each in enumerate(paths) if each == path]
+        places = " and ".join(table.place(row) for row in rows[:2])
+        label = self._rows.role_columns().get("label")
+        what = f"names '{path}' twice, in {places}"
+        if label:
+            cells = table.cells([label])[label]
+            what = f"{what}, with the labels {', '.join(repr(cells[row]) for row in rows[:2])}"
+        return DataError(f"{self.name} {what}", "Keep one of the rows.")
 
-    def _twice(self, rows: Listed, at: int) -> DataError:
-        path, lines = rows.paths[at], [rows.places[place][0] for place in (at, at + 1)]
-        what = f"names '{path}' twice, in lines {lines[0]} and {lines[1]}"
-        if rows.labels and rows.labels[at + 1] is not None:
-            what = (
-                f"labels '{path}' twice: '{rows.labels[at]}' in line {lines[0]}, "
-                f"'{rows.labels[at + 1]}' in line {lines[1]}"
-            )
-        return DataError(f"{self._file.name} {what}", "Keep one of the lines.")
-
-    def _check_match(self, files: Texts, paths: Texts, *, has_labels: bool) -> None:
+    def _check_match(self, files: Texts, paths: Texts, has_labels: bool) -> None:
         noun = "label" if has_labels else "row"
-        if without_row := files.without(paths):
+        named = Texts.of([*paths, *(each.path for each in self.quarantined)])
+        if without_row := files.without(named):
             raise DataError(
                 f"{len(without_row):,} of {len(files):,} files have no {noun} in "
-                f"{self._file.name}: {shown(without_row)}",
+                f"{self.name}: {shown(without_row)}",
                 "Add them to the index, or narrow dataset.include.",
             )
-        if without_file := paths.without(files):
+        if without_file := named.without(files):
             raise DataError(
-                f"{len(without_file):,} of {len(paths):,} {noun}s in {self._file.name} have "
+                f"{len(without_file):,} of {len(named):,} {noun}s in {self.name} have "
                 f"no file: {shown(without_file)}",
-                "Remove the lines, or check that the paths are relative to dataset.source and "
+                "Remove the rows, or check that the paths are relative to dataset.source and "
                 "match dataset.include.",
             )
-
-
-def _columns(places: Sequence[tuple[int, ...]]) -> Sequence[NDArray[np.int64]]:
-    return places.columns if isinstance(places, PlacesInContainers) else ()
-
-
-def _known(parts: Sequence[Coded[str | None]]) -> Sequence[str | None]:
-    column = Coded.together(parts)
-    return column if any(value is not None for value in column.values) else ()
 
 
 def index_of(spec: DatasetSpec, place: SourceStore, *, every: bool = True) -> Index | None:
@@ -253,11 +194,13 @@ def index_of(spec: DatasetSpec, place: SourceStore, *, every: bool = True) -> In
     return None
 
 
-def _find(name: str, place: SourceStore) -> IndexFile:
+def _find(name: str, place: SourceStore) -> StoredFile:
     path = PurePosixPath(name)
     suffix = path.suffix.lower()
     if suffix not in SUFFIXES:
-        raise RecipeError(f"dataset.index is '{name}'", "Valid: a .csv, .jsonl or .parquet file.")
+        raise RecipeError(
+            f"dataset.index is '{name}'", f"Valid: a file that ends with {', '.join(SUFFIXES)}."
+        )
     if path.is_absolute() or ".." in path.parts:
         raise RecipeError(
             f"dataset.index is '{name}', which is not below the source folder",
@@ -272,4 +215,4 @@ def _find(name: str, place: SourceStore) -> IndexFile:
             f"The index file {place.name}/{name} does not exist",
             f"Index files in {place.name}: {there or 'none'}.",
         )
-    return open_index(place, found)
+    return found

@@ -1,262 +1,426 @@
-"""CSV and JSONL files whose lines are samples; their first lines tell the types of columns."""
+"""CSV and JSONL files whose lines are samples; all values of a column decide on its type."""
 
 from __future__ import annotations
 
+import codecs
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
-from functools import cached_property
-from itertools import accumulate
-from typing import Any, BinaryIO
+from dataclasses import dataclass, field, replace
+from tempfile import SpooledTemporaryFile
+from typing import Any, BinaryIO, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import DataError, RecipeError
-from headrace.objects.protocol import Check, StoredFile
+from headrace.objects.protocol import Check
 from headrace.packing.listed import Coded, Listed
-from headrace.packing.samples import SourceField, Unreadable
-from headrace.packing.sources.arrow import field_of_type, values_of_cells
+from headrace.packing.samples import Access, Fields, SourceField, Unreadable
+from headrace.packing.sources.arrow import values_of_cells
 from headrace.packing.sources.arrow_columns import coded, column_of
-from headrace.packing.sources.line_formats import (
-    MOST_LINE_BYTES,
-    CsvFormat,
-    JsonLinesFormat,
+from headrace.packing.sources.cells import (
+    ARRAY,
+    COMMA,
+    JSON,
+    TEXT,
+    Cells,
+    Converted,
+    Tally,
+    convert,
+)
+from headrace.packing.sources.csv_format import CsvFormat
+from headrace.packing.sources.files import damaged
+from headrace.packing.sources.json_format import JsonLinesFormat
+from headrace.packing.sources.line_format import (
     LineBlock,
     LineFormat,
+    NoTextError,
+    Rows,
+    check_beginning,
+    first_that_is_no_text,
+    line_ends,
+    without_blank,
 )
-from headrace.packing.sources.rows import Cell, ColumnOfRows, RowContainer, RowSource
+from headrace.packing.sources.rows import GONE, NO_NAME, Cell, ColumnOfRows, RowContainer, RowSource
+from headrace.packing.sources.source_store import SourceStore
+from headrace.recipe.dataset import DatasetSpec
 
 logger = logging.getLogger(__name__)
 
 _BLOCK_BYTES = 2**22
+_MOST_LINE_BYTES = 2**26
+_SPOOLED_BYTES = 2**26
 _PATH = "path"
+_GONE = Unreadable("", GONE)
 
 
-class _LineRows(RowContainer):
-    """Lines of a file; a part is a block of them, its number the byte at which it begins."""
+@dataclass
+class _Scan:
+    """What one pass over a file found."""
+
+    parts: dict[int, int] = field(default_factory=dict)
+    """Rows of each part."""
+    texts: dict[str, list[Any]] = field(default_factory=dict)
+    """Cells of classes, groups, splits and paths: Arrow arrays, one a part."""
+    bad: dict[int, str] = field(default_factory=dict)
+    """Why rows cannot be read, by their number in the file."""
+
+
+class LineTable(RowContainer):
+    """Rows of an opened file; a part is a block of them, its number the byte at which it begins.
+
+    Args:
+        stream: The file, in UTF-8.
+        lines: How its lines are read.
+        kinds: Type of each column, as of `Tally.kind`; those of a source become known later.
+        encoding: Encoding that the recipe names, for messages.
+    """
 
     def __init__(
-        self, stream: BinaryIO, lines: LineFormat, start: int, roles: Mapping[str, str]
+        self, stream: BinaryIO, lines: LineFormat, kinds: Mapping[str, str], encoding: str
     ) -> None:
         self._stream = stream
         self._lines = lines
-        self._names = tuple(lines.names)
-        self._start = start
-        self._roles = roles
-        self._read: tuple[int, LineBlock] | None = None
+        self._kinds = kinds
+        self._encoding = encoding
+        self._lines_before = {0: 0}
+        self._read: tuple[int, Rows] = (-1, Rows(b"", np.empty((0, 2), dtype=np.int64)))
+        self._block: tuple[int, LineBlock] = (-1, LineBlock({}))
+        self._converted: dict[str, Converted] = {}
+        content, bounds, _ = self._content(0)
+        check_beginning(content)
+        self._check_text(0, content[: int(bounds[-1, 0])])
+        self._start = lines.start(content)
+        self.scanned: _Scan | None = None
 
     @property
     def parts(self) -> Mapping[int, int]:
-        return self._listed[0]
+        return self._scan.parts
 
     @property
     def types(self) -> Mapping[str, str]:
-        kinds = self._lines.types
-        return {name: str(kinds[name]) for name in self._names or kinds if name in kinds}
+        names = self._kinds if self._lines.names is None else self._lines.names
+        return {name: self._kinds[name] for name in names if name in self._kinds}
+
+    @property
+    def bad(self) -> Mapping[int, str]:
+        return self._scan.bad
 
     def field(self, name: str, column: str) -> SourceField:
-        if column in self._lines.nested:
-            return SourceField(name, "text", encoding="json")
-        return field_of_type(name, column, self._lines.types[column], lambda: None)
+        kind = self._kinds[column]
+        if kind in (TEXT, JSON):
+            return SourceField(name, "text", encoding="json" if kind == JSON else "")
+        if kind == ARRAY:
+            return SourceField(name, "array")
+        dtype = kind.partition(" ")[0]
+        return SourceField(name, "value", dtype=dtype, encoding="," if kind == COMMA else "")
 
     def cells(self, columns: Iterable[str]) -> Mapping[str, Coded[Any]]:
-        return {column: Coded.together(self._listed[1][column]) for column in columns}
+        return {column: coded(self.texts(column)) for column in columns}
+
+    def texts(self, column: str) -> Any:
+        """A column of classes, groups, splits or paths as an Arrow array of texts."""
+        import pyarrow as pa
+
+        return pa.chunked_array(self._scan.texts[column], pa.string()).combine_chunks()
+
+    def place(self, row: int) -> str:
+        for part, num_rows in self.parts.items():
+            if row < num_rows:
+                return self._place(part, row)
+            row -= num_rows
+        raise IndexError(row)
 
     def values(self, field: SourceField, column: str, part: int, rows: Sequence[int]) -> list[Cell]:
-        block = self._block(part)
-        as_written = replace(field, encoding="") if column in self._lines.nested else field
-        found = block.table.column(column).take(rows).combine_chunks()
-        cells = values_of_cells(as_written, found)
-        bad = [(at, row) for at, row in enumerate(rows) if row in block.bad]
-        starts = self._line_numbers(part) if bad else []
-        for at, row in bad:
-            first, last = starts[row], starts[row + 1] - 1
-            told = f"line {first}" if first == last else f"lines {first} to {last}"
-            cells[at] = Unreadable("", f"{told}: {block.bad[row]}")
+        found = self._column(part, column)
+        cells: list[Cell]
+        if isinstance(found.values, list):
+            cells = [_GONE if found.values[row] is None else found.values[row] for row in rows]
+        else:
+            as_it_is = replace(field, encoding="")
+            cells = values_of_cells(as_it_is, found.values.take(np.asarray(rows, dtype=np.int64)))
+        for at, row in enumerate(rows):
+            if row in found.misfits:
+                cells[at] = Unreadable("", f"{self._place(part, row)}: {found.misfits[row]}")
         return cells
 
     def columns(
         self, names: Sequence[str], part: int, rows: NDArray[np.int64]
     ) -> Iterator[ColumnOfRows | None]:
-        block = self._block(part)
-        tells_why = bool(block.bad) and not block.bad.keys().isdisjoint(rows.tolist())
+        wanted = set(rows.tolist())
         for name in names:
-            yield None if tells_why else column_of(block.table.column(name).take(rows))
+            found = self._column(part, name)
+            is_whole = not isinstance(found.values, list) and wanted.isdisjoint(found.misfits)
+            yield column_of(found.values.take(rows)) if is_whole else None
 
-    def learn(self, *, all_lines: bool) -> None:
-        """Take in the types of columns: of all lines, or of as many as tell one for each."""
-        is_known = False
-        for _, rows in self._blocks():
-            if not is_known:
-                is_known = self._lines.learn(rows)
-            if all_lines:
-                self._lines.block(rows)
-            elif is_known:
-                return
+    def as_written(self, columns: Sequence[str]) -> Iterator[Sequence[object]]:
+        """Cells of each row as Python objects, before any conversion."""
+        for _, found in self._parts():
+            yield from zip(*self._lines.as_written(found, columns), strict=True)
 
-    def first(self, column: str) -> object:
-        """The first cell of a column; None where there is none."""
-        if column not in self.types:
-            return None
-        rows = next((rows for _, rows in self._blocks()), None)
-        return self._lines.block(rows).table.column(column)[0].as_py() if rows else None
+    def scan(self, tallies: dict[str, Tally], texts: Iterable[str]) -> _Scan:
+        """Go over all rows: count what columns hold, and keep some columns as texts."""
+        found = _Scan(texts={name: [] for name in texts})
+        num_rows = 0
+        for part, some in self._parts():
+            block = self._lines.block(some, found.texts)
+            for name, cells in block.cells.items():
+                if name not in tallies:
+                    tallies[name] = Tally(self._lines.written, self._lines.commas)
+                tallies[name].add(_without(cells, block.bad))
+            for name, kept in found.texts.items():
+                kept.append(self._texts_of(name, block.cells.get(name), part))
+            for row, reason in block.bad.items():
+                found.bad[num_rows + row] = f"{self._place(part, row)}: {reason}"
+            found.parts[part] = len(some)
+            num_rows += len(some)
+        self.scanned = found
+        return found
 
-    def _block(self, part: int) -> LineBlock:
-        if self._read is None or self._read[0] != part:
-            self._read = part, self._lines.block(self._rows(part)[0])
-        return self._read[1]
+    def _texts_of(self, name: str, cells: Cells | None, part: int) -> Any:
+        """Cells of a part as an Arrow array of texts, null where there is none.
 
-    @cached_property
-    def _listed(self) -> tuple[dict[int, int], dict[str, list[Coded[Any]]]]:
-        parts: dict[int, int] = {}
-        cells: dict[str, list[Coded[Any]]] = {column: [] for column in self._roles.values()}
-        for start, rows in self._blocks():
-            parts[start] = len(rows)
-            block = self._lines.block(rows)
-            for column, found in cells.items():
-                found.append(_without(coded(block.table.column(column)), block.bad))
-        return parts, cells
-
-    def _blocks(self) -> Iterator[tuple[int, list[bytes]]]:
-        start, stop = -1, self._start
-        while start < stop:
-            start, (rows, stop) = stop, self._rows(stop)
-            if rows:
-                yield start, rows
-
-    def _rows(self, start: int) -> tuple[list[bytes], int]:
-        """Whole rows from a byte on, the last with content, and the byte behind them all."""
-        self._stream.seek(start)
-        content = more = self._stream.read(_BLOCK_BYTES)
-        rows, goes_on = self._lines.rows(content)
-        while more and len(rows) == 1:
-            if len(content) > MOST_LINE_BYTES:
-                raise ValueError(f"the line at byte {start:,} is longer than 64 MiB")
-            more = self._stream.read(_BLOCK_BYTES)
-            content += more
-            rows, goes_on = self._lines.rows(content)
-        stop = start + len(content)
-        if more and len(content) >= _BLOCK_BYTES:
-            stop -= len(rows.pop())
-        elif goes_on:
-            line = 1 + self._breaks_before(stop - len(rows[-1]))
-            raise ValueError(f"a quote that opens in line {line} does not close")
-        while rows and not rows[-1].rstrip(b"\r"):
-            rows.pop()
-        return rows, stop
-
-    def _line_numbers(self, part: int) -> Sequence[int]:
-        """First line of each row of a part, counted from 1, and the one behind the last."""
-        sizes = (row.count(b"\n") + 1 for row in self._rows(part)[0])
-        return list(accumulate(sizes, initial=1 + self._breaks_before(part)))
-
-    def _breaks_before(self, byte: int) -> int:
-        self._stream.seek(0)
-        return self._stream.read(byte).count(b"\n")
-
-
-class _LineSource(RowSource):
-    _make: type[LineFormat]
-
-    @contextmanager
-    def open_rows(self, path: str, version: str) -> Iterator[RowContainer]:
-        with self._opened(path, version) as rows:
-            if not self._are_types_known:
-                self._learn(rows)
-            yield rows
-
-    @property
-    def _are_types_known(self) -> bool:
-        """Whether those of all fields are; a file may be without the lists of others."""
+        Raises:
+            NoTextError: One is neither text nor a whole number.
+        """
         import pyarrow as pa
 
-        kinds = self._lines.types
-        lists = [self._column(each.name, kinds) for each in self.fields if each.kind == "array"]
-        return bool(kinds) and pa.null() not in map(kinds.get, lists)
+        if cells is None:
+            return pa.nulls(len(self._rows(part)[0]), pa.string())
+        if not isinstance(cells, list):
+            if pa.types.is_string(cells.type):
+                return cells
+            cells = cells.to_pylist()
+        texts = [str(cell) if isinstance(cell, str | int) else None for cell in cells]
+        for row, cell in enumerate(cells):
+            if cell is not None and texts[row] is None and name != _PATH:
+                raise NoTextError(
+                    f"{self._place(part, row)}: {name} is {cell!r}, which is {NO_NAME}",
+                    "Numbers to predict need dataset.label_kind 'value'.",
+                )
+        return pa.array(texts, pa.string())
 
-    @cached_property
-    def _lines(self) -> LineFormat:
-        return self._make(self.role_columns().values(), self.told)
+    @property
+    def _written(self) -> list[str]:
+        """Columns of texts."""
+        names = self._lines.names or ()
+        return [name for name in names if self._kinds.get(name) == TEXT]
+
+    @property
+    def _scan(self) -> _Scan:
+        return self.scanned or self.scan({}, ())
+
+    def _column(self, part: int, column: str) -> Converted:
+        if self._block[0] != part:
+            self._block = part, self._lines.block(self._rows(part)[0], self._written)
+            self._converted = {}
+        if column not in self._converted:
+            cells, num_rows = self._block[1].cells.get(column), len(self._rows(part)[0])
+            written = self._lines.written and cells is not None
+            self._converted[column] = convert(
+                [None] * num_rows if cells is None else cells, self._kinds[column], written=written
+            )
+        return self._converted[column]
+
+    def _parts(self) -> Iterator[tuple[int, Rows]]:
+        start, stop = -1, self._start
+        while start < stop:
+            start, (found, stop) = stop, self._rows(stop)
+            if len(found):
+                yield start, found
+
+    def _rows(self, part: int) -> tuple[Rows, int]:
+        """Whole rows from a byte on, and the byte behind them."""
+        if self._read[0] != part:
+            content, bounds, is_last = self._content(part)
+            if not is_last:
+                content, bounds = content[: int(bounds[-1, 0])], bounds[:-1]
+            self._check_text(part, content)
+            self._read = part, without_blank(content, bounds, self._lines.blank)
+        found = self._read[1]
+        return found, part + len(found.content)
+
+    def _content(self, start: int) -> tuple[bytes, NDArray[np.int64], bool]:
+        """Bytes from a row on, bounds of all rows in them, and whether the file ends there.
+
+        Where it does not, the last row is not whole, and there are others.
+        """
+        content = b""
+        while True:
+            self._stream.seek(start + len(content))
+            more = self._stream.read(_BLOCK_BYTES)
+            content += more
+            is_last = len(more) < _BLOCK_BYTES
+            bounds, is_open = self._lines.bounds(content, is_last=is_last)
+            if is_last and is_open:
+                line = self._line(start, content, int(bounds[-1, 0]))
+                raise NoTextError(
+                    f"a quote that opens in line {line} does not close", "Close or double it."
+                )
+            if is_last or (len(bounds) > 1 and content[: int(bounds[-1, 0])].strip()):
+                return content, bounds, is_last
+            if len(content) > _MOST_LINE_BYTES:
+                line = self._line(start, content, 0)
+                raise NoTextError(f"line {line} is longer than 64 MiB", "Cut its values.")
+
+    def _check_text(self, start: int, content: bytes) -> None:
+        at = first_that_is_no_text(content)
+        if at is not None:
+            raise NoTextError(
+                f"line {self._line(start, content, at)}: the byte 0x{content[at]:02x} is not UTF-8",
+                "Name the encoding in dataset.encoding, as in 'latin-1' or 'cp1252', or write "
+                "the file again in UTF-8.",
+            )
+
+    def _place(self, part: int, row: int) -> str:
+        found = self._rows(part)[0]
+        first, stop = found.bounds[row].tolist()
+        begins = self._line(part, found.content, first, found.line_ends)
+        ends = self._line(part, found.content, stop, found.line_ends)
+        return f"line {begins}" if begins == ends else f"lines {begins} to {ends}"
+
+    def _line(
+        self, start: int, content: bytes, at: int, ends: NDArray[np.int64] | None = None
+    ) -> int:
+        """Line of a byte of `content`, which begins at a byte of the file; counted from 1."""
+        if start not in self._lines_before:
+            self._stream.seek(0)
+            before = np.frombuffer(self._stream.read(start), dtype=np.uint8)
+            self._lines_before[start] = len(line_ends(before, is_last=True))
+        if ends is None:
+            ends = line_ends(np.frombuffer(content, dtype=np.uint8), is_last=True)
+        return 1 + self._lines_before[start] + int(np.searchsorted(ends, at))
+
+
+class LineSource(RowSource):
+    """Rows of files of lines."""
+
+    def __init__(
+        self, spec: DatasetSpec, place: SourceStore, fields: Fields, access: Access
+    ) -> None:
+        super().__init__(spec, place, fields, access)
+        self._encoding = spec.encoding
+        self._tallies: dict[str, Tally] = {}
+        self._scans: dict[tuple[str, str], _Scan] = {}
+        self._kinds = {self._columns.get(each.name, each.name): _kind_of(each) for each in fields}
+
+    def lines(self) -> LineFormat:
+        """How lines of one file are read."""
+        raise NotImplementedError
+
+    @contextmanager
+    def open_rows(self, path: str, version: str) -> Iterator[LineTable]:
+        with self._opened(path, version) as table:
+            table.scanned = self._scans.get((path, version))
+            yield table
 
     def list_samples(self, check: Check | None = None) -> Listed:
-        """Goes over all lines twice: first for the types that hold for all."""
         for file in self.containers(check):
-            with self._opened(file.path, file.version) as rows:
-                rows.learn(all_lines=True)
-                self._refuse_index(file, rows)
+            with self._opened(file.path, file.version) as table:
+                texts = {_PATH, *self.role_columns().values(), *self._defaults.values()}
+                self._scans[file.path, file.version] = table.scan(self._tallies, texts)
             if check is not None:
                 check()
-        if not self._lines.types:
-            raise DataError(f"The {self.form} files in {self._place.name} hold no row")
-        told = ", ".join(f"{name} {kind}" for name, kind in self._lines.types.items())
-        logger.info("Columns of %s: %s", self._place.name, told)
+        self._kinds = {name: tally.kind for name, tally in self._tallies.items()}
+        self._log_types()
+        for path, version in self._scans if self._every and not self.is_index else ():
+            self._refuse_index(path, self._scans[path, version].texts[_PATH])
         return super().list_samples(check)
 
-    def _refuse_index(self, file: StoredFile, rows: _LineRows) -> None:
+    def _log_types(self) -> None:
+        kinds = ", ".join(f"{name} {kind}" for name, kind in self._kinds.items())
+        logger.info("Columns of %s: %s", self._place.name, kinds)
+        for name, tally in self._tallies.items():
+            if tally.reason:
+                logger.info("Column '%s' holds %s: kept as text", name, tally.reason)
+
+    def _refuse_index(self, path: str, texts: Sequence[Any]) -> None:
         """Refuse a table that names the files of samples: their paths alone would be packed."""
-        first = rows.first(_PATH)
-        if not self._every or not isinstance(first, str) or not first:
-            return
-        folder = file.path.rpartition("/")[0]
-        if self._place.store.stat(f"{folder}/{first}".lstrip("/")) is not None:
-            name = file.path.rpartition("/")[2]
+        first = texts[0][0].as_py() if texts else None
+        folder, _, name = path.rpartition("/")
+        if first and self._place.store.stat(f"{folder}/{first}".lstrip("/")) is not None:
             raise RecipeError(
-                f"The rows of {self._place.name}/{file.path} name files in their column '{_PATH}'",
+                f"The rows of {self._place.name}/{path} name files in their column '{_PATH}'",
                 f"For these files set dataset.source to the folder of {name} and dataset.index to "
                 f"{name}; for the rows themselves name the columns in dataset.fields.",
             )
 
-    def _learn(self, rows: _LineRows) -> None:
-        """On a worker: types are those of the fields, so of all files; of lists, of this one's."""
-        import pyarrow as pa
-
-        rows.learn(all_lines=False)
-        for each in self.fields:
-            column = self._column(each.name, rows.types)
-            if each.kind == "array":
-                self._lines.types.setdefault(column, pa.null())
-                continue
-            kind = pa.from_numpy_dtype(np.dtype(each.dtype)) if each.dtype else pa.string()
-            self._lines.types[column] = kind
-            (self._lines.nested.add if each.encoding else self._lines.nested.discard)(column)
-
     @contextmanager
-    def _opened(self, path: str, version: str) -> Iterator[_LineRows]:
+    def _opened(self, path: str, version: str) -> Iterator[LineTable]:
         import pyarrow as pa
 
         name = f"{self._place.name}/{path}"
         with self._place.open(path, version) as stream:
             try:
-                start = self._lines.start(stream.readline(MOST_LINE_BYTES))
-                yield _LineRows(stream, self._lines, start, self.role_columns())
-            except (pa.ArrowException, ValueError) as error:
+                with _as_utf8(stream, self._encoding) as text:
+                    lines = self.lines()
+                    table = LineTable(text, lines, self._kinds, self._encoding)
+                    for each in lines.dropped:
+                        logger.info("Left out of %s: %s", name, each)
+                    yield table
+            except NoTextError as error:
                 raise DataError(
-                    f"{name} cannot be read as a {self.form} file: {error}",
-                    "Write it again, in UTF-8, each column with a name of its own.",
+                    f"{name} cannot be read as a {self.form} file: {error}", error.hint
                 ) from error
+            except pa.ArrowException as error:
+                raise damaged(name, self.form, error) from error
 
 
-class CsvSource(_LineSource):
-    """Lines of CSV files."""
+class CsvSource(LineSource):
+    """Rows of CSV files."""
 
     form = "csv"
     suffixes = (".csv", ".tsv")
-    _make = CsvFormat
+
+    def lines(self) -> LineFormat:
+        return CsvFormat()
 
 
-class JsonLinesSource(_LineSource):
-    """Lines of JSONL files."""
+class JsonLinesSource(LineSource):
+    """Objects of JSONL files."""
 
     form = "jsonl"
     suffixes = (".jsonl", ".ndjson")
-    _make = JsonLinesFormat
+
+    def lines(self) -> LineFormat:
+        return JsonLinesFormat(lists_as_texts=self.is_index)
 
 
-def _without(cells: Coded[Any], bad: Mapping[int, str]) -> Coded[Any]:
-    """Cells of a class, group or split: lines that are no rows, and packed nowhere, get any."""
-    codes = cells.codes.copy()
-    good = next((row for row in range(len(codes)) if row not in bad), 0)
-    codes[list(bad)] = codes[good]
-    return Coded(cells.values, codes).tight()
+@contextmanager
+def _as_utf8(stream: BinaryIO, encoding: str) -> Iterator[BinaryIO]:
+    """A file of some encoding in UTF-8."""
+    if codecs.lookup(encoding).name == "utf-8":
+        yield stream
+        return
+    decoder = codecs.getincrementaldecoder(encoding)()
+    with SpooledTemporaryFile(_SPOOLED_BYTES) as text:
+        done = 0
+        while content := stream.read(_BLOCK_BYTES):
+            try:
+                text.write(decoder.decode(content).encode())
+            except UnicodeError as error:
+                raise NoTextError(
+                    f"it is not written in {encoding}: {error}", "Correct dataset.encoding."
+                ) from error
+            done += len(content)
+        yield cast("BinaryIO", text)
+
+
+def _kind_of(field: SourceField) -> str:
+    """The type of a column by its field."""
+    if field.kind == "value":
+        return COMMA if field.encoding == "," else field.dtype
+    if field.kind == "array":
+        return ARRAY
+    return JSON if field.encoding == "json" else TEXT
+
+
+def _without(cells: Cells, bad: Mapping[int, str]) -> Cells:
+    """Cells but those of rows that cannot be read."""
+    if not bad:
+        return cells
+    kept = [row for row in range(len(cells)) if row not in bad]
+    if isinstance(cells, list):
+        return [cells[row] for row in kept]
+    return cells.take(np.array(kept, dtype=np.int64))

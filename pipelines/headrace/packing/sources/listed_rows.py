@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -24,6 +24,8 @@ class ListedRows:
     told: Mapping[str, Coded[str]]
     """Labels, groups and splits that columns tell."""
     split: str | None
+    left_out: Mapping[int, str] = field(default_factory=dict)
+    """Why rows are no samples, by their number."""
 
 
 def together(found: Sequence[ListedRows]) -> Listed:
@@ -36,7 +38,7 @@ def together(found: Sequence[ListedRows]) -> Listed:
     parts = [item for each in found for item in each.parts.items()]
     part_sizes = [size for _, size in parts]
     at = np.arange(sum(sizes)) - np.repeat(np.cumsum([0, *part_sizes[:-1]]), part_sizes)
-    return Listed(
+    listed = Listed(
         paths=RowPaths([each.path for each in found], sizes),
         sizes=Coded.runs([each.row_bytes for each in found], sizes),
         versions=Coded.runs([each.version for each in found], sizes),
@@ -51,6 +53,15 @@ def together(found: Sequence[ListedRows]) -> Listed:
             ]
         ),
     )
+    if not any(each.left_out for each in found):
+        return listed
+    starts = np.cumsum([0, *sizes])
+    pairs = zip(starts.tolist(), found, strict=False)
+    left_out = [start + row for start, each in pairs for row in each.left_out]
+    kept = listed.at(np.delete(np.arange(sum(sizes)), left_out))
+    columns = {"labels": kept.labels, "groups": kept.groups, "splits": kept.splits}
+    few = {name: each.tight() for name, each in columns.items() if isinstance(each, Coded)}
+    return replace(kept, **few)
 
 
 def windows(refs: Listed) -> Iterator[tuple[int, int]]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import accumulate, groupby, takewhile
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,11 +24,18 @@ from headrace.packing.sources.files import (
     containers,
     no_second_label,
     refuse_paths,
+    rows_as_samples,
 )
 from headrace.packing.sources.listed_rows import ListedRows, together, windows
 from headrace.packing.sources.source_store import SourceStore
 from headrace.recipe.dataset import DatasetSpec
 from headrace.shards.format import most_bytes
+
+GONE = "it has no value"
+"""Why a cell without a value cannot be packed."""
+
+NO_NAME = "neither text nor a whole number"
+"""What a class, group or split cannot be."""
 
 _LABEL = "label"
 _FIRST_ROWS = 256
@@ -87,6 +95,15 @@ class RowContainer(ABC):
     def cells(self, columns: Iterable[str]) -> Mapping[str, Coded[Any]]:
         """All cells of columns of label, group and split, as Python values."""
 
+    @property
+    def bad(self) -> Mapping[int, str]:
+        """Why rows cannot be read, by their number."""
+        return {}
+
+    def place(self, row: int) -> str:
+        """Where a row is, for messages."""
+        return f"row {row}"
+
     @abstractmethod
     def values(self, field: SourceField, column: str, part: int, rows: Sequence[int]) -> list[Cell]:
         """Values of some rows of a part."""
@@ -109,6 +126,8 @@ class RowSource(ABC):
     form: str
     suffixes: tuple[str, ...]
     sequential = True
+    is_index = False
+    """Whether the rows tell of files; see `take_as_index`."""
 
     def __init__(
         self, spec: DatasetSpec, place: SourceStore, fields: Fields, access: Access
@@ -124,6 +143,11 @@ class RowSource(ABC):
         self._label = spec.label_field if spec.labels != "none" else None
         self._as_value = spec.label_kind == "value"
         self._roles = {"group": spec.group_field, "split": spec.split_field}
+        self._defaults: dict[str, str] = {}  # columns of roles that count where they are there
+        self._missing = dict(spec.missing)
+        self.left_out: Mapping[int, str] = {}
+        """Why rows of the container that was listed last are no samples, by their number."""
+        self.quarantined: list[Unreadable] = []
         if self._as_value and spec.labels != "none":
             if spec.label_field is None:
                 raise RecipeError(
@@ -138,10 +162,29 @@ class RowSource(ABC):
     def containers(self, check: Check | None = None) -> Sequence[StoredFile]:
         return containers(self._place, self.form, self.suffixes, check, self._include)
 
+    def take_as_index(self, *, every: bool) -> None:
+        """Read the rows as those of an index: `label`, `group` and `split` have their meaning.
+
+        Args:
+            every: Whether all other columns are fields.
+        """
+        self.is_index, self._every = True, every
+        defaults = {"label": _LABEL, "group": "group", "split": "split"}
+        if self._as_value or self._labels == "none":
+            del defaults["label"]
+        self._defaults = {
+            role: column for role, column in defaults.items() if role not in self.role_columns()
+        }
+
     @property
     def told(self) -> list[str]:
         """Columns that the recipe names as fields, label, group and split; empty for all."""
         return [] if self._every else self._named
+
+    @property
+    def columns(self) -> Mapping[str, str]:
+        """Column of each field; known after the listing."""
+        return self._columns
 
     @property
     def _named(self) -> list[str]:
@@ -169,7 +212,9 @@ class RowSource(ABC):
         found.sort(key=lambda each: f"{each.path}#")
         listed = together([each for each in found if each.num_rows])
         if not listed:
-            raise DataError(f"The {self.form} files in {self._place.name} hold no row")
+            what = f"The {self.form} files in {self._place.name} hold no row"
+            first = next(iter(self.quarantined), None)
+            raise DataError(f"{what} that can be read: {first.reason}" if first else what)
         no_second_label(self.fields, listed)
         return listed
 
@@ -230,7 +275,9 @@ class RowSource(ABC):
         with self.open_rows(path, version) as container:
             names = [self._column(field.name, container.types) for field in self.fields]
             for part, rows, at in wanted:
-                yield at, container.columns(names, part, rows)
+                fields = (each.name for each in self.fields)
+                pairs = zip(fields, container.columns(names, part, rows), strict=True)
+                yield at, (self._filled_column(*pair) for pair in pairs)
 
     def read(self, refs: Sequence[SampleRef]) -> Iterator[Values | Unreadable]:
         """Values of samples, in order; about `READ_BYTES` of them are in memory at once.
@@ -260,28 +307,82 @@ class RowSource(ABC):
                 for part, indices in parts.items():
                     numbers = [refs[index].where[2] for index in indices]
                     columns = {
-                        field.name: rows.values(field, column, part, numbers)
+                        field.name: self._filled(field, rows.values(field, column, part, numbers))
                         for field, column in zip(self.fields, names, strict=True)
                     }
                     for at, index in enumerate(indices):
                         found[index] = _sample(refs[index].path, columns, at)
         return found
 
+    @cached_property
+    def _fills(self) -> Mapping[str, Value]:
+        """What stands for a missing value, by field.
+
+        Raises:
+            RecipeError: It is no value of its column.
+        """
+        pairs = ((each, self._columns.get(each.name, each.name)) for each in self.fields)
+        return {
+            each.name: _fill(column, self._missing[column], each)
+            for each, column in pairs
+            if column in self._missing
+        }
+
+    def _filled(self, field: SourceField, cells: list[Cell]) -> list[Cell]:
+        """Cells with what stands for those that are missing."""
+        if field.name not in self._fills:
+            return cells
+        return [self._fills[field.name] if is_gone(cell) else cell for cell in cells]
+
+    def _filled_column(self, name: str, column: ColumnOfRows | None) -> ColumnOfRows | None:
+        if column is None or column.missing is None or name not in self._fills:
+            return column
+        values = column.values.copy()
+        values[column.missing] = self._fills[name]
+        return ColumnOfRows(values)
+
+    def _check_named(self, name: str, rows: RowContainer) -> None:
+        """Refuse a container without a column that the recipe names."""
+        types = rows.types
+        needed = ["path"] if self.is_index else []
+        needed = list(dict.fromkeys([*needed, *self._named, *self._missing]))
+        missing = [column for column in needed if column not in types]
+        if missing and rows.bad and not rows.types:
+            raise DataError(
+                f"{name}, {next(iter(rows.bad.values()))}", "Correct or remove the row."
+            )
+        if missing:
+            hint = nearest(missing[0], types)
+            if missing[0] == "path" and self.is_index:
+                hint = f"{hint} {rows_as_samples(name)}"
+            columns = " and no column ".join(map(repr, missing))
+            raise RecipeError(f"{name} has no column {columns}", hint)
+
+    def _take_defaults(self, rows: RowContainer) -> None:
+        """Let columns of an index mean what they are called."""
+        there = {role: name for role, name in self._defaults.items() if name in rows.types}
+        self._label = there.pop("label", self._label)
+        self._roles |= there
+
     def _start(self, file: StoredFile, rows: RowContainer) -> None:
         """Let the first container decide which columns count, and what they are."""
         name = f"{self._place.name}/{file.path}"
+        self._take_defaults(rows)
         if self._label is None and self._labels == "auto" and not self._as_value:
             named = [column for column in rows.types if rows.class_names(column)]
             self._label = named[0] if len(named) == 1 else None
-        for column in self._named:
-            if column not in rows.types:
-                raise RecipeError(f"{name} has no column '{column}'", nearest(column, rows.types))
+        self._check_named(name, rows)
         if self._every:
-            told = (self._label, *self._roles.values())
+            told = {self._label, *self._roles.values()}
+            if self.is_index:
+                told |= {"path", _LABEL} - set(self._columns.values())
             every = {_field_name(column): column for column in rows.types if column not in told}
             self._columns = every | self._columns
         self.classes = tuple(rows.class_names(self._label)) if self._label else ()
-        self.fields = tuple(rows.field(name, column) for name, column in self._columns.items())
+        fields = (rows.field(name, column) for name, column in self._columns.items())
+        self.fields = tuple(_of_index(each) if self.is_index else each for each in fields)
+        vars(self).pop("_fills", None)
+        _ = self._fills  # refuses what cannot stand for a value
         if self._as_value and any(
             each.name == _LABEL and kind_named(each.kind).is_text for each in self.fields
         ):
@@ -319,6 +420,21 @@ class RowSource(ABC):
         roles, parts = self.role_columns(), rows.parts
         cells = rows.cells(set(roles.values()))
         num_rows = sum(parts.values())
+        left_out = dict(rows.bad)
+        names: dict[str, Coded[str]] = {}
+        for role, column in roles.items():
+            classes, fill = rows.class_names(column), self._missing.get(column)
+            names[role], gone, bad = _names(cells[column], classes, fill)
+            wrong = [row for row in bad if row not in left_out]
+            if wrong:
+                raise DataError(
+                    f"{name}, {rows.place(wrong[0])}: the {role} is {cells[column][wrong[0]]!r}, "
+                    f"which is {'none of the classes' if classes else NO_NAME}",
+                    "Correct it; numbers to predict need dataset.label_kind 'value'.",
+                )
+            for row in gone:
+                left_out.setdefault(row, f"{rows.place(row)}: {column}: {GONE}")
+        self._leave_out(file.path, left_out, num_rows)
         columns = [self._columns[field.name] for field in self.fields]
         return ListedRows(
             path=file.path,
@@ -326,12 +442,15 @@ class RowSource(ABC):
             num_rows=num_rows,
             row_bytes=(rows.num_bytes(columns) or file.num_bytes) // max(num_rows, 1),
             parts=parts,
-            told={
-                role: _texts(name, role, cells[column], rows.class_names(column))
-                for role, column in roles.items()
-            },
+            told=names,
             split=self.split_of(file.path),
+            left_out=left_out,
         )
+
+    def _leave_out(self, path: str, rows: Mapping[int, str], num_rows: int) -> None:
+        self.left_out = rows
+        width = len(str(max(num_rows - 1, 0)))
+        self.quarantined += [Unreadable(f"{path}#{row:0{width}}", why) for row, why in rows.items()]
 
 
 def _put(
@@ -367,23 +486,55 @@ def _field_name(column: str) -> str:
     return name
 
 
-def _texts(name: str, role: str, cells: Coded[Any], names: Sequence[str]) -> Coded[str]:
-    texts, bad = [""] * len(cells.values), []
+def _names(
+    cells: Coded[Any], classes: Sequence[str], fill: str | float | None
+) -> tuple[Coded[str], list[int], list[int]]:
+    """Names of classes, groups or splits; rows that have none, and rows with what is no name."""
+    names, gone, bad = [""] * len(cells.values), [], []
     for code, cell in enumerate(cells.values):
-        if names and isinstance(cell, int) and 0 <= cell < len(names):
-            texts[code] = names[cell]
-        elif not names and isinstance(cell, str | int) and str(cell).strip():
-            texts[code] = str(cell).strip()
+        if cell is None or (isinstance(cell, str) and not cell.strip()):
+            names[code] = "" if fill is None else str(fill)
+            gone += [code] if fill is None else []
+        elif classes and isinstance(cell, int) and 0 <= cell < len(classes):
+            names[code] = classes[cell]
+        elif not classes and isinstance(cell, str | int):
+            names[code] = str(cell).strip()
         else:
             bad.append(code)
-    if bad:
-        row = int(np.flatnonzero(np.isin(cells.codes, bad))[0])
-        raise DataError(
-            f"{name}, row {row}: the {role} is {cells[row]!r}, which is "
-            f"{'none of the classes' if names else 'neither text nor a whole number'}",
-            "Correct it; numbers to predict need dataset.label_kind 'value'.",
-        )
-    return Coded(tuple(texts), cells.codes)
+    found = (np.flatnonzero(np.isin(cells.codes, some)).tolist() for some in (gone, bad))
+    return Coded(tuple(names), cells.codes), *found
+
+
+def _of_index(field: SourceField) -> SourceField:
+    """A field of an index: lists are texts of JSON, numbers of the widest types."""
+    if field.kind == "array":
+        return SourceField(field.name, "text", encoding="json")
+    widest = {"i": "int64", "u": "uint64", "f": "float64"}
+    return (
+        replace(field, dtype=widest.get(np.dtype(field.dtype).kind, field.dtype))
+        if field.dtype
+        else field
+    )
+
+
+def is_gone(cell: Cell) -> bool:
+    """Whether a cell has no value."""
+    return isinstance(cell, Unreadable) and cell.reason == GONE
+
+
+def _fill(column: str, given: str | float, field: SourceField) -> Value:
+    """What a recipe gives for missing values, as a value of the field."""
+    if kind_named(field.kind).is_text and isinstance(given, str):
+        return given
+    with suppress(ValueError, TypeError):
+        number = float(given)
+        made = np.array(number).astype(field.dtype or "U")
+        if made.dtype.kind == "f" or made == number:
+            return cast("Value", made.item())
+    raise RecipeError(
+        f"dataset.missing.{column} is {given!r}, but the column holds {field.dtype or field.kind}",
+        "Write a text for a column of texts, and a number of its type for one of numbers.",
+    )
 
 
 def _num_bytes(values: Values | Unreadable) -> int:

@@ -116,6 +116,24 @@ class SourceStore:
             ) from error
 
 
+class OneFile(SourceStore):
+    """One file of a place, which may be inside a container."""
+
+    def __init__(self, place: SourceStore, file: StoredFile) -> None:
+        super().__init__(place.store, file.path)
+        self.name = place.name
+        self._place = place
+        self._file = file
+
+    def listed(self, wanted: Wanted, check: Check | None = None) -> Listed:
+        del wanted, check
+        file = self._file
+        return Listed([file.path], [file.num_bytes], [file.version])
+
+    def open(self, path: str, version: str) -> BinaryIO:
+        return self._place.open(path, version)
+
+
 @contextmanager
 def _as_listed() -> Iterator[None]:
     try:

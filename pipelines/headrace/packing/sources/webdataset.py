@@ -48,6 +48,7 @@ class WebDatasetSource:
     """Samples of tar files as the library `webdataset` writes them."""
 
     classes: tuple[str, ...] = ()
+    quarantined: Sequence[Unreadable] = ()
     sequential = True
 
     def __init__(

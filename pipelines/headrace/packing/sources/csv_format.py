@@ -1,0 +1,232 @@
+"""CSV: values separated by commas, semicolons, tabs or bars; the first row names the columns."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.packing.sources.cells import EXACT, FALSE, TRUE, missing_texts
+from headrace.packing.sources.line_format import (
+    LineBlock,
+    LineFormat,
+    NoTextError,
+    Rows,
+    line_ends,
+    row_bounds,
+)
+
+_DELIMITERS = ",;\t|"
+_INDEX_OF_PANDAS = re.compile(r"|Unnamed: [0-9]+")
+_MOST_NAME_BYTES = 2**30
+
+
+class CsvFormat(LineFormat):
+    """Rows as spreadsheets, pandas and the module `csv` write them."""
+
+    written = True
+
+    def __init__(self) -> None:
+        self._delimiter = ""  # not known yet
+        self._columns: tuple[str, ...] = ()
+
+    def start(self, content: bytes) -> int:
+        begin = super().start(content)
+        bounds, _ = self.bounds(content[begin:], is_last=True)
+        for number, (first, stop) in enumerate((bounds + begin).tolist()):
+            row = content[first:stop]
+            if row.lower().startswith(b"sep=") and len(row) == 5:
+                self._delimiter = row[4:].decode("ascii", "replace")
+            elif row.strip(self.blank):
+                self._take_header(row)
+                rest = bounds[number + 1 : number + 2, 0] + begin
+                return int(rest[0]) if len(rest) else len(content)
+        raise NoTextError("it holds no row", "Name the columns in its first line.")
+
+    def _take_header(self, row: bytes) -> None:
+        text = row.decode()
+        tried = {each: _cells(text, each) for each in self._delimiter or _DELIMITERS}
+        self._delimiter = max(tried, key=lambda each: len(tried[each]))
+        names = [name.strip() for name in tried[self._delimiter]]
+        self.commas = self._delimiter != ","
+        shown = f"its first row names {{}}: {text[:200]}"
+        twice = next((name for name in names if name and names.count(name) > 1), None)
+        if twice is not None:
+            raise NoTextError(shown.format(f"two columns '{twice}'"), "Rename one of them.")
+        # a delimiter at the end of each row makes a column without a name and values
+        self._num_named = len(names) if any(names[1:]) else 1
+        while self._num_named > 1 and not names[self._num_named - 1]:
+            self._num_named -= 1
+        if "" in names[1 : self._num_named]:
+            place = names.index("", 1) + 1
+            raise NoTextError(shown.format(f"no column {place}"), "Name it, or take it out.")
+        self._columns = tuple(names[: self._num_named])
+        unnamed = _INDEX_OF_PANDAS.fullmatch(names[0]) and len(names) > 1
+        self.names = self._columns[1:] if unnamed else self._columns
+        self.dropped = [f"the first column, '{names[0]}', an index of pandas"] if unnamed else []
+
+    def bounds(self, content: bytes, *, is_last: bool) -> tuple[NDArray[np.int64], bool]:
+        codes = np.frombuffer(content, dtype=np.uint8)
+        ends = line_ends(codes, is_last=is_last)
+        if b'"' not in content:
+            return row_bounds(codes, ends), False
+        quotes = self._quotes(content, codes)
+        inside = np.searchsorted(quotes, ends) % 2 == 1
+        return row_bounds(codes, ends[~inside]), len(quotes) % 2 == 1
+
+    def _quotes(self, content: bytes, codes: NDArray[np.uint8]) -> NDArray[np.int64]:
+        """Offsets of quotes that open and close values, by turns."""
+        quotes = np.flatnonzero(codes == ord('"'))
+        before = f'"\n\r{self._delimiter or _DELIMITERS}'.encode()
+        opening = quotes[::2]
+        behind = codes[np.maximum(opening - 1, 0)]
+        if (np.isin(behind, list(before)) | (opening == 0)).all():
+            return quotes
+        # some are parts of values that do not begin with a quote
+        pattern = rb'(?:(?<=[\n\r%b])|(?<![\s\S]))"[^"]*(?:""[^"]*)*("?)' % re.escape(before[3:])
+        edges: list[int] = []
+        for each in re.finditer(pattern, content):
+            edges.append(each.start())
+            edges += [each.start(1)] if each.group(1) else []
+        return np.array(edges, dtype=np.int64)
+
+    @property
+    def blank(self) -> bytes:  # type: ignore[override]
+        """Characters of rows that hold nothing."""
+        return b" \t" + self._delimiter.encode()
+
+    def block(self, rows: Rows, texts: Collection[str]) -> LineBlock:
+        bad: dict[int, str] = {}
+        longer: dict[int, list[str]] = {}
+        table = self._read(rows, dict.fromkeys(texts, "string"), bad, longer)
+        written = self._written(table, rows)
+        if written:
+            again = self._read(rows, dict.fromkeys(written, "string"), bad, longer, written)
+            for name in written:
+                table = table.set_column(table.column_names.index(name), name, again[name])
+        if longer:
+            shorter = [self._shorter(row, longer.get(at)) for at, row in enumerate(rows.each)]
+            return self.block(_rows_of(shorter), texts)
+        if bad:
+            table = _with_gaps(table, len(rows), bad)
+        return LineBlock({name: table.column(name).combine_chunks() for name in self._named}, bad)
+
+    def _read(
+        self,
+        rows: Rows,
+        types: Mapping[str, str],
+        bad: dict[int, str],
+        longer: dict[int, list[str]],
+        only: Sequence[str] = (),
+    ) -> Any:
+        """Rows as an Arrow table; `bad` and `longer` get those of other lengths, by number."""
+        from pyarrow import csv as arrow_csv
+
+        def misfit(row: Any) -> str:
+            cells = _cells(row.text, self._delimiter)
+            if len(cells) > len(self._columns) and not any(cells[len(self._columns) :]):
+                longer[row.number - 1] = cells[: len(self._columns)]
+            else:
+                bad[row.number - 1] = f"it has {len(cells)} values, not {len(self._columns)}"
+            return "skip"
+
+        return arrow_csv.read_csv(
+            io.BytesIO(rows.joined),
+            arrow_csv.ReadOptions(
+                column_names=list(self._columns),
+                use_threads=False,
+                block_size=len(rows.joined) + 1,
+            ),
+            arrow_csv.ParseOptions(
+                delimiter=self._delimiter, invalid_row_handler=misfit, ignore_empty_lines=False
+            ),
+            arrow_csv.ConvertOptions(
+                column_types=types,
+                include_columns=list(only) or None,
+                null_values=missing_texts(),
+                true_values=list(TRUE),
+                false_values=list(FALSE),
+                strings_can_be_null=False,
+            ),
+        )
+
+    def _written(self, table: Any, rows: Rows) -> list[str]:
+        """Columns that Arrow does not read as they are written, as `007` or times."""
+        import pyarrow as pa
+        from pyarrow import compute
+
+        inexact: list[str] = []
+        numbers: list[str] = []
+        for field, column in zip(table.schema, table.columns, strict=True):
+            if pa.types.is_int64(field.type):
+                numbers.append(field.name)
+            elif pa.types.is_floating(field.type):
+                large = compute.any(compute.greater_equal(compute.abs(column), EXACT)).as_py()
+                (inexact if large else numbers).append(field.name)
+            elif not (pa.types.is_string(field.type) or pa.types.is_boolean(field.type)):
+                inexact.append(field.name)
+        if numbers and _has_leading_zeros(rows.joined):
+            texts = self._read(rows, dict.fromkeys(numbers, "string"), {}, {}, numbers)
+            for name in numbers:
+                doubtful = compute.match_substring_regex(texts[name], r"^\s*[+-]?0[0-9xX]")
+                inexact += [name] if compute.any(doubtful).as_py() else []
+        return inexact
+
+    @property
+    def _named(self) -> Sequence[str]:
+        return self.names or ()
+
+    def _shorter(self, row: bytes, cells: list[str] | None) -> bytes:
+        """A row without the empty values behind the last column."""
+        if cells is None:
+            return row
+        text = io.StringIO()
+        csv.writer(text, delimiter=self._delimiter, lineterminator="").writerow(cells)
+        return text.getvalue().encode()
+
+    def as_written(self, rows: Rows, columns: Sequence[str]) -> list[Sequence[object]]:
+        cells = self.block(rows, columns).cells
+        return [cells[name].to_pylist() for name in columns]
+
+
+def _has_leading_zeros(content: bytes) -> bool:
+    """Whether something begins as `007` or `0x7`, which Arrow reads as 7, also behind a sign."""
+    codes = np.frombuffer(b"\n\n" + content + b"\n", dtype=np.uint8)
+    zeros = np.flatnonzero(codes[2:-1] == ord("0")) + 2
+    zeros = zeros[np.isin(codes[zeros + 1], list(b"0123456789xX"))]
+    signs = np.isin(codes[zeros - 1], list(b"+-"))
+    return bool(np.isin(codes[zeros - 1 - signs], list(b',;\t|\n\r" ')).any())
+
+
+def _rows_of(rows: Sequence[bytes]) -> Rows:
+    """Rows one behind the other."""
+    ends = np.cumsum([len(row) + 1 for row in rows], dtype=np.int64)
+    sizes = np.array([len(row) + 1 for row in rows], dtype=np.int64)
+    bounds = np.stack([ends - sizes, ends - 1], axis=1)
+    return Rows(b"\n".join(rows) + b"\n", bounds, are_all=True)
+
+
+def _cells(text: str, delimiter: str) -> list[str]:
+    """Values of one row."""
+    csv.field_size_limit(_MOST_NAME_BYTES)
+    return next(csv.reader(io.StringIO(text, newline=""), delimiter=delimiter), [])
+
+
+def _with_gaps(table: Any, num_rows: int, bad: dict[int, str]) -> Any:
+    """The table with empty rows where others were skipped."""
+    import pyarrow as pa
+    from pyarrow import compute
+
+    numbers = np.cumsum([row not in bad for row in range(num_rows)]) - 1
+    mask = np.isin(np.arange(num_rows), list(bad))
+    taken = table.take(pa.array(numbers, pa.int64(), mask=mask))
+    columns = [
+        compute.fill_null(each, "") if pa.types.is_string(each.type) else each
+        for each in taken.columns
+    ]
+    return pa.table(columns, taken.column_names)

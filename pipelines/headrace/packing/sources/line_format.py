@@ -1,0 +1,177 @@
+"""What formats of lines have in common: blocks of rows, where rows begin, and what is no text."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.packing.sources.cells import Cells
+
+_CONTENTS = {
+    b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"(\xb5/\xfd": "zstd",
+    b"PK\x03\x04": "a zip or Excel file", b"PAR1": "Parquet", b"\xd0\xcf\x11\xe0": "an Excel file",
+}  # fmt: skip
+"""What other files begin with."""
+_UTF_16 = (b"\xff\xfe", b"\xfe\xff")
+
+
+class NoTextError(ValueError):
+    """A file of lines cannot be read; `hint` is the way out."""
+
+    def __init__(self, what: str, hint: str) -> None:
+        super().__init__(what)
+        self.hint = hint
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Whole rows of a file."""
+
+    content: bytes
+    """Bytes that hold them."""
+    bounds: NDArray[np.int64]
+    """Beginning and end of each, `(num_rows, 2)`; empty ones are left out."""
+    are_all: bool = False
+    """Whether `content` holds no other rows."""
+
+    def __len__(self) -> int:
+        return len(self.bounds)
+
+    @cached_property
+    def each(self) -> list[bytes]:
+        """Bytes of each row, without its line end."""
+        content = self.content
+        return [content[first:stop] for first, stop in self.bounds.tolist()]
+
+    @cached_property
+    def joined(self) -> bytes:
+        """Bytes of these rows alone."""
+        return self.content if self.are_all else b"\n".join(self.each) + b"\n"
+
+    @cached_property
+    def line_ends(self) -> NDArray[np.int64]:
+        """Offsets of line ends in `content`, those inside of quotes, too."""
+        return line_ends(np.frombuffer(self.content, dtype=np.uint8), is_last=True)
+
+
+@dataclass(frozen=True)
+class LineBlock:
+    """Cells of some rows."""
+
+    cells: Mapping[str, Cells]
+    """Cells by column; a column that is not there has no values."""
+    bad: Mapping[int, str] = field(default_factory=dict)
+    """Why a row cannot be read, by its position in the block."""
+
+
+class LineFormat(ABC):
+    """How the lines of one file are read."""
+
+    written: ClassVar[bool]
+    """Whether cells are texts that may mean numbers."""
+    commas = False
+    """Whether these may have decimal commas."""
+    names: Sequence[str] | None = None
+    """Columns of the file; None where each row names its own."""
+    dropped: Sequence[str] = ()
+    """What was left out of the columns, for the log."""
+
+    def start(self, content: bytes) -> int:
+        """Take in the beginning of the file; the byte at which its rows begin.
+
+        Raises:
+            NoTextError: The first row cannot name columns.
+        """
+        return 3 if content.startswith(b"\xef\xbb\xbf") else 0
+
+    def bounds(self, content: bytes, *, is_last: bool) -> tuple[NDArray[np.int64], bool]:
+        """Where each row begins and ends.
+
+        Args:
+            content: Bytes from the beginning of a row on.
+            is_last: Whether the file ends with them.
+
+        Returns:
+            `(num_rows, 2)` offsets, line ends left out, and whether the last row ends inside
+            quotes.
+        """
+        codes = np.frombuffer(content, dtype=np.uint8)
+        return row_bounds(codes, line_ends(codes, is_last=is_last)), False
+
+    blank = b" \t"
+    """Characters of rows that hold nothing, and are passed over."""
+
+    @abstractmethod
+    def block(self, rows: Rows, texts: Collection[str]) -> LineBlock:
+        """Cells of rows; `texts` are columns that are read as texts, whatever they hold."""
+
+    @abstractmethod
+    def as_written(self, rows: Rows, columns: Sequence[str]) -> list[Sequence[object]]:
+        """Cells of rows by column as Python objects, before any conversion."""
+
+
+def line_ends(codes: NDArray[np.uint8], *, is_last: bool) -> NDArray[np.int64]:
+    """Offsets of line feeds, and of carriage returns that no line feed follows.
+
+    Args:
+        codes: Bytes, `(num_bytes,)`.
+        is_last: Whether the file ends with them.
+    """
+    ends = np.flatnonzero(codes == ord("\n"))
+    returns = np.flatnonzero(codes == ord("\r"))
+    if not len(returns):
+        return ends
+    following = np.append(codes, ord("\n") if not is_last else 0)[returns + 1]
+    return np.sort(np.concatenate([ends, returns[following != ord("\n")]]))
+
+
+def without_blank(content: bytes, bounds: NDArray[np.int64], blank: bytes) -> Rows:
+    """Rows of some bounds, but those that hold nothing."""
+    if not len(bounds):
+        return Rows(content, bounds)
+    codes = np.frombuffer(content + b" ", dtype=np.uint8)
+    first = codes[bounds[:, 0]]
+    doubtful = np.flatnonzero(np.isin(first, list(blank)) | (bounds[:, 0] == bounds[:, 1]))
+    gone = [at for at in doubtful.tolist() if not content[slice(*bounds[at])].strip(blank)]
+    return Rows(content, np.delete(bounds, gone, axis=0) if gone else bounds, not gone)
+
+
+def row_bounds(codes: NDArray[np.uint8], ends: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Beginning and end of each row, `(num_rows, 2)`, without line ends."""
+    begins = np.concatenate([[0], ends + 1])
+    stops = np.append(ends, len(codes))
+    before = codes[np.maximum(stops - 1, 0)] if len(codes) else np.zeros(1, np.uint8)
+    stops = stops - ((before == ord("\r")) & (stops > begins))
+    return np.stack([begins, stops], axis=1)
+
+
+def first_that_is_no_text(content: bytes) -> int | None:
+    """Offset of the first byte that is not UTF-8; None when all are."""
+    try:
+        content.decode()
+    except UnicodeDecodeError as error:
+        return error.start
+    return None
+
+
+def check_beginning(content: bytes) -> None:
+    """Refuse a file that is no text, by its first bytes.
+
+    Raises:
+        NoTextError: It is another format, or UTF-16.
+    """
+    for magic, name in _CONTENTS.items():
+        if content.startswith(magic):
+            raise NoTextError(
+                f"its content is {name}", "Unpack or convert it, or correct the name of the file."
+            )
+    if content.startswith(_UTF_16) or b"\0" in content[:4]:
+        raise NoTextError(
+            "it is written in UTF-16", "Set dataset.encoding to 'utf-16', or write it in UTF-8."
+        )
