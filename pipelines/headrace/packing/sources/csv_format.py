@@ -24,6 +24,7 @@ from headrace.packing.sources.line_format import (
 _DELIMITERS = ",;\t|"
 _INDEX_OF_PANDAS = re.compile(r"|Unnamed: [0-9]+")
 _MOST_NAME_BYTES = 2**30
+_BOM = "\ufeff".encode()
 
 
 class CsvFormat(LineFormat):
@@ -54,17 +55,19 @@ class CsvFormat(LineFormat):
         self._delimiter = max(tried, key=lambda each: len(tried[each]))
         names = [name.strip() for name in tried[self._delimiter]]
         self.commas = self._delimiter != ","
-        shown = f"its first row names {{}}: {text[:200]}"
+        first = "its first row names"
         twice = next((name for name in names if name and names.count(name) > 1), None)
         if twice is not None:
-            raise NoTextError(shown.format(f"two columns '{twice}'"), "Rename one of them.")
+            raise NoTextError(f"{first} two columns '{twice}': {text[:200]}", "Rename one of them.")
         # a delimiter at the end of each row makes a column without a name and values
         self._num_named = len(names) if any(names[1:]) else 1
         while self._num_named > 1 and not names[self._num_named - 1]:
             self._num_named -= 1
         if "" in names[1 : self._num_named]:
             place = names.index("", 1) + 1
-            raise NoTextError(shown.format(f"no column {place}"), "Name it, or take it out.")
+            raise NoTextError(
+                f"{first} no column {place}: {text[:200]}", "Name it, or take it out."
+            )
         self._columns = tuple(names[: self._num_named])
         unnamed = _INDEX_OF_PANDAS.fullmatch(names[0]) and len(names) > 1
         self.names = self._columns[1:] if unnamed else self._columns
@@ -135,12 +138,13 @@ class CsvFormat(LineFormat):
                 bad[row.number - 1] = f"it has {len(cells)} values, not {len(self._columns)}"
             return "skip"
 
-        return arrow_csv.read_csv(
-            io.BytesIO(rows.joined),
+        content = _BOM + rows.joined if rows.joined.startswith(_BOM) else rows.joined
+        return arrow_csv.read_csv(  # which leaves out the first mark of a byte order
+            io.BytesIO(content),
             arrow_csv.ReadOptions(
                 column_names=list(self._columns),
                 use_threads=False,
-                block_size=len(rows.joined) + 1,
+                block_size=len(content) + 1,
             ),
             arrow_csv.ParseOptions(
                 delimiter=self._delimiter, invalid_row_handler=misfit, ignore_empty_lines=False

@@ -116,7 +116,8 @@ class Index:
             hashed = self._hashed(paths, table)
             numbers = rows.paths.rows.tolist()
             rows = replace(rows, paths=Texts.of([paths[number] for number in numbers]))
-            listed, twice = in_order(rows)
+            listed: Listed
+        listed, twice = in_order(rows)
             if twice >= 0:
                 raise self._twice(paths, listed.paths[twice], table)
         left_out = self._rows.left_out.items()

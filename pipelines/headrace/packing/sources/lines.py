@@ -88,9 +88,9 @@ class LineTable(RowContainer):
         self._read: tuple[int, Rows] = (-1, Rows(b"", np.empty((0, 2), dtype=np.int64)))
         self._block: tuple[int, LineBlock] = (-1, LineBlock({}))
         self._converted: dict[str, Converted] = {}
-        content, bounds, _ = self._content(0)
+        content, bounds, is_last = self._content(0)
         check_beginning(content)
-        self._check_text(0, content[: int(bounds[-1, 0])])
+        self._check_text(0, content if is_last else content[: int(bounds[-1, 0])])
         self._start = lines.start(content)
         self.scanned: _Scan | None = None
 
