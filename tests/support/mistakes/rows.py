@@ -116,8 +116,20 @@ MISTAKES = (
                 {"a.csv": 'x,y\n1,"2"\n'},
                 {"a.csv": 'x,y\n1,"""2"\n'},
             ),
-            ("its first row names two columns", "Rename one of them", "a.csv", "x,x\n1,2\n", {"a.csv": "x,y\n1,2\n"}),
-            ("its first row names no column", "Name it, or take it out", "a.csv", "x,,y\n1,2,3\n", {"a.csv": "x,y\n1,3\n"}),
+            (
+                "… two columns '…': ",
+                "Rename one of them",
+                "a.csv",
+                "x,x\n1,2\n",
+                {"a.csv": "x,y\n1,2\n"},
+            ),
+            (
+                "… no column …: ",
+                "Name it, or take it out",
+                "a.csv",
+                "x,,y\n1,2,3\n",
+                {"a.csv": "x,y\n1,3\n"},
+            ),
             (
                 "it holds no row",
                 "Name the columns in its first line",

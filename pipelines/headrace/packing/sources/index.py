@@ -63,7 +63,7 @@ class Index:
 
     def matched(self, listed: Listed) -> Listed:
         """The samples with what their rows say; rows and files match one to one."""
-        rows: Any
+        rows: Any  # its columns are those of rows
         rows, hashed = self._read()
         self._check_match(Texts.of(listed.paths), Texts.of(rows.paths), bool(rows.labels))
         lacking = {each.path for each in self.quarantined}
@@ -71,13 +71,14 @@ class Index:
             listed = listed.at([at for at, path in enumerate(listed.paths) if path not in lacking])
         _, *where = rows.places.columns
         own = listed.places.columns if isinstance(listed.places, PlacesInContainers) else ()
-        return replace(
+        matched: Listed = replace(
             rows,
             sizes=listed.sizes,
             versions=Texts.of(listed.versions),  # as texts, of which the pack key is made
             places=PlacesInContainers([*own, *where]),
             values=hashed,
         )
+        return matched
 
     def values(
         self, fields: Sequence[SourceField], refs: Sequence[SampleRef]
@@ -117,7 +118,7 @@ class Index:
             numbers = rows.paths.rows.tolist()
             rows = replace(rows, paths=Texts.of([paths[number] for number in numbers]))
             listed: Listed
-        listed, twice = in_order(rows)
+            listed, twice = in_order(rows)
             if twice >= 0:
                 raise self._twice(paths, listed.paths[twice], table)
         left_out = self._rows.left_out.items()
