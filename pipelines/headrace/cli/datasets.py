@@ -202,7 +202,8 @@ def _print_dataset(summary: DatasetSummary, console: Console) -> None:
 
 
 def _fields(manifest: Manifest) -> Table:
-    table = Table("field", "dtype", "shape", "layout", "mean", "std", "range", title="Fields")
+    names = ("field", "dtype", "shape", "layout", "mean", "std", "range", "remarks")
+    table = Table(*names, title="Fields")
     for info in manifest.fields:
         found = manifest.statistics.get(info.name)
         figures = ("", "", "")
@@ -214,7 +215,8 @@ def _fields(manifest: Manifest) -> Table:
             )
         layout = info.layout if info.encoding == "raw" else f"{info.layout}, {info.encoding}"
         shape = "any" if info.layout == "ragged" else " x ".join(map(str, info.shape)) or "scalar"
-        table.add_row(info.name, info.dtype, shape, layout, *figures)
+        remarks = "; ".join(manifest.remarks(info.name))
+        table.add_row(info.name, info.dtype, shape, layout, *figures, Text(remarks))
     return table
 
 

@@ -81,6 +81,10 @@ class LengthStatistics(Record):
     maximum_bytes: int
 
 
+REMARKS = "remarks"
+"""Key of the provenance: what people should look at, by field."""
+
+
 class Quarantined(Record):
     """A sample that could not be packed."""
 
@@ -123,6 +127,17 @@ class Manifest(Record):
     """Samples left out, with reasons."""
     provenance: dict[str, JsonValue] = {}
     """Source, recipe fingerprint, git commit, versions."""
+
+    def remarks(self, field: str) -> list[str]:
+        """What people should look at in the values of a field."""
+        noted, found = self.provenance.get(REMARKS), self.statistics.get(field)
+        missing = sum(f"{field}: it has no value" in each.reason for each in self.quarantined)
+        remarks = [str(noted[field])] if isinstance(noted, dict) and field in noted else []
+        if found is not None and found.minimum == found.maximum:
+            remarks.append("one value only")
+        if field == "label" and len(self.classes) == 1:
+            remarks.append("one class only")
+        return remarks + ([f"{missing:,} missing"] if missing else [])
 
     @property
     def num_samples(self) -> int:

@@ -103,10 +103,13 @@ class Tally:
         return TEXT if self.written else JSON
 
     @property
-    def reason(self) -> str:
-        """Why texts that look like numbers or dates stay texts; empty for other columns."""
-        looks = self.looks.most_common(1)
-        return looks[0][0] if self.kind == TEXT and looks else ""
+    def remark(self) -> str:
+        """How the type was chosen, where not all values fit it, or look like another."""
+        num = self.fits[self.kind]
+        if self.kind in (TEXT, JSON) and num < self.num_values:
+            looks = [look for look, _ in self.looks.most_common(1)]
+            return f"holds {looks[0]}" if looks and self.looks[looks[0]] else ""
+        return "" if num == self.num_values else f"{num:,} of {self.num_values:,} values fit"
 
     def _add_texts(self, texts: Any) -> None:
         from pyarrow import compute

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -59,6 +59,10 @@ class FolderSource:
     @property
     def quarantined(self) -> Sequence[Unreadable]:
         return () if self._index is None else self._index.quarantined
+
+    @property
+    def remarks(self) -> Mapping[str, str]:
+        return {} if self._index is None else self._index.remarks
 
     @property
     def folder(self) -> Path | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Any
@@ -60,6 +60,11 @@ class Index:
     def fields(self) -> Fields:
         """Fields that the rows hold, numbers last; known after `matched`."""
         return tuple(sorted(self._rows.fields, key=lambda field: field.kind == "value"))
+
+    @property
+    def remarks(self) -> Mapping[str, str]:
+        """What should be looked at, by field; known after `matched`."""
+        return self._rows.remarks
 
     def matched(self, listed: Listed) -> Listed:
         """The samples with what their rows say; rows and files match one to one."""

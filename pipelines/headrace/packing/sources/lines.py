@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import DataError, RecipeError
-from headrace.objects.protocol import Check
+from headrace.objects.protocol import Check, StoredFile
 from headrace.packing.listed import Coded, Listed
 from headrace.packing.samples import Access, Fields, SourceField, Unreadable
 from headrace.packing.sources.arrow import values_of_cells
@@ -42,6 +42,7 @@ from headrace.packing.sources.line_format import (
     line_ends,
     without_blank,
 )
+from headrace.packing.sources.remarks import LOOKED_AT, remark_on
 from headrace.packing.sources.rows import GONE, NO_NAME, Cell, ColumnOfRows, RowContainer, RowSource
 from headrace.packing.sources.source_store import SourceStore
 from headrace.recipe.dataset import DatasetSpec
@@ -332,8 +333,24 @@ class LineSource(RowSource):
         kinds = ", ".join(f"{name} {kind}" for name, kind in self._kinds.items())
         logger.info("Columns of %s: %s", self._place.name, kinds)
         for name, tally in self._tallies.items():
-            if tally.reason:
-                logger.info("Column '%s' holds %s: kept as text", name, tally.reason)
+            if tally.remark:
+                logger.info("Column '%s' (%s) %s", name, tally.kind, tally.remark)
+
+    def _start(self, file: StoredFile, rows: RowContainer) -> None:
+        super()._start(file, rows)
+        self.remarks = dict(self._remarks(rows))
+
+    def _remarks(self, rows: RowContainer) -> Iterator[tuple[str, str]]:
+        """What people should look at, by field."""
+        part, num_rows = next(iter(rows.parts.items()), (0, 0))
+        for each in self.fields:
+            column = self.columns[each.name]
+            some = list(range(min(num_rows, LOOKED_AT)))
+            cells = rows.values(each, column, part, some) if each.kind != "array" else []
+            values = [cell for cell in cells if isinstance(cell, str | int | float)]
+            remarks = (self._tallies[column].remark, remark_on(values, self._place.folder))
+            if any(remarks):
+                yield each.name, "; ".join(filter(None, remarks))
 
     def _refuse_index(self, path: str, texts: Sequence[Any]) -> None:
         """Refuse a table that names the files of samples: their paths alone would be packed."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, BinaryIO, NamedTuple
 
@@ -49,6 +49,7 @@ class WebDatasetSource:
 
     classes: tuple[str, ...] = ()
     quarantined: Sequence[Unreadable] = ()
+    remarks: Mapping[str, str] = {}
     sequential = True
 
     def __init__(

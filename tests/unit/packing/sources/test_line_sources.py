@@ -86,7 +86,7 @@ def test_csv(
     assert [(info.name, info.dtype) for info in manifest.fields] == [
         ("x", "float64"), ("n", "int64"), ("ok", "bool"), ("label", "int64"),
     ]  # fmt: skip
-    assert "Column 'when' holds dates or times: kept as text" in caplog.text
+    assert "Column 'when' (text) holds dates or times" in caplog.text
     assert "x float64, count int64, when text, kind text, ok bool" in caplog.text
 
 
@@ -399,3 +399,31 @@ def test_a_table_that_names_files_is_an_index(tmp_path: Path) -> None:
         fields_of(file)
     assert "dataset.index to labels.csv" in str(refused.value)
     assert fields_of(file, fields={"path": "path"}) == [("path", "text", "")]
+
+
+def test_what_people_should_look_at_is_in_the_manifest(tmp_path: Path, packs: Packs) -> None:
+    rows = [f"{n * 7},0{2000 + n},{'oops' if n == 5 else n / 3},{n}.txt,one" for n in range(60)]
+    rows[7] = rows[7].replace("7.txt", "")
+    file = write(tmp_path / "in", "a.csv", rows, "id,zip,y,file,c")
+    for number in range(60):
+        (file.parent / f"{number}.txt").touch()
+    fill = {"labels": "field", "label_field": "c", "missing": {"file": "8.txt"}}
+    packed = packs(file, fill, {"max_quarantined": 0.1})
+    manifest = read_manifest(Path(packed["dataset"]))
+    assert {info.name: manifest.remarks(info.name) for info in manifest.fields} == {
+        "id": ["all different: ids?"],
+        "zip": ["holds leading zeros; all different: ids?"],
+        "y": ["59 of 60 values fit"],
+        "file": ["paths of files: name the table in dataset.index to pack the files"],
+        "label": ["one class only"],
+    }
+
+
+def test_missing_values_are_counted(tmp_path: Path, packs: Packs) -> None:
+    rows = [f"{n},{'' if n < 3 else 'a'},{'' if n == 4 else 'b'}" for n in range(40)]
+    file = write(tmp_path / "in", "a.csv", rows, "x,text,kind")
+    packed = packs(file, {"labels": "field", "label_field": "kind"}, {"max_quarantined": 0.2})
+    manifest = read_manifest(Path(packed["dataset"]))
+    assert manifest.remarks("text") == ["3 missing"]
+    assert manifest.num_samples == 36
+    assert "line 6: kind: it has no value" in {q.reason for q in manifest.quarantined}
