@@ -135,6 +135,8 @@ class Index:
         columns = self._rows.columns
         if not columns:
             return ()
+        named = {*self._spec.fields, _LABEL}  # these come first
+        columns = dict(sorted(columns.items(), key=lambda item: item[0] not in named))
         state = 0
         cells = table.as_written(list(columns.values()))
         for path, row in zip(paths, cells, strict=True):
