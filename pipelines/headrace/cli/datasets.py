@@ -197,6 +197,8 @@ def _print_dataset(summary: DatasetSummary, console: Console) -> None:
         console.print(_classes(manifest))
     if manifest.quarantined:
         console.print(_quarantined(manifest))
+    for note in manifest.notes:
+        console.print(f"note: {note}", highlight=False, markup=False)
     for file in summary.missing:
         console.print(f"missing or of another size: {file}", style="red")
 

@@ -136,7 +136,7 @@ def _namer(dataset: ShardedDataset, indices: Indices, place: int) -> Name:
 
 def _decoded(item: NDArray[np.uint8], info: FieldInfo, name: Name) -> Any:
     try:
-        return kind_of_encoding(info.encoding).decode(item.tobytes())
+        return kind_of_encoding(info.encoding, info.orientation).decode(item.tobytes())
     except UnreadableError as error:
         raise UnreadableError(f"{name()}, field '{info.name}': {error.what}", MEND) from error
 

@@ -51,7 +51,7 @@ class ArrayKind(Kind):
         return decode_array(content)
 
     def to_array(self, value: Value, shape: Shape) -> Decoded:
-        return np.asarray(value), None
+        return Decoded(np.asarray(value))
 
 
 def is_of_numbers(dtype: np.dtype[Any]) -> bool:

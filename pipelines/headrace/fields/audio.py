@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import UnreadableError, UserError
-from headrace.fields.field_kind import Decoded, Kind, Shape, Value, encoding_by_magic
+from headrace.fields.field_kind import Decoded, Encoded, Kind, Shape, Value, encoding_by_magic
 
 MAX_BYTES = 4 * 2**30
 """Bytes of decoded sound beyond which its header lies, or it is a decompression bomb."""
@@ -36,12 +36,12 @@ class AudioKind(Kind):
     def recognises(self, content: bytes) -> bool:
         return content[:4] == b"fLaC" or (content[:4] == b"RIFF" and content[8:12] == b"WAVE")
 
-    def encode(self, value: Value, dtype: str, *, check: bool) -> tuple[bytes, str]:
+    def encode(self, value: Value, dtype: str, *, check: bool) -> Encoded:
         content = cast("bytes", value)
         encoding = encoding_by_magic(content, _MAGIC.items(), "sound")
         if check:
             decode_audio(content)
-        return content, encoding
+        return Encoded(content, encoding)
 
     def decode(self, content: bytes) -> NDArray[np.float32]:
         return decode_audio(content)[0]
@@ -49,7 +49,7 @@ class AudioKind(Kind):
     def to_array(self, value: Value, shape: Shape) -> Decoded:
         sound, rate = decode_audio(cast("bytes", value))
         target = shape.sample_rate or rate
-        return resampled(sound, rate, target), target
+        return Decoded(resampled(sound, rate, target), target)
 
     def way_out(self, name: str, *, other_axes: bool) -> str:
         return (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from functools import cache
 from importlib import import_module
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
 from numpy.typing import NDArray
 
@@ -24,8 +24,28 @@ Value: TypeAlias = "bytes | NDArray[Any] | str | int | float"
 """A value as a source gives it: the bytes of a file as they are, an array in C order and
 little-endian, a `str`, a number or boolean."""
 
-Decoded: TypeAlias = "tuple[NDArray[Any], int | None]"
-"""A decoded sample, and its samples a second where it has such."""
+Orientation: TypeAlias = 'Literal["apply", "keep"] | None'
+"""Whether images are turned as their EXIF data says."""
+
+
+class Decoded(NamedTuple):
+    """A decoded sample."""
+
+    array: NDArray[Any]
+    sample_rate: int | None = None
+    """Samples per second of a sound."""
+    changes: tuple[str, ...] = ()
+    """What differs from the file, for messages: `alpha dropped`."""
+
+
+class Encoded(NamedTuple):
+    """A sample that is kept as it is."""
+
+    content: bytes
+    encoding: str = ""
+    """Empty: that of the field."""
+    changes: tuple[str, ...] = ()
+    """How what it decodes to differs from the file, if that is known."""
 
 
 class Shape(Protocol):
@@ -98,8 +118,13 @@ class Kind:
         del dtype
         return content
 
-    def encode(self, value: Value, dtype: str, *, check: bool) -> tuple[bytes, str]:
-        """Bytes of a value that is kept as it is, and their encoding; empty: that of the field.
+    def oriented(self, orientation: Orientation) -> Kind:
+        """Return this kind, or the one that decodes with an orientation."""
+        del orientation
+        return self
+
+    def encode(self, value: Value, dtype: str, *, check: bool) -> Encoded | tuple[bytes, str]:
+        """Return the bytes and the encoding of a value that is kept as it is.
 
         Args:
             value: As `read` gives it.
@@ -110,7 +135,7 @@ class Kind:
             UnreadableError: It is no value of this kind; with `check` as `decode`.
         """
         del dtype, check
-        return value if isinstance(value, bytes) else str(value).encode(), ""
+        return Encoded(value if isinstance(value, bytes) else str(value).encode())
 
     def decode(self, content: bytes) -> NDArray[Any] | str:
         """What bytes stand for that are kept as they are: an array, or text.
@@ -121,13 +146,13 @@ class Kind:
         """
         raise UnreadableError(f"{len(content):,} bytes of no kind that can be decoded")
 
-    def to_array(self, value: Value, shape: Shape) -> Decoded:
+    def to_array(self, value: Value, shape: Shape) -> Decoded | tuple[NDArray[Any], int | None]:
         """The array that a value is kept as, brought into shape; errors as `decode`."""
         del shape
         found = self.decode(value if isinstance(value, bytes) else str(value).encode())
         if isinstance(found, str):
             raise UnreadableError("text is no array")
-        return found, None
+        return Decoded(found)
 
     def to_picture(self, values: NDArray[Any]) -> NDArray[Any]:
         """What people are shown of a decoded sample that was kept as it is.
@@ -184,11 +209,11 @@ def kind_named(name: str) -> Kind:
     return kinds()[name]
 
 
-def kind_of_encoding(encoding: str) -> Kind:
-    """Kind of a field that is kept in an encoding of a manifest; errors as `kind_named`."""
+def kind_of_encoding(encoding: str, orientation: Orientation = None) -> Kind:
+    """Return the kind that reads a field of a manifest; errors as `kind_named`."""
     for kind in kinds().values():
         if encoding in kind.encodings:
-            return kind
+            return kind.oriented(orientation or "keep")
     raise _missing(f"No kind of field reads the encoding '{encoding}'")
 
 

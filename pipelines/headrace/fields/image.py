@@ -5,30 +5,55 @@ from __future__ import annotations
 import io
 import struct
 import zlib
-from typing import cast
+from collections.abc import Mapping
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, UnidentifiedImageError
+from PIL import ExifTags, Image, TiffImagePlugin, UnidentifiedImageError
 
 from headrace.errors import UnreadableError
-from headrace.fields.field_kind import Decoded, Kind, Shape, Value, encoding_by_magic
+from headrace.fields.field_kind import (
+    Decoded,
+    Encoded,
+    Kind,
+    Orientation,
+    Shape,
+    Value,
+    encoding_by_magic,
+)
 
 MAX_PIXELS = 89_478_485
 """Pixels beyond which an image is taken for a decompression bomb, as by Pillow's warning."""
 
 _MAGIC = {
     b"\x89PNG": "png", b"\xff\xd8\xff": "jpeg", b"BM": "bmp", b"RIFF": "webp",
-    b"GIF8": "gif", b"II*\0": "tiff", b"MM\0*": "tiff",
+    b"GIF8": "gif", b"II*\0": "tiff", b"MM\0*": "tiff", b"II+\0": "tiff", b"MM\0+": "tiff",
 }  # fmt: skip
-_PNG_DEPTH = 24  # byte of a PNG file that tells the bits a channel
 _FORMATS = ("PNG", "JPEG", "BMP", "WEBP", "GIF", "TIFF")
 _ENCODINGS = {"MPO": "jpeg"} | {name: name.lower() for name in _FORMATS}
 _MODES = {
-    "1": "L", "L": "L", "LA": "L", "La": "L",
-    "RGB": "RGB", "RGBA": "RGB", "RGBa": "RGB", "RGBX": "RGB", "P": "RGB", "PA": "RGB",
+    "1": "L", "L": "L", "LA": "L",
+    "RGB": "RGB", "RGBA": "RGB", "RGBX": "RGB", "P": "RGB", "PA": "RGB",
     "CMYK": "RGB", "YCbCr": "RGB", "LAB": "RGB", "HSV": "RGB",
 }  # fmt: skip
+_TURNS = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT, 3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM, 5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270, 7: Image.Transpose.TRANSVERSE, 8: Image.Transpose.ROTATE_90,
+}  # fmt: skip
+"""What shows an image as it was taken, by its orientation in EXIF; others: nothing."""
+_BACK = {
+    Image.Transpose.ROTATE_90: Image.Transpose.ROTATE_270,
+    Image.Transpose.ROTATE_270: Image.Transpose.ROTATE_90,
+}
+
+_HOLD_EXIF = ("exif", "Raw profile type exif", "XML:com.adobe.xmp", "xmp")
+_PNG_DEPTH, _PNG_COLOURS, _BMP_DEPTH = 24, 25, 28  # bytes of a file
+_BITS, _CHANNELS, _COLOUR_MAP, _EXTRA, _SAMPLE_FORMAT = 258, 277, 320, 338, 339  # tags of TIFF
+_PREMULTIPLIED = 1  # value of _EXTRA
+_NO_FRAME = (0xC4, 0xC8, 0xCC)  # segments of JPEG that are no header of a frame
+_WAY_OUT = "save the images as .npy"
 
 # what Pillow's decoders raise on damaged bytes; the bytes are in memory, so none of it is I/O
 _DAMAGED = (
@@ -38,34 +63,49 @@ _DAMAGED = (
 
 
 class ImageKind(Kind):
-    """Pixels, or the files as they are."""
+    """Pixels, or the files as they are.
+
+    Args:
+        turns: Whether images are turned as their EXIF data says.
+    """
 
     name = "image"
     plural = "images"
     suffixes = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
     encodings = ("image", *dict.fromkeys(_MAGIC.values()))
-    options = ("keep", "resize", "channels", "dtype", "mixed", "codec", "chunk_samples")
+    options = (
+        "keep", "resize", "channels", "orientation", "dtype", "mixed", "codec", "chunk_samples",
+    )  # fmt: skip
     keep = "decode"
     varies = False
+
+    def __init__(self, *, turns: bool = True) -> None:
+        self.turns = turns
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _kind, (self.turns,)
+
+    def oriented(self, orientation: Orientation) -> Kind:
+        return _kind(orientation != "keep")
 
     def recognises(self, content: bytes) -> bool:
         if content[:4] == b"RIFF":
             return content[8:12] == b"WEBP"
         return content.startswith(tuple(_MAGIC))
 
-    def encode(self, value: Value, dtype: str, *, check: bool) -> tuple[bytes, str]:
+    def encode(self, value: Value, dtype: str, *, check: bool) -> Encoded:
         content = cast("bytes", value)
         if not check:
-            return content, encoding_by_magic(content, _MAGIC.items(), "image")
-        decode_image(content)
+            return Encoded(content, encoding_by_magic(content, _MAGIC.items(), "image"))
+        changes = read_image(content, turns=self.turns).changes
         with _open_image(content) as image:
-            return content, _ENCODINGS[image.format or ""]
+            return Encoded(content, _ENCODINGS[image.format or ""], changes)
 
     def decode(self, content: bytes) -> NDArray[np.uint8]:
-        return decode_image(content)
+        return read_image(content, turns=self.turns).array
 
     def to_array(self, value: Value, shape: Shape) -> Decoded:
-        pixels = decode_image(cast("bytes", value))
+        pixels, _, changes = read_image(cast("bytes", value), turns=self.turns)
         if shape.channels == 1 and pixels.ndim == 3:
             pixels = np.asarray(Image.fromarray(pixels).convert("L"))
         elif shape.channels == 3 and pixels.ndim == 2:
@@ -74,7 +114,7 @@ class ImageKind(Kind):
             height, width = shape.resize
             resampling = Image.Resampling[shape.filter.upper()]
             pixels = np.asarray(Image.fromarray(pixels).resize((width, height), resampling))
-        return pixels, None
+        return Decoded(pixels, changes=changes)
 
     def way_out(self, name: str, *, other_axes: bool) -> str:
         if other_axes:
@@ -88,28 +128,85 @@ class ImageKind(Kind):
         )
 
 
-def decode_image(content: bytes) -> NDArray[np.uint8]:
-    """Pixels of a PNG, JPEG, BMP, WebP, GIF or TIFF file.
+def _kind(turns: bool) -> ImageKind:
+    return _KINDS[turns]
 
-    Grey images give `(height, width)`, all others `(height, width, 3)` red, green, blue. Alpha is
-    dropped, palettes are looked up, pixels keep the orientation they are stored in. Of an animation
-    the first picture counts; a TIFF file of several pages is refused. The array is read-only.
+
+_KINDS = {turns: ImageKind(turns=turns) for turns in (True, False)}
+
+
+def decode_image(content: bytes) -> NDArray[np.uint8]:
+    """Return the pixels of `read_image`."""
+    return read_image(content).array
+
+
+def read_image(content: bytes, *, turns: bool = True) -> Decoded:
+    """Decode a PNG, JPEG, BMP, WebP, GIF or TIFF file.
+
+    Grey images give `(height, width)`, all others `(height, width, 3)` red, green, blue. What is
+    dropped, converted or turned is among the `changes`. The array is read-only.
+
+    Args:
+        content: The file's bytes.
+        turns: Whether to turn the image as its EXIF data says.
 
     Raises:
-        UnreadableError: Empty, damaged, too large, or of more than 8 bits a channel.
+        UnreadableError: Empty, damaged, too large, of several pages, or of channels that do not fit
+            8 bits or are no colours.
     """
     with _open_image(content) as image:
-        mode = _MODES.get(image.mode)
-        if mode is None:
-            raise UnreadableError(
-                f"pixels of mode '{image.mode}' do not fit 8 bits; save the images as .npy"
-            )
         try:
-            image = image.convert(mode) if image.mode != mode else image
-            pixels: NDArray[np.uint8] = np.asarray(image)
+            return _read(image, content, turns=turns)
         except _DAMAGED as error:
             raise UnreadableError(f"damaged image: {error}") from error
-    return pixels
+
+
+def _read(image: Image.Image, content: bytes, *, turns: bool) -> Decoded:
+    changes = ["only the first of several pictures"] if getattr(image, "is_animated", False) else []
+    turn = _turn(image)
+    image.load()
+    if turn is not None and image.format == "TIFF" and _turn(image) is None:  # Pillow has done it
+        image = image.transpose(_BACK.get(turn, turn))
+    transparent = _is_transparent(image)
+    premultiplied = _PREMULTIPLIED in _tags(image).get(_EXTRA, ())
+    if transparent and premultiplied:
+        raise UnreadableError("colours multiplied by alpha; save the image without alpha")
+    changes += ["alpha dropped"] if transparent else []
+    mode, target = image.mode, _MODES[image.mode]
+    if mode in ("P", "PA"):
+        changes.append("palette looked up")
+    elif _depth(image, content) < 8:
+        changes.append("fewer than 8 bits a channel scaled to 0 to 255")
+    elif mode not in ("L", "LA", "RGB", "RGBA", "RGBX"):
+        changes.append(f"{mode} converted to RGB")
+    image = image.convert(target) if mode != target else image
+    if turn is not None:
+        changes.append("turned as EXIF says" if turns else "not turned, though EXIF says so")
+        image = image.transpose(turn) if turns else image
+    return Decoded(np.asarray(image), changes=tuple(changes))
+
+
+def _turn(image: Image.Image) -> Image.Transpose | None:
+    """Return how EXIF says to turn an image; None for not at all, or if it cannot be read."""
+    if image.format == "PNG":
+        image.load()  # what may lie behind the pixels
+    if image.format != "TIFF" and not any(key in image.info for key in _HOLD_EXIF):
+        return None
+    try:
+        return _TURNS.get(image.getexif().get(ExifTags.Base.Orientation, 1))
+    except _DAMAGED:
+        return None
+
+
+def _is_transparent(image: Image.Image) -> bool:
+    """Whether a pixel is not opaque."""
+    if image.mode in ("LA", "RGBA", "PA"):
+        alpha = image.getchannel("A")
+    elif "transparency" in image.info:
+        alpha = image.convert("RGBA").getchannel("A")
+    else:
+        return False
+    return cast("tuple[int, int]", alpha.getextrema())[0] < 255
 
 
 def _open_image(content: bytes) -> Image.Image:
@@ -117,27 +214,80 @@ def _open_image(content: bytes) -> Image.Image:
         raise UnreadableError("the file is empty")
     try:
         image = Image.open(io.BytesIO(content), formats=_FORMATS)
+        _refuse_what_does_not_fit(image, content)
     except UnidentifiedImageError:
-        known = content.startswith(tuple(_MAGIC))
-        unknown = "neither PNG, JPEG, BMP, WebP, GIF nor TIFF"
-        reason = "damaged image: cut or broken header" if known else unknown
-        raise UnreadableError(reason) from None
+        raise UnreadableError(_why_unknown(content)) from None
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         raise UnreadableError(str(error)) from error
     except _DAMAGED as error:
         raise UnreadableError(f"damaged image: {error}") from error
-    width, height = image.size
-    if width * height > MAX_PIXELS:
-        raise UnreadableError(f"{width} x {height} pixels are more than {MAX_PIXELS:,}")
-    if image.format == "PNG" and content[_PNG_DEPTH] > 8:  # Pillow would round colours silently
-        raise UnreadableError(f"{content[_PNG_DEPTH]} bits a channel; save the images as .npy")
-    if image.format == "TIFF" and _num_pages(image) > 1:
-        raise UnreadableError(f"{_num_pages(image)} pages; save the images as .npy")
     return image
 
 
-def _num_pages(image: Image.Image) -> int:
+def _refuse_what_does_not_fit(image: Image.Image, content: bytes) -> None:
+    width, height = image.size
+    if width * height > MAX_PIXELS:
+        raise UnreadableError(f"{width} x {height} pixels are more than {MAX_PIXELS:,}")
+    if (depth := _depth(image, content)) > 8:  # Pillow would round colours silently
+        raise UnreadableError(_too_deep(depth))
+    if image.mode not in _MODES:
+        raise UnreadableError(f"pixels of mode '{image.mode}'; {_WAY_OUT}")
+    tags = _tags(image)
+    if image.format != "TIFF":
+        return
+    pages, bands = int(getattr(image, "n_frames", 1)), len(image.getbands())
+    num_channels = int(tags.get(_CHANNELS, 1))
+    if pages > 1:
+        raise UnreadableError(f"{pages} pages; {_WAY_OUT}")
+    if num_channels > bands:
+        raise UnreadableError(f"{num_channels} channels, not {bands}; {_WAY_OUT}")
+    if any(number != 1 for number in tags.get(_SAMPLE_FORMAT, ())):
+        raise UnreadableError(f"numbers with a sign; {_WAY_OUT}")
+    if any(entry % 256 and entry % 257 for entry in tags.get(_COLOUR_MAP, ())):
+        raise UnreadableError("a palette of 16 bits a channel; save the images with one of 8 bits")
+
+
+def _depth(image: Image.Image, content: bytes) -> int:
+    """Return the bits per channel in the file, which Pillow may have scaled or rounded to 8."""
+    if image.mode == "1":
+        return 1
+    if image.format == "PNG":
+        return content[_PNG_DEPTH]
+    if image.format == "BMP" and content[_BMP_DEPTH] == 16:
+        return 5
+    return int(max(_tags(image).get(_BITS, (8,))))
+
+
+def _tags(image: Image.Image) -> Mapping[int, Any]:
+    """Return the tags of a TIFF file."""
+    return getattr(image, "tag_v2", {})
+
+
+def _why_unknown(content: bytes) -> str:
+    """Return why Pillow does not open a file."""
+    if not content.startswith(tuple(_MAGIC)):
+        return "neither PNG, JPEG, BMP, WebP, GIF nor TIFF"
     try:
-        return int(getattr(image, "n_frames", 1))
-    except _DAMAGED as error:
-        raise UnreadableError(f"damaged image: {error}") from error
+        depth = _depth_of_tiff(content) if content[:2] in (b"II", b"MM") else _depth_of_jpeg(content)
+    except _DAMAGED:
+        depth = 8
+    return _too_deep(depth) if depth > 8 else "damaged image: cut or broken header"
+
+
+def _depth_of_tiff(content: bytes) -> int:
+    tags, stream = TiffImagePlugin.ImageFileDirectory_v2(content[:8]), io.BytesIO(content)
+    stream.seek(tags.next)
+    tags.load(stream)
+    return int(max(tags[_BITS]))
+
+
+def _depth_of_jpeg(content: bytes) -> int:
+    """Return the bits in the first header of a frame, a segment between 0xC0 and 0xCF."""
+    at = 2
+    while content[at] == 0xFF and (content[at + 1] & 0xF0 != 0xC0 or content[at + 1] in _NO_FRAME):
+        at += 2 + int.from_bytes(content[at + 2 : at + 4], "big")
+    return content[at + 4]
+
+
+def _too_deep(depth: int) -> str:
+    return f"{depth} bits a channel; {_WAY_OUT}"

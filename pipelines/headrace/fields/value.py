@@ -6,8 +6,8 @@ import re
 
 import numpy as np
 
-from headrace.errors import UnreadableError
-from headrace.fields.field_kind import Kind, Value
+from headrace.fields.exact import exact
+from headrace.fields.field_kind import Encoded, Kind, Value
 from headrace.fields.text import TextKind
 
 _WHOLE = re.compile(r"\s*[+-]?(0|[1-9][0-9]{0,17})\s*")
@@ -23,17 +23,14 @@ class ValueKind(Kind):
     name = "value"
     encodings = ()
     types = (bool, int, float, np.generic)
-    options = ("codec",)
+    options = ("dtype", "codec")
     is_plain = True
 
     def read(self, content: bytes, dtype: str) -> Value:
         return to_number(dtype, TextKind().read(content, dtype))
 
-    def encode(self, value: Value, dtype: str, *, check: bool) -> tuple[bytes, str]:
-        try:
-            return np.asarray(value, dtype=np.dtype(dtype).newbyteorder("<")).tobytes(), ""
-        except (ValueError, TypeError, OverflowError) as error:
-            raise UnreadableError(f"{value!r} does not fit {dtype}: {error}") from error
+    def encode(self, value: Value, dtype: str, *, check: bool) -> Encoded:
+        return Encoded(exact(value, np.dtype(dtype).newbyteorder("<")).tobytes())
 
 
 def number_type(text: str) -> str:

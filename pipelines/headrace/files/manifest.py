@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Literal
 
-from pydantic import Field, JsonValue
+from pydantic import Field, JsonValue, SerializerFunctionWrapHandler, model_serializer
 
 from headrace.errors import ManifestError, nearest
 from headrace.recipe.dataset import TRAIN, VALIDATION
@@ -40,6 +40,16 @@ class FieldInfo(Record):
     """Compression of a fixed field; `none` can be mapped into memory."""
     chunk_samples: int = 0
     """Samples in a chunk of a compressed fixed field; 0 when it lies in one piece."""
+    orientation: Literal["apply", "keep"] | None = None
+    """Whether encoded images are turned as their EXIF data says; null, and not written, for other
+    fields, and in datasets of older releases, which mean `keep`."""
+
+    @model_serializer(mode="wrap")
+    def _written(self, write: SerializerFunctionWrapHandler) -> dict[str, JsonValue]:
+        written: dict[str, JsonValue] = write(self)
+        if self.orientation is None:
+            written.pop("orientation", None)
+        return written
 
 
 class ShardInfo(Record):
@@ -125,6 +135,8 @@ class Manifest(Record):
     """Samples by split and class."""
     quarantined: tuple[Quarantined, ...] = ()
     """Samples left out, with reasons."""
+    notes: tuple[str, ...] = ()
+    """How samples were found, and what differs from their files, for people."""
     provenance: dict[str, JsonValue] = {}
     """Source, recipe fingerprint, git commit, versions."""
 

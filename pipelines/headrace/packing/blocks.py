@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
+from dataclasses import replace
+from itertools import chain, islice
 from pathlib import Path
 
 import numpy as np
@@ -43,6 +44,7 @@ class BlockCollector:
     def __init__(self, rules: Sequence[FieldRule], plan: PlannedShard) -> None:
         self.lengths: dict[str, LengthStatistics] = {}
         self.encodings: dict[str, set[str]] = {}
+        self.changes: dict[str, Counter[str]] = {}
         self.class_counts: Counter[int] = Counter()
         self.quarantined: list[Quarantined] = []
         self._plan = plan
@@ -91,12 +93,14 @@ class BlockCollector:
         """Blocks of rows by column, where a column can be taken at once; else of their samples."""
         order = [self._names.index(field.name) for field in source.fields]
         for start, stop, columns in source.read_columns(refs):
-            if columns is None or not all(
-                converter.takes(columns[name].values) for name, converter in self._converters
-            ):
+            found = [
+                replace(columns[name], values=values)
+                for name, converter in self._converters
+                if columns and (values := converter.takes(columns[name].values)) is not None
+            ]
+            if len(found) < len(self._converters):
                 yield from self._full(start, source.read(refs[start:stop]))
             else:
-                found = [columns[name] for name in self._names]
                 yield from self._of_columns(start, stop, found, order)
         if self._positions:
             yield self._block()
@@ -167,6 +171,7 @@ class BlockCollector:
             self._num_bytes -= len(column.items.pop())
             if column.shapes:
                 column.shapes.pop()
+            column.changes.pop()
 
     def _leave_out(self, position: int, reason: str) -> None:
         self.quarantined.append(Quarantined(path=self._plan.samples.paths[position], reason=reason))
@@ -205,6 +210,7 @@ class BlockCollector:
     def _count(self) -> None:
         for (name, converter), column in zip(self._converters, self._columns, strict=True):
             self.encodings.setdefault(name, set()).update(column.encodings)
+            self.changes.setdefault(name, Counter()).update(chain(*column.changes))
             if converter.rule.info.layout == "ragged":
                 found = statistics.lengths(np.fromiter(map(len, column.items), dtype=np.int64))
                 before = self.lengths.get(name)

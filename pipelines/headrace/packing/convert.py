@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import DataError, UnreadableError
-from headrace.fields.field_kind import Value
+from headrace.fields.exact import exact
+from headrace.fields.field_kind import Decoded, Encoded, Value
 from headrace.files.manifest import Quarantined
 from headrace.packing.fields import FieldRule, first_rules, settled
 from headrace.packing.listed import SampleRef
@@ -34,6 +35,8 @@ class FieldColumn:
     """Its shape, in a ragged field of arrays."""
     encodings: set[str] = field(default_factory=set)
     """Encodings met, of values that stay encoded."""
+    changes: list[tuple[str, ...]] = field(default_factory=list)
+    """What differs from the file of each sample that was converted by itself."""
     joined: Buffer | None = None
     """The bytes of all samples, where these lie one after the other in memory that is used again
     for the next block."""
@@ -55,11 +58,12 @@ class Converter:
         """
         rule = self.rule
         if not rule.decode:
-            content, encoding = rule.kind.encode(value, rule.info.dtype, check=rule.check)
-            column.items.append(content)
-            column.encodings |= {encoding} - {""}
+            encoded = Encoded(*rule.kind.encode(value, rule.info.dtype, check=rule.check))
+            column.items.append(encoded.content)
+            column.encodings |= {encoded.encoding} - {""}
+            column.changes.append(encoded.changes)
             return
-        array, rate = self.decoded(value)
+        array, rate, changes = self.decoded(value)
         kept_rate = rule.info.sample_rate
         if kept_rate is not None and rate is not None and rate != kept_rate:
             raise DataError(
@@ -71,6 +75,7 @@ class Converter:
         column.items.append(as_bytes(array))
         if rule.info.ndim is not None:
             column.shapes.append(array.shape)
+        column.changes.append(changes)
 
     @property
     def is_fixed(self) -> bool:
@@ -82,14 +87,24 @@ class Converter:
             and rule.options.dtype in (None, rule.info.dtype)
         )
 
-    def takes(self, rows: NDArray[Any]) -> bool:
-        """Whether the bytes of all rows of a column, `(num_rows, *shape)`, can be kept as one."""
-        return rows.dtype == self._dtype and rows.shape[1:] == self.rule.info.shape
+    def takes(self, rows: NDArray[Any]) -> NDArray[Any] | None:
+        """Return the rows of a column, `(num_rows, *shape)`, in the dtype of the field.
 
-    def decoded(self, value: Value) -> tuple[NDArray[Any], int | None]:
-        """The array that a value is kept as, and its samples a second where it has such."""
-        array, rate = self.rule.kind.to_array(value, self.rule.options)
-        return _as_dtype(array, self.rule.options.dtype), rate
+        None if they must be converted one by one.
+        """
+        if rows.shape[1:] != self.rule.info.shape:
+            return None
+        if rows.dtype == self._dtype or self.rule.options.dtype is None:
+            return rows if rows.dtype == self._dtype else None
+        try:
+            return exact(rows, self._dtype)
+        except UnreadableError:
+            return None
+
+    def decoded(self, value: Value) -> Decoded:
+        """Return the array that a value is kept as."""
+        found = Decoded(*self.rule.kind.to_array(value, self.rule.options))
+        return found._replace(array=exact(found.array, self.rule.options.dtype or found.array.dtype))
 
     def fits(self, array: NDArray[Any]) -> bool:
         """Whether an array has the shape and dtype of the example."""
@@ -159,7 +174,7 @@ def _settled(rule: FieldRule, ref: SampleRef, values: Values) -> FieldRule:
     if not rule.decode:
         return settled(rule, None, ref.path, len(column.items[0]), None)
     num_bytes = len(value) if isinstance(value, bytes) else int(getattr(value, "nbytes", 0))
-    array, rate = converter.decoded(value)
+    array, rate, _ = converter.decoded(value)
     return settled(rule, array, ref.path, num_bytes, rate)
 
 
@@ -169,17 +184,3 @@ def as_bytes(array: NDArray[Any]) -> Buffer:
         return b""
     little_endian = array.astype(array.dtype.newbyteorder("<"), copy=False)
     return np.ascontiguousarray(little_endian).reshape(-1).view(np.uint8).data
-
-
-def _as_dtype(array: NDArray[Any], dtype: str | None) -> NDArray[Any]:
-    if dtype is None or array.dtype == np.dtype(dtype):
-        return array
-    target = np.dtype(dtype)
-    if array.dtype.kind == "c":
-        raise UnreadableError(f"complex numbers do not fit {dtype}")
-    if target.kind in "iu" and array.size and not np.can_cast(array.dtype, target):
-        limits = np.iinfo(target)
-        low, high = array.min(), array.max()
-        if not (np.isfinite(low) and np.isfinite(high)) or low < limits.min or high > limits.max:
-            raise UnreadableError(f"values from {low} to {high} do not fit {dtype}")
-    return array.astype(target)

@@ -42,6 +42,8 @@ class SourceListing:
     """Samples that were left out."""
     code: str = ""
     """Hash of the user's code that makes the values; empty where there is none."""
+    notes: tuple[str, ...] = ()
+    """How the samples were found, for people."""
 
 
 def labels_of(names: Sequence[str], classes: Sequence[str] = ()) -> Labels:

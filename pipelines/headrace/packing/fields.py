@@ -108,13 +108,13 @@ def chunk_samples(sample_bytes: int, wanted: int | None = None) -> int:
 def _first_rule(given: SourceField, pack: PackSpec) -> FieldRule:
     options = pack.fields.get(given.name, PackField())
     _check_options(given, options)
-    kind = kind_named(given.kind)
+    kind = kind_named(given.kind).oriented(options.orientation)
     default = pack.images if "resize" in kind.options else kind.keep
     decode = (options.keep or default) == "decode"
     if "keep" in kind.options and not decode:
         _check_kept_encoded(given.name, options)
     return FieldRule(
-        info=_first_info(given, kind),
+        info=_first_info(given, kind, options, decode=decode),
         kind=kind,
         decode=decode,
         check=pack.check == "decode",
@@ -122,11 +122,20 @@ def _first_rule(given: SourceField, pack: PackSpec) -> FieldRule:
     )
 
 
-def _first_info(given: SourceField, kind: Kind) -> FieldInfo:
+def _first_info(
+    given: SourceField, kind: Kind, options: PackField, *, decode: bool
+) -> FieldInfo:
     if given.dtype:
-        return FieldInfo(name=given.name, dtype=given.dtype, layout="fixed")
-    encoding = given.encoding or kind.encodings[0]
-    return FieldInfo(name=given.name, dtype="uint8", layout="ragged", encoding=encoding)
+        dtype = options.dtype or given.dtype
+        return FieldInfo(name=given.name, dtype=dtype, layout="fixed")
+    turned = not decode and "orientation" in kind.options
+    return FieldInfo(
+        name=given.name,
+        dtype="uint8",
+        layout="ragged",
+        encoding=given.encoding or kind.encodings[0],
+        orientation=(options.orientation or "apply") if turned else None,
+    )
 
 
 def _check_options(given: SourceField, options: PackField) -> None:
@@ -152,7 +161,7 @@ def _check_options(given: SourceField, options: PackField) -> None:
 
 
 def _check_kept_encoded(name: str, options: PackField) -> None:
-    for option in sorted(options_of_kinds() - {"keep"}):
+    for option in sorted(options_of_kinds() - {"keep", "orientation"}):
         if getattr(options, option) not in (None, "none"):
             raise RecipeError(
                 f"pack.fields.{name}.{option} is set, but '{name}' stays encoded",

@@ -91,6 +91,8 @@ class PackedShard(Record):
     class_counts: dict[int, int]
     encodings: dict[str, tuple[str, ...]]
     """Encodings met in fields that stay encoded, sorted."""
+    changes: dict[str, dict[str, int]] = {}
+    """Samples by field and by what differs from their files."""
     quarantined: tuple[Quarantined, ...]
     """Samples left out, with reasons."""
     num_planned: int
@@ -144,6 +146,7 @@ def _pack(task: PackTask, plan: PlannedShard) -> PackedShard:
         lengths=collector.lengths,
         class_counts=dict(sorted(collector.class_counts.items())),
         encodings=encodings,
+        changes={name: dict(counted) for name, counted in collector.changes.items() if counted},
         quarantined=tuple(collector.quarantined),
         num_planned=plan.num_samples,
     )
@@ -200,6 +203,7 @@ def merge(
         },
         class_counts=_class_counts(plan, packed),
         quarantined=quarantined,
+        notes=(*plan.notes, *_changes(packed)),
         provenance=provenance,
     )
 
@@ -240,6 +244,16 @@ def _by_field(plan: PackPlan, parts: Iterable[Mapping[str, T]]) -> dict[str, lis
     every = list(parts)
     found = {info.name: [p[info.name] for p in every if info.name in p] for info in plan.fields}
     return {name: told for name, told in found.items() if told}
+
+
+def _changes(packed: Sequence[PackedShard]) -> list[str]:
+    counts = Counter[tuple[str, str]]()
+    for part in packed:
+        for name, changes in part.changes.items():
+            counts.update({(name, change): count for change, count in changes.items()})
+    return [
+        f"{name}: {change} ({count:,} samples)" for (name, change), count in sorted(counts.items())
+    ]
 
 
 def _class_counts(plan: PackPlan, packed: Sequence[PackedShard]) -> dict[str, dict[str, int]]:

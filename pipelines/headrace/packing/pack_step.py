@@ -216,6 +216,8 @@ def _published(context: StepContext, target: PackTarget, manifest: Manifest) -> 
     check_quarantine(manifest, context.recipe.pack.max_quarantined)
     target.publish(manifest)
     logger.info("Packed %d samples into %s", manifest.num_samples, target.location)
+    for note in manifest.notes:
+        logger.info(note)
     return manifest
 
 

@@ -50,6 +50,8 @@ class PackPlan:
     """By field that has statistics: one in how many elements counts."""
     quarantined: tuple[Quarantined, ...] = ()
     """Samples that the listing left out."""
+    notes: tuple[str, ...] = ()
+    """How the samples were found, for people."""
 
     @property
     def num_samples(self) -> int:
@@ -158,6 +160,7 @@ def make_plan(
         shards=tuple(shards),
         every=every,
         quarantined=listing.quarantined,
+        notes=listing.notes,
     )
 
 

@@ -192,6 +192,9 @@ class PackField(Record):
     """Filter of the resizing, as in Pillow: what becomes smaller is smoothed."""
     channels: Literal[1, 3] | None = None
     """Make all images grey (1) or red, green, blue (3); null keeps what they are."""
+    orientation: Literal["apply", "keep"] | None = None
+    """Turn images as their EXIF data says, also those that stay encoded when they are decoded, or
+    keep pixels as they are stored; null: `apply`."""
     sample_rate: Parallel | None = None
     """Samples a second that audio is resampled to; null keeps the rate, which must be one."""
     dtype: Literal[
