@@ -267,8 +267,9 @@ def _why_unknown(content: bytes) -> str:
     """Return why Pillow does not open a file."""
     if not content.startswith(tuple(_MAGIC)):
         return "neither PNG, JPEG, BMP, WebP, GIF nor TIFF"
+    depth_of = {b"II": _depth_of_tiff, b"MM": _depth_of_tiff, b"\xff\xd8": _depth_of_jpeg}
     try:
-        depth = _depth_of_tiff(content) if content[:2] in (b"II", b"MM") else _depth_of_jpeg(content)
+        depth = depth_of[content[:2]](content)
     except _DAMAGED:
         depth = 8
     return _too_deep(depth) if depth > 8 else "damaged image: cut or broken header"

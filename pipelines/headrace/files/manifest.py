@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field, JsonValue, SerializerFunctionWrapHandler, model_serializer
 
@@ -45,8 +45,8 @@ class FieldInfo(Record):
     fields, and in datasets of older releases, which mean `keep`."""
 
     @model_serializer(mode="wrap")
-    def _written(self, write: SerializerFunctionWrapHandler) -> dict[str, JsonValue]:
-        written: dict[str, JsonValue] = write(self)
+    def _written(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        written: dict[str, Any] = write(self)
         if self.orientation is None:
             written.pop("orientation", None)
         return written

@@ -78,7 +78,7 @@ BAD = {
     "bomb.png": (wide_png(10_000, 10_000), "Image size (100000000 pixels)"),
     "bomb2.png": (wide_png(40_000, 40_000), "Image size (1600000000 pixels)"),
     "pages.tif": (pages(), "2 pages; save the images as .npy"),
-    "float.tif": (picture("F", "TIFF"), "pixels of mode 'F' do not fit 8 bits"),
+    "float.tif": (picture("F", "TIFF"), "32 bits a channel; save the images as .npy"),
     "cut.flac": (flac()[:60], "damaged sound"),
     "bomb.flac": (flac(2**36 - 1), "274,877,906,940 bytes of sound are more than 4,294,967,296"),
     "cut.wav": (b"RIFF" + bytes(4) + b"WAVE", "damaged sound"),

@@ -226,19 +226,19 @@ def test_arrays_that_came_alone_may_be_written_to(tmp_path):
 def test_a_batch_that_fails_is_over_when_all_threads_are_done_with_it(tmp_path, monkeypatch):
     """Shards of a batch may be unmapped once it is over."""
     dataset = encoded(tmp_path, [b"damaged", *(png(shade) for shade in range(3))])
-    decoded = image.decode_image
+    decoded = image.read_image
     failed, done = threading.Event(), threading.Event()
 
-    def slowly(content: bytes):
+    def slowly(content: bytes, *, turns: bool):
         if content == b"damaged":
             failed.set()
-            return decoded(content)
+            return decoded(content, turns=turns)
         assert failed.wait(60)
         done.wait(0.2)
         done.set()
-        return decoded(content)
+        return decoded(content, turns=turns)
 
-    monkeypatch.setattr(image, "decode_image", slowly)
+    monkeypatch.setattr(image, "read_image", slowly)
     monkeypatch.setattr("headrace.data.decode._num_threads", lambda: 2)
     with pytest.raises(DataError, match=r"0\.png"):
         SampleReader(dataset).read(np.arange(4))
