@@ -86,6 +86,10 @@ class Source(Protocol):
         """Class names in the source's own order, known after the listing; empty: order by name."""
 
     @property
+    def notes(self) -> tuple[str, ...]:
+        """How the samples were found, for people; known after the listing."""
+
+    @property
     def sequential(self) -> bool:
         """Whether shards should hold neighbours, as these are much cheaper to read together.
 

@@ -48,7 +48,7 @@ _INCLUDED = (
 
 _OF_SOURCES = (
     "format", "fields", "labels", "index", "label_field", "group_field", "split_field", "reader",
-    "folds",
+    "split_folders", "folds",
 )  # fmt: skip
 """Keys that say nothing about a packed dataset, unless they have their defaults."""
 
@@ -104,8 +104,8 @@ class DatasetSpec(Record):
     (`image: "*.jpg"`, `caption: "*.txt"`), or the name of a column, HDF5 dataset or WebDataset key;
     empty takes what is there."""
     labels: Literal["auto", "folders", "index", "field", "none"] = "auto"
-    """Where labels come from: the first folder name below `source`, an index file, `label_field`,
-    or nowhere. `auto`: the index or `label_field` when there is one, folders for files and tar
+    """Where labels come from: the first folders below `source` that are several and no splits, an
+    index file, `label_field`, or nowhere. `auto`: the index or `label_field` when there is one, folders for files and tar
     files, `cls` for WebDataset, the one `ClassLabel` of Hugging Face, else nowhere."""
     index: Place | None = None
     """Index file below `source` (CSV, JSONL or Parquet) with a column `path`; columns `label`,
@@ -123,6 +123,9 @@ class DatasetSpec(Record):
     quarantined."""
     encoding: Encoding = "utf-8"
     """Encoding of CSV and JSONL files, as `utf-16`, `latin-1` or `cp1252`."""
+    split_folders: bool | None = None
+    """Whether folders named train, val or test (`Training`, `valid`, `test_images`, …) are splits:
+    all samples must lie in one, or none counts. null: they are if that is clear."""
     reader: Target | None = None
     """Function of yours that makes a dict of fields out of the path of a local file; the site must
     allow it."""
@@ -151,12 +154,18 @@ class DatasetSpec(Record):
         self._check_reader()
         if abs(sum(self.splits.values()) - 1.0) > 1e-6:
             raise ValueError(f"splits add up to {sum(self.splits.values()):g}, not to 1")
-        if self.folds is not None and (not self.splits.get("train") or self.splits.get("val")):
+        self._check_split_folders()
+        if self.folds is not None and not self.split_folders and (not self.splits.get("train") or self.splits.get("val")):
             raise ValueError(
                 "folds cut the split 'train', and each is 'val' once: "
                 "write splits with 'train' and without 'val', as in {train: 0.9, test: 0.1}"
             )
         return self
+
+    def _check_split_folders(self) -> None:
+        for key in ("splits", "split_field"):
+            if self.split_folders and getattr(self, key) != type(self).model_fields[key].default:
+                raise ValueError(f"both 'split_folders: true' and '{key}' are given; keep one")
 
     def _check_packed(self) -> None:
         unused = [name for name in _OF_SOURCES if getattr(self, name) not in (None, "auto", {})]

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
 from headrace.errors import DataError, RecipeError
 from headrace.fields.array import ARCHIVE, decode_arrays
 from headrace.objects.protocol import Check, StoredFile
-from headrace.packing.listed import Coded, Listed, SampleRef, Texts, files_of
+from headrace.packing.listed import Listed, SampleRef, files_of
 from headrace.packing.samples import Access, Fields, SourceField, Unreadable, Values
 from headrace.packing.sources.files import (
     chosen,
@@ -21,6 +22,7 @@ from headrace.packing.sources.files import (
     suffix_of,
     ways_in,
 )
+from headrace.packing.sources.folder_layout import with_folders
 from headrace.packing.sources.index import Index, index_of
 from headrace.packing.sources.parts import grouped, made_of, parts_of, patterns_of, values_of
 from headrace.packing.sources.source_store import SourceStore
@@ -42,6 +44,7 @@ class FolderSource:
     """Files below a folder or prefix."""
 
     classes: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
     sequential = False
     _takes_columns = True  # those of the index that have no other meaning are fields
 
@@ -76,16 +79,18 @@ class FolderSource:
     def list_samples(self, check: Check | None = None) -> Listed:
         if self._patterns:
             listed = grouped(self._patterns, self._place, check)
+            prefix = next(iter(self._patterns.values())).folder
             patterns = self._patterns.items()
             self.fields = tuple(field_of(name, part.path_of("x")) for name, part in patterns)
         else:
-            listed = _included(self._place, self._spec, self._index, check)
+            listed, prefix = _included(self._place, self._spec, self._index, check), ""
             self.fields = self._fields_of(listed)
-        if self._by_folders:
-            listed = replace(listed, labels=_folder_labels(self._place, listed))
-        elif self._index is not None:
+        if self._index is not None:
             listed = self._index.matched(listed)
             self.fields = _with_columns(self.fields, self._index)
+        listed, self.notes = with_folders(
+            listed, self._spec, self._place, prefix, labelled=self._by_folders
+        )
         no_second_label(self.fields, listed)
         return listed
 
@@ -176,18 +181,6 @@ def _with_columns(fields: Fields, index: Index) -> Fields:
             "Name the columns that count in dataset.fields, as in {text: 'column'}.",
         )
     return fields + index.fields
-
-
-def _folder_labels(place: SourceStore, listed: Listed) -> Coded[str]:
-    try:
-        (labels,) = Texts.of(listed.paths).groups(f"(?s)^{place.outer}(?P<label>[^/]*)/")
-    except LookupError as error:
-        raise RecipeError(
-            f"{place.name}/{error.args[0]} lies in no class folder, but labels come from folders",
-            "Move it into a folder named by its class, set dataset.labels to 'none', or to "
-            "'index' with the name of the file of labels in dataset.index.",
-        ) from None
-    return labels
 
 
 def _are_archives(refs: Sequence[SampleRef]) -> bool:

@@ -125,6 +125,7 @@ class RowSource(ABC):
 
     form: str
     suffixes: tuple[str, ...]
+    notes: tuple[str, ...] = ()
     sequential = True
     is_index = False
     """Whether the rows tell of files; see `take_as_index`."""

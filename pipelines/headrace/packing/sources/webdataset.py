@@ -50,6 +50,7 @@ class WebDatasetSource:
     classes: tuple[str, ...] = ()
     quarantined: Sequence[Unreadable] = ()
     remarks: Mapping[str, str] = {}
+    notes: tuple[str, ...] = ()
     sequential = True
 
     def __init__(

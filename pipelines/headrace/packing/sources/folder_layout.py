@@ -1,0 +1,184 @@
+"""What the folders of a source mean: splits, classes, or neither."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import dropwhile
+from os.path import commonprefix
+from typing import TypeAlias
+
+import numpy as np
+
+from headrace.errors import RecipeError
+from headrace.packing.listed import Coded, Listed, Texts, shown
+from headrace.packing.sources.source_store import SourceStore
+from headrace.recipe.dataset import TRAIN, DatasetSpec
+
+Chain: TypeAlias = tuple[str, ...]
+"""Names of the folders that a sample lies in, the outermost first."""
+
+_SPLIT = re.compile(
+    r"(?:(?P<train>train(?:ing)?)|(?P<val>val(?:id(?:ation)?)?|dev)|(?P<test>test(?:ing)?))"
+    r"(?:[ ._-]*(?:set|data|images?|imgs?|split|of|\d+))*",
+    re.IGNORECASE,
+)
+_NO_CLASS = (
+    "Move it into a folder named by its class, set dataset.labels to 'none', or to 'index' with the "
+    "name of the file of labels in dataset.index."
+)
+
+
+def split_named(name: str) -> str:
+    """Return the split that a name spells, as `Validation` or `test_images`; empty for none."""
+    found = _SPLIT.fullmatch(name.strip())
+    return str(found.lastgroup) if found else ""
+
+
+def with_folders(
+    listed: Listed, spec: DatasetSpec, place: SourceStore, prefix: str, *, labelled: bool
+) -> tuple[Listed, tuple[str, ...]]:
+    """Return samples with the splits and classes of their folders, and notes for people.
+
+    Args:
+        listed: The samples; splits of an index stay.
+        spec: The recipe's dataset.
+        place: Where they lie.
+        prefix: What all paths begin with.
+        labelled: Whether classes are folders.
+
+    Raises:
+        RecipeError: It is not clear what folders mean, or a sample lies in no class folder.
+    """
+    (folders,) = Texts.of(listed.paths).groups(r"(?s)^(?P<folder>(?:.*/)?)[^/]*$")
+    chains = _chains([folder.removeprefix(prefix) for folder in folders.values], place)
+    level = None if listed.splits else _split_level(chains, spec, place.name, labelled=labelled)
+    notes: list[str] = []
+    splits = [split_named(chain[level]) if level is not None else "" for chain in chains]
+    if level is not None:
+        counts = np.bincount(folders.codes, minlength=len(chains)).tolist()
+        sums: dict[tuple[str, str], int] = {}
+        for chain, split, count in zip(chains, splits, counts, strict=True):
+            sums[split, chain[level]] = sums.get((split, chain[level]), 0) + count
+        notes = [f"split '{of}' is folder '{name}' ({n:,} samples)" for (of, name), n in sums.items()]
+        listed = replace(listed, splits=_spread(splits, folders))
+    if labelled:
+        rests = _without_splits(chains, level)
+        wrapped = commonprefix(rests)[: min(map(len, rests)) - 1] if all(rests) else ()
+        classes = [rest[len(wrapped)] if rest else "" for rest in rests]
+        _check_classes(listed.paths, folders, rests, classes, place.name)
+        notes += [f"classes are the folders in '{'/'.join(wrapped)}'"] if wrapped else []
+        trained = {name for name, split in zip(classes, splits, strict=True) if split == TRAIN}
+        unknown = sorted(set(classes) - trained) if trained else []
+        notes += [f"classes without a sample in split 'train': {shown(unknown)}"] if unknown else []
+        listed = replace(listed, labels=_spread(classes, folders))
+    return listed, tuple(notes)
+
+
+def _spread(of_folder: Sequence[str], folders: Coded[str]) -> Coded[str]:
+    found = Coded.of(of_folder)
+    return Coded(found.values, found.codes[folders.codes])
+
+
+def _chains(folders: Sequence[str], place: SourceStore) -> list[Chain]:
+    """Return the chain of each folder; a tar file is one of its folders if its name is a split."""
+    chains: list[Chain] = []
+    for folder in folders:
+        outer = re.match(place.outer, folder)
+        inner = tuple(folder[outer.end() if outer else 0 :].split("/")[:-1])
+        parts = outer.group().lower().replace(".tar/", "/").split("/") if outer else ()
+        chains.append((next(filter(None, map(split_named, parts)), ""), *inner))
+    return chains if any(chain[0] for chain in chains) else [chain[1:] for chain in chains]
+
+
+def _split_level(
+    chains: Sequence[Chain], spec: DatasetSpec, place: str, *, labelled: bool
+) -> int | None:
+    """Return which folder of each chain is the split; None if none is."""
+    named = [
+        (level, name) for chain in chains for level, name in enumerate(chain) if split_named(name)
+    ]
+    if spec.split_folders is False or not (named or spec.split_folders):
+        return None
+    level, name = min(named, default=(0, ""))
+    outside = [chain for chain in chains if not split_named("".join(chain[level : level + 1]))]
+    if spec.split_folders and outside:
+        raise RecipeError(
+            f"dataset.split_folders is true, but samples in '{place}/{'/'.join(outside[0])}' lie in "
+            "no folder named as a split",
+            "Names of splits: train, training, val, valid, validation, dev, test, testing. Move the "
+            "samples, narrow dataset.include, or set dataset.split_folders to false.",
+        )
+    why = next(_doubts(chains, level, spec, labelled=labelled), "")
+    if why and not spec.split_folders:
+        raise RecipeError(
+            f"The folder '{name}' in {place} may be a split or not: {why}",
+            "Set dataset.split_folders to true to take the folders named train, val or test as "
+            "splits (leave dataset.splits out), or to false to split all samples anew by "
+            "dataset.splits.",
+        )
+    return level
+
+
+def _doubts(
+    chains: Sequence[Chain], level: int, spec: DatasetSpec, *, labelled: bool
+) -> Iterator[str]:
+    """Yield why the folders of a level may not be splits."""
+    names = sorted({"".join(chain[level : level + 1]) for chain in chains})
+    for other in names:
+        if not split_named(other):
+            yield f"'{other}' beside it is none" if other else "samples lie beside it"
+            return
+    if len({chain[:level] for chain in chains}) > 1:
+        yield f"it lies in '{'/'.join(chains[0][:level])}', which is one of several folders"
+    if len(names) == 1:
+        yield "there is no other"
+    if len(set(map(split_named, names))) < len(names):
+        yield f"of the folders {shown(names)} two are the same split"
+    rests = _without_splits(chains, level)
+    if any(split_named(name) for rest in rests for name in rest):
+        yield "there are folders of the names of splits in it"
+    if labelled and not all(rests):
+        yield "it has no class folders"
+    if spec.splits != DatasetSpec.model_fields["splits"].default:
+        yield "dataset.splits gives shares"
+
+
+def _without_splits(chains: Sequence[Chain], level: int | None) -> list[Chain]:
+    """Return the chains without the folders of splits, as both of `train/train`."""
+    if level is None:
+        return list(chains)
+    found = []
+    for chain in chains:
+        rest = dropwhile(partial(_spells, split_named(chain[level])), chain[level + 1 :])
+        found.append((*chain[:level], *rest))
+    return found
+
+
+def _spells(split: str, name: str) -> bool:
+    return split_named(name) == split
+
+
+def _check_classes(
+    paths: Sequence[str],
+    folders: Coded[str],
+    rests: Sequence[Chain],
+    classes: Sequence[str],
+    place: str,
+) -> None:
+    """Refuse samples without a class folder, and folders in what seems to be the only class."""
+    shallow = min(range(len(rests)), key=lambda number: len(rests[number]))
+    path = paths[int(np.flatnonzero(folders.codes == shallow)[0])]
+    if not rests[shallow]:
+        raise RecipeError(
+            f"{place}/{path} lies in no class folder, but labels come from folders", _NO_CLASS
+        )
+    if len(set(classes)) == 1 and len(set(map(len, rests))) > 1:
+        raise RecipeError(
+            f"{place}/{path} lies beside folders: '{classes[0]}' may be the only class, or hold the "
+            "folders of the classes",
+            "Move it into a folder named by its class, narrow dataset.include, or set "
+            "dataset.labels to 'none' if there are no classes.",
+        )
