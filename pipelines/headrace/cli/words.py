@@ -79,7 +79,8 @@ def _packed(outputs: Mapping[str, object]) -> str:
     problems = outputs.get("passed_over")
     if isinstance(problems, list):
         told += [f"a new dataset, although pack.append is set: {problem}" for problem in problems]
-    return ", ".join(told)
+    notes = outputs.get("notes")
+    return "\n".join((", ".join(told), *(map(str, notes) if isinstance(notes, list) else ())))
 
 
 def _trained(outputs: Mapping[str, object]) -> str:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from unicodedata import normalize
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,8 +15,9 @@ from headrace.errors import RecipeError
 from headrace.files.manifest import Quarantined
 from headrace.packing.listed import Coded, Listed, numbers, taken
 from headrace.packing.samples import READ_BYTES
+from headrace.packing.sources.folder_layout import split_named
 from headrace.packing.splits import Indices, assign_groups, assign_splits, in_order
-from headrace.recipe.dataset import TRAIN, DatasetSpec, PackSpec, in_split_order
+from headrace.recipe.dataset import TRAIN, VALIDATION, DatasetSpec, PackSpec, in_split_order
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +57,48 @@ def labels_of(names: Sequence[str], classes: Sequence[str] = ()) -> Labels:
     index_of = {name: index for index, name in enumerate(ordered)}
     found = np.array([index_of[name] for name in coded.values], dtype=np.int64)[coded.codes]
     return Labels(classes=ordered, indices=numbers(found))
+
+
+def check_names(dataset: DatasetSpec, samples: Listed, labels: Labels) -> list[str]:
+    """Return notes on names of classes and splits that differ in case, or are not well known.
+
+    Raises:
+        DataError: Names differ in what cannot be told apart: spaces, Unicode form, case of splits.
+        RecipeError: The source has a split that folds make.
+    """
+    splits = tuple(filter(None, Coded.of(samples.splits).values))
+    if dataset.folds is not None and VALIDATION in splits:
+        raise RecipeError(
+            "dataset.folds is set, but the source has a split 'val'",
+            "Folds are the validation: leave dataset.folds out, or the samples of 'val'.",
+        )
+    for what, names, alike in (
+        ("Classes", labels.classes, _normal),
+        ("Splits", splits, lambda name: _normal(name).casefold()),
+    ):
+        for one, other in _pairs(names, alike):
+            raise DataError(
+                f"{what} {one!r} and {other!r} differ only in case, spaces or Unicode form",
+                "Give samples that belong together the same name.",
+            )
+    cases = _pairs(labels.classes, str.casefold)
+    return [f"classes {one!r} and {other!r} differ only in case" for one, other in cases] + [
+        f"split '{name}' is not the split '{known}'"
+        for name in splits
+        if (known := split_named(name)) not in ("", name)
+    ]
+
+
+def _normal(name: str) -> str:
+    return " ".join(normalize("NFC", name).split())
+
+
+def _pairs(names: Sequence[str], alike: Callable[[str], str]) -> Iterator[tuple[str, str]]:
+    """Yield names of which the part that counts is equal."""
+    known: dict[str, str] = {}
+    for name in names:
+        if (first := known.setdefault(alike(name), name)) != name:
+            yield first, name
 
 
 def split_samples(

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import cast
 
+from headrace.fields.field_kind import kind_named
 from headrace.files.manifest import Manifest, Quarantined
-from headrace.packing.division import Labels, SourceListing, labels_of
+from headrace.packing.division import Labels, SourceListing, check_names, labels_of
+from headrace.packing.listed import Listed
 from headrace.packing.packing_plan import pack_key, sources_key
 from headrace.packing.samples import Access, Source
 from headrace.packing.sources.function import reader_code
 from headrace.packing.sources.open import open_source, settled
 from headrace.packing.target import PackTarget
-from headrace.recipe.dataset import DatasetSpec, PackSpec
+from headrace.recipe.dataset import DatasetSpec, PackField, PackSpec
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Site
 
 Check = Callable[[], None]
 """Called often; may raise to stop."""
+
+_HOLDS_EXIF = re.compile(r"(?s).*\.(?:jpe?g|tiff?|webp)", re.IGNORECASE).fullmatch
+_DEFAULT = PackField()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,10 +77,23 @@ class OpenedSource:
             quarantined=tuple(
                 Quarantined(path=each.path, reason=each.reason) for each in self.source.quarantined
             ),
-            code=self.code,
+            code=self.code + "".join(f"\nturned: {name}" for name in self._turned(samples)),
+            notes=(*self.source.notes, *check_names(self.dataset, samples, labels)),
         )
         key = pack_key(self.dataset, self.pack, listing)
         return ListedSource(**vars(self), listing=listing, key=key)
+
+    def _turned(self, samples: Listed) -> list[str]:
+        """Return the fields of images that EXIF data may turn.
+
+        Others, as folders of PNG files, keep the key that older releases gave them.
+        """
+        names = (*samples.paths, *self.dataset.fields.values())
+        if self.dataset.format in ("files", "tar") and not any(map(_HOLDS_EXIF, names)):
+            return []
+        images = (f.name for f in self.source.fields if "orientation" in kind_named(f.kind).options)
+        options = self.pack.fields
+        return [name for name in images if options.get(name, _DEFAULT).orientation != "keep"]
 
 
 @dataclass(frozen=True, kw_only=True)

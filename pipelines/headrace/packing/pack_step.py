@@ -76,7 +76,7 @@ def run(context: StepContext) -> dict[str, Any]:
 
     Returns:
         `dataset` (folder or URL), `fingerprint`, `num_samples`, `num_shards`, `num_bytes`,
-        `num_quarantined` and `reused`; `passed_over`: why datasets are not added to that
+        `num_quarantined`, `reused` and the manifest's `notes`; `passed_over`: why datasets are not added to that
         `pack.append` may be about.
 
     Raises:
@@ -257,7 +257,8 @@ def _provenance(context: StepContext, opened: ListedSource) -> dict[str, Any]:
 
 
 def _outputs(location: str, manifest: Manifest, *, reused: bool) -> dict[str, Any]:
-    return {
+    notes = {"notes": list(manifest.notes)} if manifest.notes else {}
+    return notes | {
         "dataset": location,
         "fingerprint": manifest.fingerprint,
         "num_samples": manifest.num_samples,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import xxhash
@@ -31,6 +32,8 @@ _DATASET_KEYS = {
 }  # fmt: skip
 _LATER_KEYS = {"missing", "encoding"}
 _PACK_KEYS = set(PackSpec.model_fields) - {"append", "max_quarantined", "target"}
+_NOT_HASHED: dict[str, Any] = {"fields": {"__all__": {"orientation"}}}
+"""Keys of later releases: part of the code where they say something."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +80,7 @@ def settings_key(dataset: DatasetSpec, pack: PackSpec, code: str = "") -> str:
     quarantined. `code` is the hash of the user's code that makes the values.
     """
     config = dataset.model_dump_json(include=_DATASET_KEYS | _given(dataset))
-    packing = pack.model_dump_json(include=_PACK_KEYS)
+    packing = pack.model_dump_json(include=_PACK_KEYS, exclude=_NOT_HASHED)
     return xxhash.xxh3_128_hexdigest(f"{SHARD_FORMAT}\n{config}\n{packing}\n{code}".encode())
 
 
