@@ -30,10 +30,10 @@ _DATASET_KEYS = {
     "splits", "stratify", "split_seed", "folds", "fields", "format", "reader",
     "label_kind", "label_field",
 }  # fmt: skip
-_LATER_KEYS = {"missing", "encoding"}
+_LATER_KEYS = {"missing", "encoding", "split_folders"}
 _PACK_KEYS = set(PackSpec.model_fields) - {"append", "max_quarantined", "target"}
 _NOT_HASHED: dict[str, Any] = {"fields": {"__all__": {"orientation"}}}
-"""Keys of later releases: part of the code where they say something."""
+"""Images that may be turned are part of the code of a listing."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,7 +91,7 @@ def sources_key(
     packing = pack.model_dump_json(exclude={"max_quarantined", "target"})
     files = [f"{file.path!r} {file.num_bytes} {file.version!r}" for file in containers]
     config = dataset.model_dump_json(exclude=_LATER_KEYS - _given(dataset))
-    parts = (str(SHARD_FORMAT), config, packing, code, *files)
+    parts = (str(SHARD_FORMAT), "turned", config, packing, code, *files)
     return xxhash.xxh3_128_hexdigest("\n".join(parts).encode())
 
 

@@ -155,7 +155,8 @@ class DatasetSpec(Record):
         if abs(sum(self.splits.values()) - 1.0) > 1e-6:
             raise ValueError(f"splits add up to {sum(self.splits.values()):g}, not to 1")
         self._check_split_folders()
-        if self.folds is not None and not self.split_folders and (not self.splits.get("train") or self.splits.get("val")):
+        by_share = self.folds is not None and not self.split_folders
+        if by_share and (not self.splits.get("train") or self.splits.get("val")):
             raise ValueError(
                 "folds cut the split 'train', and each is 'val' once: "
                 "write splits with 'train' and without 'val', as in {train: 0.9, test: 0.1}"
