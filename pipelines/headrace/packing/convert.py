@@ -103,8 +103,9 @@ class Converter:
 
     def decoded(self, value: Value) -> Decoded:
         """Return the array that a value is kept as."""
-        found = Decoded(*self.rule.kind.to_array(value, self.rule.options))
-        return found._replace(array=exact(found.array, self.rule.options.dtype or found.array.dtype))
+        options = self.rule.options
+        found = Decoded(*self.rule.kind.to_array(value, options))
+        return found._replace(array=exact(found.array, options.dtype or found.array.dtype))
 
     def fits(self, array: NDArray[Any]) -> bool:
         """Whether an array has the shape and dtype of the example."""

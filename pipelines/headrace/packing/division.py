@@ -11,7 +11,7 @@ from unicodedata import normalize
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.errors import RecipeError
+from headrace.errors import DataError, RecipeError
 from headrace.files.manifest import Quarantined
 from headrace.packing.listed import Coded, Listed, numbers, taken
 from headrace.packing.samples import READ_BYTES

@@ -122,9 +122,7 @@ def _first_rule(given: SourceField, pack: PackSpec) -> FieldRule:
     )
 
 
-def _first_info(
-    given: SourceField, kind: Kind, options: PackField, *, decode: bool
-) -> FieldInfo:
+def _first_info(given: SourceField, kind: Kind, options: PackField, *, decode: bool) -> FieldInfo:
     if given.dtype:
         dtype = options.dtype or given.dtype
         return FieldInfo(name=given.name, dtype=dtype, layout="fixed")

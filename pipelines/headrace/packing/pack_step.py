@@ -76,8 +76,8 @@ def run(context: StepContext) -> dict[str, Any]:
 
     Returns:
         `dataset` (folder or URL), `fingerprint`, `num_samples`, `num_shards`, `num_bytes`,
-        `num_quarantined`, `reused` and the manifest's `notes`; `passed_over`: why datasets are not added to that
-        `pack.append` may be about.
+        `num_quarantined`, `reused` and the manifest's `notes`; `passed_over`: why datasets are not
+        added to that `pack.append` may be about.
 
     Raises:
         RecipeError: Source folder, patterns or labels do not fit.

@@ -105,8 +105,9 @@ class DatasetSpec(Record):
     empty takes what is there."""
     labels: Literal["auto", "folders", "index", "field", "none"] = "auto"
     """Where labels come from: the first folders below `source` that are several and no splits, an
-    index file, `label_field`, or nowhere. `auto`: the index or `label_field` when there is one, folders for files and tar
-    files, `cls` for WebDataset, the one `ClassLabel` of Hugging Face, else nowhere."""
+    index file, `label_field`, or nowhere. `auto`: the index or `label_field` if there is one,
+    folders for files and tar files, `cls` for WebDataset, the one `ClassLabel` of Hugging Face,
+    else nowhere."""
     index: Place | None = None
     """Index file below `source` (CSV, JSONL or Parquet) with a column `path`; columns `label`,
     `group` and `split` mean that, others become fields."""

@@ -60,7 +60,8 @@ def fitted(recipe: Recipe, site: Site, kind: str, *, is_from_terminal: bool) -> 
         _check_dataset(recipe, site, recipe.dataset_path)
         site = narrowed(recipe, site)
     _check_places(recipe, site)
-    return (recipe if kind == "pack" else _on_one_lease(recipe, site)), site
+    on_one_lease = _on_one_lease(recipe, site)
+    return (recipe if kind == "pack" else on_one_lease), site
 
 
 def _on_one_lease(recipe: Recipe, site: Site) -> Recipe:
@@ -69,14 +70,14 @@ def _on_one_lease(recipe: Recipe, site: Site) -> Recipe:
     A queue is then asked once. Should the dataset be gone by then, it is packed there. Sources that
     take long to list, or run code of the user's, are left to the nodes.
     """
-    if recipe.dataset is None or recipe.packing_role == recipe.train.role:
+    if recipe.dataset is None or recipe.dataset.source is None:
         return recipe
     from headrace.clusters.backends import backend
     from headrace.objects.store import is_remote
 
-    source, target = recipe.dataset.source or "", recipe.pack.target or ""
-    opens_at_once = backend(site.roles[recipe.packing_role].backend).opens_at_once
-    if opens_at_once or recipe.dataset.reader or is_remote(source) or is_remote(target):
+    source, target = recipe.dataset.source, recipe.pack.target or ""
+    role = site.roles[recipe.packing_role]
+    if backend(role.backend).opens_at_once or recipe.dataset.reader or is_remote(source) or is_remote(target):
         return recipe
     from headrace.packing.opened_source import is_packed
 
@@ -89,8 +90,11 @@ def _on_one_lease(recipe: Recipe, site: Site) -> Recipe:
     try:
         if is_packed(recipe, site, check):
             return recipe.model_copy(update={"pack_role": recipe.train.role})
-    except (HeadraceError, OSError) as error:  # the step tells it, where it lies on its nodes too
-        logger.info("Whether %s is packed is for its nodes to tell: %s", source, error)
+    except (HeadraceError, OSError) as error:
+        seen = _is_seen(Path(source).expanduser(), role, site)
+        if seen and isinstance(error, RecipeError | DataError):
+            raise  # before a queue is asked for nodes, which would find the same
+        logger.info("Whether %s is packed is for its nodes to find out: %s", source, error)
     return recipe
 
 

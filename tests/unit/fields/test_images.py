@@ -62,8 +62,8 @@ def png(colours: int, depth: int, channels: int, *chunks: tuple[bytes, bytes]) -
     rows = (b"\0" + bytes(-(-7 * channels * depth // 8))) * 5
 
     def chunk(kind: bytes, body: bytes) -> bytes:
-        return struct.pack(">I", len(body)) + kind + body + struct.pack(
-            ">I", zlib.crc32(kind + body)
+        return (
+            struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
         )
 
     header = struct.pack(">IIBBBBB", 7, 5, depth, colours, 0, 0, 0)

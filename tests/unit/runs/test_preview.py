@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from headrace.errors import RecipeError
 from headrace.execution.execute import previews
 from headrace.packing.pack_step import pack
 from headrace.recipe.load import load_recipe, load_site
@@ -52,6 +53,15 @@ def test_what_is_packed_already_asks_a_queue_for_no_lease_of_its_own(
     else:
         source.write_text(source.read_text() + "40,0\n")
     assert leases() == ["cpu", "gpu"]
+
+
+@pytest.mark.parametrize("kind", ["suite", "pack"])
+def test_folders_of_unclear_meaning_ask_a_queue_for_nothing(image_source, make_context, kind):
+    context = make_context(image_source)
+    image_source.joinpath("cat").rename(image_source / "train")
+    own = {"folder": str(image_source.parent), "allowed_sources": ("/",)}
+    with pytest.raises(RecipeError, match="'train' .* may be a split or not"):
+        previews(context.recipe, load_site("slurm-dev").model_copy(update=own), kind)
 
 
 def _check_what_the_nodes_are_asked(recipe, site, monkeypatch):

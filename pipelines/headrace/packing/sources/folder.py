@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+import re
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -29,6 +30,8 @@ from headrace.packing.sources.source_store import SourceStore
 from headrace.packing.sources.tars import TarStore
 from headrace.recipe.dataset import DatasetSpec
 from headrace.recipe.globs import matcher
+
+_HIDDEN = re.compile(r"(?:^|/)(?:__MACOSX|@eaDir|\$RECYCLE\.BIN)/")  # beside names with a dot
 
 
 def tar_source(
@@ -169,7 +172,7 @@ def _included(
 
 
 def _is_wanted(matches: Callable[[str], bool], skipped: str, path: str) -> bool:
-    return path != skipped and matches(path)
+    return path != skipped and matches(path) and not _HIDDEN.search(path)
 
 
 def _with_columns(fields: Fields, index: Index) -> Fields:

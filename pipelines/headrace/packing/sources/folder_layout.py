@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import partial
-from itertools import dropwhile
-from os.path import commonprefix
+from itertools import takewhile
+from pathlib import Path
 from typing import TypeAlias
 
 import numpy as np
@@ -24,10 +25,6 @@ _SPLIT = re.compile(
     r"(?:(?P<train>train(?:ing)?)|(?P<val>val(?:id(?:ation)?)?|dev)|(?P<test>test(?:ing)?))"
     r"(?:[ ._-]*(?:set|data|images?|imgs?|split|of|\d+))*",
     re.IGNORECASE,
-)
-_NO_CLASS = (
-    "Move it into a folder named by its class, set dataset.labels to 'none', or to 'index' with the "
-    "name of the file of labels in dataset.index."
 )
 
 
@@ -55,26 +52,29 @@ def with_folders(
     (folders,) = Texts.of(listed.paths).groups(r"(?s)^(?P<folder>(?:.*/)?)[^/]*$")
     chains = _chains([folder.removeprefix(prefix) for folder in folders.values], place)
     level = None if listed.splits else _split_level(chains, spec, place.name, labelled=labelled)
-    notes: list[str] = []
+    notes, depth = list[str](), 0
     splits = [split_named(chain[level]) if level is not None else "" for chain in chains]
     if level is not None:
-        counts = np.bincount(folders.codes, minlength=len(chains)).tolist()
-        sums: dict[tuple[str, str], int] = {}
-        for chain, split, count in zip(chains, splits, counts, strict=True):
-            sums[split, chain[level]] = sums.get((split, chain[level]), 0) + count
-        notes = [f"split '{of}' is folder '{name}' ({n:,} samples)" for (of, name), n in sums.items()]
+        counts, depth = np.bincount(folders.codes, minlength=len(chains)), level + 1
+        sums = Counter[tuple[str, str]]()
+        for chain, split, count in zip(chains, splits, counts.tolist(), strict=True):
+            sums[split, chain[level]] += count
+        notes = [f"split '{of}': folder '{name}', {n:,} samples" for (of, name), n in sums.items()]
         listed = replace(listed, splits=_spread(splits, folders))
     if labelled:
         rests = _without_splits(chains, level)
-        wrapped = commonprefix(rests)[: min(map(len, rests)) - 1] if all(rests) else ()
-        classes = [rest[len(wrapped)] if rest else "" for rest in rests]
+        columns = takewhile(lambda names: len(set(names)) == 1, zip(*rests, strict=False))
+        wrapped = [names[0] for names in columns][: max(min(map(len, rests)) - 1, 0)]
+        classes = ["".join(rest[len(wrapped) : len(wrapped) + 1]) for rest in rests]
         _check_classes(listed.paths, folders, rests, classes, place.name)
-        notes += [f"classes are the folders in '{'/'.join(wrapped)}'"] if wrapped else []
+        depth += len(wrapped) + 1
+        notes += [f"classes: the folders in '{'/'.join(wrapped)}'"] if wrapped else []
         trained = {name for name, split in zip(classes, splits, strict=True) if split == TRAIN}
         unknown = sorted(set(classes) - trained) if trained else []
         notes += [f"classes without a sample in split 'train': {shown(unknown)}"] if unknown else []
         listed = replace(listed, labels=_spread(classes, folders))
-    return listed, tuple(notes)
+    empty = _empty_folders(place.folder / prefix, chains, depth) if place.folder else []
+    return listed, (*notes, *([f"folders without a sample: {shown(empty)}"] if empty else []))
 
 
 def _spread(of_folder: Sequence[str], folders: Coded[str]) -> Coded[str]:
@@ -97,18 +97,15 @@ def _split_level(
     chains: Sequence[Chain], spec: DatasetSpec, place: str, *, labelled: bool
 ) -> int | None:
     """Return which folder of each chain is the split; None if none is."""
-    named = [
-        (level, name) for chain in chains for level, name in enumerate(chain) if split_named(name)
-    ]
+    named = [(at, name) for chain in chains for at, name in enumerate(chain) if split_named(name)]
     if spec.split_folders is False or not (named or spec.split_folders):
         return None
     level, name = min(named, default=(0, ""))
     outside = [chain for chain in chains if not split_named("".join(chain[level : level + 1]))]
     if spec.split_folders and outside:
         raise RecipeError(
-            f"dataset.split_folders is true, but samples in '{place}/{'/'.join(outside[0])}' lie in "
-            "no folder named as a split",
-            "Names of splits: train, training, val, valid, validation, dev, test, testing. Move the "
+            f"dataset.split_folders is true, but '{place}/{'/'.join(outside[0])}' is no split",
+            "Splits are train, training, val, valid, validation, dev, test and testing. Move its "
             "samples, narrow dataset.include, or set dataset.split_folders to false.",
         )
     why = next(_doubts(chains, level, spec, labelled=labelled), "")
@@ -129,19 +126,19 @@ def _doubts(
     names = sorted({"".join(chain[level : level + 1]) for chain in chains})
     for other in names:
         if not split_named(other):
-            yield f"'{other}' beside it is none" if other else "samples lie beside it"
+            yield f"'{other}' beside it is none" if other else "not all samples lie in one"
             return
     if len({chain[:level] for chain in chains}) > 1:
-        yield f"it lies in '{'/'.join(chains[0][:level])}', which is one of several folders"
+        yield f"it lies in '{'/'.join(chains[0][:level])}', one of several folders"
     if len(names) == 1:
         yield "there is no other"
     if len(set(map(split_named, names))) < len(names):
-        yield f"of the folders {shown(names)} two are the same split"
+        yield f"two of the folders {shown(names)} are the same split"
     rests = _without_splits(chains, level)
     if any(split_named(name) for rest in rests for name in rest):
-        yield "there are folders of the names of splits in it"
+        yield "folders in it have names of splits, too"
     if labelled and not all(rests):
-        yield "it has no class folders"
+        yield "not all of them have class folders"
     if spec.splits != DatasetSpec.model_fields["splits"].default:
         yield "dataset.splits gives shares"
 
@@ -150,15 +147,13 @@ def _without_splits(chains: Sequence[Chain], level: int | None) -> list[Chain]:
     """Return the chains without the folders of splits, as both of `train/train`."""
     if level is None:
         return list(chains)
-    found = []
+    found = list[Chain]()
     for chain in chains:
-        rest = dropwhile(partial(_spells, split_named(chain[level])), chain[level + 1 :])
-        found.append((*chain[:level], *rest))
+        at, split = level + 1, split_named(chain[level])
+        while at < len(chain) and split_named(chain[at]) == split:
+            at += 1
+        found.append(chain[:level] + chain[at:])
     return found
-
-
-def _spells(split: str, name: str) -> bool:
-    return split_named(name) == split
 
 
 def _check_classes(
@@ -173,12 +168,25 @@ def _check_classes(
     path = paths[int(np.flatnonzero(folders.codes == shallow)[0])]
     if not rests[shallow]:
         raise RecipeError(
-            f"{place}/{path} lies in no class folder, but labels come from folders", _NO_CLASS
+            f"{place}/{path} lies in no class folder, but labels come from folders",
+            "Move it into a folder named by its class, set dataset.labels to 'none', or to "
+            "'index' with the name of the file of labels in dataset.index.",
         )
     if len(set(classes)) == 1 and len(set(map(len, rests))) > 1:
         raise RecipeError(
-            f"{place}/{path} lies beside folders: '{classes[0]}' may be the only class, or hold the "
-            "folders of the classes",
+            f"{place}/{path} lies beside folders: '{classes[0]}' may be the only class, or hold "
+            "the folders of the classes",
             "Move it into a folder named by its class, narrow dataset.include, or set "
             "dataset.labels to 'none' if there are no classes.",
         )
+
+
+def _empty_folders(place: Path, chains: Sequence[Chain], depth: int) -> list[str]:
+    """Return the folders beside those of splits and classes that hold no sample."""
+    known = {chain[: at + 1] for chain in chains for at in range(depth)}
+    return [
+        "/".join((*parent, entry.name))
+        for parent in sorted({chain[:at] for chain in chains for at in range(depth)})
+        for entry in os.scandir(place.joinpath(*parent))
+        if entry.is_dir() and entry.name[0] != "." and (*parent, entry.name) not in known
+    ]
