@@ -73,6 +73,10 @@ class RecipeError(UserError):
     """A recipe or an override of it cannot be used."""
 
 
+class UnclearNamesError(RecipeError):
+    """Names of folders, splits or classes in the source may mean two things."""
+
+
 class SiteError(UserError):
     """A site file cannot be used."""
 

@@ -11,7 +11,7 @@ from unicodedata import normalize
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.errors import DataError, RecipeError
+from headrace.errors import RecipeError, UnclearNamesError
 from headrace.files.manifest import Quarantined
 from headrace.packing.listed import Coded, Listed, numbers, taken
 from headrace.packing.samples import READ_BYTES
@@ -63,7 +63,7 @@ def check_names(dataset: DatasetSpec, samples: Listed, labels: Labels) -> list[s
     """Return notes on names of classes and splits that differ in case, or are not well known.
 
     Raises:
-        DataError: Names differ in what cannot be told apart: spaces, Unicode form, case of splits.
+        UnclearNamesError: Names differ in spaces or Unicode form only, those of splits in case.
         RecipeError: The source has a split that folds make.
     """
     splits = tuple(filter(None, Coded.of(samples.splits).values))
@@ -77,7 +77,7 @@ def check_names(dataset: DatasetSpec, samples: Listed, labels: Labels) -> list[s
         ("Splits", splits, lambda name: _normal(name).casefold()),
     ):
         for one, other in _pairs(names, alike):
-            raise DataError(
+            raise UnclearNamesError(
                 f"{what} {one!r} and {other!r} differ only in case, spaces or Unicode form",
                 "Give samples that belong together the same name.",
             )

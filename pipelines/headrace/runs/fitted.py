@@ -6,7 +6,7 @@ import logging
 import time
 from pathlib import Path
 
-from headrace.errors import DataError, HeadraceError, RecipeError, UserError
+from headrace.errors import DataError, HeadraceError, RecipeError, UnclearNamesError, UserError
 from headrace.files.damage import archive_damage, is_sealed, sealed_damage
 from headrace.files.layout import RunFolder
 from headrace.recipe.fit import (
@@ -77,7 +77,12 @@ def _on_one_lease(recipe: Recipe, site: Site) -> Recipe:
 
     source, target = recipe.dataset.source, recipe.pack.target or ""
     role = site.roles[recipe.packing_role]
-    if backend(role.backend).opens_at_once or recipe.dataset.reader or is_remote(source) or is_remote(target):
+    if (
+        backend(role.backend).opens_at_once
+        or recipe.dataset.reader
+        or is_remote(source)
+        or is_remote(target)
+    ):
         return recipe
     from headrace.packing.opened_source import is_packed
 
@@ -92,7 +97,7 @@ def _on_one_lease(recipe: Recipe, site: Site) -> Recipe:
             return recipe.model_copy(update={"pack_role": recipe.train.role})
     except (HeadraceError, OSError) as error:
         seen = _is_seen(Path(source).expanduser(), role, site)
-        if seen and isinstance(error, RecipeError | DataError):
+        if seen and isinstance(error, UnclearNamesError):
             raise  # before a queue is asked for nodes, which would find the same
         logger.info("Whether %s is packed is for its nodes to find out: %s", source, error)
     return recipe

@@ -60,7 +60,7 @@ def test_folders_of_unclear_meaning_ask_a_queue_for_nothing(image_source, make_c
     context = make_context(image_source)
     image_source.joinpath("cat").rename(image_source / "train")
     own = {"folder": str(image_source.parent), "allowed_sources": ("/",)}
-    with pytest.raises(RecipeError, match="'train' .* may be a split or not"):
+    with pytest.raises(RecipeError, match=r"'train' .* may be a split or not"):
         previews(context.recipe, load_site("slurm-dev").model_copy(update=own), kind)
 
 

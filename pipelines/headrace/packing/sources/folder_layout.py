@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from headrace.errors import RecipeError
+from headrace.errors import UnclearNamesError
 from headrace.packing.listed import Coded, Listed, Texts, shown
 from headrace.packing.sources.source_store import SourceStore
 from headrace.recipe.dataset import TRAIN, DatasetSpec
@@ -47,7 +47,7 @@ def with_folders(
         labelled: Whether classes are folders.
 
     Raises:
-        RecipeError: It is not clear what folders mean, or a sample lies in no class folder.
+        UnclearNamesError: It is not clear what folders mean, or a sample lies in no class folder.
     """
     (folders,) = Texts.of(listed.paths).groups(r"(?s)^(?P<folder>(?:.*/)?)[^/]*$")
     chains = _chains([folder.removeprefix(prefix) for folder in folders.values], place)
@@ -103,14 +103,14 @@ def _split_level(
     level, name = min(named, default=(0, ""))
     outside = [chain for chain in chains if not split_named("".join(chain[level : level + 1]))]
     if spec.split_folders and outside:
-        raise RecipeError(
+        raise UnclearNamesError(
             f"dataset.split_folders is true, but '{place}/{'/'.join(outside[0])}' is no split",
             "Splits are train, training, val, valid, validation, dev, test and testing. Move its "
             "samples, narrow dataset.include, or set dataset.split_folders to false.",
         )
     why = next(_doubts(chains, level, spec, labelled=labelled), "")
     if why and not spec.split_folders:
-        raise RecipeError(
+        raise UnclearNamesError(
             f"The folder '{name}' in {place} may be a split or not: {why}",
             "Set dataset.split_folders to true to take the folders named train, val or test as "
             "splits (leave dataset.splits out), or to false to split all samples anew by "
@@ -167,13 +167,13 @@ def _check_classes(
     shallow = min(range(len(rests)), key=lambda number: len(rests[number]))
     path = paths[int(np.flatnonzero(folders.codes == shallow)[0])]
     if not rests[shallow]:
-        raise RecipeError(
+        raise UnclearNamesError(
             f"{place}/{path} lies in no class folder, but labels come from folders",
             "Move it into a folder named by its class, set dataset.labels to 'none', or to "
             "'index' with the name of the file of labels in dataset.index.",
         )
     if len(set(classes)) == 1 and len(set(map(len, rests))) > 1:
-        raise RecipeError(
+        raise UnclearNamesError(
             f"{place}/{path} lies beside folders: '{classes[0]}' may be the only class, or hold "
             "the folders of the classes",
             "Move it into a folder named by its class, narrow dataset.include, or set "

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from headrace.errors import DataError, RecipeError
+from headrace.errors import RecipeError, UnclearNamesError
 from headrace.files.manifest_file import read_manifest
 from headrace.packing.opened_source import OpenedSource
 from headrace.packing.samples import Source
@@ -213,7 +213,7 @@ def opened(make_context, source: Path, **dataset: Any) -> Any:
 @pytest.mark.parametrize("twin", ["cat ", "caf\u0065\u0301", "café  "])
 def test_names_that_look_alike_are_refused(tmp_path: Path, make_context, twin: str) -> None:
     source = write(tmp_path / "in", "cat" if "cat" in twin else "café", twin)
-    with pytest.raises(DataError, match="differ only in case, spaces or Unicode form"):
+    with pytest.raises(UnclearNamesError, match="differ only in case, spaces or Unicode form"):
         opened(make_context, source)
 
 
@@ -227,7 +227,7 @@ def test_splits_of_columns(tmp_path: Path, make_context) -> None:
     rows = [f"{n},{'train' if n % 2 else 'Train'}" for n in range(8)]
     file = tmp_path / "a.csv"
     file.write_text("\n".join(["x,part", *rows]))
-    with pytest.raises(DataError, match="'Train' and 'train' differ only in case"):
+    with pytest.raises(UnclearNamesError, match="'Train' and 'train' differ only in case"):
         opened(make_context, file, split_field="part")
     file.write_text("\n".join(["x,part", *(row.replace("Train", "Validation") for row in rows)]))
     notes = opened(make_context, file, split_field="part").listing.notes
