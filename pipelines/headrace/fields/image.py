@@ -6,6 +6,7 @@ import io
 import struct
 import zlib
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, cast
 
 import numpy as np
@@ -79,14 +80,14 @@ class ImageKind(Kind):
     keep = "decode"
     varies = False
 
-    def __init__(self, *, turns: bool = True) -> None:
+    def __init__(self, turns: bool = True) -> None:
         self.turns = turns
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _kind, (self.turns,)
+        return ImageKind, (self.turns,)
 
     def oriented(self, orientation: Orientation) -> Kind:
-        return _kind(orientation != "keep")
+        return ImageKind(orientation != "keep")
 
     def recognises(self, content: bytes) -> bool:
         if content[:4] == b"RIFF":
@@ -128,18 +129,6 @@ class ImageKind(Kind):
         )
 
 
-def _kind(turns: bool) -> ImageKind:
-    return _KINDS[turns]
-
-
-_KINDS = {turns: ImageKind(turns=turns) for turns in (True, False)}
-
-
-def decode_image(content: bytes) -> NDArray[np.uint8]:
-    """Return the pixels of `read_image`."""
-    return read_image(content).array
-
-
 def read_image(content: bytes, *, turns: bool = True) -> Decoded:
     """Decode a PNG, JPEG, BMP, WebP, GIF or TIFF file.
 
@@ -168,8 +157,7 @@ def _read(image: Image.Image, content: bytes, *, turns: bool) -> Decoded:
     if turn is not None and image.format == "TIFF" and _turn(image) is None:  # Pillow has done it
         image = image.transpose(_BACK.get(turn, turn))
     transparent = _is_transparent(image)
-    premultiplied = _PREMULTIPLIED in _tags(image).get(_EXTRA, ())
-    if transparent and premultiplied:
+    if transparent and _PREMULTIPLIED in _tags(image).get(_EXTRA, ()):
         raise UnreadableError("colours multiplied by alpha; save the image without alpha")
     changes += ["alpha dropped"] if transparent else []
     mode, target = image.mode, _MODES[image.mode]
@@ -229,18 +217,14 @@ def _refuse_what_does_not_fit(image: Image.Image, content: bytes) -> None:
     if width * height > MAX_PIXELS:
         raise UnreadableError(f"{width} x {height} pixels are more than {MAX_PIXELS:,}")
     if (depth := _depth(image, content)) > 8:  # Pillow would round colours silently
-        raise UnreadableError(_too_deep(depth))
+        raise UnreadableError(f"{depth} bits a channel; {_WAY_OUT}")
     if image.mode not in _MODES:
         raise UnreadableError(f"pixels of mode '{image.mode}'; {_WAY_OUT}")
-    tags = _tags(image)
-    if image.format != "TIFF":
-        return
-    pages, bands = int(getattr(image, "n_frames", 1)), len(image.getbands())
-    num_channels = int(tags.get(_CHANNELS, 1))
-    if pages > 1:
+    tags, bands = _tags(image), len(image.getbands())
+    if tags and (pages := int(getattr(image, "n_frames", 1))) > 1:
         raise UnreadableError(f"{pages} pages; {_WAY_OUT}")
-    if num_channels > bands:
-        raise UnreadableError(f"{num_channels} channels, not {bands}; {_WAY_OUT}")
+    if (channels := int(tags.get(_CHANNELS, 1))) > bands:
+        raise UnreadableError(f"{channels} channels, not {bands}; {_WAY_OUT}")
     if any(number != 1 for number in tags.get(_SAMPLE_FORMAT, ())):
         raise UnreadableError(f"numbers with a sign; {_WAY_OUT}")
     if any(entry % 256 and entry % 257 for entry in tags.get(_COLOUR_MAP, ())):
@@ -268,11 +252,10 @@ def _why_unknown(content: bytes) -> str:
     if not content.startswith(tuple(_MAGIC)):
         return "neither PNG, JPEG, BMP, WebP, GIF nor TIFF"
     depth_of = {b"II": _depth_of_tiff, b"MM": _depth_of_tiff, b"\xff\xd8": _depth_of_jpeg}
-    try:
-        depth = depth_of[content[:2]](content)
-    except _DAMAGED:
-        depth = 8
-    return _too_deep(depth) if depth > 8 else "damaged image: cut or broken header"
+    with suppress(*_DAMAGED):
+        if (depth := depth_of[content[:2]](content)) > 8:
+            return f"{depth} bits a channel; {_WAY_OUT}"
+    return "damaged image: cut or broken header"
 
 
 def _depth_of_tiff(content: bytes) -> int:
@@ -288,7 +271,3 @@ def _depth_of_jpeg(content: bytes) -> int:
     while content[at] == 0xFF and (content[at + 1] & 0xF0 != 0xC0 or content[at + 1] in _NO_FRAME):
         at += 2 + int.from_bytes(content[at + 2 : at + 4], "big")
     return content[at + 4]
-
-
-def _too_deep(depth: int) -> str:
-    return f"{depth} bits a channel; {_WAY_OUT}"

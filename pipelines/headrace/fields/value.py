@@ -27,7 +27,9 @@ class ValueKind(Kind):
     is_plain = True
 
     def read(self, content: bytes, dtype: str) -> Value:
-        return to_number(dtype, TextKind().read(content, dtype))
+        text = str(TextKind().read(content, dtype))
+        value: Value = exact(int(text) if _WHOLE.fullmatch(text) else float(text), dtype).item()
+        return value
 
     def encode(self, value: Value, dtype: str, *, check: bool) -> Encoded:
         return Encoded(exact(value, np.dtype(dtype).newbyteorder("<")).tobytes())
@@ -38,10 +40,3 @@ def number_type(text: str) -> str:
     if _WHOLE.fullmatch(text):
         return "int64"
     return "float64" if _NUMBER.fullmatch(text) else ""
-
-
-def to_number(dtype: str, raw: object) -> Value:
-    """A cell as a number of a dtype."""
-    if dtype == "bool":
-        return bool(raw)
-    return int(str(raw)) if dtype == "int64" else float(str(raw))

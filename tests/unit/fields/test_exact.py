@@ -12,6 +12,7 @@ from hypothesis.extra.numpy import arrays, from_dtype
 
 from headrace.errors import UnreadableError
 from headrace.fields.exact import exact
+from headrace.fields.field_kind import kind_named
 
 DTYPES = [
     np.dtype(name)
@@ -138,3 +139,12 @@ def test_a_fraction_is_rounded_to_the_nearest() -> None:
     assert exact(0.1, "float32") == np.float32(0.1)
     assert exact(1e-60, "float16") == 0
     assert math.isinf(exact(math.inf, "float16"))
+
+
+def test_texts_of_numbers() -> None:
+    kind = kind_named("value")
+    assert kind.read(b" 7\n", "float64") == 7.0
+    assert kind.read(b"7", "int64") == 7
+    assert kind.read(b"0.1", "float64") == 0.1
+    with pytest.raises(UnreadableError, match="9007199254740993 does not fit float64"):
+        kind.read(b"9007199254740993", "float64")

@@ -12,7 +12,7 @@ from headrace.errors import UnreadableError, UserError
 from headrace.fields import array, image
 from headrace.fields.array import decode_array, decode_arrays
 from headrace.fields.field_kind import kind_named, kind_of_bytes, kind_of_encoding
-from headrace.fields.image import decode_image
+from headrace.fields.image import read_image
 from support.source_files import npy
 
 NOISE = np.random.default_rng(0).integers(0, 256, (9, 7, 3), dtype=np.uint8)
@@ -26,11 +26,13 @@ def encoded(image: Image.Image, kind: str) -> bytes:
 
 def test_pixels_are_kept() -> None:
     for kind in ("PNG", "BMP", "TIFF"):
-        np.testing.assert_array_equal(decode_image(encoded(Image.fromarray(NOISE), kind)), NOISE)
+        np.testing.assert_array_equal(
+            read_image(encoded(Image.fromarray(NOISE), kind)).array, NOISE
+        )
     alpha = np.dstack([NOISE, NOISE[:, :, 0]])
-    np.testing.assert_array_equal(decode_image(encoded(Image.fromarray(alpha), "PNG")), NOISE)
+    np.testing.assert_array_equal(read_image(encoded(Image.fromarray(alpha), "PNG")).array, NOISE)
     bits = Image.fromarray(NOISE[:, :, 0] > 127)
-    assert set(np.unique(decode_image(encoded(bits, "PNG")))) == {0, 255}
+    assert set(np.unique(read_image(encoded(bits, "PNG")).array)) == {0, 255}
 
 
 @pytest.mark.parametrize("kind", ["PNG", "JPEG", "BMP", "WEBP", "GIF", "TIFF"])
@@ -65,7 +67,7 @@ def png_of_size(width: int, height: int, depth: int = 8) -> bytes:
 )
 def test_unreadable_images(content: bytes, reason: str) -> None:
     with pytest.raises(UnreadableError, match=reason):
-        decode_image(content)
+        read_image(content)
 
 
 @pytest.mark.parametrize("kind", ["PNG", "JPEG", "BMP", "WEBP", "GIF", "TIFF"])
@@ -79,7 +81,7 @@ def test_no_damage_raises_anything_else(kind: str) -> None:
     reasons = 0
     for each in damaged:
         try:
-            assert decode_image(each).dtype == np.uint8
+            assert read_image(each).array.dtype == np.uint8
         except UnreadableError:
             reasons += 1
     assert reasons > len(content) // 5

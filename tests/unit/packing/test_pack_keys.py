@@ -1,4 +1,4 @@
-"""Datasets that older releases packed keep their keys, unless their pixels or classes would differ."""
+"""Datasets of older releases keep their keys, unless their pixels or classes would differ."""
 
 import os
 from pathlib import Path
