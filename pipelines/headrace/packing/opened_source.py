@@ -5,14 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import PurePosixPath
 from typing import cast
 
 from headrace.fields.field_kind import kind_named
 from headrace.files.manifest import Manifest, Quarantined
 from headrace.packing.division import Labels, SourceListing, check_names, labels_of
-from headrace.packing.listed import Listed
+from headrace.packing.listed import Listed, shown
 from headrace.packing.packing_plan import pack_key, sources_key
 from headrace.packing.samples import Access, Source
+from headrace.packing.sources.folder_layout import split_named
 from headrace.packing.sources.function import reader_code
 from headrace.packing.sources.open import open_source, settled
 from headrace.packing.target import PackTarget
@@ -38,6 +40,8 @@ class OpenedSource:
     source: Source
     code: str
     """Hash of the user's code that makes the values; empty where there is none."""
+    containers: tuple[str, ...]
+    """Paths of the files that hold all samples; empty where samples are files of their own."""
     sources_key: str
     """Hash of its containers and all settings; empty where samples are files of their own."""
 
@@ -55,6 +59,7 @@ class OpenedSource:
             access=access,
             source=source,
             code=code,
+            containers=tuple(file.path for file in containers),
             sources_key=key,
         )
 
@@ -78,10 +83,24 @@ class OpenedSource:
                 Quarantined(path=each.path, reason=each.reason) for each in self.source.quarantined
             ),
             code=self.code + "".join(f"\nturned: {name}" for name in self._turned(samples)),
-            notes=(*self.source.notes, *check_names(self.dataset, samples, labels)),
+            notes=(
+                *self.source.notes,
+                *check_names(self.dataset, samples, labels),
+                *([] if samples.splits else self._named_as_splits()),
+            ),
         )
         key = pack_key(self.dataset, self.pack, listing)
         return ListedSource(**vars(self), listing=listing, key=key)
+
+    def _named_as_splits(self) -> list[str]:
+        """Return a note on containers that are named as splits, which are split anew."""
+        parts = {
+            part for path in self.containers for part in PurePosixPath(path).with_suffix("").parts
+        }
+        names = sorted(part for part in parts if split_named(part))
+        if len(set(map(split_named, names))) < 2:
+            return []
+        return [f"{shown(names)}: files are named as splits, but all samples were split anew"]
 
     def _turned(self, samples: Listed) -> list[str]:
         """Return the fields of images that EXIF data may turn.

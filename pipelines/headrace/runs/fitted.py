@@ -77,12 +77,8 @@ def _on_one_lease(recipe: Recipe, site: Site) -> Recipe:
 
     source, target = recipe.dataset.source, recipe.pack.target or ""
     role = site.roles[recipe.packing_role]
-    if (
-        backend(role.backend).opens_at_once
-        or recipe.dataset.reader
-        or is_remote(source)
-        or is_remote(target)
-    ):
+    opens_at_once = backend(role.backend).opens_at_once
+    if opens_at_once or recipe.dataset.reader or is_remote(source) or is_remote(target):
         return recipe
     from headrace.packing.opened_source import is_packed
 
@@ -96,8 +92,7 @@ def _on_one_lease(recipe: Recipe, site: Site) -> Recipe:
         if is_packed(recipe, site, check):
             return recipe.model_copy(update={"pack_role": recipe.train.role})
     except (HeadraceError, OSError) as error:
-        seen = _is_seen(Path(source).expanduser(), role, site)
-        if seen and isinstance(error, UnclearNamesError):
+        if isinstance(error, UnclearNamesError) and _is_seen(Path(source), role, site):
             raise  # before a queue is asked for nodes, which would find the same
         logger.info("Whether %s is packed is for its nodes to find out: %s", source, error)
     return recipe

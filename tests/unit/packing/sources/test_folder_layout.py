@@ -238,6 +238,17 @@ def test_splits_of_columns(tmp_path: Path, make_context) -> None:
         opened(make_context, file, split_field="part", folds=2, splits=shares)
 
 
+def test_tables_named_as_splits_are_noted(tmp_path: Path, make_context) -> None:
+    """They have no folders: `split_field` names a column that says the split."""
+    for name in ("train-0", "train-1", "valid"):
+        (tmp_path / f"{name}.csv").write_text("\n".join(["x", *map(str, range(9))]))
+    assert opened(make_context, tmp_path).listing.notes == (
+        "train-0, train-1, valid: files are named as splits, but all samples were split anew",
+    )
+    (tmp_path / "valid.csv").unlink()
+    assert opened(make_context, tmp_path).listing.notes == ()
+
+
 def test_numbers_of_classes_keep_their_order(tmp_path: Path, make_context) -> None:
     listing = opened(make_context, write(tmp_path / "in", "data/10", "data/9", "data/2")).listing
     assert listing.labels.classes == ("2", "9", "10")
