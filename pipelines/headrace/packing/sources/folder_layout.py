@@ -83,14 +83,15 @@ def _spread(of_folder: Sequence[str], folders: Coded[str]) -> Coded[str]:
 
 
 def _chains(folders: Sequence[str], place: SourceStore) -> list[Chain]:
-    """Return the chain of each folder; a tar file is one of its folders if its name is a split."""
+    """Return the chain of each folder; tar files are folders if their names are several splits."""
     chains: list[Chain] = []
     for folder in folders:
         outer = re.match(place.outer, folder)
         inner = tuple(folder[outer.end() if outer else 0 :].split("/")[:-1])
         parts = outer.group().lower().replace(".tar/", "/").split("/") if outer else ()
         chains.append((next(filter(None, map(split_named, parts)), ""), *inner))
-    return chains if any(chain[0] for chain in chains) else [chain[1:] for chain in chains]
+    several = len({chain[0] for chain in chains}) > 1
+    return chains if several else [chain[1:] for chain in chains]
 
 
 def _split_level(

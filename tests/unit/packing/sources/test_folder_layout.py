@@ -157,6 +157,8 @@ def test_tar_files_named_as_splits(tmp_path: Path) -> None:
         for name in ("train-000", "train-001", "val")
         for label in ("cat", "dog")
     }
+    for source in (tmp_path / "train-000.tar", tmp_path / "val.tar"):  # as if it were a folder
+        assert {split for split, _ in found(source).values()} == {None}
     write_tar(tmp_path / "more.tar", {"cat/1.png": png(1)})
     with pytest.raises(RecipeError, match="may be a split or not"):
         found(tmp_path)
