@@ -25,6 +25,8 @@ from support.source_files import npy, npz, png
 
 CSV = "petal,species\n1.5,setosa\n2.5,virginica\n"
 JSONL = '{"petal": 1.5, "species": "a"}\n{"petal": 2.5, "species": "b"}\n'
+HALVES = {"train": 0.5, "test": 0.5}
+FOLDED = "path,split\ncat/1.png,train\ndog/2.png,train\ndog/3.png,val\n"
 PAIRS = {
     "1.png": png(1),
     "1.txt": b"one",
@@ -141,6 +143,67 @@ MISTAKES = (
         followed=(
             CATS,
             {**{f"../full/{n}": c for n, c in CATS.items()}, "dataset.source": "AT/full"},
+        ),
+    ),
+    Mistake(
+        what="may be a split or not",
+        hint="Set dataset.split_folders to true",
+        given={"train/cat/1.png": png(1), "test/cat/2.png": png(2), "dataset.splits": HALVES},
+        followed=(
+            {"dataset.split_folders": True, "dataset.splits": None},
+            {"dataset.split_folders": False},
+        ),
+    ),
+    Mistake(
+        what="is no split",
+        hint="Splits are train, training",
+        given={
+            "train/cat/1.png": png(1),
+            "test/cat/2.png": png(2),
+            "more/cat/3.png": png(3),
+            "dataset.split_folders": True,
+            "dataset.splits": None,
+        },
+        followed=(
+            {"more/cat/3.png": None, "Validation/cat/3.png": png(3)},
+            {"dataset.include": ["t*/**"]},
+            {"dataset.split_folders": False, "dataset.splits": HALVES},
+        ),
+    ),
+    Mistake(
+        what="may be the only class, or hold the folders of the classes",
+        hint="Move it into a folder named by its class, narrow dataset.include",
+        given={
+            "pets/cat/1.png": png(1),
+            "pets/dog/2.png": png(2),
+            "pets/3.png": png(3),
+            "dataset.splits": HALVES,
+        },
+        followed=(
+            {"pets/3.png": None, "pets/dog/3.png": png(3)},
+            {"dataset.include": ["pets/*/*.png"]},
+            NONE,
+        ),
+    ),
+    Mistake(
+        what="differ only in case, spaces or Unicode form",
+        hint="Give samples that belong together the same name",
+        given={"cat/1.png": png(1), "cat /2.png": png(2), "dataset.splits": HALVES},
+        followed=({"cat /2.png": None, "cat/2.png": png(2)},),
+    ),
+    Mistake(
+        what="dataset.folds is set, but the source has a split 'val'",
+        hint="leave dataset.folds out, or the samples of 'val'",
+        given={
+            **CATS,
+            "l.csv": FOLDED,
+            "dataset.index": "l.csv",
+            "dataset.folds": 2,
+            "dataset.splits": HALVES,
+        },
+        followed=(
+            {"dataset.folds": None},
+            {"l.csv": FOLDED.replace("dog/3.png,val\n", ""), "dog/3.png": None},
         ),
     ),
     Mistake(
