@@ -125,7 +125,7 @@ class DatasetSpec(Record):
     encoding: Encoding = "utf-8"
     """Encoding of CSV and JSONL files, as `utf-16`, `latin-1` or `cp1252`."""
     split_folders: bool | None = None
-    """Whether folders named train, val or test (`Training`, `valid`, `test_images`, …) are splits:
+    """Whether folders named train, val or test (`Training`, `valid`, `val_images`, …) are splits:
     all samples must lie in one, or none counts. null: they are if that is clear."""
     reader: Target | None = None
     """Function of yours that makes a dict of fields out of the path of a local file; the site must
