@@ -1,0 +1,315 @@
+"""Every form of source gives the shards, fingerprint and pack key that it always gave."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import tarfile
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pyarrow as pa
+import pytest
+import xxhash
+from pyarrow import compute as pc
+from pyarrow import parquet
+
+from headrace.files.manifest_file import read_manifest
+from headrace.packing.opened_source import OpenedSource
+from support.packing import MakeContext
+from support.source_files import npy, write_tar
+
+NUM = 240
+NUM_ROWS = 3000
+
+
+def array(number: int) -> bytes:
+    content = npy(np.sin(np.arange(4, dtype=np.float32) + number))
+    return content[: 100 if number == 77 else None]  # one is damaged
+
+
+def members(start: int, stop: int) -> dict[str, bytes]:
+    """Arrays and texts in class folders, with names of all kinds."""
+    found: dict[str, bytes] = {}
+    for number in range(start, stop):
+        folder = ("cat", "dög", f"bird/{'x' * 110 if number % 50 == 2 else 'in'}")[number % 3]
+        found[f"{folder}/é{number:04d}.npy"] = array(number)
+        found[f"{folder}/é{number:04d}.txt"] = f"text {number}".encode()
+    return found
+
+
+def samples(start: int, stop: int) -> dict[str, bytes]:
+    """Parts of samples as the library webdataset writes them."""
+    found: dict[str, bytes] = {}
+    for number in range(start, stop):
+        key = f"{'./' * (number % 9 == 4)}{'long/' * (number % 40 // 39 * 30)}{number:04d}"
+        parts = {
+            "cls": str(number % 11).encode(),
+            "npy": array(number),
+            "x.TXT" if number % 4 else "x.txt": f" text {number}\n".encode(),
+            "who": f"person {number // 8}\n".encode(),
+            "fold": b"train" if number // 8 % 3 else b"val",
+        }
+        found |= {f"{key}.{ending}": content for ending, content in parts.items()}
+    return found
+
+
+def write_tars(make: Callable[[int, int], dict[str, bytes]]) -> Callable[[Path], None]:
+    def write(folder: Path) -> None:
+        third = NUM // 3
+        for number, form in enumerate(
+            (tarfile.PAX_FORMAT, tarfile.GNU_FORMAT, tarfile.USTAR_FORMAT)
+        ):
+            start = number * third
+            write_tar(folder / f"{2 - number}ä.tar", make(start, start + third), form)
+
+    return write
+
+
+def write_files(folder: Path, start: int = 0) -> None:
+    for name, content in members(start, NUM).items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content)
+
+
+def write_index(folder: Path) -> None:
+    write_files(folder)
+    names = sorted((name for name in members(0, NUM) if name.endswith("npy")), reverse=True)
+    rows = [
+        {"path": name, "label": n % 5, "fold": ("train", "val")[n % 7 > 4], "weight": n / 8}
+        | ({"group": f"g{n // 7}"} if n % 10 else {})
+        for n, name in enumerate(names)
+    ]
+    (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with (folder / "rows.csv").open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["path", "label", "group", "weight"])
+        writer.writerows([name, n % 5, f"g{n // 7}", n / 8] for n, name in enumerate(names))
+
+
+def columns() -> dict[str, Any]:
+    """Numbers of every kind, some of them missing, whole lists, and what sorts samples."""
+    numbers = np.arange(NUM_ROWS)
+    points = pa.array(np.sin(numbers).astype(np.float32).repeat(6))
+    inner = pa.FixedSizeListArray.from_arrays(points, 3)
+    return {
+        "single": pa.array(np.cos(numbers).astype(np.float32)),
+        "double": pa.array(np.sqrt(numbers), mask=numbers % 501 == 7),
+        "large": pa.array(numbers * 2**53 + 1),
+        "small": pa.array((numbers % 256).astype(np.uint8), mask=numbers % 700 == 3),
+        "yes": pa.array(numbers % 3 == 0),
+        "half": pa.array((numbers % 7).astype(np.float16)),
+        "box": pa.FixedSizeListArray.from_arrays(inner, 2),
+        "pair": pa.array([[int(n), 1] for n in numbers]),
+        "kind": pa.array([("dog", "cat", "bird")[n % 3] for n in numbers]),
+        "who": pa.array([f"p{n // 20}" for n in numbers]),
+    }
+
+
+def write_parquet(folder: Path) -> None:
+    table = pa.table(columns())
+    parquet.write_table(table.slice(0, 1000), folder / "a.parquet", row_group_size=300)
+    parquet.write_table(table.slice(1000, 1500), folder / "b.parquet")
+    (folder / "c").mkdir(exist_ok=True)
+    parquet.write_table(table.slice(2500), folder / "c" / "a.parquet", row_group_size=64)
+
+
+def write_arrow(folder: Path) -> None:
+    table = pa.table(columns())
+    with pa.ipc.new_stream(folder / "data.arrow", table.schema) as writer:
+        writer.write_table(table, max_chunksize=190)
+    (folder / "state.json").write_text(json.dumps({"_data_files": [{"filename": "data.arrow"}]}))
+
+
+def write_hdf5(folder: Path) -> None:
+    numbers = np.arange(NUM_ROWS)
+    with h5py.File(folder / "a.h5", "w") as file:
+        file["x/flat"] = np.cos(numbers).astype(">f4")
+        file.create_dataset("x/box", data=np.sin(numbers).repeat(6).reshape(-1, 2, 3), chunks=True)
+        file["whole"] = numbers.astype(np.int16)
+        file["kind"] = numbers % 3
+        file["who"] = [f"p{n // 20}" for n in numbers]
+
+
+def rows() -> list[dict[str, Any]]:
+    return [
+        {
+            "n": n,
+            "x": n / 8,
+            "text": f'é "{n}",\n' * (n % 3),
+            "kind": n % 4,
+            "who": n // 20,
+            "fold": "ab"[n % 9 > 6],
+        }
+        for n in range(NUM_ROWS)
+    ]
+
+
+def write_csv(folder: Path) -> None:
+    for name, some in (("a.csv", rows()[:100]), ("a/b.csv", rows()[100:])):
+        (folder / name).parent.mkdir(exist_ok=True)
+        with (folder / name).open("w", newline="") as file:
+            writer = csv.DictWriter(file, list(some[0]))
+            writer.writeheader()
+            writer.writerows(some)
+            file.write("1,2,3\r\n" if name == "a.csv" else "")  # no row
+
+
+def write_jsonl(folder: Path) -> None:
+    for name, some in (("a.jsonl", rows()[:100]), ("b.jsonl", rows()[100:])):
+        lines = [json.dumps({**row, "tags": {"n": [row["n"]]}}) for row in some]
+        (folder / name).write_text("\n".join([*lines, "{"] if name == "a.jsonl" else lines))
+
+
+ARRAYS = {"include": ["**/*.npy"]}
+PAIRS = {"fields": {"array": "*.npy", "text": "*.txt"}}
+KIND = {"labels": "field", "label_field": "kind"}
+GROUPED = {**KIND, "group_field": "who"}
+FOLDS = {"folds": 3, "splits": {"train": 0.75, "test": 0.25}}
+LABEL_VALUES = {
+    "labels": "field",
+    "label_kind": "value",
+    "label_field": "single",
+    "fields": {"y": "yes", "n": "large"},
+}
+SOURCES: dict[str, tuple[Callable[[Path], None], dict[str, Any]]] = {
+    "files": (write_files, ARRAYS),
+    "files-folds": (write_files, {**ARRAYS, **FOLDS}),
+    "pairs": (write_files, PAIRS),
+    "index": (write_index, {**ARRAYS, "index": "rows.csv"}),
+    "index-splits": (write_index, {**ARRAYS, "index": "rows.jsonl", "split_field": "fold"}),
+    "index-folds": (write_index, {**ARRAYS, "index": "rows.jsonl", **FOLDS}),
+    "tar": (write_tars(members), {**ARRAYS, "format": "tar"}),
+    "tar-pairs": (write_tars(members), {**PAIRS, "format": "tar"}),
+    "webdataset": (
+        write_tars(samples), {"fields": {"array": "npy", "text": "x.txt"}, "format": "webdataset"}
+    ),
+    "webdataset-roles": (
+        write_tars(samples),
+        {"group_field": "who", "format": "webdataset", "label_kind": "value"},
+    ),
+    "webdataset-splits": (
+        write_tars(samples), {"split_field": "fold", "label_field": "who", "format": "webdataset"}
+    ),
+    "parquet": (write_parquet, GROUPED),
+    "parquet-folds": (write_parquet, {**GROUPED, **FOLDS}),
+    "arrow": (write_arrow, GROUPED),
+    "hdf5": (write_hdf5, KIND),
+    "hdf5-groups": (write_hdf5, GROUPED),
+    "numbers": (write_parquet, LABEL_VALUES),
+    "csv": (write_csv, KIND),
+    "csv-splits": (write_csv, {**KIND, "split_field": "fold"}),
+    "jsonl": (write_jsonl, KIND),
+    "jsonl-groups": (write_jsonl, GROUPED),
+}  # fmt: skip
+OF_ROWS = (write_parquet, write_arrow, write_hdf5, write_csv, write_jsonl)
+DIGESTS = {
+    "files": "ad2d440e59ffd04d",
+    "files-folds": "b5973ca9ed83d6ed",
+    "pairs": "bfa9722eaccf55bf",
+    "index": "ec453f6fea0c4c67",
+    "index-splits": "ba670acbb5f8789b",
+    "index-folds": "64130f90edc40b9a",
+    "tar": "f656712eadef14c4",
+    "tar-pairs": "474169308fe251aa",
+    "webdataset": "aa295d771723471b",
+    "webdataset-roles": "382368b86adfac23",
+    "webdataset-splits": "3bdfff577524e7f9",
+    "parquet": "d61b2823b357256f",
+    "parquet-folds": "9b5c19bf7fddfef6",
+    "arrow": "6a66ede38a44d0a2",
+    "hdf5": "60a975662924c766",
+    "hdf5-groups": "4e6e7ec39119fc2e",
+    "numbers": "2f28b40dddc9ec32",
+    "csv": "b696e53bc98d6dd4",
+    "csv-splits": "facba4de560403c5",
+    "jsonl": "033f146e6f790a3d",
+    "jsonl-groups": "81ebeb76b5eec1c8",
+    "files-append": "09b7bb529846d8c4",
+    "tar-append": "93783440748e8c2b",
+    "webdataset-splits-append": "4e9954643c66d5dd",
+    "csv-append": "563ed884a8260252",
+    "numbers-append": "9a6d312a19aa5adc",
+}
+"""Of what was packed when each sample still had a record of its own."""
+
+
+def written(folder: Path, write: Callable[[Path], None]) -> Path:
+    """A source whose files have times that depend on nothing but their names."""
+    folder.mkdir(exist_ok=True)
+    write(folder)
+    for path in folder.rglob("*"):
+        os.utime(path, ns=(0, 10**18 + zlib.crc32(path.relative_to(folder).as_posix().encode())))
+    return folder
+
+
+def digest(packed: dict[str, Any]) -> str:
+    """Hash of what a dataset holds, and of the keys by which it is found."""
+    manifest = read_manifest(Path(packed["dataset"]))
+    names = {"version", "fingerprint", "pack_key", "splits", "folds", "statistics", "class_counts"}
+    left_out = [sample.path for sample in manifest.quarantined]
+    return xxhash.xxh3_64_hexdigest(
+        f"{manifest.model_dump_json(include=names)} {left_out}".encode()
+    )
+
+
+def options_of(form: str) -> dict[str, Any]:
+    return {"shard_samples": 700 if SOURCES[form][0] in OF_ROWS else 50, "max_quarantined": 0.5}
+
+
+@pytest.mark.parametrize("form", SOURCES)
+def test_a_source_gives_the_same_dataset(
+    form: str, tmp_path: Path, packs: Callable[..., dict[str, Any]]
+) -> None:
+    write, dataset = SOURCES[form]
+    packed = packs(written(tmp_path / "source", write), dataset, options_of(form))
+    assert digest(packed) == DIGESTS[form]
+
+
+def half(write: Callable[[Path], None]) -> Callable[[Path], None]:
+    """What writes every second of the files that `write` does."""
+
+    def write_half(folder: Path) -> None:
+        write(folder)
+        for path in sorted(folder.rglob("*.*"), key=lambda path: zlib.crc32(path.name.encode()))[
+            ::2
+        ]:
+            path.unlink()
+
+    return write_half
+
+
+@pytest.mark.parametrize("form", ["files", "tar", "webdataset-splits", "csv", "numbers"])
+def test_appending_gives_the_same_dataset(
+    form: str, tmp_path: Path, packs: Callable[..., dict[str, Any]]
+) -> None:
+    write, dataset = SOURCES[form]
+    options = {**options_of(form), "append": True}
+    first = packs(written(tmp_path / "source", half(write)), dataset, options)
+    packed = packs(written(tmp_path / "source", write), dataset, options)
+    assert packed["dataset"] == first["dataset"]
+    assert digest(packed) == DIGESTS[f"{form}-append"]
+
+
+def test_the_pack_key_of_many_samples_is_the_same(
+    tmp_path: Path, make_context: MakeContext
+) -> None:
+    """Names and groups are hashed in parts of 16,384."""
+    numbers = pa.array(np.arange(2**15 + 9))
+    groups = pc.cast(pc.divide(numbers, 10), pa.string())
+
+    def write(folder: Path) -> None:
+        with pa.ipc.new_stream(
+            folder / "a.arrow", (table := pa.table({"n": numbers, "who": groups})).schema
+        ) as file:
+            file.write_table(table)
+        (folder / "state.json").write_text(json.dumps({"_data_files": [{"filename": "a.arrow"}]}))
+
+    context = make_context(written(tmp_path / "source", write), {"group_field": "who"})
+    opened = OpenedSource.of(context.recipe, context.site, context.check)
+    assert opened.listed(context.check).key == "2b639090e8bd1349cb992aed077a40cd"
