@@ -15,7 +15,7 @@ import pytest
 from pyarrow import parquet
 
 from headrace.errors import DataError, StepError
-from headrace.packing.listed import Listed, SampleRef
+from headrace.packing.sample_table import SampleRef, SampleTable
 from headrace.packing.planned_shard import PlannedShard
 from headrace.packing.sources import listed_rows
 from headrace.packing.sources.open import open_source
@@ -113,7 +113,7 @@ def test_shards_are_those_of_rows(
     calls = itertools.count()
     numbers: list[int] = []
 
-    def read_columns(source: RowSource, refs: Listed) -> object:
+    def read_columns(source: RowSource, refs: SampleTable) -> object:
         by_column = way == "columns" or (way == "both" and next(calls) % 2)
         return in_columns(source, refs) if by_column else None
 
@@ -162,7 +162,7 @@ def test_a_dataset_of_unchanged_containers_is_known_without_their_rows(
     listings: list[RowSource] = []
     list_samples = RowSource.list_samples
 
-    def listed(source: RowSource, *given: Any) -> Listed:
+    def listed(source: RowSource, *given: Any) -> SampleTable:
         listings.append(source)
         return list_samples(source, *given)
 

@@ -15,7 +15,7 @@ from headrace.packing.division import (
     shards_of,
     split_samples,
 )
-from headrace.packing.listed import Listed
+from headrace.packing.sample_table import SampleTable
 from headrace.packing.samples import READ_BYTES
 from headrace.packing.splits import ranks
 from headrace.recipe.dataset import DatasetSpec, PackSpec
@@ -80,7 +80,7 @@ def test_splits_do_not_depend_on_the_order_of_their_names_in_the_recipe(
     groups = {"groups": [str(number // 3) for number in range(40)]} if has_groups else {}
     listing = SourceListing(
         source="source",
-        samples=Listed(files, [1] * 40, [""] * 40, **groups),
+        samples=SampleTable(files, [1] * 40, [""] * 40, **groups),
         labels=Labels(classes=("0", "1", "2"), indices=tuple(labels)),
     )
     shares = {"train": 0.4, "val": 0.2, "test": 0.2, "a": 0.1, "z": 0.1}

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from headrace.errors import DataError
-from headrace.packing.listed import (
+from headrace.packing.sample_table import (
     Coded,
     Listed,
     PlacesInContainers,

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from headrace.packing.listed import Listed, RowPaths
+from headrace.packing.sample_table import Listed, RowPaths
 from headrace.packing.planned_shard import PlannedShard
 from headrace.packing.sources.listed_rows import ListedRows, together
 
