@@ -84,5 +84,5 @@ class PlannedShard(Record, arbitrary_types_allowed=True):
         except (pa.ArrowException, OSError, ValueError, KeyError, TypeError) as error:
             raise StepError(
                 f"The plan {path} is damaged, or an earlier release wrote it: {error!r}",
-                "Pack again, without pack.append.",
+                "Pack without pack.append, which makes a new dataset.",
             ) from error

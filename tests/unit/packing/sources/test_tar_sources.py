@@ -9,8 +9,10 @@ import pytest
 
 from headrace.errors import DataError
 from headrace.packing.samples import Unreadable
-from headrace.packing.sources.open import open_source, settled
+from headrace.packing.sources import tars
+from headrace.packing.sources.open import open_place, open_source, settled
 from support.source_files import npy, read_all, spec_of, write_tar
+from support.source_forms import members
 
 LONG = "d" * 120 + "/"
 
@@ -171,3 +173,30 @@ def test_damaged_parts_and_copies(tmp_path: Path) -> None:
             archive.addfile(tarfile.TarInfo("1.txt"))
     with pytest.raises(DataError, match=r"holds '1\.txt' twice"):
         open_source(spec_of(tmp_path, format="webdataset")).list_samples()
+
+
+@pytest.mark.parametrize("form", [tarfile.PAX_FORMAT, tarfile.GNU_FORMAT, tarfile.USTAR_FORMAT])
+def test_members_of_tar_files_are_those_that_tarfile_finds(form: int, tmp_path: Path) -> None:
+    long = {"n" * 100: b"x" * 600, "n" * 99: b"", "m/" * 49 + "no": b"x"}
+    files = members(0, 1500) | long
+    write_tar(tmp_path / "a.tar", files, form)
+    assert_as_tarfile(tmp_path)
+
+
+def test_a_tar_file_with_headers_for_all_members(tmp_path: Path) -> None:
+    with tarfile.open(
+        tmp_path / "a.tar", "w", format=tarfile.PAX_FORMAT, pax_headers={"path": "other.txt"}
+    ) as archive:
+        for number in range(9):
+            archive.addfile(tarfile.TarInfo(f"{number}.txt"))
+    assert_as_tarfile(tmp_path)
+
+
+def assert_as_tarfile(folder: Path) -> None:
+    place = open_place(str(folder))
+    (file,) = place.store.list_files()
+    with place.open(file.path, file.version) as stream:
+        found = list(map(tuple, tars.members(place, file, stream)))
+    with tarfile.open(folder / "a.tar") as archive:
+        expected = [(info.name, info.offset_data, info.size) for info in archive]
+    assert found == expected
