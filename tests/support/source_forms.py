@@ -194,39 +194,45 @@ LABEL_VALUES = {
     "label_field": "single",
     "fields": {"y": "yes", "n": "large"},
 }
-SOURCES: dict[str, tuple[Callable[[Path], None], dict[str, Any]]] = {
-    "files": (write_files, ARRAYS),
-    "files-folds": (write_files, {**ARRAYS, **FOLDS}),
-    "pairs": (write_files, PAIRS),
-    "npz": (write_each(".npz", lambda n: npz(x=np.full((2, 2), n), y=np.float32(n))), NO_LABELS),
-    "wav": (write_each(".wav", lambda n: wav(8000, (50 + n,))), NO_LABELS),
-    "bytes": (write_each(".bin", bytes), {**NO_LABELS, "include": ["*.bin"]}),
-    "index": (write_index, {**ARRAYS, "index": "rows.csv"}),
-    "index-splits": (write_index, {**ARRAYS, "index": "rows.jsonl", "split_field": "fold"}),
-    "index-folds": (write_index, {**ARRAYS, "index": "rows.jsonl", **FOLDS}),
-    "tar": (write_tars(members), {**ARRAYS, "format": "tar"}),
-    "tar-pairs": (write_tars(members), {**PAIRS, "format": "tar"}),
+SOURCES: dict[str, tuple[Callable[[Path], None], dict[str, Any], str]] = {
+    "files": (write_files, ARRAYS, "ad2d440e59ffd04d"),
+    "files-folds": (write_files, {**ARRAYS, **FOLDS}, "b5973ca9ed83d6ed"),
+    "pairs": (write_files, PAIRS, "bfa9722eaccf55bf"),
+    "npz": (
+        write_each(".npz", lambda n: npz(x=np.full((2, 2), n), y=np.float32(n))),
+        NO_LABELS, "ad2b723027f689a5",
+    ),
+    "wav": (write_each(".wav", lambda n: wav(8000, (50 + n,))), NO_LABELS, "48bf78a4a2195bca"),
+    "bytes": (write_each(".bin", bytes), {**NO_LABELS, "include": ["*.bin"]}, "97bb20724a1eded9"),
+    "index": (write_index, {**ARRAYS, "index": "rows.csv"}, "ec453f6fea0c4c67"),
+    "index-splits": (write_index, {**ARRAYS, "index": "rows.jsonl", "split_field": "fold"},
+        "eaab3796e4319f95"),
+    "index-folds": (write_index, {**ARRAYS, "index": "rows.jsonl", **FOLDS}, "a926361021350aa4"),
+    "tar": (write_tars(members), {**ARRAYS, "format": "tar"}, "f656712eadef14c4"),
+    "tar-pairs": (write_tars(members), {**PAIRS, "format": "tar"}, "474169308fe251aa"),
     "webdataset": (
-        write_tars(samples), {"fields": {"array": "npy", "text": "x.txt"}, "format": "webdataset"}
+        write_tars(samples), {"fields": {"array": "npy", "text": "x.txt"}, "format": "webdataset"},
+        "aa295d771723471b"
     ),
     "webdataset-roles": (
         write_tars(samples),
-        {"group_field": "who", "format": "webdataset", "label_kind": "value"},
+        {"group_field": "who", "format": "webdataset", "label_kind": "value"}, "382368b86adfac23",
     ),
     "webdataset-splits": (
-        write_tars(samples), {"split_field": "fold", "label_field": "who", "format": "webdataset"}
+        write_tars(samples), {"split_field": "fold", "label_field": "who", "format": "webdataset"},
+        "3bdfff577524e7f9"
     ),
-    "parquet": (write_parquet, GROUPED),
-    "parquet-folds": (write_parquet, {**GROUPED, **FOLDS}),
-    "images": (write_images, {}),
-    "arrow": (write_arrow, GROUPED),
-    "hdf5": (write_hdf5, KIND),
-    "hdf5-groups": (write_hdf5, GROUPED),
-    "numbers": (write_parquet, LABEL_VALUES),
-    "csv": (write_csv, KIND),
-    "csv-splits": (write_csv, {**KIND, "split_field": "fold"}),
-    "jsonl": (write_jsonl, KIND),
-    "jsonl-groups": (write_jsonl, GROUPED),
+    "parquet": (write_parquet, GROUPED, "d61b2823b357256f"),
+    "parquet-folds": (write_parquet, {**GROUPED, **FOLDS}, "9b5c19bf7fddfef6"),
+    "images": (write_images, {}, "f54ef8c254f9bfb4"),
+    "arrow": (write_arrow, GROUPED, "6a66ede38a44d0a2"),
+    "hdf5": (write_hdf5, KIND, "60a975662924c766"),
+    "hdf5-groups": (write_hdf5, GROUPED, "4e6e7ec39119fc2e"),
+    "numbers": (write_parquet, LABEL_VALUES, "2f28b40dddc9ec32"),
+    "csv": (write_csv, KIND, "a4fa12d1709aa5d2"),
+    "csv-splits": (write_csv, {**KIND, "split_field": "fold"}, "9ca239d65c535aea"),
+    "jsonl": (write_jsonl, KIND, "693c8108ce19a302"),
+    "jsonl-groups": (write_jsonl, GROUPED, "095ce5e879d1f366"),
 }  # fmt: skip
 
 

@@ -55,14 +55,14 @@ class SampleTable(Sequence[SampleRef]):
 
     @classmethod
     def of(cls, *, path: Any, places: Iterable[Any] = (), **columns: Any) -> SampleTable:
-        """Return samples of Arrow or NumPy arrays; a role may be a sequence of texts or None."""
+        """Return samples of Arrow or NumPy arrays; a role may be a list of texts, or None."""
         import pyarrow as pa
 
         columns["path"] = path if isinstance(path, pa.Array) else strings(path)
         for role in ROLES:
             cells = columns.pop(role, None)
-            if cells is not None and not isinstance(cells, pa.Array | pa.ChunkedArray):
-                cells = pa.array(cells, coded_strings())
+            if isinstance(cells, list):
+                cells = strings(cells).dictionary_encode()
             if cells is not None and cells.null_count < len(cells):
                 columns[role] = cells
         columns |= {f"{_PLACE}{number}": column for number, column in enumerate(places)}
@@ -206,13 +206,6 @@ def strings(texts: Any) -> Any:
     import pyarrow as pa
 
     return pa.array(texts, pa.large_string())
-
-
-def coded_strings() -> Any:
-    """Return the Arrow type of texts that many samples share."""
-    import pyarrow as pa
-
-    return pa.dictionary(pa.int32(), pa.large_string())
 
 
 def joined(*parts: Any, separator: str = "") -> Any:

@@ -73,7 +73,7 @@ def test_a_table_is_the_list_of_its_samples(
 def test_a_listed_sample_takes_40_bytes_beside_its_path_and_version(
     form: str, tmp_path: Path
 ) -> None:
-    write, dataset = SOURCES[form]
+    write, dataset, _ = SOURCES[form]
     write(tmp_path)
     spec = DatasetSpec.model_validate({"name": "x", "source": str(tmp_path), **dataset})
     listed = open_source(spec).list_samples()

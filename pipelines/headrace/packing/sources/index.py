@@ -25,7 +25,7 @@ from headrace.packing.sources.arrow import ParquetSource
 from headrace.packing.sources.files import suffix_of
 from headrace.packing.sources.lines import CsvSource, JsonLinesSource
 from headrace.packing.sources.rows import RowSource
-from headrace.packing.sources.source_store import OneFile, SourceStore, check_names
+from headrace.packing.sources.source_store import OneFile, SourceStore, utf8_names
 from headrace.recipe.dataset import DatasetSpec
 
 _FORMS: tuple[type[RowSource], ...] = (CsvSource, JsonLinesSource, ParquetSource)
@@ -121,9 +121,9 @@ class Index:
                 self._path(text, table, row)
                 for row, text in enumerate(table.texts(_PATH).to_pylist())
             ]
-            check_names(self.name, paths)
             hashed = self._hashed(paths, table)
-            in_rows = strings(paths).take(rows.column("row"))
+            with utf8_names(self.name):
+                in_rows = strings(paths).take(rows.column("row"))
             listed, twice = in_order(rows.with_columns(path=in_rows, row=None))
             if twice >= 0:
                 raise self._twice(paths, listed[twice].path, table)

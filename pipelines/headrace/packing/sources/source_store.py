@@ -159,16 +159,9 @@ def refuse_link(folder: Path, path: str) -> None:
         )
 
 
-def check_names(place: str, paths: Sequence[str]) -> None:
-    """Refuse a name that is not UTF-8."""
-    with utf8_names(place):
-        for path in paths:
-            path.encode()
-
-
 @contextmanager
 def utf8_names(place: str) -> Iterator[None]:
-    """Name the file if a text of the block is not UTF-8."""
+    """Refuse a name that is not UTF-8 where the block encodes it."""
     try:
         yield
     except UnicodeEncodeError as error:

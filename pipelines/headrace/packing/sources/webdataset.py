@@ -16,11 +16,11 @@ from headrace.packing.sample_table import (
     SampleRef,
     SampleTable,
     by_path,
-    coded_strings,
     columns_of,
     extracted,
     joined,
     repeated,
+    strings,
 )
 from headrace.packing.samples import Access, Fields, SourceField, Unreadable, Values
 from headrace.packing.sources.files import (
@@ -218,7 +218,7 @@ class _TarSamples:
         """What the file with one of the endings holds, of each sample."""
         at = self.files(endings)
         pairs = zip(self.starts[at].tolist(), self.sizes[at].tolist(), strict=True)
-        return columns_of(((_text(stream, *pair),) for pair in pairs), coded_strings())[0]
+        return strings([_text(stream, *pair) for pair in pairs]).dictionary_encode()
 
 
 def _text(stream: BinaryIO, start: int, num_bytes: int) -> str:

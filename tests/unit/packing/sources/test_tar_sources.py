@@ -153,15 +153,6 @@ def test_the_first_of_several_endings_counts(tmp_path: Path) -> None:
     assert read_all(spec)[1] == [{"image": b"p"}, {"image": b"k"}]
 
 
-def test_webdataset_with_groups_and_splits(tmp_path: Path) -> None:
-    files = {"1.txt": b"a", "1.who": b"ann\n", "1.fold": b"val", "1.bin": b"x"}
-    write_tar(tmp_path / "0.tar", files)
-    source, values = read_all(spec_of(tmp_path, group_field="who", split_field="fold"))
-    (ref,) = source.list_samples()
-    assert (ref.label, ref.group, ref.split) == (None, "ann", "val")
-    assert values == [{"txt": "a", "bin": b"x"}]
-
-
 def test_damaged_parts_and_copies(tmp_path: Path) -> None:
     write_tar(tmp_path / "0.tar", {"1.npy": b"no", "1.txt": b"a", "2.npy": b"", "2.txt": b"b"})
     values = read_all(spec_of(tmp_path))[1]
