@@ -13,7 +13,7 @@ from headrace.errors import DataError, UnreadableError
 from headrace.fields.field_kind import Value
 from headrace.files.manifest import Quarantined
 from headrace.packing.fields import FieldRule, first_rules, settled
-from headrace.packing.listed import SampleRef
+from headrace.packing.sample_table import SampleRef
 from headrace.packing.samples import Source, Unreadable, Values
 from headrace.recipe.dataset import PackSpec
 from headrace.shards.placing import Buffer

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import cast
 
 from headrace.files.manifest import Manifest, Quarantined
-from headrace.packing.division import Labels, SourceListing, labels_of
+from headrace.packing.division import SourceListing, with_classes
 from headrace.packing.packing_plan import pack_key, sources_key
 from headrace.packing.samples import Access, Source
 from headrace.packing.sources.function import reader_code
@@ -60,13 +59,9 @@ class OpenedSource:
     def listed(self, check: Check) -> ListedSource:
         """The source with what lies in it."""
         samples = self.source.list_samples(check)
-        labels = Labels(classes=(), indices=())
-        if samples.labels:
-            labels = labels_of(cast("Sequence[str]", samples.labels), self.source.classes)
         listing = SourceListing(
             source=self.dataset.source or "",
-            samples=samples,
-            labels=labels,
+            samples=with_classes(samples, self.source.classes),
             sequential=self.source.sequential,
             quarantined=tuple(
                 Quarantined(path=each.path, reason=each.reason) for each in self.source.quarantined

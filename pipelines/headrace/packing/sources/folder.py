@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from headrace.errors import DataError, RecipeError
 from headrace.fields.array import ARCHIVE, decode_arrays
 from headrace.objects.protocol import Check, StoredFile
-from headrace.packing.listed import Coded, Listed, SampleRef, Texts, files_of
+from headrace.packing.sample_table import SampleRef, SampleTable, extracted, files_of
 from headrace.packing.samples import Access, Fields, SourceField, Unreadable, Values
 from headrace.packing.sources.files import (
     chosen,
@@ -73,7 +73,7 @@ class FolderSource:
         del check
         return ()
 
-    def list_samples(self, check: Check | None = None) -> Listed:
+    def list_samples(self, check: Check | None = None) -> SampleTable:
         if self._patterns:
             listed = grouped(self._patterns, self._place, check)
             patterns = self._patterns.items()
@@ -82,7 +82,7 @@ class FolderSource:
             listed = _included(self._place, self._spec, self._index, check)
             self.fields = self._fields_of(listed)
         if self._by_folders:
-            listed = replace(listed, labels=_folder_labels(self._place, listed))
+            listed = listed.with_columns(label=_folder_labels(self._place, listed))
         elif self._index is not None:
             listed = self._index.matched(listed)
             self.fields = _with_columns(self.fields, self._index)
@@ -118,8 +118,8 @@ class FolderSource:
             return _archives(refs, contents, tuple(field.name for field in fields))
         return values_of(refs, contents, fields)
 
-    def _fields_of(self, listed: Listed) -> Fields:
-        example = _one_kind(listed.paths)
+    def _fields_of(self, listed: SampleTable) -> Fields:
+        example = _one_kind(listed.iter_paths())
         if suffix_of(example) != ARCHIVE:
             return (field_of(kind_of(example).name, example),)
         ref = next(ref for ref in listed if ref.path == example)
@@ -143,7 +143,7 @@ def _joined(file: Values | Unreadable, row: Values | Unreadable) -> Values | Unr
 
 def _included(
     place: SourceStore, spec: DatasetSpec, index: Index | None, check: Check | None
-) -> Listed:
+) -> SampleTable:
     skipped = index.path if index is not None else ""
     wanted = [matcher(spec.include), *(() if chosen(spec) else (is_text_sample,))]
     for matches in wanted:
@@ -178,9 +178,9 @@ def _with_columns(fields: Fields, index: Index) -> Fields:
     return fields + index.fields
 
 
-def _folder_labels(place: SourceStore, listed: Listed) -> Coded[str]:
+def _folder_labels(place: SourceStore, listed: SampleTable) -> Any:
     try:
-        (labels,) = Texts.of(listed.paths).groups(f"(?s)^{place.outer}(?P<label>[^/]*)/")
+        (labels,) = extracted(listed.paths, f"(?s)^{place.outer}(?P<label>[^/]*)/")
     except LookupError as error:
         raise RecipeError(
             f"{place.name}/{error.args[0]} lies in no class folder, but labels come from folders",
@@ -194,7 +194,7 @@ def _are_archives(refs: Sequence[SampleRef]) -> bool:
     return bool(refs) and suffix_of(refs[0].path) == ARCHIVE
 
 
-def _one_kind(paths: Sequence[str]) -> str:
+def _one_kind(paths: Iterable[str]) -> str:
     """The first of the names, when all are of one kind."""
     endings: dict[str, str] = {}
     for path in paths:
