@@ -7,11 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-import xxhash
 from PIL import Image
 
 from headrace.files.layout import LeaseFolder
-from headrace.files.manifest_file import read_manifest
 from headrace.packing.pack_shard import PackedShard, PackTask
 from headrace.packing.pack_step import pack
 from headrace.steps.context import StepContext
@@ -124,13 +122,3 @@ def backwards() -> InProcess:
 def packs(make_context: MakeContext, in_process: InProcess) -> Callable[..., dict[str, Any]]:
     """Packs here, in order, with the arguments of `make_context`."""
     return lambda *arguments, **more: pack(make_context(*arguments, **more), in_process)
-
-
-def digest(packed: dict[str, Any]) -> str:
-    """Of all that shards hold, and of what the manifest tells of them."""
-    manifest = read_manifest(Path(packed["dataset"]))
-    told = manifest.model_dump_json(
-        include={"fields", "classes", "splits", "statistics", "class_counts", "quarantined"}
-    )
-    whole = told + "".join(one.xxh3_128 for one in manifest.shards)
-    return xxhash.xxh3_64_hexdigest(whole.encode())

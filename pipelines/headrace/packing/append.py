@@ -9,17 +9,16 @@ from itertools import zip_longest
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from headrace.errors import DataError, ManifestError, NoDatasetError, RecipeError
 from headrace.files.atomic import read_record
 from headrace.files.manifest import Manifest
 from headrace.objects.store import read_manifest_at
-from headrace.packing.division import Labels, SourceListing, labels_of
-from headrace.packing.listed import Coded, Listed, Texts, shown
+from headrace.packing.division import SourceListing, with_classes
 from headrace.packing.pack_shard import PackedShard
 from headrace.packing.packing_plan import FirstNumbers, PackPlan
 from headrace.packing.planned_shard import PlannedShard
+from headrace.packing.sample_table import SampleTable, shown
 from headrace.packing.target import PackTarget, packed_dataset
 from headrace.recipe.dataset import DatasetSpec
 
@@ -106,7 +105,7 @@ def read_base(target: PackTarget) -> Base:
 
 def check_can_grow(dataset: DatasetSpec, listing: SourceListing) -> None:
     """Refuse what would break splits that are there."""
-    grouped = bool(listing.samples.groups)
+    grouped = listing.samples.column("group") is not None
     if dataset.folds is not None or grouped:
         raise RecipeError(
             f"pack.append is set, but the dataset has {'groups' if grouped else 'folds'}",
@@ -132,18 +131,17 @@ def new_samples(base: Base, listing: SourceListing) -> SourceListing:
             f"{shown(changed)}",
             "Shards that are there do not change; pack without pack.append.",
         )
-    fresh = np.flatnonzero(at.is_null().to_numpy())
-    labels = _labels(base.manifest.classes, listing, fresh)
-    return replace(listing, samples=listing.samples.at(fresh), labels=labels)
+    samples = listing.samples.take(np.flatnonzero(at.is_null()))
+    classes = tuple(dict.fromkeys((*base.manifest.classes, *listing.classes)))  # the new come last
+    return replace(listing, samples=with_classes(samples, classes))
 
 
-def _as_table(samples: Listed) -> Any:
+def _as_table(samples: SampleTable) -> Any:
     """Path, size and version of samples as a table of Arrow's."""
     import pyarrow as pa
 
-    paths, versions = (Texts.of(each).array for each in (samples.paths, samples.versions))
-    sizes = np.asarray(samples.sizes, dtype=np.int64)
-    return pa.table({"path": paths, "size": sizes, "version": versions})
+    versions = samples.column("version").cast("large_string")
+    return pa.table({"path": samples.paths, "size": samples.numbers("bytes"), "version": versions})
 
 
 def check_fields(base: Base, plan: PackPlan) -> None:
@@ -167,12 +165,3 @@ def together(
     pairs = sorted((*old, *new), key=lambda pair: splits.index(pair[0].split))
     whole = replace(plan, splits=splits, shards=tuple(shard for shard, _ in pairs))
     return whole, [record for _, record in pairs]
-
-
-def _labels(classes: Sequence[str], listing: SourceListing, fresh: NDArray[np.int64]) -> Labels:
-    """Labels of the new samples; classes that are new come last, so that the old keep theirs."""
-    if not listing.labels.classes:
-        return listing.labels
-    new = [name for name in listing.labels.classes if name not in classes]
-    codes = np.asarray(listing.labels.indices)[fresh]
-    return labels_of(Coded(listing.labels.classes, codes), (*classes, *new))

@@ -14,6 +14,7 @@ from itertools import chain, islice
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from headrace.errors import UnreadableError
 from headrace.fields.array import plain_header
@@ -21,8 +22,8 @@ from headrace.files.manifest import LengthStatistics, Quarantined
 from headrace.packing import statistics
 from headrace.packing.convert import Converter, FieldColumn, as_bytes
 from headrace.packing.fields import FieldRule
-from headrace.packing.listed import Listed, Times, numbers, taken, text_column
 from headrace.packing.planned_shard import PlannedShard
+from headrace.packing.sample_table import SampleTable
 from headrace.packing.samples import Source, Unreadable, Values
 from headrace.packing.sources.folder import FolderSource
 from headrace.packing.sources.rows import ColumnOfRows, RowSource
@@ -74,11 +75,11 @@ class BlockCollector:
         found = ((name, sampled.moments()) for name, sampled in self._moments.items())
         return {name: moments for name, moments in found if moments is not None}
 
-    def _of_files(self, source: FolderSource, refs: Listed) -> Iterator[Block]:
+    def _of_files(self, source: FolderSource, refs: SampleTable) -> Iterator[Block]:
         """Blocks of `.npy` files, taken at once where they differ in their values only."""
         folder, one_by_one = source.folder, source.read(refs)
         uniform = UniformNpyReader(folder, self._converters[0][1]) if folder else None
-        for start, stop in _cuts(refs.sizes):
+        for start, stop in _cuts(refs.numbers("bytes")):
             some = refs[start:stop]
             column = uniform.read(some) if uniform else None
             if column is None:
@@ -89,7 +90,7 @@ class BlockCollector:
                 self._columns = [column]
                 yield self._block()
 
-    def _of_rows(self, source: RowSource, refs: Listed) -> Iterator[Block]:
+    def _of_rows(self, source: RowSource, refs: SampleTable) -> Iterator[Block]:
         """Blocks of rows by column, where a column can be taken at once; else of their samples."""
         order = [self._names.index(field.name) for field in source.fields]
         for start, stop, columns in source.read_columns(refs):
@@ -145,7 +146,7 @@ class BlockCollector:
             yield self._block()
 
     def _full(self, first: int, samples: Iterable[Values | Unreadable]) -> Iterator[Block]:
-        paths = self._plan.samples.paths[first:]
+        paths = self._plan.samples[first:].iter_paths()
         for position, (values, path) in enumerate(zip(samples, paths, strict=False), first):
             if isinstance(values, Unreadable):
                 self._leave_out(position, values.reason)
@@ -174,7 +175,7 @@ class BlockCollector:
             column.changes.pop()
 
     def _leave_out(self, position: int, reason: str) -> None:
-        self.quarantined.append(Quarantined(path=self._plan.samples.paths[position], reason=reason))
+        self.quarantined.append(Quarantined(path=self._plan.samples[position].path, reason=reason))
 
     def _start_block(self) -> None:
         self._positions: list[int] = []
@@ -191,15 +192,16 @@ class BlockCollector:
             if converter.rule.info.ndim is not None
         }
         self._count()
-        if plan.labels:
-            labels = taken(plan.labels, positions)
-            self.class_counts.update(labels)
-            content = np.array(labels, dtype="<i8").tobytes()
+        samples = plan.samples.take(np.array(positions, dtype=np.int64))
+        labels = samples.numbers("class_index")
+        if len(labels):
+            self.class_counts.update(labels.tolist())
+            content = labels.astype("<i8").tobytes()
             joined.append(content)
             columns.append([content[start : start + 8] for start in range(0, len(content), 8)])
         block = Block(
             ids=np.array(positions, dtype=np.int64) + plan.first_sample_id,
-            sources=text_column(taken(plan.samples.paths, positions)).encoded(slice(None)),
+            sources=list(map(str.encode, samples.iter_paths())),
             columns=columns,
             shapes=shapes,
             joined=joined,
@@ -221,9 +223,9 @@ class BlockCollector:
                 self._moments[name].add(items, first)
 
 
-def _cuts(sizes: Sequence[int]) -> Iterator[tuple[int, int]]:
+def _cuts(sizes: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
     """First file, and the one behind the last, of each block of files of so many bytes."""
-    ends = np.cumsum(np.array(sizes, dtype=np.int64))
+    ends = np.cumsum(sizes)
     start = 0
     while start < len(sizes):
         before = int(ends[start - 1]) if start else 0
@@ -244,25 +246,24 @@ class UniformNpyReader:
         self._shapes: list[tuple[int, ...]] = []
         self._slots = FileSlots(b"", 0, 0)
 
-    def read(self, files: Listed) -> FieldColumn | None:
+    def read(self, files: SampleTable) -> FieldColumn | None:
         """The arrays of files of the folder, in memory that is used again for the next ones.
 
         Returns:
             None when they are not uniform, or not as they were listed.
         """
-        num_files, num_bytes = len(files), files.sizes[0]
-        if files.sizes.count(num_bytes) < num_files:
+        num_files, sizes, paths = len(files), files.numbers("bytes"), list(files.iter_paths())
+        num_bytes = int(sizes[0])
+        if (sizes != num_bytes).any():
             return None
-        if num_bytes != self._num_bytes and not self._learn(self._beginning(files), num_bytes):
+        if num_bytes != self._num_bytes and not self._learn(self._beginning(paths[0]), num_bytes):
             return None
         body_bytes = num_bytes - len(self._header)
         if not 0 < body_bytes <= _MAX_BODY_BYTES:
             return None
         if self._slots.file_bytes != num_bytes or self._slots.num_files < num_files:
             self._slots = FileSlots(self._header, body_bytes, num_files)
-        versions = files.versions
-        times = versions if isinstance(versions, Times) else Times(numbers(map(int, versions)))
-        if not self._slots.read(self.folder, files.paths, times.times_ns):
+        if not self._slots.read(self.folder, paths, files.numbers("version").tolist()):
             self._num_bytes = 0  # the next files may be like another one
             return None
         return FieldColumn(
@@ -271,9 +272,9 @@ class UniformNpyReader:
             joined=self._slots.joined(num_files),
         )
 
-    def _beginning(self, files: Listed) -> bytes:
+    def _beginning(self, path: str) -> bytes:
         try:
-            with open(f"{self.folder}/{files.paths[0]}", "rb", buffering=0) as file:
+            with open(f"{self.folder}/{path}", "rb", buffering=0) as file:
                 return file.read(_BEGINNING_BYTES)
         except OSError:
             return b""

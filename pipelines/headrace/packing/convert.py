@@ -14,7 +14,7 @@ from headrace.fields.exact import exact
 from headrace.fields.field_kind import Decoded, Encoded, Value
 from headrace.files.manifest import Quarantined
 from headrace.packing.fields import FieldRule, first_rules, settled
-from headrace.packing.listed import SampleRef
+from headrace.packing.sample_table import SampleRef
 from headrace.packing.samples import Source, Unreadable, Values
 from headrace.recipe.dataset import PackSpec
 from headrace.shards.placing import Buffer

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from unicodedata import normalize
 
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from headrace.errors import RecipeError, UnclearNamesError
 from headrace.files.manifest import Quarantined
-from headrace.packing.listed import Coded, Listed, numbers, taken
+from headrace.packing.sample_table import SampleTable, joined, narrow, strings
 from headrace.packing.samples import READ_BYTES
 from headrace.packing.sources.folder_layout import split_named
 from headrace.packing.splits import Indices, assign_groups, assign_splits, in_order
@@ -21,59 +21,72 @@ from headrace.recipe.dataset import TRAIN, VALIDATION, DatasetSpec, PackSpec, in
 
 
 @dataclass(frozen=True, kw_only=True)
-class Labels:
-    """Classes, and the class of every sample."""
-
-    classes: tuple[str, ...]
-    """Class names: by number when all are whole numbers, else by alphabet; empty for none."""
-    indices: Sequence[int]
-    """Class index of every file, in the files' order; empty for none."""
-
-
-@dataclass(frozen=True, kw_only=True)
 class SourceListing:
     """What lies in the source."""
 
     source: str
-    samples: Listed
-    """Its samples, sorted by path."""
-    labels: Labels
+    samples: SampleTable
+    """Its samples, sorted by path; the codes of their labels are class indices (`with_classes`)."""
     sequential: bool = False
     """Whether a shard should hold neighbours."""
     quarantined: tuple[Quarantined, ...] = ()
     """Samples that were left out."""
     code: str = ""
-    """Hash of the user's code that makes the values; empty where there is none."""
+    """Hash of the user's code that makes the values, and the fields that EXIF may turn."""
     notes: tuple[str, ...] = ()
     """How the samples were found, for people."""
 
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Class names by class index; empty without labels."""
+        label = self.samples.column("label")
+        return () if label is None else tuple(label.dictionary.to_pylist())
 
-def labels_of(names: Sequence[str], classes: Sequence[str] = ()) -> Labels:
-    """Labels out of the class name of every sample; `classes` gives the source's own order."""
-    coded = Coded.of(names)
-    as_numbers = all(name.isdecimal() and name.isascii() for name in coded.values)
+    @property
+    def class_indices(self) -> NDArray[np.int64]:
+        """Class index of each sample, `(num_samples,)`; empty without labels."""
+        label = self.samples.column("label")
+        return np.empty(0, np.int64) if label is None else np.asarray(label.indices, np.int64)
+
+
+def with_classes(samples: SampleTable, classes: Sequence[str] = ()) -> SampleTable:
+    """Return samples the codes of whose labels are class indices.
+
+    Args:
+        samples: Samples with or without labels.
+        classes: The classes in their order; if empty, the labels are ordered by number if all are
+            whole numbers, else by alphabet.
+    """
+    import pyarrow as pa
+    from pyarrow import compute as pc
+
+    label = samples.column("label")
+    if label is None:
+        return samples
+    names = label.dictionary.to_pylist()
+    as_numbers = all(name.isdecimal() and name.isascii() for name in names)
     key = (lambda name: (int(name), name)) if as_numbers else None
-    ordered = tuple(classes) or tuple(sorted(set(coded.values), key=key))
-    index_of = {name: index for index, name in enumerate(ordered)}
-    found = np.array([index_of[name] for name in coded.values], dtype=np.int64)[coded.codes]
-    return Labels(classes=ordered, indices=numbers(found))
+    ordered = strings(classes or sorted(names, key=key))
+    codes = narrow(pc.index_in(label.dictionary, ordered).take(label.indices))
+    return samples.with_columns(label=pa.DictionaryArray.from_arrays(codes, ordered))
 
 
-def check_names(dataset: DatasetSpec, samples: Listed, labels: Labels) -> list[str]:
+def check_names(dataset: DatasetSpec, samples: SampleTable) -> list[str]:
     """Return notes on names of classes and splits that differ in case, or are not well known.
 
     Raises:
         UnclearNamesError: Names differ in spaces or Unicode form only, those of splits in case.
         RecipeError: The source has a split that folds make.
     """
-    splits = tuple(filter(None, Coded.of(samples.splits).values))
+    columns = map(samples.column, ("label", "split"))
+    classes, splits = (each.dictionary.to_pylist() if each is not None else [] for each in columns)
     if dataset.folds is not None and VALIDATION in splits:
         raise RecipeError(
             "dataset.folds is set, but the source has a split 'val'",
             "Folds are the validation: leave dataset.folds out, or the samples of 'val'.",
         )
     for what, names, alike in (
-        ("Classes", labels.classes, _normal),
+        ("Classes", classes, _normal),
         ("Splits", splits, lambda name: _normal(name).casefold()),
     ):
         for one, other in _pairs(names, alike):
@@ -81,7 +94,7 @@ def check_names(dataset: DatasetSpec, samples: Listed, labels: Labels) -> list[s
                 f"{what} {one!r} and {other!r} differ only in case, spaces or Unicode form",
                 "Give samples that belong together the same name.",
             )
-    cases = _pairs(labels.classes, str.casefold)
+    cases = _pairs(classes, str.casefold)
     return [f"classes {one!r} and {other!r} differ only in case" for one, other in cases] + [
         f"split '{name}' is not the split '{known}'"
         for name in splits
@@ -113,9 +126,9 @@ def split_samples(
     `order` has the `ranks` of all samples.
     """
     samples = listing.samples
-    if samples.splits:
+    if samples.column("split") is not None:
         return _given_splits(samples, order)
-    splits = _assign(dataset, samples, listing.labels.indices, dataset.splits, order)
+    splits = _assign(dataset, listing, dataset.splits, order)
     for name, share in dataset.splits.items():
         if share > 0 and not len(splits[name]) and not may_be_empty:
             raise RecipeError(
@@ -127,27 +140,29 @@ def split_samples(
 
 def _assign(
     dataset: DatasetSpec,
-    samples: Listed,
-    labels: Sequence[int],
+    listing: SourceListing,
     shares: dict[str, float],
     order: NDArray[np.uint64],
 ) -> dict[str, Indices]:
-    paths, seed = samples.paths, dataset.split_seed
-    classes = np.array(labels if dataset.stratify else (), dtype=np.int64)
-    if not samples.groups:
-        return assign_splits(paths, classes, shares, seed, order)
-    pairs = zip(paths, samples.groups, strict=True)
+    from pyarrow import compute as pc
+
+    samples, seed = listing.samples, dataset.split_seed
+    classes = listing.class_indices if dataset.stratify else ()
+    group = samples.column("group")
+    if group is None:
+        return assign_splits(samples.iter_paths(), classes, shares, seed, order)
     # a sample without a group is one of its own
-    groups = [f"\0{path}" if group is None else group for path, group in pairs]
-    return assign_groups(groups, classes, shares, seed, order)
+    groups = pc.coalesce(group.cast("large_string"), joined("\0", samples.paths))
+    return assign_groups(groups.to_numpy(zero_copy_only=False), classes, shares, seed, order)
 
 
-def _given_splits(samples: Listed, order: NDArray[np.uint64]) -> dict[str, Indices]:
-    splits = Coded.of(samples.splits)
-    code_of = {name: code for code, name in enumerate(splits.values) if name is not None}
+def _given_splits(samples: SampleTable, order: NDArray[np.uint64]) -> dict[str, Indices]:
+    split = samples.column("split")
+    names = split.dictionary.to_pylist()
+    codes = split.indices.cast("int64").fill_null(-1).to_numpy()
     return {
-        name: in_order(np.flatnonzero(splits.codes == code_of[name]), order)
-        for name in in_split_order(set(code_of))
+        name: in_order(np.flatnonzero(codes == names.index(name)), order)
+        for name in in_split_order(set(names))
     }
 
 
@@ -163,10 +178,8 @@ def folds_of(
         yield None, indices
         return
     shares = {str(fold): 1 / dataset.folds for fold in range(dataset.folds)}
-    labels = listing.labels.indices
-    samples = listing.samples.at(indices)
-    labels = taken(labels, indices) if labels else ()
-    for name, part in _assign(dataset, samples, labels, shares, order[indices]).items():
+    chosen = replace(listing, samples=listing.samples.take(indices))
+    for name, part in _assign(dataset, chosen, shares, order[indices]).items():
         if not len(part):
             raise RecipeError(
                 f"Fold {name} of {dataset.folds} would be empty: split '{split}' has "
@@ -176,8 +189,8 @@ def folds_of(
         yield int(name), indices[part]
 
 
-def _more(samples: Listed, otherwise: str) -> str:
-    if samples.groups:
+def _more(samples: SampleTable, otherwise: str) -> str:
+    if samples.column("group") is not None:
         return f"Samples of a group stay together. {otherwise}, or add samples of other groups."
     return f"{otherwise}, or add samples."
 

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import PurePosixPath
-from typing import cast
 
 from headrace.fields.field_kind import kind_named
 from headrace.files.manifest import Manifest, Quarantined
-from headrace.packing.division import Labels, SourceListing, check_names, labels_of
-from headrace.packing.listed import Listed, shown
+from headrace.packing.division import SourceListing, check_names, with_classes
 from headrace.packing.packing_plan import pack_key, sources_key
+from headrace.packing.sample_table import SampleTable, shown
 from headrace.packing.samples import Access, Source
 from headrace.packing.sources.folder_layout import split_named
 from headrace.packing.sources.function import reader_code
@@ -70,14 +70,10 @@ class OpenedSource:
 
     def listed(self, check: Check) -> ListedSource:
         """The source with what lies in it."""
-        samples = self.source.list_samples(check)
-        labels = Labels(classes=(), indices=())
-        if samples.labels:
-            labels = labels_of(cast("Sequence[str]", samples.labels), self.source.classes)
+        samples = with_classes(self.source.list_samples(check), self.source.classes)
         listing = SourceListing(
             source=self.dataset.source or "",
             samples=samples,
-            labels=labels,
             sequential=self.source.sequential,
             quarantined=tuple(
                 Quarantined(path=each.path, reason=each.reason) for each in self.source.quarantined
@@ -85,8 +81,8 @@ class OpenedSource:
             code=self.code + "".join(f"\nturned: {name}" for name in self._turned(samples)),
             notes=(
                 *self.source.notes,
-                *check_names(self.dataset, samples, labels),
-                *([] if samples.splits else self._named_as_splits()),
+                *check_names(self.dataset, samples),
+                *([] if samples.column("split") is not None else self._named_as_splits()),
             ),
         )
         key = pack_key(self.dataset, self.pack, listing)
@@ -102,12 +98,12 @@ class OpenedSource:
             return []
         return [f"{shown(names)}: files are named as splits, but all samples were split anew"]
 
-    def _turned(self, samples: Listed) -> list[str]:
+    def _turned(self, samples: SampleTable) -> list[str]:
         """Return the fields of images that EXIF data may turn.
 
         Others, as folders of PNG files, keep the key that older releases gave them.
         """
-        names = (*samples.paths, *self.dataset.fields.values())
+        names = chain(self.dataset.fields.values(), samples.iter_paths())
         if self.dataset.format in ("files", "tar") and not any(map(_HOLDS_EXIF, names)):
             return []
         images = (f.name for f in self.source.fields if "orientation" in kind_named(f.kind).options)

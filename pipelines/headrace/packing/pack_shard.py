@@ -11,7 +11,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-import numpy as np
 from pydantic import JsonValue
 
 from headrace.errors import DataError, StepError
@@ -29,7 +28,6 @@ from headrace.packing import statistics
 from headrace.packing.blocks import BlockCollector
 from headrace.packing.convert import describe
 from headrace.packing.fields import FieldRule
-from headrace.packing.listed import text_column
 from headrace.packing.packing_plan import PackPlan
 from headrace.packing.planned_shard import PlannedShard
 from headrace.packing.samples import Access, Fields
@@ -127,8 +125,8 @@ def _pack(task: PackTask, plan: PlannedShard) -> PackedShard:
     collector = BlockCollector(task.rules, plan)
     expected = ExpectedSizes(
         num_samples=plan.num_samples,
-        source_bytes=int(text_column(plan.samples.paths).lengths(in_bytes=True).sum()),
-        first_bytes=int(np.asarray(plan.samples.sizes, dtype=np.int64).sum()),
+        source_bytes=int(plan.samples.path_lengths(in_bytes=True).sum()),
+        first_bytes=int(plan.samples.numbers("bytes").sum()),
     )
     path = task.target.folder.path / plan.file
     with ShardBuilder(path, plan.split, task.fields, expected) as builder:

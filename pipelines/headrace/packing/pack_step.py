@@ -89,7 +89,10 @@ def run(context: StepContext) -> dict[str, Any]:
 
 def pack(context: StepContext, open_fleet: OpenFleet) -> dict[str, Any]:
     """As `run`, on workers that the caller chooses."""
+    import pyarrow as pa
+
     give_back_large_blocks()  # columns of millions of samples, of each of which a plan makes some
+    pa.set_memory_pool(pa.system_memory_pool())  # Arrow's own keeps what is freed
     try:
         return _dataset(context, open_fleet)
     except StorageFullError as error:
@@ -160,8 +163,8 @@ def _append(
     listing = new_samples(base, opened.listing)
     if not listing.samples:
         return base.manifest
-    samples, known = opened.listing.samples, base.planned[0].samples.paths[0]
-    at = bisect_left(samples.paths, known)
+    samples, known = opened.listing.samples, base.planned[0].samples[0].path
+    at = bisect_left(samples, known, key=lambda ref: ref.path)
     old = [ref for ref in samples[at : at + 1] if ref.path == known]
     tried = (*old, *listing.samples[:NUM_TRIED])
     rules = field_rules(listing.source, opened.source, tried, context.recipe.pack)
@@ -228,7 +231,7 @@ def _with_shard(
     more = {
         "samples": packed.num_planned - len(packed.quarantined),
         "stored_bytes": packed.shard.num_bytes if packed.shard else 0,
-        "fetched_bytes": sum(planned.samples.sizes) if is_remote(source) else 0,
+        "fetched_bytes": int(planned.samples.numbers("bytes").sum()) if is_remote(source) else 0,
     }
     return used.model_copy(update={k: (getattr(used, k) or 0) + more[k] for k in more})
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -14,8 +14,8 @@ from headrace.files.manifest import FieldInfo, Quarantined
 from headrace.objects.protocol import StoredFile
 from headrace.packing.division import SourceListing, folds_of, shards_of, split_samples
 from headrace.packing.fields import FieldRule
-from headrace.packing.listed import Listed, Times, narrow, text_column
 from headrace.packing.planned_shard import PlannedShard
+from headrace.packing.sample_table import SampleTable
 from headrace.packing.splits import ranks
 from headrace.packing.statistics import every_of
 from headrace.recipe.dataset import TRAIN, DatasetSpec, PackSpec
@@ -104,17 +104,20 @@ def _given(dataset: DatasetSpec) -> set[str]:
 def pack_key(dataset: DatasetSpec, pack: PackSpec, listing: SourceListing) -> str:
     """Hash of everything that decides what the shards hold; 32 hexadecimal digits."""
     state = xxhash.xxh3_128(settings_key(dataset, pack, listing.code).encode())
-    for name in listing.labels.classes:
+    for name in listing.classes:
         state.update(f"{name!r}\n".encode())
     samples = listing.samples
-    for texts in (samples.paths, samples.versions):
-        _hash_texts(state, texts)
-    for column in (samples.sizes, listing.labels.indices):
+    parts = [samples[at : at + _HASHED_SAMPLES] for at in range(0, len(samples), _HASHED_SAMPLES)]
+    for part in parts:
+        _hash_texts(state, part.paths)
+    for part in parts:
+        _hash_texts(state, part.column("version"))
+    for column in (samples.numbers("bytes"), listing.class_indices):
         state.update(len(column).to_bytes(8, "little"))
-        state.update(np.asarray(column, dtype="<i8").tobytes())
-    for names in (samples.groups, samples.splits):
-        _hash_names(state, names)
-    state.update("".join(samples.values).encode())
+        state.update(column.astype("<i8").tobytes())
+    for role in ("group", "split"):
+        _hash_names(state, [part.column(role) for part in parts])
+    state.update(samples.index_hash.encode())
     return state.hexdigest()
 
 
@@ -127,13 +130,16 @@ def make_plan(
     key: str | None = None,
 ) -> PackPlan:
     """Lay out splits and shards."""
-    order = ranks(listing.samples.paths, dataset.split_seed)
+    order = ranks(listing.samples.iter_paths(), dataset.split_seed)
     splits = split_samples(dataset, listing, order, may_be_empty=first is not None)
     first = first or FirstNumbers()
     counted = {TRAIN: splits[TRAIN]} if len(splits.get(TRAIN, ())) else splits
     every = _every(pack, rules, sum(map(len, counted.values())), first.every)
-    sizes = _sizes(listing.samples, rules, bool(listing.labels.classes))
-    samples = replace(listing.samples, labels=(), groups=(), splits=())
+    sizes = _sizes(listing.samples, rules, bool(listing.classes))
+    label = listing.samples.column("label")
+    samples = listing.samples.with_columns(
+        label=None, group=None, split=None, class_index=None if label is None else label.indices
+    )
     shards: list[PlannedShard] = []
     next_id = first.sample_id
     for split, indices in splits.items():
@@ -148,8 +154,7 @@ def make_plan(
                     num_bytes=HEADER_BYTES + int(sizes[piece].sum()),
                     every=every if split in counted else {},
                     listed=samples,
-                    indices=listing.labels.indices,
-                    places=narrow(piece),
+                    places=piece.astype(np.min_scalar_type(len(samples))),
                 )
                 shards.append(shard)
                 number, next_id = number + 1, next_id + len(piece)
@@ -157,8 +162,8 @@ def make_plan(
     return PackPlan(
         name=dataset.name,
         pack_key=key or pack_key(dataset, pack, listing),
-        fields=(*fields, LABEL) if listing.labels.classes else fields,
-        classes=listing.labels.classes,
+        fields=(*fields, LABEL) if listing.classes else fields,
+        classes=listing.classes,
         splits=tuple(splits),
         shards=tuple(shards),
         every=every,
@@ -179,33 +184,36 @@ def _every(
     return {info.name: settled.get(info.name) or every_of(info, num_samples) for info in infos}
 
 
-def _hash_texts(state: xxhash.xxh3_128, texts: Sequence[str]) -> None:
-    """Add texts to a hash, so that no other texts give the same bytes."""
-    if isinstance(texts, Times):
-        state.update(np.asarray(texts.times_ns, dtype="<i8").tobytes())
+def _hash_texts(state: xxhash.xxh3_128, texts: Any) -> None:
+    """Add an Arrow array of texts or times to a hash; no others give the same bytes."""
+    import pyarrow as pa
+    from pyarrow import compute as pc
+
+    if pa.types.is_integer(texts.type):
+        state.update(np.asarray(texts, dtype="<i8").tobytes())
         return
-    for start in range(0, len(texts), _HASHED_SAMPLES):
-        part = list(texts[start : start + _HASHED_SAMPLES])
-        state.update(np.fromiter(map(len, part), dtype="<i8", count=len(part)).tobytes())
-        state.update("".join(part).encode(errors="surrogatepass"))
+    texts = texts.cast(pa.large_string())
+    state.update(np.asarray(pc.utf8_length(texts), dtype="<i8").tobytes())
+    state.update("".join(texts.to_numpy(zero_copy_only=False)).encode())
 
 
-def _hash_names(state: xxhash.xxh3_128, names: Sequence[str | None]) -> None:
-    """Add `repr(tuple(names))`, of which a part is in memory at once."""
+def _hash_names(state: xxhash.xxh3_128, parts: Sequence[Any]) -> None:
+    """Add `repr(tuple(names))` of the names in Arrow arrays, which may be None."""
     state.update(b"(")
-    for start in range(0, len(names), _HASHED_SAMPLES):
-        part = ", ".join(map(repr, names[start : start + _HASHED_SAMPLES]))
-        state.update((", " if start else "").encode() + part.encode())
-    state.update(b",)" if len(names) == 1 else b")")
+    named = [part for part in parts if part is not None]
+    for number, part in enumerate(named):
+        names = ", ".join(map(repr, part.to_numpy(zero_copy_only=False).tolist()))
+        state.update(f"{', ' if number else ''}{names}".encode())
+    state.update(b",)" if sum(map(len, named)) == 1 else b")")
 
 
-def _sizes(samples: Listed, rules: Sequence[FieldRule], labelled: bool) -> NDArray[np.int64]:
+def _sizes(samples: SampleTable, rules: Sequence[FieldRule], labelled: bool) -> NDArray[np.int64]:
     """Bytes of each sample in a shard, estimated, `(num_samples,) int64`."""
     fixed = _FIXED_BYTES + (8 if labelled else 0) + sum(rule.fixed_bytes for rule in rules)
-    paths = text_column(samples.paths).lengths(in_bytes=False)
+    paths = samples.path_lengths(in_bytes=False).astype(np.int64)
     if all(rule.info.layout == "fixed" for rule in rules):
         return paths + fixed
-    listed = np.asarray(samples.sizes, dtype=np.int64)
+    listed = samples.numbers("bytes")
     example = sum(rule.example_bytes for rule in rules if rule.info.layout == "ragged")
     growth = max((rule.growth for rule in rules), default=1.0)
     values = np.where(listed > 0, (listed * growth).astype(np.int64), example)

@@ -8,7 +8,7 @@ from typing import Protocol, TypeAlias
 
 from headrace.fields.field_kind import Value
 from headrace.objects.protocol import StoredFile
-from headrace.packing.listed import Listed, SampleRef
+from headrace.packing.sample_table import SampleRef, SampleTable
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Site, StoreOptions
 
@@ -110,7 +110,7 @@ class Source(Protocol):
         Empty where samples are files of their own, or no files alone decide what they are.
         """
 
-    def list_samples(self, check: Callable[[], None] | None = None) -> Listed:
+    def list_samples(self, check: Callable[[], None] | None = None) -> SampleTable:
         """All samples, sorted by path, no path twice.
 
         Args:

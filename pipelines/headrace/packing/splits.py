@@ -6,15 +6,13 @@ with every release of NumPy, and a sample that is added moves few others.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
 import xxhash
 from numpy.typing import ArrayLike, NDArray
-
-from headrace.packing.listed import AT_ONCE, text_column
 
 Indices = NDArray[np.int64]
 
@@ -113,7 +111,7 @@ def _give(
 
 
 def assign_splits(
-    paths: Sequence[str],
+    paths: Iterable[str],
     labels: ArrayLike,
     shares: Mapping[str, float],
     seed: int,
@@ -136,7 +134,7 @@ def assign_splits(
     classes = np.asarray(labels, dtype=np.int64)
     used = [name for name, share in shares.items() if share > 0]
     if len(used) == 1:  # nothing to decide
-        in_class = [np.arange(len(paths))]
+        in_class = [np.arange(len(order))]
     else:
         by_hash = np.argsort(_keys(paths, seed, "split"), kind="stable")
         in_class = _by_class(by_hash, classes, seed)
@@ -181,7 +179,7 @@ def assign_groups(
     return {name: in_order(found.get(name, none), order) for name in shares}
 
 
-def ranks(paths: Sequence[str], seed: int) -> NDArray[np.uint64]:
+def ranks(paths: Iterable[str], seed: int) -> NDArray[np.uint64]:
     """Random number of every path, `(num_samples,)`: samples lie in shards in their order."""
     return _keys(paths, seed, "order")
 
@@ -192,16 +190,13 @@ def in_order(indices: Indices, order: NDArray[np.uint64]) -> Indices:
     return ordered
 
 
-def _keys(texts: Sequence[str], seed: int, purpose: str) -> NDArray[np.uint64]:
+def _keys(texts: Iterable[str], seed: int, purpose: str) -> NDArray[np.uint64]:
     """Hash of every text: its order is a random order of the texts, another for each purpose."""
     digest, prefix = xxhash.xxh3_128_digest, f"{purpose}\0{seed}\0".encode()
-    found = np.empty(len(texts), dtype=np.uint64)
-    column = text_column(texts)
-    for start in range(0, len(column), AT_ONCE):
-        part = column.encoded(slice(start, start + AT_ONCE))
-        joined = b"".join([digest(prefix + text) for text in part])
-        found[start : start + len(part)] = np.frombuffer(joined, dtype=">u8")[::2]
-    return found
+    found = bytearray()
+    for text in texts:
+        found += digest(prefix + text.encode())[:8]
+    return np.frombuffer(found, dtype=">u8").astype(np.uint64)
 
 
 def _by_class(by_hash: Indices, classes: NDArray[np.int64], seed: int) -> list[Indices]:

@@ -56,6 +56,11 @@ def without_plans(at: Path) -> None:
         plan.unlink()
 
 
+def damaged_plans(at: Path) -> None:
+    for plan in at.glob("site/datasets/*/parts/*.plan.arrow"):
+        plan.write_bytes(b"no plan")
+
+
 def without_shards(at: Path) -> None:
     for shards in at.glob("site/datasets/*/shards"):
         rmtree(shards)
@@ -107,6 +112,13 @@ MISTAKES = (
         hint="Pack without pack.append",
         before={**CATS, "pack.append": True},
         given={"dog/4.png": png(4), "": without_plans},
+        followed=({"pack.append": False},),
+    ),
+    Mistake(
+        what="is damaged, or an earlier release wrote it",
+        hint="Pack without pack.append",
+        before={**CATS, "pack.append": True},
+        given={"dog/4.png": png(4), "": damaged_plans},
         followed=({"pack.append": False},),
     ),
     Mistake(

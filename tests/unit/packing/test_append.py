@@ -152,7 +152,7 @@ def test_what_is_new_is_found_without_an_object_a_sample(tmp_path, packs, make_c
     found = new_samples(base, opened.listing)
     _, peak_bytes = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert list(found.samples.paths)[::4_999] == ["b.parquet#0000", "b.parquet#4999"]
+    assert found.samples.paths.to_pylist()[::4_999] == ["b.parquet#0000", "b.parquet#4999"]
     assert peak_bytes < 150 * len(opened.listing.samples)
 
 

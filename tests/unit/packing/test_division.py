@@ -1,6 +1,8 @@
 """Labels as numbers; splits; shards of sources that are read in sequence, and of equal size."""
 
+from collections.abc import Iterable
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -8,17 +10,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.packing.division import (
-    Labels,
     SourceListing,
     cut,
-    labels_of,
     shards_of,
     split_samples,
+    with_classes,
 )
-from headrace.packing.listed import Listed
+from headrace.packing.sample_table import SampleTable
 from headrace.packing.samples import READ_BYTES
 from headrace.packing.splits import ranks
 from headrace.recipe.dataset import DatasetSpec, PackSpec
+
+
+def table_of(paths: list[str], labels: Iterable[str], **roles: Any) -> SampleTable:
+    sizes, versions = [1] * len(paths), [""] * len(paths)
+    return SampleTable.of(path=paths, bytes=sizes, version=versions, label=list(labels), **roles)
+
 
 PATHS = [f"rows.parquet#{number}" for number in range(100)]
 
@@ -77,11 +84,10 @@ def test_splits_do_not_depend_on_the_order_of_their_names_in_the_recipe(
     """A recipe that is written anew with sorted keys is the same dataset."""
     labels = data.draw(st.lists(st.integers(0, 2), min_size=40, max_size=40))
     files = [f"{number}.png" for number in range(40)]
-    groups = {"groups": [str(number // 3) for number in range(40)]} if has_groups else {}
+    groups = {"group": [str(number // 3) for number in range(40)]} if has_groups else {}
     listing = SourceListing(
         source="source",
-        samples=Listed(files, [1] * 40, [""] * 40, **groups),
-        labels=Labels(classes=("0", "1", "2"), indices=tuple(labels)),
+        samples=with_classes(table_of(files, map(str, labels), **groups)),
     )
     shares = {"train": 0.4, "val": 0.2, "test": 0.2, "a": 0.1, "z": 0.1}
     given, wanted = (
@@ -96,14 +102,18 @@ def test_splits_do_not_depend_on_the_order_of_their_names_in_the_recipe(
     assert all(np.array_equal(found[name], right[name]) for name in right)
 
 
-def test_classes_are_ordered_by_alphabet_or_by_number() -> None:
-    labels = labels_of(["dog", "cat", "dog"])
-    assert labels.classes == ("cat", "dog")
-    assert list(labels.indices) == [1, 0, 1]
-    assert labels_of(["10", "9", "0"]).classes == ("0", "9", "10")
-
-
-def test_an_order_of_the_source_is_kept() -> None:
-    labels = labels_of(["dog", "cat"], ["dog", "fish", "cat"])
-    assert labels.classes == ("dog", "fish", "cat")
-    assert list(labels.indices) == [0, 2]
+@pytest.mark.parametrize(
+    ("labels", "given", "classes", "indices"),
+    [
+        (["dog", "cat", "dog"], [], ("cat", "dog"), [1, 0, 1]),
+        (["10", "9", "0"], [], ("0", "9", "10"), [2, 1, 0]),
+        (["dog", "cat"], ["dog", "fish", "cat"], ("dog", "fish", "cat"), [0, 2]),
+    ],
+)
+def test_classes_are_ordered_by_alphabet_or_number_or_as_the_source_does(
+    labels: list[str], given: list[str], classes: tuple[str, ...], indices: list[int]
+) -> None:
+    samples = with_classes(table_of(labels, labels), given)
+    listing = SourceListing(source="source", samples=samples)
+    assert (listing.classes, listing.class_indices.tolist()) == (classes, indices)
+    assert [ref.label for ref in samples] == labels

@@ -158,28 +158,6 @@ def test_resampling_keeps_tones_and_removes_what_does_not_fit(rate, target):
     np.testing.assert_allclose(out[inner, 1], 1, atol=0.01)
 
 
-def test_image_question_and_answer_in_one_sample(tmp_path, run):
-    source = tmp_path / "vqa"
-    source.mkdir()
-    for number in range(9):
-        Image.new("RGB", (5, 4), (number, 0, 0)).save(source / f"{number}.png")
-        (source / f"{number}.txt").write_text(f"Wieviele? {'ü' * number}")
-        np.save(source / f"{number}.npy", np.arange(number, dtype=np.int16))
-    fields = {"image": "*.png", "question": "*.txt", "answer": "*.npy"}
-    done = run(
-        source,
-        {"fields": {"answer": {"mixed": "ragged", "dtype": "int32"}}},
-        fields=fields,
-    )
-    assert [info.name for info in done.manifest.fields] == ["image", "question", "answer"]
-    assert done.manifest.field("question").encoding == "text"
-    questions, answers = done.samples("question"), done.samples("answer")
-    assert questions["7.png"].decode() == "Wieviele? üüüüüüü"
-    np.testing.assert_array_equal(answers["7.png"], np.arange(7))
-    assert answers["7.png"].dtype == np.int32
-    assert verify_dataset(done.folder) == ()
-
-
 def test_header_check_takes_what_only_begins_well(image_source, run):
     content = (image_source / "cat/01.png").read_bytes()
     (image_source / "cat/01.png").write_bytes(content[:50])
@@ -207,39 +185,6 @@ def test_statistics_over_all_some_or_none(array_source, run, monkeypatch):
 def test_shards_are_a_multiple(array_source, run, multiple, sizes):
     done = run(array_source, {"shards_multiple_of": multiple})
     assert [shard.num_samples for shard in done.manifest.shards] == sizes
-
-
-def test_folds_are_shards_of_their_own(image_source, run):
-    given = {"splits": {"train": 0.8, "test": 0.2}, "folds": 4, "labels": "folders"}
-    done = run(image_source, {}, **given)
-    assert done.manifest.folds == {"train": (8, 8, 8, 8)}
-    assert [shard.fold for shard in done.manifest.shards] == [0, 1, 2, 3, None]
-    labels = [file["fields/label"][:].sum() for file in done.shards()[:4]]
-    assert labels == [2, 2, 2, 2]  # a quarter are dogs, in each fold
-    one = done.manifest.with_fold(2)
-    assert (one.splits["train"], one.splits["val"]) == (24, 8)
-
-
-def test_groups_and_splits_of_an_index(image_source, run):
-    paths = sorted(str(path.relative_to(image_source)) for path in image_source.rglob("*.png"))
-    rows = [f"{path},{path[:3]},p{number // 4}" for number, path in enumerate(paths)]
-    (image_source / "index.csv").write_text("\n".join(["path,label,group", *rows]))
-    shares = {"train": 0.5, "val": 0.25, "test": 0.25}
-    done = run(image_source, {}, index="index.csv", labels="index",
-               splits=shares)  # fmt: skip
-    group_of = dict(zip(paths, (number // 4 for number in range(40)), strict=True))
-    seen: dict[str, set[int]] = {}
-    for shard, file in zip(done.manifest.shards, done.shards(), strict=True):
-        found = {group_of[path.decode()] for path in pieces(file["source"])}
-        seen.setdefault(shard.split, set()).update(found)
-    assert sum(map(len, seen.values())) == 10
-    assert sum(done.manifest.splits.values()) == 40
-    rows = [
-        f"{path},{path[:3]},{'test' if n % 8 == 0 else 'train'}" for n, path in enumerate(paths)
-    ]
-    (image_source / "index.csv").write_text("\n".join(["path,label,split", *rows]))
-    given = run(image_source, {}, index="index.csv", labels="index")
-    assert given.manifest.splits == {"train": 35, "test": 5}
 
 
 def test_values_that_do_not_fit_a_dtype(array_source, run):

@@ -293,19 +293,6 @@ def test_mixed_encodings(image_source, packs):
     assert manifest.field("image").encoding == "image"
 
 
-def test_arrays_without_labels(array_source, make_context, in_process):
-    context = make_context(array_source, {"labels": "none"})
-    folder, manifest = packed(pack(context, in_process))
-    assert [info.name for info in manifest.fields] == ["array"]
-    assert (manifest.field("array").dtype, manifest.field("array").shape) == ("float32", (2, 3))
-    dataset = ShardedDataset(folder, "train")
-    for values, source in zip(
-        dataset.gather("array", np.arange(10)), dataset.sources(np.arange(10)), strict=True
-    ):
-        np.testing.assert_array_equal(values, np.load(array_source / source))
-    assert manifest.class_counts == {}
-
-
 def test_source_that_changes_meanwhile(image_source, packs, monkeypatch):
     opened = worker.open_source
 

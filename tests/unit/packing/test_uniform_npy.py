@@ -15,7 +15,7 @@ from headrace.objects.store import LocalStore
 from headrace.packing.blocks import UniformNpyReader
 from headrace.packing.convert import Converter, FieldColumn
 from headrace.packing.fields import FieldRule
-from headrace.packing.listed import Listed
+from headrace.packing.sample_table import SampleTable
 from headrace.packing.sources.source_store import SourceStore
 from headrace.recipe.dataset import PackField
 
@@ -44,7 +44,7 @@ def _one_by_one(rule: FieldRule, contents: Sequence[bytes]) -> list[bytes]:
     return [bytes(item) for item in column.items]
 
 
-def _written(folder: Path, contents: Sequence[bytes]) -> Listed:
+def _written(folder: Path, contents: Sequence[bytes]) -> SampleTable:
     folder.mkdir(exist_ok=True)
     for number, content in enumerate(contents):
         (folder / f"{number}.npy").write_bytes(content)

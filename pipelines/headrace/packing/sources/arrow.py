@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from headrace.errors import DataError, RecipeError, UnreadableError
 from headrace.fields.field_kind import Value, kind_named, kind_of_bytes
 from headrace.objects.protocol import Check, StoredFile
-from headrace.packing.listed import Coded, files_of
+from headrace.packing.sample_table import files_of
 from headrace.packing.samples import SourceField, Unreadable
 from headrace.packing.sources.arrow_columns import (
     GroupPass,
@@ -228,7 +228,7 @@ class _ParquetRows(_ArrowTable):
     def num_bytes(self, columns: Iterable[str]) -> int:
         return sum(self._group_bytes(part, column) for column in columns for part in self.parts)
 
-    def cells(self, columns: Iterable[str]) -> Mapping[str, Coded[Any]]:
+    def cells(self, columns: Iterable[str]) -> Mapping[str, Any]:
         table = self._file.read(columns=list(columns))
         return {column: coded(table.column(column)) for column in table.column_names}
 
@@ -281,8 +281,11 @@ class _ArrowRows(_ArrowTable):
     def parts(self) -> Mapping[int, int]:
         return self._listed[0]
 
-    def cells(self, columns: Iterable[str]) -> Mapping[str, Coded[Any]]:
-        return {column: Coded.together(self._listed[1][column]) for column in columns}
+    def cells(self, columns: Iterable[str]) -> Mapping[str, Any]:
+        import pyarrow as pa
+
+        found = self._listed[1]
+        return {column: pa.chunked_array(found[column]).combine_chunks() for column in columns}
 
     def columns(
         self, names: Sequence[str], part: int, rows: NDArray[np.int64]
@@ -294,12 +297,10 @@ class _ArrowRows(_ArrowTable):
         return values_of_cells(field, self._batch(part).column(column).take(rows))
 
     @cached_property
-    def _listed(self) -> tuple[dict[int, int], dict[str, list[Coded[Any]]]]:
+    def _listed(self) -> tuple[dict[int, int], dict[str, list[Any]]]:
         """Rows by batch, and the cells of label, group and split, from one pass over the file."""
         parts: dict[int, int] = {}
-        cells: dict[str, list[Coded[Any]]] = {
-            column: [] for column in self._role_columns().values()
-        }
+        cells: dict[str, list[Any]] = {column: [] for column in self._role_columns().values()}
         for start, batch in self._batches():
             parts[start] = batch.num_rows
             batch.validate()

@@ -8,7 +8,6 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.packing.listed import Coded
 from headrace.packing.sources.rows import GONE, ColumnOfRows
 
 _PIECE_BYTES = 2**20
@@ -108,20 +107,18 @@ def is_written(kind: Any) -> bool:
     return any(test(kind) for test in tests)
 
 
-def coded(column: Any) -> Coded[Any]:
-    """The cells of a column, each value once, as Python objects."""
+def coded(column: Any) -> Any:
+    """Return the cells of a column as a dictionary array."""
     import pyarrow as pa
 
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks()
         column = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
     try:
-        codes = column.dictionary_encode()
-    except pa.ArrowNotImplementedError:  # of lists, which are refused by name later
-        return Coded.of(column.to_pylist())
-    values = codes.dictionary.to_pylist()
-    numbers = codes.indices.fill_null(len(values)).to_numpy(zero_copy_only=False)
-    return Coded((*values, None), numbers).tight()
+        return column.dictionary_encode()
+    except pa.ArrowNotImplementedError:  # lists: as bytes, which are refused by name later
+        cells = (None if cell is None else repr(cell).encode() for cell in column.to_pylist())
+        return pa.array(cells, pa.binary()).dictionary_encode()
 
 
 def column_of(array: Any) -> ColumnOfRows | None:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from headrace.errors import DataError, RecipeError
 from headrace.fields.field_kind import Kind, kind_of_suffix
 from headrace.objects.protocol import Check, StoredFile
-from headrace.packing.listed import SampleRef, files_of
+from headrace.packing.sample_table import SampleRef, files_of
 from headrace.packing.samples import SourceField
 from headrace.packing.sources.source_store import SourceStore
 from headrace.recipe.dataset import DatasetSpec

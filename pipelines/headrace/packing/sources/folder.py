@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
 from headrace.errors import DataError, RecipeError
 from headrace.fields.array import ARCHIVE, decode_arrays
 from headrace.objects.protocol import Check, StoredFile
-from headrace.packing.listed import Listed, SampleRef, files_of
+from headrace.packing.sample_table import SampleRef, SampleTable, files_of
 from headrace.packing.samples import Access, Fields, SourceField, Unreadable, Values
 from headrace.packing.sources.files import (
     chosen,
@@ -77,7 +77,7 @@ class FolderSource:
         del check
         return ()
 
-    def list_samples(self, check: Check | None = None) -> Listed:
+    def list_samples(self, check: Check | None = None) -> SampleTable:
         if self._patterns:
             listed = grouped(self._patterns, self._place, check)
             prefix = next(iter(self._patterns.values())).folder
@@ -124,8 +124,8 @@ class FolderSource:
             return _archives(refs, contents, tuple(field.name for field in fields))
         return values_of(refs, contents, fields)
 
-    def _fields_of(self, listed: Listed) -> Fields:
-        example = _one_kind(listed.paths)
+    def _fields_of(self, listed: SampleTable) -> Fields:
+        example = _one_kind(listed.iter_paths())
         if suffix_of(example) != ARCHIVE:
             return (field_of(kind_of(example).name, example),)
         ref = next(ref for ref in listed if ref.path == example)
@@ -149,7 +149,7 @@ def _joined(file: Values | Unreadable, row: Values | Unreadable) -> Values | Unr
 
 def _included(
     place: SourceStore, spec: DatasetSpec, index: Index | None, check: Check | None
-) -> Listed:
+) -> SampleTable:
     skipped = index.path if index is not None else ""
     wanted = [matcher(spec.include), *(() if chosen(spec) else (is_text_sample,))]
     for matches in wanted:
@@ -188,7 +188,7 @@ def _are_archives(refs: Sequence[SampleRef]) -> bool:
     return bool(refs) and suffix_of(refs[0].path) == ARCHIVE
 
 
-def _one_kind(paths: Sequence[str]) -> str:
+def _one_kind(paths: Iterable[str]) -> str:
     """The first of the names, when all are of one kind."""
     endings: dict[str, str] = {}
     for path in paths:

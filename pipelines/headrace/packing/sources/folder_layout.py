@@ -6,15 +6,14 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from itertools import takewhile
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from headrace.errors import UnclearNamesError
-from headrace.packing.listed import Coded, Listed, Texts, shown
+from headrace.packing.sample_table import SampleTable, coded_texts, extracted, shown
 from headrace.packing.sources.source_store import SourceStore
 from headrace.recipe.dataset import TRAIN, DatasetSpec
 
@@ -35,8 +34,8 @@ def split_named(name: str) -> str:
 
 
 def with_folders(
-    listed: Listed, spec: DatasetSpec, place: SourceStore, prefix: str, *, labelled: bool
-) -> tuple[Listed, tuple[str, ...]]:
+    listed: SampleTable, spec: DatasetSpec, place: SourceStore, prefix: str, *, labelled: bool
+) -> tuple[SampleTable, tuple[str, ...]]:
     """Return samples with the splits and classes of their folders, and notes for people.
 
     Args:
@@ -49,37 +48,38 @@ def with_folders(
     Raises:
         UnclearNamesError: It is not clear what folders mean, or a sample lies in no class folder.
     """
-    (folders,) = Texts.of(listed.paths).groups(r"(?s)^(?P<folder>(?:.*/)?)[^/]*$")
-    chains = _chains([folder.removeprefix(prefix) for folder in folders.values], place)
-    level = None if listed.splits else _split_level(chains, spec, place.name, labelled=labelled)
+    (folders,) = extracted(listed.paths, r"(?s)^(?P<folder>(?:.*/)?)[^/]*$")
+    chains = _chains(
+        [folder.removeprefix(prefix) for folder in folders.dictionary.to_pylist()], place
+    )
+    level = (
+        None
+        if listed.column("split") is not None
+        else _split_level(chains, spec, place.name, labelled=labelled)
+    )
     notes, depth = list[str](), 0
     splits = [split_named(chain[level]) if level is not None else "" for chain in chains]
     if level is not None:
-        counts, depth = np.bincount(folders.codes, minlength=len(chains)), level + 1
+        counts, depth = np.bincount(folders.indices, minlength=len(chains)), level + 1
         sums = Counter[tuple[str, str]]()
         for chain, split, count in zip(chains, splits, counts.tolist(), strict=True):
             sums[split, chain[level]] += count
         notes = [f"split '{of}': folder '{name}', {n:,} samples" for (of, name), n in sums.items()]
-        listed = replace(listed, splits=_spread(splits, folders))
+        listed = listed.with_columns(split=coded_texts(splits, folders.indices))
     if labelled:
         rests = _without_splits(chains, level)
         columns = takewhile(lambda names: len(set(names)) == 1, zip(*rests, strict=False))
         wrapped = [names[0] for names in columns][: max(min(map(len, rests)) - 1, 0)]
         classes = ["".join(rest[len(wrapped) : len(wrapped) + 1]) for rest in rests]
-        _check_classes(listed.paths, folders, rests, classes, place.name)
+        _check_classes(listed, folders, rests, classes, place.name)
         depth += len(wrapped) + 1
         notes += [f"classes: the folders in '{'/'.join(wrapped)}'"] if wrapped else []
         trained = {name for name, split in zip(classes, splits, strict=True) if split == TRAIN}
         unknown = sorted(set(classes) - trained) if trained else []
         notes += [f"classes without a sample in split 'train': {shown(unknown)}"] if unknown else []
-        listed = replace(listed, labels=_spread(classes, folders))
+        listed = listed.with_columns(label=coded_texts(classes, folders.indices))
     empty = _empty_folders(place.folder / prefix, chains, depth) if place.folder else []
     return listed, (*notes, *([f"folders without a sample: {shown(empty)}"] if empty else []))
-
-
-def _spread(of_folder: Sequence[str], folders: Coded[str]) -> Coded[str]:
-    found = Coded.of(of_folder)
-    return Coded(found.values, found.codes[folders.codes])
 
 
 def _chains(folders: Sequence[str], place: SourceStore) -> list[Chain]:
@@ -158,15 +158,15 @@ def _without_splits(chains: Sequence[Chain], level: int | None) -> list[Chain]:
 
 
 def _check_classes(
-    paths: Sequence[str],
-    folders: Coded[str],
+    listed: SampleTable,
+    folders: Any,
     rests: Sequence[Chain],
     classes: Sequence[str],
     place: str,
 ) -> None:
     """Refuse samples without a class folder, and folders in what seems to be the only class."""
     shallow = min(range(len(rests)), key=lambda number: len(rests[number]))
-    path = paths[int(np.flatnonzero(folders.codes == shallow)[0])]
+    path = listed[int(np.flatnonzero(np.asarray(folders.indices) == shallow)[0])].path
     if not rests[shallow]:
         raise UnclearNamesError(
             f"{place}/{path} lies in no class folder, but labels come from folders",

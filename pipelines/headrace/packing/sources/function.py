@@ -18,7 +18,7 @@ from headrace.errors import HeadraceError, RecipeError, UserCodeError
 from headrace.fields.array import is_of_numbers
 from headrace.fields.field_kind import Value, kind_named, kind_of_bytes
 from headrace.files.machine import told_when_full
-from headrace.packing.listed import Listed, SampleRef, files_of
+from headrace.packing.sample_table import SampleRef, SampleTable, files_of
 from headrace.packing.samples import Access, Fields, SourceField, Unreadable, Values
 from headrace.packing.sources.folder import FolderSource
 from headrace.packing.sources.source_store import SourceStore
@@ -92,7 +92,7 @@ class FunctionSource(FolderSource):
                 yield path
                 path.unlink(missing_ok=True)  # the function may have moved it
 
-    def _fields_of(self, listed: Listed) -> Fields:
+    def _fields_of(self, listed: SampleTable) -> Fields:
         ref = listed[0]
         name = f"{self._place.name}/{ref.path}"
         with closing(self._local([ref])) as paths:

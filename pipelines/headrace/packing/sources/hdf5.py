@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from headrace.errors import DataError, RecipeError
 from headrace.fields.field_kind import kind_named, kind_of_bytes
-from headrace.packing.listed import Coded, narrow
 from headrace.packing.samples import SourceField, Unreadable
+from headrace.packing.sources.arrow_columns import coded
 from headrace.packing.sources.rows import Cell, ColumnOfRows, RowContainer, RowSource
 from headrace.shards.foreign import ForeignColumn, ForeignFile
 
@@ -74,7 +74,7 @@ class _Hdf5Rows(RowContainer):
             return SourceField(name, kind_of_bytes(first).name)
         return SourceField(name, found.kind, dtype=found.dtype if found.kind == "value" else "")
 
-    def cells(self, columns: Iterable[str]) -> Mapping[str, Coded[Any]]:
+    def cells(self, columns: Iterable[str]) -> Mapping[str, Any]:
         return {column: self._coded(column) for column in columns}
 
     def columns(
@@ -90,13 +90,15 @@ class _Hdf5Rows(RowContainer):
             return list(cells)
         return [_as_bytes(cell) or Unreadable("", "it is empty") for cell in cells]
 
-    def _coded(self, column: str) -> Coded[Any]:
+    def _coded(self, column: str) -> Any:
+        import pyarrow as pa
+
         rows = np.arange(self._columns[column].num_rows)
-        numbers = self._file.numbers(column, rows)
-        if numbers is None or numbers.ndim != 1:
-            return Coded.of(self._file.rows(column, range(len(rows))))
-        values, codes = np.unique(numbers, return_inverse=True)
-        return Coded(tuple(values.tolist()), narrow(codes))
+        cells: Any = self._file.numbers(column, rows)
+        if cells is None or cells.ndim != 1 or cells.dtype.kind == "c":
+            found = self._file.rows(column, range(len(rows)))
+            cells = [cell if isinstance(cell, str) else np.asarray(cell).tolist() for cell in found]
+        return coded(pa.array(cells))
 
     @cached_property
     def _columns(self) -> Mapping[str, ForeignColumn]:

@@ -12,13 +12,20 @@ import xxhash
 from headrace.errors import DataError, RecipeError
 from headrace.fields.field_kind import Value
 from headrace.objects.protocol import StoredFile
-from headrace.packing.listed import Listed, PlacesInContainers, SampleRef, Texts, in_order, shown
+from headrace.packing.sample_table import (
+    ROLES,
+    SampleRef,
+    SampleTable,
+    in_order,
+    shown,
+    strings,
+)
 from headrace.packing.samples import NOTHING, Fields, SourceField, Unreadable
 from headrace.packing.sources.arrow import ParquetSource
 from headrace.packing.sources.files import suffix_of
 from headrace.packing.sources.lines import CsvSource, JsonLinesSource
 from headrace.packing.sources.rows import RowSource
-from headrace.packing.sources.source_store import OneFile, SourceStore, check_names
+from headrace.packing.sources.source_store import OneFile, SourceStore, utf8_names
 from headrace.recipe.dataset import DatasetSpec
 
 _FORMS: tuple[type[RowSource], ...] = (CsvSource, JsonLinesSource, ParquetSource)
@@ -66,24 +73,20 @@ class Index:
         """What should be looked at, by field; known after `matched`."""
         return self._rows.remarks
 
-    def matched(self, listed: Listed) -> Listed:
+    def matched(self, listed: SampleTable) -> SampleTable:
         """The samples with what their rows say; rows and files match one to one."""
-        rows: Any  # its columns are those of rows
         rows, hashed = self._read()
-        self._check_match(Texts.of(listed.paths), Texts.of(rows.paths), bool(rows.labels))
-        lacking = {each.path for each in self.quarantined}
-        if lacking:
-            listed = listed.at([at for at, path in enumerate(listed.paths) if path not in lacking])
-        _, *where = rows.places.columns
-        own = listed.places.columns if isinstance(listed.places, PlacesInContainers) else ()
-        matched: Listed = replace(
-            rows,
-            sizes=listed.sizes,
-            versions=Texts.of(listed.versions),  # as texts, of which the pack key is made
-            places=PlacesInContainers([*own, *where]),
-            values=hashed,
+        self._check_match(listed.paths, rows.paths, rows.column("label") is not None)
+        lacking = strings([each.path for each in self.quarantined])
+        listed = SampleTable(listed.table.filter(_are_none_of(listed.paths, lacking)))
+        matched = SampleTable.of(
+            path=rows.paths,
+            bytes=listed.column("bytes"),
+            version=listed.column("version").cast("large_string"),  # the pack key is of texts
+            places=[*listed.places, *rows.places],
+            **{role: rows.column(role) for role in ROLES},
         )
-        return matched
+        return replace(matched, index_hash=hashed)
 
     def values(
         self, fields: Sequence[SourceField], refs: Sequence[SampleRef]
@@ -92,8 +95,8 @@ class Index:
         if not fields:
             return iter([{} for _ in refs])
         source = self._source(tuple(fields))
-        path, version = self._file.path, self._file.version
-        rows = [SampleRef(path, 0, version, where=(len(path), *ref.where[-2:])) for ref in refs]
+        path, version = f"{self._file.path}#", self._file.version
+        rows = [SampleRef(path, 0, version, where=ref.where[-2:]) for ref in refs]
         return (
             Unreadable(ref.path, values.reason) if isinstance(values, Unreadable) else dict(values)
             for ref, values in zip(refs, source.read(rows), strict=True)
@@ -105,9 +108,9 @@ class Index:
         source.take_as_index(every=self._every)
         return source
 
-    def _read(self) -> tuple[Listed, tuple[str, ...]]:
+    def _read(self) -> tuple[SampleTable, str]:
         """What the rows say, by path, and one hash of the values of all of them."""
-        rows: Any = self._rows.list_samples()
+        rows = self._rows.list_samples()
         table: Any
         with self._rows.open_rows(self._file.path, self._file.version) as table:
             if table.bad:
@@ -118,23 +121,21 @@ class Index:
                 self._path(text, table, row)
                 for row, text in enumerate(table.texts(_PATH).to_pylist())
             ]
-            check_names(self.name, paths)
             hashed = self._hashed(paths, table)
-            numbers = rows.paths.rows.tolist()
-            rows = replace(rows, paths=Texts.of([paths[number] for number in numbers]))
-            listed: Listed
-            listed, twice = in_order(rows)
+            with utf8_names(self.name):
+                in_rows = strings(paths).take(rows.column("row"))
+            listed, twice = in_order(rows.with_columns(path=in_rows, row=None))
             if twice >= 0:
-                raise self._twice(paths, listed.paths[twice], table)
+                raise self._twice(paths, listed[twice].path, table)
         left_out = self._rows.left_out.items()
         self.quarantined = [Unreadable(paths[row], reason) for row, reason in left_out]
         return listed, hashed
 
-    def _hashed(self, paths: Sequence[str], table: Any) -> tuple[str, ...]:
+    def _hashed(self, paths: Sequence[str], table: Any) -> str:
         """One hash of all values, in whatever order their rows are; empty for no columns."""
         columns = self._rows.columns
         if not columns:
-            return ()
+            return ""
         named = {*self._spec.fields, _LABEL}  # these come first
         columns = dict(sorted(columns.items(), key=lambda item: item[0] not in named))
         state = 0
@@ -142,7 +143,7 @@ class Index:
         for path, row in zip(paths, cells, strict=True):
             text = repr((path, list(zip(columns, row, strict=True))))
             state ^= xxhash.xxh3_128_intdigest(text.encode(errors="surrogatepass"))
-        return (f"{state:032x}",)
+        return f"{state:032x}"
 
     def _path(self, text: str | None, table: Any, row: int) -> str:
         path = PurePosixPath((text or "").strip())
@@ -160,26 +161,32 @@ class Index:
         label = self._rows.role_columns().get("label")
         what = f"names '{path}' twice, in {places}"
         if label:
-            cells = table.cells([label])[label]
-            what = f"{what}, with the labels {', '.join(repr(cells[row]) for row in rows[:2])}"
+            cells = table.cells([label])[label].take(rows[:2]).to_pylist()
+            what = f"{what}, with the labels {', '.join(map(repr, cells))}"
         return DataError(f"{self.name} {what}", "Keep one of the rows.")
 
-    def _check_match(self, files: Texts, paths: Texts, has_labels: bool) -> None:
+    def _check_match(self, files: Any, paths: Any, has_labels: bool) -> None:
         noun = "label" if has_labels else "row"
-        named = Texts.of([*paths, *(each.path for each in self.quarantined)])
-        if without_row := files.without(named):
+        named = strings([*paths.to_pylist(), *(each.path for each in self.quarantined)])
+        if without_row := files.filter(_are_none_of(files, named)).to_pylist():
             raise DataError(
                 f"{len(without_row):,} of {len(files):,} files have no {noun} in "
                 f"{self.name}: {shown(without_row)}",
                 "Add them to the index, or narrow dataset.include.",
             )
-        if without_file := named.without(files):
+        if without_file := named.filter(_are_none_of(named, files)).to_pylist():
             raise DataError(
                 f"{len(without_file):,} of {len(named):,} {noun}s in {self.name} have "
                 f"no file: {shown(without_file)}",
                 "Remove the rows, or check that the paths are relative to dataset.source and "
                 "match dataset.include.",
             )
+
+
+def _are_none_of(texts: Any, others: Any) -> Any:
+    from pyarrow import compute as pc
+
+    return pc.invert(pc.is_in(texts, others))
 
 
 def index_of(spec: DatasetSpec, place: SourceStore, *, every: bool = True) -> Index | None:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from headrace.errors import DataError, RecipeError
 from headrace.objects.protocol import Check, StoredFile
-from headrace.packing.listed import Coded, Listed
+from headrace.packing.sample_table import SampleTable
 from headrace.packing.samples import Access, Fields, SourceField, Unreadable
 from headrace.packing.sources.arrow import values_of_cells
 from headrace.packing.sources.arrow_columns import coded, column_of
@@ -117,7 +117,7 @@ class LineTable(RowContainer):
         dtype = kind.partition(" ")[0]
         return SourceField(name, "value", dtype=dtype, encoding="," if kind == COMMA else "")
 
-    def cells(self, columns: Iterable[str]) -> Mapping[str, Coded[Any]]:
+    def cells(self, columns: Iterable[str]) -> Mapping[str, Any]:
         return {column: coded(self.texts(column)) for column in columns}
 
     def texts(self, column: str) -> Any:
@@ -316,7 +316,7 @@ class LineSource(RowSource):
             table.scanned = self._scans.get((path, version))
             yield table
 
-    def list_samples(self, check: Check | None = None) -> Listed:
+    def list_samples(self, check: Check | None = None) -> SampleTable:
         for file in self.containers(check):
             with self._opened(file.path, file.version) as table:
                 texts = {_PATH, *self.role_columns().values(), *self._defaults.values()}

@@ -1,76 +1,51 @@
-"""Rows of all containers of a source as one list of samples, and how it is cut to be read."""
+"""Rows of a container as a table of samples, and how such a table is cut to be read."""
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import numpy as np
 
-from headrace.packing.listed import Coded, Listed, PlacesInContainers, RowPaths
+from headrace.objects.protocol import StoredFile
+from headrace.packing.sample_table import SampleTable, repeated
 from headrace.packing.samples import READ_BYTES
 
 
-@dataclass(frozen=True, kw_only=True)
-class ListedRows:
-    """What is listed of one container."""
+def table_of_rows(
+    file: StoredFile, row_bytes: int, parts: Mapping[int, int], texts: Mapping[str, Any]
+) -> Any:
+    """Return the rows of one container, columns for a `SampleTable`.
 
-    path: str
-    version: str
-    num_rows: int
-    row_bytes: int
-    parts: Mapping[int, int]
-    told: Mapping[str, Coded[str]]
-    """Labels, groups and splits that columns tell."""
-    split: str | None
-    left_out: Mapping[int, str] = field(default_factory=dict)
-    """Why rows are no samples, by their number."""
+    Args:
+        file: The container.
+        row_bytes: Bytes of each row.
+        parts: Rows by the number of the container's part.
+        texts: Label, group and split, of those that are known.
+    """
+    import pyarrow as pa
 
-
-def together(found: Sequence[ListedRows]) -> Listed:
-    """The rows of all containers."""
-    if not found:
-        return Listed((), (), ())
-    sizes = [each.num_rows for each in found]
-    told = {role: Coded.together([each.told[role] for each in found]) for role in found[0].told}
-    splits = Coded.runs([each.split for each in found], sizes)
-    parts = [item for each in found for item in each.parts.items()]
-    part_sizes = [size for _, size in parts]
-    at = np.arange(sum(sizes)) - np.repeat(np.cumsum([0, *part_sizes[:-1]]), part_sizes)
-    listed = Listed(
-        paths=RowPaths([each.path for each in found], sizes),
-        sizes=Coded.runs([each.row_bytes for each in found], sizes),
-        versions=Coded.runs([each.version for each in found], sizes),
-        labels=told.get("label", ()),
-        groups=told.get("group", ()),
-        splits=told.get("split") or (splits if any(splits.values) else ()),
-        places=PlacesInContainers(
-            [
-                np.repeat([len(each.path) for each in found], sizes),
-                np.repeat([part for part, _ in parts], part_sizes),
-                at,
-            ]
-        ),
-    )
-    if not any(each.left_out for each in found):
-        return listed
-    starts = np.cumsum([0, *sizes])
-    pairs = zip(starts.tolist(), found, strict=False)
-    left_out = [start + row for start, each in pairs for row in each.left_out]
-    kept = listed.at(np.delete(np.arange(sum(sizes)), left_out))
-    columns = {"labels": kept.labels, "groups": kept.groups, "splits": kept.splits}
-    few = {name: each.tight() for name, each in columns.items() if isinstance(each, Coded)}
-    return replace(kept, **few)
+    num_rows, sizes = sum(parts.values()), list(parts.values())
+    columns = {
+        "path": repeated(f"{file.path}#{0:0{len(str(num_rows - 1))}}", num_rows),
+        "row": np.arange(num_rows),
+        "bytes": np.full(num_rows, row_bytes),
+        "version": repeated(file.version, num_rows),
+        "place_0": np.repeat(list(parts), sizes),
+        "place_1": np.concatenate(list(map(np.arange, sizes))),
+    }
+    return pa.table({**columns, **texts})
 
 
-def windows(refs: Listed) -> Iterator[tuple[int, int]]:
+def windows(refs: SampleTable) -> Iterator[tuple[int, int]]:
     """Where samples are cut that are read at once, about `READ_BYTES`.
 
     If it can be, all before a cut lie before all behind it, so that nothing is read twice.
     """
-    ends = np.cumsum(np.asarray(refs.sizes, dtype=np.int64))
-    rows = refs.paths.rows if isinstance(refs.paths, RowPaths) else np.arange(len(refs))
+    ends, rows = np.cumsum(refs.numbers("bytes")), refs.numbers("row")
+    containers = refs.column("path").indices.to_numpy().astype(np.int64)
+    rows = rows + containers * (rows.max(initial=0) + 1)
     highest = np.maximum.accumulate(rows)[:-1]
     lowest = np.minimum.accumulate(rows[::-1])[::-1][1:]
     cuts = [0, *(np.flatnonzero(highest < lowest) + 1).tolist(), len(refs)]

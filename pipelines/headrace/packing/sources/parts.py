@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,16 +13,13 @@ from numpy.typing import NDArray
 from headrace.errors import DataError, RecipeError, UnreadableError
 from headrace.fields.field_kind import Value, kind_named
 from headrace.objects.protocol import Check, StoredFile
-from headrace.packing.listed import (
-    Listed,
-    PlacesInContainers,
+from headrace.packing.sample_table import (
     SampleRef,
-    Texts,
-    TextsBuilder,
+    SampleTable,
     by_path,
-    numbers,
+    columns_of,
+    joined,
     shown,
-    taken,
 )
 from headrace.packing.samples import Content, SourceField, Unreadable, Values
 from headrace.packing.sources.source_store import SourceStore
@@ -77,7 +74,7 @@ def patterns_of(fields: Mapping[str, str]) -> Patterns:
     return {name: FilePattern.of(name, glob) for name, glob in fields.items() if "*" in glob}
 
 
-def grouped(patterns: Patterns, place: SourceStore, check: Check | None = None) -> Listed:
+def grouped(patterns: Patterns, place: SourceStore, check: Check | None = None) -> SampleTable:
     """Samples of the files below a place; each is named by the file of its first field."""
     # of several patterns that match a file, the one that fixes most characters counts
     order = sorted(patterns.items(), key=lambda item: len(item[1].path_of("")), reverse=True)
@@ -89,34 +86,36 @@ def grouped(patterns: Patterns, place: SourceStore, check: Check | None = None) 
         )
     stems, files = _stems([(list(patterns).index(name), part) for name, part in order], matched)
     _check_whole(patterns, place, stems, files)
-    versions = zip(*(taken(matched.versions, at) for at in files.T), strict=True)
-    sizes = np.asarray(matched.sizes, dtype=np.int64)[files]
+    versions = matched.column("version").cast("large_string")
+    sizes = matched.numbers("bytes")[files]
     return by_path(
-        Listed(
-            taken(matched.paths, files[:, 0]),
-            numbers(sizes.sum(axis=1)),
-            Texts.of(map("+".join, versions)),
-            places=PlacesInContainers(sizes.T),
+        SampleTable.of(
+            path=matched.paths.take(files[:, 0]),
+            bytes=sizes.sum(axis=1),
+            version=joined(*(versions.take(at) for at in files.T), separator="+"),
+            places=sizes.T,
         )
     )
 
 
 def _stems(
-    order: Sequence[tuple[int, FilePattern]], matched: Listed
-) -> tuple[Texts, NDArray[np.int64]]:
+    order: Sequence[tuple[int, FilePattern]], matched: SampleTable
+) -> tuple[Any, NDArray[np.int64]]:
     """Stem of each sample, and its files by the number of their pattern, -1 for none.
 
     Of the patterns, with their numbers, the first that matches a file counts.
     """
-    builder, fields = TextsBuilder(), numbers(())
-    for path in matched.paths:
-        number, stem = next((n, stem) for n, p in order if (stem := p.stem_of(path)))
-        builder.extend((stem,))
-        fields.append(number)
-    stems = builder.texts().array.dictionary_encode()
+    import pyarrow as pa
+
+    found = (
+        next((stem, number) for number, pattern in order if (stem := pattern.stem_of(path)))
+        for path in matched.iter_paths()
+    )
+    texts, fields = columns_of(found, pa.large_string(), pa.int64())
+    stems = texts.dictionary_encode()
     files = np.full((len(stems.dictionary), len(order)), -1, dtype=np.int64)
-    files[stems.indices.to_numpy(), np.asarray(fields)] = np.arange(len(matched))
-    return Texts(stems.dictionary), files
+    files[stems.indices.to_numpy(), fields.to_numpy()] = np.arange(len(matched))
+    return stems.dictionary, files
 
 
 def parts_of(patterns: Patterns, refs: Sequence[SampleRef]) -> list[StoredFile]:
@@ -163,12 +162,12 @@ def made_of(path: str, content: Content, convert: Callable[[bytes], T]) -> T | U
 
 
 def _check_whole(
-    patterns: Patterns, place: SourceStore, stems: Texts, files: NDArray[np.int64]
+    patterns: Patterns, place: SourceStore, stems: Any, files: NDArray[np.int64]
 ) -> None:
     missing = [
         pattern.path_of(stem)
         for pattern, column in zip(patterns.values(), files.T, strict=True)
-        for stem in stems.at(np.flatnonzero(column < 0))
+        for stem in stems.take(np.flatnonzero(column < 0)).to_pylist()
     ]
     if missing:
         raise DataError(

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from headrace.errors import DataError, RecipeError, nearest
 from headrace.fields.field_kind import Value, kind_named
 from headrace.objects.protocol import Check, StoredFile
-from headrace.packing.listed import Coded, Listed, PlacesInContainers, RowPaths, SampleRef
+from headrace.packing.sample_table import SampleRef, SampleTable, coded_texts, repeated
 from headrace.packing.samples import READ_BYTES, Access, Fields, SourceField, Unreadable, Values
 from headrace.packing.sources.files import (
     check_field_name,
@@ -26,7 +26,7 @@ from headrace.packing.sources.files import (
     refuse_paths,
     rows_as_samples,
 )
-from headrace.packing.sources.listed_rows import ListedRows, together, windows
+from headrace.packing.sources.listed_rows import table_of_rows, windows
 from headrace.packing.sources.source_store import SourceStore
 from headrace.recipe.dataset import DatasetSpec
 from headrace.shards.format import most_bytes
@@ -92,8 +92,8 @@ class RowContainer(ABC):
         """
 
     @abstractmethod
-    def cells(self, columns: Iterable[str]) -> Mapping[str, Coded[Any]]:
-        """All cells of columns of label, group and split, as Python values."""
+    def cells(self, columns: Iterable[str]) -> Mapping[str, Any]:
+        """All cells of columns of label, group and split, as dictionary arrays of Arrow."""
 
     @property
     def bad(self) -> Mapping[int, str]:
@@ -198,8 +198,8 @@ class RowSource(ABC):
         """Split that the place of a container tells."""
         return None
 
-    def list_samples(self, check: Check | None = None) -> Listed:
-        found: list[ListedRows] = []
+    def list_samples(self, check: Check | None = None) -> SampleTable:
+        found: dict[str, Any] = {}
         types: Types = {}
         for number, file in enumerate(self.containers(check)):
             with self.open_rows(file.path, file.version) as rows:
@@ -208,20 +208,21 @@ class RowSource(ABC):
                     types = rows.types
                 self._check_same(file, rows.types, types)
                 self._check_claim(file, rows)
-                found.append(self._rows_of(file, rows))
+                if any(rows.parts.values()):
+                    found[f"{file.path}#"] = self._rows_of(file, rows)
             if check is not None:
                 check()
-        found.sort(key=lambda each: f"{each.path}#")
-        listed = together([each for each in found if each.num_rows])
-        if not listed:
+        tables = [found[path] for path in sorted(found)]
+        if not any(table.num_rows for table in tables):
             what = f"The {self.form} files in {self._place.name} hold no row"
             first = next(iter(self.quarantined), None)
             raise DataError(f"{what} that can be read: {first.reason}" if first else what)
+        listed = SampleTable.concatenated(tables)
         no_second_label(self.fields, listed)
         return listed
 
     def read_columns(
-        self, refs: Listed
+        self, refs: SampleTable
     ) -> Iterator[tuple[int, int, Mapping[str, ColumnOfRows] | None]]:
         """Values of samples by field, in order, some after the other.
 
@@ -242,23 +243,17 @@ class RowSource(ABC):
         finally:
             self._end_columns()
 
-    def _in_columns(self, refs: Listed) -> Mapping[str, ColumnOfRows] | None:
-        paths, places = refs.paths, refs.places
-        if not isinstance(paths, RowPaths) or not isinstance(places, PlacesInContainers):
-            return None
-        _, parts, rows = places.columns
-        of = paths.containers()
+    def _in_columns(self, refs: SampleTable) -> Mapping[str, ColumnOfRows] | None:
+        of = refs.column("path").indices.to_numpy()
+        parts, rows = (column.to_numpy().astype(np.int64) for column in refs.places)
         order = np.lexsort((rows, parts, of))
-        changes = np.diff(of[order]).astype(bool) | np.diff(parts[order].astype(np.int64)).astype(
-            bool
-        )
+        changes = (np.diff(of[order]) != 0) | (np.diff(parts[order]) != 0)
         found: dict[str, ColumnOfRows] = {}
         groups = np.split(order, np.flatnonzero(changes) + 1)
-        for number, same_file in groupby(groups, key=lambda group: int(of[group[0]])):
+        for _, same_file in groupby(groups, key=lambda group: int(of[group[0]])):
             mine = list(same_file)
-            wanted = [(int(parts[at[0]]), rows[at].astype(np.int64), at) for at in mine]
-            file = (paths.names[number], refs.versions[int(mine[0][0])])
-            for at, columns in self.columns_of(*file, wanted):
+            wanted = [(int(parts[at[0]]), rows[at], at) for at in mine]
+            for at, columns in self.columns_of(*_file_of(refs[int(mine[0][0])]), wanted):
                 if not _put(found, self.fields, columns, at, len(refs)):
                     return None
         return found
@@ -289,9 +284,10 @@ class RowSource(ABC):
         """
         start, most, row_bytes = 0, _FIRST_ROWS, 0
         while start < len(refs):
-            ends = accumulate(max(ref.num_bytes, row_bytes) for ref in refs[start : start + most])
+            some = list(refs[start : start + most])
+            ends = accumulate(max(ref.num_bytes, row_bytes) for ref in some)
             stop = start + max(1, sum(1 for _ in takewhile(READ_BYTES.__ge__, ends)))
-            values = self._read(refs[start:stop])
+            values = self._read(some[: stop - start])
             row_bytes = sum(map(_num_bytes, values)) // len(values)
             yield from values
             del values  # before the next are read
@@ -300,14 +296,13 @@ class RowSource(ABC):
     def _read(self, refs: Sequence[SampleRef]) -> list[Values | Unreadable]:
         wanted: dict[tuple[str, str], dict[int, list[int]]] = {}
         for index, ref in enumerate(refs):
-            file = (ref.path[: ref.where[0]], ref.version)
-            wanted.setdefault(file, {}).setdefault(ref.where[1], []).append(index)
+            wanted.setdefault(_file_of(ref), {}).setdefault(ref.where[0], []).append(index)
         found: list[Values | Unreadable] = [{}] * len(refs)
         for (path, version), parts in wanted.items():
             with self.open_rows(path, version) as rows:
                 names = [self._column(field.name, rows.types) for field in self.fields]
                 for part, indices in parts.items():
-                    numbers = [refs[index].where[2] for index in indices]
+                    numbers = [refs[index].where[1] for index in indices]
                     columns = {
                         field.name: self._filled(field, rows.values(field, column, part, numbers))
                         for field, column in zip(self.fields, names, strict=True)
@@ -417,37 +412,35 @@ class RowSource(ABC):
             name, size = f"{self._place.name}/{file.path}", file.num_bytes
             raise DataError(f"{name} claims {num_rows:,} rows in {size:,} bytes", "Write it again.")
 
-    def _rows_of(self, file: StoredFile, rows: RowContainer) -> ListedRows:
+    def _rows_of(self, file: StoredFile, rows: RowContainer) -> Any:
+        """Return the samples of a container as an Arrow table."""
         name = f"{self._place.name}/{file.path}"
         roles, parts = self.role_columns(), rows.parts
         cells = rows.cells(set(roles.values()))
         num_rows = sum(parts.values())
         left_out = dict(rows.bad)
-        names: dict[str, Coded[str]] = {}
+        names: dict[str, Any] = {}
         for role, column in roles.items():
             classes, fill = rows.class_names(column), self._missing.get(column)
             names[role], gone, bad = _names(cells[column], classes, fill)
             wrong = [row for row in bad if row not in left_out]
             if wrong:
+                cell = cells[column][wrong[0]].as_py()
                 raise DataError(
-                    f"{name}, {rows.place(wrong[0])}: the {role} is {cells[column][wrong[0]]!r}, "
+                    f"{name}, {rows.place(wrong[0])}: the {role} is {cell!r}, "
                     f"which is {'none of the classes' if classes else NO_NAME}",
                     "Correct it; numbers to predict need dataset.label_kind 'value'.",
                 )
             for row in gone:
                 left_out.setdefault(row, f"{rows.place(row)}: {column}: {GONE}")
         self._leave_out(file.path, left_out, num_rows)
+        split = self.split_of(file.path)
+        if split is not None:
+            names.setdefault("split", repeated(split, num_rows))
         columns = [self._columns[field.name] for field in self.fields]
-        return ListedRows(
-            path=file.path,
-            version=file.version,
-            num_rows=num_rows,
-            row_bytes=(rows.num_bytes(columns) or file.num_bytes) // max(num_rows, 1),
-            parts=parts,
-            told=names,
-            split=self.split_of(file.path),
-            left_out=left_out,
-        )
+        num_bytes = rows.num_bytes(columns) or file.num_bytes
+        table = table_of_rows(file, num_bytes // num_rows, parts, names)
+        return table.take(np.delete(np.arange(num_rows), list(left_out))) if left_out else table
 
     def _leave_out(self, path: str, rows: Mapping[int, str], num_rows: int) -> None:
         self.left_out = rows
@@ -489,11 +482,13 @@ def _field_name(column: str) -> str:
 
 
 def _names(
-    cells: Coded[Any], classes: Sequence[str], fill: str | float | None
-) -> tuple[Coded[str], list[int], list[int]]:
+    cells: Any, classes: Sequence[str], fill: str | float | None
+) -> tuple[Any, list[int], list[int]]:
     """Names of classes, groups or splits; rows that have none, and rows with what is no name."""
-    names, gone, bad = [""] * len(cells.values), [], []
-    for code, cell in enumerate(cells.values):
+    values = [*cells.dictionary.to_pylist(), None]
+    codes = cells.indices.cast("int64").fill_null(len(values) - 1)
+    names, gone, bad = [""] * len(values), [], []
+    for code, cell in enumerate(values):
         if cell is None or (isinstance(cell, str) and not cell.strip()):
             names[code] = "" if fill is None else str(fill)
             gone += [code] if fill is None else []
@@ -503,8 +498,8 @@ def _names(
             names[code] = str(cell).strip()
         else:
             bad.append(code)
-    found = (np.flatnonzero(np.isin(cells.codes, some)).tolist() for some in (gone, bad))
-    return Coded(tuple(names), cells.codes), *found
+    found = (np.flatnonzero(np.isin(codes, some)).tolist() for some in (gone, bad))
+    return coded_texts(names, codes), *found
 
 
 def _of_index(field: SourceField) -> SourceField:
@@ -537,6 +532,11 @@ def _fill(column: str, given: str | float, field: SourceField) -> Value:
         f"dataset.missing.{column} is {given!r}, but the column holds {field.dtype or field.kind}",
         "Write a text for a column of texts, and a number of its type for one of numbers.",
     )
+
+
+def _file_of(ref: SampleRef) -> tuple[str, str]:
+    """Path and version of the container of a row."""
+    return ref.path.rpartition("#")[0], ref.version
 
 
 def _num_bytes(values: Values | Unreadable) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import islice
 from pathlib import Path
 from typing import BinaryIO, TypeVar
 
@@ -16,7 +15,7 @@ from headrace.errors import (
     UnreadableError,
 )
 from headrace.objects.protocol import ByteRange, Check, Store, StoredFile, as_listed
-from headrace.packing.listed import AT_ONCE, Listed, TextsBuilder, Times, by_path, numbers
+from headrace.packing.sample_table import SampleTable, by_path, columns_of
 from headrace.packing.samples import Content, Unreadable
 
 T = TypeVar("T")
@@ -48,27 +47,23 @@ class SourceStore:
             return (file.path for file in self._files(bool, check))
         return self._told(self.store.list_names(check))
 
-    def listed(self, wanted: Wanted, check: Check | None = None) -> Listed:
+    def listed(self, wanted: Wanted, check: Check | None = None) -> SampleTable:
         """The files of `names` that are wanted, by path.
 
         Raises:
             RecipeError: A folder is a link, a name is not UTF-8, or a link leaves the folder.
             DataError: Two files have the same path, as in a tar file.
         """
-        paths, versions = TextsBuilder(), TextsBuilder()
-        sizes, times_ns = numbers(()), numbers(())
-        found = self._told(self._files(wanted, check))
-        while some := tuple(islice(found, AT_ONCE)):
-            names, some_sizes, some_versions = zip(*some, strict=True)
-            check_names(self.name, names)
-            paths.extend(names)
-            sizes.extend(some_sizes)
-            if self.folder is None:
-                versions.extend(some_versions)
-            else:
-                times_ns.extend(map(int, some_versions))
-        told = versions.texts() if self.folder is None else Times(times_ns)
-        return by_path(Listed(paths.texts(), sizes, told))
+        import pyarrow as pa
+
+        found: Iterator[tuple[str, int, str | int]] = self._told(self._files(wanted, check))
+        text = version = pa.large_string()
+        if self.folder is not None:  # versions are times
+            found, version = ((path, size, int(time)) for path, size, time in found), pa.int64()
+        with utf8_names(self.name):
+            columns = columns_of(found, text, pa.int64(), version)
+        names = ("path", "bytes", "version")
+        return by_path(SampleTable.of(**dict(zip(names, columns, strict=True))))
 
     def stat(self, path: str) -> StoredFile | None:
         """One file; None when there is no such file."""
@@ -125,10 +120,10 @@ class OneFile(SourceStore):
         self._place = place
         self._file = file
 
-    def listed(self, wanted: Wanted, check: Check | None = None) -> Listed:
+    def listed(self, wanted: Wanted, check: Check | None = None) -> SampleTable:
         del wanted, check
         file = self._file
-        return Listed([file.path], [file.num_bytes], [file.version])
+        return SampleTable.of(path=[file.path], bytes=[file.num_bytes], version=[file.version])
 
     def open(self, path: str, version: str) -> BinaryIO:
         return self._place.open(path, version)
@@ -164,13 +159,12 @@ def refuse_link(folder: Path, path: str) -> None:
         )
 
 
-def check_names(place: str, paths: Sequence[str]) -> None:
-    """Refuse a name that is not UTF-8."""
-    joined = "\0".join(paths)
+@contextmanager
+def utf8_names(place: str) -> Iterator[None]:
+    """Refuse a name that is not UTF-8 where the block encodes it."""
     try:
-        joined.encode()
+        yield
     except UnicodeEncodeError as error:
-        bad = joined[joined.rfind("\0", 0, error.start) + 1 :].partition("\0")[0]
         raise RecipeError(
-            f"The name of {bad!r} in {place} is not UTF-8", "Rename the file."
+            f"The name of {error.object!r} in {place} is not UTF-8", "Rename the file."
         ) from None

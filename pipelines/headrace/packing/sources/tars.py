@@ -14,7 +14,7 @@ from headrace.errors import DataError
 from headrace.objects.protocol import ByteRange, Check, StoredFile
 from headrace.packing.samples import Content
 from headrace.packing.sources.files import containers, damaged
-from headrace.packing.sources.source_store import SourceStore, Wanted, check_names
+from headrace.packing.sources.source_store import SourceStore, Wanted, utf8_names
 
 SUFFIXES = (".tar",)
 """Compressed ones cannot be read at any place."""
@@ -111,7 +111,8 @@ def _member(name: str, info: tarfile.TarInfo) -> Member | None:
             "Write the tar file again with the files themselves (tar --dereference "
             "--hard-dereference).",
         )
-    check_names(name, [str(path)])
+    with utf8_names(name):
+        str(path).encode()
     return Member(str(path), info.offset_data, info.size)
 
 

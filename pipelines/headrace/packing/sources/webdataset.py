@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,17 +12,15 @@ from numpy.typing import NDArray
 from headrace.errors import DataError, nearest
 from headrace.fields.value import number_type
 from headrace.objects.protocol import ByteRange, Check, StoredFile
-from headrace.packing.listed import (
-    AT_ONCE,
-    Coded,
-    Listed,
-    PlacesInContainers,
+from headrace.packing.sample_table import (
     SampleRef,
-    Texts,
-    TextsBuilder,
+    SampleTable,
     by_path,
-    narrow,
-    numbers,
+    columns_of,
+    extracted,
+    joined,
+    repeated,
+    strings,
 )
 from headrace.packing.samples import Access, Fields, SourceField, Unreadable, Values
 from headrace.packing.sources.files import (
@@ -69,8 +67,8 @@ class WebDatasetSource:
     def containers(self, check: Check | None = None) -> Sequence[StoredFile]:
         return containers(self._place, "webdataset", SUFFIXES, check, self._include)
 
-    def list_samples(self, check: Check | None = None) -> Listed:
-        paths, found, dtypes = TextsBuilder(), list[_ListedTar](), set[str]()
+    def list_samples(self, check: Check | None = None) -> SampleTable:
+        found, dtypes = list[Any](), set[str]()
         for file in self.containers(check):
             with self._place.open(file.path, file.version) as stream:
                 name = f"{self._place.name}/{file.path}"
@@ -78,14 +76,15 @@ class WebDatasetSource:
                 if samples.keys:
                     if not self.fields:
                         self._start(samples)
-                    paths.extend(f"{file.path}/{key}" for key in samples.keys)
                     found.append(self._listed(file, samples, stream, dtypes))
             if check is not None:
                 check()
         if self._labels == "value" and dtypes:
             dtype = "int64" if dtypes == {"int64"} else "float64"
             self.fields = (*self.fields, SourceField("label", "value", dtype=dtype))
-        listed = by_path(_together(paths.texts(), found))
+        if not found:
+            raise DataError(f"The tar files in {self._place.name} hold no sample")
+        listed = by_path(SampleTable.concatenated(found))
         no_second_label(self.fields, listed)
         return listed
 
@@ -112,51 +111,37 @@ class WebDatasetSource:
         if not self._keys:
             raise DataError(f"{samples.name}: sample '{samples.keys[0]}' holds no field")
         examples = {name: samples.files(keys)[0] for name, keys in self._keys.items()}
-        self.fields = tuple(field_of(name, samples.paths[at]) for name, at in examples.items())
+        self.fields = tuple(
+            field_of(name, samples.paths[int(at)].as_py()) for name, at in examples.items()
+        )
 
     def _listed(
         self, file: StoredFile, samples: _TarSamples, stream: BinaryIO, dtypes: set[str]
-    ) -> _ListedTar:
-        """What is listed of a tar file; types of labels that are numbers are added to `dtypes`."""
+    ) -> Any:
+        """Return the samples of a tar file as a table, and add the types of numeric labels."""
+        import pyarrow as pa
+
         chosen = [samples.files(endings) for endings in self._keys.values()]
         roles = {"label": None if self._labels == "none" else self._label_key, **self._roles}
-        told = {f"{role}s": samples.texts(stream, name) for role, name in roles.items() if name}
+        texts = {role: samples.texts(stream, name) for role, name in roles.items() if name}
         if self._labels == "value":
             chosen.append(samples.files(self._label_key))
-            dtypes |= _number_types(samples, told.pop("labels"))
-        outer = np.full(len(samples.keys), len(file.path))
-        places = [column[at] for at in chosen for column in (samples.starts, samples.sizes)]
-        return _ListedTar(file.version, told, [narrow(column) for column in (outer, *places)])
+            dtypes |= _number_types(samples, texts.pop("label"))
+        starts_and_sizes = [each[at] for at in chosen for each in (samples.starts, samples.sizes)]
+        places = np.full(len(samples.keys), len(file.path)), *starts_and_sizes
+        columns = {
+            "path": joined(file.path, samples.keys, separator="/"),
+            "bytes": np.sum(starts_and_sizes[1::2], axis=0),
+            "version": repeated(file.version, len(samples.keys)),
+        }
+        return pa.table(columns | texts | {f"place_{n}": each for n, each in enumerate(places)})
 
 
-class _ListedTar(NamedTuple):
-    """What is listed of the samples of one tar file."""
-
-    version: str
-    told: dict[str, Coded[str]]
-    """Labels, groups and splits that files tell."""
-    places: list[NDArray[Any]]
-    """Columns of numbers: length of the tar file's path, start and size of each field's file."""
-
-
-def _together(paths: Texts, found: Sequence[_ListedTar]) -> Listed:
-    """The samples of all tar files."""
-    if not found:
-        return Listed((), (), ())
-    columns = [np.concatenate(some) for some in zip(*(tar.places for tar in found), strict=True)]
-    return Listed(
-        paths,
-        numbers(np.sum(columns[2::2], axis=0, dtype=np.int64)),
-        Coded.runs([tar.version for tar in found], [len(tar.places[0]) for tar in found]),
-        **{role: Coded.together([tar.told[role] for tar in found]) for role in found[0].told},
-        places=PlacesInContainers(columns),
-    )
-
-
-def _number_types(samples: _TarSamples, labels: Coded[str]) -> set[str]:
-    types = {label: number_type(label) for label in labels.values}
+def _number_types(samples: _TarSamples, labels: Any) -> set[str]:
+    types = {label: number_type(label) for label in labels.dictionary.to_pylist()}
     if not all(types.values()):
-        at, label = next((at, label) for at, label in enumerate(labels) if not types[label])
+        texts = labels.to_numpy(zero_copy_only=False)
+        at, label = next((at, label) for at, label in enumerate(texts) if not types[label])
         raise DataError(
             f"The label of '{samples.keys[at]}' in {samples.name} is '{label}', no number",
             "Correct it, or set dataset.label_kind to 'class'.",
@@ -177,25 +162,24 @@ class _TarSamples:
 
     def __init__(self, name: str, found: Iterator[Member]) -> None:
         self.name = name
-        paths, starts, sizes = TextsBuilder(), numbers(()), numbers(())
-        while some := tuple(islice(found, AT_ONCE)):
-            some_paths, some_starts, some_sizes = zip(*some, strict=True)
-            paths.extend(some_paths)
-            starts.extend(some_starts)
-            sizes.extend(some_sizes)
-        self.paths = paths.texts()
-        self.starts, self.sizes = np.asarray(starts), np.asarray(sizes)
-        keys, endings = self.paths.groups(_PARTS)
-        begins = np.diff(keys.codes.astype(np.int64), prepend=-1) != 0
-        self.keys = Texts.of(keys.values).at(keys.codes[begins])
+        import pyarrow as pa
+
+        columns = columns_of(found, pa.large_string(), pa.int64(), pa.int64())
+        self.paths, self.starts, self.sizes = columns[0], *map(np.asarray, columns[1:])
+        keys, endings = extracted(self.paths, _PARTS)
+        begins = np.diff(keys.indices, prepend=-1) != 0
+        self.keys = keys.dictionary.take(keys.indices.filter(begins))
         self._sample_of = np.cumsum(begins) - 1
         self._files = self._by_ending(endings)
 
-    def _by_ending(self, endings: Coded[str]) -> dict[str, NDArray[np.int64]]:
+    def _by_ending(self, endings: Any) -> dict[str, NDArray[np.int64]]:
         """The files that count by their ending in lower case, in order."""
         known: dict[str, int] = {}
-        lower = [known.setdefault(ending.lower(), len(known)) for ending in endings.values]
-        codes = np.array(lower, dtype=np.int64)[endings.codes]
+        lower = [
+            known.setdefault(ending.lower(), len(known))
+            for ending in endings.dictionary.to_pylist()
+        ]
+        codes = np.array(lower, dtype=np.int64)[endings.indices.to_numpy()]
         ends = np.cumsum(np.bincount(codes, minlength=len(known)))
         each = zip(known, np.split(np.argsort(codes, kind="stable"), ends[:-1]), strict=False)
         found = {ending: at for ending, at in each if ending not in _IGNORED}
@@ -203,7 +187,7 @@ class _TarSamples:
             again = np.flatnonzero(np.diff(self._sample_of[at]) == 0)
             if len(again):
                 raise DataError(
-                    f"{self.name} holds '{self.paths[at[again[0] + 1]]}' twice",
+                    f"{self.name} holds '{self.paths[int(at[again[0] + 1])]}' twice",
                     "Write it again without the copy.",
                 )
         return found
@@ -231,11 +215,11 @@ class _TarSamples:
             )
         return found
 
-    def texts(self, stream: BinaryIO, endings: str) -> Coded[str]:
+    def texts(self, stream: BinaryIO, endings: str) -> Any:
         """What the file with one of the endings holds, of each sample."""
         at = self.files(endings)
         pairs = zip(self.starts[at].tolist(), self.sizes[at].tolist(), strict=True)
-        return Coded.of_arrow(Texts.of([_text(stream, *pair) for pair in pairs]).array)
+        return strings([_text(stream, *pair) for pair in pairs]).dictionary_encode()
 
 
 def _text(stream: BinaryIO, start: int, num_bytes: int) -> str:

@@ -221,7 +221,7 @@ def test_names_that_look_alike_are_refused(tmp_path: Path, make_context, twin: s
 
 def test_classes_that_differ_in_case_are_noted(tmp_path: Path, make_context) -> None:
     listing = opened(make_context, write(tmp_path / "in", "A", "a", "b")).listing
-    assert listing.labels.classes == ("A", "a", "b")
+    assert listing.classes == ("A", "a", "b")
     assert listing.notes == ("classes 'A' and 'a' differ only in case",)
 
 
@@ -253,4 +253,4 @@ def test_tables_named_as_splits_are_noted(tmp_path: Path, make_context) -> None:
 
 def test_numbers_of_classes_keep_their_order(tmp_path: Path, make_context) -> None:
     listing = opened(make_context, write(tmp_path / "in", "data/10", "data/9", "data/2")).listing
-    assert listing.labels.classes == ("2", "9", "10")
+    assert listing.classes == ("2", "9", "10")

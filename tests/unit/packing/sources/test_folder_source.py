@@ -12,7 +12,7 @@ from PIL import Image
 from headrace.errors import DataError, RecipeError
 from headrace.objects import store as stores
 from headrace.objects.store import LocalStore
-from headrace.packing.listed import SampleRef
+from headrace.packing.sample_table import SampleRef
 from headrace.packing.samples import NOTHING, Unreadable
 from headrace.packing.sources.folder import FolderSource
 from headrace.packing.sources.open import open_source

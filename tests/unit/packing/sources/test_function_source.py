@@ -8,6 +8,7 @@ import pytest
 
 from headrace.errors import DataError, RecipeError, TargetError, UserCodeError
 from headrace.objects.store import open_store
+from headrace.packing.pack_step import pack
 from headrace.packing.samples import Access, Unreadable
 from headrace.packing.sources.open import open_source, settled
 from headrace.recipe.load import parse
@@ -148,3 +149,36 @@ def test_a_function_that_is_not_allowed(tmp_path: Path) -> None:
         source.list_samples()
     with pytest.raises(RecipeError, match=r"Both dataset.reader and dataset.fields"):
         opened(tmp_path, ["1"], fields={"x": "*.dat"})
+
+
+SIZE_READER = """
+import os
+
+def read(path):
+    return {"size": float(os.path.getsize(path))}
+"""
+
+
+def test_an_edited_reader_packs_anew(tmp_path, make_context, in_process):
+    """What the function as it was before made is never taken for what it makes now."""
+    source, code = tmp_path / "raw", tmp_path / "code"
+    for folder in (source, code):
+        folder.mkdir()
+    for number in range(12):
+        (source / f"{number:02d}.dat").write_bytes(bytes(number))
+    (code / "size_reader.py").write_text(SIZE_READER)
+
+    def packed() -> dict[str, Any]:
+        reader = {"_target_": "size_reader.read"}
+        given = {"labels": "none", "include": ["*.dat"], "reader": reader}
+        context = make_context(source, dataset=given)
+        context.recipe = context.recipe.model_copy(update={"code": (str(code),)})
+        context.site = context.site.model_copy(update={"allowed_code": (str(code),)})
+        return pack(context, in_process)
+
+    first = packed()
+    assert packed() == {**first, "reused": True}
+    (code / "size_reader.py").write_text(SIZE_READER.replace("float(", "1 + float("))
+    again = packed()
+    assert not again["reused"]
+    assert again["dataset"] != first["dataset"]

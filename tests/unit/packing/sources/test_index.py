@@ -10,7 +10,7 @@ import pytest
 from pyarrow import parquet
 
 from headrace.errors import HeadraceError, RecipeError
-from headrace.packing.listed import SampleRef
+from headrace.packing.sample_table import SampleRef
 from headrace.packing.samples import Source, SourceField, Unreadable
 from headrace.packing.sources.open import open_source, settled
 from headrace.recipe.dataset import DatasetSpec

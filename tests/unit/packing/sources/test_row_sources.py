@@ -112,7 +112,7 @@ def test_arrow_through_a_store(tmp_path: Path) -> None:
     source = HuggingFaceSource(spec_of(folder, labels="none"), place, (), NOTHING)
     refs = source.list_samples()
     assert source.sequential
-    sizes = [len(list(group)) for _, group in itertools.groupby(ref.where[1] for ref in refs)]
+    sizes = [len(list(group)) for _, group in itertools.groupby(ref.where[0] for ref in refs)]
     assert sizes == [7, 7, 7, 4]
     assert [sample["caption"] for sample in source.read(refs)] == [
         f"caption {n}" for n in range(NUM)
@@ -389,7 +389,7 @@ def test_rows_of_a_shard_are_read_once_or_a_few_times(tmp_path, monkeypatch, for
     read.clear()
     values = [sample["x"] for sample in source.read(refs)]
     assert values == [
-        ref.where[1] * (500 if form == "parquet" else 0) + ref.where[2] for ref in refs
+        ref.where[0] * (500 if form == "parquet" else 0) + ref.where[1] for ref in refs
     ]
     assert read["rows"] <= 3 * num_rows
 
@@ -413,7 +413,7 @@ def test_large_rows_are_read_in_bounded_memory(tmp_path: Path, options: dict[str
     source = open_source(spec_of(tmp_path))
     refs = in_random_order(source)
     assert traced_peak_bytes(source, refs) < 200 * 2**20
-    tenth = [ref for ref in refs if ref.where[2] % 10 == 0]
+    tenth = [ref for ref in refs if ref.where[1] % 10 == 0]
     assert traced_peak_bytes(source, tenth) < 150 * 2**20
 
 
@@ -434,5 +434,5 @@ def test_a_large_row_group_is_read_in_bounded_memory(tmp_path, monkeypatch, rows
     for sample in source.read(refs):
         values.append((sample["x"], sample["n"]))
         peak.append(pa.total_allocated_bytes() - before)
-    assert values == [(cells[ref.where[2]], ref.where[2]) for ref in refs]
+    assert values == [(cells[ref.where[1]], ref.where[1]) for ref in refs]
     assert max(peak) < 60 * size + 2**22 * 2

@@ -9,8 +9,10 @@ import pytest
 
 from headrace.errors import DataError
 from headrace.packing.samples import Unreadable
-from headrace.packing.sources.open import open_source, settled
+from headrace.packing.sources import tars
+from headrace.packing.sources.open import open_place, open_source, settled
 from support.source_files import npy, read_all, spec_of, write_tar
+from support.source_forms import members
 
 LONG = "d" * 120 + "/"
 
@@ -151,15 +153,6 @@ def test_the_first_of_several_endings_counts(tmp_path: Path) -> None:
     assert read_all(spec)[1] == [{"image": b"p"}, {"image": b"k"}]
 
 
-def test_webdataset_with_groups_and_splits(tmp_path: Path) -> None:
-    files = {"1.txt": b"a", "1.who": b"ann\n", "1.fold": b"val", "1.bin": b"x"}
-    write_tar(tmp_path / "0.tar", files)
-    source, values = read_all(spec_of(tmp_path, group_field="who", split_field="fold"))
-    (ref,) = source.list_samples()
-    assert (ref.label, ref.group, ref.split) == (None, "ann", "val")
-    assert values == [{"txt": "a", "bin": b"x"}]
-
-
 def test_damaged_parts_and_copies(tmp_path: Path) -> None:
     write_tar(tmp_path / "0.tar", {"1.npy": b"no", "1.txt": b"a", "2.npy": b"", "2.txt": b"b"})
     values = read_all(spec_of(tmp_path))[1]
@@ -171,3 +164,30 @@ def test_damaged_parts_and_copies(tmp_path: Path) -> None:
             archive.addfile(tarfile.TarInfo("1.txt"))
     with pytest.raises(DataError, match=r"holds '1\.txt' twice"):
         open_source(spec_of(tmp_path, format="webdataset")).list_samples()
+
+
+@pytest.mark.parametrize("form", [tarfile.PAX_FORMAT, tarfile.GNU_FORMAT, tarfile.USTAR_FORMAT])
+def test_members_of_tar_files_are_those_that_tarfile_finds(form: int, tmp_path: Path) -> None:
+    long = {"n" * 100: b"x" * 600, "n" * 99: b"", "m/" * 49 + "no": b"x"}
+    files = members(0, 1500) | long
+    write_tar(tmp_path / "a.tar", files, form)
+    assert_as_tarfile(tmp_path)
+
+
+def test_a_tar_file_with_headers_for_all_members(tmp_path: Path) -> None:
+    with tarfile.open(
+        tmp_path / "a.tar", "w", format=tarfile.PAX_FORMAT, pax_headers={"path": "other.txt"}
+    ) as archive:
+        for number in range(9):
+            archive.addfile(tarfile.TarInfo(f"{number}.txt"))
+    assert_as_tarfile(tmp_path)
+
+
+def assert_as_tarfile(folder: Path) -> None:
+    place = open_place(str(folder))
+    (file,) = place.store.list_files()
+    with place.open(file.path, file.version) as stream:
+        found = list(map(tuple, tars.members(place, file, stream)))
+    with tarfile.open(folder / "a.tar") as archive:
+        expected = [(info.name, info.offset_data, info.size) for info in archive]
+    assert found == expected
