@@ -193,7 +193,9 @@ def _decoded(reader: ShardReader, info: FieldInfo, at: int, stored: NDArray[Any]
     if info.layout == "fixed":
         return stored
     if info.encoding != "raw":
-        return np.asarray(kind_of_encoding(info.encoding, info.orientation).decode(stored.tobytes()))
+        return np.asarray(
+            kind_of_encoding(info.encoding, info.orientation).decode(stored.tobytes())
+        )
     shapes, dtype = reader.shapes(info.name), np.dtype(info.dtype)
     count = stored.nbytes // dtype.itemsize
     shape = (count,) if shapes is None else tuple(shapes[at].tolist())
