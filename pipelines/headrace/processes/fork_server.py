@@ -17,7 +17,6 @@ import select
 import signal
 import socket
 import subprocess
-import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
@@ -32,6 +31,7 @@ from headrace.errors import WorkerLostError
 from headrace.processes import zygote
 from headrace.processes.children import Child, Process, signal_group
 from headrace.processes.identity import holds_gpu, open_files, set_name
+from headrace.processes.working_folder import python_module
 
 IDLE_S = 30.0
 """Seconds without a child after which a server ends."""
@@ -46,7 +46,7 @@ class ForkServers:
     """The fork servers of this process, one for each environment; they end when nobody needs them.
 
     Args:
-        module: Run as `python -u -m MODULE FD`; it calls `forked` when it has imported all.
+        module: Run as a program with the argument `FD`; it calls `forked` when it has imported all.
         varying: Names of the environment variables that the module's import does not look at.
         base: Environment to which a child's is added, by default this process's as it is then.
         imported: Modules of the zygote that servers are forked from, where zygotes are kept.
@@ -120,7 +120,7 @@ class _Server:
         started: Future[_Program] = Future()
         start = partial(
             subprocess.Popen,
-            (sys.executable, "-u", "-m", module, str(theirs)),
+            python_module(module, str(theirs)),
             stdin=read,
             stdout=written,
             stderr=subprocess.STDOUT,

@@ -36,6 +36,7 @@ import psutil
 from filelock import FileLock
 
 from headrace.processes.identity import holds_gpu, open_files, tell_children
+from headrace.processes.working_folder import python_module
 
 KEPT = "HEADRACE_ZYGOTE_S"
 """Environment variable: seconds for which a zygote is kept without work; none is used without."""
@@ -171,12 +172,13 @@ def _start(file: Path, arguments: Sequence[str], environment: Mapping[str, str])
             left.with_suffix("").unlink(missing_ok=True)
             num_kept -= 1
     file.unlink(missing_ok=True)
-    command = (sys.executable, "-u", "-m", _NAME)
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
         listening.bind(str(file))
         listening.listen()
         started = subprocess.Popen(
-            (*command, str(listening.fileno()), str(file), *arguments, " " * _COMMAND_BYTES),
+            python_module(
+                _NAME, str(listening.fileno()), str(file), *arguments, " " * _COMMAND_BYTES
+            ),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -204,7 +206,7 @@ def _ended_idle(zygote: psutil.Process, file: Path) -> bool:
 
 def _surroundings() -> Iterator[object]:
     """What a process takes over from the one that starts it, and no order tells."""
-    yield from (sys.executable, sys.flags, os.getcwd(), os.getgroups(), os.getpriority(0, 0))
+    yield from (sys.executable, os.getcwd(), os.getgroups(), os.getpriority(0, 0))
     yield os.sched_getaffinity(0)
     yield [resource.getrlimit(limit) for limit in _LIMITS]
     yield [os.readlink(f"/proc/self/ns/{name}") for name in _NAMESPACES]
@@ -326,7 +328,7 @@ def _become(packet: bytes, files: Sequence[int]) -> tuple[str, list[str]]:
     os.chdir(where)  # the zygote's may have been removed, and this one made in its place
     importlib.invalidate_caches()  # modules may have come since
     arguments = [*arguments, *map(str, handed)]
-    command = [sys.executable, "-u", "-m", module, *arguments]
+    command = python_module(module, *arguments)
     del os.environ[_ROOM]
     os.environ.update(own)
     if holds_gpu(open_files()):  # what an import has begun on a GPU does not survive a fork

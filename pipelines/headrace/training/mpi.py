@@ -17,6 +17,7 @@ from headrace.files.atomic import is_there, read_record, write_record, write_tex
 from headrace.files.layout import LeaseFolder, RunFolder, StepFolder
 from headrace.processes.children import GRACE_S, Child, ChildGroup
 from headrace.processes.identity import begin_child
+from headrace.processes.working_folder import python_module
 from headrace.recipe.site import Role
 from headrace.site_secrets import secrets_of
 from headrace.steps.context import resolved
@@ -79,7 +80,7 @@ def _launch(node: NodeReady, role: Role, watch: _LauncherWatch) -> RankFailure:
     command = launcher_command(_all_ready(launch, watch), role, os.environ)
     child = Child(
         name=name,
-        command=(sys.executable, "-m", "headrace.processes", "--", *command),
+        command=python_module("headrace.processes", "--", *command),
         log=StepFolder(Path(launch.step_folder)).logs / f"{name}.log",
         env=role.env,
     )
