@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -27,6 +28,18 @@ _SHARDS_A_PROCESS = 4
 def num_processes() -> int:
     """Processes that pack, of every variant: as many as cores that may be used."""
     return len(os.sched_getaffinity(0))
+
+
+@contextmanager
+def process_pool() -> Iterator[ProcessPoolExecutor]:
+    """A pool of so many, each started anew and, since Python 3.11, without the working folder."""
+    before = os.environ.setdefault("PYTHONSAFEPATH", "")
+    os.environ["PYTHONSAFEPATH"] = "1"
+    try:
+        with ProcessPoolExecutor(num_processes(), mp_context=get_context("spawn")) as pool:
+            yield pool
+    finally:
+        os.environ["PYTHONSAFEPATH"] = before
 
 
 class PoolFleet:

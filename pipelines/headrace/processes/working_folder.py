@@ -20,8 +20,10 @@ CODE = "HEADRACE_CODE"
 SAFE = "import sys; sys.path[:] = filter(None, sys.path); "
 """What code for `python -c`, of any version, begins with."""
 
-_RUN = "import runpy; del sys.argv[0]; runpy.run_module(sys.argv[0], None, '__main__', True)"
-_START = ("-P", "-m") if sys.version_info >= (3, 11) else ("-c", SAFE + _RUN)
+RUN = "import runpy; del sys.argv[0]; runpy.run_module(sys.argv[0], None, '__main__', True)"
+"""What follows it where Python has no flag -P: runs the module that is named first."""
+
+_START = ("-P", "-m") if sys.version_info >= (3, 11) else ("-c", SAFE + RUN)
 _GROUP_WRITES, _OTHERS_WRITE = 0o020, 0o002
 _ACL = "system.posix_acl_access"
 
@@ -40,8 +42,8 @@ def problem_of(path: Path) -> str:
     """
     try:
         return next(_problems(Path.cwd() / path), "")
-    except OSError as error:
-        return f"{path} cannot be read: {error.strerror or error}"
+    except (OSError, RuntimeError) as error:  # the latter of a link that leads to itself
+        return f"{path} cannot be read: {error}"
 
 
 def _problems(path: Path) -> Iterator[str]:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from importlib import invalidate_caches
@@ -239,6 +240,25 @@ class SourceCode:
 def _module(name: str, file: str, _mtime_ns: int, _num_bytes: int) -> _Module:
     """A module as it is now: parsing takes longer than to see whether it has changed."""
     return _Module(name, Path(file))
+
+
+def hidden(folders: Sequence[Path], top: str = "*") -> Iterator[str]:
+    """Yield a message for each module of code folders whose name an earlier module has.
+
+    The modules of Python and of installed packages come first on the module path.
+    """
+    for folder in folders:
+        for own in sorted((*folder.glob(f"{top}.py"), *folder.glob(f"{top}/__init__.py"))):
+            origin = _origin(own.stem if own.parent == folder else own.parent.name)
+            if origin and Path(origin).resolve() != own.resolve():
+                yield f"{own} is hidden by {origin}, which has the same name"
+
+
+def _origin(module: str) -> str:
+    found = None if module.startswith("__") else PathFinder.find_spec(module)
+    if module in sys.builtin_module_names:
+        return "a module inside Python"
+    return found.origin or "" if found is not None and found.has_location else ""
 
 
 def bindings_in(scope: ast.AST) -> dict[str, list[ast.AST]]:

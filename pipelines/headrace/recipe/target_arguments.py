@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import ast
+import logging
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
 
 from headrace.errors import TargetError, nearest, shortened
-from headrace.recipe.python_source import Definition, Signature, SourceCode
+from headrace.recipe.python_source import Definition, Signature, SourceCode, hidden
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Role
 from headrace.recipe.targets import (
     FRAMEWORKS,
     TargetKind,
     TargetUse,
+    is_listed,
     is_under,
     made_at,
     no_attribute,
@@ -25,6 +28,8 @@ from headrace.recipe.targets import (
     uses,
     wrong_kind,
 )
+
+logger = logging.getLogger(__name__)
 
 _LOGGERS = ("lightning.pytorch.loggers", "pytorch_lightning.loggers")
 _COMPLETED = ("trainer.loggers", "evaluate.figures", "data.dataset")
@@ -133,8 +138,12 @@ def trainer_arguments() -> tuple[str, ...]:
 def _check(
     found: Iterator[TargetUse], recipe: Recipe, role: Role, listed: Sequence[str] = ()
 ) -> None:
-    code = source_code(recipe, role)
+    code, folders = source_code(recipe, role), _code(recipe) if is_as_here(role) else ()
+    _warn(folders)
     for use in found:
+        is_known = is_under(use.name, FRAMEWORKS) or is_listed(use.name, listed)
+        for told in () if is_known else hidden(folders, use.name.partition(".")[0]):
+            raise TargetError(f"{use.key}: {told}", "Rename it, also in the recipe.")
         try:
             if use.name not in listed:
                 _check_kind(use, code, listed)
@@ -150,8 +159,17 @@ def _check(
 
 def source_code(recipe: Recipe, role: Role) -> SourceCode:
     """What targets of a recipe are imported from where `role` trains, as far as it is here."""
-    own = [Path(folder).expanduser().resolve() for folder in recipe.code]
-    return SourceCode([*own, *(_installed() if is_as_here(role) else ())])
+    return SourceCode([*(_installed() if is_as_here(role) else ()), *_code(recipe)])
+
+
+def _code(recipe: Recipe) -> tuple[Path, ...]:
+    return tuple(Path(folder).expanduser().resolve() for folder in recipe.code)
+
+
+@lru_cache(maxsize=16)
+def _warn(code: tuple[Path, ...]) -> None:
+    for told in hidden(code):
+        logger.warning("%s: rename it if you import it", told)
 
 
 def _installed() -> list[Path]:
