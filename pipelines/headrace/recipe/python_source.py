@@ -251,7 +251,7 @@ def hidden(folders: Sequence[Path], top: str = "*") -> Iterator[str]:
         for own in sorted((*folder.glob(f"{top}.py"), *folder.glob(f"{top}/__init__.py"))):
             origin = _origin(own.stem if own.parent == folder else own.parent.name)
             if origin and Path(origin).resolve() != own.resolve():
-                yield f"{own} is hidden by {origin}, which has the same name"
+                yield f"{own} is hidden by {origin}, which has the same name: rename it"
 
 
 def _origin(module: str) -> str:

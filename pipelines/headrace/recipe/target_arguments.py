@@ -142,8 +142,8 @@ def _check(
     _warn(folders)
     for use in found:
         is_known = is_under(use.name, FRAMEWORKS) or is_listed(use.name, listed)
-        for told in () if is_known else hidden(folders, use.name.partition(".")[0]):
-            raise TargetError(f"{use.key}: {told}", "Rename it, also in the recipe.")
+        if not is_known and any(hidden(folders, use.name.partition(".")[0])):
+            raise not_allowed(use, use.name, listed, folders)
         try:
             if use.name not in listed:
                 _check_kind(use, code, listed)
@@ -169,7 +169,7 @@ def _code(recipe: Recipe) -> tuple[Path, ...]:
 @lru_cache(maxsize=16)
 def _warn(code: tuple[Path, ...]) -> None:
     for told in hidden(code):
-        logger.warning("%s: rename it if you import it", told)
+        logger.warning("%s if the recipe needs it", told)
 
 
 def _installed() -> list[Path]:

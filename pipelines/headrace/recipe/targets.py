@@ -253,12 +253,11 @@ def not_allowed(
     use: TargetUse, name: str, listed: Sequence[str], code: Sequence[Path] = ()
 ) -> TargetError:
     """The error for a target that names, maybe by an alias, what the site does not allow."""
-    for told in hidden(code, use.name.partition(".")[0]):
-        return TargetError(f"{use.key}: {told}", "Rename it, also in the recipe.")
+    why = next(hidden(code, use.name.partition(".")[0]), "")
     kinds = [kind.name for kind in use.kinds]
     modules = [f"modules in {folder}" for folder in code]
     return TargetError(
-        f"The site does not allow the target '{name}' at {use.key}",
+        f"The site does not allow the target '{name}' at {use.key}{why and f': {why}'}",
         f"Allowed there: {'; '.join([*kinds, *listed, *modules])}. Add the name to "
         "'allowed_targets' of the site, or put your code below one of its 'allowed_code' folders "
         "and name that folder in 'code' of the recipe.",
