@@ -17,6 +17,7 @@ from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Site, StoreOptions
 from headrace.steps.context import StepContext
 from headrace.steps.mailbox import StepSpec
+from headrace_bench.rclone import environment
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -31,15 +32,11 @@ def num_processes() -> int:
 
 
 @contextmanager
-def process_pool() -> Iterator[ProcessPoolExecutor]:
+def new_pool() -> Iterator[ProcessPoolExecutor]:
     """A pool of so many, each started anew and, since Python 3.11, without the working folder."""
-    before = os.environ.setdefault("PYTHONSAFEPATH", "")
-    os.environ["PYTHONSAFEPATH"] = "1"
-    try:
-        with ProcessPoolExecutor(num_processes(), mp_context=get_context("spawn")) as pool:
-            yield pool
-    finally:
-        os.environ["PYTHONSAFEPATH"] = before
+    spawn = get_context("spawn")
+    with environment({"PYTHONSAFEPATH": "1"}), ProcessPoolExecutor(num_processes(), spawn) as pool:
+        yield pool
 
 
 class PoolFleet:

@@ -46,7 +46,7 @@ APART = "HEADRACE_SECRETS"
 
 _NAME = "headrace.processes.zygote"
 _ROOM = "HEADRACE_ROOM"
-_ROOM_BYTES, _COMMAND_BYTES = 8192, 1024
+_ROOM_BYTES, _BLANK = 8192, 1024 * " "
 _OF_EACH = ("HEADRACE_", "AIRFLOW_CTX_", "PYTEST_", "SSH_", "__DASK_")
 _OF_SHELLS = frozenset(("PWD", "OLDPWD", "SHLVL", "_", "COLUMNS", "LINES", "WINDOWID"))
 _LIMITS = sorted(number for name, number in vars(resource).items() if name.startswith("RLIMIT_"))
@@ -176,9 +176,7 @@ def _start(file: Path, arguments: Sequence[str], environment: Mapping[str, str])
         listening.bind(str(file))
         listening.listen()
         started = subprocess.Popen(
-            python_module(
-                _NAME, str(listening.fileno()), str(file), *arguments, " " * _COMMAND_BYTES
-            ),
+            python_module(_NAME, str(listening.fileno()), str(file), *arguments, _BLANK),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

@@ -199,18 +199,20 @@ def locate(folder: str, name_or_path: str) -> Path:
     found = [(file, problem) for file, problem in _files(folder) if file.stem == name_or_path]
     for file, problem in found:
         if problem:
-            _warn(f"{file} is not used: {problem}. To use it, give its path instead of its name.")
+            warn_once(
+                f"{file} is not used: {problem}. To use it, give its path instead of its name."
+            )
             continue
         if file != (last := found[-1][0]) and last.is_relative_to(BUILT_IN):
-            _warn(f"The {singular} '{name_or_path}' is {file}, in place of the built-in one.")
+            warn_once(f"The {singular} '{name_or_path}' is {file}, in place of the built-in one.")
         return file
     names = available(folder)
     raise error_type(f"There is no {singular} '{name_or_path}'", nearest(name_or_path, names))
 
 
 @lru_cache(maxsize=64)
-def _warn(text: str) -> None:
-    """Log a warning, once in a process."""
+def warn_once(text: str) -> None:
+    """Log a warning, unless this process has done so."""
     logger.warning("%s", text)
 
 

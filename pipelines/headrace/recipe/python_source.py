@@ -243,22 +243,16 @@ def _module(name: str, file: str, _mtime_ns: int, _num_bytes: int) -> _Module:
 
 
 def hidden(folders: Sequence[Path], top: str = "*") -> Iterator[str]:
-    """Yield a message for each module of code folders whose name an earlier module has.
-
-    The modules of Python and of installed packages come first on the module path.
-    """
+    """Yield a message for each module of code folders that one of Python or a package hides."""
     for folder in folders:
         for own in sorted((*folder.glob(f"{top}.py"), *folder.glob(f"{top}/__init__.py"))):
-            origin = _origin(own.stem if own.parent == folder else own.parent.name)
+            name = own.stem if own.parent == folder else own.parent.name
+            found = None if name.startswith("__") else PathFinder.find_spec(name)
+            origin = found.origin if found is not None and found.has_location else None
+            if name in sys.builtin_module_names:
+                origin = "a module inside Python"
             if origin and Path(origin).resolve() != own.resolve():
                 yield f"{own} is hidden by {origin}, which has the same name: rename it"
-
-
-def _origin(module: str) -> str:
-    found = None if module.startswith("__") else PathFinder.find_spec(module)
-    if module in sys.builtin_module_names:
-        return "a module inside Python"
-    return found.origin or "" if found is not None and found.has_location else ""
 
 
 def bindings_in(scope: ast.AST) -> dict[str, list[ast.AST]]:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import ast
-import logging
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
 
 from headrace.errors import TargetError, nearest, shortened
+from headrace.recipe.load import warn_once
 from headrace.recipe.python_source import Definition, Signature, SourceCode, hidden
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Role
@@ -19,7 +18,6 @@ from headrace.recipe.targets import (
     FRAMEWORKS,
     TargetKind,
     TargetUse,
-    is_listed,
     is_under,
     made_at,
     no_attribute,
@@ -28,8 +26,6 @@ from headrace.recipe.targets import (
     uses,
     wrong_kind,
 )
-
-logger = logging.getLogger(__name__)
 
 _LOGGERS = ("lightning.pytorch.loggers", "pytorch_lightning.loggers")
 _COMPLETED = ("trainer.loggers", "evaluate.figures", "data.dataset")
@@ -68,6 +64,8 @@ def check_arguments(recipe: Recipe, role: Role, listed: Sequence[str] = ()) -> N
     What source shows not to belong where it stands is refused, too. What is installed where `role`
     trains may differ from what is here; `listed` are names and packages that the site lists.
     """
+    for told in hidden(_code(recipe)) if is_as_here(role) else ():
+        warn_once(f"{told} if the recipe needs it")
     for key, target in targets_of(recipe).items():
         if key != "dataset.reader":
             # a logger may get `save_dir` from headrace, a figure the results, a dataset samples
@@ -138,12 +136,8 @@ def trainer_arguments() -> tuple[str, ...]:
 def _check(
     found: Iterator[TargetUse], recipe: Recipe, role: Role, listed: Sequence[str] = ()
 ) -> None:
-    code, folders = source_code(recipe, role), _code(recipe) if is_as_here(role) else ()
-    _warn(folders)
+    code = source_code(recipe, role)
     for use in found:
-        is_known = is_under(use.name, FRAMEWORKS) or is_listed(use.name, listed)
-        if not is_known and any(hidden(folders, use.name.partition(".")[0])):
-            raise not_allowed(use, use.name, listed, folders)
         try:
             if use.name not in listed:
                 _check_kind(use, code, listed)
@@ -164,12 +158,6 @@ def source_code(recipe: Recipe, role: Role) -> SourceCode:
 
 def _code(recipe: Recipe) -> tuple[Path, ...]:
     return tuple(Path(folder).expanduser().resolve() for folder in recipe.code)
-
-
-@lru_cache(maxsize=16)
-def _warn(code: tuple[Path, ...]) -> None:
-    for told in hidden(code):
-        logger.warning("%s if the recipe needs it", told)
 
 
 def _installed() -> list[Path]:
