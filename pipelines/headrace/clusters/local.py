@@ -147,7 +147,8 @@ def start_host(folder: LeaseFolder, spec: LeaseSpec, keep_warm_s: float = 0.0) -
 
     It and what it starts are forked from zygotes that are kept for `keep_warm_s`, unless that is 0.
     """
-    environment = {**_host_environment(folder), zygote.KEPT: f"{keep_warm_s:g}"}
+    environment = {**os.environ, **mark(folder), zygote.KEPT: f"{keep_warm_s:g}"}
+    environment.pop(JOB_STARTED, None)  # this lease does not end with the job that it starts from
     asked = zygote.Fork(module=_HOST, arguments=(str(folder.path),), environment=environment)
     see = f"See {folder.log}."
     with folder.log.open("ab") as log, open(os.devnull) as nothing:
@@ -162,22 +163,15 @@ def start_host(folder: LeaseFolder, spec: LeaseSpec, keep_warm_s: float = 0.0) -
                 timeout=_LAUNCH_TIMEOUT_S,
                 check=False,
             )
-            if ended.returncode != 0:
-                code = f"exit code {ended.returncode}"
-                raise LeaseError(f"The host of lease {folder.lease_id} did not start ({code})", see)
+            if code := ended.returncode:
+                told = f"The host of lease {spec.lease_id} did not start (exit code {code})"
+                raise LeaseError(told, see)
     deadline = time.monotonic() + _HOST_TIMEOUT_S
     while not (is_there(folder.host) or is_there(folder.closed)):
         if time.monotonic() > deadline:
             what = f"did not report within {_HOST_TIMEOUT_S:g} s"
-            raise LeaseError(f"The host of lease {folder.lease_id} {what}", see)
+            raise LeaseError(f"The host of lease {spec.lease_id} {what}", see)
         time.sleep(_POLL_S)
-
-
-def _host_environment(folder: LeaseFolder) -> dict[str, str]:
-    """Environment of the host and, through it, of drivers and workers."""
-    environment = {**os.environ, **mark(folder)}
-    environment.pop(JOB_STARTED, None)  # this lease does not end with the job that it starts from
-    return environment
 
 
 def backend() -> LeaseBackend:

@@ -1,11 +1,7 @@
-"""A process that has imported what its children need, and forks them.
+"""A process that has imported what its children need, and forks them in milliseconds.
 
-A process that imports PyTorch takes seconds of a core and thousands of files, and its modules take
-memory, in each rank anew. A fork of one that has imported them is there in milliseconds.
-
-The parent asks for a child by a packet on a socket pair. With it comes the writing end of a pipe,
-through which the server tells the child's process id and, later, its exit code. A child whose
-parent has closed the pipe is killed.
+The parent asks for a child by a packet on a socket pair, with the writing end of a pipe: the server
+reports the child's process id and, later, its exit code. It kills a child whose pipe is closed.
 """
 
 from __future__ import annotations

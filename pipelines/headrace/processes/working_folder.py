@@ -17,10 +17,9 @@ CODE = "HEADRACE_CODE"
 """Environment variable: folders on the module path of a user's script, with colons between."""
 SAFE = "import sys; sys.path[:] = filter(None, sys.path); "
 """What code for `python -c`, of any version, begins with."""
-RUN = "import runpy; del sys.argv[0]; runpy.run_module(sys.argv[0], None, '__main__', True)"
-"""What follows it where Python has no flag -P: runs the module that is named first."""
 
-_START = ("-P", "-m") if sys.version_info >= (3, 11) else ("-c", SAFE + RUN)
+_RUN = "import runpy; del sys.argv[0]; runpy.run_module(sys.argv[0], None, '__main__', True)"
+_START = ("-P", "-m") if sys.version_info >= (3, 11) else ("-c", SAFE + _RUN)
 
 
 def python_module(module: str, *arguments: str) -> tuple[str, ...]:

@@ -1,12 +1,8 @@
-"""Zygotes: processes of this machine that have imported what others need, and are forked for them.
+"""Zygotes: processes that have imported what others need, and are forked for them.
 
-A fork server belongs to the process that starts it, as the host of a lease, and ends with it. A
-zygote belongs to nobody: it ends when it had nothing to do for a while, and until then the next
-lease has its processes at once. Term and idea are Android's and Chromium's.
-
-It is shared by those alone that would import the same in the same way: interpreter, packages,
-environment, folder, control group, limits. What it forks shows its own command and environment to
-the rest of the machine, and lives on without it.
+A zygote outlives the lease that starts it, and ends after a while without work. Processes share one
+only if they would import the same: interpreter, packages, environment, folder, control group,
+limits. What it forks shows its own command and environment, and lives on without it.
 """
 
 from __future__ import annotations

@@ -35,11 +35,8 @@ _ERRORS: dict[str, type[UserError]] = {"recipes": RecipeError, "sites": SiteErro
 
 def available(kind: str) -> dict[str, Path]:
     """Return names of the `recipes` or `sites` that can be loaded, with their files."""
-    found: dict[str, Path] = {}
-    for file, problem in _files(kind):
-        if not problem:
-            found.setdefault(file.stem, file)
-    return found
+    files = reversed([*_files(kind)])
+    return {file.stem: file for file, problem in files if not problem}
 
 
 def _files(kind: str) -> Iterator[tuple[Path, str]]:
@@ -198,14 +195,11 @@ def locate(folder: str, name_or_path: str) -> Path:
         )
     found = [(file, problem) for file, problem in _files(folder) if file.stem == name_or_path]
     for file, problem in found:
-        if problem:
-            warn_once(
-                f"{file} is not used: {problem}. To use it, give its path instead of its name."
-            )
-            continue
-        if file != (last := found[-1][0]) and last.is_relative_to(BUILT_IN):
-            warn_once(f"The {singular} '{name_or_path}' is {file}, in place of the built-in one.")
-        return file
+        if not problem:
+            if file != (last := found[-1][0]) and last.is_relative_to(BUILT_IN):
+                warn_once(f"The {singular} '{name_or_path}' is {file}, not the built-in one.")
+            return file
+        warn_once(f"{file} is not used: {problem}. To use it, give its path instead of its name.")
     names = available(folder)
     raise error_type(f"There is no {singular} '{name_or_path}'", nearest(name_or_path, names))
 

@@ -248,9 +248,8 @@ def hidden(folders: Sequence[Path], top: str = "*") -> Iterator[str]:
         for own in sorted((*folder.glob(f"{top}.py"), *folder.glob(f"{top}/__init__.py"))):
             name = own.stem if own.parent == folder else own.parent.name
             found = None if name.startswith("__") else PathFinder.find_spec(name)
-            origin = found.origin if found is not None and found.has_location else None
-            if name in sys.builtin_module_names:
-                origin = "a module inside Python"
+            is_inside = name in sys.builtin_module_names
+            origin = "a module inside Python" if is_inside else found and found.origin
             if origin and Path(origin).resolve() != own.resolve():
                 yield f"{own} is hidden by {origin}, which has the same name: rename it"
 

@@ -178,7 +178,7 @@ def test_modules_are_started_without_the_working_folder(
     installed = tmp_path / "installed"
     installed.mkdir()
     (installed / "telling.py").write_text(_TELL)
-    start = ("-P", "-m") if python != "3.10" else ("-c", SAFE + working_folder.RUN)
+    start = ("-P", "-m") if python != "3.10" else ("-c", SAFE + working_folder._RUN)
     monkeypatch.setenv("PYTHONPATH", str(installed))
     monkeypatch.chdir(poisoned.folder)
     command = [PYTHONS[python], "-u", *start, "telling", "a", "-m"]

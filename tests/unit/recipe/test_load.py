@@ -297,7 +297,7 @@ def test_what_replaces_a_built_in_one_is_told(tmp_path, monkeypatch, headrace_ho
     monkeypatch.chdir(tmp_path)
     for _ in range(2):
         assert load_recipe("digits").dataset.source == "/somewhere"
-    told = f"The recipe 'digits' is {file}, in place of the built-in one."
+    told = f"The recipe 'digits' is {file}, not the built-in one."
     assert caplog.messages == [told]
     load_site("laptop")
     assert caplog.messages == [told]
