@@ -22,9 +22,8 @@ from headrace.files import tiers
 from headrace.files.atomic import read_record, write_record
 from headrace.processes.children import Child, ChildGroup
 from headrace.processes.identity import begin_child
-from headrace.processes.working_folder import python_module
 from headrace.recipe.site import Tier
-from headrace.steps.model_process import start_forked
+from headrace.steps.model_process import python_module, start_forked
 from headrace_probes.probe_records import Findings, Part, ProbedFolder, ProbeRequest, answer_file
 
 _PREFIX = "headrace-probe-"

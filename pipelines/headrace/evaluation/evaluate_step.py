@@ -38,7 +38,6 @@ from headrace.files.lines import append_line
 from headrace.processes.children import Child
 from headrace.processes.identity import ProcessIdentity
 from headrace.processes.kept_process import KeptProcess
-from headrace.processes.working_folder import python_module
 from headrace.recipe.dataset import packed_split
 from headrace.recipe.site import Role
 from headrace.staging.peers import PeerGroup, groups_of
@@ -51,7 +50,7 @@ from headrace.steps.history import (
     read_evaluated,
     read_history,
 )
-from headrace.steps.model_process import model_environment, start_forked
+from headrace.steps.model_process import model_environment, python_module, start_forked
 from headrace.steps.usage import AttemptUsage
 
 logger = logging.getLogger(__name__)

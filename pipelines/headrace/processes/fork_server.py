@@ -212,15 +212,10 @@ class _ForkedProcess:
 
 
 def forked(connection: socket.socket, idle_s: float = IDLE_S) -> Child:
-    """Fork a process for each packet; call it when all is imported, before any thread starts.
+    """Fork a process for each packet; to be called before any thread starts.
 
-    Args:
-        connection: The server's end of the socket pair.
-        idle_s: Seconds without a child after which the server has done its work.
-
-    Returns:
-        In each forked process what it is to do, as which it is set up. The server ends when nobody
-        needs it any more, at once: nothing has run in it whose end somebody waits for.
+    Returns, in each forked process alone, what it is to do. The server exits here: when the parent
+    has closed the socket pair, of which `connection` is its end, or `idle_s` seconds after a child.
     """
     gc.collect()
     gc.freeze()  # a collection in a child would write to, and so copy, all pages of the server

@@ -69,16 +69,12 @@ class Fork:
 
 
 def fork(modules: Sequence[str], asked: Fork, files: Sequence[int], *, wait: bool) -> bool:
-    """Have a process forked by the zygote that has imported `modules`; it is started if need be.
+    """Have a process forked by the zygote of some modules; the zygote is started if need be.
 
-    Args:
-        modules: What it imports, in this order; of each that has one it calls the function `load`.
-        asked: The process.
-        files: Its standard input, its output for all that it says, and perhaps one it is handed.
-        wait: Whether to wait until it is there.
+    It imports `modules` in this order, and calls the function `load` of each that has one. `files`
+    are standard input, standard output and error, and at most one more.
 
-    Returns:
-        Whether it is there, or will be; else a program is to be started as always.
+    Returns whether the process exists (with `wait`) or will; if not, start a program instead.
     """
     kept = asked.environment.get(KEPT, "0")
     if float(kept) <= 0:

@@ -299,13 +299,11 @@ def _of_function(node: ast.AST, num_bound: int) -> Signature | None:
         takes_any=given.kwarg is not None,
         types={each.arg: _plain_types(each.annotation) for each in taken},
         numbers=frozenset(
-            each.arg for each, default in arguments if not each.annotation and _is_number(default)
+            each.arg
+            for each, default in arguments
+            if not each.annotation and type(getattr(default, "value", None)) in (int, float)
         ),
     )
-
-
-def _is_number(node: ast.expr | None) -> bool:
-    return isinstance(node, ast.Constant) and type(node.value) in (int, float)
 
 
 def _plain_types(annotation: ast.expr | None) -> frozenset[str]:

@@ -15,6 +15,7 @@ from types import ModuleType
 from headrace.processes.children import Child, Process
 from headrace.processes.fork_server import ForkServers, forked
 from headrace.processes.identity import CPUS, MEMORY, die_with_parent, tell_children
+from headrace.processes.working_folder import python_module as python_module
 from headrace.recipe.site import Role
 
 _MODULE = "headrace.steps.model_process"

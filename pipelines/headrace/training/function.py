@@ -22,11 +22,10 @@ from headrace.files.layout import RunFolder, StepFolder
 from headrace.processes.children import Child
 from headrace.processes.fork_server import ForkServers
 from headrace.processes.kept_process import KeptProcess
-from headrace.processes.working_folder import python_module
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Role
 from headrace.steps.context import StepContext, resolved
-from headrace.steps.model_process import VARYING, model_environment
+from headrace.steps.model_process import VARYING, model_environment, python_module
 from headrace.steps.usage import AttemptUsage
 from headrace.training.launch import script_environment
 from headrace.training.launch_records import NodeLaunch, NodeReady, Paused, TrainingProgress

@@ -12,10 +12,10 @@ from typing import NamedTuple
 from headrace.errors import StepError
 from headrace.files.layout import RunFolder, StepFolder
 from headrace.processes.children import Child
-from headrace.processes.working_folder import CODE, python_module
+from headrace.processes.working_folder import CODE
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Role
-from headrace.steps.model_process import model_environment
+from headrace.steps.model_process import model_environment, python_module
 from headrace.steps.networks import network_environment
 from headrace.training.launch_records import NodeLaunch, NodeReady
 

@@ -17,10 +17,10 @@ from headrace.files.atomic import is_there, read_record, write_record, write_tex
 from headrace.files.layout import LeaseFolder, RunFolder, StepFolder
 from headrace.processes.children import GRACE_S, Child, ChildGroup
 from headrace.processes.identity import begin_child
-from headrace.processes.working_folder import python_module
 from headrace.recipe.site import Role
 from headrace.site_secrets import secrets_of
 from headrace.steps.context import resolved
+from headrace.steps.model_process import python_module
 from headrace.training.launch import LaunchedRank, launcher_command, placement, rank_children
 from headrace.training.launch_records import (
     FailureKind,
