@@ -15,6 +15,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from headrace.errors import RecipeError, SiteError, nearest
+from headrace.processes.working_folder import problem_of
 from headrace.recipe.base import Target
 from headrace.recipe.evaluate import EvaluateSpec
 from headrace.recipe.gang_size import check_global_batch, check_nodes, gang_size
@@ -166,12 +167,13 @@ def opened(site: Site, *, is_from_terminal: bool) -> Site:
     folder = Path(site.folder).expanduser()
     examples = [str(home() / "examples"), *filter(None, [os.environ.get("HEADRACE_DIGITS")])]
     here = [str(each) for each in (folder, Path.home(), Path.cwd()) if is_from_terminal]
+    is_safe = not problem_of(Path.cwd())
     there = ["s3://", "gs://", "az://", "abfs://", "hf://"] if is_from_terminal else []
     packed = str(folder.absolute() / "datasets")
     changes: dict[str, tuple[str, ...]] = {
         "allowed_sources": (*site.allowed_sources, packed, *examples, *here, *there),
         "allowed_outputs": (*site.allowed_outputs, packed, *here, *there),
-        "allowed_code": (*site.allowed_code, *here),
+        "allowed_code": (*site.allowed_code, *(here if is_safe else here[:-1])),
     }
     if is_from_terminal:
         changes["allowed_targets"] = (*site.allowed_targets, *_NETWORK_LOGGERS)

@@ -129,7 +129,7 @@ class Recipe(Figures):
     seed: Seed = 0
     """Seed of weights, sample order and augmentation."""
     code: Places = ()
-    """Folders put on the module path for `_target_`; the site must allow them."""
+    """Folders put at the end of the module path for `_target_`; the site must allow them."""
     pack_role: Name = "cpu"
     """The site's role that packs; where the dataset is packed already, `train.role` looks at it."""
     dataset: DatasetSpec | None = None

@@ -21,6 +21,7 @@ from headrace.errors import BatchError, SiteError
 from headrace.files import tiers
 from headrace.files.machine import file_system_of
 from headrace.files.sharing import share
+from headrace.processes.working_folder import SAFE
 from headrace.recipe.batch import Login
 from headrace.recipe.site import Role, Site, Tier
 from headrace.recipe.unix_accounts import other_account
@@ -29,7 +30,7 @@ from headrace.site_check import file_systems
 _OF_ONE_MACHINE = (
     "ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "tmpfs", "ramfs", "overlay",
 )  # fmt: skip
-VERSION = "import headrace; print(headrace.__version__)"
+VERSION = f"{SAFE}import headrace; print(headrace.__version__)"
 """What a Python runs to tell its version of headrace."""
 
 _LEAST_FREE_BYTES = 2**28

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import os
 import traceback
+from pathlib import Path
 
 import pytest
 from omegaconf import OmegaConf
 
-from headrace.errors import RecipeError, SiteError
+from headrace.errors import RecipeError, SiteError, UserError
 from headrace.recipe import yaml_text
 from headrace.recipe.interpolation import with_environment
 from headrace.recipe.load import (
+    BUILT_IN,
     available,
     load_recipe,
     load_site,
+    locate,
     parse,
     recipe_from,
     settled,
@@ -283,6 +286,43 @@ def test_search_path_comes_first(tmp_path, monkeypatch):
     monkeypatch.setenv("HEADRACE_RECIPES_PATH", str(tmp_path))
     assert available("recipes")["digits"] == tmp_path / "digits.yaml"
     assert load_recipe("digits").dataset.source == "/somewhere"
+
+
+def test_what_replaces_a_built_in_one_is_told(tmp_path, monkeypatch, headrace_home, caplog):
+    (tmp_path / "recipes").mkdir(mode=0o755)
+    file = tmp_path / "recipes" / "digits.yaml"
+    file.write_text(MINIMAL)
+    file.chmod(0o644)
+    tmp_path.chmod(0o755)
+    monkeypatch.chdir(tmp_path)
+    for _ in range(2):
+        assert load_recipe("digits").dataset.source == "/somewhere"
+    told = f"The recipe 'digits' is {file}, not the built-in one."
+    assert caplog.messages == [told]
+    load_site("laptop")
+    assert caplog.messages == [told]
+
+
+@pytest.mark.parametrize(("kind", "name"), [("recipes", "digits"), ("sites", "laptop")])
+def test_what_others_could_change_in_the_working_folder_is_not_used(
+    tmp_path, monkeypatch, headrace_home, caplog, kind, name
+):
+    (tmp_path / kind).mkdir()
+    for each in (name, "mine"):
+        (tmp_path / kind / f"{each}.yaml").write_text("no recipe and no site")
+    (tmp_path / kind).chmod(0o777)
+    monkeypatch.chdir(tmp_path)
+    assert "mine" not in available(kind)
+    assert available(kind)[name] == locate(kind, name) == BUILT_IN / kind / f"{name}.yaml"
+    unused = f"{tmp_path / kind / f'{name}.yaml'} is not used: other accounts may write to "
+    (told,) = caplog.messages
+    assert told.startswith(unused)
+    assert told.endswith("To use it, give its path instead of its name.")
+    with pytest.raises(UserError, match=r"There is no .* 'mine'"):
+        locate(kind, "mine")
+    assert f"{kind}/mine.yaml is not used" in caplog.messages[-1]
+    path = str(Path(kind, "mine.yaml"))
+    assert locate(kind, path) == Path(path)
 
 
 def test_recipes_survive_a_round_trip_through_json():
