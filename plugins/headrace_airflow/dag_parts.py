@@ -6,7 +6,6 @@ sites are named, never given by path, and overrides are plain values without int
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -18,7 +17,7 @@ from airflow.sdk import Param
 from headrace.errors import RecipeError, SiteError, UserError, nearest, shortened
 from headrace.recipe.from_outside import check_from_outside
 from headrace.recipe.load import available, written
-from headrace.recipe.overrides import check_size
+from headrace.recipe.overrides import as_override, check_size
 from headrace.recipe.suite import MAX_TRIALS
 from headrace.suites import values as sweep_values
 
@@ -143,7 +142,7 @@ def overrides_of(params: Mapping[str, Any]) -> tuple[str, ...]:
             f"{', '.join(twice)} is given twice: by its own field and in the overrides",
             "Empty one of the two.",
         )
-    overrides = (*(f"{key}={json.dumps(value)}" for key, value in keys.items()), *lines)
+    overrides = (*(as_override(key, value) for key, value in keys.items()), *lines)
     check_size(overrides)
     return overrides
 

@@ -12,6 +12,7 @@ from headrace.recipe.base import (
     MAX_COUNT,
     Amount,
     AmountFrom0,
+    Arguments,
     Count,
     CountFrom0,
     Name,
@@ -209,7 +210,7 @@ class TrainerSpec(Record):
     """Scale the model's learning rates by the batch size; null: they are as the model sets them."""
     ema: EmaSpec | None = None
     """Average the weights over the steps; null: they are as the optimizer left them."""
-    compile: bool | dict[str, object] = False
+    compile: bool | Arguments = False
     """Compile what the model's attributes hold by `torch.compile`; a mapping holds options of that,
     as `mode`."""
     channels_last: bool = False
@@ -240,7 +241,7 @@ class TrainerSpec(Record):
     loggers: Annotated[tuple[LoggerTarget, ...], Field(max_length=100)] = ()
     """`csv`, `tensorboard`, `mlflow`, `wandb`, or loggers of Lightning; `save_dir` defaults to the
     run's `loggers`."""
-    extra: dict[str, object] = {}
+    extra: Arguments = {}
     """Further arguments of the Trainer, passed as they are. Those of Lightning's may as well be
     written beside the keys above: `limit_train_batches`, `val_check_interval`, `profiler`, …"""
 

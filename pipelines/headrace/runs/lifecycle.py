@@ -18,6 +18,7 @@ from headrace.files.private import make_private
 from headrace.files.sharing import share
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.rows import RunRecord
+from headrace.recipe.base import to_json
 from headrace.recipe.load import load_recipe, load_site, settled, source_of
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Site
@@ -141,7 +142,7 @@ def _write_folder(run: Run, loaded: Recipe, source: Mapping[str, Any]) -> None:
         write_record(run.folder.site, run.site)
         write_record(run.folder.request, run.request)
         if source:
-            write_json(run.folder.source, source)
+            write_json(run.folder.source, to_json(source))
         request = run.request
         images = images_of(run.recipe, run.site)
         write_provenance(run.folder, request.recipe, loaded, request.user, images)

@@ -311,6 +311,18 @@ MISTAKES = (
         ),
     ),
     Mistake(
+        what="The value of the override",
+        hint="Put a text in quotes",
+        given=overrides("dataset.include=#*"),
+        followed=(overrides("dataset.include=['#*']"),),
+    ),
+    Mistake(
+        what="of a mapping, which is no text",
+        hint="Name it in a mapping",
+        given=overrides("trainer.compile={options: {0: 1}}", "trainer.compile.options.0=3"),
+        followed=(overrides("trainer.compile={options: {0: 3}}"),),
+    ),
+    Mistake(
         what="is not of the form key=value",
         hint="Write for example trainer.max_epochs=3",
         given=overrides("trainer.max_epochs"),
