@@ -165,7 +165,8 @@ def opened(site: Site, *, is_from_terminal: bool) -> Site:
     """
     folder = Path(site.folder).expanduser()
     examples = [str(home() / "examples"), *filter(None, [os.environ.get("HEADRACE_DIGITS")])]
-    here = [str(each) for each in (folder, Path.home(), Path.cwd()) if is_from_terminal]
+    user_home = os.path.expanduser("~")  # which stays so for an account without one
+    here = [str(folder), *({user_home} - {"~"}), str(Path.cwd())] if is_from_terminal else []
     there = ["s3://", "gs://", "az://", "abfs://", "hf://"] if is_from_terminal else []
     packed = str(folder.absolute() / "datasets")
     changes: dict[str, tuple[str, ...]] = {

@@ -271,7 +271,7 @@ class Site(Record):
 
     name: Name
     """Name of the site."""
-    folder: str
+    folder: Annotated[str, Field(min_length=1)]
     """Folder that the control side and all nodes see: runs, leases, datasets; with `{user}` each
     user has one: the account in a terminal, in Airflow who triggers."""
     accounts: dict[str, str] = {}

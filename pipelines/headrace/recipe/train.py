@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Annotated, Literal
 
@@ -142,6 +143,15 @@ OF_LIGHTNING = {
 """Arguments of Lightning's Trainer that headrace sets, and what to do in their place; those that
 are not here are passed on."""
 
+
+_NO_TRAINING = {
+    "barebones": (False, "makes no checkpoints"),
+    "enable_checkpointing": (True, "makes no checkpoints"),
+    "fast_dev_run": (False, "tries some batches, without checkpoints"),
+    "overfit_batches": (0, "trains and validates on some batches of the training split"),
+}
+"""Arguments of Lightning's Trainer by which a training is none of the recipe: the value that makes
+no difference, and what others do."""
 
 _SHARDED_PRECISIONS = ("32-true", "bf16-mixed", "bf16-true", "16-true")
 """Source: Lightning 2.6, `_AcceleratorConnector._check_precision…` for ModelParallelStrategy."""
@@ -327,6 +337,32 @@ class TrainerSpec(Record):
     def data_rank(self, rank: int) -> int:
         """Whose samples a rank gets: neighbours share the work on the same ones."""
         return rank // self.fsdp.tensor_parallel_size
+
+    @field_validator("max_steps")
+    @classmethod
+    def _is_some(cls, max_steps: int) -> int:
+        if max_steps == 0:
+            raise ValueError("it makes no training: write -1 for no limit, or a number from 1 on")
+        return max_steps
+
+    @field_validator("extra")
+    @classmethod
+    def _trains(cls, extra: dict[str, object]) -> dict[str, object]:
+        for name, (usual, why) in _NO_TRAINING.items():
+            if extra.get(name) not in (None, usual):
+                raise ValueError(f"{name} {why}: leave it out")
+        limit, time = extra.get("limit_train_batches", 1.0), extra.get("max_time") or "1"
+        most = 1.0 if isinstance(limit, float) else MAX_COUNT
+        if limit is not None and (
+            isinstance(limit, bool) or not isinstance(limit, int | float) or not 0 < limit <= most
+        ):
+            raise ValueError(
+                f"limit_train_batches is {limit!r}: give a number of batches from 1 on, or a share "
+                "above 0 and up to 1.0"
+            )
+        if re.search("[1-9]", str(time)) is None:
+            raise ValueError("max_time is 0, which makes no training: leave it out")
+        return extra
 
     @field_validator("extra")
     @classmethod

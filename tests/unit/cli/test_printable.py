@@ -1,4 +1,4 @@
-"""Texts of others steer no terminal: one function shows what commands print, by echo and console."""
+"""Texts of others steer no terminal: one function shows what commands print, by any way."""
 
 from __future__ import annotations
 
