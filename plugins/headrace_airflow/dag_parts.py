@@ -15,6 +15,7 @@ from typing import Any
 from airflow.sdk import Param
 
 from headrace.errors import RecipeError, SiteError, UserError, nearest, shortened
+from headrace.recipe.base import MAX_COUNT
 from headrace.recipe.from_outside import check_from_outside
 from headrace.recipe.load import available, written
 from headrace.recipe.overrides import as_override, check_size
@@ -33,12 +34,14 @@ _MAIN_KEYS: dict[str, dict[str, Any]] = {
         "description": "passes over the training split",
         "type": ["null", "integer"],
         "minimum": 1,
+        "maximum": MAX_COUNT,
     },
     "data.global_batch_size": {
         "title": "Batch size",
         "description": "samples an optimizer step, over all ranks",
         "type": ["null", "integer"],
         "minimum": 1,
+        "maximum": MAX_COUNT,
     },
     "model.learning_rate": {
         "title": "Learning rate",

@@ -26,6 +26,9 @@ from headrace.errors import shortened, without_secrets
 MAX_COUNT = 10**12
 """More samples, steps or epochs than anyone has."""
 
+MAX_PARALLEL = 10**6
+"""More nodes, ranks, threads or jobs than anyone has at once."""
+
 MAX_BYTES = 2**60
 """More bytes than anyone has, 1 EiB."""
 
@@ -201,7 +204,7 @@ Count = Annotated[int, Field(ge=1, le=MAX_COUNT)]
 CountFrom0 = Annotated[int, Field(ge=0, le=MAX_COUNT)]
 """The same, or none."""
 
-Parallel = Annotated[int, Field(ge=1, le=10**6)]
+Parallel = Annotated[int, Field(ge=1, le=MAX_PARALLEL)]
 """How many nodes, ranks, threads, jobs or trials there are at once."""
 
 Times = Annotated[int, Field(ge=0, le=10_000)]

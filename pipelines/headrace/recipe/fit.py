@@ -177,7 +177,11 @@ def opened(site: Site, *, is_from_terminal: bool) -> Site:
     if is_from_terminal:
         changes["allowed_targets"] = (*site.allowed_targets, *_NETWORK_LOGGERS)
     once = {name: tuple(dict.fromkeys(each)) for name, each in changes.items()}
-    return site.model_copy(update=once)
+    roles = dict(site.roles)
+    for name, role in () if is_from_terminal else site.roles.items():
+        most = role.ranks_per_node_max or role.ranks_per_node
+        roles[name] = role.model_copy(update={"ranks_per_node_max": most})
+    return site.model_copy(update={**once, "roles": roles})
 
 
 def absolute(recipe: Recipe) -> Recipe:

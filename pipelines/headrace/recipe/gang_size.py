@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
+
 from headrace.errors import RecipeError, UserError
+from headrace.recipe.base import MAX_PARALLEL
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Role, Site
+from headrace.recipe.suite import SuiteSpec
 
 
 def gang_size(recipe: Recipe, role: Role) -> tuple[int, int]:
@@ -27,19 +31,58 @@ def narrowed(recipe: Recipe, site: Site) -> Site:
 
 
 def check_nodes(recipe: Recipe, role: Role) -> None:
-    """Refuse a recipe that trains on more nodes than the role has.
+    """Refuse a recipe that trains on more nodes, or ranks on each, than the role has.
 
     Raises:
         RecipeError: It does.
     """
-    nodes, _ = gang_size(recipe, role)
+    nodes, ranks = gang_size(recipe, role)
+    name, most_ranks = recipe.train.role, _most_ranks(recipe, role)
     if nodes > role.nodes:
-        name = recipe.train.role
         raise RecipeError(
             f"train.nodes is {nodes}, but role '{name}' has only {role.nodes}",
             f"Ask for fewer, or raise roles.{name}.nodes in the site file; `headrace resume RUN "
             "--site SITE` reads that anew.",
         )
+    if ranks > most_ranks:
+        raise RecipeError(
+            f"train.ranks_per_node is {ranks}, but role '{name}' has room for {most_ranks}",
+            f"Ask for fewer, or set roles.{name}.ranks_per_node_max in the site file.",
+        )
+
+
+def check_trials_per_node(suite: SuiteSpec, role: Role) -> None:
+    """Refuse a suite that has more trials on this machine at once than it has room for.
+
+    Raises:
+        RecipeError: It does.
+    """
+    most = 8 * _num_cpus(role) if role.is_here else MAX_PARALLEL
+    if (suite.trials_per_node or 1) > most:
+        raise RecipeError(
+            f"suite.trials_per_node is {suite.trials_per_node}, but {most} have room here",
+            "Ask for fewer, or leave it out: as many as the CPUs allow.",
+        )
+
+
+def _most_ranks(recipe: Recipe, role: Role) -> int:
+    """Return how many ranks a node has room for, as far as the role says.
+
+    On GPUs one each, else eight on each CPU: of this machine, or that the batch system is asked
+    for.
+    """
+    batch, ranks = role.batch, role.ranks_per_node
+    if role.ranks_per_node_max is not None:
+        return max(role.ranks_per_node_max, ranks)
+    if batch.gpus_per_node and recipe.trainer.accelerator != "cpu":
+        return max(batch.gpus_per_node, ranks)
+    if batch.exclusive or not (role.is_here or role.has_queue):
+        return MAX_PARALLEL
+    return max(8 * _num_cpus(role), ranks)
+
+
+def _num_cpus(role: Role) -> int:
+    return os.cpu_count() or 1 if role.is_here else role.cpus_per_node
 
 
 def check_global_batch(global_batch_size: int, world_size: int, accumulate: int = 1) -> None:

@@ -106,9 +106,9 @@ class SuiteSpec(Record):
     with the greatest number begin first, whatever `order` says; 1 and 0 are yes and no."""
     max_running: Parallel | None = None
     """Most trials at once; null: as many as the nodes have room for."""
-    trials_per_gpu: Parallel | Literal["auto"] = 1
+    trials_per_gpu: Annotated[int, Field(ge=1, le=128)] | Literal["auto"] = 1
     """Small trials that share one GPU; `auto`: as many as fit by the memory that the first took."""
-    trials_per_node: Parallel | None = None
+    trials_per_node: Annotated[int, Field(ge=1, le=1024)] | None = None
     """Trials at once on a node that has no GPUs; null: as many as its CPUs allow."""
     retries: Times = 2
     """How often in a row, without a later checkpoint between, a trial is tried again from its last

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from pathlib import Path
 
@@ -54,6 +55,7 @@ def fitted(recipe: Recipe, site: Site, kind: str, *, is_from_terminal: bool) -> 
         check_role(recipe, site)
         return recipe, narrowed(recipe, site)
     check_packing(recipe, site)
+    _check_pixels(recipe, site)
     if kind == "train":
         check_training(recipe, site)
         _check_weights(recipe, site)
@@ -61,6 +63,25 @@ def fitted(recipe: Recipe, site: Site, kind: str, *, is_from_terminal: bool) -> 
         site = narrowed(recipe, site)
     _check_places(recipe, site)
     return (recipe if kind == "pack" else _on_one_lease(recipe, site)), site
+
+
+def _check_pixels(recipe: Recipe, site: Site) -> None:
+    """Refuse images of more bytes than a node has, each task with one and its copy."""
+    from headrace.files.machine import available_memory_bytes
+
+    for name, field in recipe.pack.fields.items():
+        if field.resize is None:
+            continue
+        role = site.roles[recipe.packing_role]
+        memory = role.batch.memory_per_node or (available_memory_bytes() if role.is_here else None)
+        tasks = role.threads_per_node * (role.nodes if role.is_here else 1)
+        needed = 2 * math.prod(field.resize) * (field.channels or 3) * tasks
+        if memory is not None and needed > memory:
+            raise RecipeError(
+                f"pack.fields.{name}.resize is {list(field.resize)}: {tasks} tasks need about "
+                f"{needed / 2**30:,.0f} GiB for that, and the node has {memory / 2**30:,.0f} GiB",
+                "Choose a smaller height and width.",
+            )
 
 
 def _on_one_lease(recipe: Recipe, site: Site) -> Recipe:
