@@ -14,7 +14,7 @@ import pytest
 import soundfile
 from PIL import Image
 
-from headrace.errors import DataError, ManifestError, UnknownNameError, UserError
+from headrace.errors import DataError, UnknownNameError, UserError
 from headrace.files.manifest import FieldInfo, Manifest, ShardInfo
 from headrace.states import StepState
 from headrace_bench.shards import ShardWriter
