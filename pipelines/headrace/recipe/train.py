@@ -351,11 +351,9 @@ class TrainerSpec(Record):
         for name, (usual, why) in _NO_TRAINING.items():
             if extra.get(name) not in (None, usual):
                 raise ValueError(f"{name} {why}: leave it out")
-        limit, time = extra.get("limit_train_batches", 1.0), extra.get("max_time") or "1"
+        limit, time = extra.get("limit_train_batches"), extra.get("max_time") or "1"
         most = 1.0 if isinstance(limit, float) else MAX_COUNT
-        if limit is not None and (
-            isinstance(limit, bool) or not isinstance(limit, int | float) or not 0 < limit <= most
-        ):
+        if isinstance(limit, int | float) and (limit is True or not 0 < limit <= most):
             raise ValueError(
                 f"limit_train_batches is {limit!r}: give a number of batches from 1 on, or a share "
                 "above 0 and up to 1.0"

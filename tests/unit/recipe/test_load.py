@@ -393,7 +393,6 @@ def test_recipes_as_written_are_read_anew_when_they_change(headrace_home, monkey
         ("trainer.limit_train_batches=-1", "limit_train_batches is -1"),
         ("trainer.limit_train_batches=1.5", "limit_train_batches is 1.5"),
         ("trainer.limit_train_batches=true", "limit_train_batches is True"),
-        ("trainer.limit_train_batches='3'", "limit_train_batches is '3'"),
         ("trainer.extra.limit_train_batches=0", "limit_train_batches is 0"),
         ("trainer.overfit_batches=2", "overfit_batches trains and validates on some"),
         ("trainer.overfit_batches=0.5", "overfit_batches trains and validates on some"),
