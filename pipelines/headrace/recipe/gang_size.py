@@ -8,7 +8,9 @@ from headrace.errors import RecipeError, UserError
 from headrace.recipe.base import MAX_PARALLEL
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Role, Site
-from headrace.recipe.suite import SuiteSpec
+
+_EACH_CPU = 8
+"""Most processes of a training, or trials, for each CPU of a node."""
 
 
 def gang_size(recipe: Recipe, role: Role) -> tuple[int, int]:
@@ -31,54 +33,37 @@ def narrowed(recipe: Recipe, site: Site) -> Site:
 
 
 def check_nodes(recipe: Recipe, role: Role) -> None:
-    """Refuse a recipe that trains on more nodes, or ranks on each, than the role has.
+    """Refuse a recipe that asks for more nodes, or processes on each, than the role has room for.
 
     Raises:
         RecipeError: It does.
     """
     nodes, ranks = gang_size(recipe, role)
-    name, most_ranks = recipe.train.role, _most_ranks(recipe, role)
-    if nodes > role.nodes:
-        raise RecipeError(
-            f"train.nodes is {nodes}, but role '{name}' has only {role.nodes}",
-            f"Ask for fewer, or raise roles.{name}.nodes in the site file; `headrace resume RUN "
-            "--site SITE` reads that anew.",
-        )
-    if ranks > most_ranks:
-        raise RecipeError(
-            f"train.ranks_per_node is {ranks}, but role '{name}' has room for {most_ranks}",
-            f"Ask for fewer, or set roles.{name}.ranks_per_node_max in the site file.",
-        )
-
-
-def check_trials_per_node(suite: SuiteSpec, role: Role) -> None:
-    """Refuse a suite that has more trials on this machine at once than it has room for.
-
-    Raises:
-        RecipeError: It does.
-    """
-    most = 8 * _num_cpus(role) if role.is_here else MAX_PARALLEL
-    if (suite.trials_per_node or 1) > most:
-        raise RecipeError(
-            f"suite.trials_per_node is {suite.trials_per_node}, but {most} have room here",
-            "Ask for fewer, or leave it out: as many as the CPUs allow.",
-        )
+    at_once = recipe.suite.trials_per_node if recipe.suite else None
+    name, room = recipe.train.role, _EACH_CPU * _num_cpus(role)
+    for key, asked, most, limit in (
+        ("train.nodes", nodes, role.nodes, "nodes"),
+        ("train.ranks_per_node", ranks, _most_ranks(recipe, role), "ranks_per_node_max"),
+        ("suite.trials_per_node", at_once or 0, room if role.is_here else MAX_PARALLEL, "backend"),
+    ):
+        if asked > most:
+            raise RecipeError(
+                f"{key} is {asked}, but role '{name}' has only {most}",
+                f"Ask for fewer, or change roles.{name}.{limit} in the site file; `headrace resume "
+                "RUN --site SITE` reads that anew.",
+            )
 
 
 def _most_ranks(recipe: Recipe, role: Role) -> int:
-    """Return how many ranks a node has room for, as far as the role says.
-
-    On GPUs one each, else eight on each CPU: of this machine, or that the batch system is asked
-    for.
-    """
-    batch, ranks = role.batch, role.ranks_per_node
+    """Return how many ranks a node has room for, as far as the role says; one on each GPU."""
+    batch, most = role.batch, MAX_PARALLEL
     if role.ranks_per_node_max is not None:
-        return max(role.ranks_per_node_max, ranks)
-    if batch.gpus_per_node and recipe.trainer.accelerator != "cpu":
-        return max(batch.gpus_per_node, ranks)
-    if batch.exclusive or not (role.is_here or role.has_queue):
-        return MAX_PARALLEL
-    return max(8 * _num_cpus(role), ranks)
+        most = role.ranks_per_node_max
+    elif batch.gpus_per_node and recipe.trainer.accelerator != "cpu":
+        most = batch.gpus_per_node
+    elif role.is_here or (role.has_queue and not batch.exclusive):
+        most = _EACH_CPU * _num_cpus(role)
+    return max(most, role.ranks_per_node)
 
 
 def _num_cpus(role: Role) -> int:

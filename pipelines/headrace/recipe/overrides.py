@@ -34,8 +34,7 @@ MAX_KEY_PARTS = 32
 MAX_KEY_CHARS = 500
 """Longest key, in characters."""
 
-_QUOTED = re.compile(r"'[^']*'|\"(?:\\.|[^\"\\])*\"")
-_COMMENT = re.compile(r"(?:^|\s)#")
+_COMMENT = re.compile(r"\s#")
 _PARTS = re.compile(r"[^.\[\]]+")
 _BEFORE_VALUES = re.compile(r"[,\n\[{]|\$\{|(?<=[^\s,:\[{])\s")
 _SEVERAL = re.compile(r"(choice|range|interval|glob|tag|sort|shuffle)\(.*\)|.*,.*", re.DOTALL)
@@ -76,22 +75,17 @@ def apply(config: Any, change: Override) -> None:
 
 
 def _check_holders(config: Any, key: str) -> None:
-    """Refuse a key that leads to a number or truth value among the keys of a mapping.
-
-    OmegaConf would put the text of that beside it.
-    """
-    holder = config
+    """Refuse a key that names a number among the keys of a mapping: OmegaConf adds its text."""
     for part in _PARTS.findall(key):
-        if not isinstance(holder, DictConfig):
-            break
-        if part not in holder and part.lower() in (
-            str(each).lower() for each in holder if not isinstance(each, str)
-        ):
+        if not isinstance(config, DictConfig):
+            return
+        others = [str(each).lower() for each in config if not isinstance(each, str)]
+        if part not in config and part.lower() in others:
             raise RecipeError(
                 f"'{key}' leads to the key {part} of a mapping, which is no text",
                 "Name it in a mapping, as in model.dims={0: 1}; other keys of that stay.",
             )
-        holder = OmegaConf.select(holder, part)
+        config = OmegaConf.select(config, part)
 
 
 def _take_out(config: Any, key: str) -> None:
@@ -110,8 +104,8 @@ def _take_out(config: Any, key: str) -> None:
 def read_override(text: str) -> Override:
     """Read an override: its value is what Hydra makes of it.
 
-    Hydra's grammar does not cover plain texts such as `~/data`, which stay as they are, JSON, and
-    quoted keys, for which YAML says where lists and mappings begin.
+    Its grammar does not cover plain texts as `~/data`, which stay as they are, JSON, and quoted
+    keys, for which YAML says where lists and mappings begin.
 
     Raises:
         RecipeError: It is of another form, its value cannot be read, or it names several values.
@@ -178,13 +172,13 @@ def _value(words: str) -> Any:
         with suppress(ValueError, RecursionError):
             return from_json(json.loads(words))
         whole = parsed(f"value: {words}", is_plain=True)["value"]
-        if whole == words.strip():
-            if names_several(words):
-                raise TypeError from None
-            return whole
-        if isinstance(whole, dict | list) and not _COMMENT.search(_QUOTED.sub("", words)):
+        if isinstance(whole, dict | list) and not _COMMENT.search(words):
             return _of_node(yaml.compose(words, yaml.SafeLoader))
-        raise
+        if whole != words.strip():
+            raise
+    if names_several(words):
+        raise TypeError
+    return words.strip()
 
 
 def _of_node(node: Any) -> Any:

@@ -55,7 +55,8 @@ def fitted(recipe: Recipe, site: Site, kind: str, *, is_from_terminal: bool) -> 
         check_role(recipe, site)
         return recipe, narrowed(recipe, site)
     check_packing(recipe, site)
-    _check_pixels(recipe, site)
+    if recipe.dataset is not None:
+        _check_pixels(recipe, site)
     if kind == "train":
         check_training(recipe, site)
         _check_weights(recipe, site)
@@ -69,17 +70,15 @@ def _check_pixels(recipe: Recipe, site: Site) -> None:
     """Refuse images of more bytes than a node has, each task with one and its copy."""
     from headrace.files.machine import available_memory_bytes
 
+    role = site.roles[recipe.packing_role]
+    memory = role.batch.memory_per_node or (available_memory_bytes() if role.is_here else math.inf)
+    tasks = role.threads_per_node * (role.nodes if role.is_here else 1)
     for name, field in recipe.pack.fields.items():
-        if field.resize is None:
-            continue
-        role = site.roles[recipe.packing_role]
-        memory = role.batch.memory_per_node or (available_memory_bytes() if role.is_here else None)
-        tasks = role.threads_per_node * (role.nodes if role.is_here else 1)
-        needed = 2 * math.prod(field.resize) * (field.channels or 3) * tasks
-        if memory is not None and needed > memory:
+        needed = 6 * math.prod(field.resize or (0,)) * tasks
+        if needed > memory:
             raise RecipeError(
-                f"pack.fields.{name}.resize is {list(field.resize)}: {tasks} tasks need about "
-                f"{needed / 2**30:,.0f} GiB for that, and the node has {memory / 2**30:,.0f} GiB",
+                f"pack.fields.{name}.resize is {list(field.resize or ())}, which takes "
+                f"{needed / 2**30:,.0f} GiB of the {memory / 2**30:,.0f} GiB that a node has",
                 "Choose a smaller height and width.",
             )
 

@@ -15,8 +15,7 @@ from typing import Any
 
 from headrace.errors import RecipeError, nearest
 from headrace.recipe.base import to_json
-from headrace.recipe.fit import check_places, check_training
-from headrace.recipe.gang_size import check_trials_per_node
+from headrace.recipe.fit import check_places, check_role, check_training
 from headrace.recipe.load import recipe_from
 from headrace.recipe.overrides import read_override
 from headrace.recipe.recipe import Recipe
@@ -233,7 +232,7 @@ def checked(recipe: Recipe, source: Mapping[str, Any], site: Site) -> Recipe:
     for _ in expand(recipe):
         pass  # names and conditions
     check_trials(source, axes, site, TrialMaker(recipe))
-    check_trials_per_node(suite, site.roles[recipe.train.role])
+    check_role(recipe, site)
     return recipe
 
 

@@ -279,8 +279,8 @@ MISTAKES = (
         followed=({"recipe.data.global_batch_size": 62}, {"recipe.data.global_batch_size": 64}),
     ),
     Mistake(
-        what="train.nodes is",
-        hint="Ask for fewer, or raise roles.",
+        what=", but role '",
+        hint="Ask for fewer, or change roles.",
         given={"recipe.train.nodes": 2},
         followed=({"recipe.train.nodes": 1}, {"site.roles.gpu.nodes": 2}),
     ),

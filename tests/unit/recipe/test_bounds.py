@@ -40,7 +40,7 @@ def test_ranks_of_a_node(role, most, elsewhere):
         there = opened(site, is_from_terminal=door).roles["gpu"]
         check_nodes(load_recipe("digits", [f"train.ranks_per_node={bound}", AUTO]), there)
         if bound < 10**6:
-            with pytest.raises(RecipeError, match=f"has room for {bound}"):
+            with pytest.raises(RecipeError, match=f"has only {bound}"):
                 check_nodes(
                     load_recipe("digits", [f"train.ranks_per_node={bound + 1}", AUTO]), there
                 )

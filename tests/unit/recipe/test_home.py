@@ -13,7 +13,7 @@ from headrace.recipe.home import home
 from headrace.recipe.load import load_recipe, load_site
 from headrace.recipe.unix_accounts import login_name
 
-ENTRY = pwd.struct_passwd(("ada", "x", 1000, 1000, "", "/home/of-entry", "/bin/sh"))
+ENTRY = pwd.struct_passwd(("ada", "x", 1000, 1000, "", "/users/of-entry", "/bin/sh"))
 
 
 @pytest.fixture
@@ -28,12 +28,12 @@ def no_entry(monkeypatch):
     ("variables", "folder"),
     [
         ({"HEADRACE_HOME": "/kept"}, "/kept"),
-        ({"HEADRACE_HOME": "/kept", "HOME": "/home/ada"}, "/kept"),
-        ({"HOME": "/home/ada"}, "/home/ada/.headrace"),
-        ({}, "/home/of-entry/.headrace"),
+        ({"HEADRACE_HOME": "/kept", "HOME": "/users/ada"}, "/kept"),
+        ({"HOME": "/users/ada"}, "/users/ada/.headrace"),
+        ({}, "/users/of-entry/.headrace"),
         ({"HOME": "relative"}, "HERE/relative/.headrace"),
-        ({"HEADRACE_HOME": "relative", "HOME": "/home/ada"}, "HERE/relative"),
-        ({"HEADRACE_HOME": "~/mine", "HOME": "/home/ada"}, "/home/ada/mine"),
+        ({"HEADRACE_HOME": "relative", "HOME": "/users/ada"}, "HERE/relative"),
+        ({"HEADRACE_HOME": "~/mine", "HOME": "/users/ada"}, "/users/ada/mine"),
     ],
 )
 def test_one_folder(monkeypatch, tmp_path, variables, folder):

@@ -49,8 +49,9 @@ def test_a_plain_text_that_hydra_has_no_words_for_stays_as_it_is(text):
         ('{"x": "a\\n"}', {"x": "a\n"}),
         ("{'a b': [1.0, off, 007]}", {"a b": [1.0, "off", "007"]}),
         ("[~/a, é, 1_0]", ["~/a", "é", 10]),
+        ("[--lr=0.1, -v]", ["--lr=0.1", "-v"]),
         ("{'0': 1, 0: 2}", {"0": 1, 0: 2}),
-        ("{'a # b': c#d}", {"a # b": "c#d"}),
+        ("{'a#b': c#d}", {"a#b": "c#d"}),
     ],
 )
 def test_lists_and_mappings_that_hydra_has_no_words_for_are_read(text, value):
