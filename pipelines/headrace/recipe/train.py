@@ -290,6 +290,8 @@ class TrainerSpec(Record):
 
     @model_validator(mode="after")
     def _check_together(self) -> TrainerSpec:
+        if self.max_steps == 0:
+            raise ValueError("max_steps: 0 makes no training: write -1 for no limit, or 1 and more")
         if self.accelerator == "cpu" and self.gpu_only:
             raise ValueError(". ".join(self.gpu_only))
         strategy = self.extra.get("strategy", self.strategy)
@@ -337,13 +339,6 @@ class TrainerSpec(Record):
     def data_rank(self, rank: int) -> int:
         """Whose samples a rank gets: neighbours share the work on the same ones."""
         return rank // self.fsdp.tensor_parallel_size
-
-    @field_validator("max_steps")
-    @classmethod
-    def _is_some(cls, max_steps: int) -> int:
-        if max_steps == 0:
-            raise ValueError("it makes no training: write -1 for no limit, or a number from 1 on")
-        return max_steps
 
     @field_validator("extra")
     @classmethod
