@@ -247,7 +247,7 @@ def test_a_silent_queue_leaves_the_plan_out(context, monkeypatch):
         ({"recipe": "/etc/hosts.yaml"}, "no recipe"),
         ({"site": "mars"}, "Valid: laptop"),
         ({"overrides": ["trainer.max_epoch=3"]}, "max_epochs"),
-        ({"overrides": ['dataset.name="\\x24{oc.env:HOME}"']}, "interpolation"),
+        ({"overrides": ["dataset.name='${oc.env:HOME}'"]}, "interpolation"),
     ],
 )
 def test_a_mistake_in_the_request_fails_at_once_in_words(context, params, words):

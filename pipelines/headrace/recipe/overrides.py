@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import yaml
@@ -15,7 +16,7 @@ from yaml import YAMLError
 
 from headrace.errors import RecipeError, nearest, shortened
 from headrace.recipe.base import from_json, to_json
-from headrace.recipe.yaml_text import parsed
+from headrace.recipe.yaml_text import MAX_DEPTH, MAX_PLAIN_VALUES, parsed
 
 _SIGNS = ("++", "+", "~")
 _NOWHERE = object()
@@ -135,8 +136,12 @@ def in_hydra(words: str) -> Any:
     """Return Hydra's `Override` of a value.
 
     Raises:
-        YAMLError: Its grammar does not cover the words.
+        YAMLError: Its grammar does not cover the words, or they are too many for its parser.
     """
+    if max(accumulate((c in "[{") - (c in "]}") for c in words), default=0) > MAX_DEPTH:
+        raise YAMLError(f"it holds more than {MAX_DEPTH} lists and mappings inside one another")
+    if words.count(",") > MAX_PLAIN_VALUES:
+        raise YAMLError(f"it holds more than {MAX_PLAIN_VALUES} values")
     from hydra.core.override_parser.overrides_parser import OverridesParser  # takes 0.1 s
     from hydra.errors import HydraException
 
