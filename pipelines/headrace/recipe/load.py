@@ -15,7 +15,7 @@ from pydantic import BaseModel, ValidationError
 
 from headrace.errors import RecipeError, SiteError, UserError, nearest, shortened
 from headrace.processes.working_folder import problem_of
-from headrace.recipe.home import home
+from headrace.recipe.home import expanded, home
 from headrace.recipe.site import Site
 from headrace.recipe.unix_accounts import for_user
 
@@ -150,7 +150,8 @@ def load_site(name_or_path: str, user: str | None = None) -> Site:
     """
     path = locate("sites", name_or_path)
     content = _resolved(_read(path, str(path), SiteError), str(path), SiteError)
-    return for_user(parse(Site, {"name": path.stem, **content}, str(path)), user)
+    site = for_user(parse(Site, {"name": path.stem, **content}, str(path)), user)
+    return site.model_copy(update={"folder": str(expanded(site.folder))})
 
 
 def site_now(name_or_path: str) -> Site:

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from headrace.errors import TargetError, nearest
 from headrace.processes.working_folder import problem_of
@@ -281,11 +281,11 @@ def _may_lie_in(folders: Sequence[Path], name: str) -> bool:
     )
 
 
-def _check_words(key: str, config: Mapping[str, object]) -> None:
+def _check_words(key: str, config: Mapping[Any, object]) -> None:
     for name, value in config.items():
-        if not isinstance(name, str):
+        if not isinstance(name, str) and "_target_" in config:
             raise TargetError(f"{key} has the key {name!r}, which is no name of an argument")
-        if re.fullmatch(r"_\w+_", name) is None:
+        if not isinstance(name, str) or re.fullmatch(r"_\w+_", name) is None:
             continue
         if name not in SPECIAL_KEYS:
             raise TargetError(f"{key} has the unknown key '{name}'", nearest(name, SPECIAL_KEYS))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import stat
 import subprocess
@@ -143,7 +144,7 @@ def _place(path: Path, subject: str, is_doubtful: bool) -> Finding:
 
 
 def _is_own(site: Site, tier: Tier) -> bool:
-    folder, mine = tiers.folder_of(tier), (Path.home(), Path(site.folder).expanduser())
+    folder, mine = tiers.folder_of(tier), (os.path.expanduser("~"), site.folder)
     return "{user}" in tier.folder or any(folder.is_relative_to(each) for each in mine)
 
 

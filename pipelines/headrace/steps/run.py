@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from headrace.errors import HeadraceError, StepError
+from headrace.errors import HeadraceError, StepError, words_of
 from headrace.files.atomic import is_there, read_record, write_if_room, write_record
 from headrace.files.layout import RunFolder, StepFolder
 from headrace.files.machine import full_words, is_full
@@ -158,13 +158,13 @@ def failure_of(error: BaseException) -> Failure:
             trace=getattr(error, "trace", ""),
             where=getattr(error, "where", ""),
         )
-    kind, message = FailureClass.INFRASTRUCTURE, str(error) or repr(error)
+    kind, message = FailureClass.INFRASTRUCTURE, words_of(error) or repr(error)
     if isinstance(error, MemoryError):
         kind = FailureClass.OUT_OF_MEMORY
     elif isinstance(error, OSError) and is_full(error):
         kind = FailureClass.CAPACITY
         message = f"{full_words(error, Path.cwd())}\n  Free some space there."
-    trace = "".join(traceback.format_exception(error))
+    trace = words_of("".join(traceback.format_exception(error)))
     return Failure(failure_class=kind, error=type(error).__name__, message=message, trace=trace)
 
 

@@ -170,6 +170,12 @@ class _RankTraining:
         )
 
     def _finish(self, trainer: Trainer, saving: StepCheckpoints, data_wait: float) -> None:
+        if trainer.optimizers and not trainer.global_step:
+            raise UserError(
+                "Training ended without an optimizer step",
+                "A callback stopped it at once, or the recipe's `trainer` leaves no batch to train "
+                "on.",
+            )
         logged = {name: float(value) for name, value in trainer.callback_metrics.items()}
         shared = mean_over_ranks({**saving.metrics, **logged, "data_wait": data_wait})
         weights_xxh3 = _weights_hash(trainer)

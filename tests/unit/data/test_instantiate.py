@@ -212,7 +212,7 @@ def test_targets_hidden_in_arguments_are_refused(config):
         ({"_target_": "torch.nn.ReLU", "_convert_": "object"}, "Valid: 'all'"),
         ({"_target_": "torch.nn.ReLU", "_path_": "x"}, "unknown key '_path_'"),
         ({"_target_": "torch.nn.ReLU", "a": {"_partial_": True}}, "'_partial_' but no '_target_'"),
-        ({"_target_": "torch.nn.ReLU", "a": [{1: 2}]}, "has the key 1"),
+        ({"_target_": "torch.nn.ReLU", 1: 2}, "has the key 1"),
     ],
 )
 def test_special_keys_of_the_wrong_type_are_refused(config, words):

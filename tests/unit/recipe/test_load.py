@@ -421,3 +421,43 @@ def test_recipes_as_written_are_read_anew_when_they_change(headrace_home, monkey
     file.write_text("seed: 3")
     os.utime(file, (1, 1))
     assert written("recipes")["mine"] == {"read": "seed: 3"}
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("trainer.max_steps=0", "makes no training"),
+        ("trainer.max_epochs=0", "max_epochs"),
+        ("trainer.limit_train_batches=0", "limit_train_batches is 0"),
+        ("trainer.limit_train_batches=0.0", "limit_train_batches is 0.0"),
+        ("trainer.limit_train_batches=-1", "limit_train_batches is -1"),
+        ("trainer.limit_train_batches=1.5", "limit_train_batches is 1.5"),
+        ("trainer.limit_train_batches=true", "limit_train_batches is True"),
+        ("trainer.extra.limit_train_batches=0", "limit_train_batches is 0"),
+        ("trainer.overfit_batches=2", "overfit_batches trains and validates on some"),
+        ("trainer.overfit_batches=0.5", "overfit_batches trains and validates on some"),
+        ("trainer.fast_dev_run=true", "fast_dev_run tries some batches"),
+        ("trainer.fast_dev_run=3", "fast_dev_run tries some batches"),
+        ("trainer.barebones=true", "barebones makes no checkpoints"),
+        ("trainer.enable_checkpointing=false", "enable_checkpointing makes no checkpoints"),
+        ("trainer.max_time='00:00:00:00'", "max_time is 0"),
+        ("trainer.max_time={seconds: 0}", "max_time is 0"),
+    ],
+)
+def test_what_makes_no_training_of_the_recipe_is_refused(override, words):
+    with pytest.raises(RecipeError, match=words):
+        load_recipe("digits", [override])
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "trainer.max_steps=-1", "trainer.limit_train_batches=1", "trainer.limit_train_batches=0.5",
+        "trainer.limit_train_batches=1.0", "trainer.limit_train_batches=null",
+        "trainer.overfit_batches=0.0", "trainer.fast_dev_run=false", "trainer.barebones=false",
+        "trainer.enable_checkpointing=true", "trainer.max_time='00:01:00:00'",
+        "trainer.max_time={hours: 1}", "trainer.limit_val_batches=0", "trainer.max_time=null",
+    ],
+)  # fmt: skip
+def test_what_trains_as_the_recipe_says_is_passed_on(override):
+    assert load_recipe("digits", [override]).trainer is not None
