@@ -68,17 +68,17 @@ def note_machines(*leases: LeaseRecord) -> None:
 def _counted(lease: LeaseRecord, known: Sequence[MachineRecord]) -> Sequence[MachineRecord]:
     """The rows of a lease that are new or change."""
     folder = LeaseFolder(Path(lease.folder))
-    try:
+
+    def counted() -> Sequence[MachineRecord]:
         spec = read_record(folder.spec, LeaseSpec)
         if spec is None:
             return ()
         meter = meter_of_lease(folder, spec)
         signs = _signs(folder, spec, lease, meter.least_billed_s)
-        rows = rows_of(signs, known, meter.machines(job_name(folder)))
-        return _priced(rows, meter)
-    except (BatchError, StepError) as error:
-        logger.warning("Machines of lease %s are not counted now: %s", lease.lease_id, error.what)
-        return ()
+        return _priced(rows_of(signs, known, meter.machines(job_name(folder))), meter)
+
+    run = SiteFolder(folder.path.parents[1]).run(lease.run_id)
+    return inform(run, f"count of machines of lease {lease.lease_id}", counted, list, AFTERWARDS_S) or ()
 
 
 def price_again(lease: LeaseRecord, role: Role | None) -> bool:

@@ -1,0 +1,191 @@
+"""The one boundary around what only informs: it never ends, delays or changes the work.
+
+A forecast, accounting, provenance, progress, a notice or output that fails, hangs or gives nonsense
+is logged in one line, its trace at debug level, counted in the folder of its run, and left out.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import logging
+import math
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from functools import partial
+from typing import Any, Generic, TypeVar
+
+from pydantic import BaseModel
+
+from headrace.errors import HeadraceError, shortened, without_secrets
+from headrace.files.layout import RunFolder
+from headrace.files.lines import append_line, read_lines
+from headrace.record import Record
+
+logger = logging.getLogger(__name__)
+
+PATIENCE_S = 5.0
+"""Longest time that the work waits for a part that informs."""
+
+DECISION_S = 20.0
+"""The same where its answer decides something, as a time limit."""
+
+AFTERWARDS_S = 60.0
+"""The same once the work is done."""
+
+_LONGEST_REST_S = 600.0
+
+Answer = TypeVar("Answer")
+
+
+class Failure(Record):
+    """A line of `informing.jsonl` of a run: a part that informs has failed."""
+
+    at: float
+    """When, in seconds since the epoch."""
+    part: str
+    why: str
+
+
+class Failures(Record):
+    """Failures of the parts that inform of a run; they did not change its work."""
+
+    count: int = 0
+    last: str = ""
+    """The part that failed last, and why; empty if none did."""
+
+
+def failures_of(run: RunFolder) -> Failures:
+    """Return how often parts that inform of a run have failed."""
+    found: list[Failure] = []
+    with suppress(OSError):
+        found = read_lines(run.informing, Failure)
+    last = f"{found[-1].part}: {found[-1].why}" if found else ""
+    return Failures(count=len(found), last=last)
+
+
+def inform(
+    run: RunFolder | None,
+    part: str,
+    work: Callable[[], Answer | None],
+    expected: type[Answer] | None = None,
+    within_s: float | None = PATIENCE_S,
+) -> Answer | None:
+    """Call a part that only informs; return its answer, or None if it has none or fails.
+
+    After a failure the part rests in this process: for a second, then for twice as long each time,
+    at most ten minutes; a call that hangs rests as long as it hangs.
+
+    Args:
+        run: Folder of the run that counts the failure; None if there is no single run.
+        part: Name of the part, for the user.
+        work: The part.
+        expected: Type of its answer, whose numbers are finite and not negative; None: any.
+        within_s: Seconds to wait for the answer, which is dropped if it comes later. None: call the
+            part in this thread and wait for as long as it takes.
+    """
+    before = _failed.get((run, part))
+    if before is not None and before.rests(within_s):
+        return None
+    call = _Call(work, within_s, 1 if before is None else before.count + 1)
+    if not (why := call.fault(expected)):
+        return call.answer
+    _failed[run, part] = call
+    _note(run, part, why, call.error)
+    return None
+
+
+class _Call(Generic[Answer]):
+    """One call of a part: in a thread of its own, unless it may take as long as it takes."""
+
+    def __init__(
+        self, work: Callable[[], Answer | None], within_s: float | None, count: int
+    ) -> None:
+        self._work, self._within_s, self.count = work, within_s, count
+        self._has_ended = False
+        self.answer: Answer | None = None
+        self.error: Exception | None = None
+        if within_s is None:
+            self._run()
+        else:
+            run = partial(contextvars.copy_context().run, self._run)
+            self._thread = threading.Thread(target=run, name="headrace-informing", daemon=True)
+            with suppress(RuntimeError):  # no further thread can be started
+                self._thread.start()
+                self._thread.join(within_s)
+        self._until_s = time.monotonic() + min(2.0 ** min(count - 1, 10), _LONGEST_REST_S)
+
+    def _run(self) -> None:
+        try:
+            self.answer = self._work()
+        except Exception as error:  # noqa: BLE001  here alone: what informs ends no work
+            self.error = error
+        self._has_ended = True
+
+    def rests(self, within_s: float | None) -> bool:
+        """Whether the part rests after this call; one that hangs gets the longer of two waits."""
+        waited_s = self._within_s
+        if waited_s is None or self._has_ended:
+            return time.monotonic() < self._until_s
+        if within_s is None or within_s > waited_s:
+            self._thread.join((within_s or AFTERWARDS_S) - waited_s)
+        return not self._has_ended
+
+    def fault(self, expected: type[Answer] | None) -> str:
+        """Return what is wrong with the call or its answer; empty if nothing is."""
+        if self.error is not None:
+            return _reason(self.error)
+        if not self._has_ended:
+            return f"no answer within {self._within_s:g} s"
+        if expected is None or self.answer is None:
+            return ""
+        return _nonsense(self.answer, expected)
+
+
+_failed: dict[tuple[RunFolder | None, str], _Call[Any]] = {}
+"""The last call of a part of a run that has failed in this process."""
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, HeadraceError):
+        return error.what
+    return traceback.format_exception_only(error)[-1]  # it outlives a `__str__` that raises
+
+
+def _nonsense(answer: object, expected: type[Any]) -> str:
+    """Return why an answer cannot be used; empty if it can."""
+    if not isinstance(answer, expected):
+        return f"the answer is a {type(answer).__name__}, not a {expected.__name__}"
+    if isinstance(answer, BaseModel):
+        try:
+            type(answer).model_validate(dict(answer))
+        except ValueError as error:
+            return f"the answer is no {expected.__name__}: {error}"
+    wrong = next((each for each in _numbers(answer) if not 0 <= each < math.inf), None)
+    return "" if wrong is None else f"the answer has the number {wrong:g}"
+
+
+def _numbers(value: object) -> Iterator[float]:
+    """All numbers of a record, mapping or sequence."""
+    if isinstance(value, (int, float)):
+        yield value
+    elif isinstance(value, Iterable) and not isinstance(value, (str, bytes)):
+        content = dict(value).values() if isinstance(value, (BaseModel, Mapping)) else value
+        for each in content:
+            yield from _numbers(each)
+
+
+def _note(run: RunFolder | None, part: str, why: str, error: Exception | None) -> None:
+    """Log a failure, and append it to the run's file; a trial's to that of its suite."""
+    plain = " ".join(why.encode(errors="backslashreplace").decode().split())
+    failure = Failure(at=time.time(), part=part, why=shortened(without_secrets(plain)))
+    logger.warning("Left out, the work goes on: %s: %s", part, failure.why)
+    if error is not None:
+        logger.debug("%s has failed", part, exc_info=error)
+    if run is not None:
+        is_trial = run.path.parent.name == "trials"
+        with suppress(OSError):
+            whole = RunFolder(run.path.parents[1]) if is_trial else run
+            append_line(whole.informing, failure.model_dump_json())
