@@ -125,13 +125,15 @@ class _Call(Generic[Answer]):
         self._has_ended = True
 
     def rests(self, within_s: float | None) -> bool:
-        """Whether the part rests after this call; one that hangs gets the longer of two waits."""
-        waited_s = self._within_s
-        if waited_s is None or self._has_ended:
-            return time.monotonic() < self._until_s
-        if within_s is None or within_s > waited_s:
-            self._thread.join((within_s or AFTERWARDS_S) - waited_s)
-        return not self._has_ended
+        """Whether the part rests after this call, which may still hang.
+
+        It rests not where the work is done; a call that hangs gets the longer of two waits.
+        """
+        waited_s, is_after = self._within_s, within_s == AFTERWARDS_S
+        if waited_s is not None and not self._has_ended:
+            self._thread.join(max((within_s or AFTERWARDS_S) - waited_s, 0.0))
+            return not self._has_ended
+        return not is_after and time.monotonic() < self._until_s
 
     def fault(self, expected: type[Answer] | None) -> str:
         """Return what is wrong with the call or its answer; empty if nothing is."""

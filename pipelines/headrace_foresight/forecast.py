@@ -334,4 +334,3 @@ def _flat(prefix: str, values: Mapping[str, object]) -> Iterator[tuple[str, floa
             yield key, float(value)
         elif isinstance(value, (int, float, str)) or value is None:
             yield key, shortened(str(value))
-

@@ -165,7 +165,7 @@ def _reopened(stream: io.TextIOWrapper) -> io.TextIOWrapper:
     return io.TextIOWrapper(
         io.BufferedWriter(_Outlet(stream.fileno(), "w", closefd=False)),
         encoding=stream.encoding,
-        errors=stream.errors,
+        errors="backslashreplace",  # what a terminal cannot show ends no command
         line_buffering=stream.line_buffering,
         write_through=stream.write_through,
     )

@@ -25,13 +25,13 @@ from headrace.execution.reap import end_run
 from headrace.execution.step_attempts import RunningAttempt, collect, conclude, start_step
 from headrace.files.layout import SiteFolder
 from headrace.files.machine import full_words, is_full
+from headrace.informing import inform
 from headrace.leases import run_leases
 from headrace.ledger.ledger import open_ledger
 from headrace.recipe.gang_size import gang_size
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Role, Site
 from headrace.record import Record
-from headrace.informing import inform
 from headrace.runs.accounts import accounts, walltime_of
 from headrace.runs.fitted import fitted
 from headrace.runs.planned_steps import PlannedStep, is_last_on_lease, roles_after, steps_of

@@ -22,6 +22,7 @@ from headrace.data.instantiate import Allowed, instantiate, resolve
 from headrace.errors import HeadraceError, StepError, UserError, without_secrets
 from headrace.files.atomic import read_bytes, read_record
 from headrace.files.layout import RunFolder, StepFolder
+from headrace.informing import PATIENCE_S, inform
 from headrace.recipe.difference import written
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Site
@@ -119,6 +120,21 @@ def build_loggers(
             loggers.append(begin(config, recipe, identity, make))
     return loggers
 
+
+def shield(logger: Logger, run: RunFolder) -> None:
+    """Have a logger that fails, or hangs, be left out where training calls it."""
+    for name in ("log_metrics", "log_hyperparams", "save", "after_save_checkpoint", "finalize"):
+        bare = getattr(logger, name)
+
+        def call(*arguments: Any, bare: Any = bare, name: str = name, **named: Any) -> None:
+            part = f"{name} of {type(logger).__name__}"
+            inform(run, part, partial(bare, *arguments, **named), within_s=_WITHIN_S.get(name))
+
+        setattr(logger, name, call)
+
+
+_WITHIN_S = {"log_metrics": PATIENCE_S, "save": PATIENCE_S}
+"""Those that training calls again and again; the others may take as long as they take."""
 
 _Config = dict[str, Any]
 _Make = Callable[[_Config], Any]
