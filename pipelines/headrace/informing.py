@@ -181,13 +181,18 @@ def _numbers(value: object) -> Iterator[float]:
 
 def _note(run: RunFolder | None, part: str, why: str, error: Exception | None) -> None:
     """Log a failure, and append it to the run's file; a trial's to that of its suite."""
-    plain = " ".join(why.encode(errors="backslashreplace").decode().split())
-    failure = Failure(at=time.time(), part=part, why=shortened(without_secrets(plain)))
-    logger.warning("Left out, the work goes on: %s: %s", part, failure.why)
+    why = shortened(" ".join(_plain(why).split()))
+    failure = Failure(at=time.time(), part=part, why=why)
+    logger.warning("Left out, the work goes on: %s: %s", part, why)
     if error is not None:
-        logger.debug("%s has failed", part, exc_info=error)
+        logger.debug("%s:\n%s", part, _plain("".join(traceback.format_exception(error))))
     if run is not None:
         is_trial = run.path.parent.name == "trials"
         with suppress(OSError):
             whole = RunFolder(run.path.parents[1]) if is_trial else run
             append_line(whole.informing, failure.model_dump_json())
+
+
+def _plain(text: str) -> str:
+    """Return a text without secrets that any file can hold."""
+    return without_secrets(text.encode(errors="backslashreplace").decode())

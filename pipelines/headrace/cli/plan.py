@@ -101,7 +101,7 @@ def calibrate(request: RunRequest) -> None:
     overrides = (*request.overrides, f"trainer.max_steps={steps}")
     run = create_run(request.model_copy(update={"overrides": overrides}))
     outlive_terminal()
-    with Watching(run.run_id, open_console(stderr=True)) as tick:
+    with Watching(run.run_id, open_console(stderr=True), run.folder) as tick:
         failed = execute(run, tick)
     if failed is not None:
         raise StepError(

@@ -70,7 +70,7 @@ def carry_out(job: Run, *, as_json: bool) -> None:
     """Do a run in this process, show how it goes, and leave with the exit code of its end."""
     outlive_terminal()
     console = open_console(stderr=as_json)
-    with Watching(job.run_id, console) as tick:
+    with Watching(job.run_id, console, job.folder) as tick:
         execute(job, tick)
     tell_end(run_details(job.run_id), console, as_json=as_json)
 

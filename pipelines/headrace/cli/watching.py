@@ -40,8 +40,8 @@ class Watching:
     As a context manager it gives a function to call while the run is waited for.
     """
 
-    def __init__(self, run_id: str, console: Console) -> None:
-        self._run_id, self._folder = run_id, RunFolder(Path(open_ledger().run(run_id).folder))
+    def __init__(self, run_id: str, console: Console, folder: RunFolder | None = None) -> None:
+        self._run_id, self._folder = run_id, folder
         self._console = console
         self._live = Live(console=console, auto_refresh=False) if console.is_terminal else None
         self._at = 0.0

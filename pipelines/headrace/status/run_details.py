@@ -115,9 +115,9 @@ def details_of(record: RunRecord, books: Books) -> RunDetails:
 
 def _ahead(folder: RunFolder, steps: Sequence[StepView], *, goes_on: bool) -> Ahead | None:
     prediction = read_record(folder.prediction, Prediction)
-    if prediction is None:
-        return None
-    return (ahead_of(folder, steps) if goes_on else None) or Ahead.of(prediction)
+    if prediction is None or goes_on:
+        return None if prediction is None else ahead_of(folder, steps)
+    return Ahead.of(prediction)
 
 
 def _lost_nodes(run: Run, leases: Sequence[LeaseRecord]) -> tuple[EndedJob, ...]:

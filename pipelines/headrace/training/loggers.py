@@ -22,7 +22,7 @@ from headrace.data.instantiate import Allowed, instantiate, resolve
 from headrace.errors import HeadraceError, StepError, UserError, without_secrets
 from headrace.files.atomic import read_bytes, read_record
 from headrace.files.layout import RunFolder, StepFolder
-from headrace.informing import PATIENCE_S, inform
+from headrace.informing import AFTERWARDS_S, PATIENCE_S, inform
 from headrace.recipe.difference import written
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Site
@@ -123,18 +123,28 @@ def build_loggers(
 
 def shield(logger: Logger, run: RunFolder) -> None:
     """Have a logger that fails, or hangs, be left out where training calls it."""
-    for name in ("log_metrics", "log_hyperparams", "save", "after_save_checkpoint", "finalize"):
-        bare = getattr(logger, name)
-
-        def call(*arguments: Any, bare: Any = bare, name: str = name, **named: Any) -> None:
-            part = f"{name} of {type(logger).__name__}"
-            inform(run, part, partial(bare, *arguments, **named), within_s=_WITHIN_S.get(name))
-
-        setattr(logger, name, call)
+    for name, within_s in _WITHIN_S.items():
+        setattr(logger, name, partial(_call, run, logger, name, getattr(logger, name), within_s))
 
 
-_WITHIN_S = {"log_metrics": PATIENCE_S, "save": PATIENCE_S}
-"""Those that training calls again and again; the others may take as long as they take."""
+def _call(
+    run: RunFolder,
+    logger: Logger,
+    name: str,
+    bare: Any,
+    within_s: float,
+    *arguments: Any,
+    **named: Any,
+) -> None:
+    work = partial(bare, *arguments, **named)
+    inform(run, f"{name} of {type(logger).__name__}", work, within_s=within_s)
+
+
+_WITHIN_S = {
+    "log_metrics": PATIENCE_S, "save": PATIENCE_S, "log_hyperparams": AFTERWARDS_S,
+    "after_save_checkpoint": AFTERWARDS_S, "finalize": AFTERWARDS_S,
+}  # fmt: skip
+"""What training calls of a logger, and for how long it waits."""
 
 _Config = dict[str, Any]
 _Make = Callable[[_Config], Any]
