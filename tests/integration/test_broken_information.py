@@ -47,8 +47,11 @@ IN_THIS_PROCESS = {
 IN_A_RANK = ("Usage", "RankUsage", "rows of the history", "log_metrics of Logs", "history")
 
 UNCHECKED = [
-    ("nonsense", part) for part in ("accounting", "rows of the history", "log_metrics of Logs")
-]
+    ("nonsense", part)
+    for part in (
+        "accounting", "progress on the terminal", "rows of the history", "log_metrics of Logs",
+    )
+]  # fmt: skip
 """Parts that give no answer, so that nonsense is none."""
 
 
@@ -104,7 +107,7 @@ def _break(patch: pytest.MonkeyPatch, fault: str) -> None:
 
 
 def _after_a_forecast(part: Callable[..., Any]) -> Callable[..., Any]:
-    """The broken part, which writes a forecast of all runs first: of these the time left is told."""
+    """The broken part; it writes a forecast first, so that a time left can be asked for."""
     steps = [
         PredictedPart(name=name, seconds=9.0, spread=0.1, shared=0.1, num_known=1)
         for name in _STEPS

@@ -122,29 +122,19 @@ def build_loggers(
 
 
 def shield(logger: Logger, run: RunFolder) -> None:
-    """Have a logger that fails, or hangs, be left out where training calls it."""
+    """Have what training calls of a logger be left out if it fails or hangs."""
     for name, within_s in _WITHIN_S.items():
-        setattr(logger, name, partial(_call, run, logger, name, getattr(logger, name), within_s))
+        part, bare = f"{name} of {type(logger).__name__}", getattr(logger, name)
+        setattr(logger, name, _shielded(partial(inform, run, part, within_s=within_s), bare))
 
 
-def _call(
-    run: RunFolder,
-    logger: Logger,
-    name: str,
-    bare: Any,
-    within_s: float,
-    *arguments: Any,
-    **named: Any,
-) -> None:
-    work = partial(bare, *arguments, **named)
-    inform(run, f"{name} of {type(logger).__name__}", work, within_s=within_s)
+def _shielded(calling: Callable[..., None], bare: Callable[..., object]) -> Callable[..., None]:
+    return lambda *arguments, **named: calling(partial(bare, *arguments, **named))
 
 
-_WITHIN_S = {
-    "log_metrics": PATIENCE_S, "save": PATIENCE_S, "log_hyperparams": AFTERWARDS_S,
-    "after_save_checkpoint": AFTERWARDS_S, "finalize": AFTERWARDS_S,
-}  # fmt: skip
-"""What training calls of a logger, and for how long it waits."""
+_WITHIN_S = {"log_metrics": PATIENCE_S, "save": PATIENCE_S} | dict.fromkeys(
+    ("log_hyperparams", "after_save_checkpoint", "finalize"), AFTERWARDS_S
+)
 
 _Config = dict[str, Any]
 _Make = Callable[[_Config], Any]
