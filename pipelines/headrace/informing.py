@@ -30,10 +30,10 @@ PATIENCE_S = 5.0
 """Longest time that the work waits for a part that informs."""
 
 DECISION_S = 20.0
-"""The same where its answer decides something, as a time limit."""
+"""The same if its answer decides something, as a time limit."""
 
 AFTERWARDS_S = 60.0
-"""The same once the work is done."""
+"""The same once the work is done; parts that have failed are not left to rest then."""
 
 _LONGEST_REST_S = 600.0
 
@@ -50,20 +50,24 @@ class Failure(Record):
 
 
 class Failures(Record):
-    """Failures of the parts that inform of a run; they did not change its work."""
+    """Failures of the parts that inform of a run; its work went on."""
 
     count: int = 0
     last: str = ""
     """The part that failed last, and why; empty if none did."""
 
+    @property
+    def words(self) -> str:
+        """The same in a line."""
+        return f"what informs failed {self.count} times, the work went on; the last: {self.last}"
+
 
 def failures_of(run: RunFolder) -> Failures:
-    """Return how often parts that inform of a run have failed."""
+    """Return the failures that processes of a run have counted."""
     found: list[Failure] = []
     with suppress(OSError):
         found = read_lines(run.informing, Failure)
-    last = f"{found[-1].part}: {found[-1].why}" if found else ""
-    return Failures(count=len(found), last=last)
+    return Failures(count=len(found), last="".join(f"{x.part}: {x.why}" for x in found[-1:]))
 
 
 def inform(
@@ -75,43 +79,49 @@ def inform(
 ) -> Answer | None:
     """Call a part that only informs; return its answer, or None if it has none or fails.
 
-    After a failure the part rests in this process: for a second, then for twice as long each time,
-    at most ten minutes; a call that hangs rests as long as it hangs.
+    A part that has failed rests in this process: for a second, then for twice as long each time,
+    at most ten minutes; in any case as long as it hangs.
 
     Args:
-        run: Folder of the run that counts the failure; None if there is no single run.
+        run: Folder of the run that counts failures; None if there is no single run.
         part: Name of the part, for the user.
         work: The part.
         expected: Type of its answer, whose numbers are finite and not negative; None: any.
-        within_s: Seconds to wait for the answer, which is dropped if it comes later. None: call the
-            part in this thread and wait for as long as it takes.
+        within_s: Seconds to wait for the answer; a later one is dropped. None: as long as it takes.
     """
     before = _failed.get((run, part))
     if before is not None and before.rests(within_s):
         return None
     call = _Call(work, within_s, 1 if before is None else before.count + 1)
-    if not (why := call.fault(expected)):
-        return call.answer
-    _failed[run, part] = call
-    _note(run, part, why, call.error)
-    return None
+    if why := call.fault(expected):
+        _failed[run, part] = call
+        _note(run, part, why, call.error)
+        return None
+    return call.answer
+
+
+def shielded(
+    run: RunFolder, part: str, work: Callable[..., object], within_s: float | None = None
+) -> Callable[..., object]:
+    """Return a function that calls such a part with any arguments; see `inform`."""
+    return lambda *given, **named: inform(run, part, partial(work, *given, **named), None, within_s)
 
 
 class _Call(Generic[Answer]):
-    """One call of a part: in a thread of its own, unless it may take as long as it takes."""
+    """One call of a part; with a deadline it has a thread of its own."""
 
     def __init__(
         self, work: Callable[[], Answer | None], within_s: float | None, count: int
     ) -> None:
-        self._work, self._within_s, self.count = work, within_s, count
+        self._work, self._within_s, self.count = work, within_s or 0.0, count
         self._has_ended = False
         self.answer: Answer | None = None
         self.error: Exception | None = None
+        run = partial(contextvars.copy_context().run, self._run)
+        self._thread = threading.Thread(target=run, name="headrace-informing", daemon=True)
         if within_s is None:
             self._run()
         else:
-            run = partial(contextvars.copy_context().run, self._run)
-            self._thread = threading.Thread(target=run, name="headrace-informing", daemon=True)
             with suppress(RuntimeError):  # no further thread can be started
                 self._thread.start()
                 self._thread.join(within_s)
@@ -125,46 +135,36 @@ class _Call(Generic[Answer]):
         self._has_ended = True
 
     def rests(self, within_s: float | None) -> bool:
-        """Whether the part rests after this call, which may still hang.
-
-        It rests not where the work is done; a call that hangs gets the longer of two waits.
-        """
-        waited_s, is_after = self._within_s, within_s == AFTERWARDS_S
-        if waited_s is not None and not self._has_ended:
-            self._thread.join(max((within_s or AFTERWARDS_S) - waited_s, 0.0))
-            return not self._has_ended
-        return not is_after and time.monotonic() < self._until_s
+        """Whether the part rests after this call; one that hangs gets the longer of two waits."""
+        if self._thread.is_alive():
+            self._thread.join(max((within_s or AFTERWARDS_S) - self._within_s, 0.0))
+            return self._thread.is_alive()
+        return within_s != AFTERWARDS_S and time.monotonic() < self._until_s
 
     def fault(self, expected: type[Answer] | None) -> str:
         """Return what is wrong with the call or its answer; empty if nothing is."""
-        if self.error is not None:
-            return _reason(self.error)
+        if isinstance(self.error, HeadraceError):
+            return self.error.what
+        if self.error is not None:  # of which `str` may raise
+            return traceback.format_exception_only(self.error)[-1]
         if not self._has_ended:
             return f"no answer within {self._within_s:g} s"
-        if expected is None or self.answer is None:
-            return ""
-        return _nonsense(self.answer, expected)
+        return "" if expected is None or self.answer is None else _nonsense(self.answer, expected)
 
 
 _failed: dict[tuple[RunFolder | None, str], _Call[Any]] = {}
 """The last call of a part of a run that has failed in this process."""
 
 
-def _reason(error: Exception) -> str:
-    if isinstance(error, HeadraceError):
-        return error.what
-    return traceback.format_exception_only(error)[-1]  # it outlives a `__str__` that raises
-
-
 def _nonsense(answer: object, expected: type[Any]) -> str:
     """Return why an answer cannot be used; empty if it can."""
     if not isinstance(answer, expected):
         return f"the answer is a {type(answer).__name__}, not a {expected.__name__}"
-    if isinstance(answer, BaseModel):
-        try:
+    try:
+        if isinstance(answer, BaseModel):
             type(answer).model_validate(dict(answer))
-        except ValueError as error:
-            return f"the answer is no {expected.__name__}: {error}"
+    except ValueError as error:
+        return f"the answer is no {expected.__name__}: {error}"
     wrong = next((each for each in _numbers(answer) if not 0 <= each < math.inf), None)
     return "" if wrong is None else f"the answer has the number {wrong:g}"
 
@@ -182,15 +182,14 @@ def _numbers(value: object) -> Iterator[float]:
 def _note(run: RunFolder | None, part: str, why: str, error: Exception | None) -> None:
     """Log a failure, and append it to the run's file; a trial's to that of its suite."""
     why = shortened(" ".join(_plain(why).split()))
-    failure = Failure(at=time.time(), part=part, why=why)
     logger.warning("Left out, the work goes on: %s: %s", part, why)
     if error is not None:
         logger.debug("%s:\n%s", part, _plain("".join(traceback.format_exception(error))))
     if run is not None:
-        is_trial = run.path.parent.name == "trials"
+        whole = RunFolder(run.path.parents[1]) if run.path.parent.name == "trials" else run
         with suppress(OSError):
-            whole = RunFolder(run.path.parents[1]) if is_trial else run
-            append_line(whole.informing, failure.model_dump_json())
+            line = Failure(at=time.time(), part=part, why=why).model_dump_json()
+            append_line(whole.informing, line)
 
 
 def _plain(text: str) -> str:

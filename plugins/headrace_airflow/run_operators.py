@@ -195,8 +195,9 @@ class PrepareRunOperator(BaseOperator):  # type: ignore[misc]
             run = create_run(request)
             note_prediction(run)
             preview = importlib.import_module("headrace_airflow.preview")
-            texts = inform(run.folder, "plan", partial(preview.texts, run), tuple, DECISION_S)
-            self.resolved_recipe, self.plan = texts or ("", "")
+            texts = partial(preview.texts, run)
+            shown = inform(run.folder, "plan", texts, tuple, DECISION_S) or ("", "")
+            self.resolved_recipe, self.plan = shown
         self.log.info("Run %s in %s", run.run_id, run.folder.path)
         self.log.info("The plan:\n%s", self.plan)
         self.log.info("The recipe, resolved:\n%s", self.resolved_recipe)

@@ -95,11 +95,12 @@ def ended(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 def _break(patch: pytest.MonkeyPatch, fault: str) -> None:
     patch.setattr(informing, "_failed", {})
-    patch.setattr(informing.inform, "__defaults__", (None, 0.1))
+    patience_s = 0.1 if fault == "hangs" else 60.0
+    patch.setattr(informing.inform, "__defaults__", (None, patience_s))
     patch.setattr(periodic, "ENFORCED_EVERY_S", 0.5)
-    patch.setattr(provenance, "DECISION_S", 0.1)
+    patch.setattr(provenance, "DECISION_S", patience_s)
     for module in (lifecycle, end_leases, counting):
-        patch.setattr(module, "AFTERWARDS_S", 0.1)
+        patch.setattr(module, "AFTERWARDS_S", patience_s)
     for targets in IN_THIS_PROCESS.values():
         for target, name in targets:
             patch.setattr(target, name, broken(fault))

@@ -101,7 +101,8 @@ def remarks(view: RunDetails) -> Iterator[str]:
         nodes = "1 node" if count == 1 else f"{count} nodes"
         where, why = f" (on {last.host})" if last.host else "", last.why.partition("\n")[0]
         yield f"{nodes} of its pools came to an early end, the last: {why}{where}"
-    yield from (f"{title.capitalize()}: {words}" for title, words in uninformed(view))
+    if view.informing.count:
+        yield view.informing.words
     for step in view.steps:
         goes_on = not view.state.is_final
         yield from (f"{step.name}: {words}" for words in _troubles(step, goes_on=goes_on))
@@ -112,14 +113,6 @@ def remarks(view: RunDetails) -> Iterator[str]:
             f"Its jobs failed on {', '.join(view.suspects)}, and the batch system cannot leave "
             "nodes out: headrace lease show LEASE tells why"
         )
-
-
-def uninformed(view: RunDetails) -> Iterator[tuple[str, str]]:
-    """Yield how often parts failed that only inform of the run, if they did."""
-    found = view.informing
-    if found.count:
-        times = "once" if found.count == 1 else f"{found.count} times"
-        yield "left out", f"what informs failed {times}, the work went on; the last: {found.last}"
 
 
 def _troubles(step: StepView, *, goes_on: bool) -> Iterator[str]:
@@ -230,5 +223,6 @@ def _places(view: RunDetails) -> Iterator[tuple[str, str]]:
     if view.cost is not None:
         yield "cost", cost_words(view.cost)
     yield from predicted(view.ahead, view.elapsed_s)
-    yield from uninformed(view)
+    if view.informing.count:
+        yield "left out", view.informing.words
     yield "run folder", str(Path(view.folder))

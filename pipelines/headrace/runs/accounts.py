@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from functools import cache, partial
 from typing import Literal
 
@@ -97,30 +96,25 @@ def accounts() -> Accounts:
     return classes[-1]()
 
 
-@dataclass(frozen=True, kw_only=True)
-class LongestTime:
-    """The longest time that may be chosen."""
+def longest(role: Role) -> Walltime:
+    """Return the longest time limit that a lease of a role may have, and who sets it.
 
-    seconds: float
-    whose: str
-    """Who sets it, for the user."""
+    Side effects: asks the batch system.
+    """
 
+    def limit(seconds: float, whose: str) -> Walltime:
+        return Walltime(seconds=seconds, most_s=seconds, why=whose)
 
-def longest(role: Role) -> LongestTime:
-    """The longest time limit that a lease of a role may have; asks the batch system."""
     system, own, silence = system_of(role), role.lifetime_max, ""
     try:
         longest_s = system.longest_job_s(role.batch)
     except BatchError as error:
         longest_s, silence = None, f" ({error.what})"
     if longest_s is not None and longest_s <= (own or longest_s):
-        return LongestTime(
-            seconds=longest_s, whose=f"{system.name}'s longest job, {shown(longest_s)}"
-        )
+        return limit(longest_s, f"{system.name}'s longest job, {shown(longest_s)}")
     if own is not None:
-        return LongestTime(seconds=own, whose=f"`lifetime_max`, {shown(own)}")
-    whose = f"the day that headrace takes where {system.name} tells no limit{silence}"
-    return LongestTime(seconds=MOST_S, whose=whose)
+        return limit(own, f"`lifetime_max`, {shown(own)}")
+    return limit(MOST_S, f"the day that headrace takes where {system.name} tells no limit{silence}")
 
 
 def walltime_of(
@@ -139,8 +133,7 @@ def walltime_of(
     if found is not None and 0 < found.seconds <= found.most_s:
         return found
     most = longest(role)
-    why = f"there is no forecast, so the longest: {most.whose}"
-    return Walltime(seconds=most.seconds, most_s=most.seconds, why=why)
+    return most.model_copy(update={"why": f"there is no forecast, so the longest: {most.why}"})
 
 
 def predicted(recipe: Recipe, site: Site, kind: str) -> Prediction:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.errors import HeadraceError, StepError
-from headrace.files.atomic import is_there, read_record, write_if_room, write_record
+from headrace.files.atomic import is_there, read_record, write_record
 from headrace.files.layout import RunFolder, StepFolder
 from headrace.files.machine import full_words, is_full
 from headrace.informing import inform
@@ -226,7 +226,7 @@ class Reporter:
             metrics=dict(self._context.metrics),
             restarts=tuple(self._context.restarts),
         )
-        write_if_room(self._context.folder.status, status)
+        write_record(self._context.folder.status, status)
 
     def tell(self, state: StepState) -> None:
         """Write the status if that is possible: the work does not depend on it."""

@@ -18,7 +18,7 @@ from headrace.errors import (
     StepError,
     SuiteFailedError,
 )
-from headrace.files.atomic import is_there, read_text, write_if_room
+from headrace.files.atomic import is_there, read_text, write_record
 from headrace.informing import inform
 from headrace.recipe.suite import SuiteSpec
 from headrace.states import FailureClass, StepState
@@ -306,7 +306,7 @@ class Driver:
         left = partial(self._order.left, board, self._glances.done, total)
         eta = inform(self._run, "time left", left, Eta)
         now = summary(board, self._glances, total, eta, is_paused=is_paused)
-        write_if_room(self._run.summary, now)
+        inform(self._run, "summary", partial(write_record, self._run.summary, now))
         done = board.num_ended + sum(self._glances.done(row) for row in board.running.values())
         failed = f", {board.num_failed} failed" if board.num_failed else ""
         phase = f"{len(board.running)} running{failed}{', paused' if now.paused else ''}"

@@ -21,9 +21,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 from headrace.clusters.gpus import handles
 from headrace.data.loader import BatchLoader
-from headrace.files.atomic import write_if_room
+from headrace.files.atomic import write_record
 from headrace.files.layout import RunFolder
-from headrace.informing import PATIENCE_S, inform
+from headrace.informing import inform, shielded
 from headrace.steps.history import HistoryRow, RankRow, RowWriter, UsageRow, rank_file, usage_file
 from headrace.training.launch_records import NodeLaunch, TrainingProgress
 from headrace.training.learning_rates import rate_factor
@@ -71,6 +71,8 @@ class KeepHistory(Callback):  # type: ignore[misc]
         self._num_losses = 0
         self._row: HistoryRow | None = None
         self.metrics: dict[str, float] = {}
+        for name in ("on_train_start", "on_train_batch_end", "on_validation_start", "_write"):
+            setattr(self, name, shielded(run, "history", getattr(self, name)))
 
     @property
     def data_wait(self) -> float:
@@ -79,23 +81,19 @@ class KeepHistory(Callback):  # type: ignore[misc]
 
     def on_train_start(self, trainer: Trainer, *_: Any) -> None:
         """Write from where training goes on."""
-        self._inform("history", partial(self._start, trainer))
         self._of_launch.restart()
         self._restart_clock()
-
-    def _start(self, trainer: Trainer) -> None:
         self._parts.start(trainer)
         node, rank = self._launch.node_name, trainer.global_rank
         ranks = RowWriter(rank_file(self._run, rank), RankRow, _LEAST_USAGE_S)
         self._rank = (ranks, RankUsage(rank, node))
         if trainer.local_rank == 0:
             file = usage_file(self._run, self._launch.node_index)
-            usage = inform(self._run, Usage.__name__, partial(Usage, node))
-            if usage is not None:
+            if usage := inform(self._run, Usage.__name__, partial(Usage, node)):
                 self._usage = (RowWriter(file, UsageRow, _LEAST_USAGE_S), usage)
         if trainer.is_global_zero:
             self._rows, self._number = training_rows(self._run, _LEAST_S)
-            self._append(self._now(trainer).model_copy(update={"starts": True}))
+            self._rows.append(self._now(trainer).model_copy(update={"starts": True}))
             self._tell_progress(trainer, None)
 
     def on_train_batch_start(self, *_: Any) -> None:
@@ -112,21 +110,18 @@ class KeepHistory(Callback):  # type: ignore[misc]
 
     def on_train_batch_end(self, trainer: Trainer, module: Any, outputs: Any, *_: Any) -> None:
         """Add the loss up where it lies, and write what is due."""
-        self._inform("history", partial(self._take_batch, trainer, module, outputs))
-        for written in (self._rank, self._usage):
-            if written is not None and written[0].is_due:
-                self._look(written)
-
-    def _take_batch(self, trainer: Trainer, module: Any, outputs: Any) -> None:
         if self._rows is not None:
             loss = whole_loss(trainer, module, outputs)
             if loss is not None:
                 self._losses = loss.float() if self._losses is None else self._losses + loss
                 self._num_losses += 1
             if self._rows.is_due:
-                self._append(self._measure(trainer))
+                self._rows.append(self._measure(trainer))
             if self._of_progress.seconds >= _PROGRESS_S:
                 self._tell_progress(trainer, loss)
+        for written in (self._rank, self._usage):
+            if written is not None and written[0].is_due:
+                self._look(written)
 
     def on_train_end(self, *_: Any) -> None:
         """Tell at least once what was taken, of a short training, too."""
@@ -137,16 +132,12 @@ class KeepHistory(Callback):  # type: ignore[misc]
     def _look(self, written: tuple[RowWriter[Any], Usage | RankUsage]) -> None:
         """Write how busy the node or rank is, by libraries that may hang."""
         rows, usage = written
-        self._inform(type(usage).__name__, lambda: rows.append(usage.look()), PATIENCE_S)
-
-    def _inform(self, part: str, work: Callable[[], object], within_s: float | None = None) -> None:
-        """Tensors are read in the thread that trains, where the device is the rank's."""
-        inform(self._run, part, work, within_s=within_s)
+        inform(self._run, type(usage).__name__, lambda: rows.append(usage.look()))
 
     def on_validation_start(self, trainer: Trainer, *_: Any) -> None:
         """Measure before the time of validation counts."""
         if self._rows is not None:
-            self._inform("history", partial(self._measure, trainer))
+            self._measure(trainer)
 
     def on_validation_end(self, trainer: Trainer, *_: Any) -> None:
         """Tell what the model logged."""
@@ -167,8 +158,7 @@ class KeepHistory(Callback):  # type: ignore[misc]
             metrics=self.metrics,
             **self._of_progress.figures(),
         )
-        write = partial(write_if_room, self._launch.folder.progress, progress)
-        self._inform("progress", write, PATIENCE_S)
+        inform(self._run, "progress", partial(write_record, self._launch.folder.progress, progress))
         self._of_progress.restart()
 
     def _measure(self, trainer: Trainer) -> HistoryRow:
@@ -188,19 +178,15 @@ class KeepHistory(Callback):  # type: ignore[misc]
     def _tell_metrics(self, trainer: Trainer) -> None:
         logged = {name: float(value) for name, value in trainer.callback_metrics.items()}
         self.metrics = mean_over_ranks(logged)
-        self._inform("history", partial(self._write_metrics, trainer))
+        self._write(trainer)
 
-    def _write_metrics(self, trainer: Trainer) -> None:
+    def _write(self, trainer: Trainer) -> None:
         if self._rows is None or not self.metrics or not self._rows.has_room:
             return
         row = self._measure(trainer)
         if row.metrics != self.metrics:
             self._row = row.model_copy(update={"at": time.time(), "metrics": self.metrics})
-            self._append(self._row)
-
-    def _append(self, row: HistoryRow) -> None:
-        if self._rows is not None:
-            self._inform("rows of the history", partial(self._rows.append, row), PATIENCE_S)
+            self._rows.append(self._row)
 
     def _now(self, trainer: Trainer) -> HistoryRow:
         return HistoryRow(
@@ -360,7 +346,7 @@ class RankUsage:
         self._process = psutil.Process()
         self._process.cpu_percent()
         has_gpu = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
-        self._device = torch.cuda.current_device() if has_gpu else 0
+        self._device = torch.cuda.current_device() if has_gpu else 0  # another thread has its own
 
     def look(self) -> RankRow:
         """Take all figures."""

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, SupportsFloat
 
 from headrace.checkpoints import files as checkpoints
-from headrace.files.atomic import read_record, read_text, write_if_room
+from headrace.files.atomic import read_record, read_text, write_record
 from headrace.files.layout import RunFolder
 from headrace.informing import inform
 from headrace.steps.context import StepContext
@@ -138,10 +138,9 @@ class ScriptReports:
         loss = values.get("loss", math.nan)
         figures = {"loss": loss if math.isfinite(loss) else None, **self._meter.figures()}
         self._meter.restart()
-        write_if_room(
-            self._launch.folder.progress,
-            self._last.model_copy(update={**figures, "metrics": values}),
-        )
+        now = self._last.model_copy(update={**figures, "metrics": values})
+        run = RunFolder(Path(self._launch.run_folder))
+        inform(run, "progress", partial(write_record, self._launch.folder.progress, now))
         shown = {name: values[name] for name in told if name != "loss"}
         if self._rows.is_due or (shown and self._rows.has_room):
             self._rows.append(

@@ -5,21 +5,20 @@ from breaking import broken
 from lightning.pytorch.loggers.logger import DummyLogger
 
 from headrace import informing
-from headrace.steps.history import RowWriter
+from headrace.steps import history
 from headrace.training import history_writer, loggers
 
 
 class BrokenModel(BlobModel):
     def __init__(self, fault, **arguments):
         super().__init__(**arguments)
-        informing.inform.__defaults__ = (None, 0.1)
-        history_writer.PATIENCE_S = 0.1
-        loggers._WITHIN_S = dict.fromkeys(loggers._WITHIN_S, 0.1)
+        patience_s = 0.1 if fault == "hangs" else 60.0
+        informing.inform.__defaults__ = (None, patience_s)
+        loggers._WITHIN_S = dict.fromkeys(loggers._WITHIN_S, patience_s)
         history_writer._LEAST_USAGE_S = 0.0
         history_writer.Usage.look = broken(fault)
         history_writer.RankUsage.look = broken(fault)
-        if fault != "nonsense":  # of which a writer gives none
-            RowWriter.append = broken(fault)
+        history.append_line = broken(fault)
         history_writer.KeepHistory._measure = broken("raises")
 
 
