@@ -40,7 +40,7 @@ _LONGEST_REST_S = 600.0
 Answer = TypeVar("Answer")
 
 
-class Failure(Record):
+class LeftOut(Record):
     """A line of `informing.jsonl` of a run: a part that informs has failed."""
 
     at: float
@@ -64,9 +64,9 @@ class Failures(Record):
 
 def failures_of(run: RunFolder) -> Failures:
     """Return the failures that processes of a run have counted."""
-    found: list[Failure] = []
+    found: list[LeftOut] = []
     with suppress(OSError):
-        found = read_lines(run.informing, Failure)
+        found = read_lines(run.informing, LeftOut)
     return Failures(count=len(found), last="".join(f"{x.part}: {x.why}" for x in found[-1:]))
 
 
@@ -181,17 +181,15 @@ def _numbers(value: object) -> Iterator[float]:
 
 def _note(run: RunFolder | None, part: str, why: str, error: Exception | None) -> None:
     """Log a failure, and append it to the run's file; a trial's to that of its suite."""
-    why = shortened(" ".join(_plain(why).split()))
+    trace = "" if error is None else "".join(traceback.format_exception(error))
+    why, trace = (
+        without_secrets(text.encode(errors="backslashreplace").decode()) for text in (why, trace)
+    )
+    why = shortened(" ".join(why.split()))
     logger.warning("Left out, the work goes on: %s: %s", part, why)
-    if error is not None:
-        logger.debug("%s:\n%s", part, _plain("".join(traceback.format_exception(error))))
+    logger.debug("%s:\n%s", part, trace)
     if run is not None:
         whole = RunFolder(run.path.parents[1]) if run.path.parent.name == "trials" else run
         with suppress(OSError):
-            line = Failure(at=time.time(), part=part, why=why).model_dump_json()
+            line = LeftOut(at=time.time(), part=part, why=why).model_dump_json()
             append_line(whole.informing, line)
-
-
-def _plain(text: str) -> str:
-    """Return a text without secrets that any file can hold."""
-    return without_secrets(text.encode(errors="backslashreplace").decode())

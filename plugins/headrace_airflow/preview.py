@@ -21,11 +21,6 @@ _WIDTH = 50
 """Characters in a line that Airflow's pages show whole in a window of 900 pixels."""
 
 
-def texts(run: Run) -> tuple[str, str]:
-    """Return both texts of a run."""
-    return recipe_text(run), plan_text(run)
-
-
 def recipe_text(run: Run) -> str:
     """The resolved recipe as YAML, without what has its default.
 

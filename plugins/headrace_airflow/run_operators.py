@@ -23,7 +23,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 from headrace.errors import HeadraceError, UserError
 from headrace.execution.eta_changes import eta_changes
 from headrace.execution.reap import ABANDONED, end_run, going_on, reap
-from headrace.informing import AFTERWARDS_S, DECISION_S, inform
+from headrace.informing import DECISION_S, inform
 from headrace.leases.run_leases import RELEASED
 from headrace.ledger.ledger import open_ledger
 from headrace.runs.accounts import note_prediction
@@ -195,9 +195,9 @@ class PrepareRunOperator(BaseOperator):  # type: ignore[misc]
             run = create_run(request)
             note_prediction(run)
             preview = importlib.import_module("headrace_airflow.preview")
-            texts = partial(preview.texts, run)
-            shown = inform(run.folder, "plan", texts, tuple, DECISION_S) or ("", "")
-            self.resolved_recipe, self.plan = shown
+            recipe, plan = partial(preview.recipe_text, run), partial(preview.plan_text, run)
+            self.resolved_recipe = inform(run.folder, "resolved recipe", recipe, str) or ""
+            self.plan = inform(run.folder, "plan", plan, str, DECISION_S) or ""
         self.log.info("Run %s in %s", run.run_id, run.folder.path)
         self.log.info("The plan:\n%s", self.plan)
         self.log.info("The recipe, resolved:\n%s", self.resolved_recipe)
@@ -295,14 +295,9 @@ class ReapOperator(BaseOperator):  # type: ignore[misc]
             lines = reap(owners.is_done, owners.has_left)
         for line in lines:
             self.log.info("%s", line)
-        if self.on_eta_change:
-            inform(None, "notices", partial(self._notify, context), within_s=AFTERWARDS_S)
-        return list(lines)
-
-    def _notify(self, context: Context) -> None:
-        for change in eta_changes():
-            folder = open_run(change.run_id).folder
+        for change in eta_changes() if self.on_eta_change else ():
             for number, notifier in enumerate(self.on_eta_change, 1):
-                call = copy.copy(notifier)  # it keeps what it rendered
-                work = partial(call, {**context, "change": change})
-                inform(folder, f"notice {number}, by {type(call).__name__}", work)
+                # a copy: it keeps what it rendered
+                call = partial(copy.copy(notifier), {**context, "change": change})
+                inform(open_run(change.run_id).folder, f"notice {number}", call)
+        return list(lines)

@@ -17,7 +17,7 @@ from headrace.execution import periodic
 from headrace.files.atomic import write_record
 from headrace.files.layout import RunFolder
 from headrace.files.lines import read_lines
-from headrace.informing import Failure
+from headrace.informing import LeftOut
 from headrace.leases import end_leases
 from headrace.ledger.rows import RunRecord
 from headrace.runs import counting, lifecycle, provenance
@@ -64,7 +64,7 @@ class Broken:
     command: Ended
     status: Ended
     as_json: dict[str, Any]
-    failures: list[Failure]
+    failures: list[LeftOut]
 
 
 @pytest.fixture(scope="module", params=FAULTS)
@@ -89,7 +89,7 @@ def ended(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     run, _ = place.newest()
     status = place.shown("status", run.run_id)
     as_json = json.loads(place.shown("status", run.run_id, "--json").stdout)
-    failures = read_lines(RunFolder(Path(run.folder)).informing, Failure)
+    failures = read_lines(RunFolder(Path(run.folder)).informing, LeftOut)
     return Broken(fault, run, command, status, as_json, failures)
 
 

@@ -26,10 +26,7 @@ _LOOK_S = 2.0
 
 
 def watched(run: Run, tick: Tick) -> Tick:
-    """Return a tick that also forecasts a run once, counts its machines and keeps its budgets.
-
-    A budget is a limit and no information: what it does may end the run.
-    """
+    """Return a tick that also forecasts a run once, counts its machines and keeps its budgets."""
     if run.request.watch:
         tick = _periodic(tick, _LOOK_S, partial(mark_enough, run))
     tick = _periodic(tick, math.inf, partial(note_prediction, run))
@@ -38,7 +35,7 @@ def watched(run: Run, tick: Tick) -> Tick:
 
 def _keep(run: Run) -> None:
     inform(run.folder, "accounting", partial(bring_up_to_date, run.run_id))
-    accounts().enforce(run)
+    accounts().enforce(run)  # a budget is a limit and no information
 
 
 def _periodic(tick: Tick, every_s: float, work: Tick, first_s: float = 0.0) -> Tick:
