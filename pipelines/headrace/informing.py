@@ -49,7 +49,7 @@ class LeftOut(Record):
     why: str
 
 
-class Failures(Record):
+class LeftOutSum(Record):
     """Failures of the parts that inform of a run; its work went on."""
 
     count: int = 0
@@ -62,12 +62,12 @@ class Failures(Record):
         return f"what informs failed {self.count} times, the work went on; the last: {self.last}"
 
 
-def failures_of(run: RunFolder) -> Failures:
+def failures_of(run: RunFolder) -> LeftOutSum:
     """Return the failures that processes of a run have counted."""
     found: list[LeftOut] = []
     with suppress(OSError):
         found = read_lines(run.informing, LeftOut)
-    return Failures(count=len(found), last="".join(f"{x.part}: {x.why}" for x in found[-1:]))
+    return LeftOutSum(count=len(found), last="".join(f"{x.part}: {x.why}" for x in found[-1:]))
 
 
 def inform(

@@ -90,7 +90,7 @@ def test_an_answer_and_none_are_given_as_they_are(run: RunFolder):
     assert inform(run, "forecast", lambda: 3, int) == 3
     assert inform(run, "forecast", lambda: 3, int, within_s=None) == 3
     assert inform(run, "forecast", lambda: None, int) is None
-    assert failures_of(run) == informing.Failures()
+    assert failures_of(run) == informing.LeftOutSum()
     assert not run.informing.exists()
 
 

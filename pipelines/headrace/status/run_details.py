@@ -9,7 +9,7 @@ from headrace.clusters import lease_client
 from headrace.errors import StepError
 from headrace.files.atomic import read_record
 from headrace.files.layout import RunFolder
-from headrace.informing import Failures, failures_of
+from headrace.informing import LeftOutSum, failures_of
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.rows import LeaseRecord, RunRecord
 from headrace.runs.owners import owner_process
@@ -51,7 +51,7 @@ class RunDetails(RunView):
     """Such nodes where its batch system cannot leave any out."""
     lost_nodes: tuple[EndedJob, ...] = ()
     """Jobs of its pools that came to an early end, and why, the newest last."""
-    informing: Failures = Failures()
+    informing: LeftOutSum = LeftOutSum()
     """Failures of what only informs of it: forecast, accounting, provenance, progress."""
     ahead: Ahead | None = None
     """What it was expected to take, and what is to come; null where nobody wrote that down."""
