@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import codecs
 import errno
 import io
 import json
@@ -217,11 +216,10 @@ def output_is_gone() -> bool:
 
 
 def _reopened(stream: io.TextIOWrapper) -> io.TextIOWrapper:
-    is_ascii = codecs.lookup(stream.encoding).name == "ascii"  # of no locale
     return _Screen(
         io.BufferedWriter(_Outlet(stream.fileno(), "w", closefd=False)),
-        encoding="utf-8" if is_ascii else stream.encoding,
-        errors=stream.errors,
+        encoding=stream.encoding,
+        errors="backslashreplace",  # what a terminal cannot show ends no command
         line_buffering=stream.line_buffering,
         write_through=stream.write_through,
     )

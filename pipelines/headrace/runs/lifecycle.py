@@ -7,6 +7,7 @@ import time
 import uuid
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from headrace.files.atomic import write_json, write_record
 from headrace.files.layout import RunFolder, SiteFolder
 from headrace.files.private import make_private
 from headrace.files.sharing import share
+from headrace.informing import AFTERWARDS_S, inform
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.rows import RunRecord
 from headrace.recipe.base import to_json
@@ -96,11 +98,12 @@ def _checked(request: RunRequest, loaded: Recipe) -> tuple[Recipe, Site, Mapping
 def finish_run(run: Run, state: StepState) -> None:
     """Record how a run ended, what its steps gave and took; a suite gets its report."""
     record = open_ledger().finish_run(run.run_id, state, time.time(), outputs_of(run.run_id))
+    tell = partial(inform, run.folder, within_s=AFTERWARDS_S)
     if is_suite(record):
-        write_report(record)
-    note_usage(run.run_id)
+        tell("report of the suite", partial(write_report, record))
+    tell("accounting", partial(note_usage, run.run_id))
     if run.request.kind not in KINDS and state is StepState.SUCCEEDED:
-        step_kind(run.request.kind).report(run.run_id)
+        tell("report of the step", partial(step_kind(run.request.kind).report, run.run_id))
 
 
 def reopened(record: RunRecord, request: RunRequest) -> Run:
