@@ -206,8 +206,8 @@ SOURCES: dict[str, tuple[Callable[[Path], None], dict[str, Any], str]] = {
     "bytes": (write_each(".bin", bytes), {**NO_LABELS, "include": ["*.bin"]}, "97bb20724a1eded9"),
     "index": (write_index, {**ARRAYS, "index": "rows.csv"}, "ec453f6fea0c4c67"),
     "index-splits": (write_index, {**ARRAYS, "index": "rows.jsonl", "split_field": "fold"},
-        "eaab3796e4319f95"),
-    "index-folds": (write_index, {**ARRAYS, "index": "rows.jsonl", **FOLDS}, "a926361021350aa4"),
+        "ba670acbb5f8789b"),
+    "index-folds": (write_index, {**ARRAYS, "index": "rows.jsonl", **FOLDS}, "64130f90edc40b9a"),
     "tar": (write_tars(members), {**ARRAYS, "format": "tar"}, "f656712eadef14c4"),
     "tar-pairs": (write_tars(members), {**PAIRS, "format": "tar"}, "474169308fe251aa"),
     "webdataset": (

@@ -226,7 +226,7 @@ def repeated(text: str, times: int) -> Any:
     return pa.DictionaryArray.from_arrays(np.zeros(times, dtype=np.int32), strings([text]))
 
 
-def coded_texts(texts: Sequence[str], codes: Any) -> Any:
+def coded_texts(texts: Sequence[str | None], codes: Any) -> Any:
     """Return a dictionary array of texts by their codes; equal texts become one value."""
     import pyarrow as pa
 

@@ -422,6 +422,7 @@ class RowSource(ABC):
         for role, column in roles.items():
             classes, fill = rows.class_names(column), self._missing.get(column)
             names[role], gone, bad = _names(cells[column], classes, fill)
+            gone = [] if role == "group" else gone  # such a sample is a group of its own
             wrong = [row for row in bad if row not in left_out]
             if wrong:
                 cell = cells[column][wrong[0]].as_py()
@@ -486,10 +487,11 @@ def _names(
     """Names of classes, groups or splits; rows that have none, and rows with what is no name."""
     values = [*cells.dictionary.to_pylist(), None]
     codes = cells.indices.cast("int64").fill_null(len(values) - 1)
-    names, gone, bad = [""] * len(values), [], []
+    names: list[str | None] = [""] * len(values)
+    gone, bad = [], []
     for code, cell in enumerate(values):
         if cell is None or (isinstance(cell, str) and not cell.strip()):
-            names[code] = "" if fill is None else str(fill)
+            names[code] = None if fill is None else str(fill)
             gone += [code] if fill is None else []
         elif classes and isinstance(cell, int) and 0 <= cell < len(classes):
             names[code] = classes[cell]
