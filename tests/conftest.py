@@ -116,6 +116,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: place(item.nodeid.split("::", 1)[0]))
 
 
+@pytest.fixture(autouse=True)
+def _no_part_rests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parts that inform, and failed in another test, are asked anew."""
+    monkeypatch.setattr("headrace.informing._failed", {})
+
+
 @pytest.fixture
 def headrace_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A headrace home, without digits in their folder; no other setting leaks in."""

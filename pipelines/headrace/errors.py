@@ -27,6 +27,9 @@ _WORDS = re.compile(r"(?<![^\s'\"])([^\s'\"]*@)([^\s'\"@]*)")
 """A word up to its last `@`, behind which there is no password, and the rest of it."""
 
 
+_LINKS = re.compile(r"\s*For further information visit https://errors\.pydantic\.dev/\S*")
+"""What pydantic adds to each problem: pages about its own code."""
+
 MAX_CHARS = 8000
 """Longest of the two parts of an error, in characters."""
 
@@ -36,6 +39,11 @@ def without_secrets(text: str) -> str:
     if "@" not in text or "://" not in text:
         return text
     return _WORDS.sub(lambda word: _SECRETS.sub("***@", word[1]) + word[2], text)
+
+
+def words_of(error: BaseException | str) -> str:
+    """The text of an error as users get it: without links to pydantic's pages."""
+    return _LINKS.sub("", str(error))
 
 
 def shortened(text: str, most: int = 200) -> str:
@@ -54,7 +62,9 @@ class HeadraceError(Exception):
     failure_class: ClassVar[FailureClass] = FailureClass.INFRASTRUCTURE
 
     def __init__(self, what: str, hint: str = "") -> None:
-        what, hint = (shortened(without_secrets(part), MAX_CHARS) for part in (what, hint))
+        what, hint = (
+            shortened(without_secrets(words_of(part)), MAX_CHARS) for part in (what, hint)
+        )
         super().__init__(f"{what}\n  {hint}" if hint else what)
         self.what = what
         self.hint = hint
@@ -105,7 +115,7 @@ class UserCodeError(UserError):
 
     def __init__(self, what: str, hint: str = "", *, trace: str = "", where: str = "") -> None:
         super().__init__(what, hint)
-        self.trace = trace
+        self.trace = words_of(trace)
         self.where = where
 
     def __reduce__(self) -> tuple[object, ...]:

@@ -26,7 +26,7 @@ from headrace.errors import UserError, shortened
 from headrace.files.atomic import read_record, write_record
 from headrace.processes.children import Child, ChildEnd, ChildGroup
 from headrace.processes.identity import begin_child
-from headrace.steps.model_process import python_module
+from headrace.processes.working_folder import python_module
 from headrace.steps.node_facts import gpu_names
 from headrace_bench import machine
 from headrace_bench.contest import Tick

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from itertools import pairwise
-from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +16,7 @@ from headrace.shards.dataset import ShardedDataset
 from headrace_bench.contest import BenchOptions, Measured, Tick, Variant, compete, for_each
 from headrace_bench.copying import concatenate, concatenate_bare, list_files
 from headrace_bench.laps import Reader, check_epoch
-from headrace_bench.pack_headrace import num_processes, pack_folder, shard_bytes_of
+from headrace_bench.pack_headrace import new_pool, num_processes, pack_folder, shard_bytes_of
 from headrace_bench.peers.peer import Loader, PeerPart, PeerReading, load, missing
 from headrace_bench.read import check_against, missing_row
 from headrace_bench.records import BenchRow, BenchTable
@@ -45,7 +44,7 @@ def bench_pack(options: BenchOptions, tick: Tick) -> tuple[BenchTable, ...]:
     Raises:
         StorageFullError: The folder has no room.
     """
-    with ProcessPoolExecutor(num_processes(), mp_context=get_context("spawn")) as pool:
+    with new_pool() as pool:
         each = for_each(options.sizes, tick)
         return tuple(_table(options, size, pool, told) for size, told in each)
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,6 +17,7 @@ from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Site, StoreOptions
 from headrace.steps.context import StepContext
 from headrace.steps.mailbox import StepSpec
+from headrace_bench.rclone import environment
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -27,6 +29,14 @@ _SHARDS_A_PROCESS = 4
 def num_processes() -> int:
     """Processes that pack, of every variant: as many as cores that may be used."""
     return len(os.sched_getaffinity(0))
+
+
+@contextmanager
+def new_pool() -> Iterator[ProcessPoolExecutor]:
+    """A pool of so many, each started anew and, since Python 3.11, without the working folder."""
+    spawn = get_context("spawn")
+    with environment({"PYTHONSAFEPATH": "1"}), ProcessPoolExecutor(num_processes(), spawn) as pool:
+        yield pool
 
 
 class PoolFleet:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
 from pathlib import Path
 
 import h5py
@@ -13,7 +11,7 @@ from pyarrow import csv, parquet, table
 
 from headrace.shards.dataset import ShardedDataset
 from headrace_bench.contest import BenchOptions, Measured, Tick, Variant, compete
-from headrace_bench.pack_headrace import num_processes, pack_folder, shard_bytes_of
+from headrace_bench.pack_headrace import new_pool, num_processes, pack_folder, shard_bytes_of
 from headrace_bench.records import BenchTable
 from headrace_bench.workspace import workspace
 
@@ -32,7 +30,7 @@ def bench_table(options: BenchOptions, form: str, tick: Tick) -> tuple[BenchTabl
     num_rows = max(options.total_bytes // _ROW_BYTES, 100)
     num_bytes = num_rows * _ROW_BYTES
     with (
-        ProcessPoolExecutor(num_processes(), mp_context=get_context("spawn")) as pool,
+        new_pool() as pool,
         workspace(options.folder, num_rows * _NUM_COLUMNS * _WRITTEN_BYTES) as folder,
     ):
         tick(f"writing {num_rows:,} rows")

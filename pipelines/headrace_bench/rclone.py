@@ -10,8 +10,8 @@ import subprocess
 import sys
 import threading
 from collections import deque
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -106,11 +106,16 @@ def find_rclone() -> str:
     return found
 
 
-@contextmanager
-def credentials() -> Iterator[None]:
+def credentials() -> AbstractContextManager[None]:
     """The server's keys in the environment of this process and of those it starts."""
     given = {**_KEYS, "NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1"}
     hidden = ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3")
+    return environment(given, hidden)
+
+
+@contextmanager
+def environment(given: Mapping[str, str], hidden: Collection[str] = ()) -> Iterator[None]:
+    """Set some variables, and remove others, for a while."""
     before = {name: os.environ.pop(name, None) for name in (*given, *hidden)}
     os.environ.update(given)
     try:

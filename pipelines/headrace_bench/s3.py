@@ -6,7 +6,6 @@ from collections.abc import Callable, Collection
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from itertools import count
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -20,7 +19,7 @@ from headrace.recipe.site import StoreOptions, Tier
 from headrace.staging.staged import StagingOptions, ensure_staged
 from headrace_bench.contest import BenchOptions, Measured, Tick, Variant, compete, for_each
 from headrace_bench.pack import check_packed
-from headrace_bench.pack_headrace import num_processes, pack_folder, shard_bytes_of
+from headrace_bench.pack_headrace import new_pool, num_processes, pack_folder, shard_bytes_of
 from headrace_bench.rclone import (
     CONCURRENCY,
     DEFAULTS,
@@ -95,8 +94,7 @@ def bench_s3(work: Collection[Work], options: BenchOptions, tick: Tick) -> tuple
     """
     find_rclone()
     tables: list[BenchTable] = []
-    spawn = get_context("spawn")
-    with credentials(), ProcessPoolExecutor(num_processes(), mp_context=spawn) as pool:
+    with credentials(), new_pool() as pool:
         if "pack" in work:
             each = for_each(options.sizes, tick)
             tables += [_pack(options, size, pool, told) for size, told in each]

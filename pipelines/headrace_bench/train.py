@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -23,6 +22,7 @@ from headrace.files.atomic import write_record
 from headrace.files.layout import LeaseFolder, SiteFolder
 from headrace.leases.run_leases import PRELOAD
 from headrace.processes.identity import ProcessIdentity
+from headrace.processes.working_folder import python_module
 from headrace.recipe.load import parse
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Site
@@ -189,11 +189,11 @@ def _rows(
 def _bare(folder: Path, options: TrainOptions) -> TrainTimes:
     file = folder / "bare.json"
     numbers = map(str, (options.steps, options.batch_size, options.side))
-    torchrun = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node")
-    loop = ("-m", "headrace_bench.bare_loop", str(file), *numbers)
+    ranks = ("--standalone", "--nproc-per-node", str(options.ranks), "--no-python")
+    loop = python_module("headrace_bench.bare_loop", str(file), *numbers)
     asked = time.time()
     ended = subprocess.run(
-        [*torchrun, str(options.ranks), *loop],
+        python_module("torch.distributed.run", *ranks, *loop),
         env=os.environ | {"OMP_NUM_THREADS": str(options.threads)},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -5,7 +5,6 @@ Sources: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/errors-overview.
 
 from __future__ import annotations
 
-import getpass
 import itertools
 import socket
 import textwrap
@@ -16,6 +15,7 @@ from functools import lru_cache
 from typing import Any
 
 from headrace.errors import BatchError, SilentError
+from headrace.recipe.unix_accounts import login_name
 from headrace_ec2.options import Ec2Options
 
 Json = Mapping[str, Any]
@@ -137,7 +137,7 @@ def tags_of(instance: Json) -> dict[str, str]:
 
 def whoami() -> str:
     """Who asks EC2 from here, as the tag of the owner tells it: user and machine."""
-    return f"{getpass.getuser()}@{socket.gethostname()}"
+    return f"{login_name()}@{socket.gethostname()}"
 
 
 @lru_cache(maxsize=16)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from headrace.clusters.lease_records import Walltime
 from headrace.files.layout import RunFolder
@@ -25,10 +25,6 @@ class Foresight(Accounts):
     def check(self, run: Run, role_name: str) -> None:
         """Refuse a lease that a budget does not hold."""
         budget.check(run, role_name)
-
-    def watched(self, run: Run, tick: Callable[[], None]) -> Callable[[], None]:
-        """A tick that also keeps the budgets of a run, now and then."""
-        return budget.watched(run, tick)
 
     def enforce(self, run: Run) -> None:
         """End the leases of a run when a budget is about to be used up."""

@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 from headrace.clusters import lease_client
 from headrace.errors import BudgetError, UserError
-from headrace.execution.periodic import now_and_then
 from headrace.files.atomic import is_there, leave_word, read_record
 from headrace.files.layout import LeaseFolder
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.rows import LeaseRecord
+from headrace.runs.accounts import ENFORCED_EVERY_S
 from headrace.runs.audit import Actor
 from headrace.runs.costs import run_cost
 from headrace.runs.runs import Run
-from headrace.runs.spending import bring_up_to_date
 from headrace.runs.suites import ask, is_suite
 from headrace.suites.records import SuiteSummary
 from headrace_foresight.allowances import USD, Allowance, Measure, Most, allowances
@@ -32,7 +30,6 @@ AHEAD_S = 90.0
 _GRACE_S = 60.0
 """What does not stop by itself is closed after this time."""
 
-_EVERY_S = 30.0
 _WARN_SHARE = 0.8
 _told: set[tuple[str, str, str]] = set()
 """Runs, budgets, and what of them this process has warned of."""
@@ -88,7 +85,7 @@ def _tell_ahead(run: Run, role_name: str, amount: float, budget: Budget) -> None
     left = budget.most - budget.spent
     if amount <= left:
         return
-    late_s = _GRACE_S + _EVERY_S
+    late_s = _GRACE_S + ENFORCED_EVERY_S
     beyond, then = amount * late_s / run.site.roles[role_name].lifetime_s, "ends in order"
     if run.site_now.limits.when_over == "finish":
         beyond, then = amount - left, "comes to its end, and no more begins"
@@ -99,12 +96,6 @@ def _tell_ahead(run: Run, role_name: str, amount: float, budget: Budget) -> None
         role_name, budget.measure.verbs[2], shown(amount), shown(left), budget.key, then,
         shown(min(beyond, amount - left)),
     )  # fmt: skip
-
-
-def keep(run: Run) -> None:
-    """Count the machines of a run, and end its leases when a budget is about to be used up."""
-    bring_up_to_date(run.run_id)
-    enforce(run)
 
 
 def enforce(run: Run) -> None:
@@ -154,11 +145,6 @@ def _tell_once(run: Run, budget: Budget, what: str, words: str) -> None:
     if (told := (run.run_id, budget.key, what)) not in _told:
         _told.add(told)
         logger.warning("%s", words)
-
-
-def watched(run: Run, tick: Callable[[], None]) -> Callable[[], None]:
-    """A tick that also keeps the budget, now and then."""
-    return now_and_then(tick, _EVERY_S, lambda: keep(run))
 
 
 def _end_in_order(run: Run, lease: LeaseRecord, why: str) -> None:

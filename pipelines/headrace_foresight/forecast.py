@@ -14,11 +14,13 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import isfinite
 from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
 
+from headrace.errors import shortened
 from headrace.recipe.recipe import Recipe
 from headrace.suites.trial_order import Eta
 
@@ -108,6 +110,8 @@ def durations(
 ) -> list[Forecast]:
     """Forecasts of durations from known ones, the newest of these last; empty without any.
 
+    Features count that some of the known ones and some of the wanted ones have.
+
     Args:
         known: Features and seconds of work that ended.
         wanted: Features of work to come.
@@ -115,8 +119,9 @@ def durations(
     known = known[-MOST_KNOWN:]
     if not known or not wanted:
         return []
-    columns = _columns([features for features, _ in known], wanted)
-    powers = _powers([each for each, _ in known], wanted)
+    before = [features for features, _ in known]
+    names = sorted(set().union(*before) & set().union(*wanted))
+    columns, powers = _columns(names, before, wanted), _powers(before, wanted)
     logs = np.log([max(seconds, _SMALLEST_S) for _, seconds in known]) - powers[: len(known)]
     shapes = list(itertools.product(_NOISES, _SLOPES, _BENDS))
     found = [_posterior(columns, logs, shape) for shape in shapes]
@@ -267,7 +272,7 @@ def _above(sigmas: float) -> float:
     return math.erfc(sigmas / math.sqrt(2)) / 2
 
 
-def _columns(known: Sequence[Features], wanted: Sequence[Features]) -> Floats:
+def _columns(names: Sequence[str], known: Sequence[Features], wanted: Sequence[Features]) -> Floats:
     """`(points, columns)`: logarithms where all are positive, and words, 0 or 1; known ones first.
 
     Each is scaled to a variance of 1, but for those in `EXPONENTS`, and to a mean of 0 of the
@@ -275,7 +280,7 @@ def _columns(known: Sequence[Features], wanted: Sequence[Features]) -> Floats:
     """
     every = [*known, *wanted]
     columns: list[Floats] = []
-    for name in sorted({name for each in every for name in each}):
+    for name in names:
         values = [each.get(name, "") for each in every]
         if any(isinstance(value, str) for value in values):
             words = sorted({str(value) for value in values})
@@ -325,7 +330,7 @@ def _flat(prefix: str, values: Mapping[str, object]) -> Iterator[tuple[str, floa
             continue
         if isinstance(value, Mapping):
             yield from _flat(f"{key}.", value)
-        elif isinstance(value, (bool, str)) or value is None:
-            yield key, str(value)
-        elif isinstance(value, (int, float)):
+        elif isinstance(value, (int, float)) and not isinstance(value, bool) and isfinite(value):
             yield key, float(value)
+        elif isinstance(value, (int, float, str)) or value is None:
+            yield key, shortened(str(value))

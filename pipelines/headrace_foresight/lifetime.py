@@ -30,7 +30,7 @@ from headrace.ledger.rows import AttemptRecord
 from headrace.recipe.backend import Interruptions
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Site
-from headrace.runs.accounts import LongestTime, longest
+from headrace.runs.accounts import longest
 from headrace.runs.planned_steps import steps_of
 from headrace.runs.prediction import PredictedPart
 from headrace.runs.runs import Run
@@ -114,7 +114,7 @@ def _left(
 
 def choose(
     parts: dict[str, PredictedPart | None],
-    most: LongestTime,
+    most: Walltime,
     start_s: float = 0.0,
     too_short_s: float | None = None,
 ) -> Walltime:
@@ -149,7 +149,7 @@ def choose(
     if too_short_s is not None:
         reasons.append(f"{shown(too_short_s)} was too short for the lease before, so twice that")
     if wanted_s > most.seconds:
-        reasons.append(f"{shown(wanted_s)} is more than {most.whose}")
+        reasons.append(f"{shown(wanted_s)} is more than {most.why}")
     seconds = min(wanted_s, most.seconds)
     return Walltime(seconds=seconds, most_s=most.seconds, why="; ".join(reasons))
 

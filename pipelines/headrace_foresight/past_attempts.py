@@ -20,6 +20,7 @@ from headrace.files.sharing import open_to_read
 from headrace.ledger.database import default_url
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.rows import AttemptRecord, RunRecord
+from headrace.recipe.fit import absolute
 from headrace.recipe.gang_size import gang_size
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Role, Site
@@ -344,11 +345,12 @@ def slots(kind: str, recipe: Recipe, role: Role) -> int:
 
 
 def is_alike(kind: str, past: Recipe, now: Recipe) -> bool:
-    """Whether a step of one recipe tells of the other's: of the same dataset, and the same model.
+    """Whether a step of one recipe informs about the other's: the same dataset, the same model.
 
-    The model, function or script counts for steps that train or evaluate.
+    The model, function or script counts for steps that train or evaluate. Recipes are compared as
+    runs keep them, with their paths resolved.
     """
-    if past.dataset != now.dataset:
+    if absolute(past).dataset != absolute(now).dataset:
         return False
     return kind in ("pack", "stage") or _model_of(past) == _model_of(now)
 
@@ -377,7 +379,8 @@ def preferred(
 
 def _packing_s(recipe: Recipe, alike: Sequence[PastAttempt]) -> list[float]:
     """Seconds of packing: what was packed in the same way is found there the next time."""
-    same = [each for each in alike if each.recipe.pack == recipe.pack]
+    pack = absolute(recipe).pack
+    same = [each for each in alike if absolute(each.recipe).pack == pack]
     if not same:
         return [each.seconds for each in alike if not each.was_done]
     found = [each.seconds for each in same if each.was_done]
@@ -400,6 +403,6 @@ def epoch_of(recipe: Recipe, taken: Sequence[PastAttempt]) -> float | None:
     sizes = [
         each.num_samples
         for each in taken
-        if each.kind == "pack" and each.num_samples and each.recipe.dataset == recipe.dataset
+        if each.num_samples and is_alike("pack", each.recipe, recipe) and each.kind == "pack"
     ]
     return sizes[-1] * share if sizes and share is not None else None

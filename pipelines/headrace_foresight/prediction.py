@@ -155,8 +155,7 @@ def part_of(
         return _named(step.name, trained[0], len(told)) if trained else None
     known = known_of(step.kind, recipe, taken, anew=anew)
     wanted = {"ranks": float(ranks)} if step.kind == "pack" else features_for(recipe, ranks)
-    names = known[0][0].keys() if known else ()
-    found = duration_s(known, {name: wanted[name] for name in names})
+    found = duration_s(known, wanted)
     return None if found is None else _named(step.name, found, len(known))
 
 

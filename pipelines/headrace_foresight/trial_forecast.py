@@ -8,7 +8,6 @@ from dataclasses import replace
 
 from headrace.recipe.recipe import Recipe
 from headrace.states import StepState
-from headrace.suites.schedule import Queue
 from headrace.suites.suite_state import Board, TrialState
 from headrace.suites.trial_order import Eta, TrialOrder, elapsed_s
 from headrace_foresight.forecast import (
@@ -67,16 +66,16 @@ class ForecastOrder(TrialOrder):
             self._shares = rule_shares(self._recipe, len(board.running))
         return self._shares or ()
 
-    def reorder(self, board: Board, queue: Queue) -> None:
-        """Put the queue in order if further trials have succeeded, and it is time."""
+    def expected(self, board: Board) -> dict[int, float] | None:
+        """Return what waiting trials take, if further ones have succeeded, and it is time."""
         began_s, num_known = time.monotonic(), board.counts[StepState.SUCCEEDED.value]
         if began_s < self._reorder_s or num_known == self._num_ordered:
-            return
+            return None
         self._num_ordered = num_known
         expected_s = expected_of(board)
-        queue.reorder(lambda number: expected_s.get(number, 0.0))
         now_s = time.monotonic()
         self._reorder_s = now_s + max(_LEAST_S, (now_s - began_s) / _SHARE)
+        return expected_s
 
 
 def eta_of(

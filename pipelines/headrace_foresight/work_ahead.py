@@ -88,7 +88,7 @@ def suite_ahead(recipe: Recipe, site: Site, taken: Sequence[PastAttempt]) -> tup
     if not trials:
         return None, 0
     found = eta(trials, places_of(recipe, site.roles[recipe.train.role]))
-    return replace(found, seconds=found.seconds + _around_s(recipe, taken)), num_known
+    return Eta(seconds=found.seconds + _around_s(recipe, taken), half_s=found.half_s), num_known
 
 
 def _around_s(recipe: Recipe, taken: Sequence[PastAttempt]) -> float:

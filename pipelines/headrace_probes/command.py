@@ -14,7 +14,7 @@ from headrace.cli.runs import request_of, tell_end
 from headrace.cli.watching import Watching
 from headrace.errors import UserError, nearest
 from headrace.execution.execute import execute
-from headrace.recipe.load import available, load_site
+from headrace.recipe.load import available, load_site, parse
 from headrace.runs.lifecycle import create_run
 from headrace.runs.runs import RunRequest
 from headrace.states import StepState
@@ -66,7 +66,8 @@ def probe(  # noqa: PLR0913  options of a command
         headrace probe probe-20260102-030405-0a1b2c3d --compare probe-20260101-030405-1b2c3d4e
     """
     console = open_console(stderr=as_json)
-    options = ProbeOptions(only=_parts(only), role=role, nodes=nodes, quick=quick)
+    given = {"only": _parts(only), "role": role, "nodes": nodes, "quick": quick}
+    options = parse(ProbeOptions, given, "The probe")
 
     def asked(place: str) -> RunRequest:
         found = overrides_for(load_site(place), options)

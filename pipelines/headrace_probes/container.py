@@ -11,9 +11,10 @@ from collections.abc import Callable, Sequence
 from headrace.clusters.containers import environment, in_container, python_of
 from headrace.clusters.lease_records import LeaseSpec
 from headrace.files.layout import LeaseFolder
+from headrace.processes.working_folder import SAFE
 from headrace_probes.probe_records import Findings, Measurement, ProbeOptions
 
-_PROGRAMS = {"python -c pass": "pass", "import torch": "import torch"}
+_PROGRAMS = {"python -c pass": f"{SAFE}pass", "import torch": f"{SAFE}import torch"}
 _TIMEOUT_S = 120
 
 

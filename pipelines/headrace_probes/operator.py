@@ -7,7 +7,8 @@ from typing import Any
 
 from airflow.sdk import Param
 
-from headrace.recipe.load import load_site
+from headrace.recipe.base import MAX_PARALLEL
+from headrace.recipe.load import load_site, parse
 from headrace_airflow.dag_parts import check_choice, choice
 from headrace_airflow.run_operators import PrepareRunOperator
 from headrace_probes.probe_records import PARTS, ProbeOptions
@@ -29,6 +30,7 @@ def probe_params() -> dict[str, Param]:
             None,
             type=["null", "integer"],
             minimum=1,
+            maximum=MAX_PARALLEL,
             title="Nodes",
             description="Empty: all of a gang, up to 2 of a pool.",
         ),
@@ -53,12 +55,9 @@ class PrepareProbeOperator(PrepareRunOperator):
         super().__init__(kind="probe", **kwargs)
 
     def _asked(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        options = ProbeOptions(
-            only=params["parts"] or PARTS,
-            role=params["role"] or "",
-            nodes=params["nodes"],
-            quick=params["quick"],
-        )
+        asked = {"only": params["parts"] or PARTS, "role": params["role"] or ""}
+        asked |= {name: params[name] for name in ("nodes", "quick")}
+        options = parse(ProbeOptions, asked, "The probe")
         overrides = overrides_for(load_site(check_choice("sites", params["site"])), options)
         return {
             "recipe": RECIPE,

@@ -6,7 +6,6 @@ sites are named, never given by path, and overrides are plain values without int
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -16,9 +15,10 @@ from typing import Any
 from airflow.sdk import Param
 
 from headrace.errors import RecipeError, SiteError, UserError, nearest, shortened
+from headrace.recipe.base import MAX_COUNT
 from headrace.recipe.from_outside import check_from_outside
 from headrace.recipe.load import available, written
-from headrace.recipe.overrides import check_size
+from headrace.recipe.overrides import as_override, check_size
 from headrace.recipe.suite import MAX_TRIALS
 from headrace.suites import values as sweep_values
 
@@ -34,12 +34,14 @@ _MAIN_KEYS: dict[str, dict[str, Any]] = {
         "description": "passes over the training split",
         "type": ["null", "integer"],
         "minimum": 1,
+        "maximum": MAX_COUNT,
     },
     "data.global_batch_size": {
         "title": "Batch size",
         "description": "samples an optimizer step, over all ranks",
         "type": ["null", "integer"],
         "minimum": 1,
+        "maximum": MAX_COUNT,
     },
     "model.learning_rate": {
         "title": "Learning rate",
@@ -143,7 +145,7 @@ def overrides_of(params: Mapping[str, Any]) -> tuple[str, ...]:
             f"{', '.join(twice)} is given twice: by its own field and in the overrides",
             "Empty one of the two.",
         )
-    overrides = (*(f"{key}={json.dumps(value)}" for key, value in keys.items()), *lines)
+    overrides = (*(as_override(key, value) for key, value in keys.items()), *lines)
     check_size(overrides)
     return overrides
 

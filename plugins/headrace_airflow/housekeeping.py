@@ -9,13 +9,13 @@ import logging
 import os
 import shutil
 import subprocess
-import sys
 import time
 from collections.abc import Mapping
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 from headrace.processes.identity import die_with_parent
+from headrace.processes.working_folder import python_module
 
 logger = logging.getLogger(__name__)
 
@@ -65,11 +65,11 @@ class Housekeeping:
             )
 
 
-def clean_command(before: datetime) -> list[str]:
+def clean_command(before: datetime) -> tuple[str, ...]:
     """Airflow's command that removes rows of the reaper from before a time."""
     words = f"db clean --yes --skip-archive --tables {_TABLES} --dag-ids {REAPER}"
-    command = [sys.executable, "-m", "headrace_airflow.component", *words.split()]
-    return [*command, "--clean-before-timestamp", before.isoformat()]
+    until = ("--clean-before-timestamp", before.isoformat())
+    return python_module("headrace_airflow.component", *words.split(), *until)
 
 
 def remove_logs(folder: Path, before: datetime) -> None:

@@ -11,6 +11,7 @@ import importlib
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, replace
+from functools import partial
 from typing import Any, NoReturn
 
 from airflow.sdk.exceptions import (
@@ -33,6 +34,7 @@ from headrace.execution.step_attempts import (
     conclude,
     start_step,
 )
+from headrace.informing import inform
 from headrace.leases import run_leases
 from headrace.ledger.ledger import open_ledger
 from headrace.runs.lifecycle import reopened
@@ -213,7 +215,7 @@ class StepOperator(RunOperator):
         is_ready = bool(seen.lease.dashboard_url)
         if is_ready and open_ledger().lease(ticket.lease_id).state is LeaseState.STARTING:
             run_leases.note_ready(run, ticket.lease_id)
-            tell_lease(run, ticket.lease_id)
+            inform(run.folder, "telemetry", partial(tell_lease, run, ticket.lease_id))
             self.log.info(
                 "Lease %s is ready; its dashboard: the link on the tab Details", ticket.lease_id
             )
@@ -242,7 +244,7 @@ class StepOperator(RunOperator):
             return self._follow(context, run, may_resubmit=may_resubmit)
         except SilentError as error:
             self._wait_for_room(context, run, error)
-        tell_step(run, self.step, result)
+        inform(run.folder, "telemetry", partial(tell_step, run, self.step, result))
         if was_cancelled_for_another_try(result) and may_resubmit:
             self.log.info("Attempt %s was cancelled; trying once more", ticket.attempt)
             return self._follow(context, run, may_resubmit=False)

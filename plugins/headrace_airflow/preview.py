@@ -40,8 +40,5 @@ def plan_text(run: Run) -> str:
     lines = [line for lease in leases for line in lease_words(lease)]
     prediction = read_record(run.folder.prediction, Prediction)
     lines += [] if prediction is None else plan_words(run.recipe, prediction, leases)
-    return "\n".join(_wrapped(line) for line in lines)
-
-
-def _wrapped(line: str) -> str:
-    return textwrap.fill(line, _WIDTH, subsequent_indent="    ", break_on_hyphens=False)
+    wrapped = textwrap.TextWrapper(_WIDTH, subsequent_indent="    ", break_on_hyphens=False)
+    return "\n".join(map(wrapped.fill, lines))

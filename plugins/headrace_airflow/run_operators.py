@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, TypeVar
 from urllib.parse import quote
 
@@ -22,6 +23,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 from headrace.errors import HeadraceError, UserError
 from headrace.execution.eta_changes import eta_changes
 from headrace.execution.reap import ABANDONED, end_run, going_on, reap
+from headrace.informing import DECISION_S, inform
 from headrace.leases.run_leases import RELEASED
 from headrace.ledger.ledger import open_ledger
 from headrace.runs.accounts import note_prediction
@@ -193,7 +195,9 @@ class PrepareRunOperator(BaseOperator):  # type: ignore[misc]
             run = create_run(request)
             note_prediction(run)
             preview = importlib.import_module("headrace_airflow.preview")
-            self.resolved_recipe, self.plan = preview.recipe_text(run), preview.plan_text(run)
+            recipe, plan = partial(preview.recipe_text, run), partial(preview.plan_text, run)
+            self.resolved_recipe = inform(run.folder, "resolved recipe", recipe, str) or ""
+            self.plan = inform(run.folder, "plan", plan, str, DECISION_S) or ""
         self.log.info("Run %s in %s", run.run_id, run.folder.path)
         self.log.info("The plan:\n%s", self.plan)
         self.log.info("The recipe, resolved:\n%s", self.resolved_recipe)
@@ -237,7 +241,7 @@ class FinishRunOperator(RunOperator):
             undone = self._undone(context, run)
             state = _state(run, undone) if undone else StepState.SUCCEEDED
             end_run(run, state)
-            tell_run(run)
+            inform(run.folder, "telemetry", partial(tell_run, run))
             if undone:
                 states = ", ".join(
                     f"{step} is {state}{_why(run, step)}" for step, state in undone.items()
@@ -292,6 +296,8 @@ class ReapOperator(BaseOperator):  # type: ignore[misc]
         for line in lines:
             self.log.info("%s", line)
         for change in eta_changes() if self.on_eta_change else ():
-            for notifier in self.on_eta_change:
-                copy.copy(notifier)({**context, "change": change})  # it keeps what it rendered
+            for number, notifier in enumerate(self.on_eta_change, 1):
+                # a copy: it keeps what it rendered
+                call = partial(copy.copy(notifier), {**context, "change": change})
+                inform(open_run(change.run_id).folder, f"notice {number}", call)
         return list(lines)

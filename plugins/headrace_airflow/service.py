@@ -7,7 +7,6 @@ import logging
 import shlex
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ import psutil
 from headrace.cli.airflow_server import USER, all_marked, passwords_file
 from headrace.errors import CapacityError, UserError
 from headrace.processes.identity import die_with_parent, end_processes
+from headrace.processes.working_folder import python_module
 
 logger = logging.getLogger(__name__)
 
@@ -195,7 +195,7 @@ class Component:
     def __init__(self, command: Sequence[str], environment: dict[str, str], log_file: Path) -> None:
         self.name = command[0]
         self.num_short_lives = 0
-        self._command = [sys.executable, "-m", "headrace_airflow.component", *command]
+        self._command = python_module("headrace_airflow.component", *command)
         self._environment = environment
         self._log_file = log_file
         self._process: subprocess.Popen[bytes] | None = None

@@ -38,6 +38,7 @@ from headrace.cli.airflow_server import (
 from headrace.errors import HeadraceError
 from headrace.files.atomic import write_record, write_text
 from headrace.processes.identity import ProcessIdentity, die_with_parent, end_processes
+from headrace.processes.working_folder import python_module
 from headrace_airflow.housekeeping import Housekeeping
 from headrace_airflow.service import (
     Component,
@@ -77,8 +78,6 @@ class Supervisor:
             **self._settings,
             **loopback_without_proxy(os.environ),
             "SPT_NOENV": "1",  # processes that change their title keep their marks
-            "HEADRACE_RECIPES_PATH": _search_path("recipes"),
-            "HEADRACE_SITES_PATH": _search_path("sites"),
         }
         logs = log_file().parent
         self._components = [
@@ -159,7 +158,7 @@ class Supervisor:
         logger.info("preparing the database")
         (self._folder / "airflow.db").touch(mode=0o600)
         migration = subprocess.run(
-            [sys.executable, "-m", "headrace_airflow.component", "db", "migrate"],
+            python_module("headrace_airflow.component", "db", "migrate"),
             env=self._environment,
             stdin=subprocess.DEVNULL,
             preexec_fn=die_with_parent,
@@ -188,12 +187,6 @@ def _ended(components: list[Component]) -> list[str]:
     return [c.name for c in components if not c.wait(deadline - time.monotonic())]
 
 
-def _search_path(kind: str) -> str:
-    named = os.environ.get(f"HEADRACE_{kind.upper()}_PATH")
-    here = str(Path.cwd() / kind)
-    return f"{named}:{here}" if named else here
-
-
 def _guard() -> int:
     """Wait for the supervisor's end, then end every process that carries the service's mark."""
     for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -216,7 +209,7 @@ def main(arguments: list[str]) -> int:
     try:
         with FileLock(folder / "supervisor.lock", timeout=0):
             # ends Airflow when this process, the other end of its standard input, is gone
-            command = [sys.executable, "-m", "headrace_airflow.supervisor", "--guard"]
+            command = python_module("headrace_airflow.supervisor", "--guard")
             guard = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
             logger.info("guard started, process %d", guard.pid)
             reservation = reserve_port(asked.port)

@@ -38,7 +38,8 @@ def visible_sites(user: User) -> Sites:
 
     Whoever may change Airflow's connections sees those of all sites.
     """
-    return None if _sees_all(user) else sites_for(user.get_name())
+    sees_all = get_auth_manager().is_authorized_connection(method="PUT", user=user)
+    return None if sees_all else sites_for(user.get_name())
 
 
 Seen = Annotated[Sites, Depends(visible_sites)]
@@ -103,10 +104,6 @@ def check_acts_on(user: BaseUser, record: RunRecord) -> None:
 def secret_key() -> str:
     """What all processes of the API server share, and nobody else knows."""
     return str(conf.get_mandatory_value("api", "secret_key"))
-
-
-def _sees_all(user: BaseUser) -> bool:
-    return bool(get_auth_manager().is_authorized_connection(method="PUT", user=user))
 
 
 def _may_trigger(user: BaseUser, dag_id: str) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, HTTPException
 from pydantic import Field
@@ -15,6 +15,7 @@ from headrace.files.layout import LeaseFolder
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.rows import RunRecord
 from headrace.recipe.from_outside import check_from_outside
+from headrace.recipe.suite import MAX_TRIALS
 from headrace.record import Record
 from headrace.runs.audit import AIRFLOW, Actor, note
 from headrace.runs.runs import open_run
@@ -27,18 +28,21 @@ router = APIRouter(prefix="/act", dependencies=[acts])
 
 _GRACE_S = 20.0
 
+TrialNumber = Annotated[int, Field(ge=1, le=MAX_TRIALS)]
+"""Number of a trial in its suite."""
+
 
 class ById(Record):
     """A run or a lease, by its id."""
 
-    id: str
+    id: str = Field(max_length=500)
 
 
 class SuiteAct(ById):
     """What is asked of a suite, or of some of its trials."""
 
     what: Literal["pause", "resume", "cancel", "retry"]
-    trials: tuple[int, ...] = ()
+    trials: tuple[TrialNumber, ...] = Field(default=(), max_length=MAX_TRIALS)
     """Their numbers; empty: all."""
 
 
@@ -84,7 +88,7 @@ def add(act: MoreTrials, user: User) -> Done:
     by = _checked(user, record, "add")
     words = _split(act.words)
     if act.preview:
-        return Done(done=f"{_counted(further_points(record, words)[1])} would be added")
+        return Done(done=f"{_counted(further_points(record, words, by)[1])} would be added")
     count = ask_for_more(record, words, act.priority, by)
     return Done(done=f"Asked to add {_counted(count)}{_when(record)}")
 

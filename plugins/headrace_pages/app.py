@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, FastAPI, Query, Request, Response
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse, HTMLResponse, JSONResponse
 from fastapi.staticfiles import StaticFiles
 from starlette.types import Scope
 
-from headrace.errors import HeadraceError, StepError, UnknownNameError, UserError
+from headrace.errors import HeadraceError, StepError, UnknownNameError, UserError, shortened
 from headrace.ledger.ledger import open_ledger
 from headrace.states import StepState
 from headrace.status.cost import By, cost_page
@@ -44,6 +45,7 @@ _MOST_OVERLAID = 20
 _NO_PAGE = JSONResponse({"detail": {"what": "There is no such page", "hint": ""}}, 404)
 
 Id = Annotated[str, Query(alias="id", max_length=500)]
+Place = Annotated[int, Query(ge=0, lt=2**63)]
 Names = Annotated[list[str], Query(alias="id", min_length=1, max_length=_MOST_OVERLAID)]
 
 app = FastAPI(title="headrace", openapi_url=None)
@@ -178,7 +180,7 @@ async def suite(request: Request, run_id: Id, can_act: MayAct) -> Response:
 
 
 @data.get("/trials", dependencies=[sees_runs])
-async def trials(request: Request, run_id: Id, since: int = 0) -> Response:
+async def trials(request: Request, run_id: Id, since: Place = 0) -> Response:
     """The trials of a suite, or those that have changed."""
     return await answers.send(request, partial(trials_page, run_id, since))
 
@@ -191,8 +193,8 @@ async def leases(request: Request, can_act: MayAct, sites: Seen) -> Response:
 
 def _sample_question(
     split: Annotated[str, Query(max_length=200)],
-    index: int = 0,
-    label: int | None = None,
+    index: Place = 0,
+    label: Annotated[int, Query(ge=-(2**63), lt=2**63)] | None = None,
     back: bool = False,
     frame: Annotated[int, Query(ge=0, le=10**9)] = 0,
 ) -> SampleQuestion:
@@ -226,6 +228,14 @@ async def sample(
 async def cost(request: Request, sites: Seen, by: By = "month") -> Response:
     """What runs took, told apart."""
     return await answers.send(request, partial(cost_page, by, sites))
+
+
+@app.exception_handler(RequestValidationError)
+async def _malformed(_request: Request, error: RequestValidationError) -> JSONResponse:
+    """A request whose values are of the wrong kind, which are not repeated: some are no texts."""
+    problems = (f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())
+    what = "; ".join(problems).encode(errors="backslashreplace").decode()
+    return JSONResponse({"detail": {"what": shortened(what, 1000), "hint": ""}}, 422)
 
 
 @app.exception_handler(HeadraceError)

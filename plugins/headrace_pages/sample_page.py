@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 
 from headrace.errors import DataError, MemoryExhaustedError, UserError, WorkerLostError
 from headrace.objects.store import is_remote
 from headrace.processes.children import Child, start_program
 from headrace.processes.kept_process import KeptProcess
+from headrace.processes.working_folder import python_module
 from headrace.recipe.teams import Sites
 from headrace.status.dataset import find_dataset
 from headrace_pages import sample_process
@@ -39,7 +39,7 @@ class SampleProcess:
     """Asks a process for samples, one after the other; it is started when there is none."""
 
     def __init__(self, patience_s: float = PATIENCE_S) -> None:
-        command = (sys.executable, "-m", sample_process.__name__, str(patience_s))
+        command = python_module(sample_process.__name__, str(patience_s))
         self._child = Child(name="reader of samples", command=command, log=Path(os.devnull))
         self._process = KeptProcess(start_program)
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.errors import DataError, ShardError, UnknownNameError, UserError
+from headrace.errors import DataError, ShardError, UnknownNameError, UserError, nearest
 from headrace.fields.field_kind import kind_of_encoding
 from headrace.files.manifest import FieldInfo, Manifest, ShardInfo
 from headrace.files.manifest_file import FILE_NAME, read_manifest
@@ -83,6 +83,10 @@ def read_sample(question: SampleQuestion) -> Sample:
         ShardError: Its shard is missing or damaged.
     """
     manifest = _manifest(question)
+    if question.split not in manifest.splits:
+        raise UnknownNameError(
+            f"The dataset has no split '{question.split}'", nearest(question.split, manifest.splits)
+        )
     shards = manifest.shards_of(question.split)
     index = _sought(manifest, shards, question)
     ends = np.cumsum([shard.num_samples for shard in shards])
@@ -193,7 +197,9 @@ def _decoded(reader: ShardReader, info: FieldInfo, at: int, stored: NDArray[Any]
     if info.layout == "fixed":
         return stored
     if info.encoding != "raw":
-        return np.asarray(kind_of_encoding(info.encoding, info.orientation).decode(stored.tobytes()))
+        return np.asarray(
+            kind_of_encoding(info.encoding, info.orientation).decode(stored.tobytes())
+        )
     shapes, dtype = reader.shapes(info.name), np.dtype(info.dtype)
     count = stored.nbytes // dtype.itemsize
     shape = (count,) if shapes is None else tuple(shapes[at].tolist())

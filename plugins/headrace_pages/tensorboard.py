@@ -6,7 +6,6 @@ import hashlib
 import os
 import socket
 import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -16,6 +15,7 @@ from filelock import FileLock
 from headrace.errors import StepError, UserError
 from headrace.files.layout import RunFolder
 from headrace.files.private import make_private
+from headrace.processes.working_folder import python_module
 from headrace.status.run_page import has_events
 
 MOST = 4
@@ -76,7 +76,7 @@ def _start(run: RunFolder, place: Path, kept_s: float) -> None:
     module = "headrace_pages.tensorboard_process"
     with log.open("wb") as file:
         process = subprocess.Popen(
-            [sys.executable, "-m", module, str(run.tensorboard), str(place), str(kept_s)],
+            python_module(module, str(run.tensorboard), str(place), str(kept_s)),
             stdin=subprocess.DEVNULL, stdout=file, stderr=file,
         )  # fmt: skip
     _started[place] = process

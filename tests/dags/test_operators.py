@@ -219,6 +219,10 @@ def test_prepare_makes_a_probe_of_what_the_form_says(context):
     context["params"]["role"] = "gpuu"
     with pytest.raises(AirflowFailException, match="has no role 'gpuu'"):
         operator.execute(context)
+    for nodes, words in ((10**9, "nodes: give an integer"), (0, "nodes: give"), (3, "3 nodes are")):
+        context["params"] |= {"role": "cpu", "nodes": nodes}
+        with pytest.raises(AirflowFailException, match=words):
+            operator.execute(context)
 
 
 def test_a_silent_queue_leaves_the_plan_out(context, monkeypatch):
@@ -243,7 +247,7 @@ def test_a_silent_queue_leaves_the_plan_out(context, monkeypatch):
         ({"recipe": "/etc/hosts.yaml"}, "no recipe"),
         ({"site": "mars"}, "Valid: laptop"),
         ({"overrides": ["trainer.max_epoch=3"]}, "max_epochs"),
-        ({"overrides": ['dataset.name="\\x24{oc.env:HOME}"']}, "interpolation"),
+        ({"overrides": ["dataset.name='${oc.env:HOME}'"]}, "interpolation"),
     ],
 )
 def test_a_mistake_in_the_request_fails_at_once_in_words(context, params, words):

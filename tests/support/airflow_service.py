@@ -33,6 +33,7 @@ from headrace.steps.mailbox import StepStatus
 from support.command_line import headrace
 from support.last_will import last_will
 from support.leftovers import describe, started_by
+from support.poisoned import Poisoned
 from support.s3_servers import aws_settings
 from support.scheduling import shares_airflow
 from support.waiting import wait_until
@@ -186,13 +187,16 @@ class AirflowService:
     def __init__(self, home: Path) -> None:
         self.home = home
         """Value of `$HEADRACE_HOME` of everything that belongs to this service."""
+        self.here = Poisoned(home.with_name(f"{home.name}-here"))
+        """Folder in which it is started."""
         with self.settings():
             self.ledger = Ledger.open()
         self.come_up()
 
     def come_up(self) -> None:
         """`headrace up`: start all components of Airflow, and wait until they are healthy."""
-        with self.settings():
+        with self.settings(), pytest.MonkeyPatch.context() as patch:
+            patch.chdir(self.here.folder)
             self.told = headrace("up").stdout
             server = airflow_server.running()
             assert server is not None, self.told

@@ -10,7 +10,6 @@ import http.client
 import json
 import os
 import secrets
-import sys
 import time
 import urllib.error
 import urllib.request
@@ -28,6 +27,7 @@ from headrace.errors import HeadraceError, StepError, UnknownNameError, UserErro
 from headrace.files.atomic import read_record, read_text, write_json
 from headrace.files.private import make_private
 from headrace.processes.identity import ProcessIdentity, end_processes, spawn_detached
+from headrace.processes.working_folder import python_module
 from headrace.recipe.home import home
 from headrace.record import Record
 
@@ -205,7 +205,7 @@ def marked(process: psutil.Process, name: str) -> str | None:
 
 def _spawn(port: int | None) -> ProcessIdentity:
     asked = [] if port is None else ["--port", str(port)]
-    command = [sys.executable, "-m", "headrace_airflow.supervisor", *asked]
+    command = python_module("headrace_airflow.supervisor", *asked)
     environment = {key: value for key, value in os.environ.items() if not key.startswith("AIRFLOW")}
     environment |= {MARK: str(home()), "HEADRACE_HOME": str(home())}
     log_file().unlink(missing_ok=True)

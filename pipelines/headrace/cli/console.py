@@ -6,6 +6,7 @@ import errno
 import io
 import json
 import os
+import re
 import select
 import signal
 import stat
@@ -15,10 +16,12 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict
 from typing import Annotated, Any
 
+import rich.console
 import typer
 from pydantic import BaseModel
-from rich.console import Console
+from rich.segment import Segment
 from rich.table import Table
+from rich.text import Text
 
 from headrace.cli import arguments
 from headrace.record import as_json_values
@@ -29,6 +32,29 @@ SiteOption = Annotated[
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 
 _PIPE_WIDTH = 200
+_UNSEEN = re.compile(
+    r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]|\r(?!\n)|"
+    "[\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
+)
+"""Control characters, those that change the direction of text, and halves of characters."""
+
+
+def printable(text: str) -> str:
+    """Return a text whose characters steer no terminal: others are written as JSON escapes."""
+    return _UNSEEN.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+class Console(rich.console.Console):
+    """Shows texts as `printable`; the codes of its own styles stay."""
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        """A text, before it is laid out."""
+        return super().render_str(printable(text), **options)
+
+    def render(self, *arguments: Any, **options: Any) -> Iterator[Segment]:
+        """What is printed, which may be of a `Text`."""
+        for each in super().render(*arguments, **options):
+            yield each if each.control else each._replace(text=printable(each.text))
 
 
 def open_console(*, stderr: bool = False, quiet: bool = False) -> Console:
@@ -142,8 +168,36 @@ class _Outlet(io.FileIO):
             return super().write(data)  # type: ignore[arg-type]
 
 
+class _Screen(io.TextIOWrapper):
+    """A stream of texts, shown as `printable`; consoles write past that, their codes of styles too.
+
+    Its attribute is what rich looks for: https://github.com/Textualize/rich, `rich.file_proxy`.
+    """
+
+    @property
+    def rich_proxied_file(self) -> _Styled:
+        return _Styled(self)
+
+    def write(self, text: str) -> int:
+        return super().write(printable(text))
+
+
+class _Styled:
+    """A `_Screen` that takes texts as they are."""
+
+    def __init__(self, screen: _Screen) -> None:
+        self._screen = screen
+
+    def write(self, text: str) -> int:
+        """Write a text as it is."""
+        return io.TextIOWrapper.write(self._screen, text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._screen, name)
+
+
 def outlive_readers() -> None:
-    """Let standard output and standard error bear that their readers leave."""
+    """Let standard output and standard error survive that readers leave, and steer no terminal."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if isinstance(stream, io.TextIOWrapper):
@@ -162,10 +216,10 @@ def output_is_gone() -> bool:
 
 
 def _reopened(stream: io.TextIOWrapper) -> io.TextIOWrapper:
-    return io.TextIOWrapper(
+    return _Screen(
         io.BufferedWriter(_Outlet(stream.fileno(), "w", closefd=False)),
         encoding=stream.encoding,
-        errors=stream.errors,
+        errors="backslashreplace",  # what a terminal cannot show ends no command
         line_buffering=stream.line_buffering,
         write_through=stream.write_through,
     )

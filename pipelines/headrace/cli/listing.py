@@ -12,6 +12,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from headrace.cli.console import printable
+
 _LEAST_ROOM = 40
 _SHORT = 10
 
@@ -68,7 +70,7 @@ class Listing:
 
     def add(self, *cells: str | Text) -> None:
         """Add a row."""
-        self._rows.append(tuple(c if isinstance(c, Text) else Text(c) for c in cells))
+        self._rows.append(tuple(c if isinstance(c, Text) else Text(printable(c)) for c in cells))
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         *others, last = self._widths()

@@ -25,7 +25,7 @@ from headrace.execution.execute import LeasePreview, execute, previews
 from headrace.recipe.load import load_recipe, load_site
 from headrace.recipe.overrides import check_size
 from headrace.recipe.recipe import Recipe
-from headrace.runs.accounts import accounts
+from headrace.runs.accounts import predicted
 from headrace.runs.prediction import BETWEEN, Prediction
 from headrace.runs.runs import RunRequest
 
@@ -67,7 +67,7 @@ def plan(
         calibrate(request_of(recipe, overrides, site))
     asked, place = load_recipe(recipe, overrides or ()), load_site(site)
     kind = "train" if asked.suite is None else "suite"
-    found, prediction = previews(asked, place, kind), accounts().predict(asked, place, kind)
+    found, prediction = previews(asked, place, kind), predicted(asked, place, kind)
     if as_json:
         tell_json({"leases": found, "prediction": prediction})
         return
@@ -101,7 +101,7 @@ def calibrate(request: RunRequest) -> None:
     overrides = (*request.overrides, f"trainer.max_steps={steps}")
     run = create_run(request.model_copy(update={"overrides": overrides}))
     outlive_terminal()
-    with Watching(run.run_id, open_console(stderr=True)) as tick:
+    with Watching(run.run_id, open_console(stderr=True), run.folder) as tick:
         failed = execute(run, tick)
     if failed is not None:
         raise StepError(

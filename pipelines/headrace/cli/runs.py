@@ -20,6 +20,7 @@ from headrace.execution.end_run import ask_to_stop
 from headrace.execution.execute import execute
 from headrace.execution.resume import take_over_changed, take_over_run
 from headrace.files.layout import RunFolder
+from headrace.informing import inform
 from headrace.ledger.ledger import open_ledger
 from headrace.recipe.overrides import check_size
 from headrace.runs.audit import Actor
@@ -69,7 +70,7 @@ def carry_out(job: Run, *, as_json: bool) -> None:
     """Do a run in this process, show how it goes, and leave with the exit code of its end."""
     outlive_terminal()
     console = open_console(stderr=as_json)
-    with Watching(job.run_id, console) as tick:
+    with Watching(job.run_id, console, job.folder) as tick:
         execute(job, tick)
     tell_end(run_details(job.run_id), console, as_json=as_json)
 
@@ -78,9 +79,13 @@ def tell_end(view: RunDetails, console: Console, *, as_json: bool) -> None:
     """Show how a run has ended, and leave with exit code 1 when that is not well."""
     if as_json:
         tell_json(view)
-    else:
-        console.print(end_of(view))
-    print_failures(view, console)
+
+    def show() -> None:
+        if not as_json:
+            console.print(end_of(view))
+        print_failures(view, console)
+
+    inform(RunFolder(Path(view.folder)), "end of the run on the terminal", show, within_s=None)
     if view.state is not StepState.SUCCEEDED:
         raise typer.Exit(1)
 

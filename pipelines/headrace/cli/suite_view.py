@@ -15,6 +15,7 @@ from headrace.cli.console import duration, plain_table
 from headrace.cli.listing import ListColumn, Listing
 from headrace.cli.words import cost_words, money, took_words
 from headrace.ledger.trial_rows import TrialRecord
+from headrace.recipe.base import from_json
 from headrace.recipe.suite import Objective
 from headrace.status.suite import SuiteView, state_of
 from headrace.suites.analysis import PointResult, interval_words, spread_words, varying
@@ -153,7 +154,7 @@ def best_words(view: SuiteView, *, named: bool = True) -> str:
 def values_words(values: dict[str, JsonValue]) -> str:
     """Values of a trial in short: `lr=0.1 depth=4`."""
     return " ".join(
-        f"{key}={value:.6g}" if isinstance(value, float) else f"{key}={value}"
+        f"{key}={value:.6g}" if isinstance(value, float) else f"{key}={from_json(value)}"
         for key, value in values.items()
     )
 

@@ -101,6 +101,8 @@ def remarks(view: RunDetails) -> Iterator[str]:
         nodes = "1 node" if count == 1 else f"{count} nodes"
         where, why = f" (on {last.host})" if last.host else "", last.why.partition("\n")[0]
         yield f"{nodes} of its pools came to an early end, the last: {why}{where}"
+    if view.informing.count:
+        yield view.informing.words
     for step in view.steps:
         goes_on = not view.state.is_final
         yield from (f"{step.name}: {words}" for words in _troubles(step, goes_on=goes_on))
@@ -221,4 +223,6 @@ def _places(view: RunDetails) -> Iterator[tuple[str, str]]:
     if view.cost is not None:
         yield "cost", cost_words(view.cost)
     yield from predicted(view.ahead, view.elapsed_s)
+    if view.informing.count:
+        yield "left out", view.informing.words
     yield "run folder", str(Path(view.folder))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console, Group, RenderableType
@@ -17,6 +18,7 @@ from headrace.cli.console import output_is_gone
 from headrace.cli.curves import history_of
 from headrace.cli.view import closing, live, remarks, trains
 from headrace.files.layout import RunFolder
+from headrace.informing import inform
 from headrace.ledger.ledger import open_ledger
 from headrace.status.run_details import RunDetails, run_details
 from headrace.status.step import StepView
@@ -38,8 +40,8 @@ class Watching:
     As a context manager it gives a function to call while the run is waited for.
     """
 
-    def __init__(self, run_id: str, console: Console) -> None:
-        self._run_id = run_id
+    def __init__(self, run_id: str, console: Console, folder: RunFolder | None = None) -> None:
+        self._run_id, self._folder = run_id, folder
         self._console = console
         self._live = Live(console=console, auto_refresh=False) if console.is_terminal else None
         self._at = 0.0
@@ -50,20 +52,23 @@ class Watching:
         self._counts = Counts(console)
 
     def __enter__(self) -> Callable[[], None]:
-        self._console.print(f"run: {self._run_id}", highlight=False)
+        self._inform(partial(self._console.print, f"run: {self._run_id}", highlight=False))
         if self._live is not None:
-            self._live.start()
+            self._inform(self._live.start)
         return self._tick
 
     def __exit__(self, *_: object) -> None:
-        self.show()
+        self._inform(self.show)
         if self._live is not None:
-            self._live.stop()
+            self._inform(self._live.stop)
 
     def _tick(self) -> None:
         if time.monotonic() - self._at >= REFRESH_S:
             self._at = time.monotonic()
-            self.show()
+            self._inform(self.show)
+
+    def _inform(self, work: Callable[[], object]) -> None:
+        inform(self._folder, "progress on the terminal", work)
 
     def show(self) -> RunDetails:
         """Show how the run stands now; gives it."""

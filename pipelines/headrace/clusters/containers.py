@@ -6,7 +6,6 @@ https://hpc.github.io/charliecloud/ch-run.html
 
 from __future__ import annotations
 
-import getpass
 import os
 import sys
 from collections.abc import Sequence
@@ -16,6 +15,7 @@ from headrace.clusters.lease_records import LeaseSpec
 from headrace.files import tiers
 from headrace.files.layout import LeaseFolder
 from headrace.recipe.batch import Container
+from headrace.recipe.unix_accounts import login_name
 
 _ALWAYS_THERE = ("/dev", "/proc", "/sys", "/tmp")
 """Folders of the node that both runtimes show inside."""
@@ -41,7 +41,7 @@ def in_container(
 
 def environment() -> dict[str, str]:
     """Variables of a process in a container; Charliecloud asks for the user's name."""
-    return {"USER": getpass.getuser(), **os.environ}
+    return {"USER": login_name(), **os.environ}
 
 
 def wrap(

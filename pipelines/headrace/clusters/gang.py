@@ -146,7 +146,7 @@ async def open_gang(folder: LeaseFolder, spec: LeaseSpec, job_id: str) -> GangCl
     Side effects: sets Dask's configuration and the environment of this process, both of which
     the worker takes over; writes key, certificate and scheduler file into the lease's folder.
     """
-    prepare(folder, spec.role)
+    prepare(folder, spec)
     host = address(spec.role.batch.interface)
     scheduler = await LeaseScheduler(host=host, port=0, protocol="tls", security=make_keys(folder))
     since = float(os.environ.get(JOB_STARTED, time.time()))

@@ -8,7 +8,6 @@ that ends. Users are trusted as far as to keep to it, as they are with the GPUs 
 from __future__ import annotations
 
 import fcntl
-import getpass
 import logging
 import os
 import secrets
@@ -22,9 +21,10 @@ from pathlib import Path
 
 from pydantic import Field, ValidationError
 
-from headrace.errors import LeaseError, StepCancelledError
+from headrace.errors import LeaseError, StepCancelledError, words_of
 from headrace.files.atomic import write_text
 from headrace.files.layout import StepFolder
+from headrace.recipe.unix_accounts import login_name
 from headrace.record import Record
 
 logger = logging.getLogger(__name__)
@@ -82,7 +82,7 @@ class ClaimFile:
 
     def __init__(self, work: str, usable: Sequence[str], count: int) -> None:
         self.claim = Claim(
-            user=getpass.getuser(), work=work, usable=tuple(usable), count=min(count, len(usable))
+            user=login_name(), work=work, usable=tuple(usable), count=min(count, len(usable))
         )
         self._name = f"{os.getpid()}-{secrets.token_hex(8)}.json"
         self._open = ExitStack()
@@ -190,7 +190,7 @@ def _claim_in(path: Path) -> Claim | None:
             try:
                 return Claim.model_validate_json(os.pread(handle, _MOST_BYTES, 0))
             except ValidationError as error:
-                logger.warning("%s holds no claim of GPUs: %s", path, error)
+                logger.warning("%s holds no claim of GPUs: %s", path, words_of(error))
                 return None
         with suppress(OSError):  # somebody else's
             path.unlink()

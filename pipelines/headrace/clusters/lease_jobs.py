@@ -58,11 +58,10 @@ def job_spec(
 ) -> JobSpec:
     """The job of a gang, whose nodes all see the lease's folder under the same path; pure.
 
-    The `code` folders go in front of `python_path`; `python` runs where the site names none.
+    The `python_path` is for modules of its processes; `python` runs where the site names none.
     """
     role, batch = spec.role, spec.role.batch
-    parts = (*spec.code, *python_path.split(os.pathsep))
-    path = os.pathsep.join(dict.fromkeys(part for part in parts if part))
+    path = os.pathsep.join(dict.fromkeys(filter(None, python_path.split(os.pathsep))))
     return JobSpec(
         **{**dict(batch), "exclude": (*batch.exclude, *spec.exclude)},
         name=job_name(folder),

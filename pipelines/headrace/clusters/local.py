@@ -11,7 +11,6 @@ import logging
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterable
 
@@ -26,6 +25,7 @@ from headrace.files.atomic import is_there, read_record
 from headrace.files.layout import LeaseFolder
 from headrace.processes import zygote
 from headrace.processes.identity import end_processes, set_name
+from headrace.processes.working_folder import python_module
 
 logger = logging.getLogger(__name__)
 
@@ -147,14 +147,15 @@ def start_host(folder: LeaseFolder, spec: LeaseSpec, keep_warm_s: float = 0.0) -
 
     It and what it starts are forked from zygotes that are kept for `keep_warm_s`, unless that is 0.
     """
-    environment = {**_host_environment(folder, spec), zygote.KEPT: f"{keep_warm_s:g}"}
+    environment = {**os.environ, **mark(folder), zygote.KEPT: f"{keep_warm_s:g}"}
+    environment.pop(JOB_STARTED, None)  # this lease does not end with the job that it starts from
     asked = zygote.Fork(module=_HOST, arguments=(str(folder.path),), environment=environment)
     see = f"See {folder.log}."
     with folder.log.open("ab") as log, open(os.devnull) as nothing:
         files = nothing.fileno(), log.fileno()
         if not zygote.fork(IMPORTED, asked, files, wait=True):
             ended = subprocess.run(
-                [sys.executable, "-m", asked.module, *asked.arguments, "--detach"],
+                python_module(asked.module, *asked.arguments, "--detach"),
                 stdin=nothing,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -162,24 +163,15 @@ def start_host(folder: LeaseFolder, spec: LeaseSpec, keep_warm_s: float = 0.0) -
                 timeout=_LAUNCH_TIMEOUT_S,
                 check=False,
             )
-            if ended.returncode != 0:
-                code = f"exit code {ended.returncode}"
-                raise LeaseError(f"The host of lease {folder.lease_id} did not start ({code})", see)
+            if code := ended.returncode:
+                told = f"The host of lease {spec.lease_id} did not start (exit code {code})"
+                raise LeaseError(told, see)
     deadline = time.monotonic() + _HOST_TIMEOUT_S
     while not (is_there(folder.host) or is_there(folder.closed)):
         if time.monotonic() > deadline:
             what = f"did not report within {_HOST_TIMEOUT_S:g} s"
-            raise LeaseError(f"The host of lease {folder.lease_id} {what}", see)
+            raise LeaseError(f"The host of lease {spec.lease_id} {what}", see)
         time.sleep(_POLL_S)
-
-
-def _host_environment(folder: LeaseFolder, spec: LeaseSpec) -> dict[str, str]:
-    """Environment of the host and, through it, of drivers and workers."""
-    path = [*spec.code, *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
-    environment = {**os.environ, **mark(folder)}
-    environment.pop(JOB_STARTED, None)  # this lease does not end with the job that it starts from
-    environment["PYTHONPATH"] = os.pathsep.join(part for part in path if part)
-    return environment
 
 
 def backend() -> LeaseBackend:

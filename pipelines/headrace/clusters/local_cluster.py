@@ -38,6 +38,7 @@ from headrace.files.layout import LeaseFolder
 from headrace.processes.children import Child, Process
 from headrace.processes.fork_server import ForkServers, forked
 from headrace.processes.identity import die_with_parent
+from headrace.processes.working_folder import python_module
 from headrace.recipe.site import Role
 
 logger = logging.getLogger(__name__)
@@ -58,7 +59,7 @@ class _Node(ProcessInterface):  # type: ignore[misc]
         self, scheduler: str, name: str, folder: LeaseFolder, servers: ForkServers
     ) -> None:
         super().__init__(scheduler, name)
-        command = (sys.executable, "-u", "-m", _MODULE, str(folder.path), name, scheduler)
+        command = python_module(_MODULE, str(folder.path), name, scheduler)
         self._child = Child(name=f"worker {name}", command=command, log=folder.log)
         self._servers = servers
         self._process: Process | None = None
@@ -133,7 +134,7 @@ async def open_local(folder: LeaseFolder, spec: LeaseSpec) -> _NodeCluster:
     the environment of this process, both of which the workers take over.
     """
     role, since = spec.role, time.time()
-    prepare(folder, role)
+    prepare(folder, spec)
     cluster: _NodeCluster = await _NodeCluster(folder)
     names = [f"node-{number}" for number in range(role.nodes if role.kind == "gang" else 0)]
     cluster.scheduler.add_plugin(NodeTimes(folder, names, since))
@@ -190,7 +191,7 @@ async def _renew(cluster: _NodeCluster) -> None:
 async def _work(folder: LeaseFolder, name: str, scheduler: str) -> None:
     """Be the worker of a node until it is sent away, or its host has gone."""
     spec = lease_client.spec(folder)
-    configure()
+    configure(spec)
     options = worker_options(folder, spec) | {"name": name, "host": LOOPBACK}
     scratch, loop = str(folder.path / _SCRATCH), asyncio.get_running_loop()
     async with Worker(scheduler, local_directory=scratch, **options) as worker:

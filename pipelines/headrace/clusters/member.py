@@ -25,7 +25,7 @@ async def _serve(folder: LeaseFolder, spec: LeaseSpec, index: int) -> None:
     """Be a node of the gang until its host sends it away."""
     # the host, which is a member too, must give a heartbeat before it loads Dask
     worker = importlib.import_module("headrace.clusters.worker")
-    importlib.import_module("headrace.clusters.scheduler").prepare(folder, spec.role)
+    importlib.import_module("headrace.clusters.scheduler").prepare(folder, spec)
     scheduler_address = await worker.scheduler_of(folder)
     if scheduler_address is None:
         return

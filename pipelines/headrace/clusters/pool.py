@@ -131,6 +131,6 @@ async def open_pool(folder: LeaseFolder, spec: LeaseSpec, *queue: Any) -> NodePo
     Side effects: sets Dask's configuration; writes key, certificate and scheduler file into the
     lease's folder.
     """
-    configure()
+    configure(spec)
     cluster: NodePool = await NodePool(folder, spec, *queue)
     return cluster

@@ -20,6 +20,7 @@ from headrace.files import tiers
 from headrace.files.atomic import is_there, read_record, write_record, write_text
 from headrace.files.layout import LeaseFolder
 from headrace.files.locks import locked_at_once
+from headrace.processes.working_folder import SAFE
 from headrace.record import Record
 
 logger = logging.getLogger(__name__)
@@ -201,7 +202,7 @@ def _locks(folder: LeaseFolder, index: int) -> str:
 def _container(folder: LeaseFolder, spec: LeaseSpec) -> str:
     if spec.role.batch.container is None:
         return ""
-    return _run(in_container(folder, spec, ("-c", "import headrace, distributed")))
+    return _run(in_container(folder, spec, ("-c", f"{SAFE}import headrace, distributed")))
 
 
 def _all_good(folder: LeaseFolder, spec: LeaseSpec, index: int) -> bool:

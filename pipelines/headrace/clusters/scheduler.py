@@ -12,6 +12,7 @@ import logging
 import os
 import secrets
 import socket
+import sys
 import time
 import warnings
 from collections.abc import Callable, Iterable
@@ -35,7 +36,6 @@ from headrace.files.atomic import write_bytes
 from headrace.files.layout import LeaseFolder
 from headrace.files.lines import append_line
 from headrace.files.sharing import private_folder_mode
-from headrace.recipe.site import Role
 from headrace.site_secrets import secrets_of
 
 logger = logging.getLogger(__name__)
@@ -95,18 +95,19 @@ _CLOCKS_DIFFER = datetime.timedelta(days=1)
 _OUTLIVES_ANY_LEASE = datetime.timedelta(days=3650)
 
 
-def configure() -> None:
-    """Set Dask's configuration."""
+def configure(spec: LeaseSpec) -> None:
+    """Set Dask's configuration, and find modules of the lease's code, after all others."""
+    sys.path += [each for each in map(os.path.expanduser, spec.code) if each not in sys.path]
     dask.config.set(_CONFIG)
     logging.getLogger("distributed").setLevel(logging.WARNING)  # its import sets another level
 
 
-def prepare(folder: LeaseFolder, role: Role) -> None:
+def prepare(folder: LeaseFolder, spec: LeaseSpec) -> None:
     """Set Dask's configuration and the environment that workers and ranks take over."""
-    configure()
+    configure(spec)
     # named always: Dask would set the threads of numeric libraries to 1 otherwise
-    told = dict.fromkeys(THREADS, str(role.threads_per_rank))
-    os.environ.update(told | role.env | secrets_of(folder))
+    told = dict.fromkeys(THREADS, str(spec.role.threads_per_rank))
+    os.environ.update(told | spec.role.env | secrets_of(folder))
 
 
 def worker_options(folder: LeaseFolder, spec: LeaseSpec) -> dict[str, Any]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import signal
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -19,6 +18,7 @@ from headrace.files.machine import is_full
 from headrace.processes.children import Child, Process
 from headrace.processes.fork_server import ForkServers
 from headrace.processes.identity import end_processes
+from headrace.processes.working_folder import python_module
 
 logger = logging.getLogger(__name__)
 
@@ -97,7 +97,7 @@ class Drivers:
             return
         child = Child(
             name=f"driver {folder.number}",
-            command=(sys.executable, "-m", "headrace.steps.run", str(folder.path)),
+            command=python_module("headrace.steps.run", str(folder.path)),
             log=folder.logs / "driver.log",
         )
         logger.info("Step %d: its driver starts", folder.number)

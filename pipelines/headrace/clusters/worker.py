@@ -181,7 +181,7 @@ def name_of(index: int) -> str:
 
 async def _serve(folder: LeaseFolder, spec: LeaseSpec, number: int) -> None:
     """Be a node until the host sends it away, or has gone."""
-    prepare(folder, spec.role)
+    prepare(folder, spec)
     scheduler_address = await scheduler_of(folder)
     if scheduler_address is not None:
         node = _NodeWorker(folder, spec, number, scheduler_address)

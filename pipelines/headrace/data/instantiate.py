@@ -54,9 +54,7 @@ class Allowed:
     def of(cls, recipe: Recipe, site: Site) -> Allowed:
         """What a recipe may name on a site; puts the recipe's code folders on the module path."""
         folders = tuple(check_code(folder, site) for folder in recipe.code)
-        for folder in reversed(folders):
-            if str(folder) not in sys.path:
-                sys.path.insert(0, str(folder))
+        sys.path += [each for each in dict.fromkeys(map(str, folders)) if each not in sys.path]
         importlib.invalidate_caches()
         return cls(listed=site.allowed_targets, code=folders)
 

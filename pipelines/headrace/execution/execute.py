@@ -5,8 +5,9 @@ from __future__ import annotations
 import importlib
 import logging
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
 from headrace.clusters.backends import backend
@@ -19,18 +20,19 @@ from headrace.errors import (
     StepNotEndedError,
     StorageFullError,
 )
-from headrace.execution.periodic import forgiving, minded
+from headrace.execution.periodic import Tick, forgiving, watched
 from headrace.execution.reap import end_run
 from headrace.execution.step_attempts import RunningAttempt, collect, conclude, start_step
 from headrace.files.layout import SiteFolder
 from headrace.files.machine import full_words, is_full
+from headrace.informing import inform
 from headrace.leases import run_leases
 from headrace.ledger.ledger import open_ledger
 from headrace.recipe.gang_size import gang_size
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Role, Site
 from headrace.record import Record
-from headrace.runs.accounts import accounts, noting
+from headrace.runs.accounts import accounts, walltime_of
 from headrace.runs.fitted import fitted
 from headrace.runs.planned_steps import PlannedStep, is_last_on_lease, roles_after, steps_of
 from headrace.runs.runs import Run
@@ -41,8 +43,6 @@ from headrace.steps.mailbox import StepResult
 from headrace.steps.retry_policy import Attempt, decide
 
 logger = logging.getLogger(__name__)
-
-Tick = Callable[[], None]
 
 _RUN_ID = "RUN"
 """Stands for the id that a real run gets."""
@@ -69,7 +69,7 @@ def execute(run: Run, tick: Tick) -> StepResult | None:
         StorageFullError: A folder that the run needs has no room.
     """
     try:
-        failed = _steps(run, accounts().watched(run, minded(run, noting(run, tick))))
+        failed = _steps(run, watched(run, tick))
     except BaseException as error:
         stopped = isinstance(error, KeyboardInterrupt)
         state = StepState.CANCELLED if stopped else StepState.FAILED
@@ -226,7 +226,7 @@ def previews(recipe: Recipe, site: Site, kind: str = "train") -> tuple[LeasePrev
 def _preview(
     recipe: Recipe, site: Site, kind: str, role_name: str, served: Sequence[PlannedStep]
 ) -> LeasePreview:
-    role, walltime = site.roles[role_name], accounts().walltime(recipe, site, role_name, kind)
+    role, walltime = site.roles[role_name], walltime_of(recipe, site, role_name, kind)
     role = role if walltime is None else walltime.of(role)
     steps = tuple(step.name for step in served)
     lease_id = f"{_RUN_ID}-{role_name}-1"
@@ -245,12 +245,13 @@ def _preview(
     pool, gang = f"pool of up to {nodes}", f"gang of {nodes}, {_counted(ranks, 'rank')} each"
     machines = pool if role.kind == "pool" else gang
     script = backend(role.backend).preview(folder, spec)
+    loss = partial(accounts().loss, recipe, site, role_name) if "train" in steps else str
     return LeasePreview(
         role=role_name,
         steps=steps,
         machines=f"{machines}, on {role.backend}",
         time=_time(role, steps, script, walltime),
-        loss=accounts().loss(recipe, site, role_name) if "train" in steps else "",
+        loss=inform(None, "cost of interruptions", loss, str) or "",
         walltime=walltime,
         cost=most_cost(role),
         script=script,

@@ -1,38 +1,46 @@
-"""Ticks that do some work now and then, and go without a ledger that cannot be asked."""
+"""Periodic work while a run waits; it tolerates an unreachable ledger."""
 
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable
+from functools import partial
 
 from headrace.errors import LedgerError
 from headrace.files.atomic import write_text
+from headrace.informing import inform
 from headrace.ledger.ledger import open_ledger
+from headrace.runs.accounts import ENFORCED_EVERY_S, accounts, note_prediction
 from headrace.runs.owners import owner_is_gone
 from headrace.runs.runs import Run
+from headrace.runs.spending import bring_up_to_date
 from headrace.states import StepState
 
 logger = logging.getLogger(__name__)
 
+Tick = Callable[[], None]
+
 _LOOK_S = 2.0
 
 
-def minded(run: Run, tick: Callable[[], None]) -> Callable[[], None]:
-    """The tick of a run, which looks now and then after the training that the run watches."""
-    return (
-        now_and_then(tick, _LOOK_S, lambda: tell(run), first_s=0.0) if run.request.watch else tick
-    )
+def watched(run: Run, tick: Tick) -> Tick:
+    """Return a tick that also forecasts a run once, counts its machines and keeps its budgets."""
+    if run.request.watch:
+        tick = _periodic(tick, _LOOK_S, partial(mark_enough, run))
+    tick = _periodic(tick, math.inf, partial(note_prediction, run))
+    return _periodic(tick, ENFORCED_EVERY_S, partial(_keep, run), first_s=ENFORCED_EVERY_S)
 
 
-def now_and_then(
-    tick: Callable[[], None],
-    every_s: float,
-    work: Callable[[], None],
-    first_s: float | None = None,
-) -> Callable[[], None]:
-    """A tick that also does some work each time when so many seconds have passed."""
-    due_s = time.monotonic() + (every_s if first_s is None else first_s)
+def _keep(run: Run) -> None:
+    inform(run.folder, "accounting", partial(bring_up_to_date, run.run_id))
+    accounts().enforce(run)  # a budget is a limit and no information
+
+
+def _periodic(tick: Tick, every_s: float, work: Tick, first_s: float = 0.0) -> Tick:
+    """Return a tick that also does some work: after `first_s`, then every so many seconds."""
+    due_s = time.monotonic() + first_s
 
     def both() -> None:
         nonlocal due_s
@@ -44,8 +52,8 @@ def now_and_then(
     return both
 
 
-def forgiving(tick: Callable[[], None]) -> Callable[[], None]:
-    """A tick that does without a ledger that cannot be asked; what must be entered fails loudly."""
+def forgiving(tick: Tick) -> Tick:
+    """Return a tick that tolerates an unreachable ledger; what must be entered fails loudly."""
     lost = False
 
     def one() -> None:
@@ -62,8 +70,8 @@ def forgiving(tick: Callable[[], None]) -> Callable[[], None]:
     return one
 
 
-def tell(run: Run) -> None:
-    """Leave or take away the mark that no more checkpoints come: a run may be resumed."""
+def mark_enough(run: Run) -> None:
+    """Leave or remove the mark that no more checkpoints come: a run may be resumed."""
     watched = open_ledger().run(run.request.of)
     trained = open_ledger().latest_attempt(watched.run_id, "train")
     has_trained = trained is not None and trained.state is StepState.SUCCEEDED

@@ -16,6 +16,7 @@ from headrace.errors import HeadraceError, StepError
 from headrace.execution.step_attempts import record_lost, record_outcome
 from headrace.files.atomic import is_there, read_record
 from headrace.files.layout import LeaseFolder, SiteFolder, StepFolder
+from headrace.informing import AFTERWARDS_S, inform
 from headrace.leases import run_leases
 from headrace.leases.end_leases import settle_ended, try_to_settle
 from headrace.ledger.ledger import open_ledger
@@ -70,16 +71,17 @@ def reap(
                 run, attempts.get(run.run_id, ()), partial(step_is_abandoned, record)
             )
             living.append(run)
-    bring_up_to_date(older_than_s=_COUNTED_EVERY_S)
-    for run in living:
-        accounts().enforce(run)
     done += settle_ended()
     for name in known_backends():
         try:
             done += backend_of(name).reap()
         except HeadraceError as error:  # of a package that cannot be loaded
             done.append(f"what backend {name} has left was not looked for: {error.what}")
-    note_unfinished()
+    counted = partial(bring_up_to_date, older_than_s=_COUNTED_EVERY_S)
+    inform(None, "accounting", counted, within_s=AFTERWARDS_S)
+    for run in living:
+        accounts().enforce(run)
+    inform(None, "accounting", note_unfinished, within_s=AFTERWARDS_S)
     return tuple(done)
 
 

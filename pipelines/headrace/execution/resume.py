@@ -18,9 +18,9 @@ from headrace.recipe.overrides import check_size
 from headrace.recipe.site import Site
 from headrace.runs.audit import Actor, check_access, note
 from headrace.runs.fitted import fitted
-from headrace.runs.lifecycle import owned_by, recipe_fingerprint
+from headrace.runs.lifecycle import owned_by
 from headrace.runs.owners import owner_process
-from headrace.runs.runs import Run, open_run, run_of_record
+from headrace.runs.runs import Run, check_recipe, open_run, recipe_digest, run_of_record
 
 
 def take_over_run(run_id: str, owner: str, changes: str = "") -> Run:
@@ -35,6 +35,7 @@ def take_over_run(run_id: str, owner: str, changes: str = "") -> Run:
     run = run_of_record(record)
     by = Actor.here()
     check_access(run.site_now, by, "resume", run_id, changes)
+    check_recipe(record)
     if not record.state.is_final:
         _check_left(run)
     taken = open_ledger().reopen_run(run_id, owner, previous=record.owner)
@@ -77,6 +78,7 @@ def take_over_changed(run_id: str, owner: str, overrides: Sequence[str], site: s
         }
     )
     run = replace(changed, request=request)
+    open_ledger().change_run(run_id, recipe_fingerprint="")  # until all files are written
     if is_there(run.folder.source):  # recipes of a suite's trials are made of it
         source = json.loads(run.folder.source.read_bytes())
         write_json(run.folder.source, settled(source, old.recipe, run.recipe))
@@ -86,7 +88,7 @@ def take_over_changed(run_id: str, owner: str, overrides: Sequence[str], site: s
     open_ledger().change_run(
         run_id,
         site_name=run.site.name,
-        recipe_fingerprint=recipe_fingerprint(run.recipe),
+        recipe_fingerprint=recipe_digest(run.folder),
         overrides=request.overrides,
     )
     return run

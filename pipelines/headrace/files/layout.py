@@ -138,6 +138,8 @@ class RunFolder(Folder):
     """What the run was expected to take when it began."""
     eta = Entry("eta.json")
     """The end that was told last; absent until it has moved far from the one foreseen."""
+    informing = Entry("informing.jsonl")
+    """Failures of parts that only inform, append-only; absent without any."""
     provenance = Entry("provenance.json")
     """Git commit, versions, command, host."""
     diff = Entry("working-tree.diff")

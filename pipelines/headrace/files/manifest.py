@@ -91,10 +91,6 @@ class LengthStatistics(Record):
     maximum_bytes: int
 
 
-REMARKS = "remarks"
-"""Key of the provenance: what people should look at, by field."""
-
-
 class Quarantined(Record):
     """A sample that could not be packed."""
 
@@ -142,9 +138,10 @@ class Manifest(Record):
 
     def remarks(self, field: str) -> list[str]:
         """What people should look at in the values of a field."""
-        noted, found = self.provenance.get(REMARKS), self.statistics.get(field)
+        found = self.statistics.get(field)
         missing = sum(f"{field}: it has no value" in each.reason for each in self.quarantined)
-        remarks = [str(noted[field])] if isinstance(noted, dict) and field in noted else []
+        start = f"column '{field}': "
+        remarks = [note.removeprefix(start) for note in self.notes if note.startswith(start)]
         if found is not None and found.minimum == found.maximum:
             remarks.append("one value only")
         if field == "label" and len(self.classes) == 1:

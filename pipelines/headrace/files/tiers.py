@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import os
 import stat
 from collections.abc import Iterable
@@ -15,6 +14,7 @@ from headrace.errors import StorageFullError
 from headrace.files.locks import at_once
 from headrace.files.machine import available_memory_bytes, file_system_of, free_bytes
 from headrace.recipe.site import Tier
+from headrace.recipe.unix_accounts import login_name
 
 _IN_MEMORY = ("tmpfs", "ramfs")
 _LEAST_RESERVE_BYTES = 256 * 2**20
@@ -73,7 +73,7 @@ def choose(rooms: Iterable[TierRoom], what: str) -> TierRoom:
 
 def folder_of(tier: Tier) -> Path:
     """Folder of a tier on this node, for this user."""
-    return Path(tier.folder.replace("{user}", getpass.getuser())).expanduser()
+    return Path(tier.folder.replace("{user}", login_name())).expanduser()
 
 
 def prepare(folder: Path) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from headrace.clusters import lease_client
@@ -12,6 +13,7 @@ from headrace.clusters.lease_state import sure_states
 from headrace.errors import BatchError, HeadraceError, SilentError, StepError
 from headrace.files.atomic import is_there
 from headrace.files.layout import LeaseFolder
+from headrace.informing import AFTERWARDS_S, inform
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.rows import LeaseRecord
 from headrace.runs.counting import note_machines
@@ -47,7 +49,7 @@ def settle(run: Run, record: LeaseRecord, reason: str = "ended by request") -> N
     open_ledger().set_lease_state(
         record.lease_id, final, ended_at=time.time(), why_ended=why, lost_nodes=ended
     )
-    note_usage(record.run_id)
+    inform(run.folder, "accounting", partial(note_usage, record.run_id), within_s=AFTERWARDS_S)
 
 
 def try_to_settle(run: Run, record: LeaseRecord, reason: str) -> bool:
@@ -126,4 +128,4 @@ def _end_without_run(record: LeaseRecord, error: HeadraceError) -> None:
     open_ledger().set_lease_state(
         record.lease_id, LeaseState.LOST, ended_at=time.time(), why_ended=error.what
     )
-    note_usage(record.run_id)
+    inform(None, "accounting", partial(note_usage, record.run_id), within_s=AFTERWARDS_S)

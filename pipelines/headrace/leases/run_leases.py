@@ -26,7 +26,7 @@ from headrace.leases.end_leases import settle, settle_ended, try_to_settle
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.rows import LeaseRecord
 from headrace.recipe.teams import check_user
-from headrace.runs.accounts import accounts
+from headrace.runs.accounts import accounts, walltime_of
 from headrace.runs.owners import owner_process
 from headrace.runs.planned_steps import steps_of
 from headrace.runs.runs import Run
@@ -218,7 +218,7 @@ def _start(run: Run, role_name: str, lease_id: str) -> None:
 
 
 def _walltime(run: Run, role_name: str) -> Walltime | None:
-    return accounts().walltime(run.recipe, run.site, role_name, run.request.kind, run)
+    return walltime_of(run.recipe, run.site, role_name, run.request.kind, run)
 
 
 def _spec(run: Run, role_name: str, lease_id: str, walltime: Walltime | None) -> LeaseSpec:

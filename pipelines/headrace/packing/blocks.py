@@ -192,7 +192,10 @@ class BlockCollector:
             if converter.rule.info.ndim is not None
         }
         self._count()
-        samples = plan.samples.take(np.array(positions, dtype=np.int64))
+        first, stop = positions[0], positions[-1] + 1
+        is_whole = stop - first == len(positions)  # slices copy nothing
+        samples = plan.samples[first:stop] if is_whole else plan.samples.take(np.array(positions))
+        paths = samples.paths.cast("large_binary")
         labels = samples.numbers("class_index")
         if len(labels):
             self.class_counts.update(labels.tolist())
@@ -201,7 +204,7 @@ class BlockCollector:
             columns.append([content[start : start + 8] for start in range(0, len(content), 8)])
         block = Block(
             ids=np.array(positions, dtype=np.int64) + plan.first_sample_id,
-            sources=list(map(str.encode, samples.iter_paths())),
+            sources=paths.to_numpy(zero_copy_only=False).tolist(),
             columns=columns,
             shapes=shapes,
             joined=joined,

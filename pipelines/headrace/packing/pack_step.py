@@ -14,7 +14,7 @@ from headrace.errors import StorageFullError, TargetFullError
 from headrace.files.layout import LeaseFolder
 from headrace.files.locks import exclusive_while
 from headrace.files.machine import give_back_large_blocks, require_room
-from headrace.files.manifest import REMARKS, Manifest
+from headrace.files.manifest import Manifest
 from headrace.objects.store import is_remote, open_store
 from headrace.packing.append import (
     SETTINGS,
@@ -255,7 +255,6 @@ def _provenance(context: StepContext, opened: ListedSource) -> dict[str, Any]:
         "recipe": context.recipe.name,
         "run_id": context.spec.run_id,
         "versions": {name: importlib.metadata.version(name) for name in _PACKAGES},
-        REMARKS: dict(opened.source.remarks),
     }
 
 

@@ -100,10 +100,6 @@ class Source(Protocol):
     def quarantined(self) -> Sequence[Unreadable]:
         """Samples that the listing leaves out, as they have no class, group or split."""
 
-    @property
-    def remarks(self) -> Mapping[str, str]:
-        """What people should look at, by field; known after the listing."""
-
     def containers(self, check: Callable[[], None] | None = None) -> Sequence[StoredFile]:
         """The files that hold all samples, whose sizes and versions say whether these changed.
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from headrace.errors import UserError
 from headrace.processes.identity import die_with_parent, take_part
+from headrace.processes.working_folder import CODE
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -23,6 +24,8 @@ def main(arguments: Sequence[str]) -> None:
         )
     die_with_parent()
     take_part()
+    path = os.environ.pop(CODE, ""), os.environ.get("PYTHONPATH", "")
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, path))
     os.execvp(arguments[1], list(arguments[1:]))
 
 

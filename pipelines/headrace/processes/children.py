@@ -148,7 +148,9 @@ class ChildGroup:
         self._children = children
         self._grace_s = grace_s
         self._start = start
-        self._log_starts = {child.name: _size(child.log) for child in children}
+        self._log_starts = {
+            child.name: child.log.stat().st_size if child.log.exists() else 0 for child in children
+        }
         self._memory_kills = num_memory_kills()
         self._running: dict[str, Process] = {}
         self._ends: dict[str, ChildEnd] = {}
@@ -233,10 +235,6 @@ def signal_group(pid: int, sig: signal.Signals) -> None:
     """Signal a process group, if it is there."""
     with suppress(ProcessLookupError):
         os.killpg(pid, sig)
-
-
-def _size(log: Path) -> int:
-    return log.stat().st_size if log.exists() else 0
 
 
 def num_memory_kills(

@@ -1,11 +1,7 @@
-"""A process that has imported what its children need, and forks them.
+"""A process that has imported what its children need, and forks them in milliseconds.
 
-A process that imports PyTorch takes seconds of a core and thousands of files, and its modules take
-memory, in each rank anew. A fork of one that has imported them is there in milliseconds.
-
-The parent asks for a child by a packet on a socket pair. With it comes the writing end of a pipe,
-through which the server tells the child's process id and, later, its exit code. A child whose
-parent has closed the pipe is killed.
+The parent asks for a child by a packet on a socket pair, with the writing end of a pipe: the server
+reports the child's process id and, later, its exit code. It kills a child whose pipe is closed.
 """
 
 from __future__ import annotations
@@ -17,7 +13,6 @@ import select
 import signal
 import socket
 import subprocess
-import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
@@ -32,6 +27,7 @@ from headrace.errors import WorkerLostError
 from headrace.processes import zygote
 from headrace.processes.children import Child, Process, signal_group
 from headrace.processes.identity import holds_gpu, open_files, set_name
+from headrace.processes.working_folder import python_module
 
 IDLE_S = 30.0
 """Seconds without a child after which a server ends."""
@@ -46,7 +42,7 @@ class ForkServers:
     """The fork servers of this process, one for each environment; they end when nobody needs them.
 
     Args:
-        module: Run as `python -u -m MODULE FD`; it calls `forked` when it has imported all.
+        module: Run as a program with the argument `FD`; it calls `forked` when it has imported all.
         varying: Names of the environment variables that the module's import does not look at.
         base: Environment to which a child's is added, by default this process's as it is then.
         imported: Modules of the zygote that servers are forked from, where zygotes are kept.
@@ -120,7 +116,7 @@ class _Server:
         started: Future[_Program] = Future()
         start = partial(
             subprocess.Popen,
-            (sys.executable, "-u", "-m", module, str(theirs)),
+            python_module(module, str(theirs)),
             stdin=read,
             stdout=written,
             stderr=subprocess.STDOUT,
@@ -216,15 +212,10 @@ class _ForkedProcess:
 
 
 def forked(connection: socket.socket, idle_s: float = IDLE_S) -> Child:
-    """Fork a process for each packet; call it when all is imported, before any thread starts.
+    """Fork a process for each packet; to be called before any thread starts.
 
-    Args:
-        connection: The server's end of the socket pair.
-        idle_s: Seconds without a child after which the server has done its work.
-
-    Returns:
-        In each forked process what it is to do, as which it is set up. The server ends when nobody
-        needs it any more, at once: nothing has run in it whose end somebody waits for.
+    Returns, in each forked process alone, what it is to do. The server exits here: when the parent
+    has closed the socket pair, of which `connection` is its end, or `idle_s` seconds after a child.
     """
     gc.collect()
     gc.freeze()  # a collection in a child would write to, and so copy, all pages of the server

@@ -1,12 +1,8 @@
-"""Zygotes: processes of this machine that have imported what others need, and are forked for them.
+"""Zygotes: processes that have imported what others need, and are forked for them.
 
-A fork server belongs to the process that starts it, as the host of a lease, and ends with it. A
-zygote belongs to nobody: it ends when it had nothing to do for a while, and until then the next
-lease has its processes at once. Term and idea are Android's and Chromium's.
-
-It is shared by those alone that would import the same in the same way: interpreter, packages,
-environment, folder, control group, limits. What it forks shows its own command and environment to
-the rest of the machine, and lives on without it.
+A zygote outlives the lease that starts it, and ends after a while without work. Processes share one
+only if they would import the same: interpreter, packages, environment, folder, control group,
+limits. What it forks shows its own command and environment, and lives on without it.
 """
 
 from __future__ import annotations
@@ -36,6 +32,7 @@ import psutil
 from filelock import FileLock
 
 from headrace.processes.identity import holds_gpu, open_files, tell_children
+from headrace.processes.working_folder import python_module
 
 KEPT = "HEADRACE_ZYGOTE_S"
 """Environment variable: seconds for which a zygote is kept without work; none is used without."""
@@ -45,7 +42,7 @@ APART = "HEADRACE_SECRETS"
 
 _NAME = "headrace.processes.zygote"
 _ROOM = "HEADRACE_ROOM"
-_ROOM_BYTES, _COMMAND_BYTES = 8192, 1024
+_ROOM_BYTES, _BLANK = 8192, 1024 * " "
 _OF_EACH = ("HEADRACE_", "AIRFLOW_CTX_", "PYTEST_", "SSH_", "__DASK_")
 _OF_SHELLS = frozenset(("PWD", "OLDPWD", "SHLVL", "_", "COLUMNS", "LINES", "WINDOWID"))
 _LIMITS = sorted(number for name, number in vars(resource).items() if name.startswith("RLIMIT_"))
@@ -72,16 +69,12 @@ class Fork:
 
 
 def fork(modules: Sequence[str], asked: Fork, files: Sequence[int], *, wait: bool) -> bool:
-    """Have a process forked by the zygote that has imported `modules`; it is started if need be.
+    """Have a process forked by the zygote of some modules; the zygote is started if need be.
 
-    Args:
-        modules: What it imports, in this order; of each that has one it calls the function `load`.
-        asked: The process.
-        files: Its standard input, its output for all that it says, and perhaps one it is handed.
-        wait: Whether to wait until it is there.
+    It imports `modules` in this order, and calls the function `load` of each that has one. `files`
+    are standard input, standard output and error, and at most one more.
 
-    Returns:
-        Whether it is there, or will be; else a program is to be started as always.
+    Returns whether the process exists (with `wait`) or will; if not, start a program instead.
     """
     kept = asked.environment.get(KEPT, "0")
     if float(kept) <= 0:
@@ -171,12 +164,11 @@ def _start(file: Path, arguments: Sequence[str], environment: Mapping[str, str])
             left.with_suffix("").unlink(missing_ok=True)
             num_kept -= 1
     file.unlink(missing_ok=True)
-    command = (sys.executable, "-u", "-m", _NAME)
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
         listening.bind(str(file))
         listening.listen()
         started = subprocess.Popen(
-            (*command, str(listening.fileno()), str(file), *arguments, " " * _COMMAND_BYTES),
+            python_module(_NAME, str(listening.fileno()), str(file), *arguments, _BLANK),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -204,7 +196,7 @@ def _ended_idle(zygote: psutil.Process, file: Path) -> bool:
 
 def _surroundings() -> Iterator[object]:
     """What a process takes over from the one that starts it, and no order tells."""
-    yield from (sys.executable, sys.flags, os.getcwd(), os.getgroups(), os.getpriority(0, 0))
+    yield from (sys.executable, os.getcwd(), os.getgroups(), os.getpriority(0, 0))
     yield os.sched_getaffinity(0)
     yield [resource.getrlimit(limit) for limit in _LIMITS]
     yield [os.readlink(f"/proc/self/ns/{name}") for name in _NAMESPACES]
@@ -326,7 +318,7 @@ def _become(packet: bytes, files: Sequence[int]) -> tuple[str, list[str]]:
     os.chdir(where)  # the zygote's may have been removed, and this one made in its place
     importlib.invalidate_caches()  # modules may have come since
     arguments = [*arguments, *map(str, handed)]
-    command = [sys.executable, "-u", "-m", module, *arguments]
+    command = python_module(module, *arguments)
     del os.environ[_ROOM]
     os.environ.update(own)
     if holds_gpu(open_files()):  # what an import has begun on a GPU does not survive a fork

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     AfterValidator,
@@ -13,7 +14,11 @@ from pydantic import (
     ByteSize,
     ConfigDict,
     Field,
+    PlainSerializer,
+    SerializerFunctionWrapHandler,
     WithJsonSchema,
+    model_serializer,
+    model_validator,
 )
 
 from headrace.errors import shortened, without_secrets
@@ -21,13 +26,54 @@ from headrace.errors import shortened, without_secrets
 MAX_COUNT = 10**12
 """More samples, steps or epochs than anyone has."""
 
+MAX_PARALLEL = 10**6
+"""More nodes, ranks, threads or jobs than anyone has at once."""
+
 MAX_BYTES = 2**60
 """More bytes than anyone has, 1 EiB."""
 
 MAX_SECONDS = 100 * 366 * 86400.0
 """A hundred years."""
 
+PAIRS = "_pairs_"
+"""Key of JSON under which a mapping lies as pairs: keys of JSON are texts, those of a recipe not
+always."""
+
 _DURATION_UNITS_S = {"s": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+def to_json(value: Any) -> Any:
+    """Return plain values whose mappings all have texts as keys, as JSON keeps them."""
+    if isinstance(value, list | tuple):
+        return [to_json(each) for each in value]
+    if not isinstance(value, Mapping):
+        return value
+    pairs = [[key, to_json(each)] for key, each in value.items()]
+    return dict(pairs) if all(isinstance(key, str) for key in value) else {PAIRS: pairs}
+
+
+def from_json(value: Any) -> Any:
+    """Return the plain values of which `to_json` made these.
+
+    Raises:
+        ValueError: What lies under `PAIRS` is no list of pairs.
+    """
+    if isinstance(value, list | tuple):
+        return [from_json(each) for each in value]
+    if not isinstance(value, Mapping):
+        return value
+    if value.keys() != {PAIRS}:
+        return {key: from_json(each) for key, each in value.items()}
+    try:
+        return {key: from_json(each) for key, each in value[PAIRS]}
+    except (TypeError, ValueError):
+        raise ValueError(f"'{PAIRS}' needs a list of pairs of a key and a value") from None
+
+
+Arguments = Annotated[
+    dict[str, object], BeforeValidator(from_json), PlainSerializer(to_json, when_used="json")
+]
+"""Keyword arguments; keys of mappings inside them keep their types."""
 
 
 class Target(BaseModel):
@@ -44,6 +90,15 @@ class Target(BaseModel):
     def as_config(self) -> dict[str, object]:
         """Its name as `_target_`, and its arguments."""
         return self.model_dump(by_alias=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_json(cls, content: object) -> object:
+        return from_json(content)
+
+    @model_serializer(mode="wrap", when_used="json")
+    def _to_json(self, handler: SerializerFunctionWrapHandler) -> Any:
+        return handler(self.model_copy(update=to_json(self.__pydantic_extra__ or {})))
 
 
 def _parse_duration(value: object) -> object:
@@ -149,7 +204,7 @@ Count = Annotated[int, Field(ge=1, le=MAX_COUNT)]
 CountFrom0 = Annotated[int, Field(ge=0, le=MAX_COUNT)]
 """The same, or none."""
 
-Parallel = Annotated[int, Field(ge=1, le=10**6)]
+Parallel = Annotated[int, Field(ge=1, le=MAX_PARALLEL)]
 """How many nodes, ranks, threads, jobs or trials there are at once."""
 
 Times = Annotated[int, Field(ge=0, le=10_000)]

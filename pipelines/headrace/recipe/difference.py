@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from pydantic import JsonValue
 
+from headrace.recipe.base import PAIRS
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.train import TrainSpec
 from headrace.record import Record
@@ -82,7 +83,7 @@ def flattened(recipe: Recipe) -> dict[str, str]:
 
 
 def _flat(key: str, value: JsonValue) -> Iterator[tuple[str, JsonValue]]:
-    if isinstance(value, dict) and value:
+    if isinstance(value, dict) and value and PAIRS not in value:
         for name, each in value.items():
             yield from _flat(f"{key}.{name}" if key else str(name), each)
     else:

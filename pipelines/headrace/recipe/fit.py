@@ -15,6 +15,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from headrace.errors import RecipeError, SiteError, nearest
+from headrace.processes.working_folder import problem_of
 from headrace.recipe.base import Target
 from headrace.recipe.evaluate import EvaluateSpec
 from headrace.recipe.gang_size import check_global_batch, check_nodes, gang_size
@@ -165,18 +166,24 @@ def opened(site: Site, *, is_from_terminal: bool) -> Site:
     """
     folder = Path(site.folder).expanduser()
     examples = [str(home() / "examples"), *filter(None, [os.environ.get("HEADRACE_DIGITS")])]
-    here = [str(each) for each in (folder, Path.home(), Path.cwd()) if is_from_terminal]
+    user_home = os.path.expanduser("~")  # which stays so for an account without one
+    here = [str(folder), *({user_home} - {"~"}), str(Path.cwd())] if is_from_terminal else []
+    is_safe = not problem_of(Path.cwd())
     there = ["s3://", "gs://", "az://", "abfs://", "hf://"] if is_from_terminal else []
     packed = str(folder.absolute() / "datasets")
     changes: dict[str, tuple[str, ...]] = {
         "allowed_sources": (*site.allowed_sources, packed, *examples, *here, *there),
         "allowed_outputs": (*site.allowed_outputs, packed, *here, *there),
-        "allowed_code": (*site.allowed_code, *here),
+        "allowed_code": (*site.allowed_code, *(here if is_safe else here[:-1])),
     }
     if is_from_terminal:
         changes["allowed_targets"] = (*site.allowed_targets, *_NETWORK_LOGGERS)
     once = {name: tuple(dict.fromkeys(each)) for name, each in changes.items()}
-    return site.model_copy(update=once)
+    roles = dict(site.roles)
+    for name, role in () if is_from_terminal else site.roles.items():
+        most = role.ranks_per_node_max or role.ranks_per_node
+        roles[name] = role.model_copy(update={"ranks_per_node_max": most})
+    return site.model_copy(update={**once, "roles": roles})
 
 
 def absolute(recipe: Recipe) -> Recipe:

@@ -19,7 +19,7 @@ from headrace.recipe.overrides import read_override
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.train import TrainerSpec
 
-_SPECIAL = re.compile(r"_(target|args|partial|recursive|convert)_")
+_SPECIAL = re.compile(r"_(target|args|partial|recursive|convert|pairs)_")
 _ANYTHING = (object, Any, JsonValue)
 
 

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import os
+
 from headrace.errors import RecipeError, UserError
+from headrace.recipe.base import MAX_PARALLEL
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Role, Site
+
+_EACH_CPU = 8
+"""Most processes of a training, or trials, for each CPU of a node."""
 
 
 def gang_size(recipe: Recipe, role: Role) -> tuple[int, int]:
@@ -27,19 +33,41 @@ def narrowed(recipe: Recipe, site: Site) -> Site:
 
 
 def check_nodes(recipe: Recipe, role: Role) -> None:
-    """Refuse a recipe that trains on more nodes than the role has.
+    """Refuse a recipe that asks for more nodes, or processes on each, than the role has room for.
 
     Raises:
         RecipeError: It does.
     """
-    nodes, _ = gang_size(recipe, role)
-    if nodes > role.nodes:
-        name = recipe.train.role
-        raise RecipeError(
-            f"train.nodes is {nodes}, but role '{name}' has only {role.nodes}",
-            f"Ask for fewer, or raise roles.{name}.nodes in the site file; `headrace resume RUN "
-            "--site SITE` reads that anew.",
-        )
+    nodes, ranks = gang_size(recipe, role)
+    at_once = recipe.suite.trials_per_node if recipe.suite else None
+    name, room = recipe.train.role, _EACH_CPU * _num_cpus(role)
+    for key, asked, most, limit in (
+        ("train.nodes", nodes, role.nodes, "nodes"),
+        ("train.ranks_per_node", ranks, _most_ranks(recipe, role), "ranks_per_node_max"),
+        ("suite.trials_per_node", at_once or 0, room if role.is_here else MAX_PARALLEL, "backend"),
+    ):
+        if asked > most:
+            raise RecipeError(
+                f"{key} is {asked}, but role '{name}' has only {most}",
+                f"Ask for fewer, or change roles.{name}.{limit} in the site file; `headrace resume "
+                "RUN --site SITE` reads that anew.",
+            )
+
+
+def _most_ranks(recipe: Recipe, role: Role) -> int:
+    """Return how many ranks a node has room for, as far as the role says; one on each GPU."""
+    batch, most = role.batch, MAX_PARALLEL
+    if role.ranks_per_node_max is not None:
+        most = role.ranks_per_node_max
+    elif batch.gpus_per_node and recipe.trainer.accelerator != "cpu":
+        most = batch.gpus_per_node
+    elif role.is_here or (role.has_queue and not batch.exclusive):
+        most = _EACH_CPU * _num_cpus(role)
+    return max(most, role.ranks_per_node)
+
+
+def _num_cpus(role: Role) -> int:
+    return os.cpu_count() or 1 if role.is_here else role.cpus_per_node
 
 
 def check_global_batch(global_batch_size: int, world_size: int, accumulate: int = 1) -> None:

@@ -1,11 +1,28 @@
-"""Headrace's own folder."""
+"""Headrace's own folder, and paths below the user's home."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
 
+from headrace.errors import SiteError
+
 
 def home() -> Path:
-    """`$HEADRACE_HOME`, or `.headrace` in the user's home folder."""
-    return Path(os.environ.get("HEADRACE_HOME") or Path.home() / ".headrace").absolute()
+    """Return `$HEADRACE_HOME`, or `.headrace` in the user's home folder; raises as `expanded`."""
+    return expanded(os.environ.get("HEADRACE_HOME") or "~/.headrace")
+
+
+def expanded(folder: str) -> Path:
+    """Return the absolute path of a folder, with the home folder in place of `~`.
+
+    Raises:
+        SiteError: `~` stands for no folder.
+    """
+    try:
+        return Path(folder).expanduser().absolute()
+    except RuntimeError:
+        raise SiteError(
+            f"'{folder}' lies in a home folder, and user {os.getuid()} of this machine has none",
+            "Set HEADRACE_HOME or HOME to a folder, or write the whole path.",
+        ) from None

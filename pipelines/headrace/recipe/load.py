@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -13,12 +14,15 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from pydantic import BaseModel, ValidationError
 
 from headrace.errors import RecipeError, SiteError, UserError, nearest, shortened
-from headrace.recipe.home import home
+from headrace.processes.working_folder import problem_of
+from headrace.recipe.home import expanded, home
 from headrace.recipe.site import Site
 from headrace.recipe.unix_accounts import for_user
 
 if TYPE_CHECKING:  # sites are read without the classes of recipes
     from headrace.recipe.recipe import Recipe
+
+logger = logging.getLogger(__name__)
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -30,15 +34,20 @@ _ERRORS: dict[str, type[UserError]] = {"recipes": RecipeError, "sites": SiteErro
 
 
 def available(kind: str) -> dict[str, Path]:
-    """Names of the `recipes` or `sites` that can be loaded, with their files; first match wins."""
+    """Return names of the `recipes` or `sites` that can be loaded, with their files."""
+    files = reversed([*_files(kind)])
+    return {file.stem: file for file, problem in files if not problem}
+
+
+def _files(kind: str) -> Iterator[tuple[Path, str]]:
+    """Yield files of recipes or sites, the first of a name first, and why one is not used."""
     extra = os.environ.get(f"HEADRACE_{kind.upper()}_PATH", "")
     named = [Path(part) for part in extra.split(":") if part]
-    found: dict[str, Path] = {}
-    for folder in (*named, Path.cwd() / kind, home() / kind, BUILT_IN / kind):
+    places = [*named, Path.cwd() / kind, home() / kind, BUILT_IN / kind]
+    for index, folder in enumerate(places):
         with _blaming(folder, str(folder), _ERRORS[kind]):
             for file in sorted(folder.glob("*.yaml")):
-                found.setdefault(file.stem, file)
-    return found
+                yield file, problem_of(file) if index == len(named) else ""
 
 
 def written(kind: str) -> dict[str, Mapping[str, Any]]:
@@ -141,7 +150,8 @@ def load_site(name_or_path: str, user: str | None = None) -> Site:
     """
     path = locate("sites", name_or_path)
     content = _resolved(_read(path, str(path), SiteError), str(path), SiteError)
-    return for_user(parse(Site, {"name": path.stem, **content}, str(path)), user)
+    site = for_user(parse(Site, {"name": path.stem, **content}, str(path)), user)
+    return site.model_copy(update={"folder": str(expanded(site.folder))})
 
 
 def site_now(name_or_path: str) -> Site:
@@ -184,10 +194,21 @@ def locate(folder: str, name_or_path: str) -> Path:
             f"Seen from {Path.cwd()}. Give an existing file or one of the names: "
             f"{', '.join(sorted(available(folder)))}.",
         )
+    found = [(file, problem) for file, problem in _files(folder) if file.stem == name_or_path]
+    for file, problem in found:
+        if not problem:
+            if file != (last := found[-1][0]) and last.is_relative_to(BUILT_IN):
+                warn_once(f"The {singular} '{name_or_path}' is {file}, not the built-in one.")
+            return file
+        warn_once(f"{file} is not used: {problem}. To use it, give its path instead of its name.")
     names = available(folder)
-    if name_or_path in names:
-        return names[name_or_path]
     raise error_type(f"There is no {singular} '{name_or_path}'", nearest(name_or_path, names))
+
+
+@lru_cache(maxsize=64)
+def warn_once(text: str) -> None:
+    """Log a warning, unless this process has done so."""
+    logger.warning("%s", text)
 
 
 def _changed(name_or_path: str, overrides: Sequence[str]) -> tuple[Path, str, Any]:

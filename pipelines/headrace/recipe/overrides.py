@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from itertools import accumulate
 from typing import Any, NamedTuple
 
+import yaml
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from headrace.errors import RecipeError, nearest, shortened
-from headrace.recipe.yaml_text import parsed
+from headrace.recipe.base import from_json, to_json
+from headrace.recipe.yaml_text import MAX_DEPTH, MAX_PLAIN_VALUES, parsed
 
 _SIGNS = ("++", "+", "~")
 _NOWHERE = object()
@@ -30,8 +35,9 @@ MAX_KEY_PARTS = 32
 MAX_KEY_CHARS = 500
 """Longest key, in characters."""
 
+_COMMENT = re.compile(r"\s#")
 _PARTS = re.compile(r"[^.\[\]]+")
-_BEFORE_VALUES = re.compile(r"[,\n\[{]|\$\{")
+_BEFORE_VALUES = re.compile(r"[,\n\[{]|\$\{|(?<=[^\s,:\[{])\s")
 _SEVERAL = re.compile(r"(choice|range|interval|glob|tag|sort|shuffle)\(.*\)|.*,.*", re.DOTALL)
 
 
@@ -53,6 +59,7 @@ def apply(config: Any, change: Override) -> None:
     sign, key, value = change
     _check_key(key)
     try:
+        _check_holders(config, key)
         if sign == "~":
             _take_out(config, key)
             return
@@ -66,6 +73,20 @@ def apply(config: Any, change: Override) -> None:
             f"The override of '{key}' does not fit what is there: {why}",
             "Entries of a list are numbered: data.transforms[0].maximum=1.",
         ) from None
+
+
+def _check_holders(config: Any, key: str) -> None:
+    """Refuse a key that names a number among the keys of a mapping: OmegaConf adds its text."""
+    for part in _PARTS.findall(key):
+        if not isinstance(config, DictConfig):
+            return
+        others = [str(each).lower() for each in config if not isinstance(each, str)]
+        if part not in config and part.lower() in others:
+            raise RecipeError(
+                f"'{key}' leads to the key {part} of a mapping, which is no text",
+                "Name it in a mapping, as in model.dims={0: 1}; other keys of that stay.",
+            )
+        config = OmegaConf.select(config, part)
 
 
 def _take_out(config: Any, key: str) -> None:
@@ -82,27 +103,98 @@ def _take_out(config: Any, key: str) -> None:
 
 
 def read_override(text: str) -> Override:
-    """Read an override.
+    """Read an override: its value is what Hydra makes of it.
+
+    Its grammar does not cover plain texts as `~/data`, which stay as they are, JSON, and quoted
+    keys, for which YAML says where lists and mappings begin.
 
     Raises:
-        RecipeError: It is of another form, its value is no YAML, or it names several values.
+        RecipeError: It is of another form, its value cannot be read, or it names several values.
     """
     sign, key, value = parts_of(text)
     if sign == "~":
         return Override(sign, key, None)
     try:
-        read = parsed(f"value: {value}", is_plain=True)["value"]
-    except YAMLError as error:
+        read = _value(value)
+        parsed(f"value: {json.dumps(to_json(read))}", is_plain=True)  # the limits of a recipe
+    except (YAMLError, RecursionError, UnicodeError) as error:
         raise RecipeError(
-            f"The value of the override '{shortened(text)}' is not YAML: {error}"
+            f"The value of the override '{shortened(text)}' cannot be read: "
+            f"{shortened(' '.join(str(error).split()))}",
+            f"Put a text in quotes: {key}='a # b'.",
         ) from None
-    if read == value.strip() and names_several(value):
+    except TypeError:  # a sweep, which is no JSON
         raise RecipeError(
             f"The override '{shortened(text)}' names several values, and a run has one",
             f"For a trial of each: headrace sweep RECIPE '{shortened(text)}'. "
             f"A list has brackets, {key}=[1,2]; a text with commas has quotes, \"{key}='a,b'\".",
-        )
+        ) from None
     return Override(sign, key, read)
+
+
+def in_hydra(words: str) -> Any:
+    """Return Hydra's `Override` of a value.
+
+    Raises:
+        YAMLError: Its grammar does not cover the words, or they are too many for its parser.
+    """
+    if max(accumulate((c in "[{") - (c in "]}") for c in words), default=0) > MAX_DEPTH:
+        raise YAMLError(f"it holds more than {MAX_DEPTH} lists and mappings inside one another")
+    if words.count(",") > MAX_PLAIN_VALUES:
+        raise YAMLError(f"it holds more than {MAX_PLAIN_VALUES} values")
+    from hydra.core.override_parser.overrides_parser import OverridesParser  # takes 0.1 s
+    from hydra.errors import HydraException
+
+    try:
+        return OverridesParser.create().parse_override(f"key={words}")
+    except (HydraException, ValueError, RecursionError) as error:  # as of 5000 digits
+        raise YAMLError(str(error)) from None
+
+
+def as_override(key: str, value: Any) -> str:
+    """Return the override that sets a key to a value."""
+    return f"{key}={_written(value)}"
+
+
+def _written(value: Any) -> str:
+    if isinstance(value, str):  # https://hydra.cc/docs/1.3/advanced/override_grammar/basic
+        return "'" + re.sub(r"(\\*)('|\Z)", lambda m: m[1] * 2 + (m[2] and r"\'"), value) + "'"
+    if isinstance(value, list | tuple) and not _holds_keys(value):
+        return f"[{', '.join(map(_written, value))}]"
+    return str(value) if isinstance(value, float) else json.dumps(to_json(value))
+
+
+def _holds_keys(value: Any) -> bool:
+    """Whether a mapping with keys is in it: Hydra's grammar has no quoted keys, and JSON has."""
+    inner = isinstance(value, list | tuple) and any(map(_holds_keys, value))
+    return inner or (isinstance(value, Mapping) and bool(value))
+
+
+def _value(words: str) -> Any:
+    try:
+        return in_hydra(words).value()
+    except YAMLError:
+        with suppress(ValueError, RecursionError):
+            return from_json(json.loads(words))
+        whole = parsed(f"value: {words}", is_plain=True)["value"]
+        if isinstance(whole, dict | list) and not _COMMENT.search(words):
+            return _of_node(yaml.compose(words, yaml.SafeLoader))
+        if whole != words.strip():
+            raise
+    if names_several(words):
+        raise TypeError
+    return words.strip()
+
+
+def _of_node(node: Any) -> Any:
+    """Value of a list or mapping of YAML, in which Hydra says what plain words mean."""
+    if isinstance(node, yaml.MappingNode):
+        return {_of_node(key): _of_node(each) for key, each in node.value}
+    if isinstance(node, yaml.SequenceNode):
+        return [_of_node(each) for each in node.value]
+    if not node.value and not node.style:
+        raise YAMLError("a value is missing; write null, or '' for an empty text")
+    return node.value if node.style else _value(node.value)
 
 
 def parts_of(text: str) -> tuple[str, str, str]:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from importlib import invalidate_caches
@@ -241,6 +242,18 @@ def _module(name: str, file: str, _mtime_ns: int, _num_bytes: int) -> _Module:
     return _Module(name, Path(file))
 
 
+def hidden(folders: Sequence[Path], top: str = "*") -> Iterator[str]:
+    """Yield a message for each module of code folders that one of Python or a package hides."""
+    for folder in folders:
+        for own in sorted((*folder.glob(f"{top}.py"), *folder.glob(f"{top}/__init__.py"))):
+            name = own.stem if own.parent == folder else own.parent.name
+            found = None if name.startswith("__") else PathFinder.find_spec(name)
+            is_inside = name in sys.builtin_module_names
+            origin = "a module inside Python" if is_inside else found and found.origin
+            if origin and Path(origin).resolve() != own.resolve():
+                yield f"{own} is hidden by {origin}, which has the same name: rename it"
+
+
 def bindings_in(scope: ast.AST) -> dict[str, list[ast.AST]]:
     """What binds names in a module or class itself, not in the functions and classes in it."""
     found: dict[str, list[ast.AST]] = {}
@@ -286,13 +299,11 @@ def _of_function(node: ast.AST, num_bound: int) -> Signature | None:
         takes_any=given.kwarg is not None,
         types={each.arg: _plain_types(each.annotation) for each in taken},
         numbers=frozenset(
-            each.arg for each, default in arguments if not each.annotation and _is_number(default)
+            each.arg
+            for each, default in arguments
+            if not each.annotation and type(getattr(default, "value", None)) in (int, float)
         ),
     )
-
-
-def _is_number(node: ast.expr | None) -> bool:
-    return isinstance(node, ast.Constant) and type(node.value) in (int, float)
 
 
 def _plain_types(annotation: ast.expr | None) -> frozenset[str]:

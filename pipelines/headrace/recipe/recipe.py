@@ -15,7 +15,6 @@ from headrace.recipe.base import (
     Seed,
     Target,
     Targets,
-    Times,
 )
 from headrace.recipe.dataset import VALIDATION, DatasetSpec, PackSpec
 from headrace.recipe.evaluate import EvaluateSpec
@@ -69,7 +68,7 @@ class DataSpec(Figures):
     """Fold of `dataset.folds` to validate on, from 0; the others are trained on. Null: all are."""
     drop_last: bool = True
     """Leave out the last training batch when it is not full."""
-    prefetch: Times = 4
+    prefetch: Annotated[int, Field(ge=0, le=256)] = 4
     """Batches that each rank reads ahead, by half as many threads; 0: read when asked for."""
     pad: float | None = None
     """Ragged arrays are filled up with this to the longest of the batch; null gives lists."""
@@ -129,7 +128,7 @@ class Recipe(Figures):
     seed: Seed = 0
     """Seed of weights, sample order and augmentation."""
     code: Places = ()
-    """Folders put on the module path for `_target_`; the site must allow them."""
+    """Folders put at the end of the module path for `_target_`; the site must allow them."""
     pack_role: Name = "cpu"
     """The site's role that packs; where the dataset is packed already, `train.role` looks at it."""
     dataset: DatasetSpec | None = None

@@ -47,6 +47,9 @@ class Role(Record):
     """Nodes of a gang, most nodes of a pool."""
     ranks_per_node: Parallel = 1
     """Training ranks on each node."""
+    ranks_per_node_max: Parallel | None = None
+    """Most of them that a recipe may ask for; null: in a terminal as many as the node has GPUs, or
+    eight for each CPU; from Airflow and its pages `ranks_per_node`."""
     threads_per_node: Parallel = 1
     """Tasks that run at once on each node."""
     threads_per_rank: Parallel = 1
@@ -271,7 +274,7 @@ class Site(Record):
 
     name: Name
     """Name of the site."""
-    folder: str
+    folder: Annotated[str, Field(min_length=1)]
     """Folder that the control side and all nodes see: runs, leases, datasets; with `{user}` each
     user has one: the account in a terminal, in Airflow who triggers."""
     accounts: dict[str, str] = {}

@@ -5,9 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Literal
 
-from pydantic import Field, JsonValue, model_validator
+from pydantic import BeforeValidator, Field, JsonValue, model_validator
 
-from headrace.recipe.base import Amount, Count, Parallel, Place, Seconds, Seed, Target, Times
+from headrace.recipe.base import (
+    Amount,
+    Count,
+    Parallel,
+    Place,
+    Seconds,
+    Seed,
+    Target,
+    Times,
+    to_json,
+)
 from headrace.record import Record
 
 MAX_KEYS = 256
@@ -16,10 +26,12 @@ MAX_KEYS = 256
 MAX_TRIALS = 100_000
 """Most trials of a suite: a larger number is refused before anything is built of it."""
 
-Values = Annotated[tuple[JsonValue, ...], Field(min_length=1, max_length=MAX_TRIALS)]
+_Value = Annotated[JsonValue, BeforeValidator(to_json)]
+
+Values = Annotated[tuple[_Value, ...], Field(min_length=1, max_length=MAX_TRIALS)]
 """Values of one key, of which each gives a trial."""
 
-ValuesByKey = Annotated[dict[str, JsonValue], Field(max_length=MAX_KEYS)]
+ValuesByKey = Annotated[dict[str, _Value], Field(max_length=MAX_KEYS)]
 """Values of some keys, together."""
 
 
@@ -35,7 +47,7 @@ class Objective(Record):
 class SearchSpec(Record):
     """Points that Optuna proposes."""
 
-    space: Annotated[dict[str, JsonValue], Field(min_length=1, max_length=MAX_KEYS)]
+    space: Annotated[dict[str, _Value], Field(min_length=1, max_length=MAX_KEYS)]
     """Where each key may lie: `interval(1e-5, 1e-1)`, `tag(log, interval(1e-5, 1e-1))`,
     `range(1, 9)`, `choice(a, b)` in Hydra's words, or a list of values."""
     trials: int = Field(ge=1, le=MAX_TRIALS)
@@ -94,9 +106,9 @@ class SuiteSpec(Record):
     with the greatest number begin first, whatever `order` says; 1 and 0 are yes and no."""
     max_running: Parallel | None = None
     """Most trials at once; null: as many as the nodes have room for."""
-    trials_per_gpu: Parallel | Literal["auto"] = 1
+    trials_per_gpu: Annotated[int, Field(ge=1, le=128)] | Literal["auto"] = 1
     """Small trials that share one GPU; `auto`: as many as fit by the memory that the first took."""
-    trials_per_node: Parallel | None = None
+    trials_per_node: Annotated[int, Field(ge=1, le=1024)] | None = None
     """Trials at once on a node that has no GPUs; null: as many as its CPUs allow."""
     retries: Times = 2
     """How often in a row, without a later checkpoint between, a trial is tried again from its last

@@ -10,7 +10,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from headrace.errors import TargetError, nearest, shortened
-from headrace.recipe.python_source import Definition, Signature, SourceCode
+from headrace.recipe.load import warn_once
+from headrace.recipe.python_source import Definition, Signature, SourceCode, hidden
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Role
 from headrace.recipe.targets import (
@@ -63,6 +64,8 @@ def check_arguments(recipe: Recipe, role: Role, listed: Sequence[str] = ()) -> N
     What source shows not to belong where it stands is refused, too. What is installed where `role`
     trains may differ from what is here; `listed` are names and packages that the site lists.
     """
+    for told in hidden(_code(recipe)) if is_as_here(role) else ():
+        warn_once(f"{told} if the recipe needs it")
     for key, target in targets_of(recipe).items():
         if key != "dataset.reader":
             # a logger may get `save_dir` from headrace, a figure the results, a dataset samples
@@ -150,8 +153,11 @@ def _check(
 
 def source_code(recipe: Recipe, role: Role) -> SourceCode:
     """What targets of a recipe are imported from where `role` trains, as far as it is here."""
-    own = [Path(folder).expanduser().resolve() for folder in recipe.code]
-    return SourceCode([*own, *(_installed() if is_as_here(role) else ())])
+    return SourceCode([*(_installed() if is_as_here(role) else ()), *_code(recipe)])
+
+
+def _code(recipe: Recipe) -> tuple[Path, ...]:
+    return tuple(Path(folder).expanduser().resolve() for folder in recipe.code)
 
 
 def _installed() -> list[Path]:

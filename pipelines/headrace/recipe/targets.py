@@ -12,10 +12,12 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from headrace.errors import TargetError, nearest
+from headrace.processes.working_folder import problem_of
 from headrace.recipe.base import Target
+from headrace.recipe.python_source import hidden
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Site
 
@@ -238,8 +240,9 @@ def allowed_path(code: str, site: Site) -> Path:
     roots = [Path(root).expanduser().resolve() for root in site.allowed_code]
     if not any(path.is_relative_to(root) for root in roots):
         allowed = ", ".join(str(root) for root in roots) or "none"
+        why = problem_of(Path.cwd()) if path.is_relative_to(Path.cwd()) else ""
         raise TargetError(
-            f"Site '{site.name}' does not allow code from {path}",
+            f"Site '{site.name}' does not allow code from {path}{why and f': {why}'}",
             f"Allowed folders: {allowed}. Move the code there, or add its folder to "
             "'allowed_code' of the site.",
         )
@@ -250,10 +253,11 @@ def not_allowed(
     use: TargetUse, name: str, listed: Sequence[str], code: Sequence[Path] = ()
 ) -> TargetError:
     """The error for a target that names, maybe by an alias, what the site does not allow."""
+    why = next(hidden(code, use.name.partition(".")[0]), "")
     kinds = [kind.name for kind in use.kinds]
     modules = [f"modules in {folder}" for folder in code]
     return TargetError(
-        f"The site does not allow the target '{name}' at {use.key}",
+        f"The site does not allow the target '{name}' at {use.key}{why and f': {why}'}",
         f"Allowed there: {'; '.join([*kinds, *listed, *modules])}. Add the name to "
         "'allowed_targets' of the site, or put your code below one of its 'allowed_code' folders "
         "and name that folder in 'code' of the recipe.",
@@ -277,11 +281,11 @@ def _may_lie_in(folders: Sequence[Path], name: str) -> bool:
     )
 
 
-def _check_words(key: str, config: Mapping[str, object]) -> None:
+def _check_words(key: str, config: Mapping[Any, object]) -> None:
     for name, value in config.items():
-        if not isinstance(name, str):
+        if not isinstance(name, str) and "_target_" in config:
             raise TargetError(f"{key} has the key {name!r}, which is no name of an argument")
-        if re.fullmatch(r"_\w+_", name) is None:
+        if not isinstance(name, str) or re.fullmatch(r"_\w+_", name) is None:
             continue
         if name not in SPECIAL_KEYS:
             raise TargetError(f"{key} has the unknown key '{name}'", nearest(name, SPECIAL_KEYS))

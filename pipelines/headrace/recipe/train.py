@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Annotated, Literal
 
@@ -12,6 +13,7 @@ from headrace.recipe.base import (
     MAX_COUNT,
     Amount,
     AmountFrom0,
+    Arguments,
     Count,
     CountFrom0,
     Name,
@@ -142,6 +144,15 @@ OF_LIGHTNING = {
 are not here are passed on."""
 
 
+_NO_TRAINING = {
+    "barebones": (False, "makes no checkpoints"),
+    "enable_checkpointing": (True, "makes no checkpoints"),
+    "fast_dev_run": (False, "tries some batches, without checkpoints"),
+    "overfit_batches": (0, "trains and validates on some batches of the training split"),
+}
+"""Arguments of Lightning's Trainer by which a training is none of the recipe: the value that makes
+no difference, and what others do."""
+
 _SHARDED_PRECISIONS = ("32-true", "bf16-mixed", "bf16-true", "16-true")
 """Source: Lightning 2.6, `_AcceleratorConnector._check_precision…` for ModelParallelStrategy."""
 
@@ -209,7 +220,7 @@ class TrainerSpec(Record):
     """Scale the model's learning rates by the batch size; null: they are as the model sets them."""
     ema: EmaSpec | None = None
     """Average the weights over the steps; null: they are as the optimizer left them."""
-    compile: bool | dict[str, object] = False
+    compile: bool | Arguments = False
     """Compile what the model's attributes hold by `torch.compile`; a mapping holds options of that,
     as `mode`."""
     channels_last: bool = False
@@ -240,7 +251,7 @@ class TrainerSpec(Record):
     loggers: Annotated[tuple[LoggerTarget, ...], Field(max_length=100)] = ()
     """`csv`, `tensorboard`, `mlflow`, `wandb`, or loggers of Lightning; `save_dir` defaults to the
     run's `loggers`."""
-    extra: dict[str, object] = {}
+    extra: Arguments = {}
     """Further arguments of the Trainer, passed as they are. Those of Lightning's may as well be
     written beside the keys above: `limit_train_batches`, `val_check_interval`, `profiler`, …"""
 
@@ -279,6 +290,8 @@ class TrainerSpec(Record):
 
     @model_validator(mode="after")
     def _check_together(self) -> TrainerSpec:
+        if self.max_steps == 0:
+            raise ValueError("max_steps: 0 makes no training: write -1 for no limit, or 1 and more")
         if self.accelerator == "cpu" and self.gpu_only:
             raise ValueError(". ".join(self.gpu_only))
         strategy = self.extra.get("strategy", self.strategy)
@@ -326,6 +339,23 @@ class TrainerSpec(Record):
     def data_rank(self, rank: int) -> int:
         """Whose samples a rank gets: neighbours share the work on the same ones."""
         return rank // self.fsdp.tensor_parallel_size
+
+    @field_validator("extra")
+    @classmethod
+    def _trains(cls, extra: dict[str, object]) -> dict[str, object]:
+        for name, (usual, why) in _NO_TRAINING.items():
+            if extra.get(name) not in (None, usual):
+                raise ValueError(f"{name} {why}: leave it out")
+        limit, time = extra.get("limit_train_batches"), extra.get("max_time") or "1"
+        most = 1.0 if isinstance(limit, float) else MAX_COUNT
+        if isinstance(limit, int | float) and (limit is True or not 0 < limit <= most):
+            raise ValueError(
+                f"limit_train_batches is {limit!r}: give a number of batches from 1 on, or a share "
+                "above 0 and up to 1.0"
+            )
+        if re.search("[1-9]", str(time)) is None:
+            raise ValueError("max_time is 0, which makes no training: leave it out")
+        return extra
 
     @field_validator("extra")
     @classmethod

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import os
 import pwd
 import re
@@ -23,6 +24,14 @@ def account() -> str:
         return pwd.getpwuid(os.getuid()).pw_name
     except KeyError:  # in a container
         return str(os.getuid())
+
+
+def login_name() -> str:
+    """Name of the user: as the environment says, else as `account`."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return account()
 
 
 def for_user(site: Site, user: str | None = None) -> Site:

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from functools import cache
+from collections.abc import Iterable, Sequence
+from functools import cache, partial
 from typing import Literal
 
 from headrace.batch.registry import system_of
 from headrace.clusters.lease_records import MOST_S, Walltime, shown
 from headrace.entry_points import load_group
-from headrace.errors import BatchError, HeadraceError
+from headrace.errors import BatchError
 from headrace.files.atomic import read_record, write_record
 from headrace.files.layout import RunFolder
+from headrace.informing import DECISION_S, inform
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Role, Site
 from headrace.recipe.teams import Sites
@@ -24,7 +23,8 @@ from headrace.runs.prediction import Ahead, Prediction, StepSeen
 from headrace.runs.runs import Run
 from headrace.steps.step_kinds import StepOptions
 
-logger = logging.getLogger(__name__)
+ENFORCED_EVERY_S = 30.0
+"""Time between two looks at the budgets of a run."""
 
 GROUP = "headrace.accounts"
 """Entry point: a class that derives from `Accounts`."""
@@ -53,10 +53,6 @@ class Accounts:
             BudgetError: One is used up, or nobody knows the prices with which to keep it.
         """
 
-    def watched(self, run: Run, tick: Callable[[], None]) -> Callable[[], None]:
-        """A tick that also keeps the budgets of a run, now and then."""
-        return tick
-
     def enforce(self, run: Run) -> None:
         """End the leases of a run when a budget is about to be used up."""
 
@@ -67,15 +63,8 @@ class Accounts:
     def walltime(
         self, recipe: Recipe, site: Site, role_name: str, kind: str, run: Run | None = None
     ) -> Walltime | None:
-        """The time limit of a run's next lease, or of a new run's first; None: the site says it.
-
-        Of `lifetime: auto` here the longest time that the role may have.
-        """
-        role = site.roles[role_name]
-        if not isinstance(role.lifetime, str):
-            return None
-        most = longest(role)
-        return Walltime(seconds=most.seconds, most_s=most.seconds, why=most.whose)
+        """Return the time limit of a run's next lease, or a new run's first; None: no forecast."""
+        return None
 
     def loss(self, recipe: Recipe, site: Site, role_name: str) -> str:
         """What interruptions of a training on a role cost on average; empty: nothing tells."""
@@ -107,50 +96,60 @@ def accounts() -> Accounts:
     return classes[-1]()
 
 
-@dataclass(frozen=True, kw_only=True)
-class LongestTime:
-    """The longest time that may be chosen."""
+def longest(role: Role) -> Walltime:
+    """Return the longest time limit that a lease of a role may have, and who sets it.
 
-    seconds: float
-    whose: str
-    """Who sets it, for the user."""
+    Side effects: asks the batch system.
+    """
 
+    def limit(seconds: float, whose: str) -> Walltime:
+        return Walltime(seconds=seconds, most_s=seconds, why=whose)
 
-def longest(role: Role) -> LongestTime:
-    """The longest time limit that a lease of a role may have; asks the batch system."""
     system, own, silence = system_of(role), role.lifetime_max, ""
     try:
         longest_s = system.longest_job_s(role.batch)
     except BatchError as error:
         longest_s, silence = None, f" ({error.what})"
     if longest_s is not None and longest_s <= (own or longest_s):
-        return LongestTime(
-            seconds=longest_s, whose=f"{system.name}'s longest job, {shown(longest_s)}"
-        )
+        return limit(longest_s, f"{system.name}'s longest job, {shown(longest_s)}")
     if own is not None:
-        return LongestTime(seconds=own, whose=f"`lifetime_max`, {shown(own)}")
-    whose = f"the day that headrace takes where {system.name} tells no limit{silence}"
-    return LongestTime(seconds=MOST_S, whose=whose)
+        return limit(own, f"`lifetime_max`, {shown(own)}")
+    return limit(MOST_S, f"the day that headrace takes where {system.name} tells no limit{silence}")
 
 
-def noting(run: Run, tick: Callable[[], None]) -> Callable[[], None]:
-    """A tick that also keeps, once, what the run is expected to take: while a lease starts."""
-    left = [run]
+def walltime_of(
+    recipe: Recipe, site: Site, role_name: str, kind: str, run: Run | None = None
+) -> Walltime | None:
+    """Return the time limit of a run's next lease, or a new run's first; None: the site says it.
 
-    def both() -> None:
-        tick()
-        if left:
-            note_prediction(left.pop())
+    It is the longest that the role may have if there is no forecast.
+    """
+    role = site.roles[role_name]
+    if not isinstance(role.lifetime, str):
+        return None
+    asked = partial(accounts().walltime, recipe, site, role_name, kind, run)
+    folder = None if run is None else run.folder
+    found = inform(folder, "forecast of the time limit", asked, Walltime, DECISION_S)
+    if found is not None and 0 < found.seconds <= found.most_s:
+        return found
+    most = longest(role)
+    return most.model_copy(update={"why": f"there is no forecast, so the longest: {most.why}"})
 
-    return both
+
+def predicted(recipe: Recipe, site: Site, kind: str) -> Prediction:
+    """Return what a run of a kind would take; nothing is known if the forecast fails."""
+    asked = partial(accounts().predict, recipe, site, kind)
+    return inform(None, "forecast", asked, Prediction) or Accounts().predict(recipe, site, kind)
 
 
 def note_prediction(run: Run) -> None:
-    """Keep in a run's folder what it is expected to take, unless that is there."""
-    try:
-        if read_record(run.folder.prediction, Prediction) is None:
-            asked = run.request
-            found = accounts().predict(run.recipe, run.site, asked.kind, asked.options)
-            write_record(run.folder.prediction, found)
-    except HeadraceError as error:  # a run does not fail for want of a forecast
-        logger.warning("Nothing is foretold of run %s: %s", run.run_id, error.what)
+    """Write what a run is expected to take to its folder, unless it is there; it only informs."""
+    file, asked = run.folder.prediction, run.request
+
+    def forecast() -> Prediction | None:
+        if read_record(file, Prediction) is not None:
+            return None
+        return accounts().predict(run.recipe, run.site, asked.kind, asked.options)
+
+    if found := inform(run.folder, "forecast", forecast, Prediction):
+        inform(run.folder, "forecast", partial(write_record, file, found))

@@ -6,7 +6,6 @@ else the last sign of it.
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,9 +16,9 @@ from typing import Any
 from headrace.batch.meter import Machine, Meter
 from headrace.clusters.lease_records import LeaseSpec, job_name
 from headrace.clusters.node_marks import NodeMarks
-from headrace.errors import BatchError, StepError
 from headrace.files.atomic import read_record
-from headrace.files.layout import LeaseFolder
+from headrace.files.layout import LeaseFolder, SiteFolder
+from headrace.informing import AFTERWARDS_S, inform
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.machine_rows import PRICE
 from headrace.ledger.rows import LeaseRecord, MachineRecord
@@ -27,8 +26,6 @@ from headrace.ledger.usage_rows import at_most
 from headrace.recipe.site import Role
 from headrace.runs.costs import billed_s
 from headrace.runs.site_machines import marks_of_lease, meter_of_lease
-
-logger = logging.getLogger(__name__)
 
 _FORGOTTEN_AFTER_S = 3600.0
 _SHUTDOWN_S = 120.0
@@ -68,17 +65,17 @@ def note_machines(*leases: LeaseRecord) -> None:
 def _counted(lease: LeaseRecord, known: Sequence[MachineRecord]) -> Sequence[MachineRecord]:
     """The rows of a lease that are new or change."""
     folder = LeaseFolder(Path(lease.folder))
-    try:
+
+    def counted() -> list[MachineRecord]:
         spec = read_record(folder.spec, LeaseSpec)
         if spec is None:
-            return ()
+            return []
         meter = meter_of_lease(folder, spec)
         signs = _signs(folder, spec, lease, meter.least_billed_s)
-        rows = rows_of(signs, known, meter.machines(job_name(folder)))
-        return _priced(rows, meter)
-    except (BatchError, StepError) as error:
-        logger.warning("Machines of lease %s are not counted now: %s", lease.lease_id, error.what)
-        return ()
+        return _priced(rows_of(signs, known, meter.machines(job_name(folder))), meter)
+
+    run, part = SiteFolder(folder.path.parents[1]).run(lease.run_id), f"count of {lease.lease_id}"
+    return inform(run, part, counted, list, AFTERWARDS_S) or ()
 
 
 def price_again(lease: LeaseRecord, role: Role | None) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from pathlib import Path
 
@@ -54,6 +55,8 @@ def fitted(recipe: Recipe, site: Site, kind: str, *, is_from_terminal: bool) -> 
         check_role(recipe, site)
         return recipe, narrowed(recipe, site)
     check_packing(recipe, site)
+    if recipe.dataset is not None:
+        _check_pixels(recipe, site)
     if kind == "train":
         check_training(recipe, site)
         _check_weights(recipe, site)
@@ -62,6 +65,23 @@ def fitted(recipe: Recipe, site: Site, kind: str, *, is_from_terminal: bool) -> 
     _check_places(recipe, site)
     on_one_lease = _on_one_lease(recipe, site)
     return (recipe if kind == "pack" else on_one_lease), site
+
+
+def _check_pixels(recipe: Recipe, site: Site) -> None:
+    """Refuse images of more bytes than a node has, each task with one and its copy."""
+    from headrace.files.machine import available_memory_bytes
+
+    role = site.roles[recipe.packing_role]
+    memory = role.batch.memory_per_node or (available_memory_bytes() if role.is_here else math.inf)
+    tasks = role.threads_per_node * (role.nodes if role.is_here else 1)
+    for name, field in recipe.pack.fields.items():
+        needed = 6 * math.prod(field.resize or (0,)) * tasks
+        if needed > memory:
+            raise RecipeError(
+                f"pack.fields.{name}.resize is {list(field.resize or ())}, which takes "
+                f"{needed / 2**30:,.0f} GiB of the {memory / 2**30:,.0f} GiB that a node has",
+                "Choose a smaller height and width.",
+            )
 
 
 def _on_one_lease(recipe: Recipe, site: Site) -> Recipe:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import shutil
 import time
 import uuid
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,10 @@ from headrace.files.atomic import write_json, write_record
 from headrace.files.layout import RunFolder, SiteFolder
 from headrace.files.private import make_private
 from headrace.files.sharing import share
+from headrace.informing import AFTERWARDS_S, inform
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.rows import RunRecord
+from headrace.recipe.base import to_json
 from headrace.recipe.load import load_recipe, load_site, settled, source_of
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Site
@@ -29,7 +31,15 @@ from headrace.runs.fitted import check_evaluated, fitted, of_run
 from headrace.runs.planned_steps import KINDS
 from headrace.runs.provenance import write_provenance
 from headrace.runs.results import write_report
-from headrace.runs.runs import Run, RunRequest, outputs_of, packed_by, run_of_record
+from headrace.runs.runs import (
+    Run,
+    RunRequest,
+    check_recipe,
+    outputs_of,
+    packed_by,
+    recipe_digest,
+    run_of_record,
+)
 from headrace.runs.suites import is_suite
 from headrace.runs.usage import note_usage
 from headrace.states import StepState
@@ -69,7 +79,9 @@ def _checked(request: RunRequest, loaded: Recipe) -> tuple[Recipe, Site, Mapping
     site = load_site(request.site, user)
     check_user(site, Actor.of(request.owner, request.user).user)
     if request.of:
-        folder = RunFolder(Path(open_ledger().run(request.of).folder))
+        evaluated = open_ledger().run(request.of)
+        check_recipe(evaluated)
+        folder = RunFolder(Path(evaluated.folder))
         loaded = of_run(loaded, folder, watch=request.watch)
     recipe, site = fitted(loaded, site, request.kind, is_from_terminal=is_from_terminal)
     if request.of:
@@ -86,11 +98,12 @@ def _checked(request: RunRequest, loaded: Recipe) -> tuple[Recipe, Site, Mapping
 def finish_run(run: Run, state: StepState) -> None:
     """Record how a run ended, what its steps gave and took; a suite gets its report."""
     record = open_ledger().finish_run(run.run_id, state, time.time(), outputs_of(run.run_id))
+    tell = partial(inform, run.folder, within_s=AFTERWARDS_S)
     if is_suite(record):
-        write_report(record)
-    note_usage(run.run_id)
+        tell("report of the suite", partial(write_report, record))
+    tell("accounting", partial(note_usage, run.run_id))
     if run.request.kind not in KINDS and state is StepState.SUCCEEDED:
-        step_kind(run.request.kind).report(run.run_id)
+        tell("report of the step", partial(step_kind(run.request.kind).report, run.run_id))
 
 
 def reopened(record: RunRecord, request: RunRequest) -> Run:
@@ -99,6 +112,7 @@ def reopened(record: RunRecord, request: RunRequest) -> Run:
     check_access(run.site_now, by, "resume", run.run_id)
     if not record.state.is_final:
         return run
+    check_recipe(record)
     open_ledger().reopen_run(record.run_id, request.owner)
     note(by.unnamed, "resume", run.run_id)  # not by who triggered it, but who cleared a task
     return owned_by(run, request.owner)
@@ -141,7 +155,7 @@ def _write_folder(run: Run, loaded: Recipe, source: Mapping[str, Any]) -> None:
         write_record(run.folder.site, run.site)
         write_record(run.folder.request, run.request)
         if source:
-            write_json(run.folder.source, source)
+            write_json(run.folder.source, to_json(source))
         request = run.request
         images = images_of(run.recipe, run.site)
         write_provenance(run.folder, request.recipe, loaded, request.user, images)
@@ -161,17 +175,10 @@ def recorded(run: Run, created_at: float) -> RunRecord:
         key=run.request.key,
         recipe_name=run.recipe.name,
         site_name=run.site.name,
-        recipe_fingerprint=recipe_fingerprint(run.recipe),
+        recipe_fingerprint=recipe_digest(run.folder),
         folder=str(run.folder.path),
         state=StepState.RUNNING,
         owner=run.request.owner,
         overrides=run.request.overrides,
         created_at=created_at,
     )
-
-
-def recipe_fingerprint(recipe: Recipe) -> str:
-    """Hash of the resolved recipe, 32 hexadecimal digits."""
-    unused = {"suite"} if recipe.suite is None else set()
-    content = recipe.model_dump_json(by_alias=True, exclude=unused).encode()
-    return hashlib.blake2b(content, digest_size=16).hexdigest()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal, get_args
@@ -12,13 +13,13 @@ from headrace.files.atomic import read_bytes, read_record
 from headrace.files.layout import RunFolder, StepFolder
 from headrace.ledger.ledger import open_ledger
 from headrace.objects.store import is_remote
-from headrace.recipe.difference import Change, flattened
+from headrace.recipe.difference import Change, essence, flattened
 from headrace.recipe.recipe import Recipe
 from headrace.record import Figures, Record
 from headrace.runs.code_state import UNKNOWN, code_state
 from headrace.runs.planned_steps import run_metrics
 from headrace.runs.provenance import Provenance, read_provenance
-from headrace.runs.runs import outputs_of, run_of_folder
+from headrace.runs.runs import changed_recipe, check_recipe, outputs_of, run_of_folder
 from headrace.runs.trials import note_trials
 from headrace.steps.mailbox import StepResult
 
@@ -68,14 +69,19 @@ def origin(name: str) -> Origin:
 
     Raises:
         UnknownNameError: There is no such run, or the trial has not begun.
+        UserError: Its recipe was changed by hand.
         StepError: Its folder is gone or damaged.
     """
     run_id, colon, number = name.partition(":")
-    suite = RunFolder(Path(open_ledger().run(run_id).folder))
+    record = open_ledger().run(run_id)
+    check_recipe(record)
+    suite = RunFolder(Path(record.folder))
     folder = _trial_folder(suite, number) if colon else suite
     recipe = read_record(folder.recipe, Recipe)
     if recipe is None:
         raise StepError(f"{name} has no recipe any more: {folder.recipe} is gone")
+    if colon:
+        _check_trial(name, suite, int(number), recipe)
     evaluated = run_of_folder(run_id, suite).request.of
     packed = outputs_of(evaluated or run_id).get("pack", {})
     made_with, diff = read_provenance(suite), read_bytes(suite.diff)
@@ -138,6 +144,20 @@ def _trial_folder(suite: RunFolder, number: str) -> RunFolder:
             f"List its trials: headrace suite show {suite.run_id}",
         )
     return folder
+
+
+def _check_trial(name: str, suite: RunFolder, number: int, recipe: Recipe) -> None:
+    """Refuse a trial whose recipe is not that of its suite with the trial's values."""
+    note_trials(suite)
+    row = open_ledger().trials_numbered(suite.run_id, [number]).get(number)
+    source = read_bytes(suite.source)
+    if row is None or source is None:
+        return
+    from headrace.suites.points import trial_recipe  # it brings Optuna's words
+
+    if essence(trial_recipe(json.loads(source), row.values)) != essence(recipe):
+        folder = suite.trial(number)
+        raise changed_recipe(name, folder.recipe, folder.site)
 
 
 def _trial_metrics(suite: RunFolder, number: int) -> dict[str, float]:

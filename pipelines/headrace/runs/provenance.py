@@ -9,6 +9,7 @@ import socket
 import sys
 import time
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 
 from pydantic import ConfigDict
@@ -16,6 +17,7 @@ from pydantic import ConfigDict
 from headrace.errors import RecipeError, without_secrets
 from headrace.files.atomic import read_bytes, write_bytes, write_record
 from headrace.files.layout import RunFolder
+from headrace.informing import DECISION_S, inform
 from headrace.recipe.difference import Change, differences
 from headrace.recipe.load import BUILT_IN, load_recipe, locate
 from headrace.recipe.recipe import Recipe
@@ -58,7 +60,9 @@ def write_provenance(
     """
     file = locate("recipes", recipe)
     folder = code_folder(file)
-    made_with, diff = code_state(folder, images)
+    asked = partial(code_state, folder, tuple(images))
+    found = inform(run, "state of the code", asked, tuple, DECISION_S)
+    made_with, diff = found or (CodeState(code_folder=str(folder)), None)
     left_out = made_with.left_out
     if diff is not None:
         write_bytes(run.diff, diff)
@@ -74,7 +78,7 @@ def write_provenance(
         command=tuple(without_secrets(word) for word in sys.argv),
         platform=platform.platform(),
         recipe_file=str(file),
-        changes=_changes(recipe, loaded),
+        changes=inform(run, "changed keys", partial(_changes, recipe, loaded), tuple) or (),
     ))  # fmt: skip
 
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from headrace.errors import HeadraceError, StepError
-from headrace.files.atomic import read_record
+from headrace.errors import HeadraceError, StepError, UserError
+from headrace.files.atomic import is_there, read_bytes, read_record
 from headrace.files.layout import LeaseFolder, RunFolder, SiteFolder
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.rows import RunRecord
@@ -23,6 +24,9 @@ from headrace.runs.planned_steps import KINDS
 from headrace.site_secrets import HERE, Asker, LeaseSecrets, secrets_for
 from headrace.states import StepState
 from headrace.steps.step_kinds import StepOptions, step_kind
+
+_OF_FILES = "files:"
+"""What digests of files begin with; earlier releases entered a hash of the recipe's values."""
 
 
 class RunRequest(Record):
@@ -122,6 +126,32 @@ def open_run(run_id: str) -> Run:
         StepError: Its folder is gone or damaged.
     """
     return run_of_record(open_ledger().run(run_id))
+
+
+def recipe_digest(folder: RunFolder) -> str:
+    """Return the digest of a run's recipe as it lies in its folder, with the source of trials."""
+    files = [read_bytes(file) or b"" for file in (folder.recipe, folder.source)]
+    return _OF_FILES + hashlib.blake2b(b"\0".join(files), digest_size=16).hexdigest()
+
+
+def check_recipe(record: RunRecord) -> None:
+    """Refuse a run whose recipe was changed by hand; those of earlier releases have no digest.
+
+    Raises:
+        UserError: It was.
+    """
+    known, folder = record.recipe_fingerprint, RunFolder(Path(record.folder))
+    if known.startswith(_OF_FILES) and is_there(folder.recipe) and known != recipe_digest(folder):
+        raise changed_recipe(record.run_id, folder.recipe, folder.site)
+
+
+def changed_recipe(name: str, recipe: Path, site: Path) -> UserError:
+    """Return the error for a run or trial whose recipe was changed by hand."""
+    return UserError(
+        f"The recipe of {name} was changed after it began: {recipe}",
+        "Put the file back as it was. For a run of the recipe as it is now: "
+        f"headrace run {recipe} --site {site}",
+    )
 
 
 def packed_by(run_id: str) -> str:

@@ -14,8 +14,9 @@ from headrace.files.layout import RunFolder
 from headrace.files.lines import append_line
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.rows import RunRecord
+from headrace.recipe.load import parse
 from headrace.recipe.suite import MAX_TRIALS, Objective
-from headrace.runs.audit import Actor, note
+from headrace.runs.audit import AIRFLOW, Actor, note
 from headrace.states import StepState
 from headrace.suites.analysis import PointResult, points
 from headrace.suites.records import (
@@ -105,7 +106,7 @@ def ask(
         _check(record.run_id, what, numbers)
     by = by or Actor.here()
     told = {"what": what, "by": str(by), "numbers": tuple(numbers), **more}
-    control = Control.model_validate(told)
+    control = parse(Control, told, f"What suite {record.run_id} is asked")
     append_line(RunFolder(Path(record.folder)).controls, control.model_dump_json())
     which = f"trials {', '.join(map(str, numbers))}" if numbers else ""
     note(by, what, record.run_id, details or which)
@@ -123,18 +124,23 @@ def ask_for_more(
         UserError: They cannot be used, or it has such a trial.
         StepError: The suite's recipe is gone.
     """
-    further, num_trials = further_points(record, words)
+    further, num_trials = further_points(record, words, by)
     ask(record, "add", by=by, details=" ".join(words), points=further, priority=priority)
     return num_trials
 
 
-def further_points(record: RunRecord, words: Sequence[str]) -> tuple[tuple[Point, ...], int]:
+def further_points(
+    record: RunRecord, words: Sequence[str], by: Actor | None = None
+) -> tuple[tuple[Point, ...], int]:
     """Points that words add to a suite, and how many trials they have; raises as `ask_for_more`."""
+    from headrace.recipe.fit import opened
     from headrace.steps.context import resolved  # lists of runs do without these
     from headrace.suites.points import added_points
 
     folder = RunFolder(Path(record.folder))
     recipe, site = resolved(folder)
+    if by is not None and by.through == AIRFLOW:
+        site = site.model_copy(update={"roles": opened(site, is_from_terminal=False).roles})
     rows = open_ledger().trials(record.run_id, limit=MAX_TRIALS)
     known = (
         Trial(number=row.number, name=row.name, values=row.values, group=row.group) for row in rows
@@ -156,7 +162,7 @@ def has_more_to_do(run: RunFolder, step_kind: str = "suite") -> bool:
 
 
 def _check(run_id: str, what: str, numbers: Sequence[int]) -> None:
-    rows = open_ledger().trials_numbered(run_id, numbers)
+    rows = open_ledger().trials_numbered(run_id, [each for each in numbers if each <= MAX_TRIALS])
     if unknown := [str(each) for each in numbers if each not in rows]:
         raise UnknownNameError(
             f"Suite {run_id} has no trial {', '.join(unknown)}",

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from headrace.errors import words_of
 from headrace.files.atomic import is_there
 from headrace.files.layout import RunFolder
 from headrace.files.lines import whole_lines
@@ -182,5 +183,5 @@ def _read(run: RunFolder, begin: int) -> tuple[list[Entry], int]:
         try:
             entries.append(ENTRY.validate_json(line))
         except ValidationError as error:
-            logger.warning("%s has a line that is no entry: %s", run.journal, error)
+            logger.warning("%s has a line that is no entry: %s", run.journal, words_of(error))
     return entries, end

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import stat
 import subprocess
@@ -21,6 +22,7 @@ from headrace.errors import BatchError, SiteError
 from headrace.files import tiers
 from headrace.files.machine import file_system_of
 from headrace.files.sharing import share
+from headrace.processes.working_folder import SAFE
 from headrace.recipe.batch import Login
 from headrace.recipe.site import Role, Site, Tier
 from headrace.recipe.unix_accounts import other_account
@@ -29,7 +31,7 @@ from headrace.site_check import file_systems
 _OF_ONE_MACHINE = (
     "ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "tmpfs", "ramfs", "overlay",
 )  # fmt: skip
-VERSION = "import headrace; print(headrace.__version__)"
+VERSION = f"{SAFE}import headrace; print(headrace.__version__)"
 """What a Python runs to tell its version of headrace."""
 
 _LEAST_FREE_BYTES = 2**28
@@ -142,7 +144,7 @@ def _place(path: Path, subject: str, is_doubtful: bool) -> Finding:
 
 
 def _is_own(site: Site, tier: Tier) -> bool:
-    folder, mine = tiers.folder_of(tier), (Path.home(), Path(site.folder).expanduser())
+    folder, mine = tiers.folder_of(tier), (os.path.expanduser("~"), site.folder)
     return "{user}" in tier.folder or any(folder.is_relative_to(each) for each in mine)
 
 

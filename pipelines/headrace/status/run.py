@@ -15,6 +15,7 @@ from pydantic import ConfigDict
 from headrace.errors import HeadraceError, StepError
 from headrace.files.atomic import is_there, read_bytes, read_record
 from headrace.files.layout import LeaseFolder, RunFolder
+from headrace.informing import inform
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.rows import AttemptRecord, LeaseRecord, MachineRecord, RunRecord
 from headrace.recipe.suite import Objective
@@ -22,7 +23,7 @@ from headrace.record import Record
 from headrace.runs.costs import Cost, cost_of, has_price
 from headrace.runs.owners import owner_is_gone, user_of
 from headrace.runs.planned_steps import run_metrics
-from headrace.runs.prediction import BETWEEN, Prediction
+from headrace.runs.prediction import BETWEEN, Ahead, Prediction
 from headrace.runs.suites import Sought, best_point, sought_by
 from headrace.states import FailureClass, LeaseState, StepState
 from headrace.status.step import StepView, step_views
@@ -259,9 +260,7 @@ def under_way(row: RunView, record: RunRecord, steps: Sequence[StepView]) -> dic
 
 
 def _eta_s(record: RunRecord, begun: Sequence[StepView]) -> float | None:
-    """When a run ends, by what was foretold of its steps; None where nobody said."""
-    from headrace.runs.accounts import accounts  # ended runs, most of a list, do without
-
+    """When a run ends, by the forecast of its steps; None if there is none."""
     folder = RunFolder(Path(record.folder))
     try:
         prediction = read_record(folder.prediction, Prediction)
@@ -270,10 +269,17 @@ def _eta_s(record: RunRecord, begun: Sequence[StepView]) -> float | None:
         names = (*(part.name for part in prediction.parts), *prediction.unknown)
         known = {step.name for step in begun} | {BETWEEN}
         waiting = [StepView(name=name, state=None) for name in names if name not in known]
-        ahead = accounts().ahead(folder, [*begun, *waiting])
     except StepError:  # the page of the run tells what cannot be read
         return None
+    ahead = ahead_of(folder, [*begun, *waiting])
     return None if ahead is None else ahead.eta_s
+
+
+def ahead_of(folder: RunFolder, steps: Sequence[StepView]) -> Ahead | None:
+    """Return what a run that goes on is expected to take; None if that is unknown."""
+    from headrace.runs.accounts import accounts  # ended runs, most of a list, do without
+
+    return inform(folder, "time left", lambda: accounts().ahead(folder, steps), Ahead)
 
 
 def why_failed(record: RunRecord, attempts: Sequence[AttemptRecord]) -> AttemptRecord | None:

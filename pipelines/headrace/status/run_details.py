@@ -9,6 +9,7 @@ from headrace.clusters import lease_client
 from headrace.errors import StepError
 from headrace.files.atomic import read_record
 from headrace.files.layout import RunFolder
+from headrace.informing import LeftOutSum, failures_of
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.rows import LeaseRecord, RunRecord
 from headrace.runs.owners import owner_process
@@ -18,7 +19,7 @@ from headrace.runs.provenance import read_provenance
 from headrace.runs.runs import Run, open_run
 from headrace.states import EndedJob, StepState
 from headrace.status.lease import bad_nodes, lost_nodes, why_no_room
-from headrace.status.run import Books, RunView, by_ledger, under_way
+from headrace.status.run import Books, RunView, ahead_of, by_ledger, under_way
 from headrace.status.step import StepView
 from headrace.steps.history import Load, newest_use
 
@@ -50,6 +51,8 @@ class RunDetails(RunView):
     """Such nodes where its batch system cannot leave any out."""
     lost_nodes: tuple[EndedJob, ...] = ()
     """Jobs of its pools that came to an early end, and why, the newest last."""
+    informing: LeftOutSum = LeftOutSum()
+    """Failures of what only informs of it: forecast, accounting, provenance, progress."""
     ahead: Ahead | None = None
     """What it was expected to take, and what is to come; null where nobody wrote that down."""
     use: Load = Load()
@@ -94,6 +97,7 @@ def details_of(record: RunRecord, books: Books) -> RunDetails:
         "steps": steps,
         "use": newest_use(run.folder) if trains else Load(),
         "asked": () if owner_process(run.request.owner) is None else run.request.words,
+        "informing": failures_of(run.folder),
         "changed": tuple(each.words for each in run.request.resumed),
         "images": read_provenance(run.folder).images,
     }
@@ -110,12 +114,10 @@ def details_of(record: RunRecord, books: Books) -> RunDetails:
 
 
 def _ahead(folder: RunFolder, steps: Sequence[StepView], *, goes_on: bool) -> Ahead | None:
-    if goes_on:
-        from headrace.runs.accounts import accounts  # ended runs do without
-
-        return accounts().ahead(folder, steps)
     prediction = read_record(folder.prediction, Prediction)
-    return None if prediction is None else Ahead.of(prediction)
+    if prediction is None or goes_on:
+        return None if prediction is None else ahead_of(folder, steps)
+    return Ahead.of(prediction)
 
 
 def _lost_nodes(run: Run, leases: Sequence[LeaseRecord]) -> tuple[EndedJob, ...]:

@@ -7,7 +7,6 @@ and kept in the run's folder, so that staging, every launch and every resume lea
 from __future__ import annotations
 
 import json
-import logging
 import math
 import time
 from dataclasses import dataclass, field
@@ -26,16 +25,14 @@ from headrace.errors import (
 from headrace.files.atomic import is_there, read_record, read_text, write_record
 from headrace.files.layout import LeaseFolder, RunFolder, StepFolder
 from headrace.files.lines import append_line
-from headrace.files.machine import is_full
 from headrace.files.manifest import Manifest
+from headrace.informing import inform
 from headrace.recipe.dataset import TRAIN, VALIDATION
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Site
 from headrace.record import Record
 from headrace.steps.mailbox import Progress, StepSpec
 from headrace.steps.usage import AttemptUsage
-
-logger = logging.getLogger(__name__)
 
 
 def resolved(run: RunFolder) -> tuple[Recipe, Site]:
@@ -163,14 +160,13 @@ class StepContext:
 
 
 def append_event(path: Path, name: str, **fields: object) -> None:
-    """Append an event with its time in one write; a full disk costs the event, not the step."""
-    line = json.dumps({"at": time.time(), "event": name, **fields}, default=str)
-    try:
+    """Append an event with its time in one write; an event only informs."""
+
+    def append() -> None:
+        line = json.dumps({"at": time.time(), "event": name, **fields}, default=str)
         append_line(path, line)
-    except OSError as error:
-        if not is_full(error):
-            raise
-        logger.warning("The event %s is not recorded: %s", name, error)
+
+    inform(None, f"event {name}", append, within_s=None)
 
 
 class SkippedShard(Record):

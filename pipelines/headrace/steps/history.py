@@ -8,22 +8,19 @@ history of what all launches wrote.
 from __future__ import annotations
 
 import itertools
-import logging
 import math
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Generic, Literal, NamedTuple, TypeVar
 
 from headrace.files.layout import RunFolder
 from headrace.files.lines import append_line, read_last_line, read_lines
-from headrace.files.machine import is_full
+from headrace.informing import inform
 from headrace.record import Figures, Record
-
-logger = logging.getLogger(__name__)
 
 _SHARE = 0.002
 _LONGEST_S = 300.0
@@ -131,7 +128,7 @@ class RowWriter(Generic[Row]):
 
     def __init__(self, path: Path, kind: type[Row], least_s: float) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._path = path
+        self._path, self._run = path, RunFolder(path.parents[1])
         self._least_s = least_s
         self.before: Sequence[Row] = read_lines(path, kind)
         self._began_at = self.before[0].at if self.before else time.time()
@@ -152,13 +149,9 @@ class RowWriter(Generic[Row]):
         return self.is_due or not self._path.exists() or self._path.stat().st_size < _MOST_BYTES
 
     def append(self, row: Row) -> None:
-        """Write a row; a full disk costs the row, not the work."""
-        try:
-            append_line(self._path, row.model_dump_json(exclude_defaults=True))
-        except OSError as error:
-            if not is_full(error):
-                raise
-            logger.info("Not written: %s", error)  # a full disk is told by who must write
+        """Write a row; a failure costs the row, not the work."""
+        line = row.model_dump_json(exclude_defaults=True)
+        inform(self._run, "rows of the history", partial(append_line, self._path, line))
         self._due_s = time.monotonic() + interval_s(self._elapsed_s, self._least_s)
 
 

@@ -15,6 +15,7 @@ from types import ModuleType
 from headrace.processes.children import Child, Process
 from headrace.processes.fork_server import ForkServers, forked
 from headrace.processes.identity import CPUS, MEMORY, die_with_parent, tell_children
+from headrace.processes.working_folder import python_module as python_module
 from headrace.recipe.site import Role
 
 _MODULE = "headrace.steps.model_process"
@@ -46,13 +47,8 @@ def dask_setup(worker: object) -> None:
 
 
 def start_forked(child: Child) -> Process:
-    """Start `python -u -m MODULE ARGUMENT…` as a fork that calls the module's `main(arguments)`."""
+    """Start the command of `python_module` as a fork that calls the module's `main(arguments)`."""
     return _SERVERS.start(child)
-
-
-def python_module(module: str, *arguments: str) -> tuple[str, ...]:
-    """The command that does the same as a program of its own."""
-    return (sys.executable, "-u", "-m", module, *arguments)
 
 
 def model_environment(role: Role) -> dict[str, str]:
@@ -92,7 +88,7 @@ def load() -> None:
 
 def main(arguments: list[str]) -> int:
     """Entry point of the server, which has loaded all, and of each process forked from it."""
-    _, _, _, *sys.argv = forked(socket.socket(fileno=int(arguments[0]))).command
+    _, _, _, _, *sys.argv = forked(socket.socket(fileno=int(arguments[0]))).command
     code: int = importlib.import_module(sys.argv[0]).main(sys.argv[1:])
     return code
 

@@ -14,13 +14,15 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from headrace.errors import HeadraceError, StepError
-from headrace.files.atomic import is_there, read_record, write_if_room, write_record
+from headrace.errors import HeadraceError, StepError, words_of
+from headrace.files.atomic import is_there, read_record, write_record
 from headrace.files.layout import RunFolder, StepFolder
 from headrace.files.machine import full_words, is_full
+from headrace.informing import inform
 from headrace.processes.identity import begin_child
 from headrace.states import FailureClass, StepState
 from headrace.steps.context import StepContext, resolved
@@ -158,13 +160,13 @@ def failure_of(error: BaseException) -> Failure:
             trace=getattr(error, "trace", ""),
             where=getattr(error, "where", ""),
         )
-    kind, message = FailureClass.INFRASTRUCTURE, str(error) or repr(error)
+    kind, message = FailureClass.INFRASTRUCTURE, words_of(error) or repr(error)
     if isinstance(error, MemoryError):
         kind = FailureClass.OUT_OF_MEMORY
     elif isinstance(error, OSError) and is_full(error):
         kind = FailureClass.CAPACITY
         message = f"{full_words(error, Path.cwd())}\n  Free some space there."
-    trace = "".join(traceback.format_exception(error))
+    trace = words_of("".join(traceback.format_exception(error)))
     return Failure(failure_class=kind, error=type(error).__name__, message=message, trace=trace)
 
 
@@ -200,7 +202,7 @@ class Reporter:
         self._thread = threading.Thread(target=self._run, name="headrace-status", daemon=True)
 
     def __enter__(self) -> Reporter:
-        self.write(StepState.RUNNING)
+        self.tell(StepState.RUNNING)
         self._thread.start()
         return self
 
@@ -224,14 +226,11 @@ class Reporter:
             metrics=dict(self._context.metrics),
             restarts=tuple(self._context.restarts),
         )
-        write_if_room(self._context.folder.status, status)
+        write_record(self._context.folder.status, status)
 
     def tell(self, state: StepState) -> None:
         """Write the status if that is possible: the work does not depend on it."""
-        try:
-            self.write(state)
-        except OSError as error:
-            logger.warning("The status could not be written: %s", error)
+        inform(self._context.run_folder, "status", partial(self.write, state), within_s=None)
 
     def _run(self) -> None:
         while not self._stop.wait(self._interval_s):

@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import JsonValue
-from yaml import YAMLError
 
 from headrace.errors import RecipeError
+from headrace.recipe.base import to_json
+from headrace.recipe.overrides import read_override
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.suite import MAX_KEYS, MAX_TRIALS, SuiteSpec
-from headrace.recipe.yaml_text import parsed
 from headrace.suites.records import Point
 from headrace.suites.values import domain_of, ends_of
 
@@ -177,7 +177,7 @@ def check_keys(axes: Sequence[Axis]) -> None:
 
 
 def read_points(file: str) -> tuple[Point, ...]:
-    """The points of a file, values typed as in YAML; an empty cell leaves its key as it is.
+    """The points of a file, values typed as in an override; an empty cell leaves its key as it is.
 
     Raises:
         RecipeError: The file cannot be read, or a row does not fit its header.
@@ -224,21 +224,21 @@ def _point(file: str, line: int, header: list[str], row: list[str]) -> Point:
             "A value with a comma stands in double quotes.",
         )
     try:
-        return {key: _value(cell) for key, cell in zip(header, row, strict=True) if cell.strip()}
-    except YAMLError as error:
-        raise RecipeError(
-            f"suite.file '{file}', line {line}: a value is no YAML: {error}"
-        ) from None
+        return {
+            key: _value(key, cell) for key, cell in zip(header, row, strict=True) if cell.strip()
+        }
+    except RecipeError as error:
+        raise RecipeError(f"suite.file '{file}', line {line}: {error.what}", error.hint) from None
 
 
 @lru_cache(maxsize=4096)
-def _value(cell: str) -> JsonValue:
+def _value(key: str, cell: str) -> JsonValue:
     text = cell.strip()
     if _INT.fullmatch(text):
         return int(text)
     if _FLOAT.fullmatch(text):
         return float(text)
-    value: JsonValue = parsed(f"value: {text}", is_plain=True)["value"]
+    value: JsonValue = to_json(read_override(f"{key}={text}").value)
     return value
 
 

@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 
 from headrace.checkpoints.files import progress_in
 from headrace.clusters.cancellable_call import GRACE_S
@@ -17,7 +18,8 @@ from headrace.errors import (
     StepError,
     SuiteFailedError,
 )
-from headrace.files.atomic import is_there, read_text, write_if_room
+from headrace.files.atomic import is_there, read_text, write_record
+from headrace.informing import inform
 from headrace.recipe.suite import SuiteSpec
 from headrace.states import FailureClass, StepState
 from headrace.steps import mailbox
@@ -29,7 +31,7 @@ from headrace.suites.points import PointSource
 from headrace.suites.records import PRUNED, Added, Ended, Started, TrialJob
 from headrace.suites.schedule import Placement, place
 from headrace.suites.suite_state import Board, Controls, TrialState
-from headrace.suites.trial_order import trial_order
+from headrace.suites.trial_order import Eta, trial_order
 from headrace.suites.trial_policy import (
     LEASE_OVER,
     Glances,
@@ -162,7 +164,10 @@ class Driver:
                 mailbox.request_cancel(folder_of(self._run, row), f"{PRUNED}: it promises little")
         self._leaves = self._leaves or is_there(self._context.lease_folder.notice)
         if self._spec.order == "longest":
-            self._order.reorder(self.board, self._queue)
+            asked = partial(self._order.expected, self.board)
+            expected_s = inform(self._run, "forecast for the order", asked, dict)
+            if expected_s is not None:
+                self._queue.reorder(expected_s)
         self._nodes.ask_for(self._queue.kinds(), self._most_to_begin())
         self._journal.sync_now_and_then()
         self._tell()
@@ -298,9 +303,10 @@ class Driver:
     def _tell(self) -> None:
         board = self.board
         total, is_paused = self._source.total, self._controls.is_paused
-        eta = self._order.left(board, self._glances.done, total)
+        left = partial(self._order.left, board, self._glances.done, total)
+        eta = inform(self._run, "time left", left, Eta)
         now = summary(board, self._glances, total, eta, is_paused=is_paused)
-        write_if_room(self._run.summary, now)
+        inform(self._run, "summary", partial(write_record, self._run.summary, now))
         done = board.num_ended + sum(self._glances.done(row) for row in board.running.values())
         failed = f", {board.num_failed} failed" if board.num_failed else ""
         phase = f"{len(board.running)} running{failed}{', paused' if now.paused else ''}"

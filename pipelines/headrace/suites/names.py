@@ -12,6 +12,7 @@ from typing import Any
 from pydantic import JsonValue
 
 from headrace.errors import RecipeError
+from headrace.recipe.base import from_json
 
 MAX_CHARS = 120
 """Longest name."""
@@ -94,7 +95,7 @@ def _short(value: JsonValue) -> str:
         return f"{value:g}"
     if isinstance(value, Mapping) and "_target_" in value:
         return str(value["_target_"]).rpartition(".")[2]
-    return value if isinstance(value, str) else json.dumps(value)
+    return value if isinstance(value, str) else json.dumps(from_json(value))
 
 
 def _safe(name: str) -> str:

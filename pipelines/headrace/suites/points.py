@@ -14,7 +14,8 @@ from functools import cached_property
 from typing import Any
 
 from headrace.errors import RecipeError, nearest
-from headrace.recipe.fit import check_places, check_training
+from headrace.recipe.base import to_json
+from headrace.recipe.fit import check_places, check_role, check_training
 from headrace.recipe.load import recipe_from
 from headrace.recipe.overrides import read_override
 from headrace.recipe.recipe import Recipe
@@ -231,6 +232,7 @@ def checked(recipe: Recipe, source: Mapping[str, Any], site: Site) -> Recipe:
     for _ in expand(recipe):
         pass  # names and conditions
     check_trials(source, axes, site, TrialMaker(recipe))
+    check_role(recipe, site)
     return recipe
 
 
@@ -301,7 +303,7 @@ def _axes(words: Sequence[str]) -> list[Axis]:
             raise RecipeError(
                 f"'{change.sign}{change.key}' is no value of a trial", f"Write {change.key}=VALUE."
             )
-    axes: list[Axis] = [[{change.key: change.value}] for change in changes]
+    axes: list[Axis] = [[{change.key: to_json(change.value)}] for change in changes]
     seeds = update.pop("seeds", [])
     axes += axes_of(SuiteSpec.model_validate(update))
     axes += [[{"seed": seed} for seed in seeds]] if isinstance(seeds, list) and seeds else []

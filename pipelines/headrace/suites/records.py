@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, JsonValue, TypeAdapter
 
+from headrace.recipe.base import MAX_COUNT, Parallel
 from headrace.record import Figures, Record
 from headrace.states import FailureClass, StepState
 from headrace.steps.usage import AttemptUsage
@@ -164,9 +165,9 @@ class Control(Record):
     """Trials that are meant; empty: all."""
     points: tuple[Point, ...] = ()
     """Points to add."""
-    limit: int | None = None
+    limit: Parallel | None = None
     """Most trials at once; null: no limit."""
-    priority: int | None = None
+    priority: Annotated[int, Field(ge=-MAX_COUNT, le=MAX_COUNT)] | None = None
     """Priority of trials, named or added; null: as `suite.priority` says."""
 
 

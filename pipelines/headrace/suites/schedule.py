@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 _ROUNDING = 1e-9
@@ -198,12 +198,12 @@ class Queue:
         """A trial waits no more."""
         self._where.pop(number, None)
 
-    def reorder(self, expected_s: Callable[[int], float]) -> None:
-        """Take other expectations for all."""
+    def reorder(self, expected_s: Mapping[int, float]) -> None:
+        """Take other expectations for all: seconds by number, 0 where unknown."""
         waiting, self._lines = self._where, {}
         self._where = {}
         for number, (line, place) in waiting.items():
-            urgency = {"expected_s": expected_s(number), "priority": -place.urgency}
+            urgency = {"expected_s": expected_s.get(number, 0.0), "priority": -place.urgency}
             self.push(number, line[0], avoids=line[1], **urgency)
 
     def heads(self) -> Iterator[tuple[int, float, Resources, frozenset[str]]]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from pydantic import ValidationError
 
-from headrace.errors import RecipeError
+from headrace.errors import RecipeError, words_of
 from headrace.files.layout import RunFolder
 from headrace.files.lines import whole_lines
 from headrace.recipe.suite import Objective
@@ -273,7 +273,9 @@ class Controls:
             try:
                 yield self._lines, Control.model_validate_json(line)
             except ValidationError as error:
-                logger.warning("Line %d of %s is no control: %s", self._lines, self._path, error)
+                logger.warning(
+                    "Line %d of %s is no control: %s", self._lines, self._path, words_of(error)
+                )
 
 
 def _added(control: Control, add: AddPoint) -> Iterator[Trial]:

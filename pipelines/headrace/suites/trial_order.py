@@ -6,21 +6,19 @@ import math
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from statistics import NormalDist
 
 from headrace.entry_points import load_group
 from headrace.recipe.recipe import Recipe
+from headrace.record import Record
 from headrace.states import StepState
-from headrace.suites.schedule import Queue
 from headrace.suites.suite_state import Board, TrialState
 
 GROUP = "headrace.forecast"
 """Entry point: a class that derives from `TrialOrder`."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Eta:
+class Eta(Record):
     """When all will be done."""
 
     seconds: float
@@ -56,8 +54,9 @@ class TrialOrder:
         half_s = NormalDist().inv_cdf(0.9) * spread_s * math.sqrt(waiting + places) / places
         return Eta(seconds=(left_s + waiting * mean_s) / places, half_s=half_s)
 
-    def reorder(self, board: Board, queue: Queue) -> None:
-        """Put the trials that wait in order, the longest first, if it is time."""
+    def expected(self, board: Board) -> dict[int, float] | None:
+        """Return the seconds of waiting trials by number, for a new order; None: keep the old."""
+        return None
 
 
 def elapsed_s(trial: TrialState) -> float:

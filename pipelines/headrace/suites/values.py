@@ -13,9 +13,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pydantic import JsonValue
+from yaml import YAMLError
 
 from headrace.errors import RecipeError, shortened
-from headrace.recipe.overrides import check_size, names_several, parts_of, read_override
+from headrace.recipe.base import to_json
+from headrace.recipe.overrides import (
+    as_override,
+    check_size,
+    in_hydra,
+    names_several,
+    parts_of,
+    read_override,
+)
 from headrace.recipe.suite import MAX_TRIALS
 
 if TYPE_CHECKING:
@@ -123,12 +132,9 @@ def read_words(key: str, words: str) -> Sweep:
     Raises:
         RecipeError: It cannot be read.
     """
-    from hydra.core.override_parser.overrides_parser import OverridesParser  # takes 0.1 s
-    from hydra.errors import HydraException
-
     try:
-        return Sweep(key, words, OverridesParser.create().parse_override(f"key={words}"))
-    except (HydraException, ValueError, RecursionError) as error:  # as of 5000 digits
+        return Sweep(key, words, in_hydra(words))
+    except YAMLError as error:
         raise _wrong_words(key, words, " ".join(str(error).split())) from None
 
 
@@ -199,7 +205,7 @@ def parse(words: Sequence[str], *, trials: int | None = None) -> tuple[tuple[str
 
 def as_overrides(update: Mapping[str, JsonValue]) -> tuple[str, ...]:
     """What the sweeps set, as overrides of a recipe."""
-    return tuple(f"suite.{key}={json.dumps(value)}" for key, value in update.items())
+    return tuple(as_override(f"suite.{key}", value) for key, value in update.items())
 
 
 def too_many(count: int) -> RecipeError:
@@ -244,14 +250,13 @@ def _choice(values: Sequence[JsonValue]) -> BaseDistribution:
     return CategoricalDistribution([json.dumps(value) for value in values])
 
 
-def _plain(value: Any) -> JsonValue:
-    """An element of Hydra's as a plain value; a quoted text without its quotes."""
+def _plain(value: Any) -> Any:
+    """An element of Hydra's as JSON; a quoted text without its quotes."""
     if isinstance(value, list):
         return [_plain(each) for each in value]
     if isinstance(value, dict):
-        return {str(_plain(key)): _plain(each) for key, each in value.items()}
-    plain: JsonValue = getattr(value, "text", value)
-    return plain
+        return to_json({_plain(key): _plain(each) for key, each in value.items()})
+    return getattr(value, "text", value)
 
 
 def _wrong_words(key: str, words: object, why: str) -> RecipeError:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -20,8 +21,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 from headrace.clusters.gpus import handles
 from headrace.data.loader import BatchLoader
-from headrace.files.atomic import write_if_room
+from headrace.files.atomic import write_record
 from headrace.files.layout import RunFolder
+from headrace.informing import inform, shielded
 from headrace.steps.history import HistoryRow, RankRow, RowWriter, UsageRow, rank_file, usage_file
 from headrace.training.launch_records import NodeLaunch, TrainingProgress
 from headrace.training.learning_rates import rate_factor
@@ -69,6 +71,8 @@ class KeepHistory(Callback):  # type: ignore[misc]
         self._num_losses = 0
         self._row: HistoryRow | None = None
         self.metrics: dict[str, float] = {}
+        for name in ("on_train_start", "on_train_batch_end", "on_validation_start", "_write"):
+            setattr(self, name, shielded(run, "history", getattr(self, name)))
 
     @property
     def data_wait(self) -> float:
@@ -76,20 +80,21 @@ class KeepHistory(Callback):  # type: ignore[misc]
         return self._of_launch.figures()["data_wait"]
 
     def on_train_start(self, trainer: Trainer, *_: Any) -> None:
-        """Tell from where training goes on."""
+        """Write from where training goes on."""
+        self._of_launch.restart()
+        self._restart_clock()
         self._parts.start(trainer)
         node, rank = self._launch.node_name, trainer.global_rank
         ranks = RowWriter(rank_file(self._run, rank), RankRow, _LEAST_USAGE_S)
         self._rank = (ranks, RankUsage(rank, node))
         if trainer.local_rank == 0:
             file = usage_file(self._run, self._launch.node_index)
-            self._usage = (RowWriter(file, UsageRow, _LEAST_USAGE_S), Usage(node))
+            if usage := inform(self._run, Usage.__name__, partial(Usage, node)):
+                self._usage = (RowWriter(file, UsageRow, _LEAST_USAGE_S), usage)
         if trainer.is_global_zero:
             self._rows, self._number = training_rows(self._run, _LEAST_S)
             self._rows.append(self._now(trainer).model_copy(update={"starts": True}))
             self._tell_progress(trainer, None)
-        self._of_launch.restart()
-        self._restart_clock()
 
     def on_train_batch_start(self, *_: Any) -> None:
         """A step begins: its batch is there."""
@@ -116,13 +121,18 @@ class KeepHistory(Callback):  # type: ignore[misc]
                 self._tell_progress(trainer, loss)
         for written in (self._rank, self._usage):
             if written is not None and written[0].is_due:
-                _look(written)
+                self._look(written)
 
     def on_train_end(self, *_: Any) -> None:
         """Tell at least once what was taken, of a short training, too."""
         for written in (self._rank, self._usage):
             if written is not None:
-                _look(written)
+                self._look(written)
+
+    def _look(self, written: tuple[RowWriter[Any], Usage | RankUsage]) -> None:
+        """Write how busy the node or rank is, by libraries that may hang."""
+        rows, usage = written
+        inform(self._run, type(usage).__name__, lambda: rows.append(usage.look()))
 
     def on_validation_start(self, trainer: Trainer, *_: Any) -> None:
         """Measure before the time of validation counts."""
@@ -148,7 +158,7 @@ class KeepHistory(Callback):  # type: ignore[misc]
             metrics=self.metrics,
             **self._of_progress.figures(),
         )
-        write_if_room(self._launch.folder.progress, progress)
+        inform(self._run, "progress", partial(write_record, self._launch.folder.progress, progress))
         self._of_progress.restart()
 
     def _measure(self, trainer: Trainer) -> HistoryRow:
@@ -168,6 +178,9 @@ class KeepHistory(Callback):  # type: ignore[misc]
     def _tell_metrics(self, trainer: Trainer) -> None:
         logged = {name: float(value) for name, value in trainer.callback_metrics.items()}
         self.metrics = mean_over_ranks(logged)
+        self._write(trainer)
+
+    def _write(self, trainer: Trainer) -> None:
         if self._rows is None or not self.metrics or not self._rows.has_room:
             return
         row = self._measure(trainer)
@@ -191,11 +204,6 @@ class KeepHistory(Callback):  # type: ignore[misc]
         self._of_row.restart()
         self._losses, self._num_losses = None, 0
         self._parts.restart()
-
-
-def _look(written: tuple[RowWriter[Any], Usage | RankUsage]) -> None:
-    rows, usage = written
-    rows.append(usage.look())
 
 
 def _finite(loss: Tensor | None) -> float | None:
@@ -307,19 +315,27 @@ class Usage:
         found = handles()
         self._gpus = None if found is None else _Gpus(*found)
         self._traffic = _Traffic()
-        psutil.cpu_percent()
+        self._busy_s, self._cpu_s = _cpu_s()
 
     def look(self) -> UsageRow:
         """Take all figures; see `docs/how-to/watch-training.md` for what that takes."""
         gpus = {} if self._gpus is None else self._gpus.look()
+        before, (self._busy_s, self._cpu_s) = (self._busy_s, self._cpu_s), _cpu_s()
         return UsageRow(
             at=time.time(),
             node=self._node,
-            cpu=psutil.cpu_percent() / 100,
+            cpu=max(self._busy_s - before[0], 0.0) / max(self._cpu_s - before[1], 1e-2),
             memory=psutil.virtual_memory().percent / 100,
             **self._traffic.look(),
             **gpus,
         )
+
+
+def _cpu_s() -> tuple[float, float]:
+    """Seconds of all CPUs so far, busy and in all: `psutil.cpu_percent` counts by thread."""
+    times = psutil.cpu_times()
+    whole = sum(times) - getattr(times, "guest", 0.0) - getattr(times, "guest_nice", 0.0)
+    return whole - times.idle - getattr(times, "iowait", 0.0), whole
 
 
 class RankUsage:
@@ -329,6 +345,8 @@ class RankUsage:
         self._rank, self._node = rank, node
         self._process = psutil.Process()
         self._process.cpu_percent()
+        has_gpu = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+        self._device = torch.cuda.current_device() if has_gpu else 0  # another thread has its own
 
     def look(self) -> RankRow:
         """Take all figures."""
@@ -339,8 +357,8 @@ class RankUsage:
             node=self._node,
             cores=self._process.cpu_percent() / 100,
             rss_bytes=self._process.memory_info().rss,
-            gpu_bytes=torch.cuda.memory_reserved() if has_gpu else None,
-            gpu_peak_bytes=torch.cuda.max_memory_allocated() if has_gpu else None,
+            gpu_bytes=torch.cuda.memory_reserved(self._device) if has_gpu else None,
+            gpu_peak_bytes=torch.cuda.max_memory_allocated(self._device) if has_gpu else None,
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -11,6 +12,7 @@ from typing import NamedTuple
 from headrace.errors import StepError
 from headrace.files.layout import RunFolder, StepFolder
 from headrace.processes.children import Child
+from headrace.processes.working_folder import CODE
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Role
 from headrace.steps.model_process import model_environment, python_module
@@ -93,6 +95,7 @@ def script_environment(node: NodeReady, recipe: Recipe) -> dict[str, str]:
     run = RunFolder(Path(launch.run_folder))
     return {
         **({"HEADRACE_DATASET": node.dataset} if node.dataset else {}),
+        **({CODE: os.pathsep.join(map(os.path.expanduser, recipe.code))} if recipe.code else {}),
         "HEADRACE_CHECKPOINTS": str(run.checkpoints),
         "HEADRACE_RUN_FOLDER": str(run.path),
         "HEADRACE_SEED": str(recipe.seed),

@@ -22,6 +22,7 @@ from headrace.data.instantiate import Allowed, instantiate, resolve
 from headrace.errors import HeadraceError, StepError, UserError, without_secrets
 from headrace.files.atomic import read_bytes, read_record
 from headrace.files.layout import RunFolder, StepFolder
+from headrace.informing import AFTERWARDS_S, PATIENCE_S, shielded
 from headrace.recipe.difference import written
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Site
@@ -119,6 +120,17 @@ def build_loggers(
             loggers.append(begin(config, recipe, identity, make))
     return loggers
 
+
+def shield(logger: Logger, run: RunFolder) -> None:
+    """Have what training calls of a logger be left out if it fails or hangs."""
+    for name, within_s in _WITHIN_S.items():
+        part = f"{name} of {type(logger).__name__}"
+        setattr(logger, name, shielded(run, part, getattr(logger, name), within_s))
+
+
+_WITHIN_S = {"log_metrics": PATIENCE_S, "save": PATIENCE_S} | dict.fromkeys(
+    ("log_hyperparams", "after_save_checkpoint", "finalize"), AFTERWARDS_S
+)
 
 _Config = dict[str, Any]
 _Make = Callable[[_Config], Any]

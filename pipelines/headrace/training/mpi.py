@@ -20,6 +20,7 @@ from headrace.processes.identity import begin_child
 from headrace.recipe.site import Role
 from headrace.site_secrets import secrets_of
 from headrace.steps.context import resolved
+from headrace.steps.model_process import python_module
 from headrace.training.launch import LaunchedRank, launcher_command, placement, rank_children
 from headrace.training.launch_records import (
     FailureKind,
@@ -79,7 +80,7 @@ def _launch(node: NodeReady, role: Role, watch: _LauncherWatch) -> RankFailure:
     command = launcher_command(_all_ready(launch, watch), role, os.environ)
     child = Child(
         name=name,
-        command=(sys.executable, "-m", "headrace.processes", "--", *command),
+        command=python_module("headrace.processes", "--", *command),
         log=StepFolder(Path(launch.step_folder)).logs / f"{name}.log",
         env=role.env,
     )

@@ -9,12 +9,14 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, SupportsFloat
 
 from headrace.checkpoints import files as checkpoints
-from headrace.files.atomic import read_record, read_text, write_if_room
+from headrace.files.atomic import read_record, read_text, write_record
 from headrace.files.layout import RunFolder
+from headrace.informing import inform
 from headrace.steps.context import StepContext
 from headrace.steps.history import (
     HistoryRow,
@@ -136,10 +138,9 @@ class ScriptReports:
         loss = values.get("loss", math.nan)
         figures = {"loss": loss if math.isfinite(loss) else None, **self._meter.figures()}
         self._meter.restart()
-        write_if_room(
-            self._launch.folder.progress,
-            self._last.model_copy(update={**figures, "metrics": values}),
-        )
+        now = self._last.model_copy(update={**figures, "metrics": values})
+        run = RunFolder(Path(self._launch.run_folder))
+        inform(run, "progress", partial(write_record, self._launch.folder.progress, now))
         shown = {name: values[name] for name in told if name != "loss"}
         if self._rows.is_due or (shown and self._rows.has_room):
             self._rows.append(
@@ -189,7 +190,8 @@ class Follower:
         if progress != self.last:
             self.last = progress
             loss = {} if progress.loss is None else {"loss": progress.loss}
-            told = self._learned(progress)
+            run, learned = self._context.run_folder, partial(self._learned, progress)
+            told = inform(run, "figures of the status", learned, within_s=None) or {}
             rates = {"samples_per_s": progress.samples_per_s, "data_wait": progress.data_wait}
             self._context.report(**(told | loss | rates))
         epochs = "" if self._plan is None else f"/{self._plan.epochs}"
@@ -214,10 +216,16 @@ class Follower:
 
 
 def spent(context: StepContext, began_at: float, ended_at: float) -> AttemptUsage:
-    """What the training of a step used between two times, in seconds since the epoch.
+    """Return what a training used between two times, in seconds since the epoch.
 
-    What nobody has told is null, as much of a script that reports nothing.
+    What is not known is null, as much of a script that reports nothing; the step succeeds without.
     """
+    used = partial(_spent, context, began_at, ended_at)
+    found = inform(context.run_folder, "accounting of the step", used, AttemptUsage)
+    return found or AttemptUsage()
+
+
+def _spent(context: StepContext, began_at: float, ended_at: float) -> AttemptUsage:
     recipe = context.recipe
     launches = _launches(context, began_at)
     if not launches:

@@ -42,7 +42,7 @@ from headrace.training.checkpoint_writer import CheckpointWriter
 from headrace.training.history_writer import KeepHistory, mean_over_ranks
 from headrace.training.launch_records import NodeReady, TrainingOutcome
 from headrace.training.learning_rates import look_no_more, scaling_callbacks
-from headrace.training.loggers import build_loggers, identity_of
+from headrace.training.loggers import build_loggers, identity_of, shield
 from headrace.training.own_checkpoints import OwnCheckpoints
 from headrace.training.rank_data import settings_of
 from headrace.training.rank_failures import describe
@@ -146,6 +146,8 @@ class _RankTraining:
         launch, rank, recipe = self._launch, self._rank, self._recipe.trainer
         identity = None if rank else identity_of(self._node, self._recipe, self._site)
         loggers = build_loggers(self._recipe, self._allowed, self._run.tensorboard, identity)
+        for each in loggers:
+            shield(each, self._run)
         evaluate = self._recipe.evaluate
         beat = SignsOfLife(Beat(self._folder.beat(rank)))
         seed = StepSeed(self._recipe.seed, recipe.data_rank(rank))
@@ -170,6 +172,12 @@ class _RankTraining:
         )
 
     def _finish(self, trainer: Trainer, saving: StepCheckpoints, data_wait: float) -> None:
+        if trainer.optimizers and not trainer.global_step:
+            raise UserError(
+                "Training ended without an optimizer step",
+                "A callback stopped it at once, or the recipe's `trainer` leaves no batch to train "
+                "on.",
+            )
         logged = {name: float(value) for name, value in trainer.callback_metrics.items()}
         shared = mean_over_ranks({**saving.metrics, **logged, "data_wait": data_wait})
         weights_xxh3 = _weights_hash(trainer)

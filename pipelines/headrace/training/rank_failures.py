@@ -19,6 +19,7 @@ from headrace.errors import (
     UserCodeError,
     UserError,
     WorkerLostError,
+    words_of,
 )
 from headrace.processes.children import ChildEnd
 from headrace.states import FailureClass
@@ -73,22 +74,22 @@ class PortTakenError(WorkerLostError):
 def describe(error: BaseException, rank: int) -> RankFailure:
     """What a rank says about its own end."""
     kind = _kind(error)
-    what, hint, trace = str(error), "", ""
+    what, hint, trace = words_of(error), "", ""
     if isinstance(error, HeadraceError):
         what, hint = error.what, error.hint
         trace = error.trace if isinstance(error, UserCodeError) else ""
     elif kind is FailureKind.INTERNAL:
-        what = f"a fault of headrace itself: {type(error).__name__}: {error}"
+        what = f"a fault of headrace itself: {type(error).__name__}: {what}"
         hint = "Training goes on from the last checkpoint; please report it with this trace:\n"
-        hint += "".join(traceback.format_exception(error))
+        hint += words_of("".join(traceback.format_exception(error)))
     elif kind is FailureKind.USER_ERROR:
         first = _first_of_user(error.__traceback__)
         place = first.tb_frame.f_code.co_name if first is not None else "Training"
-        what = f"{place} raised {type(error).__name__}: {error}"
+        what = f"{place} raised {type(error).__name__}: {what}"
         hint = "Correct the code and run again; training goes on from the last checkpoint."
         trace = user_trace(error)
     else:
-        what = f"{type(error).__name__}: {error}"
+        what = f"{type(error).__name__}: {what}"
     return RankFailure(rank=rank, kind=kind, what=what, hint=hint, trace=trace, at=time.time())
 
 
@@ -114,7 +115,8 @@ def script_failure(rank: int, end: ChildEnd, log: str) -> RankFailure:
 def user_trace(error: BaseException) -> str:
     """Trace of an error from the first frame of user code on; empty where none is on it."""
     start = _first_of_user(error.__traceback__)
-    return "" if start is None else "".join(traceback.format_exception(type(error), error, start))
+    lines = [] if start is None else traceback.format_exception(type(error), error, start)
+    return words_of("".join(lines))
 
 
 def verdict(outcomes: Sequence[NodeOutcome]) -> HeadraceError | None:

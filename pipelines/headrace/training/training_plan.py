@@ -21,6 +21,9 @@ from headrace.recipe.site import Role
 _BATCHES_HELD = 3
 """The batch in work, the one read ahead, and room for transforms."""
 
+_USUAL_PREFETCH = 4
+"""Batches read ahead that are part of that: small ones come in groups."""
+
 _FLOAT_BYTES = 4
 
 _TRANSFORMS = "headrace.data.transforms."
@@ -91,6 +94,7 @@ def plan_training(recipe: Recipe, role: Role, manifest: Manifest) -> TrainPlan:
     total, limit = steps * recipe.trainer.max_epochs, recipe.trainer.max_steps
     _check_kept(recipe, total)
     share = order.batch_span // order.world_size
+    held = _BATCHES_HELD + max(recipe.data.prefetch - _USUAL_PREFETCH, 0)
     return TrainPlan(
         num_nodes=num_nodes,
         ranks_per_node=ranks_per_node,
@@ -101,7 +105,7 @@ def plan_training(recipe: Recipe, role: Role, manifest: Manifest) -> TrainPlan:
         total_steps=total if limit < 0 else min(total, limit),
         max_steps=limit,
         num_left_out=order.num_left_out,
-        batch_bytes=_BATCHES_HELD * share * sample_bytes(manifest),
+        batch_bytes=held * share * sample_bytes(manifest),
     )
 
 

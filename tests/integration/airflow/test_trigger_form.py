@@ -136,7 +136,7 @@ def test_a_refusal_is_told_where_the_user_looks(airflow_service: AirflowService,
     asked = {
         "unknown key 'trainer.max_epoch'": ["trainer.max_epoch=1"],
         "does not let recipes go": ["dataset.source=/etc"],
-        "holds an interpolation": ['dataset.name="\\x24{oc.env:HOME}"'],
+        "holds an interpolation": ['dataset.name={"a b": "\\u0024{oc.env:HOME}"}'],
     }
     with service.site_with(allowed_sources=[str(tmp_path)]):
         words = [f"dataset.source={broken}", "dataset.index=null", "dataset.name=broken"]

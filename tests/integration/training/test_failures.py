@@ -61,6 +61,16 @@ def test_a_loss_that_is_not_finite_names_the_step(dataset, tmp_path):
     assert num_launches(context) == 1
 
 
+def test_a_training_that_ends_without_a_step_says_so(dataset, tmp_path):
+    """Not that rank 0 left no outcome, which nothing in a recipe would heal."""
+    timer = {"_target_": "lightning.pytorch.callbacks.Timer", "duration": {"seconds": 0}}
+    context = blob_step(tmp_path, site={"ranks": 1}, trainer={"callbacks": [timer]})
+    error = failure(context, dataset)
+    assert error.failure_class is FailureClass.USER_ERROR
+    assert error.what == "Rank 0 on node-0: Training ended without an optimizer step"
+    assert num_launches(context) == 1
+
+
 @pytest.mark.parametrize(("fault", "behind"), [("hangs_at", 1), ("skips_at", 0)])
 def test_the_rank_that_is_behind_is_named_and_shows_where(
     fault, behind, dataset, tmp_path, no_leftover_processes

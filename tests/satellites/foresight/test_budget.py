@@ -28,6 +28,7 @@ from headrace.recipe.suite import SuiteSpec
 from headrace.runs.costs import run_cost
 from headrace.runs.runs import Run
 from headrace.runs.site_machines import most_cost
+from headrace.runs.spending import bring_up_to_date
 from headrace.suites.records import Control, RunningTrial, SuiteSummary
 from headrace_ec2.backend import Ec2
 from headrace_ec2.meter import Ec2Meter
@@ -36,6 +37,12 @@ from support.ledger_rows import machine_row, usage_row
 from support.runs import lease_on_disk, make_run
 
 _USD_PER_HOUR = 3600.0  # a dollar a second
+
+
+def keep(run: Run) -> None:
+    """What a run does every half minute."""
+    bring_up_to_date(run.run_id)
+    budget.enforce(run)
 
 
 @pytest.fixture
@@ -156,10 +163,10 @@ def test_a_gang_stops_with_a_checkpoint_and_the_run_ends_with_the_reason(
     site(1000.0)
     run, folder = _open_lease("gpu")
     machines.append(_instance(1000.0 - budget.AHEAD_S - 30.0))
-    budget.keep(run)
+    keep(run)
     assert not folder.notice.exists()
     machines.append(_instance(31.0, "i-2"))
-    budget.keep(run)
+    keep(run)
     assert folder.notice.read_text() == (
         "the run has used up its budget of $1000.00 (`limits.budget` of the site)"
     )
@@ -175,7 +182,7 @@ def test_a_pool_over_its_budget_closes_at_once(site: Callable[..., None], machin
     site(1000.0)
     run, folder = _open_lease("cpu")
     machines.append(_instance(1000.0))
-    budget.keep(run)
+    keep(run)
     assert "used up its budget of $1000.00" in folder.close.read_text()
 
 
@@ -290,10 +297,10 @@ def test_hours_of_gpus_that_are_held_are_limited(
     assert acquire(make_run(site="aws", user="eve"), "gpu")
     limited(20.0, 100.0)
     machines.append(_instance(2.0 * 3600.0))
-    budget.keep(run)
+    keep(run)
     assert not folder.notice.exists()
     machines.append(_instance(3.0 * 3600.0 - budget.AHEAD_S, "i-2"))
-    budget.keep(run)
+    keep(run)
     assert folder.notice.read_text() == (
         "User ann this month on site aws has used up its 20.00 GPU hours "
         "(`limits.gpu_hours_user` of the site)"
@@ -310,7 +317,7 @@ def test_a_file_of_teams_that_is_damaged_ends_nothing_and_begins_nothing(
     run, folder = _open_lease("gpu")
     (headrace_home / "teams.yaml").write_text("vision: ann\n")
     machines.append(_instance(2000.0))
-    budget.keep(run)
+    keep(run)
     assert "Budgets are not kept now" in caplog.text
     assert not folder.notice.exists()
     with pytest.raises(UserError, match=r"teams\.yaml: vision"):
@@ -323,7 +330,7 @@ def test_most_of_a_budget_and_what_goes_beyond_it_are_told_before(
     site(1000.0)
     run, _ = _open_lease("cpu")
     machines.append(_instance(500.0))
-    budget.keep(run)
+    keep(run)
     assert "has cost" not in caplog.text
     acquire(run, "gpu")
     assert re.search(
@@ -332,8 +339,8 @@ def test_most_of_a_budget_and_what_goes_beyond_it_are_told_before(
         caplog.text,
     )
     machines.append(_instance(350.0, "i-2"))
-    budget.keep(run)
-    budget.keep(run)
+    keep(run)
+    keep(run)
     assert caplog.text.count("of the $1000.00 of `limits.budget`") == 1
 
 
@@ -345,7 +352,7 @@ def test_what_runs_comes_to_its_end_where_the_site_says_so(
     acquire(run, "cpu")
     assert "comes to its end, and no more begins, for at most $6200.00 more" in caplog.text
     machines.append(_instance(2000.0))
-    budget.keep(run)
+    keep(run)
     assert not folder.notice.exists()
     with pytest.raises(BudgetError):
         budget.check(run, "cpu")
@@ -362,14 +369,14 @@ def test_a_suite_over_its_budget_is_paused_and_its_lease_ends_with_its_last_tria
     machines.append(_instance(2000.0))
     running = RunningTrial(number=1, name="a", attempt=1, node="node-0", started_at=1.0)
     write_record(run.folder.summary, SuiteSummary(total=2, running=(running,)))
-    budget.keep(run)
+    keep(run)
     (control,) = read_lines(run.folder.controls, Control)
     assert control.what == "pause"
     write_record(run.folder.summary, SuiteSummary(total=2, paused=True, running=(running,)))
-    budget.keep(run)
+    keep(run)
     assert not folder.notice.exists()
     write_record(run.folder.summary, SuiteSummary(total=2, paused=True))
-    budget.keep(run)
+    keep(run)
     assert "budget of $1000.00 (`suite.budget` of the recipe)" in folder.notice.read_text()
     with pytest.raises(BudgetError, match=r"`suite\.budget` of recipe") as caught:
         budget.check(run, "gpu")

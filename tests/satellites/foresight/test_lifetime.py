@@ -28,7 +28,6 @@ from headrace.leases import run_leases as leases
 from headrace.ledger.ledger import open_ledger
 from headrace.processes.identity import ProcessIdentity
 from headrace.recipe.load import BUILT_IN, load_recipe, load_site
-from headrace.runs.accounts import LongestTime
 from headrace.runs.prediction import PredictedPart
 from headrace.runs.runs import Run
 from headrace.states import FailureClass, StepState
@@ -309,7 +308,7 @@ def chosen(
         else PredictedPart(name="step", seconds=each, spread=spread, shared=0.0, num_known=1)
         for place, each in enumerate(times)
     }  # fmt: skip
-    return choose(parts, LongestTime(seconds=most_s, whose="the queue's"), **more)  # type: ignore[arg-type]
+    return choose(parts, Walltime(seconds=most_s, most_s=most_s, why="the queue's"), **more)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -11,70 +11,23 @@ import pytest
 
 from headrace.cli.words import ends, predicted
 from headrace.errors import RecipeError
+from headrace.execution.periodic import watched
 from headrace.files.atomic import write_json
 from headrace.files.layout import checkpoint_name
 from headrace.ledger.ledger import open_ledger
 from headrace.recipe.load import load_recipe, load_site
-from headrace.runs.accounts import noting
 from headrace.runs.prediction import Ahead, Prediction
 from headrace.runs.runs import Run
 from headrace.states import FailureClass, StepState
 from headrace.status.run import run_views
 from headrace.status.run_details import run_details
-from headrace.steps.history import HistoryRow, training_file
+from headrace.steps.history import training_file
 from headrace.steps.retry_policy import KEPT
 from headrace_foresight.past_attempts import earlier
 from headrace_foresight.prediction import predict
 from support.command_line import headrace
+from support.past_runs import STEPS, past_run
 from support.runs import attempt_row_of, lease_on_disk, make_run
-
-STEPS = {"pack": 2.0, "stage": 1.0, "evaluate": 4.0}
-
-
-def past_run(
-    epochs: int,
-    *overrides: str,
-    batch_s: float = 0.5,
-    start_s: float = 10.0,
-    first_s: float | None = None,
-    packed_s: float | None = None,
-    batch: int = 64,
-    steps_a_batch: int = 1,
-) -> Run:
-    """A run of 640 to 700 samples an epoch, that took 13 s besides its steps.
-
-    Its first batch may take longer, and it may find its dataset packed.
-    """
-    words = (f"trainer.max_epochs={epochs}", f"data.global_batch_size={batch}", *overrides)
-    run = make_run(overrides=words)
-    leases = {"pack": lease_on_disk(run, "cpu")}
-    gang = lease_on_disk(run, "gpu")
-    first_s = batch_s if first_s is None else first_s
-    num_batches = 640 // batch * epochs
-    loop_s = first_s + (num_batches - 1) * batch_s
-    pack_s = STEPS["pack"] if packed_s is None else packed_s
-    seconds = {**STEPS, "pack": pack_s, "train": start_s + loop_s}
-    rows = [
-        HistoryRow(at=500.0, launch=1, starts=True, epoch=0, step=0),
-        HistoryRow(
-            at=500.0 + first_s, launch=1, epoch=0, step=steps_a_batch, samples_per_s=batch / first_s
-        ),
-        HistoryRow(at=500.0 + loop_s, launch=1, epoch=epochs - 1, step=num_batches * steps_a_batch),
-    ]
-    training_file(run.folder).parent.mkdir()
-    training_file(run.folder).write_text("".join(f"{row.model_dump_json()}\n" for row in rows))
-    for step, took_s in seconds.items():
-        outputs: dict[str, Any] = {
-            "pack": {"num_samples": 1000, "num_bytes": 5e6,
-                     "reused": packed_s is not None}, "evaluate": {"num_samples": 30},
-        }.get(step, {})  # fmt: skip
-        attempt_row_of(run, step, leases.get(step, gang), state=StepState.SUCCEEDED, number=None,
-                       started_at=1000.0, finished_at=1000.0 + took_s, outputs=outputs)  # fmt: skip
-    created_at = open_ledger().run(run.run_id).created_at
-    open_ledger().finish_run(
-        run.run_id, StepState.SUCCEEDED, created_at + sum(seconds.values()) + 13
-    )
-    return run
 
 
 def told(*overrides: str) -> Prediction:
@@ -223,7 +176,7 @@ def test_what_was_foretold_is_kept_and_shown_beside_what_it_took(headrace_home: 
     past_run(15)
     run = make_run()
     ticks: list[None] = []
-    tick = noting(run, lambda: ticks.append(None))
+    tick = watched(run, lambda: ticks.append(None))
     tick()
     first = run.folder.prediction.read_text()
     past_run(4, batch_s=9.0)
@@ -277,5 +230,5 @@ def test_words_of_what_is_ahead():
 def test_a_run_goes_on_where_nothing_can_be_foretold(headrace_home: Path):
     run = make_run()
     write_json(run.folder.prediction, {"seconds": "many"})
-    noting(run, lambda: None)()
+    watched(run, lambda: None)()
     assert "many" in run.folder.prediction.read_text()

@@ -14,7 +14,7 @@ import pytest
 import soundfile
 from PIL import Image
 
-from headrace.errors import DataError, ManifestError, UnknownNameError, UserError
+from headrace.errors import DataError, UnknownNameError, UserError
 from headrace.files.manifest import FieldInfo, Manifest, ShardInfo
 from headrace.states import StepState
 from headrace_bench.shards import ShardWriter
@@ -124,8 +124,10 @@ def test_a_sample_is_found_by_its_place_and_by_its_class(every_kind):
         (5, {"label": 0}),
         (0, {"label": 9}),
     ):
-        with pytest.raises((UnknownNameError, ManifestError)):
+        with pytest.raises(UnknownNameError):
             found(index, **how)
+    with pytest.raises(UnknownNameError, match=r"(?s)no split 'val'.*Valid: train"):
+        found(0, split="val")
 
 
 def test_what_is_too_large_is_not_decoded(every_kind, monkeypatch):

@@ -279,8 +279,8 @@ MISTAKES = (
         followed=({"recipe.data.global_batch_size": 62}, {"recipe.data.global_batch_size": 64}),
     ),
     Mistake(
-        what="train.nodes is",
-        hint="Ask for fewer, or raise roles.",
+        what=", but role '",
+        hint="Ask for fewer, or change roles.",
         given={"recipe.train.nodes": 2},
         followed=({"recipe.train.nodes": 1}, {"site.roles.gpu.nodes": 2}),
     ),
@@ -309,6 +309,18 @@ MISTAKES = (
             overrides("dataset.include=['a*','b*']"),
             overrides("dataset.label_field='a,b'", **{"recipe.dataset.labels": "field"}),
         ),
+    ),
+    Mistake(
+        what="The value of the override",
+        hint="Put a text in quotes",
+        given=overrides("dataset.include=#*"),
+        followed=(overrides("dataset.include=['#*']"),),
+    ),
+    Mistake(
+        what="of a mapping, which is no text",
+        hint="Name it in a mapping",
+        given=overrides("trainer.compile={options: {0: 1}}", "trainer.compile.options.0=3"),
+        followed=(overrides("trainer.compile={options: {0: 3}}"),),
     ),
     Mistake(
         what="is not of the form key=value",

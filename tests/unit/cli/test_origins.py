@@ -9,15 +9,16 @@ from pathlib import Path
 import pytest
 import yaml
 
-from headrace.errors import UnknownNameError
+from headrace.errors import UnknownNameError, UserError
 from headrace.files.atomic import write_json, write_record
 from headrace.ledger.ledger import open_ledger
-from headrace.recipe.load import BUILT_IN
+from headrace.recipe.load import BUILT_IN, load_recipe
 from headrace.recipe.recipe import Recipe
 from headrace.runs.runs import Run
 from headrace.states import StepState
 from headrace.status.run_page import run_page
 from headrace.steps.mailbox import StepResult
+from headrace.suites.points import trial_recipe
 from support.command_line import headrace
 from support.runs import attempt_row_of, lease_on_disk, make_run
 from support.suite_journal import added, ended, journal, make_suite, started
@@ -156,10 +157,10 @@ def test_a_trial_is_rerun_by_the_record_of_its_suite(monkeypatch: pytest.MonkeyP
     headrace("rerun", f"{suite.run_id}:3")
     assert (made[0].recipe, made[0].site) == (trial, suite.site)
     metrics = {"val_loss": 0.25, "accuracy": 0.5}
-    journal(suite.folder, added(3), started(3), ended(3, metrics=metrics))
+    journal(suite.folder, added(3, seed=42), started(3), ended(3, metrics=metrics))
     other = Recipe.model_validate({**suite.recipe.model_dump(by_alias=True), "seed": 43})
     write_record(suite.folder.trial(4).recipe, other)
-    journal(suite.folder, added(4), started(4), ended(4, metrics={"val_loss": 0.5}))
+    journal(suite.folder, added(4, seed=43), started(4), ended(4, metrics={"val_loss": 0.5}))
     assert told("diff", f"{suite.run_id}:3", f"{suite.run_id}:4") == [
         ("recipe", "seed", "42", "43"),
         ("metrics", "accuracy", "0.5", ""),
@@ -236,3 +237,48 @@ def test_rerun_tells_when_an_image_is_another_one(headrace_home: Path, tmp_path:
     assert changed() == {str(file), str(folder)}
     file.unlink()  # it may lie where this machine does not see it
     assert changed() == {str(folder)}
+
+
+def by_hand(file: Path, before: str, after: str) -> None:
+    text = file.read_text()
+    assert before in text
+    file.write_text(text.replace(before, after))
+
+
+def test_a_recipe_that_was_changed_by_hand_is_told_and_not_run(monkeypatch: pytest.MonkeyPatch):
+    run, other = make_run(), make_run()
+    kept = run.folder.recipe.read_bytes()
+    by_hand(run.folder.recipe, '"seed": 7', '"seed": 8')
+    with pytest.raises(UserError, match=r"recipe of .* was changed after it began") as caught:
+        headrace("rerun", run.run_id)
+    assert f"headrace run {run.folder.recipe} --site {run.folder.site}" in caught.value.hint
+    for words in (("diff", run.run_id, other.run_id), ("diff", other.run_id, run.run_id),
+                  ("rerun", run.run_id, "--check"), ("resume", run.run_id),
+                  ("evaluate", run.run_id)):  # fmt: skip
+        with pytest.raises(UserError, match="was changed after it began"):
+            headrace(*words)
+    assert headrace("status", run.run_id).exit_code == 0  # what only informs goes on
+    assert load_recipe(str(run.folder.recipe)).seed == 8  # the way out
+    run.folder.recipe.write_bytes(kept)
+    assert told("diff", run.run_id, other.run_id) == []
+
+
+def test_a_run_of_an_earlier_release_has_no_digest():
+    run, other = make_run(), make_run()
+    open_ledger().change_run(run.run_id, recipe_fingerprint="0123456789abcdef0123456789abcdef")
+    by_hand(run.folder.recipe, '"seed": 7', '"seed": 8')
+    assert told("diff", run.run_id, other.run_id) == [("recipe", "seed", "8", "7")]
+
+
+def test_the_recipe_of_a_trial_that_was_changed_by_hand_is_told():
+    suite = make_run(kind="suite", overrides=("suite.grid={seed: [1, 2]}",))
+    trial = trial_recipe(json.loads(suite.folder.source.read_bytes()), {"seed": 2})
+    write_record(suite.folder.trial(2).recipe, trial)
+    journal(suite.folder, added(2, seed=2), started(2))
+    assert told("diff", suite.run_id, f"{suite.run_id}:2")
+    by_hand(suite.folder.trial(2).recipe, '"seed": 2', '"seed": 3')
+    with pytest.raises(UserError, match=r":2 was changed after it began"):
+        headrace("rerun", f"{suite.run_id}:2")
+    by_hand(suite.folder.source, '"seed": 7', '"seed": 9')
+    with pytest.raises(UserError, match="was changed after it began"):
+        headrace("rerun", suite.run_id)

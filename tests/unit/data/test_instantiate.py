@@ -212,7 +212,7 @@ def test_targets_hidden_in_arguments_are_refused(config):
         ({"_target_": "torch.nn.ReLU", "_convert_": "object"}, "Valid: 'all'"),
         ({"_target_": "torch.nn.ReLU", "_path_": "x"}, "unknown key '_path_'"),
         ({"_target_": "torch.nn.ReLU", "a": {"_partial_": True}}, "'_partial_' but no '_target_'"),
-        ({"_target_": "torch.nn.ReLU", "a": [{1: 2}]}, "has the key 1"),
+        ({"_target_": "torch.nn.ReLU", 1: 2}, "has the key 1"),
     ],
 )
 def test_special_keys_of_the_wrong_type_are_refused(config, words):
@@ -303,3 +303,12 @@ def test_code_outside_the_sites_folders_is_refused(code, tmp_path):
 def test_code_that_does_not_exist(tmp_path):
     with pytest.raises(TargetError, match="does not exist"):
         check_code(str(tmp_path / "nowhere"), make_site(tmp_path, allowed_code=[str(tmp_path)]))
+
+
+def test_modules_of_code_come_last_and_what_hides_one_is_named(code, monkeypatch):
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (code / "statistics.py").write_text("class Model: ...\n")
+    allowed = allowed_of(code, code.parent)
+    assert sys.path[-1] == str(code)
+    with pytest.raises(TargetError, match=rf"{code}/statistics\.py is hidden by /.*: rename it"):
+        resolved("statistics.Model", allowed)

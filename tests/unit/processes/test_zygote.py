@@ -17,6 +17,7 @@ import psutil
 import pytest
 
 from headrace.processes import zygote
+from headrace.processes.working_folder import python_module
 from headrace.processes.zygote import APART, KEPT, Fork, fork, zygotes
 from support.waiting import wait_until
 
@@ -69,7 +70,7 @@ def test_processes_are_forked_from_one_that_imports_once(tmp_path: Path) -> None
 def test_others_see_its_own_command_and_environment(tmp_path: Path) -> None:
     secret = {"TOKEN": "hush", APART: "TOKEN"}
     seen = told(tmp_path / "out", ordered("show", HEADRACE_LEASE_ID="l-1", WORD="w", **secret))
-    assert seen["command"].rstrip() == f"{sys.executable} -u -m {MODULE} show"
+    assert seen["command"].rstrip() == " ".join(python_module(MODULE, "show"))
     assert (seen["of_kernel.HEADRACE_LEASE_ID"], seen["of_kernel.WORD"]) == ("l-1", "w")
     assert (seen["HEADRACE_LEASE_ID"], seen["WORD"], seen["TOKEN"]) == ("l-1", "w", "hush")
     assert "of_kernel.TOKEN" not in seen

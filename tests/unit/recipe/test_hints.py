@@ -21,6 +21,7 @@ from support.mistakes import recipes
 INFORMATIONAL = {
     "Have it made, or say in `accounts` of the site which account it is.": "needs another account",
     "Install what it needs: pip install 'headrace[detection]'.": "tests have what it needs",
+    "Set HEADRACE_HOME or HOME to a folder, or write the whole path.": "test_home follows it",
     "There is no schema of '…'": "names the schemas that there are",
 }
 """Hints, or what they are about, that no mistake of the table comes to, and why."""

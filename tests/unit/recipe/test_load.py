@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import os
 import traceback
+from pathlib import Path
 
 import pytest
 from omegaconf import OmegaConf
 
-from headrace.errors import RecipeError, SiteError
+from headrace.errors import RecipeError, SiteError, UserError
 from headrace.recipe import yaml_text
 from headrace.recipe.interpolation import with_environment
 from headrace.recipe.load import (
+    BUILT_IN,
     available,
     load_recipe,
     load_site,
+    locate,
     parse,
     recipe_from,
     settled,
@@ -285,6 +288,43 @@ def test_search_path_comes_first(tmp_path, monkeypatch):
     assert load_recipe("digits").dataset.source == "/somewhere"
 
 
+def test_what_replaces_a_built_in_one_is_told(tmp_path, monkeypatch, headrace_home, caplog):
+    (tmp_path / "recipes").mkdir(mode=0o755)
+    file = tmp_path / "recipes" / "digits.yaml"
+    file.write_text(MINIMAL)
+    file.chmod(0o644)
+    tmp_path.chmod(0o755)
+    monkeypatch.chdir(tmp_path)
+    for _ in range(2):
+        assert load_recipe("digits").dataset.source == "/somewhere"
+    told = f"The recipe 'digits' is {file}, not the built-in one."
+    assert caplog.messages == [told]
+    load_site("laptop")
+    assert caplog.messages == [told]
+
+
+@pytest.mark.parametrize(("kind", "name"), [("recipes", "digits"), ("sites", "laptop")])
+def test_what_others_could_change_in_the_working_folder_is_not_used(
+    tmp_path, monkeypatch, headrace_home, caplog, kind, name
+):
+    (tmp_path / kind).mkdir()
+    for each in (name, "mine"):
+        (tmp_path / kind / f"{each}.yaml").write_text("no recipe and no site")
+    (tmp_path / kind).chmod(0o777)
+    monkeypatch.chdir(tmp_path)
+    assert "mine" not in available(kind)
+    assert available(kind)[name] == locate(kind, name) == BUILT_IN / kind / f"{name}.yaml"
+    unused = f"{tmp_path / kind / f'{name}.yaml'} is not used: other accounts may write to "
+    (told,) = caplog.messages
+    assert told.startswith(unused)
+    assert told.endswith("To use it, give its path instead of its name.")
+    with pytest.raises(UserError, match=r"There is no .* 'mine'"):
+        locate(kind, "mine")
+    assert f"{kind}/mine.yaml is not used" in caplog.messages[-1]
+    path = str(Path(kind, "mine.yaml"))
+    assert locate(kind, path) == Path(path)
+
+
 def test_recipes_survive_a_round_trip_through_json():
     recipe = load_recipe("digits")
     assert type(recipe).model_validate_json(recipe.model_dump_json(by_alias=True)) == recipe
@@ -381,3 +421,43 @@ def test_recipes_as_written_are_read_anew_when_they_change(headrace_home, monkey
     file.write_text("seed: 3")
     os.utime(file, (1, 1))
     assert written("recipes")["mine"] == {"read": "seed: 3"}
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("trainer.max_steps=0", "makes no training"),
+        ("trainer.max_epochs=0", "max_epochs"),
+        ("trainer.limit_train_batches=0", "limit_train_batches is 0"),
+        ("trainer.limit_train_batches=0.0", "limit_train_batches is 0.0"),
+        ("trainer.limit_train_batches=-1", "limit_train_batches is -1"),
+        ("trainer.limit_train_batches=1.5", "limit_train_batches is 1.5"),
+        ("trainer.limit_train_batches=true", "limit_train_batches is True"),
+        ("trainer.extra.limit_train_batches=0", "limit_train_batches is 0"),
+        ("trainer.overfit_batches=2", "overfit_batches trains and validates on some"),
+        ("trainer.overfit_batches=0.5", "overfit_batches trains and validates on some"),
+        ("trainer.fast_dev_run=true", "fast_dev_run tries some batches"),
+        ("trainer.fast_dev_run=3", "fast_dev_run tries some batches"),
+        ("trainer.barebones=true", "barebones makes no checkpoints"),
+        ("trainer.enable_checkpointing=false", "enable_checkpointing makes no checkpoints"),
+        ("trainer.max_time='00:00:00:00'", "max_time is 0"),
+        ("trainer.max_time={seconds: 0}", "max_time is 0"),
+    ],
+)
+def test_what_makes_no_training_of_the_recipe_is_refused(override, words):
+    with pytest.raises(RecipeError, match=words):
+        load_recipe("digits", [override])
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "trainer.max_steps=-1", "trainer.limit_train_batches=1", "trainer.limit_train_batches=0.5",
+        "trainer.limit_train_batches=1.0", "trainer.limit_train_batches=null",
+        "trainer.overfit_batches=0.0", "trainer.fast_dev_run=false", "trainer.barebones=false",
+        "trainer.enable_checkpointing=true", "trainer.max_time='00:01:00:00'",
+        "trainer.max_time={hours: 1}", "trainer.limit_val_batches=0", "trainer.max_time=null",
+    ],
+)  # fmt: skip
+def test_what_trains_as_the_recipe_says_is_passed_on(override):
+    assert load_recipe("digits", [override]).trainer is not None

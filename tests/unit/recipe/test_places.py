@@ -171,3 +171,29 @@ def test_the_examples_and_the_datasets_of_the_site_are_open_from_airflow(site, h
     check(site, f"dataset.source={headrace_home}/site/datasets/x")
     with pytest.raises(RecipeError, match="leads to"):
         check(site, f"dataset.source={headrace_home}/site/leases")
+
+
+@pytest.mark.parametrize(
+    ("mode", "code", "why"),
+    [
+        (0o755, ".", None),
+        (0o755, "lib", None),
+        (0o777, ".", ": other accounts may write to "),
+        (0o777, "lib", ": other accounts may write to "),
+        (0o1777, ".", ": other accounts may write to "),
+    ],
+)
+def test_code_of_the_current_folder_is_allowed_if_no_other_account_may_write_there(
+    site, tmp_path, monkeypatch, mode, code, why
+):
+    here = tmp_path / "here"
+    (here / "lib").mkdir(parents=True, mode=0o755)
+    here.chmod(mode)
+    monkeypatch.chdir(here)
+    recipe = load_recipe("digits", [f"code=[{code}]"])
+    open_site = opened(site, is_from_terminal=True)
+    if why is None:
+        check_targets(recipe, open_site)
+    else:
+        with pytest.raises(TargetError, match=f"does not allow code from {here}.*{why}{here}"):
+            check_targets(recipe, open_site)

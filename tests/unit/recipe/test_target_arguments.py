@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -320,3 +321,24 @@ def test_nothing_is_imported(code):
 
 def test_the_recipes_that_come_along_pass():
     check_arguments(load_recipe("digits"), Role())
+
+
+def test_a_module_that_an_installed_one_hides_is_named(
+    code: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("statistics", "time"):
+        (code / f"{name}.py").write_text(CODE)
+    (code / "yaml").mkdir()
+    (code / "yaml" / "__init__.py").touch()
+    check_arguments(recipe_of(code), Role())
+    told = "\n".join(caplog.messages)
+    for name, by in (("statistics.py", "statistics.py"), ("yaml/__init__.py", "yaml/__init__.py")):
+        assert re.search(rf"{code}/{name} is hidden by /.*/{by}, .* rename it if", told)
+    assert f"{code}/time.py is hidden by a module inside Python" in told
+    assert "mine.py" not in told
+    check_arguments(recipe_of(code), Role())
+    assert len(caplog.messages) == 3  # once
+    with pytest.raises(TargetError, match=r"'statistics\.Model' does not exist"):
+        check_arguments(recipe_of(code, **model("statistics.Model", num_classes=3)), Role())
+    there = Role(env={"PYTHONPATH": "/opt"})  # with other packages
+    check_arguments(recipe_of(code, **model("statistics.Model", num_classes=3)), there)

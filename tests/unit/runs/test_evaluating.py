@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from headrace.errors import ManifestError, RecipeError, StepError, UnknownNameError
-from headrace.execution.periodic import tell
+from headrace.execution.periodic import mark_enough
 from headrace.files.layout import kept_name
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.rows import AttemptRecord
@@ -97,21 +97,21 @@ def test_what_cannot_be_evaluated_is_told_before_anything_starts(trained: Run) -
 def test_it_is_told_when_no_more_checkpoints_come(trained: Run) -> None:
     """Training is done, the run has ended, or nobody goes on with it; not once it is resumed."""
     run = evaluating(trained, watch=True)
-    tell(run)
+    mark_enough(run)
     assert not run.folder.enough.exists()
     finish_run(trained, StepState.FAILED)
-    tell(run)
+    mark_enough(run)
     assert run.folder.enough.exists()
     open_ledger().reopen_run(trained.run_id, trained.request.owner)
-    tell(run)
+    mark_enough(run)
     assert not run.folder.enough.exists()
     succeeded(trained, "train", "gpu")
-    tell(run)
+    mark_enough(run)
     assert run.folder.enough.exists()
     left = make_run(overrides=("dataset.source=.",), owner=ended_owner())
     succeeded(
         left, "pack", "cpu", dataset=open_ledger().attempts(trained.run_id)[0].outputs["dataset"]
     )
     run = evaluating(left, watch=True)
-    tell(run)
+    mark_enough(run)
     assert run.folder.enough.exists()

@@ -47,15 +47,16 @@ def test_a_lifetime_that_is_to_be_chosen_is_the_longest(monkeypatch: pytest.Monk
     system = SimpleNamespace(name="Slurm", longest_job_s=lambda _: 86_400.0)
     monkeypatch.setattr(accounts, "system_of", lambda _: system)
     site, recipe = load_site("laptop"), load_recipe("digits")
-    assert accounts.accounts().walltime(recipe, site, "gpu", "train") is None
+    assert accounts.walltime_of(recipe, site, "gpu", "train") is None
     for most_s, why in (
         (7200.0, "`lifetime_max`, 2:00:00"),
         (None, "Slurm's longest job, 1 day, 0:00:00"),
     ):
         role = site.roles["gpu"].model_copy(update={"lifetime": "auto", "lifetime_max": most_s})
         chosen = site.model_copy(update={"roles": {**site.roles, "gpu": role}})
-        found = accounts.accounts().walltime(recipe, chosen, "gpu", "train")
-        assert (found.seconds, found.why) == (most_s or 86_400.0, why)
+        found = accounts.walltime_of(recipe, chosen, "gpu", "train")
+        assert found.seconds == (most_s or 86_400.0)
+        assert found.why == f"there is no forecast, so the longest: {why}"
 
 
 def test_trials_take_what_those_before_took_on_average():

@@ -8,6 +8,7 @@ import pytest
 
 from headrace.files.layout import RunFolder
 from headrace.files.lines import append_line
+from headrace.informing import failures_of
 from headrace.steps import history
 from headrace.steps.history import (
     History,
@@ -153,12 +154,13 @@ def test_a_large_history_takes_no_row_that_is_not_due(tmp_path: Path, clock: Clo
     assert writer.has_room
 
 
-def test_a_full_disk_costs_the_row_and_not_the_training(tmp_path: Path) -> None:
-    file = training_file(RunFolder(tmp_path))
-    writer = RowWriter(file, HistoryRow, 0.1)
-    file.symlink_to("/dev/full")
+@pytest.mark.parametrize("device", ["/dev/full", "/proc/self/oom_score_adj"])
+def test_what_cannot_be_written_costs_the_row_and_not_the_training(
+    device: str, tmp_path: Path
+) -> None:
+    run = RunFolder(tmp_path)
+    writer = RowWriter(training_file(run), HistoryRow, 0.1)
+    training_file(run).symlink_to(device)
     writer.append(row(1))
-    file.unlink()
-    file.symlink_to("/proc/self/oom_score_adj")
-    with pytest.raises(OSError, match="Invalid argument"):
-        writer.append(row(1))
+    assert not writer.is_due
+    assert failures_of(run).count == 1

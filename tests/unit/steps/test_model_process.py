@@ -11,8 +11,8 @@ from types import ModuleType
 import pytest
 
 from headrace.processes.children import Child
+from headrace.processes.working_folder import python_module
 from headrace.steps import model_process
-from headrace.steps.model_process import python_module
 
 
 def test_a_model_that_reads_the_command_line_sees_that_of_its_rank(

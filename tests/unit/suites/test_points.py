@@ -11,12 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.errors import RecipeError, TargetError, UserError
+from headrace.files.atomic import write_json
+from headrace.recipe.base import to_json
 from headrace.recipe.load import load_recipe, load_site, source_of
 from headrace.recipe.suite import SuiteSpec
 from headrace.suites import points
 from headrace.suites.axes import samples
 from headrace.suites.points import TrialMaker, count, expand, trial_recipe
 from headrace.suites.records import Trial
+from headrace.suites.values import as_overrides, parse
 
 FOLDED = ("dataset.folds=3", "dataset.splits={train: 0.8, val: 0, test: 0.2}", "suite.folds=true")
 KEYS = ("abcdefg", "abcdefghijklmnop")
@@ -285,7 +288,7 @@ def test_a_file_gives_points_typed_as_in_yaml(tmp_path):
         ("seed,seed\n1,2\n", "two columns of 'seed'"),
         ("seed\n", "a header and no row"),
         ("seed\n1,2\n", "2 values in line 2, and 1 columns"),
-        ("seed\n{a\n", "line 2: a value is no YAML"),
+        ("seed\n{a\n", "line 2: The value of the override .* cannot be read"),
         ("seed\n1\nx\n", "seed"),
         (b"seed\n\xff\xfe\n", "UTF-8"),
         ("sed\n1\n", "Did you mean 'seed'"),
@@ -324,3 +327,29 @@ def test_no_path_among_many_leads_where_the_site_does_not_let_recipes_go(monkeyp
 def test_trials_are_records_that_come_back():
     trial = next(expand(suite_of(grid={"a": [1.5]})))
     assert Trial.model_validate_json(trial.model_dump_json()) == trial
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["+model.dims={0: 1},{0: 2, 1: 3}"],
+        ["+model.dims={1.5: 1},{true: 2, a: 3}"],
+        ["+model.dims={0: 1},{0: 2}", "suite.seeds=2"],
+    ],
+)
+def test_mappings_of_a_sweep_keep_the_types_of_their_keys(words, tmp_path):
+    """From the command line over the folder of the run to the recipes of its trials."""
+    wanted = list(dict.fromkeys(map(repr, parse(words)[1]["grid"]["model.dims"])))
+    overrides = (*parse(words)[0], *as_overrides(parse(words)[1]))
+    recipe = load_recipe("digits", overrides)
+    write_json(tmp_path / "source.json", to_json(source_of("digits", overrides)))
+    source = json.loads((tmp_path / "source.json").read_text())
+    again = type(recipe).model_validate_json(recipe.model_dump_json(by_alias=True))
+    found = []
+    for trial in expand(again):
+        kept = Trial.model_validate_json(trial.model_dump_json())
+        made = trial_recipe(source, kept.values)
+        read = type(recipe).model_validate_json(made.model_dump_json(by_alias=True))
+        found.append(read.model.as_config()["dims"])
+    assert list(dict.fromkeys(map(repr, map(to_json, found)))) == wanted
+    assert all(not isinstance(key, str) or key == "a" for each in found for key in each)

@@ -77,7 +77,7 @@ def test_the_longest_begin_first_and_the_limit_holds() -> None:
     for number, seconds in enumerate((10.0, 30.0, 20.0, 30.0), 1):
         queue.push(number, ONE_GPU, expected_s=seconds)
     assert [each.number for each in place(queue, _boxes(1, 1, 1), most=2)] == [2, 4]
-    queue.reorder(lambda number: {1: 5.0, 3: 1.0}[number])
+    queue.reorder({1: 5.0, 3: 1.0})
     assert [each.number for each in place(queue, _boxes(1, 1))] == [1, 3]
     assert len(queue) == 0
 
@@ -88,7 +88,7 @@ def test_the_most_urgent_begin_first_whatever_they_take() -> None:
         queue.push(number, ONE_GPU, expected_s=seconds, priority=priority)
     queue.push(5, HALF, priority=-1)  # another line
     assert [each.number for each in place(queue, _boxes(1))] == [4]
-    queue.reorder(lambda number: float(number))
+    queue.reorder({number: float(number) for number in range(1, 5)})
     queue.push(1, ONE_GPU, priority=1)
     assert [each.number for each in place(queue, _boxes(1, 1, 1, 1))] == [3, 1, 2, 5]
 

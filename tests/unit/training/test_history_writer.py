@@ -182,10 +182,11 @@ def test_what_a_rank_takes_of_its_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     assert row.rss_bytes > 2**20
     for name, value in (
         ("is_initialized", True),
+        ("current_device", 1),
         ("memory_reserved", 7),
         ("max_memory_allocated", 5),
     ):
-        monkeypatch.setattr(torch.cuda, name, lambda value=value: value)
+        monkeypatch.setattr(torch.cuda, name, lambda *_, value=value: value)
     row = RankUsage(3, "here").look()
     assert (row.gpu_bytes, row.gpu_peak_bytes) == (7, 5)
 

@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from headrace.processes.working_folder import python_module
 from headrace.recipe.site import Role
 from headrace.steps.model_process import VARYING
 from headrace.steps.networks import interface_of
@@ -31,7 +32,7 @@ def test_ranks_get_what_torchrun_would_give_them():
     first, second = rank_children(NODE.model_copy(update={"interface": "eth1"}), recipe, ROLE)
     assert first.name == "rank 2"
     node = "/leases/l1/steps/000003/parts/launch-002/node-1.json"
-    assert first.command == (sys.executable, "-u", "-m", "headrace.training.rank", node, "2")
+    assert first.command == python_module("headrace.training.rank", node, "2")
     assert str(first.log) == "/leases/l1/steps/000003/logs/rank-2.log"
     assert dict(second.env) == {
         "GLOO_SOCKET_IFNAME": "eth1",
@@ -67,8 +68,8 @@ def test_scripts_learn_where_data_and_checkpoints_lie():
     train = {"script": "/code/train.py", "args": ["--fast"]}
     recipe = make_recipe({"train": train})
     first, _ = rank_children(NODE, recipe, ROLE)
-    start = (sys.executable, "-u", "-m", "headrace.processes", "--", sys.executable, "-u")
-    assert first.command == (*start, "/code/train.py", "--fast")
+    script = (sys.executable, "-u", "/code/train.py", "--fast")
+    assert first.command == python_module("headrace.processes", "--", *script)
     assert first.env["HEADRACE_DATASET"] == "/shm/d"
     assert first.env["HEADRACE_CHECKPOINTS"] == "/runs/r1/checkpoints"
     assert first.env["HEADRACE_RUN_FOLDER"] == "/runs/r1"

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import sys
-
 import pytest
 from pydantic import ValidationError
 
 from headrace.errors import StepError
+from headrace.processes.working_folder import python_module
 from headrace.recipe.site import Role
 from headrace.training.launch import LaunchedRank, launcher_command, placement
 from headrace.training.launch_records import NodeReady
 from support.training import make_launch
 
-_RANK = (sys.executable, "-u", "-m", "headrace.training.mpi")
+_RANK = python_module("headrace.training.mpi")
 _FOLDER = "/leases/l1/steps/000003/parts/launch-002"
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -65,10 +65,6 @@ class FolderSource:
         return () if self._index is None else self._index.quarantined
 
     @property
-    def remarks(self) -> Mapping[str, str]:
-        return {} if self._index is None else self._index.remarks
-
-    @property
     def folder(self) -> Path | None:
         """The local folder in which the samples are files; None when they are not."""
         return self._place.folder
@@ -92,6 +88,7 @@ class FolderSource:
         listed, self.notes = with_folders(
             listed, self._spec, self._place, prefix, labelled=self._by_folders
         )
+        self.notes += () if self._index is None else self._index.notes
         no_second_label(self.fields, listed)
         return listed
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Any
@@ -69,9 +69,9 @@ class Index:
         return tuple(sorted(self._rows.fields, key=lambda field: field.kind == "value"))
 
     @property
-    def remarks(self) -> Mapping[str, str]:
-        """What should be looked at, by field; known after `matched`."""
-        return self._rows.remarks
+    def notes(self) -> tuple[str, ...]:
+        """What people should look at in columns; known after `matched`."""
+        return self._rows.notes
 
     def matched(self, listed: SampleTable) -> SampleTable:
         """The samples with what their rows say; rows and files match one to one."""

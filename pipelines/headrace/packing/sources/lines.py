@@ -338,7 +338,7 @@ class LineSource(RowSource):
 
     def _start(self, file: StoredFile, rows: RowContainer) -> None:
         super()._start(file, rows)
-        self.remarks = dict(self._remarks(rows))
+        self.notes = tuple(f"column '{name}': {note}" for name, note in self._remarks(rows))
 
     def _remarks(self, rows: RowContainer) -> Iterator[tuple[str, str]]:
         """What people should look at, by field."""

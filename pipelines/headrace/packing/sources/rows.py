@@ -149,7 +149,6 @@ class RowSource(ABC):
         self.left_out: Mapping[int, str] = {}
         """Why rows of the container that was listed last are no samples, by their number."""
         self.quarantined: list[Unreadable] = []
-        self.remarks: Mapping[str, str] = {}
         if self._as_value and spec.labels != "none":
             if spec.label_field is None:
                 raise RecipeError(

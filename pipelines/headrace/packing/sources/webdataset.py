@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Any, BinaryIO
 
@@ -47,7 +47,6 @@ class WebDatasetSource:
 
     classes: tuple[str, ...] = ()
     quarantined: Sequence[Unreadable] = ()
-    remarks: Mapping[str, str] = {}
     notes: tuple[str, ...] = ()
     sequential = True
 

@@ -1,0 +1,114 @@
+"""An override means what Hydra makes of it; other texts stay as they are, or are refused."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.errors import RecipeError
+from headrace.recipe.load import load_recipe
+from headrace.recipe.overrides import as_override, read_override
+
+READ_BY_HYDRA = (
+    "12:30:45", "1:30", "007", "017", "0o17", "00", "-0", "+0", "+1", "-1", "off", "on", "yes",
+    "no", "True", "TRUE", "false", "y", "1_000", "1__0", "0x1F", "0b1", "1e3", "1e-3", "12e+3",
+    ".5", "+.5", "5.", "1_0.5", "1e", "null", "NULL", "None", "inf", "-inf", "nan", "NaN", ".inf",
+    ".nan", "2024-01-01", "2024-01-01T00:00:00", '"quoted"', "'q'", "'1'", '"null"', "'a, b'",
+    "'it\\'s'", '"a\\n"', "'a\\\\'", "[1,2]", "[]", "{}", "{a: 1}", "{a:1}", "{a: {b: [1, off]}}",
+    "{0: 1, 1: 2}", "{0: 1, a: b}", "{true: 1, 1.5: 2}", "{off: 1}", "a:b", "a: b", "", " ", " a ",
+    "a b", "http://x.y/z", "s3://b/p", "$x", "*.png", "@x", "%x", "|", "- x", "- 1", "?", "a?b",
+    "a\\,b", "a\\=b", "int(3)", "str(3)", "[int(3)]", "sort([3, 1])", "1/2", "[0:3]", "'é'",
+)  # fmt: skip
+"""Values of which YAML makes something else, and some of which both make the same."""
+
+
+@pytest.mark.parametrize("text", READ_BY_HYDRA)
+def test_a_value_is_what_hydra_makes_of_it(text):
+    wanted = OverridesParser.create().parse_override(f"key={text}").value()
+    found = read_override(f"key={text}").value
+    assert (type(found), repr(found)) == (type(wanted), repr(wanted))
+
+
+@pytest.mark.parametrize(
+    "text", ["~/data", "a=b", "a#b", "é", "日本 x", "s3://b/p?v=1", "(a)", "<", "int(x)"]
+)
+def test_a_plain_text_that_hydra_has_no_words_for_stays_as_it_is(text):
+    assert read_override(f"key={text}").value == text
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ('{"a b": 1}', {"a b": 1}),
+        ('["é", {"0": null}]', ["é", {"0": None}]),
+        ('{"x": "a\\n"}', {"x": "a\n"}),
+        ("{'a b': [1.0, off, 007]}", {"a b": [1.0, "off", "007"]}),
+        ("[~/a, é, 1_0]", ["~/a", "é", 10]),
+        ("[--lr=0.1, -v]", ["--lr=0.1", "-v"]),
+        ("{'0': 1, 0: 2}", {"0": 1, 0: 2}),
+        ("{'a#b': c#d}", {"a#b": "c#d"}),
+    ],
+)
+def test_lists_and_mappings_that_hydra_has_no_words_for_are_read(text, value):
+    assert repr(read_override(f"key={text}").value) == repr(value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["#x", "#", "a #b", "~", "[null, ~]", "'it''s'", "[1", "{a", "[1 #\n]", "{a:1, 'b c': 2}",
+     "{'a b': 1, 'a b': 2}", "&a", "!x", "é\nb", "'a",
+     "[choice(1,2)]", "[1, {<<: {'a b': 1}}]", "{'a b': ~}", "> x", "é: x"],
+)  # fmt: skip
+def test_what_neither_reads_is_refused_and_not_guessed(text):
+    with pytest.raises(RecipeError) as caught:
+        read_override(f"key={text}")
+    assert caught.value.hint
+
+
+PLAIN = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**100), 2**100)
+    | st.floats(allow_nan=False)
+    | st.text(),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.text() | st.integers() | st.booleans() | st.floats(allow_nan=False),
+            inner,
+            max_size=3,
+        )
+    ),
+    max_leaves=6,
+)
+
+
+@given(PLAIN)
+def test_a_value_that_is_written_as_an_override_is_read_back(value: Any) -> None:
+    found = read_override(as_override("key", value)).value
+    assert repr(found) == repr(value)
+
+
+def test_keys_of_mappings_keep_their_types(tmp_path):
+    recipe = load_recipe("digits", ["+model.dims={0: 1, a: 2, true: 3, 1.5: 4}"])
+    assert recipe.model.as_config()["dims"] == {0: 1, "a": 2, True: 3, 1.5: 4}
+    kept = tmp_path / "recipe.json"
+    kept.write_text(recipe.model_dump_json(by_alias=True))
+    json.loads(kept.read_text())
+    for again in (type(recipe).model_validate_json(kept.read_bytes()), load_recipe(str(kept))):
+        assert repr(again.model.as_config()["dims"]) == repr(recipe.model.as_config()["dims"])
+
+
+@pytest.mark.parametrize(
+    "change", ["model.dims.0=5", "+model.dims.0=5", "~model.dims.0", "model.dims.true.x=1"]
+)
+def test_a_text_never_takes_its_place_beside_a_key_that_is_none(change):
+    with pytest.raises(RecipeError, match="which is no text"):
+        load_recipe("digits", ["+model.dims={0: 1, 2: 2, true: {x: 2}}", change])
+    merged = load_recipe("digits", ["+model.dims={0: 1, 1: 2}", "model.dims={0: 5}"])
+    assert merged.model.as_config()["dims"] == {0: 5, 1: 2}
