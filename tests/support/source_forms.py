@@ -224,7 +224,7 @@ SOURCES: dict[str, tuple[Callable[[Path], None], dict[str, Any], str]] = {
     ),
     "parquet": (write_parquet, GROUPED, "d61b2823b357256f"),
     "parquet-folds": (write_parquet, {**GROUPED, **FOLDS}, "9b5c19bf7fddfef6"),
-    "images": (write_images, {}, "f54ef8c254f9bfb4"),
+    "images": (write_images, {}, "5948cf944ec45df5"),
     "arrow": (write_arrow, GROUPED, "6a66ede38a44d0a2"),
     "hdf5": (write_hdf5, KIND, "60a975662924c766"),
     "hdf5-groups": (write_hdf5, GROUPED, "4e6e7ec39119fc2e"),
