@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote
 
@@ -23,6 +24,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 from headrace.errors import HeadraceError, UserError
 from headrace.execution.eta_changes import eta_changes
 from headrace.execution.reap import ABANDONED, end_run, going_on, reap
+from headrace.files.layout import RunFolder
 from headrace.informing import DECISION_S, inform
 from headrace.leases.run_leases import RELEASED
 from headrace.ledger.ledger import open_ledger
@@ -299,5 +301,5 @@ class ReapOperator(BaseOperator):  # type: ignore[misc]
             for number, notifier in enumerate(self.on_eta_change, 1):
                 # a copy: it keeps what it rendered
                 call = partial(copy.copy(notifier), {**context, "change": change})
-                inform(open_run(change.run_id).folder, f"notice {number}", call)
+                inform(RunFolder(Path(change.folder)), f"notice {number}", call)
         return list(lines)

@@ -12,7 +12,10 @@ from types import SimpleNamespace
 import pytest
 
 from headrace.execution.eta_changes import EtaChange
+from headrace.files.layout import RunFolder
+from headrace.informing import failures_of
 from headrace_airflow import run_operators
+from headrace_airflow.run_operators import ReapOperator
 
 _PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "run-under-airflow.md"
 _DAG_IDS = ("headrace_pack", "headrace_suite", "headrace_train")
@@ -88,10 +91,13 @@ def _text(mail: str) -> str:
     return base64.b64decode(body).decode()
 
 
-def test_the_reaper_tells_of_each_end_that_has_moved(dag_bag, task_policy, mails, monkeypatch):
+def test_the_reaper_tells_of_each_end_that_has_moved(
+    dag_bag, task_policy, mails, monkeypatch, tmp_path
+):
+    one, two = ({"run_id": name, "folder": str(tmp_path / name)} for name in ("one", "two"))
     changes = [
-        EtaChange(run_id="one", recipe="digits", site="laptop", before=0.0, now=5400.0),
-        EtaChange(run_id="two", recipe="scans", site="cluster", before=7200.0, now=3600.0),
+        EtaChange(**one, recipe="digits", site="laptop", before=0.0, now=5400.0),
+        EtaChange(**two, recipe="scans", site="cluster", before=7200.0, now=3600.0),
     ]
     monkeypatch.setattr(run_operators, "reap", lambda *_: ())
     monkeypatch.setattr(run_operators, "eta_changes", lambda: iter(changes))
@@ -102,3 +108,20 @@ def test_the_reaper_tells_of_each_end_that_has_moved(dag_bag, task_policy, mails
     assert "Subject: digits ends at another time" in first
     assert "digits on laptop ends 90 min later than expected" in _text(first)
     assert "scans on cluster ends 60 min earlier than expected" in _text(second)
+
+
+def test_a_notice_that_fails_ends_neither_the_reaper_nor_other_notices(tmp_path, monkeypatch):
+    change = EtaChange(
+        run_id="one", folder=str(tmp_path), recipe="digits", site="laptop", before=0.0, now=5400.0
+    )
+    sent = []
+
+    def failing(_context):
+        raise ConnectionError("the hook is down")
+
+    monkeypatch.setattr(run_operators, "reap", lambda *_: ("a line",))
+    monkeypatch.setattr(run_operators, "eta_changes", lambda: iter([change]))
+    reap = ReapOperator(task_id="reap", on_eta_change=[failing, sent.append])
+    assert reap.execute({}) == ["a line"]
+    assert [each["change"] for each in sent] == [change]
+    assert failures_of(RunFolder(tmp_path)).last == "notice 1: ConnectionError: the hook is down"

@@ -30,6 +30,8 @@ class EtaChange(Record):
     """An expected end that has moved."""
 
     run_id: str
+    folder: str
+    """Folder of the run."""
     recipe: str
     site: str
     before: float
@@ -61,6 +63,7 @@ def eta_changes() -> Iterator[EtaChange]:
         if abs(now - before) > max(SHARE * ahead.predicted_s, LEAST_S):
             yield EtaChange(
                 run_id=record.run_id,
+                folder=record.folder,
                 recipe=record.recipe_name,
                 site=record.site_name,
                 before=before,
