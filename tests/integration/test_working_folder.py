@@ -119,7 +119,7 @@ def test_tensorboard_does_without_the_working_folder(
 
 def test_the_check_of_a_site_does_without_the_working_folder(here: Poisoned) -> None:
     found = python_of_nodes(Role(backend="slurm", nodes=1), is_proved=False)
-    assert found.grade is Grade.OK, found
+    assert found.grade is not Grade.FAIL, found
     assert here.imported == set()
 
 
