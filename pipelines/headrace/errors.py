@@ -198,7 +198,11 @@ class StoreChangedError(DataError):
     """A file is not the one that was listed: somebody replaced it."""
 
 
-class StorageFullError(HeadraceError):
+class StorageError(HeadraceError):
+    """A file or folder cannot be used: its file system, its rights or its removal are the cause."""
+
+
+class StorageFullError(StorageError):
     """No tier has room for the bytes asked for."""
 
     failure_class = FailureClass.CAPACITY

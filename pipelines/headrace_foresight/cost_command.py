@@ -12,7 +12,7 @@ import typer
 from headrace.cli import arguments
 from headrace.cli.console import JsonOption, hundredths, open_console, tell, tell_json
 from headrace.cli.listing import Listing
-from headrace.errors import UserError, nearest
+from headrace.errors import LedgerError, UserError, nearest
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.usage_records import UsageSum
 from headrace.ledger.usage_rows import By
@@ -76,12 +76,14 @@ def cost(  # noqa: PLR0913  options of a command
         raise UserError("--by trial is for one suite", "Name it: headrace cost RUN --by trial.")
     if refresh:
         typer.echo(f"Machines of {price_again(run or None)} leases have a price now.", err=True)
-    bring_up_to_date(run or None)
+    try:
+        bring_up_to_date(run or None)
+    except LedgerError as error:  # what is entered is shown all the same
+        typer.echo(f"Without the last minutes: {error.what}", err=True)
     only = {name: value for name, value in (("owner", user), ("site_name", site)) if value}
     chosen: dict[str, Any] = {"run_id": run or None, "since": first_day(since), **only}
     is_whole = as_json or as_csv
-    most = None if is_whole else limit + 1
-    sums = open_ledger().usage_sums(cast("By", by), limit=most, **chosen)
+    sums = open_ledger().usage_sums(cast("By", by), limit=None if is_whole else limit + 1, **chosen)
     if is_whole:
         _write([_for_programs(by, each) for each in sums], as_json=as_json)
         return

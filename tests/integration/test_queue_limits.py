@@ -66,7 +66,7 @@ def test_a_lease_that_waits_for_its_turn_says_so(slurm: DevSlurm, tmp_path: Path
         with pytest.raises(QueueFullError, match="site limit of 1 jobs"):
             lease_client.start(second, lease_spec(second, role))
     assert lease_client.state(second, 0.0) is LeaseState.STARTING
-    assert lease_client.waiting_for(second) == "waiting: site limit of 1 jobs"
+    assert lease_client.wait_of(second).why == "waiting: site limit of 1 jobs"
     lease_client.end(first, reason="not needed")
 
     def started() -> bool:
@@ -77,7 +77,7 @@ def test_a_lease_that_waits_for_its_turn_says_so(slurm: DevSlurm, tmp_path: Path
         return True
 
     wait_until(started, 90, "the first job to be gone", poll_s=0.2)
-    assert "Slurm job" in lease_client.waiting_for(second)
+    assert "Slurm job" in lease_client.wait_of(second).why
     lease_client.end(second, reason="not needed")
     assert slurm.queue() == [blocker]
     slurm.run("scancel", blocker)

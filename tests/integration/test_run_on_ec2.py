@@ -129,7 +129,7 @@ def test_same_weights_as_here_though_ec2_was_silent_and_members_of_the_gang_were
             record = read_record(waiting, Waiting)
             asked |= set() if record is None else {record.at}
             yield
-        assert "EC2 says 503: " in lease_client.waiting_for(LeaseFolder(waiting.parent))
+        assert "EC2 says 503: " in lease_client.wait_of(LeaseFolder(waiting.parent)).why
         ec2_sim.is_silent = False
         yield from paced.held_at(TAKEN_AT)
         pages = pages_of(paced.lease())  # as Airflow's pages ask for them

@@ -212,7 +212,7 @@ def test_a_lease_waits_in_the_queue_and_leaves_it(home: Path, slurm: DevSlurm):
         assert len(slurm.queue()) == 2
         wait_for_state(folder, LeaseState.STARTING, 1)
         assert lease_client.state(folder, lost_after_s=0) is LeaseState.STARTING
-        assert "is pending" in lease_client.waiting_for(folder)
+        assert "is pending" in lease_client.wait_of(folder).why
         assert "is pending" in view(folder).waits_for
         now = time.time()
         wait_until(lambda: view(folder).expected_start, 120, "Slurm to tell the start", poll_s=1)

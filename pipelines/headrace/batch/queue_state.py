@@ -18,7 +18,7 @@ from filelock import FileLock, Timeout
 from headrace.batch.job_records import JobState, JobStatus
 from headrace.batch.system import BatchSystem, Limit
 from headrace.errors import BatchError
-from headrace.files.atomic import read_record, write_if_room, write_record
+from headrace.files.atomic import read_record, write_if_possible, write_record
 from headrace.files.sharing import private_folder_mode
 from headrace.record import Record
 
@@ -182,7 +182,7 @@ def renew(system: BatchSystem, leases: Path, poll_s: float) -> bool:
 
 def _update(file: Path, changes: dict[str, object]) -> bool:
     with locked(file, ".lock"):
-        return write_if_room(file, read_state(file).model_copy(update=changes))
+        return write_if_possible(file, read_state(file).model_copy(update=changes))
 
 
 def _is_due(state: QueueState, poll_s: float) -> bool:

@@ -11,8 +11,8 @@ from headrace import __version__
 from headrace.cli import EXIT_INTERRUPTED
 from headrace.cli.command_group import Command, CommandGroup
 from headrace.cli.console import open_console, outlive_readers
-from headrace.errors import HeadraceError, StorageFullError
-from headrace.files.machine import full_words, is_full
+from headrace.errors import HeadraceError
+from headrace.files.machine import storage_error
 from headrace.processes.identity import end_quickly, tell_children
 
 COMMANDS = "headrace.commands"
@@ -110,9 +110,10 @@ def run() -> None:
         _tell(error)
         sys.exit(_EXIT_USAGE if error.failure_class.value == "user_error" else _EXIT_ERROR)
     except OSError as error:
-        if not is_full(error):
+        named = storage_error(error, Path())
+        if named is None:
             raise
-        _tell(StorageFullError(full_words(error, Path.cwd()), "Free some space, and ask again."))
+        _tell(named)
         sys.exit(_EXIT_ERROR)
     except KeyboardInterrupt:
         sys.exit(EXIT_INTERRUPTED)

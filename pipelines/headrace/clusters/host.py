@@ -35,10 +35,11 @@ from headrace.files.atomic import (
     read_bytes,
     read_record,
     read_text,
-    write_if_room,
+    write_if_possible,
     write_record,
 )
 from headrace.files.layout import LeaseFolder
+from headrace.files.machine import storage_error
 from headrace.processes.identity import ProcessIdentity, tell_children
 from headrace.site_secrets import forget, secrets_of
 from headrace.states import LeaseState
@@ -226,7 +227,7 @@ def serve(folder: LeaseFolder) -> None:
     ending = _serve_to_the_end(folder)
     forget(folder)
     if is_there(folder.spec):
-        write_if_room(folder.closed, ending)
+        write_if_possible(folder.closed, ending)
 
 
 def _serve_to_the_end(folder: LeaseFolder) -> Ending:
@@ -242,7 +243,8 @@ def _serve_to_the_end(folder: LeaseFolder) -> Ending:
         ending = Ending(state=LeaseState.FAILED, reason=str(error))
     except Exception as error:
         logger.exception("The host failed")
-        what = f"The host failed: {type(error).__name__}: {error}\n  See {folder.log}."
+        named = storage_error(error, folder.path) or f"{type(error).__name__}: {error}"
+        what = f"The host failed: {named}\n  See {folder.log}."
         ending = Ending(state=LeaseState.FAILED, reason=what)
     guard.dismiss()
     try:

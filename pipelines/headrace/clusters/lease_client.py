@@ -24,13 +24,15 @@ from headrace.clusters.lease_records import (
 )
 from headrace.clusters.lease_state import decide, host_alive, lease_status
 from headrace.clusters.lifetime import BY_SIGNAL
+from headrace.clusters.local import end_marked
 from headrace.errors import CapacityError, JobRefusedError, SilentError, UnknownNameError
 from headrace.files.atomic import (
     UNFINISHED,
     is_there,
     leave_word,
     read_record,
-    write_if_room,
+    tolerating_storage,
+    write_if_possible,
     write_record,
 )
 from headrace.files.layout import LeaseFolder
@@ -113,9 +115,10 @@ def find_job(folder: LeaseFolder) -> str:
 
 
 def request_close(folder: LeaseFolder, reason: str) -> None:
-    """Ask the host to end the lease; the first reason given stays."""
+    """Ask the host to end the lease, if its folder can be written; the first reason stays."""
     if not is_there(folder.close) and not is_there(folder.closed):
-        leave_word(folder.close, reason)
+        with tolerating_storage(f"Lease {folder.lease_id} is not asked to end"):
+            leave_word(folder.close, reason)
 
 
 def await_end(folder: LeaseFolder, timeout_s: float) -> bool:
@@ -129,8 +132,9 @@ def end(folder: LeaseFolder, grace_s: float = 20.0, reason: str = "ended by requ
     The host has `grace_s` seconds to end by itself, before everything is killed.
     """
     asked = read_record(folder.spec, LeaseSpec)
-    if asked is None:  # never started; nobody may start it from now on
-        write_if_room(folder.closed, Ending(state=LeaseState.LOST, reason=_NEVER_STARTED))
+    if asked is None:  # never started, or removed; it must not start from now on
+        end_marked(folder)
+        write_if_possible(folder.closed, Ending(state=LeaseState.LOST, reason=_NEVER_STARTED))
         return
     before = state(folder, asked.lost_after_s)
     why = why_ended(folder) or reason
@@ -142,7 +146,7 @@ def end(folder: LeaseFolder, grace_s: float = 20.0, reason: str = "ended by requ
     _remove_unfinished(folder)
     if not is_there(folder.closed):
         final = LeaseState.CLOSED if before.is_active else before
-        write_if_room(folder.closed, Ending(state=final, reason=why))
+        write_if_possible(folder.closed, Ending(state=final, reason=why))
 
 
 def cause(folder: LeaseFolder) -> JobView | None:
@@ -156,9 +160,9 @@ def cause(folder: LeaseFolder) -> JobView | None:
     asked = read_record(folder.spec, LeaseSpec)
     found = None if asked is None else backend(asked.role.backend).cause(folder, asked)
     if found is not None:
-        write_if_room(folder.cause, found)
+        write_if_possible(folder.cause, found)
         if found.bad_nodes:
-            write_if_room(folder.bad_nodes, BadNodes(nodes=found.bad_nodes, why=found.why))
+            write_if_possible(folder.bad_nodes, BadNodes(nodes=found.bad_nodes, why=found.why))
     return found
 
 
@@ -205,11 +209,6 @@ class QueueWait(NamedTuple):
     """Empty when it does not wait."""
     starts_at: float | None = None
     """When it is expected to get nodes, seconds since the epoch; None when that is not known."""
-
-
-def waiting_for(folder: LeaseFolder) -> str:
-    """Why a lease waits; see `wait_of`."""
-    return wait_of(folder).why
 
 
 def wait_of(folder: LeaseFolder, *, for_more: bool = False) -> QueueWait:

@@ -18,7 +18,7 @@ from headrace.clusters import preflight
 from headrace.clusters.lease_records import AvoidedNode, BadNodes, LeaseSpec, PoolRecord, job_name
 from headrace.clusters.local import mark
 from headrace.errors import BatchError
-from headrace.files.atomic import is_there, read_record, write_if_room, write_record
+from headrace.files.atomic import is_there, read_record, write_if_possible, write_record
 from headrace.files.layout import LeaseFolder
 from headrace.recipe.site import Role
 from headrace.record import Record
@@ -146,7 +146,7 @@ def write_pool(folder: LeaseFolder, record: PoolRecord, avoided: tuple[AvoidedNo
         why = "; ".join(f"{each.node}: {each.why}" for each in record.avoids)
         nodes = tuple(each.node for each in record.avoids)
         write_record(folder.bad_nodes, BadNodes(nodes=nodes, why=why))
-    write_if_room(folder.pool, record)
+    write_if_possible(folder.pool, record)
 
 
 class Symptom(Record):

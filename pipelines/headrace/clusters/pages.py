@@ -36,7 +36,7 @@ def pages_of(folder: LeaseFolder) -> Pages:
     state = lease_client.state(folder, lease_client.spec(folder).lost_after_s)
     info, told = lease_client.info(folder), read_bytes(folder.scheduler_file)
     if state is not LeaseState.READY or info is None or told is None:
-        why = lease_client.why_ended(folder) or lease_client.waiting_for(folder)
+        why = lease_client.why_ended(folder) or lease_client.wait_of(folder).why
         raise UserError(
             f"Lease {folder.lease_id} is {state.value}{why and ': '}{why}",
             "A Dask dashboard is there as long as its lease is ready.",

@@ -14,7 +14,7 @@ import psutil
 from headrace.clusters.local import DRIVERS, IMPORTED
 from headrace.files.atomic import is_there, write_json
 from headrace.files.layout import LeaseFolder, StepFolder
-from headrace.files.machine import is_full
+from headrace.files.machine import storage_error
 from headrace.processes.children import Child, Process
 from headrace.processes.fork_server import ForkServers
 from headrace.processes.identity import end_processes
@@ -134,9 +134,9 @@ def _collect(driver: _Driver) -> bool:
     try:
         _write_exit(driver.folder, code, driver.why)
     except OSError as error:
-        if not is_full(error):
+        if storage_error(error, driver.folder.path) is None:
             raise
-        return False  # until there is room
+        return False  # until it can be written
     return True
 
 

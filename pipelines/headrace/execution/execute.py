@@ -13,18 +13,13 @@ from pathlib import Path
 from headrace.clusters.backends import backend
 from headrace.clusters.lease_records import LeaseSpec, Walltime
 from headrace.clusters.lifetime import leaving_s
-from headrace.errors import (
-    CapacityError,
-    LeaseError,
-    SilentError,
-    StepNotEndedError,
-    StorageFullError,
-)
+from headrace.errors import CapacityError, LeaseError, SilentError, StepNotEndedError
 from headrace.execution.periodic import Tick, forgiving, watched
 from headrace.execution.reap import end_run
 from headrace.execution.step_attempts import RunningAttempt, collect, conclude, start_step
+from headrace.files.atomic import tolerating_storage
 from headrace.files.layout import SiteFolder
-from headrace.files.machine import full_words, is_full
+from headrace.files.machine import storage_error
 from headrace.informing import inform
 from headrace.leases import run_leases
 from headrace.ledger.ledger import open_ledger
@@ -66,26 +61,21 @@ def execute(run: Run, tick: Tick) -> StepResult | None:
 
     Raises:
         LeaseError: No lease could be opened.
-        StorageFullError: A folder that the run needs has no room.
+        StorageError: A folder that the run needs cannot be used.
     """
     try:
         failed = _steps(run, watched(run, tick))
     except BaseException as error:
         stopped = isinstance(error, KeyboardInterrupt)
         state = StepState.CANCELLED if stopped else StepState.FAILED
-        end_run(run, state, "interrupted" if stopped else f"the run ended with: {error}")
-        if isinstance(error, OSError) and is_full(error):
-            raise _no_room(run, error) from error
+        with tolerating_storage("The end of the run is not recorded"):
+            end_run(run, state, "interrupted" if stopped else f"the run ended with: {error}")
+        go_on = f"Then go on with the run: headrace resume {run.run_id}"
+        if named := storage_error(error, run.folder.path, "The run cannot go on: ", go_on):
+            raise named from error
         raise
     end_run(run, failed.state if failed else StepState.SUCCEEDED, f"run {run.run_id} ended")
     return failed
-
-
-def _no_room(run: Run, error: OSError) -> StorageFullError:
-    return StorageFullError(
-        f"The run cannot go on: {full_words(error, run.folder.path)}",
-        f"Free some space there, then go on with it: headrace resume {run.run_id}",
-    )
 
 
 def _steps(run: Run, tick: Tick) -> StepResult | None:

@@ -14,7 +14,7 @@ from headrace.clusters.lease_records import LeaseSpec
 from headrace.clusters.overview import folders
 from headrace.errors import HeadraceError, StepError
 from headrace.execution.step_attempts import record_lost, record_outcome
-from headrace.files.atomic import is_there, read_record
+from headrace.files.atomic import is_there, read_record, tolerating_storage
 from headrace.files.layout import LeaseFolder, SiteFolder, StepFolder
 from headrace.informing import AFTERWARDS_S, inform
 from headrace.leases import run_leases
@@ -123,7 +123,8 @@ def _cancel_steps(
             continue
         folder = run.lease_folder(attempt.lease_id).step(attempt.number)
         if mailbox.outcome(folder) is None and is_abandoned(attempt.step):
-            mailbox.request_cancel(folder, reason)
+            with tolerating_storage(f"step {attempt.key} is not cancelled"):
+                mailbox.request_cancel(folder, reason)
             done.append(f"step {attempt.key}: cancelled, {reason}")
     return done
 

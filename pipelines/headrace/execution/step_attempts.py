@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -13,14 +14,15 @@ from headrace.checkpoints import files as checkpoints
 from headrace.clusters import lease_client
 from headrace.clusters.lease_records import LeaseSpec
 from headrace.clusters.lease_state import sure_state
-from headrace.errors import LeaseEndsError, LeaseTakenError, StepNotEndedError
+from headrace.errors import DataError, LeaseEndsError, LeaseTakenError, StepNotEndedError
 from headrace.files.atomic import is_there, look_afresh, read_record
 from headrace.files.layout import LeaseFolder, StepFolder
 from headrace.leases import run_leases
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.rows import AttemptRecord
+from headrace.packing.target import packed_dataset
 from headrace.runs.fitted import judged
-from headrace.runs.planned_steps import PlannedStep, step_of
+from headrace.runs.planned_steps import PlannedStep, step_of, steps_of
 from headrace.runs.runs import Run, outputs_of
 from headrace.runs.suites import has_more_to_do
 from headrace.states import FailureClass, StepState
@@ -29,6 +31,8 @@ from headrace.status.step import ended_of
 from headrace.steps import mailbox
 from headrace.steps.mailbox import StepResult, StepSpec
 from headrace.steps.retry_policy import ERROR, KEPT, TOTAL, Decision, decide
+
+logger = logging.getLogger(__name__)
 
 _OVER = "its time is over"
 _OVER_ERRORS = (LeaseEndsError.__name__, LeaseTakenError.__name__)
@@ -90,8 +94,8 @@ def collect(run: Run, ticket: RunningAttempt) -> StepResult:
     if result is None or result.state is StepState.LOST:
         result = _explained(run, ticket, result)
     kind = _planned(run, ticket.step).kind
-    if kind == "pack" and run.request.kind == "train" and result.state is StepState.SUCCEEDED:
-        result = judged(run.recipe, run.site, result)
+    if kind == "pack" and result.state is StepState.SUCCEEDED:
+        result = judged(run, result)
     if result.state is not StepState.SUCCEEDED:
         kept = _kept(run, kind, ticket.folder)
         error = {ERROR: result.failure.error if result.failure else ""}
@@ -222,7 +226,8 @@ def record_lost(attempt: AttemptRecord, why: str = _NEVER_SUBMITTED) -> None:
 
 
 def _resume(run: Run, latest: AttemptRecord) -> RunningAttempt | StepResult | None:
-    if latest.state is StepState.SUCCEEDED and not has_more_to_do(run.folder, latest.kind):
+    begins = has_more_to_do(run.folder, latest.kind) or _is_missed(run, latest)
+    if latest.state is StepState.SUCCEEDED and not begins:
         return StepResult(
             state=latest.state,
             outputs=dict(latest.outputs),
@@ -242,6 +247,20 @@ def _resume(run: Run, latest: AttemptRecord) -> RunningAttempt | StepResult | No
     except StepNotEndedError:
         return ticket
     return result if result.state is StepState.SUCCEEDED else None
+
+
+def _is_missed(run: Run, packed: AttemptRecord) -> bool:
+    """Whether the dataset that an attempt packed is gone or damaged, and a later step needs it."""
+    done = outputs_of(run.run_id)
+    is_over = all(step.name in done for step in steps_of(run.recipe, run.request.kind))
+    if packed.kind != "pack" or is_over or "dataset" not in packed.outputs:
+        return False
+    try:
+        packed_dataset(str(packed.outputs["dataset"]), run.site.s3)
+    except DataError as error:
+        logger.warning("Step %s begins anew: %s", packed.step, error.what)
+        return True
+    return False
 
 
 def _resubmit(run: Run, latest: AttemptRecord) -> RunningAttempt | None:

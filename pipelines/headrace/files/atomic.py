@@ -18,7 +18,7 @@ from typing import BinaryIO, TypeVar
 from pydantic import BaseModel
 
 from headrace.errors import StepError
-from headrace.files.machine import is_full
+from headrace.files.machine import is_full, storage_error
 from headrace.files.sharing import open_to_read, private_mode
 
 logger = logging.getLogger(__name__)
@@ -48,16 +48,17 @@ def replacing(path: Path, mode: int = PRIVATE) -> Iterator[BinaryIO]:
     if mode == PRIVATE:
         mode = private_mode(path.parent)
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:12]}")
-    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     try:
+        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
         with os.fdopen(handle, "wb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
     except BaseException as error:
-        temporary.unlink(missing_ok=True)
-        if isinstance(error, OSError) and error.filename is None:
+        with suppress(OSError):  # the first error is the cause
+            temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.filename in (None, temporary, str(temporary)):
             error.filename = str(path)
         raise
 
@@ -136,16 +137,24 @@ def read_text(path: Path) -> str | None:
     return None if content is None else content.decode(errors="replace")
 
 
-def write_if_room(path: Path, record: BaseModel) -> bool:
-    """Replace a record that the work does not depend on; gives whether a full disk let it."""
-    try:
+def write_if_possible(path: Path, record: BaseModel) -> bool:
+    """Replace a record that the work does not depend on; return whether its disk let it."""
+    with tolerating_storage(f"{path.name} is not written") as faults:
         write_record(path, record)
+    return not faults
+
+
+@contextmanager
+def tolerating_storage(what: str) -> Iterator[list[OSError]]:
+    """Let the block end early, and log it, if a disk fails; yields a list for the fault."""
+    faults: list[OSError] = []
+    try:
+        yield faults
     except OSError as error:
-        if not is_full(error):
+        if storage_error(error, Path()) is None:
             raise
-        logger.info("Not written: %s", error)  # of what is asked for often: told by who fails
-        return False
-    return True
+        faults.append(error)
+        logger.info("%s: %s", what, error)
 
 
 def leave_word(path: Path, words: str) -> None:

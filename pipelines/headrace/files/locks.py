@@ -13,6 +13,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from headrace.errors import StepError
+from headrace.files.machine import storage_error
 
 KEPT_S = 600.0
 """Seconds that a staged copy is kept after its last use, while others can be evicted."""
@@ -75,10 +76,9 @@ def exclusive_while(path: Path, check: Callable[[], None]) -> Iterator[bool]:
             waited = True
             check()
         except (OSError, NotImplementedError) as error:
-            raise StepError(
-                f"{path} cannot be locked: {error}",
-                "The site's `folder` must lie on a file system with locks (flock).",
-            ) from error
+            what = f"{path} cannot be locked: {error}"
+            hint = "The site's `folder` must lie on a file system with locks (flock)."
+            raise storage_error(error, path) or StepError(what, hint) from error
     try:
         yield waited
     finally:

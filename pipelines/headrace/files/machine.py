@@ -13,7 +13,7 @@ from pathlib import Path, PurePath, PurePosixPath
 
 import psutil
 
-from headrace.errors import StorageFullError
+from headrace.errors import StorageError, StorageFullError
 
 TABLE = Path("/proc/mounts")
 """The file systems that this machine has mounted."""
@@ -34,6 +34,24 @@ _V1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_")
 _V2 = ("memory.max", "memory.current", "")
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
+_ALSO_OF_SOCKETS = (errno.ENOTCONN, errno.EHOSTDOWN, errno.ETIMEDOUT)
+_NEXT_STEPS = {
+    number: hint
+    for hint, *numbers in (
+        ("Free some space there.", *_FULL),
+        ("Give this account the right to use it: see `ls -ld`.", errno.EACCES, errno.EPERM),
+        ("Move what has that name, or choose another name.", errno.EEXIST, errno.ENOTDIR),
+        ("Move what has that name, or choose another name.", errno.EISDIR, errno.ELOOP),
+        ("Raise the limit of open files: `ulimit -n`.", errno.EMFILE, errno.ENFILE),
+        ("Mount its file system for writing, or choose a folder on another.", errno.EROFS),
+        ("It was removed, or its file system is not mounted: bring it back.", errno.ENOENT),
+        ("Choose a shorter name.", errno.ENAMETOOLONG),
+        ("Its disk fails: see `dmesg`, and mount it anew.", errno.EIO, errno.ENXIO, errno.ENODEV),
+        ("Its server fails: mount it anew.", errno.ESTALE, *_ALSO_OF_SOCKETS),
+    )
+    for number in numbers
+}
+"""What to do about an error of the system that a file or folder causes, by its number."""
 
 
 def is_full(error: OSError) -> bool:
@@ -42,19 +60,35 @@ def is_full(error: OSError) -> bool:
 
 
 def system_error(error: BaseException | None) -> OSError | None:
-    """The system's error that led to another: PyTorch tells of a full disk as a `RuntimeError`."""
+    """Return the system's error that led to another; PyTorch hides one in a `RuntimeError`."""
     while error is not None and not isinstance(error, OSError):
         error = error.__cause__ or error.__context__
     return error
 
 
-def full_words(error: OSError, folder: Path) -> str:
-    """What a used-up disk or quota means: the file (else the folder), its mount, what is free."""
-    path = Path(os.fsdecode(error.filename)) if error.filename else folder
-    there = next(each for each in (path, *path.absolute().parents) if each.exists())
-    mount = next(each for each in (there, *there.resolve().parents) if each.is_mount())
+def storage_error(
+    error: BaseException | None, folder: Path, before: str = "", then: str = ""
+) -> StorageError | None:
+    """Return the error that names what fails and the next step; None if files did not cause it.
+
+    `folder` is named if the system names no file; `before` and `then` stand around the text.
+    """
+    if not isinstance(error, OSError) or error.errno not in _NEXT_STEPS:
+        return None
+    path = folder if error.filename is None else Path(os.fsdecode(error.filename))
+    if error.errno in _ALSO_OF_SOCKETS and error.filename is None:
+        return None
+    line = (path, *path.parents)
+    num_gone = next((at for at, each in enumerate(line) if os.path.lexists(each)), len(line) - 1)
+    if error.errno in (errno.ENOENT, errno.ENOTDIR):
+        path = line[max(num_gone - (error.errno == errno.ENOENT), 0)]
+    what, hint = os.strerror(error.errno), f"{_NEXT_STEPS[error.errno]} {then}".strip()
+    if not is_full(error):
+        return StorageError(f"{before}{what}: '{path}'", hint)
+    there = line[num_gone].resolve()
+    mount = next(each for each in (there, *there.parents) if each.is_mount())
     free = f"{free_bytes(there):,} bytes free on {mount}"
-    return f"the disk or quota is full: {path} ({free})"
+    return StorageFullError(f"{before}the disk or quota is full: {path} ({free})", hint)
 
 
 def free_bytes(folder: Path) -> int:

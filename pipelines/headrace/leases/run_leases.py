@@ -20,7 +20,7 @@ from headrace.errors import (
     JobRefusedError,
     OwnLeasesError,
 )
-from headrace.files.atomic import is_there, read_record
+from headrace.files.atomic import is_there, read_record, tolerating_storage
 from headrace.files.layout import LeaseFolder
 from headrace.leases.end_leases import settle, settle_ended, try_to_settle
 from headrace.ledger.ledger import open_ledger
@@ -190,15 +190,18 @@ def release(run: Run, role_name: str, reason: str, *, wait: bool = True) -> bool
 def _cancel_steps(folder: LeaseFolder, reason: str) -> None:
     for step in mailbox.submitted(folder):
         if mailbox.outcome(step) is None:
-            mailbox.request_cancel(step, reason)
+            with tolerating_storage(f"{step.path} is not cancelled"):  # its lease is ended next
+                mailbox.request_cancel(step, reason)
 
 
 def _is_usable(run: Run, record: LeaseRecord) -> bool:
     folder = run.lease_folder(record.lease_id)
-    if is_there(folder.close):
+    if is_there(folder.close) or is_there(folder.closed):
         return False
-    if not is_there(folder.spec):
-        return True  # the caller before us ended between the ledger and the start
+    if not is_there(folder.spec):  # the caller before ended ahead of the start, or it is removed
+        attempts = open_ledger().attempts(run.run_id)
+        has_begun = record.lease_id in {each.lease_id for each in attempts}
+        return record.state is LeaseState.STARTING and not has_begun
     return sure_state(folder, run.site.limits.lost_after).is_active
 
 

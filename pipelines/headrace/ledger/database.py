@@ -6,8 +6,9 @@ import os
 import re
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
+from pathlib import Path
 from typing import Any
 
 from filelock import Timeout
@@ -18,6 +19,7 @@ from sqlalchemy.orm import Session
 
 from headrace import __version__
 from headrace.errors import LedgerError, nearest
+from headrace.files.machine import storage_error
 from headrace.ledger.engines import BACKENDS, cause_of
 from headrace.ledger.rows import REVISION, REVISION_TABLE
 from headrace.recipe.home import home
@@ -126,7 +128,7 @@ class Database:
         )
 
     def bring_up_to_date(self) -> None:
-        """Make a missing schema, and migrate an older one.
+        """Make a missing schema, and migrate an older one; one that can only be read stays.
 
         Raises:
             LedgerError: The database cannot be reached, or its schema is newer than this release.
@@ -135,7 +137,12 @@ class Database:
             with self._errors_explained(), self._backend.opening():
                 self._migrate()
         except (OSError, Timeout) as error:
-            raise LedgerError(f"The ledger {self.shown} cannot be opened: {error}") from error
+            with suppress(LedgerError), self.read() as session:
+                if self.revision(session) == REVISION:
+                    return
+            before, then = f"The ledger {self.shown} cannot be opened: ", f"Or set {VARIABLE}."
+            named = storage_error(error, Path(), before, then) or LedgerError(f"{before}{error}")
+            raise LedgerError(named.what, named.hint) from error
 
     def revision(self, session: Session) -> str | None:
         """Revision of the schema; None when there is none."""
@@ -179,18 +186,8 @@ class Database:
                 "A run must be entered before its leases, and both before its attempts.",
             ) from error
         except (SQLAlchemyError, sqlite3.Error, ValueError) as error:
-            why = cause_of(error)
-            if self._backend.is_full(error):
-                raise LedgerError(
-                    f"The ledger {self.shown} cannot be written, its disk is full: {why}",
-                    "Free some space there, then go on with what was interrupted: "
-                    "headrace resume RUN.",
-                ) from error
-            raise LedgerError(
-                f"The ledger {self.shown} cannot be used: {why}",
-                f"Check {VARIABLE} and that the database is there: headrace ledger show. After the "
-                "loss of one, headrace lease adopt enters the runs anew.",
-            ) from error
+            what, hint = self._backend.fault(error)
+            raise LedgerError(f"The ledger {self.shown} {what}: {cause_of(error)}", hint) from error
 
 
 class LedgerPart:

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import os
+import re
+import shlex
+import shutil
 import sqlite3
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from filelock import FileLock
@@ -29,7 +34,23 @@ _BUSY_TIMEOUT_S = 60
 _PATIENCE_S = 60.0
 """How long a server that was there, and does not answer now, is waited for: it may start again."""
 _LEAST_FREE_BYTES = 2**20
-"""With less than this SQLite's log may not grow, which it calls an I/O error."""
+"""With less than this SQLite's log may not grow, for which it has several words."""
+_UNWRITABLE = r"disk I/O error|unable to open database file|readonly database|disk is full"
+_FULL = "cannot be written, its disk is full", "Free some space. Then: headrace resume RUN."
+_DAMAGED = """Move it away: mkdir damaged && mv {}* damaged
+  Then enter the runs anew from their folders, for each site: headrace lease adopt --site SITE"""
+_RIGHTS = """Mount its disk for writing and give this account the right to write: ls -ld {}
+  Or name another ledger in HEADRACE_LEDGER."""
+_FAULTS = (
+    ("disk is full", *_FULL),
+    ("malformed|not a database|unsupported file", "is damaged", _DAMAGED),
+    ("no such table", "was removed", "Bring {} back, or: headrace lease adopt --site SITE"),
+    ("locked", "is held by another process", "Let it end, or stop it: fuser -v {}"),
+    ("readonly|unable to open", "cannot be written", _RIGHTS),
+    ("disk I/O error", "is on a disk that fails", "See `dmesg`, and move {} to another disk."),
+    ("", "cannot be used", "Check HEADRACE_LEDGER and the file {}: headrace ledger show."),
+)
+"""Words of SQLite, what they mean, and the next step with the file's path."""
 
 
 class Sqlite:
@@ -45,6 +66,7 @@ class Sqlite:
             hide_parameters=True,
             connect_args={"timeout": _BUSY_TIMEOUT_S, "isolation_level": None},
         )
+        event.listen(self.engine, "do_connect", self._connect)
         event.listen(self.engine, "connect", _prepare_sqlite)
         event.listen(self.engine, "begin", _begin_sqlite)
 
@@ -65,11 +87,39 @@ class Sqlite:
                 connection.cursor().execute("PRAGMA journal_mode = WAL")
             yield
 
-    def is_full(self, error: Exception) -> bool:
-        """Whether SQLite says so, or could not even write its log."""
+    def fault(self, error: Exception) -> tuple[str, str]:
+        """Return what is wrong with the ledger after an error, and the next step."""
         cause, folder = cause_of(error), self._path.parent
-        lacks_room = folder.is_dir() and free_bytes(folder) < _LEAST_FREE_BYTES
-        return "disk is full" in cause or ("disk I/O error" in cause and lacks_room)
+        if os.path.isdir(folder) and free_bytes(folder) < _LEAST_FREE_BYTES:
+            cause = re.sub(_UNWRITABLE, "disk is full", cause)
+        what, hint = next(each[1:] for each in _FAULTS if re.search(each[0], cause))
+        return what, hint.format(shlex.quote(str(self._path)))
+
+    def _connect(self, dialect: Any, _record: Any, arguments: Any, options: Any) -> Any:
+        """Open a connection; where SQLite cannot write the files beside it, to read alone."""
+        connection = dialect.connect(*arguments, **options)
+        try:
+            connection.execute("PRAGMA schema_version")
+        except sqlite3.OperationalError as error:
+            connection.close()
+            if not re.search(_UNWRITABLE, str(error)) or not os.path.isfile(self._path):
+                raise
+            return self._read_alone()
+        return connection
+
+    def _read_alone(self) -> sqlite3.Connection:
+        """Open the ledger as it is now, to read: its log, if there is one, needs a copy."""
+        log = Path(f"{self._path}-wal")
+        if not log.exists() or not log.stat().st_size:
+            return sqlite3.connect(f"{self._path.as_uri()}?immutable=1", uri=True)
+        memory = sqlite3.connect(":memory:", isolation_level=None)
+        with TemporaryDirectory() as folder:
+            for file in (self._path, log):
+                shutil.copyfile(file, Path(folder, file.name))
+            with closing(sqlite3.connect(Path(folder, self._path.name))) as copied:
+                copied.backup(memory)
+        memory.execute("PRAGMA query_only = ON")
+        return memory
 
 
 class Postgres:
@@ -119,9 +169,11 @@ class Postgres:
         """Nothing to do."""
         return nullcontext()
 
-    def is_full(self, error: Exception) -> bool:
-        """Whether this is class 53100 of its errors."""
-        return getattr(getattr(error, "orig", None), "sqlstate", None) == "53100"
+    def fault(self, error: Exception) -> tuple[str, str]:
+        """Return what is wrong after an error, 53100 if its disk is full, and the next step."""
+        if getattr(getattr(error, "orig", None), "sqlstate", None) == "53100":
+            return _FULL
+        return "cannot be used", "Check HEADRACE_LEDGER and that its server runs."
 
 
 BACKENDS: dict[str, type[Sqlite] | type[Postgres]] = {

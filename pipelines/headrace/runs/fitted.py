@@ -23,6 +23,7 @@ from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Role, Site
 from headrace.recipe.target_arguments import is_as_here
 from headrace.runs.planned_steps import KINDS
+from headrace.runs.runs import Run, outputs_of
 from headrace.states import StepState
 from headrace.steps.mailbox import StepResult
 from headrace.steps.run import failure_of
@@ -248,13 +249,22 @@ def _check_dataset(recipe: Recipe, site: Site, dataset: str | None) -> None:
     check_evaluated(recipe, dataset)
 
 
-def judged(recipe: Recipe, site: Site, packed: StepResult) -> StepResult:
-    """The result of packing: a failure where the rest of the run cannot come to an end with it."""
+def judged(run: Run, packed: StepResult) -> StepResult:
+    """Return the result of packing: a failure if the rest of the run cannot use the dataset."""
     dataset = packed.outputs.get("dataset")
     try:
-        _check_dataset(recipe, site, dataset if isinstance(dataset, str) else None)
+        before = outputs_of(run.run_id).get("pack", {})
+        _check_same(packed.outputs.get("fingerprint"), before.get("fingerprint"))
+        if run.request.kind == "train":
+            _check_dataset(run.recipe, run.site, dataset if isinstance(dataset, str) else None)
     except (UserError, DataError) as error:
         kind = type(error)
         told = kind(f"{dataset} is packed, but the run cannot go on: {error.what}", error.hint)
         return packed.model_copy(update={"state": StepState.FAILED, "failure": failure_of(told)})
     return packed
+
+
+def _check_same(new: object, old: object) -> None:
+    if old not in (None, new):
+        what = f"its fingerprint is {new}, and the run began with {old}"
+        raise DataError(what, "Bring its source back as it was, or start a new run.")

@@ -75,7 +75,7 @@ def lease_on(
     try:
         lease_client.start(folder, spec, partial(secrets_for, site, HERE))
         while (state := lease_client.state(folder, spec.lost_after_s)) is LeaseState.STARTING:
-            tick(lease_client.waiting_for(folder) or "its node is starting")
+            tick(lease_client.wait_of(folder).why or "its node is starting")
             time.sleep(_POLL_S)
         if state is not LeaseState.READY:
             raise LeaseError(

@@ -13,7 +13,7 @@ from typing import Any
 from headrace.errors import HeadraceError, UserError
 from headrace.files.layout import RunFolder
 from headrace.ledger.ledger import open_ledger
-from headrace.ledger.rows import LeaseRecord, RunRecord
+from headrace.ledger.rows import RunRecord
 from headrace.ledger.usage_records import UsageSum
 from headrace.ledger.usage_rows import at_most
 from headrace.recipe.load import load_site
@@ -74,17 +74,13 @@ def price_again(run_id: str | None = None) -> int:
 
 def _price_again(run: RunRecord) -> int:
     leases = open_ledger().leases(run_id=run.run_id)
-    roles = _roles_now(run) if any(_lacks_price(each) for each in leases) else {}
+    machines = open_ledger().machines(run_id=run.run_id)
+    roles = _roles_now(run) if any(row.usd_per_hour is None for row in machines) else {}
     changed = sum(counting.price_again(each, roles.get(each.role)) for each in leases)
     if changed:
         open_ledger().read_journal_again(run.run_id)
         _enter([run])
     return changed
-
-
-def _lacks_price(lease: LeaseRecord) -> bool:
-    machines = open_ledger().machines(lease_id=lease.lease_id)
-    return any(row.usd_per_hour is None for row in machines)
 
 
 def _roles_now(run: RunRecord) -> Mapping[str, Role]:

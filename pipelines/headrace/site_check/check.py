@@ -174,7 +174,7 @@ class _Trial:
             if result is not None:
                 return result.failure.message if result.failure is not None else ""
             self._pause("its node is starting")
-        return lease_client.waiting_for(self.folder) or "its node did not come in time"
+        return lease_client.wait_of(self.folder).why or "its node did not come in time"
 
     def passed_s(self) -> float:
         return time.monotonic() - self._begun_s
@@ -183,7 +183,7 @@ class _Trial:
         return lease_client.state(self.folder, self.spec.lost_after_s)
 
     def _pause(self, what: str) -> None:
-        self._wait.tell(lease_client.waiting_for(self.folder) or what)
+        self._wait.tell(lease_client.wait_of(self.folder).why or what)
         time.sleep(_POLL_S)
 
     def _is_late(self) -> bool:
@@ -209,7 +209,7 @@ def try_host(site: Site, role_name: str, wait: NodeWait) -> Iterator[Finding]:
         state = trial.opened()
         host_s = trial.passed_s()
         told = trial.used() if state is LeaseState.READY else ""
-        why = lease_client.why_ended(folder) or told or lease_client.waiting_for(folder)
+        why = lease_client.why_ended(folder) or told or lease_client.wait_of(folder).why
         lease_client.end(folder, reason=_OVER)
     except HeadraceError as error:
         yield fail("host", error.what, error.hint)
@@ -241,7 +241,7 @@ def _try_nodes(trial: _Trial, wait: NodeWait) -> Iterator[Finding]:
     folder = trial.folder
     try:
         state = trial.opened()
-        why = lease_client.why_ended(folder) or lease_client.waiting_for(folder)
+        why = lease_client.why_ended(folder) or lease_client.wait_of(folder).why
         beat_at = last_heartbeat(folder)
         skew_s = 0.0 if beat_at is None else time.time() - beat_at
         lease_client.end(folder, reason=_OVER)

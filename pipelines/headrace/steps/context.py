@@ -21,6 +21,7 @@ from headrace.errors import (
     StepCancelledError,
     StepError,
     StepTimedOutError,
+    StorageError,
 )
 from headrace.files.atomic import is_there, read_record, read_text, write_record
 from headrace.files.layout import LeaseFolder, RunFolder, StepFolder
@@ -39,11 +40,12 @@ def resolved(run: RunFolder) -> tuple[Recipe, Site]:
     """The recipe and the site of a run, as they were when it began.
 
     Raises:
-        StepError: One of them is not there.
+        StorageError: One of them is not there.
     """
     recipe, site = read_record(run.recipe, Recipe), read_record(run.site, Site)
     if recipe is None or site is None:
-        raise StepError(f"{run.path} holds no recipe.json or site.json")
+        hint = "It was removed, or its file system is not mounted: bring it back."
+        raise StorageError(f"{run.path} holds no recipe.json or site.json", hint)
     return recipe, site
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from headrace.errors import BatchError, LeaseError, LedgerError, LoginError, StoreError
+from headrace import errors
 from headrace.states import FailureClass
 
 if TYPE_CHECKING:  # lists of runs read no recipes
@@ -22,11 +22,12 @@ TOTAL = "total"
 ERROR = "error"
 """Output of an attempt that failed: name of the class of its error; empty where none was left."""
 
+_SERVICES = (errors.BatchError, errors.LeaseError, errors.LoginError, errors.StoreError)
 _ELSEWHERE = (
     "",
-    *(each.__name__ for each in (BatchError, LeaseError, LedgerError, LoginError, StoreError)),
+    *(each.__name__ for each in (*_SERVICES, errors.LedgerError, errors.StorageError)),
 )
-"""Errors of services that the program asks: the same one again says nothing about the program."""
+"""Errors of services and disks that the program uses: a repetition says nothing about it."""
 
 _TOO_SHORT = (
     "Two leases in a row ended before the step got any further. Raise `lifetime` of the role in "

@@ -21,7 +21,7 @@ from typing import Any
 from headrace.errors import HeadraceError, StepError, words_of
 from headrace.files.atomic import is_there, read_record, write_record
 from headrace.files.layout import RunFolder, StepFolder
-from headrace.files.machine import full_words, is_full
+from headrace.files.machine import storage_error
 from headrace.informing import inform
 from headrace.processes.identity import begin_child
 from headrace.states import FailureClass, StepState
@@ -148,24 +148,19 @@ def _state(failure_class: FailureClass) -> StepState:
 
 
 def failure_of(error: BaseException) -> Failure:
-    """Describe an error for the result file.
-
-    One that is not headrace's own is a bug or a fault of the machine; it keeps its trace.
-    """
-    if isinstance(error, HeadraceError):
+    """Describe an error for the result file; one that has no named cause keeps its trace."""
+    named = error if isinstance(error, HeadraceError) else storage_error(error, Path())
+    if named is not None:
         return Failure(
-            failure_class=error.failure_class,
-            error=type(error).__name__,
-            message=str(error),
-            trace=getattr(error, "trace", ""),
-            where=getattr(error, "where", ""),
+            failure_class=named.failure_class,
+            error=type(named).__name__,
+            message=str(named),
+            trace=getattr(named, "trace", ""),
+            where=getattr(named, "where", ""),
         )
     kind, message = FailureClass.INFRASTRUCTURE, words_of(error) or repr(error)
     if isinstance(error, MemoryError):
         kind = FailureClass.OUT_OF_MEMORY
-    elif isinstance(error, OSError) and is_full(error):
-        kind = FailureClass.CAPACITY
-        message = f"{full_words(error, Path.cwd())}\n  Free some space there."
     trace = words_of("".join(traceback.format_exception(error)))
     return Failure(failure_class=kind, error=type(error).__name__, message=message, trace=trace)
 

@@ -12,7 +12,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +24,8 @@ from torch import Tensor
 
 from headrace.checkpoints import files as checkpoints
 from headrace.checkpoints.content import check_can_be_loaded
-from headrace.errors import HeadraceError, PickledCheckpointError, StorageFullError
-from headrace.files.machine import free_bytes, is_full, system_error
+from headrace.errors import HeadraceError, PickledCheckpointError
+from headrace.files.machine import storage_error, system_error
 from headrace.training.strategies import ExactDDPStrategy, ShardedStrategy
 
 logger = logging.getLogger(__name__)
@@ -203,17 +203,15 @@ def _telling(prepared: Path, path: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, RuntimeError) as error:
-        checkpoints.remove(prepared)  # the step's own records may need the room
-        cause = system_error(error)
-        if cause is None:
+        with suppress(OSError):
+            checkpoints.remove(prepared)  # the step's own records may need the room
+        go_on = "Training goes on from the checkpoint before it."
+        if cause := system_error(error):
+            cause.filename = str(path)
+        named = storage_error(cause, path, "The checkpoint is not written: ", go_on)
+        if named is None:
             raise
-        if is_full(cause):
-            raise StorageFullError(
-                f"The checkpoint {path} could not be written: its disk or quota is full, "
-                f"{free_bytes(path.parent):,} bytes are free without it",
-                "Free some space there; training goes on from the checkpoint before it.",
-            ) from error
-        raise OSError(cause.errno, cause.strerror, str(path)) from error
+        raise named from error
 
 
 class HostCopy:

@@ -8,6 +8,7 @@ import sys
 import time
 import traceback
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from types import TracebackType
 
 from headrace.errors import (
@@ -15,17 +16,18 @@ from headrace.errors import (
     HeadraceError,
     MemoryExhaustedError,
     StepError,
+    StorageError,
     StorageFullError,
     UserCodeError,
     UserError,
     WorkerLostError,
     words_of,
 )
+from headrace.files.machine import is_full, storage_error
 from headrace.processes.children import ChildEnd
 from headrace.states import FailureClass
 from headrace.training.launch_records import FailureKind, NodeOutcome, RankFailure
 
-_NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 _MACHINE = (errno.EIO, errno.ESTALE, errno.ENODEV, errno.EROFS)
 
 _PEER_WORDS = (
@@ -88,6 +90,8 @@ def describe(error: BaseException, rank: int) -> RankFailure:
         what = f"{place} raised {type(error).__name__}: {what}"
         hint = "Correct the code and run again; training goes on from the last checkpoint."
         trace = user_trace(error)
+    elif named := storage_error(error, Path()):
+        what, hint = named.what, named.hint
     else:
         what = f"{type(error).__name__}: {what}"
     return RankFailure(rank=rank, kind=kind, what=what, hint=hint, trace=trace, at=time.time())
@@ -151,6 +155,7 @@ def to_error(failure: RankFailure, where: str | None = None) -> HeadraceError:
         FailureKind.OUT_OF_MEMORY: MemoryExhaustedError,
         FailureKind.NO_SPACE: StorageFullError,
         FailureKind.PORT_TAKEN: PortTakenError,
+        FailureKind.STORAGE: StorageError,
         FailureKind.INTERNAL: StepError,
     }
     return kinds.get(failure.kind, WorkerLostError)(what, failure.hint)
@@ -171,14 +176,13 @@ def _behind(failure: RankFailure, beats: dict[int, int]) -> int:
 
 def _kind(error: BaseException) -> FailureKind:
     if isinstance(error, HeadraceError):
-        return _FROM_CLASS.get(error.failure_class, FailureKind.PEER_LOST)
+        default = FailureKind.STORAGE if isinstance(error, StorageError) else FailureKind.PEER_LOST
+        return _FROM_CLASS.get(error.failure_class, default)
     if _is_loader_killed(error):
         return FailureKind.KILLED
     text = str(error).lower()
-    if isinstance(error, OSError) and error.errno in _NO_SPACE:
-        return FailureKind.NO_SPACE
-    if isinstance(error, OSError) and error.errno in _MACHINE:
-        return FailureKind.STORAGE
+    if isinstance(error, OSError) and (is_full(error) or error.errno in _MACHINE):
+        return FailureKind.NO_SPACE if is_full(error) else FailureKind.STORAGE
     if isinstance(error, MemoryError) or _is_memory(error, text):
         return FailureKind.OUT_OF_MEMORY
     if isinstance(error, RuntimeError) and _contains(text, _PORT_WORDS):
@@ -187,7 +191,9 @@ def _kind(error: BaseException) -> FailureKind:
         return FailureKind.PEER_LOST
     if isinstance(error, SystemExit) and _first_of_user(error.__traceback__) is None:
         return FailureKind.CRASHED  # as Lightning leaves when it is interrupted
-    return FailureKind.INTERNAL if _is_internal(error) else FailureKind.USER_ERROR
+    if not _is_internal(error):
+        return FailureKind.USER_ERROR
+    return FailureKind.STORAGE if storage_error(error, Path()) else FailureKind.INTERNAL
 
 
 def _is_loader_killed(error: BaseException) -> bool:

@@ -64,11 +64,12 @@ Jobs = Callable[..., JobSpec]
 
 
 def test_what_fails_before_the_shared_folder_is_there_is_told_by_the_console(
-    ec2_sim: Ec2Sim, job: Jobs
+    ec2_sim: Ec2Sim, job: Jobs, tmp_path: Path
 ):
     system = Ec2(ec2_sim.options())
     lines = ("echo mount.nfs4: No such device", "false")
-    ended = _end(system, system.submit(job(prologue=lines, log="/nonexistent/log")))
+    log = tmp_path / "not mounted" / "log"
+    ended = _end(system, system.submit(job(prologue=lines, log=str(log))))
     assert ended.state is JobState.FAILED
     assert ended.reason == (
         "it ended before its work began; its console: mount.nfs4: No such device"

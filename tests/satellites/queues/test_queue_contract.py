@@ -39,7 +39,7 @@ class TestGridEngine(FakeQueueContract):
     batch = Batch(parallel_environment="mpi")
     refused = {"partition": "nope"}
     refusal = 'unknown queue "nope"'
-    impossible = {"folder": "/nonexistent"}
+    impossible = {"folder": "/dev/null/folder"}
     always = {"parallel_environment": "mpi"}
     cancelled_early = JobState.UNKNOWN
     no_answer = {"program": "qsub", "error": "error: commlib error: got read error (closing)"}

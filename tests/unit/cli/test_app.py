@@ -16,6 +16,7 @@ from headrace.cli import app, commands
 from headrace.cli.commands import build
 from headrace.examples import digits
 from support.command_line import every_command, headrace
+from support.small_disk import read_only
 
 
 def test_a_full_disk_is_told_without_a_trace(
@@ -25,15 +26,50 @@ def test_a_full_disk_is_told_without_a_trace(
         raise OSError(errno.ENOSPC, "No space left on device", str(path))
 
     monkeypatch.setattr(digits, "_write", full)
+    message = failed(monkeypatch, capsys, "example", "digits", str(tmp_path))
+    assert "the disk or quota is full" in message
+    assert "Free some space" in message
+
+
+def failed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    """What the program writes to standard error before it ends with code 1."""
     for each in ("outlive_readers", "end_quickly"):  # they change this process
         monkeypatch.setattr(commands, each, lambda: None)
-    monkeypatch.setattr(sys, "argv", ["headrace", "example", "digits", str(tmp_path)])
+    monkeypatch.setattr(sys, "argv", ["headrace", *words])
     with pytest.raises(SystemExit) as ended:
         app.main()
     assert ended.value.code == 1
-    told = capsys.readouterr().err
-    assert "the disk or quota is full" in told
-    assert "Free some space" in told
+    return capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("place", "what"),
+    [
+        ("disk/x", "error: Read-only file system: 'HERE/disk/x'"),
+        ("file/x", "error: Not a directory: 'HERE/file'"),
+        ("x" * 256, f"error: File name too long: 'HERE/{'x' * 256}'"),
+    ],
+)
+def test_a_place_that_cannot_be_written_is_named_without_a_trace(
+    place: str, what: str, tmp_path: Path, monkeypatch, capsys
+) -> None:
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "file").touch()
+    with read_only(tmp_path / "disk"):
+        message = failed(monkeypatch, capsys, "example", "digits", str(tmp_path / place))
+    assert message.startswith(what.replace("HERE", str(tmp_path)))
+
+
+def test_a_fault_of_the_program_keeps_its_trace(monkeypatch, tmp_path) -> None:
+    def wrong(*_: object) -> None:
+        raise OSError(errno.EINVAL, "Invalid argument")
+
+    monkeypatch.setattr(digits, "_write", wrong)
+    for each in ("outlive_readers", "end_quickly"):
+        monkeypatch.setattr(commands, each, lambda: None)
+    monkeypatch.setattr(sys, "argv", ["headrace", "example", "digits", str(tmp_path)])
+    with pytest.raises(OSError, match="Invalid argument"):
+        app.main()
 
 
 def test_the_help_is_short_and_in_parts() -> None:

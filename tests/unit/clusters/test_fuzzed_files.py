@@ -62,7 +62,7 @@ def test_readers_of_a_lease(name: str, content: bytes):
             lease_client.why_ended,
             lease_client.info,
             lease_client.bad_nodes,
-            lease_client.waiting_for,
+            lease_client.wait_of,
             last_heartbeat,
         ):
             only_named_errors(lambda call=call: call(lease))

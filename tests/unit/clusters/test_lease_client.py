@@ -147,15 +147,15 @@ def test_a_lease_without_a_job_waits_as_long_as_somebody_asks_for_it(tmp_path: P
     role = Role(backend="slurm", kind="gang")
     write_record(lease.spec, _spec(lease).model_copy(update={"role": role}))
     write_record(lease.waiting, Waiting(reason="site limit of 2 jobs"))
-    assert lease_client.waiting_for(lease) == "site limit of 2 jobs"
+    assert lease_client.wait_of(lease).why == "site limit of 2 jobs"
     write_record(lease.waiting, Waiting(reason="site limit of 2 jobs", at=time.time() - 3600))
-    assert lease_client.waiting_for(lease) == ""
+    assert lease_client.wait_of(lease).why == ""
     pool = PoolRecord(waits_for="Slurm job 7 is pending", starts_at=99.0)
     write_record(lease.pool, pool)
-    assert lease_client.waiting_for(lease) == pool.waits_for
+    assert lease_client.wait_of(lease).why == pool.waits_for
     node = PoolJobView(node="node-0", job_id="6", stage="busy", why="")
     write_record(lease.pool, pool.model_copy(update={"jobs": (node,)}))
-    assert lease_client.waiting_for(lease) == ""
+    assert lease_client.wait_of(lease).why == ""
     assert lease_client.wait_of(lease, for_more=True) == (pool.waits_for, 99.0)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -24,12 +26,14 @@ from headrace.leases.run_leases import acquire
 from headrace.ledger.ledger import open_ledger
 from headrace.processes.identity import ProcessIdentity
 from headrace.runs.audit import Actor
+from headrace.runs.runs import Run
 from headrace.states import FailureClass, LeaseState, StepState
 from headrace.steps import mailbox
 from headrace.steps.mailbox import Failure, Progress, StepResult, StepSpec, StepStatus
 from headrace.steps.retry_policy import ERROR, KEPT, TOTAL
 from headrace.suites.records import Control
 from support.runs import attempt_row_of, lease_on_disk, make_run
+from support.training import write_blobs
 
 
 def at_once(count: int, function):
@@ -50,14 +54,68 @@ def result(state: StepState, **changes) -> StepResult:
 
 def test_a_succeeded_step_is_collected_without_a_lease():
     run = make_run()
-    attempt_row_of(run, "pack", lease_on_disk(run))
+    attempt_row_of(run, "stage", lease_on_disk(run))
     open_ledger().set_attempt(
-        run.run_id, "pack", 1, state=StepState.SUCCEEDED, outputs={"dataset": "d"}
+        run.run_id, "stage", 1, state=StepState.SUCCEEDED, outputs={"nodes": "d"}
     )
-    found = start_step(run, "pack")
+    found = start_step(run, "stage")
     assert isinstance(found, StepResult)
-    assert found.outputs == {"dataset": "d"}
+    assert found.outputs == {"nodes": "d"}
     assert len(open_ledger().attempts(run.run_id)) == 1
+
+
+def _packed(run: Run, dataset: Path) -> str:
+    """Enter an attempt that packed a dataset, which lies there; its fingerprint."""
+    manifest = write_blobs(dataset)
+    attempt_row_of(run, "pack", lease_on_disk(run, host=ProcessIdentity.of()))
+    outputs = {"dataset": str(dataset), "fingerprint": manifest.fingerprint}
+    open_ledger().set_attempt(run.run_id, "pack", 1, state=StepState.SUCCEEDED, outputs=outputs)
+    return manifest.fingerprint
+
+
+@pytest.mark.parametrize(
+    ("loses", "begins"),
+    [
+        (lambda dataset: None, False),
+        (lambda dataset: shutil.rmtree(dataset), True),
+        (lambda dataset: (dataset / "manifest.json").unlink(), True),
+        (lambda dataset: (dataset / "manifest.json").write_text("{"), True),
+        (lambda dataset: next(dataset.rglob("*.h5")).unlink(), True),
+        (lambda dataset: os.truncate(next(dataset.rglob("*.h5")), 10), True),
+    ],
+    ids=["nothing", "folder", "manifest", "damaged manifest", "shard", "part of a shard"],
+)
+def test_a_dataset_that_is_gone_is_packed_again_while_a_step_needs_it(tmp_path, loses, begins):
+    run = make_run()
+    _packed(run, tmp_path / "data")
+    loses(tmp_path / "data")
+    assert isinstance(start_step(run, "pack"), RunningAttempt) is begins
+
+
+def test_a_run_that_is_done_needs_no_dataset(tmp_path):
+    run = make_run(kind="pack")
+    _packed(run, tmp_path / "data")
+    shutil.rmtree(tmp_path / "data")
+    assert isinstance(start_step(run, "pack"), StepResult)
+
+
+@pytest.mark.parametrize("is_same", [True, False])
+def test_a_dataset_that_is_packed_again_is_the_same_or_refused(tmp_path, is_same: bool):
+    run = make_run(kind="suite", overrides=("suite.seeds=[1, 2]",))
+    before = _packed(run, tmp_path / "data")
+    (tmp_path / "data" / "manifest.json").unlink()
+    ticket = start_step(run, "pack")
+    outputs = {"dataset": "d", "fingerprint": before if is_same else "f" * 32}
+    write_record(ticket.folder.result, result(StepState.SUCCEEDED, outputs=outputs))
+    found = collect(run, ticket)
+    if is_same:
+        assert found.state is StepState.SUCCEEDED
+        return
+    assert found.failure.failure_class is FailureClass.DATA_ERROR
+    assert (
+        f"its fingerprint is {'f' * 32}, and the run began with {before}" in found.failure.message
+    )
+    assert "Bring its source back" in found.failure.message
 
 
 def test_a_suite_step_that_has_succeeded_begins_again_when_more_trials_are_asked_for():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -18,14 +19,14 @@ from headrace.files.atomic import (
     read_record,
     read_text,
     write_bytes,
-    write_if_room,
+    write_if_possible,
     write_record,
     write_text,
 )
 from headrace.objects.store import LocalStore
 from headrace.steps.mailbox import DriverExit
 from support.late_files import late_files
-from support.small_disk import fill, small_disk
+from support.small_disk import fill, read_only, small_disk
 from support.staged_datasets import make_dataset
 from support.waiting import wait_until
 
@@ -142,7 +143,7 @@ def test_on_a_full_disk_requests_get_through_and_records_stay_as_they_were(tmp_p
         filler = fill(disk)
         with pytest.raises(OSError, match=f"No space left on device: '{disk}/closed'"):
             write_text(disk / "closed", "a reason")
-        write_if_room(path, record.model_copy(update={"code": 1}))
+        write_if_possible(path, record.model_copy(update={"code": 1}))
         assert read_record(path, DriverExit) == record
         leave_word(disk / "cancel", "a reason")
         assert (disk / "cancel").read_text() == ""
@@ -150,6 +151,18 @@ def test_on_a_full_disk_requests_get_through_and_records_stay_as_they_were(tmp_p
         leave_word(disk / "close", "a reason")
         assert (disk / "close").read_text() == "a reason"
         assert sorted(entry.name for entry in disk.iterdir()) == ["cancel", "close", path.name]
+
+
+def test_what_informs_is_left_out_where_its_folder_cannot_be_written(tmp_path, caplog):
+    caplog.set_level(logging.INFO)
+    record = DriverExit(code=0, at=1.0)
+    assert write_if_possible(tmp_path / "status.json", record)
+    with read_only(tmp_path):
+        assert not write_if_possible(tmp_path / "status.json", record)
+        assert f"Read-only file system: '{tmp_path}/status.json'" in caplog.text
+        with pytest.raises(OSError, match=f"Read-only file system: '{tmp_path}/cancel'"):
+            leave_word(tmp_path / "cancel", "a reason")
+    assert [entry.name for entry in tmp_path.iterdir()] == ["status.json"]
 
 
 def test_a_folder_is_published_once(tmp_path):

@@ -1,12 +1,14 @@
 """The lock of a dataset that is packed: waited for, given up, freed by death."""
 
+import errno
+import fcntl
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from headrace.errors import StepCancelledError, StepError
+from headrace.errors import StepCancelledError, StepError, StorageError
 from headrace.files.locks import exclusive_while
 
 HOLD = """
@@ -51,10 +53,23 @@ def test_wait_can_be_given_up(tmp_path: Path) -> None:
         assert not waited
 
 
-def test_place_without_locks_is_told(tmp_path: Path) -> None:
+def test_a_place_that_cannot_hold_a_lock_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with (
-        pytest.raises(StepError, match="cannot be locked"),
+        pytest.raises(StorageError, match=f"^File exists: '{tmp_path}/file'"),
         exclusive_while(tmp_path / "file" / "lock", lambda: None),
     ):
         pytest.fail("entered")
+
+
+def test_a_file_system_without_locks_is_named(tmp_path: Path, monkeypatch) -> None:
+    def no_flock(*_: object) -> None:
+        raise OSError(errno.EOPNOTSUPP, "Operation not supported")
+
+    monkeypatch.setattr(fcntl, "flock", no_flock)
+    with (
+        pytest.raises(StepError, match="cannot be locked") as caught,
+        exclusive_while(tmp_path / "lock", lambda: None),
+    ):
+        pytest.fail("entered")
+    assert "a file system with locks" in caught.value.hint

@@ -3,14 +3,28 @@
 from __future__ import annotations
 
 import ctypes
+import errno
+import os
+import re
+import resource
+import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 
 import pytest
 
+from headrace.errors import StorageError, StorageFullError
 from headrace.files import machine as mounts
-from headrace.files.machine import file_system, file_system_of, network_file_system
+from headrace.files.atomic import write_text
+from headrace.files.machine import (
+    file_system,
+    file_system_of,
+    network_file_system,
+    storage_error,
+)
+from support.small_disk import fill, read_only, small_disk
 
 MOUNTS = r"""/dev/vda1 / ext4 rw,relatime 0 0
 server:/home /home nfs4 rw,vers=4.2 0 0
@@ -91,3 +105,86 @@ print(before - psutil.Process().memory_info().rss)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert (int(done.stdout) > 9 * 2**23) is gives_back
+
+
+def raised(call: Callable[[], object]) -> OSError:
+    with pytest.raises(OSError) as caught:  # noqa: PT011  the table says which
+        call()
+    return caught.value
+
+
+def too_many_files(path: Path) -> OSError:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, before[1]))
+    try:
+        return raised(path.read_text)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+@pytest.mark.parametrize(
+    ("meet", "what", "hint"),
+    [
+        (lambda p: raised((p / "gone" / "x").read_text), "No such file.*: 'P/gone'$", "bring it"),
+        (lambda p: raised((p / "file" / "x").read_text), "Not a directory: 'P/file'$", "Move"),
+        (lambda p: raised(p.read_text), "Is a directory: 'P'$", "Move what has that name"),
+        (lambda p: raised((p / "file").mkdir), "File exists: 'P/file'$", "another name"),
+        (lambda p: raised((p / ("x" * 256)).mkdir), "File name too long: 'P/x+'$", "shorter"),
+        (lambda p: raised((p / "loop").read_text), "symbolic links: 'P/loop'$", "Move"),
+        (lambda p: too_many_files(p / "file"), "Too many open files: 'P/file'$", "ulimit -n"),
+    ],
+)
+def test_a_fault_of_a_file_is_named_with_its_path_and_the_next_step(
+    tmp_path: Path, meet: Callable[[Path], OSError], what: str, hint: str
+):
+    (tmp_path / "file").touch()
+    (tmp_path / "loop").symlink_to("loop")
+    named = storage_error(meet(tmp_path), Path("/"), "It ends: ", "Then go on.")
+    assert type(named) is StorageError
+    assert named.failure_class.is_retried
+    assert re.match("It ends: .*" + what.replace("P", re.escape(str(tmp_path))), named.what)
+    assert hint in named.hint
+    assert named.hint.endswith(" Then go on.")
+
+
+@pytest.mark.parametrize(
+    ("number", "kind", "hint"),
+    [
+        (errno.EACCES, StorageError, "the right to use it"),
+        (errno.EPERM, StorageError, "the right to use it"),
+        (errno.EIO, StorageError, "dmesg"),
+        (errno.ESTALE, StorageError, "Its server fails"),
+        (errno.ENODEV, StorageError, "dmesg"),
+        (errno.ENFILE, StorageError, "ulimit -n"),
+        (errno.EROFS, StorageError, "for writing"),
+        (errno.EDQUOT, StorageFullError, "Free some space"),
+    ],
+)
+def test_a_fault_without_a_file_names_the_folder(number: int, kind: type, hint: str, tmp_path):
+    named = storage_error(OSError(number, os.strerror(number)), tmp_path)
+    assert type(named) is kind
+    assert str(tmp_path) in named.what
+    assert hint in named.hint
+
+
+def test_real_file_systems_that_are_full_or_read_only_are_named(tmp_path: Path):
+    with small_disk(tmp_path / "disk", "64k") as disk, read_only(disk):
+        named = storage_error(raised(lambda: write_text(disk / "x", "x")), Path("/"))
+        assert named.what == f"Read-only file system: '{disk}/x'"
+    with small_disk(tmp_path / "full", "64k") as disk:
+        fill(disk)
+        named = storage_error(raised(lambda: write_text(disk / "x", "x")), Path("/"))
+        assert named.what == f"the disk or quota is full: {disk}/x (0 bytes free on {disk})"
+
+
+@pytest.mark.parametrize("number", [errno.ENOTCONN, errno.EHOSTDOWN, errno.ETIMEDOUT])
+def test_what_sockets_say_is_a_fault_of_files_only_with_a_file(number: int):
+    assert storage_error(OSError(number, "x"), Path("/")) is None
+    assert "/mnt/x" in storage_error(OSError(number, "x", "/mnt/x"), Path("/")).what
+
+
+def test_other_errors_are_no_faults_of_files():
+    with socket.socket() as closed:
+        refused = raised(lambda: closed.connect(("127.0.0.1", 1)))
+    for error in (refused, ValueError("x"), OSError("x"), OSError(errno.EINVAL, "x"), None):
+        assert storage_error(error, Path("/")) is None

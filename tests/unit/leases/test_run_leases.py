@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
+from unittest import mock
 
 import pytest
 
 from headrace.cli.view import remarks
+from headrace.clusters import lease_client
 from headrace.clusters.lease_records import BadNodes, PoolRecord
 from headrace.clusters.preflight import Check, NodeReport, report_file
 from headrace.errors import CapacityError, OwnLeasesError
+from headrace.execution.reap import end_run
 from headrace.files.atomic import write_record
 from headrace.files.layout import StepFolder
 from headrace.leases import run_leases
@@ -27,7 +31,8 @@ from headrace.status.run_details import run_details
 from headrace.steps import mailbox
 from headrace.steps.mailbox import DriverExit, StepResult, StepSpec
 from support.access import write_site
-from support.runs import lease_on_disk, make_run
+from support.runs import attempt_row_of, lease_on_disk, make_run
+from support.small_disk import read_only
 from support.waiting import wait_until
 
 _HOST = """
@@ -210,3 +215,43 @@ def test_what_fails_in_the_same_way_again_blames_no_node(
     assert (why == "") == is_blamed
     assert is_blamed or "container: no image\n  It was the same 2 times" in why
     assert bad_nodes(run, rows) == (("n1",) if is_blamed else ())
+
+
+def test_a_lease_whose_folder_is_removed_is_lost_and_another_is_opened(run, monkeypatch):
+    monkeypatch.setattr(run_leases, "_start", lambda *_: None)
+    lease_id = lease_on_disk(run, host=ProcessIdentity.of())
+    assert run_leases.acquire(run, "cpu") == lease_id
+    attempt_row_of(run, "pack", lease_id)
+    shutil.rmtree(run.lease_folder(lease_id).path)
+    assert run_leases.acquire(run, "cpu") == f"{run.run_id}-cpu-2"
+    first = open_ledger().lease(lease_id)
+    assert (first.state, first.why_ended) == (LeaseState.LOST, lease_client._NEVER_STARTED)
+
+
+def test_a_lease_that_was_entered_and_never_started_is_started(run, monkeypatch):
+    started = []
+    monkeypatch.setattr(
+        run_leases, "_start", lambda _run, _role, lease_id: started.append(lease_id)
+    )
+    first = run_leases.acquire(run, "cpu")
+    assert run_leases.acquire(run, "cpu") == first
+    assert started == [first] * 2
+
+
+@pytest.mark.parametrize("is_over", [True, False])
+def test_a_lease_in_a_read_only_folder_ends_all_the_same(run, is_over: bool):
+    host = subprocess.Popen(["sleep", "600"])
+    lease_id = lease_on_disk(run, host=ProcessIdentity.of(host.pid))
+    step = submitted(run, lease_id, "train")
+    attempt_row_of(run, "train", lease_id, number=1)
+    if is_over:
+        host.kill()
+        host.wait()
+    with read_only(run.lease_folder(lease_id).path), mock.patch.object(lease_client, "_wait"):
+        end_run(run, StepState.FAILED)
+    host.kill()
+    host.wait()
+    assert not step.cancel.exists()
+    assert open_ledger().run(run.run_id).state is StepState.FAILED
+    (row,) = open_ledger().leases(run_id=run.run_id)
+    assert not row.state.is_active

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import re
 import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -13,7 +18,7 @@ from headrace.ledger import engines
 from headrace.ledger.database import Database, default_url, masked
 from headrace.ledger.ledger import Ledger
 from support.ledger_rows import run_row
-from support.small_disk import fill, small_disk
+from support.small_disk import fill, read_only, small_disk
 
 
 @pytest.mark.parametrize(
@@ -143,7 +148,133 @@ def test_a_full_disk_is_told_with_the_way_on(tmp_path: Path):
         filler = fill(folder)
         with pytest.raises(LedgerError, match="cannot be written, its disk is full") as caught:
             _fill_up(ledger)
-        assert "Free some space there" in caught.value.hint
+        assert "Free some space" in caught.value.hint
         assert "headrace resume RUN" in caught.value.hint
         filler.unlink()
         _fill_up(ledger)
+
+
+def _ledger(folder: Path) -> Ledger:
+    ledger = Ledger.open(f"sqlite:///{folder}/ledger.db")
+    ledger.add_run(run_row(run_id="first", key="first"))
+    return ledger
+
+
+def _left_by_a_killed_process(folder: Path) -> None:
+    """Have the newest run in the log alone, as a process leaves it that is killed."""
+    code = """
+import os, sqlite3, sys
+connection = sqlite3.connect(sys.argv[1], isolation_level=None)
+connection.execute("update headrace_runs set run_id = 'second'")
+os.kill(os.getpid(), 9)
+"""
+    subprocess.run([sys.executable, "-c", code, str(folder / "ledger.db")], check=False)
+    assert (folder / "ledger.db-wal").stat().st_size
+    (folder / "ledger.db-shm").unlink()
+
+
+@pytest.mark.parametrize("was_killed", [False, True])
+def test_a_ledger_is_read_on_a_full_disk_and_nothing_is_entered(tmp_path: Path, was_killed: bool):
+    with small_disk(tmp_path / "small", "1m") as folder:
+        _ledger(folder)
+        if was_killed:
+            _left_by_a_killed_process(folder)
+        before = {file.name: file.read_bytes() for file in folder.iterdir()}
+        fill(folder)
+        ledger = Ledger.open(f"sqlite:///{folder}/ledger.db")
+        assert [run.run_id for run in ledger.runs()] == ["second" if was_killed else "first"]
+        with pytest.raises(LedgerError, match="cannot be written, its disk is full"):
+            _fill_up(ledger)
+        (folder / "filler").unlink()
+        after = {file.name: file.read_bytes() for file in folder.iterdir()}
+        assert {name: after[name] for name in before} == before
+        _fill_up(ledger)
+        assert len(ledger.runs()) == 41
+
+
+@pytest.mark.parametrize("was_killed", [False, True])
+def test_a_ledger_is_read_in_a_read_only_folder(tmp_path: Path, was_killed: bool):
+    folder = tmp_path / "home"
+    folder.mkdir()
+    kept = _ledger(folder)
+    if was_killed:
+        _left_by_a_killed_process(folder)
+    with read_only(folder):
+        for ledger in (kept, Ledger.open(f"sqlite:///{folder}/ledger.db")):
+            assert [run.run_id for run in ledger.runs()] == ["second" if was_killed else "first"]
+            with pytest.raises(LedgerError, match=r"ledger\.db cannot be written: ") as caught:
+                _fill_up(ledger)
+            assert f"ls -ld {folder}/ledger.db" in caught.value.hint
+    _fill_up(kept)
+
+
+def test_a_read_only_folder_without_a_ledger_is_named(tmp_path: Path):
+    with read_only(tmp_path), pytest.raises(LedgerError, match="Read-only file system") as caught:
+        Ledger.open(f"sqlite:///{tmp_path}/ledger.db")
+    assert "Mount its file system for writing" in caught.value.hint
+    assert "HEADRACE_LEDGER" in caught.value.hint
+
+
+def test_a_ledger_of_another_account_is_named(tmp_path: Path):
+    if os.getuid() != 0:
+        pytest.skip("another account takes root")
+    _ledger(tmp_path)
+    os.seteuid(65534)
+    try:
+        with pytest.raises(LedgerError, match="cannot be opened: Permission denied: ") as caught:
+            Ledger.open(f"sqlite:///{tmp_path}/ledger.db")
+    finally:
+        os.seteuid(0)
+    assert "Give this account the right to use it" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda good: b"x" * len(good),
+        lambda good: good[:5000],
+        lambda good: good[: len(good) // 2],
+        lambda good: good[:100] + bytes(len(good) - 100),
+        lambda good: good[:4096] + b"\xff" * (len(good) - 4096),
+    ],
+    ids=["no database", "short", "half", "zeros", "all but the first page"],
+)
+def test_a_damaged_ledger_is_named_with_the_way_to_a_new_one(
+    tmp_path: Path, damage: Callable[[bytes], bytes], monkeypatch: pytest.MonkeyPatch
+):
+    home = tmp_path / "my home"
+    home.mkdir()
+    _ledger(home)
+    file = home / "ledger.db"
+    damaged = damage(file.read_bytes())
+    file.write_bytes(damaged)
+    with pytest.raises(LedgerError, match=r"ledger\.db is damaged: ") as caught:
+        Ledger.open(f"sqlite:///{file}").runs()
+    assert file.read_bytes() == damaged
+    assert "headrace lease adopt --site SITE" in caught.value.hint
+    command = re.search("mkdir .* damaged", caught.value.hint)[0]
+    monkeypatch.chdir(tmp_path)
+    subprocess.run(command, shell=True, check=True)
+    assert (tmp_path / "damaged" / "ledger.db").read_bytes() == damaged
+    assert Ledger.open(f"sqlite:///{file}").runs() == ()
+
+
+def test_a_ledger_that_another_process_holds_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(engines, "_BUSY_TIMEOUT_S", 0.2)
+    ledger = _ledger(tmp_path)
+    with closing(sqlite3.connect(tmp_path / "ledger.db", isolation_level=None)) as holder:
+        holder.execute("BEGIN IMMEDIATE")
+        with pytest.raises(LedgerError, match=r"is held by another process: .* locked") as caught:
+            _fill_up(ledger)
+    assert f"fuser -v {tmp_path}/ledger.db" in caught.value.hint
+
+
+def test_a_ledger_that_is_removed_meanwhile_is_named(tmp_path: Path):
+    ledger = _ledger(tmp_path)
+    (tmp_path / "ledger.db").unlink()
+    with pytest.raises(LedgerError, match=r"ledger\.db was removed: no such table") as caught:
+        ledger.runs()
+    assert "headrace lease adopt --site SITE" in caught.value.hint
+    assert Ledger.open(f"sqlite:///{tmp_path}/ledger.db").runs() == ()

@@ -105,6 +105,7 @@ MISSING = {
         ({"machines": "another lease"}, False),
         ({"kept": 10.0}, False),
         ({"error": "StoreError"}, False),
+        ({"error": "StorageError"}, False),
         ({"error": ""}, False),
         ({"failure_class": F.LOST}, False),
     ],

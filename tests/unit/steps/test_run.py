@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import logging
 import math
 import re
 import threading
@@ -160,6 +161,8 @@ def test_a_step_ends_in_time_for_itself_and_its_lease(step, run_as, lease_s, tim
 
 
 def test_a_status_that_cannot_be_written_for_a_while_costs_nothing(step, run_as, caplog):
+    caplog.set_level(logging.INFO)
+
     def work(context):
         step.status.unlink()
         (step.status / "in-the-way").mkdir(parents=True)
@@ -187,7 +190,9 @@ def test_a_status_that_cannot_be_written_for_a_while_costs_nothing(step, run_as,
         (UserCodeError("model raised", trace="Traceback …"), FailureClass.USER_ERROR, True),
         (MemoryError(), FailureClass.OUT_OF_MEMORY, True),
         (ZeroDivisionError("division by zero"), FailureClass.INFRASTRUCTURE, True),
-        (OSError(errno.EDQUOT, "Disk quota exceeded", "/tmp/x"), FailureClass.CAPACITY, True),
+        (OSError(errno.EDQUOT, "Disk quota exceeded", "/tmp/x"), FailureClass.CAPACITY, False),
+        (OSError(errno.EROFS, "Read-only", "/tmp/x"), FailureClass.INFRASTRUCTURE, False),
+        (ConnectionResetError(errno.ECONNRESET, "reset"), FailureClass.INFRASTRUCTURE, True),
     ],
 )
 def test_failure_classes(error, failure_class, traced):

@@ -17,6 +17,7 @@ from headrace.errors import (
     MemoryExhaustedError,
     NotFiniteLossError,
     ShardError,
+    StorageError,
     StorageFullError,
     UserCodeError,
     UserError,
@@ -61,6 +62,7 @@ def raised(error: BaseException) -> BaseException:
         ),
         (OSError(errno.ENOSPC, "No space left on device"), FailureKind.NO_SPACE),
         (OSError(errno.EIO, "I/O error"), FailureKind.STORAGE),
+        (StorageError("Read-only file system: '/x'"), FailureKind.STORAGE),
         (torch.distributed.DistNetworkError("EADDRINUSE"), FailureKind.PORT_TAKEN),
         (torch.distributed.DistBackendError("NCCL error"), FailureKind.PEER_LOST),
     ],
@@ -93,6 +95,9 @@ def in_module(name: str, code: str) -> BaseException:
     [
         ("headrace.training.trainer", "def run(): {}['step']", FailureKind.INTERNAL),
         ("headrace.storage.x", "import json\ndef run(): json.loads('{')", FailureKind.INTERNAL),
+        ("headrace.files.x", "def run(): open('/gone/x')", FailureKind.STORAGE),
+        ("headrace.files.x", "def run(): open('/proc/self/x', 'w')", FailureKind.STORAGE),
+        ("my_models", "def run(): open('/gone/x')", FailureKind.USER_ERROR),
         ("headrace.data.transforms", "def run(): {}['image']", FailureKind.USER_ERROR),
         ("headrace.examples.model", "def run(): {}['image']", FailureKind.USER_ERROR),
         ("lightning.pytorch.trainer", "def run(): raise ValueError('x')", FailureKind.USER_ERROR),
@@ -109,6 +114,9 @@ def test_a_fault_of_headrace_is_not_the_users(module, code, kind):
         assert to_error(told).failure_class is FailureClass.INFRASTRUCTURE
         assert "fault of headrace" in told.what
         assert "in run" in told.hint
+    if kind is FailureKind.STORAGE:
+        assert type(to_error(told)) is StorageError
+        assert "bring it back" in told.hint
 
 
 def test_what_user_code_raised_is_told_with_its_place_and_trace():
