@@ -52,6 +52,10 @@ class _Hdf5Rows(RowContainer):
         return {0: next(iter(sizes.values()))} if sizes else {}
 
     @property
+    def left_out(self) -> Mapping[str, str]:
+        return self._file.left_out
+
+    @property
     def types(self) -> Mapping[str, str]:
         return {
             name: f"{column.kind} of {column.dtype} with {column.ndim} axes a sample"
@@ -86,6 +90,8 @@ class _Hdf5Rows(RowContainer):
 
     def values(self, field: SourceField, column: str, part: int, rows: Sequence[int]) -> list[Cell]:
         cells = self._file.rows(column, rows)
+        if field.kind == "text":
+            return list(map(_as_text, cells))
         if bytes not in kind_named(field.kind).types:
             return list(cells)
         return [_as_bytes(cell) or Unreadable("", "it is empty") for cell in cells]
@@ -96,13 +102,26 @@ class _Hdf5Rows(RowContainer):
         rows = np.arange(self._columns[column].num_rows)
         cells: Any = self._file.numbers(column, rows)
         if cells is None or cells.ndim != 1 or cells.dtype.kind == "c":
-            found = self._file.rows(column, range(len(rows)))
+            found = list(map(_as_text, self._file.rows(column, range(len(rows)))))
+            for row, cell in enumerate(found):
+                if isinstance(cell, Unreadable):
+                    raise DataError(
+                        f"{self._name}, row {row} of '{column}': {cell.reason}",
+                        "Write or copy it again.",
+                    )
             cells = [cell if isinstance(cell, str) else np.asarray(cell).tolist() for cell in found]
         return coded(pa.array(cells))
 
     @cached_property
     def _columns(self) -> Mapping[str, ForeignColumn]:
         return self._file.columns()
+
+
+def _as_text(cell: Any) -> Cell:
+    try:
+        return cell.decode() if isinstance(cell, bytes) else cell
+    except UnicodeDecodeError as error:
+        return Unreadable("", f"not UTF-8: {error}")
 
 
 def _as_bytes(cell: object) -> bytes:
