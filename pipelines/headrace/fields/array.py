@@ -79,8 +79,8 @@ def decode_array(content: bytes) -> NDArray[Any]:
     found_bytes = len(content) - start
     if num_bytes != found_bytes:
         raise UnreadableError(
-            f"truncated: shape {shape} of {dtype} takes {num_bytes:,} bytes, "
-            f"{found_bytes:,} are there"
+            f"{'truncated' if num_bytes > found_bytes else 'damaged'}: shape {shape} of {dtype} "
+            f"takes {num_bytes:,} bytes, {found_bytes:,} are there"
         )
     flat = np.frombuffer(content, dtype=dtype, offset=start)
     array = flat.reshape(shape, order="F" if fortran_order else "C")
@@ -124,6 +124,8 @@ def decode_arrays(content: bytes, names: Sequence[str] = ()) -> dict[str, NDArra
                 raise UnreadableError(
                     f"arrays {', '.join(sorted(members))} in place of {', '.join(sorted(names))}"
                 )
+            if len(members) < len(archive.infolist()):
+                raise UnreadableError("two of its arrays have one name")
             num_bytes = sum(info.file_size for info in members.values())
             if num_bytes > MAX_ARCHIVE_BYTES:
                 raise UnreadableError(f"{num_bytes:,} bytes are more than {MAX_ARCHIVE_BYTES:,}")
@@ -135,7 +137,7 @@ def decode_arrays(content: bytes, names: Sequence[str] = ()) -> dict[str, NDArra
 
 def _header_bytes(content: bytes) -> tuple[bytes, int]:
     """The header of a `.npy` file with its magic, and where the values begin."""
-    if content[:6] != b"\x93NUMPY":
+    if content[:6] != b"\x93NUMPY" or len(content) < 12:
         raise ValueError("it does not begin as one")
     if content[6:8] == b"\x01\x00":
         start = 10 + int(struct.unpack_from("<H", content, 8)[0])
