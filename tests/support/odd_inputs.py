@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pytest
 from pyarrow import parquet
@@ -19,7 +18,7 @@ from support.source_files import npy
 
 Content = bytes | str | Callable[[Path], None]
 
-_TYPES = {int: "int64", float: "float64", bool: "bool", str: "text", bytes: "raw"}
+_TYPES = {int: "int64", float: "float64", bool: "bool", str: "text", bytes: "uint8"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +69,7 @@ class Odd:
         assert found.columns.keys() - set(others) == self.values.keys()
         for name, values in self.values.items():
             assert repr(_plain(found.columns[name])) == repr(_plain(values)), name
-            assert found.types[name] == self.types.get(name, _type_of(values)), name
+            assert found.types[name] == (self.types.get(name) or _type_of(values)), name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,7 +158,7 @@ def _write(path: Path, content: Content) -> None:
 
 
 def _plain(values: Sequence[Any]) -> list[Any]:
-    return [each.tolist() if isinstance(each, np.ndarray) else each for each in values]
+    return [each.tolist() if hasattr(each, "tolist") else each for each in values]
 
 
 def _type_of(values: Sequence[Any]) -> str:

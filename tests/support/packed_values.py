@@ -1,4 +1,4 @@
-"""What a source becomes when it is packed on this process: values by sample, and what is left out."""
+"""What a source becomes when it is packed on this process: values, and what is left out."""
 
 from __future__ import annotations
 
@@ -69,9 +69,7 @@ def _read(folder: Path) -> PackedValues:
             found[path] = {name: values[at] for name, values in columns.items()}
     paths = tuple(sorted(found))
     return PackedValues(
-        columns={
-            info.name: [found[path][info.name] for path in paths] for info in manifest.fields
-        },
+        columns={info.name: [found[path][info.name] for path in paths] for info in manifest.fields},
         types={
             info.name: info.dtype if info.encoding == "raw" else info.encoding or ""
             for info in manifest.fields

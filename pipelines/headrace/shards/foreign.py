@@ -70,12 +70,12 @@ class ForeignFile:
     def columns(self) -> Mapping[str, ForeignColumn]:
         """Datasets by path, those in groups as `group/name`, without those that are left out."""
         found: dict[str, ForeignColumn] = {}
-        self.left_out: dict[str, str] = {}
+        self.not_fields: dict[str, str] = {}
         """Why datasets are no columns, by path."""
 
         def visit(path: str, item: object) -> None:
             if isinstance(item, h5py.Dataset) and not item.shape:
-                self.left_out[path] = "one value, not one a row"
+                self.not_fields[path] = "one value, not one a row"
             elif isinstance(item, h5py.Dataset):
                 self._check_inside(path, item)
                 self._check_claim(path, item)
@@ -83,7 +83,7 @@ class ForeignFile:
 
         def visit_link(path: str, link: object) -> None:
             if not isinstance(link, h5py.HardLink):
-                self.left_out[path] = "a link"
+                self.not_fields[path] = "a link"
 
         with self._placed(""):
             self._file.visititems(visit)

@@ -193,7 +193,7 @@ class _ArrowTable(RowContainer):
                 raise ValueError(f"it has two columns '{name}'")
 
     @property
-    def left_out(self) -> Mapping[str, str]:
+    def not_fields(self) -> Mapping[str, str]:
         """The index that pandas writes by default."""
         index: list[object] = []
         with suppress(LookupError, TypeError, ValueError):  # what pandas says of it only informs
@@ -397,9 +397,9 @@ def values_of_cells(field: SourceField, column: Any) -> list[Cell]:
     column = as_plain(column)
     if field.kind == "array":
         return [_array(cell) for cell in column]
-    if field.kind == "text" and not field.encoding:
-        column = column.cast(pa.large_binary())  # each is decoded by itself
     if field.kind == "text":
+        if str(column.type) in TEXTS:
+            column = column.cast(pa.large_binary())  # each is decoded by itself
         return [_text(cell) if cell.is_valid else _GONE for cell in column]
     cells = column.to_pylist()
     if bytes in kind_named(field.kind).types:

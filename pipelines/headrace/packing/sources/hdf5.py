@@ -52,8 +52,8 @@ class _Hdf5Rows(RowContainer):
         return {0: next(iter(sizes.values()))} if sizes else {}
 
     @property
-    def left_out(self) -> Mapping[str, str]:
-        return self._file.left_out
+    def not_fields(self) -> Mapping[str, str]:
+        return self._file.not_fields
 
     @property
     def types(self) -> Mapping[str, str]:

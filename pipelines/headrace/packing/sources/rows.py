@@ -119,7 +119,7 @@ class RowContainer(ABC):
         return [None] * len(names)
 
     @property
-    def left_out(self) -> Mapping[str, str]:
+    def not_fields(self) -> Mapping[str, str]:
         """Why columns are no fields unless the recipe names them, by column."""
         return {}
 
@@ -396,7 +396,7 @@ class RowSource(ABC):
 
     def _fields_of(self, name: str, rows: RowContainer) -> dict[str, str]:
         """Return the columns that are fields by field, where the recipe names none."""
-        left_out, roles = rows.left_out, {self._label, *self._roles.values()}
+        left_out, roles = rows.not_fields, {self._label, *self._roles.values()}
         if self.is_index:
             roles |= {"path", _LABEL} - set(self._columns.values())
         found: dict[str, str] = {}
