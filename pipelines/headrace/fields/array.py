@@ -9,6 +9,7 @@ import zipfile
 import zlib
 from collections.abc import Sequence
 from functools import lru_cache
+from tokenize import TokenError
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,10 @@ ARCHIVE = ".npz"
 MAX_ARCHIVE_BYTES = 4 * 2**30
 """Bytes of arrays beyond which an archive is taken for a decompression bomb."""
 
-_BAD_HEADER = (ValueError, TypeError, SyntaxError, EOFError, struct.error)
+_BAD_HEADER = (
+    ValueError, TypeError, SyntaxError, EOFError, struct.error, TokenError, RecursionError,
+    MemoryError, OverflowError,
+)  # fmt: skip
 _BAD_ARCHIVE = (
     OSError, ValueError, EOFError, LookupError, TypeError, OverflowError, struct.error, zlib.error,
     zipfile.BadZipFile, NotImplementedError, RuntimeError,

@@ -103,7 +103,8 @@ def sound(name: str, content: bytes, values: list[Any], **more: Any) -> Odd:
     dtype = {"audio": "float32"}
     packing = {"fields": {"audio": {"keep": "decode", **more.pop("packing", {})}}}
     return Odd(name=f"wav {name}", files={"0.wav": content, "1.wav": wav([0.5, -0.25])},
-               values={"audio": [*values, [0.5, -0.25]]}, types=dtype, packing=packing, **more)  # fmt: skip
+               values={"audio": [*values, [0.5, -0.25]]}, types=dtype, packing=packing,
+               **more)  # fmt: skip
 
 
 LONG = wav(np.zeros(100))
@@ -117,7 +118,7 @@ SOUNDS = [
     sound("cut", LONG[:100], [], left=["cut"]),
     sound("cut behind its header", LONG[:44], [], left=["cut"]),
     sound("of unknown length", LONG[:40] + b"\xff" * 4 + LONG[44:], [[0.0] * 100]),
-    sound("that is none", b"RIFF" + bytes(40), [], left=["no sound"]),
+    sound("that is none", b"RIFF" + bytes(40), [], left=["damaged sound"]),
 ]
 UNEVEN = Odd(
     name="wav of two lengths in one shape",
@@ -306,7 +307,8 @@ FEATURES = {"huggingface": b'{"info": {"features": [1]}}'}
 PARQUET = [
     ("dictionaries of row groups", table_file(coded("a", "b"), coded("c", "a")),
      {"values": {"x": ["a", "b", "c", "a"]}}),
-    ("numbers of row groups", table_file(coded(5, 6), coded(7, 5)), {"values": {"x": [5, 6, 7, 5]}}),
+    ("numbers of row groups", table_file(coded(5, 6), coded(7, 5)),
+     {"values": {"x": [5, 6, 7, 5]}}),
     ("no rows", table_file(pa.table({"x": pa.array([], pa.int64())})), {"error": ["no row"]}),
     ("no columns", table_file(pa.table({})), {"error": ["no row"]}),
     ("a column twice", table_file(pa.Table.from_arrays(PAIR, names=["x", "x"])),

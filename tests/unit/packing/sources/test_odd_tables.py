@@ -1,4 +1,4 @@
-"""Tables as people write them: every value is exact, or its sample in quarantine, or the file refused.
+"""Tables as people write them: exact values, quarantine, or a named error.
 
 Each table is packed as rows that are samples, and as an index of files.
 """
