@@ -25,10 +25,7 @@ ARCHIVE = ".npz"
 MAX_ARCHIVE_BYTES = 4 * 2**30
 """Bytes of arrays beyond which an archive is taken for a decompression bomb."""
 
-_BAD_HEADER = (
-    ValueError, TypeError, SyntaxError, EOFError, struct.error, TokenError, RecursionError,
-    MemoryError, OverflowError,
-)  # fmt: skip
+_BAD_HEADER = (ValueError, TypeError, SyntaxError, EOFError, struct.error, TokenError, MemoryError)
 _BAD_ARCHIVE = (
     OSError, ValueError, EOFError, LookupError, TypeError, OverflowError, struct.error, zlib.error,
     zipfile.BadZipFile, NotImplementedError, RuntimeError,

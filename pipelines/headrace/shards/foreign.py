@@ -68,10 +68,12 @@ class ForeignFile:
         self._file.close()
 
     def columns(self) -> Mapping[str, ForeignColumn]:
-        """Datasets by path, those in groups as `group/name`, without those that are left out."""
+        """Datasets by path, those in groups as `group/name`; `not_fields` says why others are none.
+
+        These are scalars and links.
+        """
         found: dict[str, ForeignColumn] = {}
         self.not_fields: dict[str, str] = {}
-        """Why datasets are no columns, by path."""
 
         def visit(path: str, item: object) -> None:
             if isinstance(item, h5py.Dataset) and not item.shape:

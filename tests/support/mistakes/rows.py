@@ -271,7 +271,7 @@ MISTAKES = (
         followed=({"a.tar": GOOD_TAR["a.tar"]},),
     ),
     Mistake(
-        what="are both the field",
+        what="are the same field",
         hint="Name the columns that count in dataset.fields",
         given={"a.parquet": {"a/b": [1, 2], "a.b": [3, 4]}},
         followed=({"dataset.fields": {"b": "a/b"}},),

@@ -44,8 +44,7 @@ from headrace.packing.sources.rows import (
 from headrace.shards.format import most_bytes
 
 GROUP_BYTES = 2**27
-"""A column of a row group is kept in memory up to this size; a larger one is read anew, piece by
-piece, whenever rows of it are wanted."""
+"""A column of a row group is kept in memory up to this size; a larger one is read piece by piece."""
 
 _STATE = "state.json"
 _DICT = "dataset_dict.json"
@@ -161,9 +160,8 @@ class HuggingFaceSource(_ArrowSource):
         import pyarrow as pa
 
         folder = self._place.folder
-        if folder is not None:
-            return _ArrowRows(pa.memory_map(str(folder / path)), kept, self.role_columns)
-        return _ArrowRows(pa.PythonFile(stream, mode="r"), kept, self.role_columns)
+        file = pa.memory_map(str(folder / path)) if folder else pa.PythonFile(stream, mode="r")
+        return _ArrowRows(file, kept, self.role_columns)
 
     def _files_of(self, state: StoredFile) -> Iterator[StoredFile]:
         folder = PurePosixPath(state.path).parent
@@ -176,11 +174,10 @@ class HuggingFaceSource(_ArrowSource):
         except (ValueError, KeyError, TypeError) as error:
             raise damaged(name, "state of a Hugging Face dataset", repr(error)) from error
         for each in named:
-            if PurePosixPath(each).name != each:
-                raise DataError(f"{name} names '{each}', which is not a file beside it")
-            file = self._place.stat(str(folder / each))
+            is_beside = PurePosixPath(each).name == each
+            file = self._place.stat(str(folder / each)) if is_beside else None
             if file is None:
-                raise DataError(f"{name} names '{each}', which is not there")
+                raise DataError(f"{name} names '{each}', which is no file beside it")
             yield file
 
 
@@ -195,11 +192,11 @@ class _ArrowTable(RowContainer):
     @property
     def not_fields(self) -> Mapping[str, str]:
         """The index that pandas writes by default."""
-        index: list[object] = []
+        found = [name for name in self._schema.names if _INDEX.fullmatch(name)]
         with suppress(LookupError, TypeError, ValueError):  # what pandas says of it only informs
-            index = list(json.loads(self._schema.metadata[b"pandas"])["index_columns"])
-        names = (name for name in self._schema.names if name in index or _INDEX.fullmatch(name))
-        return dict.fromkeys(names, "the index of pandas")
+            index = json.loads(self._schema.metadata[b"pandas"])["index_columns"]
+            found += [name for name in self._schema.names if name in index]
+        return dict.fromkeys(found, "the index of pandas")
 
     @property
     def types(self) -> Mapping[str, str]:
@@ -261,11 +258,8 @@ class _ParquetRows(_ArrowTable):
         """Bytes of a column of a row group, not compressed."""
         group = self._file.metadata.row_group(part)
         chunks = (group.column(number) for number in range(group.num_columns))
-        return sum(
-            chunk.total_uncompressed_size
-            for chunk in chunks
-            if chunk.path_in_schema == column or chunk.path_in_schema.startswith(f"{column}.")
-        )
+        mine = (each for each in chunks if f"{each.path_in_schema}.".startswith(f"{column}."))
+        return sum(each.total_uncompressed_size for each in mine)
 
     def _picked(self, column: str, part: int, rows: Sequence[int]) -> Any:
         """Some rows of a column of a row group, of which no more than a piece is in memory."""
@@ -378,10 +372,12 @@ def field_of_type(name: str, column: str, kind: Any, first: Any) -> SourceField:
         return SourceField(name, kind_of_bytes(content if isinstance(content, bytes) else b"").name)
     if str(plain) in TEXTS:
         return SourceField(name, "text")
-    if is_number(plain):
-        return SourceField(name, "value", dtype=np.dtype(plain.to_pandas_dtype()).name)
-    if is_of_numbers(plain):
-        return SourceField(name, "array")
+    element = plain
+    while is_list(element):
+        element = element.value_type
+    if is_number(element):
+        dtype = np.dtype(element.to_pandas_dtype()).name
+        return SourceField(name, "array") if is_list(plain) else SourceField(name, "value", dtype)
     if pa.types.is_nested(plain):
         return SourceField(name, "text", encoding="json")
     raise RecipeError(
@@ -411,25 +407,14 @@ def _class_names(metadata: Mapping[bytes, bytes] | None) -> dict[str, list[str]]
     """Class names by column, from the features that Hugging Face writes beside a schema."""
     told = json.loads((metadata or {}).get(b"huggingface", b"{}"))
     try:
+        features = told.get("info", {}).get("features", {}).items()
         return {
-            column: list(map(str, feature["names"]))
-            for column, feature in told.get("info", {}).get("features", {}).items()
-            if isinstance(feature, dict)
-            and feature.get("_type") == "ClassLabel"
-            and feature.get("names")
+            column: list(map(str, each.get("names") or ()))
+            for column, each in features
+            if isinstance(each, dict) and each.get("_type") == "ClassLabel"
         }
     except (AttributeError, TypeError) as error:
         raise ValueError(f"its features of Hugging Face are unreadable: {error}") from error
-
-
-def is_of_numbers(kind: Any) -> bool:
-    """Whether a type is one of lists, of lists and so on, of numbers."""
-    kind = plain_type(kind)
-    if kind is None or not is_list(kind):
-        return False
-    while is_list(kind):
-        kind = kind.value_type
-    return is_number(kind)
 
 
 def _is_file(kind: Any) -> bool:

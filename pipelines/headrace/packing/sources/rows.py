@@ -396,23 +396,18 @@ class RowSource(ABC):
 
     def _fields_of(self, name: str, rows: RowContainer) -> dict[str, str]:
         """Return the columns that are fields by field, where the recipe names none."""
-        left_out, roles = rows.not_fields, {self._label, *self._roles.values()}
+        roles = {self._label, *self._roles.values()}
         if self.is_index:
             roles |= {"path", _LABEL} - set(self._columns.values())
+        for column in rows.not_fields.keys() - roles:
+            logger.info("Left out of %s: '%s' (%s)", name, column, rows.not_fields[column])
         found: dict[str, str] = {}
-        for column in rows.types:
-            if column in roles or column in left_out:
-                continue
-            field = _field_name(column)
-            if field in found:
+        for column in (each for each in rows.types if each not in {*roles, *rows.not_fields}):
+            if found.setdefault(_field_name(column), column) != column:
                 raise RecipeError(
-                    f"Columns '{found[field]}' and '{column}' of {name} are both the field "
-                    f"'{field}'",
+                    f"'{column}' and another column of {name} are the same field",
                     "Name the columns that count in dataset.fields.",
                 )
-            found[field] = column
-        for column in left_out.keys() - roles:
-            logger.info("Left out of %s: '%s' (%s)", name, column, left_out[column])
         return found
 
     def role_columns(self) -> dict[str, str]:

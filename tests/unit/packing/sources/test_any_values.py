@@ -164,9 +164,8 @@ def test_values_are_packed_as_they_were_written(
         fields = {"fields": {name: {"dtype": dtype} for name in values}} if dtype else {}
         try:
             packed = packed_values(source, Path(folder), {"labels": "none", **more}, fields)
-        except HeadraceError as error:
+        except HeadraceError:
             event(f"{form}: refused")
-            assert error.what
             return
     event(f"{form}: {'all' if not packed.quarantined else 'some in quarantine'}")
     assert len(packed.paths) + len(packed.quarantined) == len(next(iter(values.values())))

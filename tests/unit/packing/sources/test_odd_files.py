@@ -270,7 +270,7 @@ ROWS = [
           left=["it is empty", NONE]),
     *rows("texts not in UTF-8", invalid(), ["a", "b"], keys=[0, 2], left=["not UTF-8"]),
     *rows("classes not in UTF-8", invalid(), [], dataset={"labels": "field", "label_field": "x"},
-          error=["row 1", "\\xff"]),
+          error=["string index 1"]),
     *rows("lists with gaps", pa.array([[1, 2], [3, None], None]), [[1, 2]],
           left=["no value", NONE]),
     *rows("lists of two lengths", pa.array([[1, 2], [3]]), [], error=["shape (1,)", "ragged"]),
@@ -314,7 +314,7 @@ PARQUET = [
     ("a column twice", table_file(pa.Table.from_arrays(PAIR, names=["x", "x"])),
      {"error": ["two columns 'x'", "a.parquet"]}),
     ("two columns of a field", table_file(pa.table({"a/b": [1], "a.b": [2]})),
-     {"error": ["'a/b' and 'a.b'"]}),
+     {"error": ["and another column"]}),
     ("points in names", table_file(pa.table({"a": [{"b": 5}, {"b": 6}], "a.b": [1, 2]})),
      {"values": {"a": ['{"b": 5}', '{"b": 6}'], "a.b": [1, 2]}, "types": {"a": "json"}}),
     ("features that are none", table_file(pa.table({"x": [1]}).replace_schema_metadata(FEATURES)),
@@ -374,7 +374,7 @@ HDF5 = [
     hdf5("ASCII that is UTF-8", as_type(h5py.string_dtype("ascii"), [b"a", "\u00e9".encode(), b""]),
          ["a", "\u00e9", ""]),
     hdf5("classes not in UTF-8", as_type(h5py.string_dtype(), [b"a", b"\xff", b"c"]), [],
-         error=["row 1", "\\xff"], dataset={"labels": "field", "label_field": "x"}),
+         error=["row 1 of 'x'", "0xff"], dataset={"labels": "field", "label_field": "x"}),
     hdf5("texts of one length", as_array(np.array([b"a", b"b\0c", b""])), ["a", "b\0c", ""]),
     hdf5("an enumeration", as_type(h5py.enum_dtype({"RED": 0, "BLUE": 1}), [0, 1, 1]), [0, 1, 1],
          types={"x": "uint8"}),
@@ -405,7 +405,7 @@ HDF5 = [
     hdf5("other rows", as_array(np.zeros(2)), [], error=["x 2", "k 3"]),
     hdf5("two datasets of a field", lambda file: [file.create_dataset(name, data=[1, 2, 3])
                                                   for name in ("a/b", "a.b")], [],
-         error=["'a/b' and 'a.b'"]),
+         error=["and another column"]),
 ]  # fmt: skip
 
 FILES = [
