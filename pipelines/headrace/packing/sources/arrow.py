@@ -44,7 +44,7 @@ from headrace.packing.sources.rows import (
 from headrace.shards.format import most_bytes
 
 GROUP_BYTES = 2**27
-"""A column of a row group is kept in memory up to this size; a larger one is read piece by piece."""
+"""Bytes of a column of a row group up to which it is kept in memory, in place of pieces of it."""
 
 _STATE = "state.json"
 _DICT = "dataset_dict.json"
@@ -388,14 +388,10 @@ def field_of_type(name: str, column: str, kind: Any, first: Any) -> SourceField:
 
 def values_of_cells(field: SourceField, column: Any) -> list[Cell]:
     """Values of the cells of a column, an Arrow array."""
-    import pyarrow as pa
-
     column = as_plain(column)
     if field.kind == "array":
         return [_array(cell) for cell in column]
     if field.kind == "text":
-        if str(column.type) in TEXTS:
-            column = column.cast(pa.large_binary())  # each is decoded by itself
         return [_text(cell) if cell.is_valid else _GONE for cell in column]
     cells = column.to_pylist()
     if bytes in kind_named(field.kind).types:
@@ -428,7 +424,7 @@ def _is_file(kind: Any) -> bool:
 def _text(cell: Any) -> Value | Unreadable:
     try:
         value = cell.as_py()
-        return value.decode() if isinstance(value, bytes) else json.dumps(value, ensure_ascii=False)
+        return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     except UnicodeDecodeError as error:
         return Unreadable("", f"not UTF-8: {error}")
 

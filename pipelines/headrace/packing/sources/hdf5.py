@@ -14,6 +14,7 @@ from headrace.errors import DataError, RecipeError
 from headrace.fields.field_kind import kind_named, kind_of_bytes
 from headrace.packing.samples import SourceField, Unreadable
 from headrace.packing.sources.arrow_columns import coded
+from headrace.packing.sources.files import damaged
 from headrace.packing.sources.rows import Cell, ColumnOfRows, RowContainer, RowSource
 from headrace.shards.foreign import ForeignColumn, ForeignFile
 
@@ -105,10 +106,7 @@ class _Hdf5Rows(RowContainer):
             found = list(map(_as_text, self._file.rows(column, range(len(rows)))))
             for row, cell in enumerate(found):
                 if isinstance(cell, Unreadable):
-                    raise DataError(
-                        f"{self._name}, row {row} of '{column}': {cell.reason}",
-                        "Write or copy it again.",
-                    )
+                    raise damaged(self._name, "HDF5", f"row {row} of '{column}': {cell.reason}")
             cells = [cell if isinstance(cell, str) else np.asarray(cell).tolist() for cell in found]
         return coded(pa.array(cells))
 
