@@ -9,6 +9,7 @@ import zipfile
 import zlib
 from collections.abc import Sequence
 from functools import lru_cache
+from tokenize import TokenError
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,7 @@ ARCHIVE = ".npz"
 MAX_ARCHIVE_BYTES = 4 * 2**30
 """Bytes of arrays beyond which an archive is taken for a decompression bomb."""
 
-_BAD_HEADER = (ValueError, TypeError, SyntaxError, EOFError, struct.error)
+_BAD_HEADER = (ValueError, TypeError, SyntaxError, EOFError, struct.error, TokenError, MemoryError)
 _BAD_ARCHIVE = (
     OSError, ValueError, EOFError, LookupError, TypeError, OverflowError, struct.error, zlib.error,
     zipfile.BadZipFile, NotImplementedError, RuntimeError,
@@ -79,8 +80,8 @@ def decode_array(content: bytes) -> NDArray[Any]:
     found_bytes = len(content) - start
     if num_bytes != found_bytes:
         raise UnreadableError(
-            f"truncated: shape {shape} of {dtype} takes {num_bytes:,} bytes, "
-            f"{found_bytes:,} are there"
+            f"{'truncated' if num_bytes > found_bytes else 'damaged'}: shape {shape} of {dtype} "
+            f"takes {num_bytes:,} bytes, {found_bytes:,} are there"
         )
     flat = np.frombuffer(content, dtype=dtype, offset=start)
     array = flat.reshape(shape, order="F" if fortran_order else "C")
@@ -124,6 +125,8 @@ def decode_arrays(content: bytes, names: Sequence[str] = ()) -> dict[str, NDArra
                 raise UnreadableError(
                     f"arrays {', '.join(sorted(members))} in place of {', '.join(sorted(names))}"
                 )
+            if len(members) < len(archive.infolist()):
+                raise UnreadableError("two of its arrays have one name")
             num_bytes = sum(info.file_size for info in members.values())
             if num_bytes > MAX_ARCHIVE_BYTES:
                 raise UnreadableError(f"{num_bytes:,} bytes are more than {MAX_ARCHIVE_BYTES:,}")
@@ -135,7 +138,7 @@ def decode_arrays(content: bytes, names: Sequence[str] = ()) -> dict[str, NDArra
 
 def _header_bytes(content: bytes) -> tuple[bytes, int]:
     """The header of a `.npy` file with its magic, and where the values begin."""
-    if content[:6] != b"\x93NUMPY":
+    if content[:6] != b"\x93NUMPY" or len(content) < 12:
         raise ValueError("it does not begin as one")
     if content[6:8] == b"\x01\x00":
         start = 10 + int(struct.unpack_from("<H", content, 8)[0])

@@ -52,6 +52,8 @@ class AudioKind(Kind):
         return Decoded(resampled(sound, rate, target), target)
 
     def way_out(self, name: str, *, other_axes: bool) -> str:
+        if not other_axes:
+            return ""
         return (
             "Some sounds have one channel and some several: make all of equally many, or set "
             f"pack.fields.{name}.keep to 'encoded'."
@@ -82,10 +84,26 @@ def decode_audio(content: bytes) -> tuple[NDArray[np.float32], int]:
             num_bytes = file.frames * file.channels * _BYTES
             if num_bytes > MAX_BYTES:
                 raise UnreadableError(f"{num_bytes:,} bytes of sound are more than {MAX_BYTES:,}")
-            return file.read(dtype="float32"), int(file.samplerate)
+            found = file.read(dtype="float32")
+            if len(found) < file.frames or _is_cut(content):
+                raise UnreadableError("it is cut: its header tells of more sound")
+            if file.subtype == "DOUBLE" and np.isinf(found).any():
+                raise UnreadableError("its numbers do not fit float32")
+            return found, int(file.samplerate)
     except (soundfile.SoundFileError, RuntimeError, ValueError, TypeError) as error:
         why = getattr(error, "error_string", error)  # the text of the error holds an address
         raise UnreadableError(f"damaged sound: {why}") from error
+
+
+def _is_cut(content: bytes) -> bool:
+    """Whether the sound of a WAV file, of which libsndfile reads what is there, is longer."""
+    at = 12
+    while content[:4] == b"RIFF" and at + 8 <= len(content):
+        num_bytes = int.from_bytes(content[at + 4 : at + 8], "little")
+        if content[at : at + 4] == b"data":  # a stream of unknown length has the largest number
+            return len(content) - at - 8 < num_bytes < 2**32 - 1
+        at += 8 + num_bytes + num_bytes % 2
+    return False
 
 
 def resampled(sound: NDArray[np.float32], rate: int, target: int) -> NDArray[np.float32]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 
 import numpy as np
@@ -10,7 +11,7 @@ from headrace.fields.exact import exact
 from headrace.fields.field_kind import Encoded, Kind, Value
 from headrace.fields.text import TextKind
 
-_WHOLE = re.compile(r"\s*[+-]?(0|[1-9][0-9]{0,17})\s*")
+_WHOLE = re.compile(r"\s*[+-]?(0|[1-9][0-9]*)\s*")
 _NUMBER = re.compile(
     r"\s*[+-]?((0|[1-9][0-9]*)(\.[0-9]*)?|\.[0-9]+)(e[+-]?[0-9]+)?\s*|\s*[+-]?(nan|inf)\s*",
     re.IGNORECASE,
@@ -36,7 +37,9 @@ class ValueKind(Kind):
 
 
 def number_type(text: str) -> str:
-    """`int64` or `float64` for text that is a number, else empty."""
+    """`int64` or `float64` for text that is a number which the type holds, else empty."""
+    if not _NUMBER.fullmatch(text):
+        return ""
     if _WHOLE.fullmatch(text):
-        return "int64"
-    return "float64" if _NUMBER.fullmatch(text) else ""
+        return "int64" if abs(float(text)) <= 2**63 and -(2**63) <= int(text) < 2**63 else ""
+    return "float64" if math.isfinite(float(text)) or "n" in text.lower() else ""

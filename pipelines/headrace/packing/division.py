@@ -65,7 +65,7 @@ def with_classes(samples: SampleTable, classes: Sequence[str] = ()) -> SampleTab
         return samples
     names = label.dictionary.to_pylist()
     as_numbers = all(name.isdecimal() and name.isascii() for name in names)
-    key = (lambda name: (int(name), name)) if as_numbers else None
+    key = (lambda name: (len(name.lstrip("0")), name.lstrip("0"), name)) if as_numbers else None
     ordered = strings(classes or sorted(names, key=key))
     codes = narrow(pc.index_in(label.dictionary, ordered).take(label.indices))
     return samples.with_columns(label=pa.DictionaryArray.from_arrays(codes, ordered))

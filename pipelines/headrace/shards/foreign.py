@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, TypeAlias
@@ -50,11 +51,9 @@ class ForeignFile:
 
     def __init__(self, source: Path | BinaryIO, name: str) -> None:
         self._name = name
-        try:
+        with self._placed(""):
             self._file = h5py.File(source, "r", locking=False)
             is_shard = FORMAT_ATTRIBUTE in self._file.attrs
-        except _DAMAGE as error:
-            raise self._damaged(error) from error
         if is_shard:
             self._file.close()
             raise DataError(
@@ -69,19 +68,28 @@ class ForeignFile:
         self._file.close()
 
     def columns(self) -> Mapping[str, ForeignColumn]:
-        """Datasets by path, those in groups as `group/name`; scalars and links are left out."""
+        """Datasets by path, those in groups as `group/name`; `not_fields` says why others are none.
+
+        These are scalars and links.
+        """
         found: dict[str, ForeignColumn] = {}
+        self.not_fields: dict[str, str] = {}
 
         def visit(path: str, item: object) -> None:
-            if isinstance(item, h5py.Dataset) and item.ndim > 0:
+            if isinstance(item, h5py.Dataset) and not item.shape:
+                self.not_fields[path] = "one value, not one a row"
+            elif isinstance(item, h5py.Dataset):
                 self._check_inside(path, item)
                 self._check_claim(path, item)
                 found[path] = _column(item)
 
-        try:
+        def visit_link(path: str, link: object) -> None:
+            if not isinstance(link, h5py.HardLink):
+                self.not_fields[path] = "a link"
+
+        with self._placed(""):
             self._file.visititems(visit)
-        except _DAMAGE as error:
-            raise self._damaged(error) from error
+            self._file.visititems_links(visit_link)
         return found
 
     def num_bytes(self, path: str) -> int:
@@ -96,24 +104,16 @@ class ForeignFile:
     def rows(self, path: str, rows: Sequence[int]) -> list[Cell]:
         """Some rows of a dataset, in the order asked for; neighbours are read at once.
 
-        No more than 16 MiB, or one row of chunks, are read beside what is asked for.
+        No more than 16 MiB, or one row of chunks, are read beside what is asked for. Text is bytes.
         """
-        dataset = self._file[path]
-        is_text = h5py.check_string_dtype(dataset.dtype) is not None
         wanted, at = np.unique(np.asarray(rows, dtype=np.int64), return_inverse=True)
         found: list[Cell] = []
-        try:
-            for mine in _runs(dataset, wanted):
-                first, last = mine[0], mine[-1]
-                block = (dataset.asstr() if is_text else dataset)[first : last + 1]
-                is_whole = len(block) == len(mine)
-                for row in mine - first:
-                    cell = _cell(block[row])
-                    # a view would keep the rows between in memory
-                    is_view = isinstance(cell, np.ndarray) and not is_whole
-                    found.append(np.copy(cell) if is_view else cell)
-        except _DAMAGE as error:
-            raise self._damaged(error) from error
+        for mine, block in self._blocks(path, wanted):
+            for row in mine - mine[0]:
+                cell = _cell(block[row])
+                # a view would keep the rows between in memory
+                is_view = isinstance(cell, np.ndarray) and len(block) > len(mine)
+                found.append(np.copy(cell) if is_view else cell)
         return [found[place] for place in at]
 
     def numbers(self, path: str, rows: NDArray[np.int64]) -> NDArray[Any] | None:
@@ -127,13 +127,20 @@ class ForeignFile:
         order = dataset.dtype.newbyteorder("=")
         found = np.empty((len(rows), *dataset.shape[1:]), dtype=order)
         start = 0
-        try:
-            for mine in _runs(dataset, rows):
-                found[start : start + len(mine)] = dataset[mine[0] : mine[-1] + 1][mine - mine[0]]
-                start += len(mine)
-        except _DAMAGE as error:
-            raise self._damaged(error) from error
+        for mine, block in self._blocks(path, rows):
+            found[start : start + len(mine)] = block[mine - mine[0]]
+            start += len(mine)
         return found
+
+    def _blocks(
+        self, path: str, rows: NDArray[np.int64]
+    ) -> Iterator[tuple[NDArray[np.int64], NDArray[Any]]]:
+        """Rows, ascending, that are read at once, and what was read from the first to the last."""
+        dataset = self._file[path]
+        for mine in _runs(dataset, rows):
+            with self._placed(f"'{path}', rows {mine[0]:,} to {mine[-1]:,}: "):
+                block = dataset[mine[0] : mine[-1] + 1]
+            yield mine, block
 
     def _check_inside(self, path: str, dataset: h5py.Dataset) -> None:
         if dataset.external or dataset.is_virtual:
@@ -144,7 +151,7 @@ class ForeignFile:
 
     def _check_claim(self, path: str, dataset: h5py.Dataset) -> None:
         """Refuse rows that the file cannot hold, before anything is made for each of them."""
-        num_rows, item_bytes = dataset.shape[0], dataset.dtype.itemsize
+        num_rows, item_bytes = dataset.shape[0], dataset.id.get_type().get_size()
         row_bytes = math.prod(dataset.shape[1:]) * item_bytes
         at_once = max(row_bytes, math.prod(dataset.chunks or (0,)) * item_bytes)
         stored = min(dataset.id.get_storage_size(), self._file.id.get_filesize())
@@ -156,27 +163,37 @@ class ForeignFile:
                 "Write it again, or name the datasets that count in dataset.fields.",
             )
 
-    def _damaged(self, error: Exception) -> DataError:
-        return DataError(
-            f"{self._name} cannot be read as an HDF5 file: {error}", "Write or copy it again."
-        )
+    @contextmanager
+    def _placed(self, place: str) -> Iterator[None]:
+        """Name the place in the file at which h5py fails."""
+        try:
+            yield
+        except _DAMAGE as error:
+            raise DataError(
+                f"{self._name} cannot be read as an HDF5 file: {place}{error}",
+                "Write or copy it again.",
+            ) from error
 
 
 def _column(dataset: h5py.Dataset) -> ForeignColumn:
-    dtype = dataset.dtype
-    ndim = dataset.ndim - 1
-    inner = h5py.check_vlen_dtype(dtype)
     kind: Literal["value", "array", "bytes", "text", "unknown"] = "unknown"
+    num_rows, ndim = dataset.shape[0], dataset.ndim - 1
+    try:
+        dtype = dataset.dtype
+    except TypeError as error:  # NumPy has none like it, such as of 24 bits
+        return ForeignColumn(kind=kind, dtype=f"'{error}'", ndim=ndim, num_rows=num_rows)
+    inner = h5py.check_vlen_dtype(dtype)
     if h5py.check_string_dtype(dtype) is not None:
         kind = "text" if ndim == 0 else "unknown"
     elif inner is not None:
         dtype = np.dtype(inner)
-        if ndim == 0 and is_of_numbers(dtype):
+        if ndim == 0 and is_of_numbers(dtype) and dtype.byteorder != ">":  # h5py misreads these
             kind = "bytes" if dtype == np.uint8 else "array"
         ndim = 1
     elif is_of_numbers(dtype) and (ndim or dtype.kind != "c"):
         kind = "array" if ndim else "value"
-    return ForeignColumn(kind=kind, dtype=dtype.name, ndim=ndim, num_rows=dataset.shape[0])
+    name = dtype.name if kind != "unknown" else str(dtype) + " of varying length" * bool(inner)
+    return ForeignColumn(kind=kind, dtype=name, ndim=ndim, num_rows=num_rows)
 
 
 def _reach(dataset: h5py.Dataset) -> tuple[int, int]:

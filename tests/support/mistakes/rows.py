@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import gzip
 import json
+from decimal import Decimal
 from inspect import signature
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from pyarrow import parquet
 
 from support.hints import Mistake
 from support.mistakes.files import NONE
-from support.source_files import png
+from support.source_files import png, write_tar
 
 TABLE = {"x": [1.5, 2.5], "cls": ["a", "b"]}
 SHARD = {"a.png": png(1), "a.cls": b"0", "b.png": png(2), "b.cls": b"1"}
@@ -37,6 +38,13 @@ def hdf5(**columns: object) -> object:
                 file[name] = values
 
     return make
+
+
+def joined(at: Path) -> None:
+    """Two tar files as `cat` joins them."""
+    path = at / "source/a.tar"
+    content = write_tar(path, GOOD_TAR["a.tar"]).read_bytes()
+    path.write_bytes(content + write_tar(path, {"dog/2.png": png(2)}).read_bytes())
 
 
 def save_to_disk(at: Path) -> None:
@@ -232,10 +240,41 @@ MISTAKES = (
         followed=({"dataset.label_field": "cls"},),
     ),
     Mistake(
-        what="holds text, but dataset.label_kind is 'value'",
+        what="holds …, but dataset.label_kind is 'value'",
         hint="Set dataset.label_kind to 'class', or name a column of numbers",
         given={"a.parquet": TABLE, "dataset.label_field": "cls", "dataset.label_kind": "value"},
         followed=({"dataset.label_kind": "class"}, {"dataset.label_field": "x"}),
+    ),
+    Mistake(
+        what="holds …, but dataset.label_kind is 'value'",
+        hint="Write its numbers as float64 or int64, or name a column of numbers",
+        given={
+            "a.parquet": {**TABLE, "price": [Decimal("1.50")] * 2},
+            "dataset.label_field": "price",
+            "dataset.label_kind": "value",
+        },
+        followed=(
+            {"a.parquet": {**TABLE, "price": [1.5, 1.5]}},
+            {"dataset.label_field": "x"},
+        ),
+    ),
+    Mistake(
+        what="no text in UTF-8",
+        hint="Correct it, or remove the sample",
+        given={"a.tar": {**SHARD, "b.cls": b"\xff"}},
+        followed=({"a.tar": SHARD}, {"a.tar": {"a.png": png(1), "a.cls": b"0"}}),
+    ),
+    Mistake(
+        what="goes on behind its end",
+        hint="Join tar files by `tar --concatenate`, in place of `cat`",
+        given={"": joined},
+        followed=({"a.tar": GOOD_TAR["a.tar"]},),
+    ),
+    Mistake(
+        what="are the same field",
+        hint="Name the columns that count in dataset.fields",
+        given={"a.parquet": {"a/b": [1, 2], "a.b": [3, 4]}},
+        followed=({"dataset.fields": {"b": "a/b"}},),
     ),
     Mistake(
         what="in others it is",

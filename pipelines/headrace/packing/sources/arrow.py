@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import PurePosixPath
 from typing import Any, BinaryIO
@@ -19,14 +20,17 @@ from headrace.objects.protocol import Check, StoredFile
 from headrace.packing.sample_table import files_of
 from headrace.packing.samples import SourceField, Unreadable
 from headrace.packing.sources.arrow_columns import (
+    BYTES,
+    TEXTS,
     GroupPass,
-    as_text,
+    as_plain,
     coded,
     column_of,
     is_list,
     is_number,
-    is_written,
+    numbers_of,
     open_parquet,
+    plain_type,
 )
 from headrace.packing.sources.files import damaged, matching
 from headrace.packing.sources.rows import (
@@ -40,13 +44,12 @@ from headrace.packing.sources.rows import (
 from headrace.shards.format import most_bytes
 
 GROUP_BYTES = 2**27
-"""A column of a row group is kept in memory up to this size; a larger one is read anew, piece by
-piece, whenever rows of it are wanted."""
+"""Bytes of a column of a row group up to which it is kept in memory, in place of pieces of it."""
 
 _STATE = "state.json"
 _DICT = "dataset_dict.json"
 
-_DTYPES = {"halffloat": "float16", "float": "float32", "double": "float64"}
+_INDEX = re.compile(r"__index_level_\d+__")
 _GONE = Unreadable("", GONE)
 
 KeptOf = Callable[[int], dict[str, Any]]
@@ -73,11 +76,10 @@ class _ArrowSource(RowSource):
 
     @contextmanager
     def _told(self, path: str) -> Iterator[None]:
-        import pyarrow as pa
-
         try:
-            yield
-        except (pa.ArrowException, OSError, EOFError, ValueError) as error:
+            with _placed(""):
+                yield
+        except ValueError as error:
             raise damaged(f"{self._place.name}/{path}", self._what, error) from error
 
 
@@ -107,9 +109,10 @@ class ParquetSource(_ArrowSource):
                     self._end_columns()
                     self._key, self._stream = key, self._place.open(path, version)
                     self._pass = self._begun(self._stream, part)
-                for start, stop, piece in self._pass.take(rows):
-                    names = self._pass.names
-                    yield at[start:stop], (column_of(piece.column(name)) for name in names)
+                names = self._pass.names
+                with _placed(f"row group {part}, columns {', '.join(names)}: "):
+                    for start, stop, piece in self._pass.take(rows):
+                        yield at[start:stop], (column_of(piece.column(name)) for name in names)
 
     def _begun(self, stream: BinaryIO, part: int) -> GroupPass:
         file = open_parquet(stream)
@@ -129,7 +132,7 @@ class HuggingFaceSource(_ArrowSource):
 
     form = "huggingface"
     suffixes = (".arrow",)
-    _what = "Arrow"
+    _what = "Hugging Face"
     _is_dict = False
 
     @property
@@ -157,9 +160,8 @@ class HuggingFaceSource(_ArrowSource):
         import pyarrow as pa
 
         folder = self._place.folder
-        if folder is not None:
-            return _ArrowRows(pa.memory_map(str(folder / path)), kept, self.role_columns)
-        return _ArrowRows(pa.PythonFile(stream, mode="r"), kept, self.role_columns)
+        file = pa.memory_map(str(folder / path)) if folder else pa.PythonFile(stream, mode="r")
+        return _ArrowRows(file, kept, self.role_columns)
 
     def _files_of(self, state: StoredFile) -> Iterator[StoredFile]:
         folder = PurePosixPath(state.path).parent
@@ -172,11 +174,10 @@ class HuggingFaceSource(_ArrowSource):
         except (ValueError, KeyError, TypeError) as error:
             raise damaged(name, "state of a Hugging Face dataset", repr(error)) from error
         for each in named:
-            if PurePosixPath(each).name != each:
-                raise DataError(f"{name} names '{each}', which is not a file beside it")
-            file = self._place.stat(str(folder / each))
+            is_beside = PurePosixPath(each).name == each
+            file = self._place.stat(str(folder / each)) if is_beside else None
             if file is None:
-                raise DataError(f"{name} names '{each}', which is not there")
+                raise DataError(f"{name} names '{each}', which is no file beside it")
             yield file
 
 
@@ -184,6 +185,18 @@ class _ArrowTable(RowContainer):
     def __init__(self, schema: Any, kept: KeptOf) -> None:
         self._schema = schema
         self._kept = kept
+        for name in schema.names:
+            if schema.names.count(name) > 1:
+                raise ValueError(f"it has two columns '{name}'")
+
+    @property
+    def not_fields(self) -> Mapping[str, str]:
+        """The index that pandas writes by default."""
+        found = [name for name in self._schema.names if _INDEX.fullmatch(name)]
+        with suppress(LookupError, TypeError, ValueError):  # what pandas says of it only informs
+            index = json.loads(self._schema.metadata[b"pandas"])["index_columns"]
+            found += [name for name in self._schema.names if name in index]
+        return dict.fromkeys(found, "the index of pandas")
 
     @property
     def types(self) -> Mapping[str, str]:
@@ -210,14 +223,14 @@ class _ParquetRows(_ArrowTable):
         """A column of paths as an Arrow array of texts."""
         import pyarrow as pa
 
-        found = as_text(self._file.read(columns=[column]).column(column))
+        found = as_plain(self._file.read(columns=[column]).column(column))
         return found.cast(pa.string()).combine_chunks()
 
     def as_written(self, columns: Sequence[str]) -> Iterator[Sequence[object]]:
         """Cells of each row as Python objects."""
         for batch in self._file.iter_batches(columns=list(columns)):
             yield from zip(
-                *(as_text(batch.column(name)).to_pylist() for name in columns), strict=True
+                *(as_plain(batch.column(name)).to_pylist() for name in columns), strict=True
             )
 
     @property
@@ -233,22 +246,20 @@ class _ParquetRows(_ArrowTable):
         return {column: coded(table.column(column)) for column in table.column_names}
 
     def values(self, field: SourceField, column: str, part: int, rows: Sequence[int]) -> list[Cell]:
-        if self._group_bytes(part, column) > GROUP_BYTES or len(rows) == 1:  # one is an example
-            return values_of_cells(field, self._picked(column, part, rows))
-        kept = self._kept(part)
-        if column not in kept:
-            kept[column] = self._file.read_row_group(part, columns=[column]).column(column)
-        return values_of_cells(field, kept[column].take(rows).combine_chunks())
+        with _placed(f"row group {part}, column {column}: "):
+            if self._group_bytes(part, column) > GROUP_BYTES or len(rows) == 1:  # an example
+                return values_of_cells(field, self._picked(column, part, rows))
+            kept = self._kept(part)
+            if column not in kept:
+                kept[column] = self._file.read_row_group(part, columns=[column]).column(column)
+            return values_of_cells(field, kept[column].take(rows).combine_chunks())
 
     def _group_bytes(self, part: int, column: str) -> int:
         """Bytes of a column of a row group, not compressed."""
         group = self._file.metadata.row_group(part)
         chunks = (group.column(number) for number in range(group.num_columns))
-        return sum(
-            chunk.total_uncompressed_size
-            for chunk in chunks
-            if chunk.path_in_schema == column or chunk.path_in_schema.startswith(f"{column}.")
-        )
+        mine = (each for each in chunks if f"{each.path_in_schema}.".startswith(f"{column}."))
+        return sum(each.total_uncompressed_size for each in mine)
 
     def _picked(self, column: str, part: int, rows: Sequence[int]) -> Any:
         """Some rows of a column of a row group, of which no more than a piece is in memory."""
@@ -256,12 +267,12 @@ class _ParquetRows(_ArrowTable):
 
         wanted, at = np.unique(np.asarray(rows, dtype=np.int64), return_inverse=True)
         group = GroupPass(open_parquet(self._stream, self._file.metadata), part, [column])
-        pieces = [piece.column(0) for _, _, piece in group.take(wanted)]
+        pieces = [piece.column(column) for _, _, piece in group.take(wanted)]
         return pa.concat_arrays(pieces).take(pa.array(at))
 
     def _first(self, column: str) -> object:
         for batch in self._file.iter_batches(batch_size=1, columns=[column]):
-            return batch.column(0)[0].as_py()
+            return batch.column(column)[0].as_py()
         return None
 
 
@@ -294,7 +305,8 @@ class _ArrowRows(_ArrowTable):
             yield column_of(self._batch(part).column(name).take(rows))
 
     def values(self, field: SourceField, column: str, part: int, rows: Sequence[int]) -> list[Cell]:
-        return values_of_cells(field, self._batch(part).column(column).take(rows))
+        with _placed(f"record batch at byte {part:,}, column {column}: "):
+            return values_of_cells(field, self._batch(part).column(column).take(rows))
 
     @cached_property
     def _listed(self) -> tuple[dict[int, int], dict[str, list[Any]]]:
@@ -328,7 +340,7 @@ class _ArrowRows(_ArrowTable):
     def _read_batch(self, part: int) -> Any:
         import pyarrow as pa
 
-        if any(pa.types.is_dictionary(field.type) for field in self._schema):
+        if "dictionary<" in str(self._schema.types):  # also inside of lists
             return next(batch for start, batch in self._batches() if start == part)
         self._file.seek(part)
         return pa.ipc.read_record_batch(pa.ipc.read_message(self._file), self._schema)
@@ -338,23 +350,35 @@ class _ArrowRows(_ArrowTable):
         return None if batch is None else batch.column(column)[0].as_py()
 
 
+@contextmanager
+def _placed(place: str) -> Iterator[None]:
+    """Name the place in a file at which Arrow fails, in a ValueError."""
+    import pyarrow as pa
+
+    try:
+        yield
+    except (pa.ArrowException, OSError, EOFError, ValueError) as error:
+        raise ValueError(f"{place}{error}") from error
+
+
 def field_of_type(name: str, column: str, kind: Any, first: Any) -> SourceField:
     """The field of a column."""
     import pyarrow as pa
 
-    types = pa.types
-    is_file = types.is_struct(kind) and {field.name for field in kind} == {"bytes", "path"}
-    if is_file or types.is_binary(kind) or types.is_large_binary(kind):
+    found = plain_type(kind)
+    plain = pa.null() if found is None else found
+    if _is_file(kind) or str(plain) in BYTES:
         content = _bytes(first())
         return SourceField(name, kind_of_bytes(content if isinstance(content, bytes) else b"").name)
-    is_text = types.is_string(kind) or types.is_large_string(kind) or types.is_dictionary(kind)
-    if is_text or is_written(kind):
+    if str(plain) in TEXTS:
         return SourceField(name, "text")
-    if is_number(kind):
-        return SourceField(name, "value", dtype=_DTYPES.get(str(kind), str(kind)))
-    if is_of_numbers(kind):
-        return SourceField(name, "array")
-    if types.is_nested(kind):
+    element = plain
+    while is_list(element):
+        element = element.value_type
+    if is_number(element):
+        dtype = np.dtype(element.to_pandas_dtype()).name
+        return SourceField(name, "array") if is_list(plain) else SourceField(name, "value", dtype)
+    if pa.types.is_nested(plain):
         return SourceField(name, "text", encoding="json")
     raise RecipeError(
         f"Column '{column}' holds {kind}, which cannot be packed",
@@ -364,45 +388,45 @@ def field_of_type(name: str, column: str, kind: Any, first: Any) -> SourceField:
 
 def values_of_cells(field: SourceField, column: Any) -> list[Cell]:
     """Values of the cells of a column, an Arrow array."""
+    column = as_plain(column)
     if field.kind == "array":
         return [_array(cell) for cell in column]
-    cells = as_text(column).to_pylist()
+    if field.kind == "text":
+        return [_text(cell) if cell.is_valid else _GONE for cell in column]
+    cells = column.to_pylist()
     if bytes in kind_named(field.kind).types:
         return [_bytes(cell) for cell in cells]
-    if field.encoding == "json":
-        return [
-            _GONE if cell is None else json.dumps(cell, ensure_ascii=False, default=str)
-            for cell in cells
-        ]
-    if field.kind == "text":
-        return [_GONE if cell is None else str(cell) for cell in cells]
     return [_GONE if cell is None else cell for cell in cells]
 
 
 def _class_names(metadata: Mapping[bytes, bytes] | None) -> dict[str, list[str]]:
     """Class names by column, from the features that Hugging Face writes beside a schema."""
-    text = (metadata or {}).get(b"huggingface")
-    features = json.loads(text).get("info", {}).get("features", {}) if text else {}
-    return {
-        column: list(feature["names"])
-        for column, feature in features.items()
-        if isinstance(feature, dict)
-        and feature.get("_type") == "ClassLabel"
-        and feature.get("names")
-    }
+    told = json.loads((metadata or {}).get(b"huggingface", b"{}"))
+    try:
+        features = told.get("info", {}).get("features", {}).items()
+        return {
+            column: list(map(str, each.get("names") or ()))
+            for column, each in features
+            if isinstance(each, dict) and each.get("_type") == "ClassLabel"
+        }
+    except (AttributeError, TypeError) as error:
+        raise ValueError(f"its features of Hugging Face are unreadable: {error}") from error
 
 
-def is_of_numbers(kind: Any) -> bool:
-    """Whether a type is one of lists, of lists and so on, of numbers."""
-    import pyarrow as pa
+def _is_file(kind: Any) -> bool:
+    """Whether a type is one of files, as Hugging Face has them: their bytes and names."""
+    from pyarrow import types
 
-    if isinstance(kind, pa.BaseExtensionType):
-        kind = kind.storage_type
-    if not is_list(kind):
-        return False
-    while is_list(kind):
-        kind = kind.value_type
-    return is_number(kind)
+    inner = {each.name: str(each.type) for each in kind} if types.is_struct(kind) else {}
+    return inner.keys() == {"bytes", "path"} and inner["bytes"] in BYTES
+
+
+def _text(cell: Any) -> Value | Unreadable:
+    try:
+        value = cell.as_py()
+        return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    except UnicodeDecodeError as error:
+        return Unreadable("", f"not UTF-8: {error}")
 
 
 def _bytes(cell: object) -> Value | Unreadable:
@@ -418,19 +442,6 @@ def _array(cell: Any) -> Value | Unreadable:
     if not cell.is_valid:
         return _GONE
     try:
-        return _numbers(cell.values)
+        return numbers_of(cell.values)
     except UnreadableError as error:
         return Unreadable("", str(error))
-
-
-def _numbers(values: Any) -> NDArray[Any]:
-    """Nested lists of equal length as one array."""
-    if values.null_count:
-        raise UnreadableError("some of its elements have no value")
-    if not is_list(values.type):
-        return np.asarray(values.to_numpy(zero_copy_only=False))
-    lengths = {len(item) for item in values}
-    if len(lengths) > 1:
-        raise UnreadableError(f"its lists are of different lengths: {sorted(lengths)}")
-    inner = _numbers(values.flatten())
-    return inner.reshape(len(values), lengths.pop() if lengths else 0, *inner.shape[1:])

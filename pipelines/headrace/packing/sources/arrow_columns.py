@@ -8,7 +8,11 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
+from headrace.errors import UnreadableError
 from headrace.packing.sources.rows import GONE, ColumnOfRows
+
+TEXTS = ("string", "large_string")
+BYTES = ("binary", "large_binary")
 
 _PIECE_BYTES = 2**20
 _BUFFER_BYTES = 2**20  # of each column
@@ -92,25 +96,55 @@ def is_list(kind: Any) -> bool:
     return any(test(kind) for test in tests)
 
 
-def as_text(column: Any) -> Any:
-    """Dates, times and decimals as Arrow writes them; other columns as they are."""
+def as_plain(column: Any) -> Any:
+    """Return a column in its `plain_type`; as it is if it has none."""
+    kind = plain_type(column.type)
+    return column if kind in (None, column.type) else column.cast(kind)
+
+
+def plain_type(kind: Any) -> Any:
+    """Return the type that a column is read in; None if it cannot be packed.
+
+    Dates, times and decimals are read as text, dictionaries as their values. Arrow's views cannot:
+    pyarrow takes no rows of them, and crashes where it converts them.
+    """
     import pyarrow as pa
 
-    return column.cast(pa.string()) if is_written(column.type) else column
+    name = str(kind)
+    if isinstance(kind, pa.BaseExtensionType):  # a tensor would lose its shape
+        return None if len(getattr(kind, "shape", ())) > 1 else plain_type(kind.storage_type)
+    if name.startswith("dictionary<"):
+        return plain_type(kind.value_type)
+    if name.startswith(("timestamp", "date", "time", "decimal")):
+        return pa.string()
+    if name.startswith("fixed_size_binary"):
+        return pa.binary()
+    return kind if name in (*TEXTS, *BYTES, "null") or is_number(kind) else _plain_nested(kind)
 
 
-def is_written(kind: Any) -> bool:
-    """Whether a type is one of dates, times or decimals."""
-    from pyarrow import types
+def _plain_nested(kind: Any) -> Any:
+    import pyarrow as pa
 
-    tests = (types.is_timestamp, types.is_date, types.is_time, types.is_decimal)
-    return any(test(kind) for test in tests)
+    fields = [kind.field(number) for number in range(kind.num_fields)]
+    found = [plain_type(field.type) for field in fields]
+    if any(each is None or str(each) in BYTES for each in found):  # JSON has no bytes
+        return None
+    fields = [field.with_type(each) for field, each in zip(fields, found, strict=True)]
+    if pa.types.is_struct(kind):
+        return pa.struct(fields) if len({field.name for field in fields}) == len(fields) else None
+    if pa.types.is_map(kind):
+        return pa.map_(*found[0])
+    if pa.types.is_large_list(kind):
+        return pa.large_list(fields[0])
+    return pa.list_(fields[0], getattr(kind, "list_size", -1)) if is_list(kind) else None
 
 
 def coded(column: Any) -> Any:
     """Return the cells of a column as a dictionary array."""
     import pyarrow as pa
 
+    column = as_plain(column)
+    column.validate(full=True)  # names the row of a text that is not UTF-8
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks()
         column = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
@@ -127,29 +161,35 @@ def column_of(array: Any) -> ColumnOfRows | None:
 
     if isinstance(array, pa.ChunkedArray):
         array = pa.concat_arrays(array.chunks)
-    if isinstance(array, pa.ExtensionArray):
-        array = array.storage
-    there = array.drop_null()
-    values = _numbers(there)
-    if values is None or not array.null_count:
-        return None if values is None else ColumnOfRows(values)
+    array = as_plain(array)
+    try:
+        values = numbers_of(array.drop_null())
+    except UnreadableError:
+        return None
+    if not array.null_count:
+        return ColumnOfRows(values)
     missing = array.is_null().to_numpy(zero_copy_only=False)
     whole = np.zeros((len(array), *values.shape[1:]), dtype=values.dtype)
     whole[~missing] = values
     return ColumnOfRows(whole, missing, GONE)
 
 
-def _numbers(array: Any) -> NDArray[Any] | None:
-    """Numbers of one shape out of cells that all have a value, else None."""
+def numbers_of(array: Any) -> NDArray[Any]:
+    """Return numbers, or nested lists of equal length, as one array.
+
+    Raises:
+        UnreadableError: They are of no one shape, or some have no value.
+    """
     import pyarrow.compute as pc
 
     if array.null_count:
-        return None
-    if is_number(array.type):
-        values: NDArray[Any] = array.to_numpy(zero_copy_only=False)
-        return values
+        raise UnreadableError("some of its elements have no value")
     if not is_list(array.type):
-        return None
-    lengths = pc.unique(pc.list_value_length(array)).to_pylist()
-    inner = _numbers(array.flatten()) if len(lengths) == 1 else None
-    return None if inner is None else inner.reshape(len(array), lengths[0], *inner.shape[1:])
+        if not is_number(array.type):
+            raise UnreadableError(f"{array.type} is no number")
+        return np.asarray(array.to_numpy(zero_copy_only=False))
+    lengths = sorted(pc.unique(pc.list_value_length(array)).to_pylist())
+    if len(lengths) > 1:
+        raise UnreadableError(f"its lists are of different lengths: {lengths}")
+    inner = numbers_of(array.flatten())
+    return inner.reshape(len(array), *(lengths or [0]), *inner.shape[1:])

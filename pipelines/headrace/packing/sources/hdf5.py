@@ -14,6 +14,7 @@ from headrace.errors import DataError, RecipeError
 from headrace.fields.field_kind import kind_named, kind_of_bytes
 from headrace.packing.samples import SourceField, Unreadable
 from headrace.packing.sources.arrow_columns import coded
+from headrace.packing.sources.files import damaged
 from headrace.packing.sources.rows import Cell, ColumnOfRows, RowContainer, RowSource
 from headrace.shards.foreign import ForeignColumn, ForeignFile
 
@@ -52,6 +53,10 @@ class _Hdf5Rows(RowContainer):
         return {0: next(iter(sizes.values()))} if sizes else {}
 
     @property
+    def not_fields(self) -> Mapping[str, str]:
+        return self._file.not_fields
+
+    @property
     def types(self) -> Mapping[str, str]:
         return {
             name: f"{column.kind} of {column.dtype} with {column.ndim} axes a sample"
@@ -86,6 +91,8 @@ class _Hdf5Rows(RowContainer):
 
     def values(self, field: SourceField, column: str, part: int, rows: Sequence[int]) -> list[Cell]:
         cells = self._file.rows(column, rows)
+        if field.kind == "text":
+            return list(map(_as_text, cells))
         if bytes not in kind_named(field.kind).types:
             return list(cells)
         return [_as_bytes(cell) or Unreadable("", "it is empty") for cell in cells]
@@ -96,13 +103,23 @@ class _Hdf5Rows(RowContainer):
         rows = np.arange(self._columns[column].num_rows)
         cells: Any = self._file.numbers(column, rows)
         if cells is None or cells.ndim != 1 or cells.dtype.kind == "c":
-            found = self._file.rows(column, range(len(rows)))
+            found = list(map(_as_text, self._file.rows(column, range(len(rows)))))
+            for row, cell in enumerate(found):
+                if isinstance(cell, Unreadable):
+                    raise damaged(self._name, "HDF5", f"row {row} of '{column}': {cell.reason}")
             cells = [cell if isinstance(cell, str) else np.asarray(cell).tolist() for cell in found]
         return coded(pa.array(cells))
 
     @cached_property
     def _columns(self) -> Mapping[str, ForeignColumn]:
         return self._file.columns()
+
+
+def _as_text(cell: Any) -> Cell:
+    try:
+        return cell.decode() if isinstance(cell, bytes) else cell
+    except UnicodeDecodeError as error:
+        return Unreadable("", f"not UTF-8: {error}")
 
 
 def _as_bytes(cell: object) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
@@ -30,6 +31,8 @@ from headrace.packing.sources.listed_rows import table_of_rows, windows
 from headrace.packing.sources.source_store import SourceStore
 from headrace.recipe.dataset import DatasetSpec
 from headrace.shards.format import most_bytes
+
+logger = logging.getLogger(__name__)
 
 GONE = "it has no value"
 """Why a cell without a value cannot be packed."""
@@ -114,6 +117,11 @@ class RowContainer(ABC):
         """Some rows of a part, ascending, by column; None where they must be read one by one."""
         del part, rows
         return [None] * len(names)
+
+    @property
+    def not_fields(self) -> Mapping[str, str]:
+        """Why columns are no fields unless the recipe names them, by column."""
+        return {}
 
     def class_names(self, column: str) -> Sequence[str]:
         """Names of the classes that the whole numbers in a column stand for; empty for none."""
@@ -369,23 +377,38 @@ class RowSource(ABC):
             self._label = named[0] if len(named) == 1 else None
         self._check_named(name, rows)
         if self._every:
-            told = {self._label, *self._roles.values()}
-            if self.is_index:
-                told |= {"path", _LABEL} - set(self._columns.values())
-            every = {_field_name(column): column for column in rows.types if column not in told}
-            self._columns = every | self._columns
+            self._columns = self._fields_of(name, rows) | self._columns
         self.classes = tuple(rows.class_names(self._label)) if self._label else ()
         fields = (rows.field(name, column) for name, column in self._columns.items())
         self.fields = tuple(_of_index(each) if self.is_index else each for each in fields)
         vars(self).pop("_fills", None)
         _ = self._fills  # refuses what cannot stand for a value
-        if self._as_value and any(
-            each.name == _LABEL and kind_named(each.kind).is_text for each in self.fields
-        ):
+        kinds = {each.name: each.kind for each in self.fields}
+        if self._as_value and kinds.get(_LABEL) not in (None, "value", "array"):
+            found = rows.types[self._columns[_LABEL]]
+            is_text = "string" in found or found.startswith("text")
             raise RecipeError(
-                f"Column '{self._label}' holds text, but dataset.label_kind is 'value'",
-                "Set dataset.label_kind to 'class', or name a column of numbers.",
+                f"Column '{self._label}' holds {found}, but dataset.label_kind is 'value'",
+                "Set dataset.label_kind to 'class', or name a column of numbers."
+                if is_text
+                else "Write its numbers as float64 or int64, or name a column of numbers.",
             )
+
+    def _fields_of(self, name: str, rows: RowContainer) -> dict[str, str]:
+        """Return the columns that are fields by field, where the recipe names none."""
+        roles = {self._label, *self._roles.values()}
+        if self.is_index:
+            roles |= {"path", _LABEL} - set(self._columns.values())
+        for column in rows.not_fields.keys() - roles:
+            logger.info("Left out of %s: '%s' (%s)", name, column, rows.not_fields[column])
+        found: dict[str, str] = {}
+        for column in (each for each in rows.types if each not in {*roles, *rows.not_fields}):
+            if found.setdefault(_field_name(column), column) != column:
+                raise RecipeError(
+                    f"'{column}' and another column of {name} are the same field",
+                    "Name the columns that count in dataset.fields.",
+                )
+        return found
 
     def role_columns(self) -> dict[str, str]:
         """The columns of classes, groups and splits, by role; known once a container is open."""

@@ -20,6 +20,7 @@ SUFFIXES = (".tar",)
 """Compressed ones cannot be read at any place."""
 _BLOCK_BYTES = 512
 _NUM_AHEAD = 1024  # headers that are looked at together
+_AT_END_BYTES = 2**20
 _PLAIN_NAME = re.compile(rb"[^/.\0][^/\0]*(?:/[^/.\0][^/\0]*)*")
 _PLAIN_SIZE = re.compile(rb"[0-7]{11}[\0 ]")
 _NAME_BYTES, _SIZE, _CHECKSUM, _KIND, _PREFIX = 100, 124, 148, 156, 345  # places in a header
@@ -38,23 +39,31 @@ class Member(NamedTuple):
 
 def members(place: SourceStore, file: StoredFile, stream: BinaryIO) -> Iterator[Member]:
     """Files of a tar file in their order, but no folders and no names that begin with a dot."""
-    name = f"{place.name}/{file.path}"
+    name, last = f"{place.name}/{file.path}", "its beginning"
     try:
         with tarfile.open(fileobj=stream, mode="r:") as archive:
             while (info := archive.next()) is not None:
                 archive.members.clear()  # type: ignore[attr-defined]  # all would stay in memory
                 found = _member(name, info)
+                last = f"'{info.name}'"
                 if found is not None:
                     yield found
                 if not archive.pax_headers:  # else these may say more of each member
                     plain, archive.offset = _plain_members(stream, archive.offset)
                     yield from plain
+                    last = f"'{plain[-1].path}'" if plain else last
             end = archive.offset
     except (tarfile.TarError, ValueError) as error:
-        raise damaged(name, "tar", error) from error
+        raise damaged(name, "tar", f"{error}, behind {last}") from error
     stream.seek(end)
     if stream.read(_BLOCK_BYTES) != bytes(_BLOCK_BYTES):  # tarfile takes any other block for it
-        raise damaged(name, "tar", "it is cut, or has a broken header")
+        raise damaged(name, "tar", f"it is cut, or has a broken header, behind {last}")
+    while more := stream.read(_AT_END_BYTES):
+        if more.strip(b"\0"):
+            raise DataError(
+                f"{name} goes on behind its end: the files there would be left out",
+                "Join tar files by `tar --concatenate`, in place of `cat`.",
+            )
 
 
 def _plain_members(stream: BinaryIO, offset: int) -> tuple[list[Member], int]:

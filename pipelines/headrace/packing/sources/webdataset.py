@@ -24,6 +24,7 @@ from headrace.packing.sample_table import (
 )
 from headrace.packing.samples import Access, Fields, SourceField, Unreadable, Values
 from headrace.packing.sources.files import (
+    check_field_name,
     chosen,
     containers,
     field_of,
@@ -109,6 +110,8 @@ class WebDatasetSource:
             self._keys = {name: name for name in names}
         if not self._keys:
             raise DataError(f"{samples.name}: sample '{samples.keys[0]}' holds no field")
+        for name in self._keys:
+            check_field_name(name, f"'{name}' of {samples.name}")
         examples = {name: samples.files(keys)[0] for name, keys in self._keys.items()}
         self.fields = tuple(
             field_of(name, samples.paths[int(at)].as_py()) for name, at in examples.items()
@@ -142,7 +145,8 @@ def _number_types(samples: _TarSamples, labels: Any) -> set[str]:
         texts = labels.to_numpy(zero_copy_only=False)
         at, label = next((at, label) for at, label in enumerate(texts) if not types[label])
         raise DataError(
-            f"The label of '{samples.keys[at]}' in {samples.name} is '{label}', no number",
+            f"The label of '{samples.keys[at]}' in {samples.name} is {label!r:.100}, no number of "
+            "64 bits",
             "Correct it, or set dataset.label_kind to 'class'.",
         )
     return set(types.values())
@@ -216,14 +220,19 @@ class _TarSamples:
 
     def texts(self, stream: BinaryIO, endings: str) -> Any:
         """What the file with one of the endings holds, of each sample."""
-        at = self.files(endings)
-        pairs = zip(self.starts[at].tolist(), self.sizes[at].tolist(), strict=True)
-        return strings([_text(stream, *pair) for pair in pairs]).dictionary_encode()
-
-
-def _text(stream: BinaryIO, start: int, num_bytes: int) -> str:
-    stream.seek(start)
-    return stream.read(num_bytes).decode("utf-8", "backslashreplace").strip()
+        at, found = self.files(endings), []
+        for key, start, num_bytes in zip(self.keys, self.starts[at], self.sizes[at], strict=True):
+            stream.seek(start)
+            content = stream.read(num_bytes)
+            text = content.decode("utf-8", "ignore")
+            if not text.strip() or text.encode() != content:
+                raise DataError(
+                    f"'{endings}' of sample '{key}' of {self.name} is {content!r:.100}, no text in "
+                    "UTF-8",
+                    "Correct it, or remove the sample.",
+                )
+            found.append(text.strip())
+        return strings(found).dictionary_encode()
 
 
 def is_webdataset(spec: DatasetSpec, place: SourceStore, path: str) -> bool:

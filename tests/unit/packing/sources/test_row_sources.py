@@ -169,7 +169,7 @@ def test_labels_that_are_numbers_and_splits(tmp_path: Path) -> None:
     assert [ref.split for ref in source.list_samples()] == ["train", "val"]
     with pytest.raises(DataError, match=r"row 0: the label is 0\.5, which is neither text nor"):
         open_source(spec_of(tmp_path, label_field="y")).list_samples()
-    with pytest.raises(RecipeError, match=r"holds text, but dataset.label_kind is 'value'"):
+    with pytest.raises(RecipeError, match=r"holds string, but dataset.label_kind is 'value'"):
         open_source(spec_of(tmp_path, label_field="fold", label_kind="value")).list_samples()
 
 

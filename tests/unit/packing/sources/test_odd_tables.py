@@ -1,0 +1,241 @@
+"""Tables as people write them: exact values, quarantine, or a named error.
+
+Each table is packed as rows that are samples, and as an index of files.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+from decimal import Decimal
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from support.odd_inputs import OddTable, csv_of, jsonl_of, parquet_of
+from support.source_files import npz
+
+NONE = "it has no value"
+NINE = [f"{n}.5" for n in range(9)]
+FLOATS = [n + 0.5 for n in range(9)]
+WORDS = ["a\u2028b", "\U0001f600", "\u202eabc", "\ta b ", "x\u00a0"]
+
+
+def cells(name: str, texts: list[str], values: list[object], **more: object) -> OddTable:
+    """A column of CSV."""
+    content = csv_of(texts, more.pop("delimiter", ","))  # type: ignore[arg-type]
+    return OddTable(name=f"csv {name}", file="i.csv", content=content, values={"x": values}, **more)  # type: ignore[arg-type]
+
+
+def raw(name: str, content: str | bytes, **more: object) -> OddTable:
+    """A CSV file as it is written."""
+    return OddTable(name=f"csv {name}", file="i.csv", content=content, **more)  # type: ignore[arg-type]
+
+
+def lines(name: str, content: str, **more: object) -> OddTable:
+    """A JSONL file as it is written."""
+    return OddTable(name=f"jsonl {name}", file="i.jsonl", content=content, **more)  # type: ignore[arg-type]
+
+
+def values(name: str, texts: list[str], found: list[object], **more: object) -> OddTable:
+    """A column of JSONL."""
+    return lines(name, jsonl_of(texts), values={"x": found}, **more)
+
+
+def column(name: str, array: pa.Array, found: list[object], **more: object) -> OddTable:
+    """A column of Parquet."""
+    content = parquet_of(array)
+    return OddTable(
+        name=f"parquet {name}", file="i.parquet", content=content, values={"x": found}, **more  # type: ignore[arg-type]
+    )  # fmt: skip
+
+
+def same(*texts: str) -> tuple[list[str], list[object]]:
+    """Cells that are read as they are written."""
+    return [*texts], [*texts]
+
+
+NUMBERS = [
+    cells("minus zero", ["-0.0", "1.5"], [-0.0, 1.5]),
+    cells("underscores", *same("1_000", "2_000")),
+    cells("hexadecimal", *same("0x1F", "0x20")),
+    cells("exponents", ["1e5", "2E-3"], [1e5, 2e-3]),
+    cells("points at an end", ["5.", ".5"], [5.0, 0.5]),
+    cells("spaces around", [" 7 ", "8"], [7, 8]),
+    cells("spaces inside", *same("1 000", "2 000")),
+    cells("digits of other scripts", *same("\u0663", "\u0664")),
+    cells("infinite and not a number", ["inf", "-inf", "nan"], [math.inf, -math.inf, math.nan]),
+    cells("overflow of one", [*NINE, "1e400"], FLOATS, left=["1e400"]),
+    cells("overflow of half", *same("1E400", "1.5")),
+    cells("beyond 64 bits", *same(*(str(2**64 + n) for n in range(3)))),
+    cells("the ends of 64 bits", [str(-(2**63)), str(2**63 - 1)], [-(2**63), 2**63 - 1]),
+    cells("beyond float64", [*NINE, "9007199254740993"], FLOATS, left=["9007199254740993"]),
+    cells("whole and fractions", ["1", "0.5", "2"], [1.0, 0.5, 2.0]),
+    cells("leading zeros", *same("007", "010")),
+    cells("dates", *same("2026-01-01", "2026-01-02")),
+    cells("times", *same("2026-01-01 12:30:00", "2026-01-02 00:00:00")),
+    cells("decimal commas", ["1,5", "2"], [1.5, 2.0], delimiter=";"),
+    cells("decimal commas of tabs", ["1,5", "2,25"], [1.5, 2.25], delimiter="\t"),
+    cells("commas and points", *same("1,5", "2.5"), delimiter=";"),
+    cells("missing numbers", ["1", "NA", "", "N/A", "null", "4"], [1, 4], left=[NONE] * 4),
+    cells("names of missing values in text", ["NA", "b", ""], ["NA", "b"], left=[NONE]),
+    cells("true and false", ["true", "false"], [True, False]),
+    cells("true and numbers", *same("true", "1")),
+    cells("one mistake in ten", [*map(str, range(9)), "abc"], [*range(9)], left=["'abc'"]),
+    cells("three mistakes in ten", *same(*map(str, range(7)), "a", "b", "c")),
+]
+
+FORMS = [
+    raw("CR", "path,x\r0.npy,1\r1.npy,2\r", values={"x": [1, 2]}),
+    raw("CRLF", "path,x\r\n0.npy,1\r\n1.npy,2\r\n", values={"x": [1, 2]}),
+    raw("mixed line ends", "path,x\r\n0.npy,1\r1.npy,2\n", values={"x": [1, 2]}),
+    raw("no last line end", "path,x\n0.npy,1\n1.npy,2", values={"x": [1, 2]}),
+    raw("BOM", "\ufeffpath,x\n0.npy,1\n1.npy,2\n", values={"x": [1, 2]}),
+    raw("one empty line first", "\npath,x\n0.npy,1\n1.npy,2\n", values={"x": [1, 2]}),
+    raw("empty lines", "\n\npath,x\n\n0.npy,1\n\r\n1.npy,2\n\n\n", values={"x": [1, 2]}),
+    raw("sep", "sep=;\npath;x\n0.npy;1\n1.npy;2\n", values={"x": [1, 2]}),
+    raw("only a header", "path,x\n", error=["no row"], as_index=False),
+    raw("empty", "", error=["empty"], as_index=False),
+    raw("only line ends", "\n\n\n", error=["i.csv"], as_index=False),
+    raw("one column", "x\n1\n2\n", values={"x": [1, 2]}, as_index=False),
+    raw(
+        "quotes",
+        'path,x\n0.npy,"a, ""b""\nc"\n1.npy,"d\re"\n"2.npy",f"g\n',
+        values={"x": ['a, "b"\nc', "d\re", 'f"g']},
+    ),
+    raw("delimiters in the quotes of the header", 'path;"x,y,z"\n0.npy;1\n', values={"xyz": [1]},
+        dataset={"fields": {"xyz": "x,y,z"}}),
+    raw("an open quote", 'path,x\n0.npy,1\n1.npy,"2\n', error=["line 3", "quote"]),
+    raw("index of pandas", ",path,x\n0,0.npy,1\n1,1.npy,2\n", values={"x": [1, 2]}),
+    raw("index of pandas with a name", "Unnamed: 0,path,x\n0,0.npy,1\n1,1.npy,2\n",
+        values={"x": [1, 2]}),
+    raw("an empty last column", "path,x,\n0.npy,1,\n1.npy,2,\n", values={"x": [1, 2]}),
+    raw("a last column without name", "path,x,\n0.npy,1,7\n1.npy,2,8\n", error=["line 2"]),
+    raw("a column twice", "path,x,x\n0.npy,1,7\n1.npy,2,8\n", error=["i.csv", "'x'"]),
+    raw("a row too short", "path,x\n0.npy,1\n1.npy\n2.npy,3\n", values={"x": [1, 3]},
+        left=["line 3"], index_error=["line 3"]),
+    raw("a row too long", "path,x\n0.npy,1\n1.npy,2,7\n2.npy,3\n", values={"x": [1, 3]},
+        left=["line 3"], index_error=["line 3"]),
+    raw("a row with empty cells more", "path,x\n0.npy,1\n1.npy,2,,\n", values={"x": [1, 2]}),
+    raw("Latin-1", "path,x\n0.npy,a\n1.npy,\u00e9\n".encode("latin-1"),
+        error=["line 3", "0xe9", "dataset.encoding"]),
+    raw("Latin-1 in the header", "path,\u00e9\n0.npy,a\n".encode("latin-1"),
+        error=["line 1", "0xe9", "dataset.encoding"]),
+    raw("Latin-1 that is asked for", "path,x\n0.npy,\u00e9\n".encode("latin-1"),
+        values={"x": ["\u00e9"]}, dataset={"encoding": "latin-1"}),
+    raw("UTF-16", csv_of(["a", "b"]).encode("utf-16"), error=["UTF-16", "dataset.encoding"]),
+    raw("UTF-16 without BOM", csv_of(["a"]).encode("utf-16-le"), error=["dataset.encoding"]),
+    raw("UTF-16 that is asked for", csv_of(["a", "b"]).encode("utf-16"),
+        values={"x": ["a", "b"]}, dataset={"encoding": "utf-16"}),
+    raw("gzip", gzip.compress(csv_of(["1", "2"]).encode()), error=["i.csv", "gzip"]),
+    raw("zip", npz(x=1), error=["i.csv", "zip"]),
+    raw("a long header", f'path,{"y" * 200_000},x\n0.npy,1,2\n', values={"x": [2]},
+        dataset={"fields": {"x": "x"}}),
+    raw("ten thousand columns",
+        ",".join(["path", "x", *(f"c{n}" for n in range(10_000))]) + "\n0.npy,1" + ",2" * 10_000,
+        values={"x": [1]}, dataset={"fields": {"x": "x"}}),
+    cells("a megabyte", *same("a" * 2**20, "b")),
+    cells("texts of all kinds", *same(*WORDS)),
+    cells("NUL", *same("a\0b", "c")),
+]  # fmt: skip
+
+JSON = [
+    values("whole numbers, then fractions", ["0", "0.7", "1.9"], [0.0, 0.7, 1.9]),
+    values("fractions that are whole", ["1.0", "2"], [1.0, 2.0]),
+    values("beyond 64 bits", ["18446744073709551617", "3"], ["18446744073709551617", "3"],
+           types={"x": "json"}),
+    values("unsigned 64 bits", ["18446744073709551615", "3"], ["18446744073709551615", "3"],
+           types={"x": "json"}),
+    values("beyond float64", [*NINE, "9007199254740993"], FLOATS, left=["9007199254740993"]),
+    values("overflow", [*NINE, "1e400"], FLOATS, left=["line 10"]),
+    values("not a number", ["NaN", "1.5"], [math.nan, 1.5]),
+    values("true and numbers", ["true", "1"], ["true", "1"],
+           types={"x": "json"}),
+    values("text and numbers", ['"a"', "5"], ['"a"', "5"],
+           types={"x": "json"}),
+    values("null", ["1", "null", "3"], [1, 3], left=[NONE]),
+    values("null texts", ['"a"', "null", '""'], ["a", ""], left=[NONE]),
+    values("objects", ['{"a": 1}', '{"b": [1]}'], ['{"a": 1}', '{"b": [1]}'], types={"x": "json"}),
+    values("lists of texts", ['["a"]', "[]"], ['["a"]', "[]"], types={"x": "json"}),
+    values("lists of numbers", ["[1, 2]", "[3, 4.5]"], [[1.0, 2.0], [3.0, 4.5]], as_index=False),
+    values("texts of all kinds", [json.dumps(word) for word in WORDS], [*WORDS]),
+    values("NUL", ['"a\\u0000b"', '"c"'], ["a\0b", "c"]),
+    values("a lone surrogate", ['"a"', '"b\\ud83d"', '"c"'], ["a", "c"], left=["line 2"]),
+    values("a pair of surrogates", ['"\\ud83d\\ude00"'], ["\U0001f600"]),
+    values("a key twice", ["1", '2, "x": 3', "4"], [1, 4], left=["line 2"], as_index=False),
+    values("deep nesting", ["1", "[" * 20_000 + "]" * 20_000, "3"], [1, 3], left=["line 2"],
+           index_error=["line 2"]),
+    values("a trailing comma", ["1", "2,", "3"], [1, 3], left=["line 2"], index_error=["line 2"]),
+    lines("a missing key", '{"path": "0.npy", "x": 1}\n{"path": "1.npy"}\n', values={"x": [1]},
+          left=[NONE]),
+    lines("one array", '[{"path": "0.npy", "x": 1}, {"path": "1.npy", "x": 2}]',
+          error=["i.jsonl", "jq"]),
+    lines("an array over lines", '[\n{"path": "0.npy", "x": 1},\n{"path": "1.npy", "x": 2}\n]\n',
+          error=["i.jsonl", "jq"]),
+    lines("no object", '{"path": "0.npy", "x": 1}\n5\n', values={"x": [1]}, left=["line 2"],
+          index_error=["line 2"], num_rows=1),
+    lines("a comment", '{"path": "0.npy", "x": 1}\n// more\n', values={"x": [1]}, left=["line 2"],
+          index_error=["line 2"], num_rows=1),
+    lines("BOM", "\ufeff" + jsonl_of(["1", "2"]), values={"x": [1, 2]}),
+    lines("BOM at a line", jsonl_of(["1"]) + '\ufeff{"path": "1.npy", "x": 2}\n',
+          values={"x": [1, 2]}),
+    lines("empty lines", "\n" + jsonl_of(["1", "2"]).replace("\n", "\n\n"), values={"x": [1, 2]}),
+    lines("CRLF", jsonl_of(["1", "2"]).replace("\n", "\r\n"), values={"x": [1, 2]}),
+    lines("CR", jsonl_of(["1", "2"]).replace("\n", "\r"), values={"x": [1, 2]}),
+]  # fmt: skip
+
+DAYS = pa.array([0, 19723], pa.date32())
+INDEX = {"pandas": json.dumps({"index_columns": ["__index_level_0__", "who"], "columns": []})}
+
+
+def indexed(path: Path) -> None:
+    """As pandas writes a table with an index."""
+    table = {
+        "path": ["0.npy", "1.npy"],
+        "x": [1, 2],
+        "__index_level_0__": [0, 1],
+        "who": ["a", "b"],
+    }
+    parquet.write_table(pa.table(table).replace_schema_metadata(INDEX), path)
+
+
+COLUMNS = [
+    column("decimals", pa.array([Decimal("1.50"), None]), ["1.50"], left=[NONE]),
+    column("days", DAYS, ["1970-01-01", "2024-01-01"]),
+    column("days of a dictionary", DAYS.dictionary_encode(), ["1970-01-01", "2024-01-01"]),
+    column("nanoseconds in a zone", pa.array([1], pa.timestamp("ns", "Europe/Berlin")),
+           ["1970-01-01 01:00:00.000000001+0100"]),
+    column("lists of nanoseconds", pa.array([[1], []], pa.list_(pa.timestamp("ns"))),
+           ['["1970-01-01 00:00:00.000000001"]', "[]"], types={"x": "json"}),
+    column("objects of decimals", pa.array([{"a": Decimal("1.5"), "b": None}]),
+           ['{"a": "1.5", "b": null}'], types={"x": "json"}),
+    column("a dictionary of numbers", pa.array([5, 7, 5]).dictionary_encode(), [5, 7, 5]),
+    column("a dictionary of texts", pa.array(["a", None, "a"]).dictionary_encode(), ["a", "a"],
+           left=[NONE]),
+    column("texts of all kinds", pa.array(WORDS, pa.large_string()), [*WORDS]),
+    column("missing numbers", pa.array([1.5, None, math.nan]), [1.5, math.nan], left=[NONE]),
+    column("missing whole numbers", pa.array([2**53 + 1, None]), [2**53 + 1], left=[NONE]),
+    column("missing truth", pa.array([True, None]), [True], left=[NONE]),
+    column("objects", pa.array([{"a": 1}, None]), ['{"a": 1}'], types={"x": "json"}, left=[NONE]),
+    OddTable(name="parquet index of pandas", file="i.parquet", content=indexed,
+             values={"x": [1, 2]}),
+    OddTable(name="parquet views of texts", file="i.parquet",
+             content=parquet_of(pa.array(["a", "b"], pa.string_view())), error=["string_view"]),
+    OddTable(name="parquet bytes in lists", file="i.parquet",
+             content=parquet_of(pa.array([[b"a"], [b"\xff"]])), error=["binary"]),
+]  # fmt: skip
+
+TABLES = [*NUMBERS, *FORMS, *JSON, *COLUMNS]
+
+
+@pytest.mark.parametrize("table", TABLES, ids=str)
+def test_rows(table: OddTable, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    table.source().check(tmp_path, caplog, others=["path"])
+
+
+@pytest.mark.parametrize("table", [table for table in TABLES if table.as_index], ids=str)
+def test_an_index(table: OddTable, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    table.index().check(tmp_path, caplog, others=["array"])
