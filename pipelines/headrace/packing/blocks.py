@@ -26,7 +26,8 @@ from headrace.packing.planned_shard import PlannedShard
 from headrace.packing.sample_table import SampleTable
 from headrace.packing.samples import Source, Unreadable, Values
 from headrace.packing.sources.folder import FolderSource
-from headrace.packing.sources.rows import ColumnOfRows, RowSource
+from headrace.packing.sources.row_container import ColumnOfRows
+from headrace.packing.sources.rows import RowSource
 from headrace.packing.statistics import Moments, SampledMoments
 from headrace.shards.columns import Block
 from headrace.shards.placing import Buffer

@@ -33,14 +33,14 @@ from headrace.packing.sources.arrow_columns import (
     plain_type,
 )
 from headrace.packing.sources.files import damaged, matching
-from headrace.packing.sources.rows import (
+from headrace.packing.sources.row_container import (
     GONE,
     Cell,
     ColumnOfRows,
     RowContainer,
     RowsOfPart,
-    RowSource,
 )
+from headrace.packing.sources.rows import RowSource
 from headrace.shards.format import most_bytes
 
 GROUP_BYTES = 2**27

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import UnreadableError
-from headrace.packing.sources.rows import GONE, ColumnOfRows
+from headrace.packing.sources.row_container import GONE, ColumnOfRows
 
 TEXTS = ("string", "large_string")
 BYTES = ("binary", "large_binary")

@@ -50,6 +50,16 @@ TRUE: Final = ("true", "True", "TRUE")
 FALSE: Final = ("false", "False", "FALSE")
 
 
+class TooLarge:
+    """A number of JSON that float64 does not hold."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def __repr__(self) -> str:
+        return self.text
+
+
 @dataclass(frozen=True)
 class Converted:
     """Cells of a column in one type."""
@@ -255,7 +265,7 @@ def _convert_objects(cells: Sequence[object], kind: str) -> Converted:
 
 def _object_as(cell: object, kind: str) -> object:
     if kind == JSON:
-        cell = json.dumps(cell, ensure_ascii=False)
+        cell = json.dumps(cell, ensure_ascii=False, default=_refused)
     elif kind == FLOAT and type(cell) is int and _is_exact(cell):
         return float(cell)
     elif kind == ARRAY and isinstance(cell, list) and _kind_of(cell) == ARRAY:
@@ -265,6 +275,10 @@ def _object_as(cell: object, kind: str) -> object:
     if isinstance(cell, str):
         _check_text(cell)
     return cell
+
+
+def _refused(cell: object) -> str:
+    raise ValueError(f"{cell} is too large for float64")
 
 
 def _array(cell: list[Any]) -> NDArray[Any]:

@@ -51,9 +51,9 @@ class CsvFormat(LineFormat):
 
     def _take_header(self, row: bytes) -> None:
         text = row.decode()
-        tried = {each: _cells(text, each) for each in self._delimiter or _DELIMITERS}
-        self._delimiter = max(tried, key=lambda each: len(tried[each]))
-        names = [name.strip() for name in tried[self._delimiter]]
+        outside = re.sub(r'"(?:[^"]|"")*"', "", text)
+        self._delimiter = self._delimiter or max(_DELIMITERS, key=outside.count)
+        names = [name.strip() for name in _cells(text, self._delimiter)]
         self.commas = self._delimiter != ","
         first = "its first row names"
         twice = next((name for name in names if name and names.count(name) > 1), None)

@@ -15,7 +15,8 @@ from headrace.fields.field_kind import kind_named, kind_of_bytes
 from headrace.packing.samples import SourceField, Unreadable
 from headrace.packing.sources.arrow_columns import coded
 from headrace.packing.sources.files import damaged
-from headrace.packing.sources.rows import Cell, ColumnOfRows, RowContainer, RowSource
+from headrace.packing.sources.row_container import Cell, ColumnOfRows, RowContainer
+from headrace.packing.sources.rows import RowSource
 from headrace.shards.foreign import ForeignColumn, ForeignFile
 
 

@@ -8,7 +8,7 @@ import math
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from headrace.packing.sources.cells import EXACT
+from headrace.packing.sources.cells import EXACT, TooLarge
 from headrace.packing.sources.line_format import LineBlock, LineFormat, NoTextError, Rows
 
 _MOST_BRACKETS = 1000  # of a line that Arrow reads: it recurses
@@ -136,8 +136,6 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _finite(text: str) -> float:
+def _finite(text: str) -> float | TooLarge:
     number = float(text)
-    if math.isinf(number):
-        raise ValueError(f"{text} is too large for float64")
-    return number
+    return TooLarge(text) if math.isinf(number) else number

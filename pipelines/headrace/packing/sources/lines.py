@@ -43,7 +43,14 @@ from headrace.packing.sources.line_format import (
     without_blank,
 )
 from headrace.packing.sources.remarks import LOOKED_AT, remark_on
-from headrace.packing.sources.rows import GONE, NO_NAME, Cell, ColumnOfRows, RowContainer, RowSource
+from headrace.packing.sources.row_container import (
+    GONE,
+    NO_NAME,
+    Cell,
+    ColumnOfRows,
+    RowContainer,
+)
+from headrace.packing.sources.rows import RowSource
 from headrace.packing.sources.source_store import SourceStore
 from headrace.recipe.dataset import DatasetSpec
 

@@ -1,23 +1,22 @@
-"""Containers of rows and columns: one row is one sample. Formats are in modules of their own."""
+"""Sources of rows: one row of a container is one sample. Formats are in modules of their own."""
 
 from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass, replace
+from contextlib import AbstractContextManager
 from functools import cached_property
 from itertools import accumulate, groupby, takewhile
-from typing import Any, TypeAlias, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import DataError, RecipeError, nearest
-from headrace.fields.field_kind import Value, kind_named
+from headrace.fields.field_kind import Value
 from headrace.objects.protocol import Check, StoredFile
-from headrace.packing.sample_table import SampleRef, SampleTable, coded_texts, repeated
+from headrace.packing.sample_table import SampleRef, SampleTable, repeated
 from headrace.packing.samples import READ_BYTES, Access, Fields, SourceField, Unreadable, Values
 from headrace.packing.sources.files import (
     check_field_name,
@@ -28,104 +27,28 @@ from headrace.packing.sources.files import (
     rows_as_samples,
 )
 from headrace.packing.sources.listed_rows import table_of_rows, windows
+from headrace.packing.sources.row_container import (
+    GONE,
+    NO_NAME,
+    Cell,
+    ColumnOfRows,
+    RowContainer,
+    RowsOfPart,
+    Types,
+    field_of_index,
+    fill_of,
+    is_gone,
+    role_names,
+)
 from headrace.packing.sources.source_store import SourceStore
 from headrace.recipe.dataset import DatasetSpec
 from headrace.shards.format import most_bytes
 
 logger = logging.getLogger(__name__)
 
-GONE = "it has no value"
-"""Why a cell without a value cannot be packed."""
-
-NO_NAME = "neither text nor a whole number"
-"""What a class, group or split cannot be."""
-
 _LABEL = "label"
 _FIRST_ROWS = 256
 _MOST_ROWS = 2**15
-
-Cell: TypeAlias = "Value | Unreadable"
-"""A value, or why it is none; the path of the sample is not known yet."""
-
-
-Types = Mapping[str, str]
-"""Type of every column, as the format writes it."""
-
-
-RowsOfPart: TypeAlias = "tuple[int, NDArray[np.int64], NDArray[np.int64]]"
-"""A part of a container, rows of it, ascending, and where they stand among all that are read."""
-
-
-@dataclass(frozen=True)
-class ColumnOfRows:
-    """A column of some rows."""
-
-    values: NDArray[Any]
-    """Numbers of one shape, `(num_rows, *shape)`."""
-    missing: NDArray[np.bool_] | None = None
-    """Which rows have no value, `(num_rows,)`; None when all have one."""
-    reason: str = ""
-    """Why they have none."""
-
-
-class RowContainer(ABC):
-    """An opened container."""
-
-    @property
-    @abstractmethod
-    def parts(self) -> Mapping[int, int]:
-        """Rows in each of the parts that are read at once, in order, by the part's number."""
-
-    @property
-    @abstractmethod
-    def types(self) -> Types:
-        """Type of every column, as the format writes it."""
-
-    def num_bytes(self, columns: Iterable[str]) -> int:
-        """Bytes of all rows of some columns where the file is compressed; else 0, not told."""
-        del columns
-        return 0
-
-    @abstractmethod
-    def field(self, name: str, column: str) -> SourceField:
-        """What a column holds; may read its first value.
-
-        Raises:
-            RecipeError: Its type cannot be packed.
-        """
-
-    @abstractmethod
-    def cells(self, columns: Iterable[str]) -> Mapping[str, Any]:
-        """All cells of columns of label, group and split, as dictionary arrays of Arrow."""
-
-    @property
-    def bad(self) -> Mapping[int, str]:
-        """Why rows cannot be read, by their number."""
-        return {}
-
-    def place(self, row: int) -> str:
-        """Where a row is, for messages."""
-        return f"row {row}"
-
-    @abstractmethod
-    def values(self, field: SourceField, column: str, part: int, rows: Sequence[int]) -> list[Cell]:
-        """Values of some rows of a part."""
-
-    def columns(
-        self, names: Sequence[str], part: int, rows: NDArray[np.int64]
-    ) -> Iterable[ColumnOfRows | None]:
-        """Some rows of a part, ascending, by column; None where they must be read one by one."""
-        del part, rows
-        return [None] * len(names)
-
-    @property
-    def not_fields(self) -> Mapping[str, str]:
-        """Why columns are no fields unless the recipe names them, by column."""
-        return {}
-
-    def class_names(self, column: str) -> Sequence[str]:
-        """Names of the classes that the whole numbers in a column stand for; empty for none."""
-        return ()
 
 
 class RowSource(ABC):
@@ -325,11 +248,11 @@ class RowSource(ABC):
         Raises:
             RecipeError: It is no value of its column.
         """
-        pairs = ((each, self._columns.get(each.name, each.name)) for each in self.fields)
+        columns = {each.name: self._columns.get(each.name, each.name) for each in self.fields}
         return {
-            each.name: _fill(column, self._missing[column], each)
-            for each, column in pairs
-            if column in self._missing
+            each.name: fill_of(columns[each.name], self._missing[columns[each.name]], each)
+            for each in self.fields
+            if columns[each.name] in self._missing
         }
 
     def _filled(self, field: SourceField, cells: list[Cell]) -> list[Cell]:
@@ -347,14 +270,12 @@ class RowSource(ABC):
 
     def _check_named(self, name: str, rows: RowContainer) -> None:
         """Refuse a container without a column that the recipe names."""
-        types = rows.types
-        needed = ["path"] if self.is_index else []
-        needed = list(dict.fromkeys([*needed, *self._named, *self._missing]))
+        types, first = rows.types, ["path"] if self.is_index else []
+        needed = dict.fromkeys([*first, *self._named, *self._missing])
         missing = [column for column in needed if column not in types]
-        if missing and rows.bad and not rows.types:
-            raise DataError(
-                f"{name}, {next(iter(rows.bad.values()))}", "Correct or remove the row."
-            )
+        if missing and rows.bad and not types:
+            bad = next(iter(rows.bad.values()))
+            raise DataError(f"{name}, {bad}", "Correct or remove the row.")
         if missing:
             hint = nearest(missing[0], types)
             if missing[0] == "path" and self.is_index:
@@ -380,7 +301,7 @@ class RowSource(ABC):
             self._columns = self._fields_of(name, rows) | self._columns
         self.classes = tuple(rows.class_names(self._label)) if self._label else ()
         fields = (rows.field(name, column) for name, column in self._columns.items())
-        self.fields = tuple(_of_index(each) if self.is_index else each for each in fields)
+        self.fields = tuple(field_of_index(each) if self.is_index else each for each in fields)
         vars(self).pop("_fills", None)
         _ = self._fills  # refuses what cannot stand for a value
         kinds = {each.name: each.kind for each in self.fields}
@@ -444,7 +365,7 @@ class RowSource(ABC):
         names: dict[str, Any] = {}
         for role, column in roles.items():
             classes, fill = rows.class_names(column), self._missing.get(column)
-            names[role], gone, bad = _names(cells[column], classes, fill)
+            names[role], gone, bad = role_names(cells[column], classes, fill)
             gone = [] if role == "group" else gone  # such a sample is a group of its own
             wrong = [row for row in bad if row not in left_out]
             if wrong:
@@ -502,60 +423,6 @@ def _field_name(column: str) -> str:
     name = column.replace("/", ".")
     check_field_name(name, f"'{column}'")
     return name
-
-
-def _names(
-    cells: Any, classes: Sequence[str], fill: str | float | None
-) -> tuple[Any, list[int], list[int]]:
-    """Names of classes, groups or splits; rows that have none, and rows with what is no name."""
-    values = [*cells.dictionary.to_pylist(), None]
-    codes = cells.indices.cast("int64").fill_null(len(values) - 1)
-    names: list[str | None] = [""] * len(values)
-    gone, bad = [], []
-    for code, cell in enumerate(values):
-        if cell is None or (isinstance(cell, str) and not cell.strip()):
-            names[code] = None if fill is None else str(fill)
-            gone += [code] if fill is None else []
-        elif classes and isinstance(cell, int) and 0 <= cell < len(classes):
-            names[code] = classes[cell]
-        elif not classes and isinstance(cell, str | int):
-            names[code] = str(cell).strip()
-        else:
-            bad.append(code)
-    found = (np.flatnonzero(np.isin(codes, some)).tolist() for some in (gone, bad))
-    return coded_texts(names, codes), *found
-
-
-def _of_index(field: SourceField) -> SourceField:
-    """A field of an index: lists are texts of JSON, numbers of the widest types."""
-    if field.kind == "array":
-        return SourceField(field.name, "text", encoding="json")
-    widest = {"i": "int64", "u": "uint64", "f": "float64"}
-    return (
-        replace(field, dtype=widest.get(np.dtype(field.dtype).kind, field.dtype))
-        if field.dtype
-        else field
-    )
-
-
-def is_gone(cell: Cell) -> bool:
-    """Whether a cell has no value."""
-    return isinstance(cell, Unreadable) and cell.reason == GONE
-
-
-def _fill(column: str, given: str | float, field: SourceField) -> Value:
-    """What a recipe gives for missing values, as a value of the field."""
-    if kind_named(field.kind).is_text and isinstance(given, str):
-        return given
-    with suppress(ValueError, TypeError):
-        number = float(given)
-        made = np.array(number).astype(field.dtype or "U")
-        if made.dtype.kind == "f" or made == number:
-            return cast("Value", made.item())
-    raise RecipeError(
-        f"dataset.missing.{column} is {given!r}, but the column holds {field.dtype or field.kind}",
-        "Write a text for a column of texts, and a number of its type for one of numbers.",
-    )
 
 
 def _file_of(ref: SampleRef) -> tuple[str, str]:
