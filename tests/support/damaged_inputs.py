@@ -19,7 +19,7 @@ import sys
 import tarfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import h5py
@@ -201,8 +201,7 @@ def read_members(path: Path) -> Rows:
     with tarfile.open(path) as archive:
         files = [each for each in archive if each.isreg() and each.name.endswith(".npy")]
         return {
-            f"a.tar/{each.name.removeprefix('./')}": {"array": _loaded(archive, each)}
-            for each in files
+            f"a.tar/{PurePosixPath(each.name)}": {"array": _loaded(archive, each)} for each in files
         }
 
 
