@@ -138,7 +138,8 @@ def read_csv(path: Path) -> Rows:
     text = path.read_bytes().decode("utf-8-sig")
     delimiter = max(",;\t|", key=text.splitlines()[0].count)
     rows = [row for row in csv.reader(io.StringIO(text, ""), delimiter=delimiter) if any(row)]
-    return {number: dict(zip(rows[0], row, strict=False)) for number, row in enumerate(rows[1:])}
+    names = [name.strip() for name in rows[0]]
+    return {number: dict(zip(names, row, strict=False)) for number, row in enumerate(rows[1:])}
 
 
 def write_jsonl(path: Path, random_: random.Random) -> None:
@@ -379,7 +380,7 @@ def is_same(value: Any, other: Any) -> bool:
 
 def _is_same_text(value: Any, other: Any) -> bool:
     if isinstance(value, bool | np.bool_):
-        return str(other).lower() == str(value).lower()
+        return str(other).strip().lower() == str(value).lower()
     if isinstance(value, int | float) and isinstance(other, str):
         text = other.strip().replace(",", ".")
         return value == float(text) or (math.isnan(value) and "nan" in text.lower())
