@@ -19,7 +19,7 @@ import sys
 import tarfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import h5py
@@ -138,7 +138,8 @@ def read_csv(path: Path) -> Rows:
     text = path.read_bytes().decode("utf-8-sig")
     delimiter = max(",;\t|", key=text.splitlines()[0].count)
     rows = [row for row in csv.reader(io.StringIO(text, ""), delimiter=delimiter) if any(row)]
-    return {number: dict(zip(rows[0], row, strict=False)) for number, row in enumerate(rows[1:])}
+    names = [name.strip() for name in rows[0]]
+    return {number: dict(zip(names, row, strict=False)) for number, row in enumerate(rows[1:])}
 
 
 def write_jsonl(path: Path, random_: random.Random) -> None:
@@ -201,8 +202,7 @@ def read_members(path: Path) -> Rows:
     with tarfile.open(path) as archive:
         files = [each for each in archive if each.isreg() and each.name.endswith(".npy")]
         return {
-            f"a.tar/{each.name.removeprefix('./')}": {"array": _loaded(archive, each)}
-            for each in files
+            f"a.tar/{PurePosixPath(each.name)}": {"array": _loaded(archive, each)} for each in files
         }
 
 
@@ -380,7 +380,7 @@ def is_same(value: Any, other: Any) -> bool:
 
 def _is_same_text(value: Any, other: Any) -> bool:
     if isinstance(value, bool | np.bool_):
-        return str(other).lower() == str(value).lower()
+        return str(other).strip().lower() == str(value).lower()
     if isinstance(value, int | float) and isinstance(other, str):
         text = other.strip().replace(",", ".")
         return value == float(text) or (math.isnan(value) and "nan" in text.lower())

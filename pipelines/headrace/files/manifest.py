@@ -71,7 +71,7 @@ class FieldStatistics(Record):
     """Statistics of a fixed numeric field over the training split (or all, without one)."""
 
     count: int
-    """Finite elements counted."""
+    """Elements counted: those that are finite, and below 1e140."""
     every: int = 1
     """One in so many elements was looked at; 1: all."""
     mean: tuple[float, ...]

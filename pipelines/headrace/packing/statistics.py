@@ -24,6 +24,7 @@ MAX_ELEMENTS = 2**23
 """Elements of a field that count, about, unless all are wanted."""
 
 _COUNTED_BYTES = 2**18  # bytes that moments are taken of at once
+_TOO_LARGE = 1e140  # squares of more may overflow: these are not counted, as those not finite
 _BLOCK_ELEMENTS = 3 * 2**14  # elements widened to float64 at once: they fit a processor's cache
 _LANES = 128  # elements of a channel that are summed side by side
 _SUMMED = 256  # of which so many are summed: 256 * 255**2 is below 2**24
@@ -155,7 +156,7 @@ def merge_lengths(parts: Sequence[LengthStatistics]) -> LengthStatistics:
 def _of_block(rows: NDArray[Any]) -> Moments | None:
     """Moments of `(num_rows, num_channels)`."""
     wide = np.array(rows, dtype=np.float64, order="F")  # a copy, channels side by side
-    finite = np.isfinite(wide)
+    finite = np.abs(wide) < _TOO_LARGE
     if not finite.any():
         return None
     counts = finite.sum(axis=0)

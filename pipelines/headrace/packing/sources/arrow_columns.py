@@ -77,8 +77,10 @@ class GroupPass:
             if stop > start:
                 yield start, stop, self._batch.take(pa.array(rows[start:stop] - self._first))
                 start = stop
+            elif (more := next(self._batches, None)) is None:
+                raise ValueError("it holds fewer rows than it claims")
             else:
-                self._batch, self._first = next(self._batches), end
+                self._batch, self._first = more, end
 
 
 def is_number(kind: Any) -> bool:

@@ -28,7 +28,7 @@ from support.odd_inputs import arrow_of
 from support.packed_values import packed_values
 from support.source_files import npy
 
-NUM_FILES = int(os.environ.get("HEADRACE_ANY_VALUES", "20"))
+NUM_FILES = int(os.environ.get("HEADRACE_ANY_VALUES", "12"))
 DTYPES = (
     "uint8", "int8", "int16", "uint16", "int32", "uint32", "int64", "float16", "float32", "float64",
 )  # fmt: skip
@@ -149,7 +149,7 @@ FORMS: dict[str, tuple[Callable[[Path, Columns], None], dict[str, str]]] = {
 
 @pytest.mark.parametrize("form", FORMS)
 @settings(
-    max_examples=NUM_FILES, deadline=None, derandomize=NUM_FILES <= 20,
+    max_examples=NUM_FILES, deadline=None, derandomize=NUM_FILES <= 12,
     suppress_health_check=list(HealthCheck),
 )  # fmt: skip
 @given(values=columns(), dtype=st.sampled_from([None, None, *DTYPES]))

@@ -16,7 +16,7 @@ import pytest
 
 from support.damaged_inputs import FORMS
 
-NUM_FILES = int(os.environ.get("HEADRACE_DAMAGED_FILES", "40"))
+NUM_FILES = int(os.environ.get("HEADRACE_DAMAGED_FILES", "30"))
 TESTS = Path(__file__).parents[3]
 CRASHES = {"parquet", "arrow", "hdf5"}
 """Formats whose libraries may abort or not return; their processes end by a signal."""

@@ -317,6 +317,8 @@ PARQUET = [
      {"error": ["and another column"]}),
     ("points in names", table_file(pa.table({"a": [{"b": 5}, {"b": 6}], "a.b": [1, 2]})),
      {"values": {"a": ['{"b": 5}', '{"b": 6}'], "a.b": [1, 2]}, "types": {"a": "json"}}),
+    ("the largest fractions", table_file(pa.table({"x": [0.0, 1e308, -1e308]})),
+     {"values": {"x": [0.0, 1e308, -1e308]}}),
     ("features that are none", table_file(pa.table({"x": [1]}).replace_schema_metadata(FEATURES)),
      {"error": ["Hugging Face", "a.parquet"], "dataset": {"labels": "auto"}}),
     ("pandas that says nothing",
