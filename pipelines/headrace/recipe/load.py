@@ -36,7 +36,8 @@ _ERRORS: dict[str, type[UserError]] = {"recipes": RecipeError, "sites": SiteErro
 def available(kind: str) -> dict[str, Path]:
     """Return names of the `recipes` or `sites` that can be loaded, with their files."""
     files = reversed([*_files(kind)])
-    return {file.stem: file for file, problem in files if not problem}
+    found = {file.stem: file for file, problem in files if not problem}
+    return {name: found[name] for name in sorted(found)}
 
 
 def _files(kind: str) -> Iterator[tuple[Path, str]]:

@@ -49,7 +49,7 @@ export HEADRACE_JOB_STARTED=$(date +%s)
 export HEADRACE_LEASE_ID=demo-gpu-1
 export HEADRACE_LEASE_FOLDER=/shared/leases/demo-gpu-1
 export SPT_NOENV=1
-export PYTHONPATH='/my code:/lib'
+export PYTHONPATH=/lib
 module load cuda
 exec srun --ntasks=2 --ntasks-per-node=1 --cpus-per-task=8 --kill-on-bad-exit=1 --wait=30 \
 --export=ALL /opt/python -m headrace.clusters.member /shared/leases/demo-gpu-1
