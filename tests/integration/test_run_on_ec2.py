@@ -23,7 +23,7 @@ from headrace.clusters.lease_records import HostRecord, Waiting
 from headrace.clusters.local import marked
 from headrace.clusters.pages import pages_of
 from headrace.errors import BudgetError
-from headrace.execution import execute
+from headrace.execution import execute, periodic
 from headrace.files.atomic import read_record
 from headrace.files.layout import LeaseFolder
 from headrace.ledger.rows import AttemptRecord
@@ -210,7 +210,7 @@ def test_a_run_that_has_cost_its_budget_stops_with_a_checkpoint_and_says_why(
     _write(site, content | {"limits": content["limits"] | {"budget": 1000.0}})
     meter = _Meter()
     monkeypatch.setattr(site_machines, "meter_of", meter.of)
-    monkeypatch.setattr(budget, "_EVERY_S", 0.5)
+    monkeypatch.setattr(periodic, "ENFORCED_EVERY_S", 0.5)
     paced = PacedRun(home, "here")
 
     def disturb() -> paced_run.Waiting:

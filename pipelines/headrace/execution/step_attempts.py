@@ -20,7 +20,6 @@ from headrace.files.layout import LeaseFolder, StepFolder
 from headrace.leases import run_leases
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.rows import AttemptRecord
-from headrace.packing.target import packed_dataset
 from headrace.runs.fitted import judged
 from headrace.runs.planned_steps import PlannedStep, step_of, steps_of
 from headrace.runs.runs import Run, outputs_of
@@ -255,6 +254,8 @@ def _is_missed(run: Run, packed: AttemptRecord) -> bool:
     is_over = all(step.name in done for step in steps_of(run.recipe, run.request.kind))
     if packed.kind != "pack" or is_over or "dataset" not in packed.outputs:
         return False
+    from headrace.packing.target import packed_dataset  # it imports numpy and xxhash
+
     try:
         packed_dataset(str(packed.outputs["dataset"]), run.site.s3)
     except DataError as error:
