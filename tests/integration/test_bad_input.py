@@ -62,7 +62,7 @@ def fails_in(place: Place, step: str, recipe: str, *overrides: str) -> str:
         (
             "no-file",
             {"labels": "index", "index": "labels.csv"},
-            ["1 of 4 labels", "have no file: gone.png", "Remove the lines"],
+            ["1 of 4 labels", "have no file: gone.png", "Remove the rows"],
         ),
     ],
 )
