@@ -47,6 +47,14 @@ def joined(at: Path) -> None:
     path.write_bytes(content + write_tar(path, {"dog/2.png": png(2)}).read_bytes())
 
 
+def classes_of_numbers(at: Path) -> None:
+    """A column of `ClassLabel` of Hugging Face, in which a value is missing."""
+    names = {"y": {"names": ["no", "yes"], "_type": "ClassLabel"}}
+    table = pa.table({"x": [1, 2, 3], "y": [0, None, 1]})
+    metadata = {"huggingface": json.dumps({"info": {"features": names}})}
+    parquet.write_table(table.replace_schema_metadata(metadata), at / "source/a.parquet")
+
+
 def save_to_disk(at: Path) -> None:
     """As Hugging Face `datasets` does."""
     folder = at / "saved"
@@ -102,8 +110,8 @@ MISTAKES = (
                 {"a.csv": "groesse,x\n1,2\n"},
             ),
             (
-                "it is written in UTF-16",
-                "Set dataset.encoding to 'utf-16'",
+                "it is written in …",
+                "Set dataset.encoding to '…', or write it in UTF-8",
                 "a.csv",
                 "y,x\n1,2\n".encode("utf-16"),
                 {"dataset.encoding": "utf-16"},
@@ -139,6 +147,13 @@ MISTAKES = (
                 {"a.csv": "x,y\n1,3\n"},
             ),
             (
+                "its first row seems to be data",
+                "Write a first row",
+                "a.csv",
+                "5.1,3.5,setosa\n4.9,3,setosa\n",
+                {"a.csv": "x,y,z\n5.1,3.5,setosa\n"},
+            ),
+            (
                 "it holds no row",
                 "Name the columns in its first line",
                 "a.csv",
@@ -172,6 +187,12 @@ MISTAKES = (
         hint="Correct dataset.encoding",
         given={"a.csv": b"x,y\n1,\xff\n", "dataset.encoding": "ascii"},
         followed=({"dataset.encoding": "latin-1"},),
+    ),
+    Mistake(
+        what="dataset.missing names the class …",
+        hint="",
+        given={"": classes_of_numbers, "dataset.missing": {"y": "maybe"}},
+        followed=({"dataset.missing": {"y": "no"}},),
     ),
     Mistake(
         what="dataset.missing.… is …",

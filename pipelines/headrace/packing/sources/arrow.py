@@ -8,6 +8,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cached_property
+from itertools import islice
 from pathlib import PurePosixPath
 from typing import Any, BinaryIO
 
@@ -26,6 +27,7 @@ from headrace.packing.sources.arrow_columns import (
     as_plain,
     coded,
     column_of,
+    has_content,
     is_list,
     is_number,
     numbers_of,
@@ -46,6 +48,7 @@ from headrace.shards.format import most_bytes
 GROUP_BYTES = 2**27
 """Bytes of a column of a row group up to which it is kept in memory, in place of pieces of it."""
 
+_LOOKED_AT = 1024  # cells of which one may tell by its bytes what a column holds
 _STATE = "state.json"
 _DICT = "dataset_dict.json"
 
@@ -271,9 +274,9 @@ class _ParquetRows(_ArrowTable):
         return pa.concat_arrays(pieces).take(pa.array(at))
 
     def _first(self, column: str) -> object:
-        for batch in self._file.iter_batches(batch_size=1, columns=[column]):
-            return batch.column(column)[0].as_py()
-        return None
+        batches = self._file.iter_batches(batch_size=1, columns=[column])
+        cells = (batch.column(column)[0].as_py() for batch in islice(batches, _LOOKED_AT))
+        return next(filter(has_content, cells), None)
 
 
 class _ArrowRows(_ArrowTable):
@@ -346,8 +349,8 @@ class _ArrowRows(_ArrowTable):
         return pa.ipc.read_record_batch(pa.ipc.read_message(self._file), self._schema)
 
     def _first(self, column: str) -> object:
-        batch = next((batch for _, batch in self._batches() if batch.num_rows), None)
-        return None if batch is None else batch.column(column)[0].as_py()
+        cells = (cell.as_py() for _, batch in self._batches() for cell in batch.column(column))
+        return next(filter(has_content, islice(cells, _LOOKED_AT)), None)
 
 
 @contextmanager

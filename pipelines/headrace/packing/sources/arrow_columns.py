@@ -195,3 +195,8 @@ def numbers_of(array: Any) -> NDArray[Any]:
         raise UnreadableError(f"its lists are of different lengths: {lengths}")
     inner = numbers_of(array.flatten())
     return inner.reshape(len(array), *(lengths or [0]), *inner.shape[1:])
+
+
+def has_content(cell: Any) -> bool:
+    """Return whether a cell tells by its bytes what its column holds."""
+    return bool(cell.get("bytes") if isinstance(cell, dict) else cell)

@@ -37,12 +37,15 @@ _NUMBER = (
     r"^[+-]?((0|[1-9][0-9]*)(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?$|^[+-]?(?i:nan|inf|infinity)$"
 )
 _WITH_COMMA = r"^[+-]?(0|[1-9][0-9]*)(,[0-9]+)?$"
+_FRACTION = r"^[+-]?[0-9]+%s([0-9]{1,2}|[0-9]{4,})$"
+_THREE = r"^[+-]?[1-9][0-9]{0,2}[.,][0-9]{3}$"
 _SHORT = r"^[+-]?[0-9]{1,18}$"
 _LIKE = {
     "leading zeros": r"^[+-]?0[0-9]+$",
     "whole numbers beyond int64": r"^[+-]?[1-9][0-9]{18,}$",
     "dates or times": r"^([0-9]{4}-[0-9]{2}-[0-9]{2}|[0-9]{1,2}:[0-9]{2})",
     "whole numbers that float64 does not hold": r"^[+-]?[1-9][0-9]{15,17}$",
+    "numbers in other forms": r"^[^0-9A-Za-z]*[0-9][0-9xX_.,' ]*[0-9a-fA-F]*\s*[^0-9A-Za-z]?$",
 }
 """What texts look like that are no numbers, or are not kept as such."""
 
@@ -77,11 +80,17 @@ class Tally:
     Attributes:
         written: Whether cells are texts that may mean numbers, as in CSV files.
         commas: Whether these may have decimal commas.
+        has_commas: Whether one of these cannot be a comma between thousands.
+        has_points: The same of points.
+        in_threes: Whether a number has three digits behind its only comma or point.
     """
 
     written: bool
     commas: bool = False
     num_values: int = 0
+    has_commas: bool = False
+    has_points: bool = False
+    in_threes: bool = False
     fits: Counter[str] = field(default_factory=Counter)
     looks: Counter[str] = field(default_factory=Counter)
 
@@ -106,7 +115,7 @@ class Tally:
     @property
     def kind(self) -> str:
         """The type: the one that most values fit, or else text (of JSON)."""
-        kinds = (BOOL, INT, FLOAT, COMMA, TEXT, ARRAY)
+        kinds = (BOOL, INT, FLOAT, *([COMMA] if self.has_commas else []), TEXT, ARRAY)
         best = max(kinds, key=lambda kind: self.fits[kind])  # the first of several
         if self.num_values and self.fits[best] >= _ENOUGH * self.num_values:
             return best
@@ -115,11 +124,16 @@ class Tally:
     @property
     def remark(self) -> str:
         """How the type was chosen, where not all values fit it, or look like another."""
-        num = self.fits[self.kind]
+        num, numbers = self.fits[self.kind], max(self.fits[FLOAT], self.fits[COMMA])
         if self.kind in (TEXT, JSON) and num < self.num_values:
-            looks = [look for look, _ in self.looks.most_common(1)]
-            return f"holds {looks[0]}" if looks and self.looks[looks[0]] else ""
-        return "" if num == self.num_values else f"{num:,} of {self.num_values:,} values fit"
+            look, times = max(self.looks.items(), key=lambda item: item[1], default=("", 0))
+            if times:
+                return f"holds {look}"
+            return f"{numbers:,} of {self.num_values:,} values are numbers" if numbers else ""
+        if num < self.num_values:
+            return f"{num:,} of {self.num_values:,} values fit"
+        doubtful = self.in_threes and self.kind == FLOAT and not self.has_points
+        return "points may stand between thousands" if doubtful else ""
 
     def _add_texts(self, texts: Any) -> None:
         from pyarrow import compute
@@ -137,6 +151,9 @@ class Tally:
             self.fits[INT] += num_whole
         if self.commas:
             self.fits[COMMA] += _count(compute.match_substring_regex(trimmed, _WITH_COMMA))
+            self.has_commas |= _any(trimmed, _FRACTION % ",")
+            self.has_points |= _any(trimmed, _FRACTION % r"\.")
+            self.in_threes |= _any(trimmed, _THREE)
         if max(num_floats, num_whole) == num:
             return
         self.fits[BOOL] += _count(compute.is_in(trimmed, _bools()))
@@ -196,10 +213,10 @@ def _as_numbers(
     import pyarrow as pa
     from pyarrow import compute
 
-    if compute.any(compute.starts_with(texts, "+")).as_py():
-        texts = compute.utf8_ltrim(texts, "+")
     matches = compute.match_substring_regex(texts, pattern)
     is_plain = matches if plain == pattern else compute.match_substring_regex(texts, plain)
+    if compute.any(compute.starts_with(texts, "+")).as_py():
+        texts = compute.utf8_ltrim(texts, "+")
     cast = compute.and_(matches, is_plain)
     values = compute.cast(compute.if_else(cast, texts, None), kind)
     again = compute.and_(matches, compute.invert(cast))
@@ -288,18 +305,35 @@ def _array(cell: list[Any]) -> NDArray[Any]:
         raise ValueError("its lists are of different lengths") from None
     if found.dtype == bool:
         return found
-    if (found.dtype.kind == "i" and not (np.abs(found) <= EXACT).all()) or found.dtype.kind in "uO":
+    if (
+        found.dtype.kind == "i" and not (np.abs(found) <= int(EXACT)).all()
+    ) or found.dtype.kind in "uO":
         raise ValueError("it holds whole numbers that float64 does not hold")
     return found.astype(np.float64)
 
 
 def _check_text(text: str) -> None:
+    if not is_text(text):
+        raise ValueError(f"{text[:80]!r} holds half of a surrogate pair, which is no text")
+
+
+def is_text(text: str) -> bool:
+    """Return whether a text is without lone surrogates."""
     try:
         text.encode()
-    except UnicodeEncodeError as error:
-        raise ValueError(
-            f"it holds a lone surrogate, {text[error.start]!r}, which is no text"
-        ) from None
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def without_rows(cells: Cells, bad: Mapping[int, str]) -> Cells:
+    """Return cells but those of rows that cannot be read."""
+    if not bad:
+        return cells
+    kept = [row for row in range(len(cells)) if row not in bad]
+    if isinstance(cells, list):
+        return [cells[row] for row in kept]
+    return cells.take(np.array(kept, dtype=np.int64))
 
 
 def _kind_of(cell: object) -> str:
@@ -372,6 +406,12 @@ def _is_text(cells: Cells) -> bool:
     import pyarrow as pa
 
     return not isinstance(cells, list) and pa.types.is_string(cells.type)
+
+
+def _any(texts: Any, pattern: str) -> bool:
+    from pyarrow import compute
+
+    return bool(_count(compute.match_substring_regex(texts, pattern)))
 
 
 def _count(mask: Any) -> int:

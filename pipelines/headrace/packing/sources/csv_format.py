@@ -24,6 +24,7 @@ from headrace.packing.sources.line_format import (
 _DELIMITERS = ",;\t|"
 _INDEX_OF_PANDAS = re.compile(r"|Unnamed: [0-9]+")
 _MOST_NAME_BYTES = 2**30
+_FRACTION = re.compile(r"[+-]?[0-9]*[.,][0-9]+([eE][+-]?[0-9]+)?")
 _BOM = "\ufeff".encode()
 
 
@@ -55,6 +56,13 @@ class CsvFormat(LineFormat):
         self._delimiter = self._delimiter or max(_DELIMITERS, key=outside.count)
         names = [name.strip() for name in _cells(text, self._delimiter)]
         self.commas = self._delimiter != ","
+        numbers = [int(name) for name in names if name.isdecimal() and len(name) < 10]
+        are_numbers = len(numbers) == len(names) and numbers != sorted({*numbers})
+        if are_numbers or any(map(_FRACTION.fullmatch, names)):
+            raise NoTextError(
+                f"its first row seems to be data: {text[:200]}",
+                "Write a first row that names the columns.",
+            )
         first = "its first row names"
         twice = next((name for name in names if name and names.count(name) > 1), None)
         if twice is not None:
@@ -171,7 +179,7 @@ class CsvFormat(LineFormat):
                 numbers.append(field.name)
             elif pa.types.is_floating(field.type):
                 large = compute.any(compute.greater_equal(compute.abs(column), EXACT)).as_py()
-                (inexact if large else numbers).append(field.name)
+                (inexact if large or self.commas else numbers).append(field.name)
             elif not (pa.types.is_string(field.type) or pa.types.is_boolean(field.type)):
                 inexact.append(field.name)
         if numbers and _has_leading_zeros(rows.joined):

@@ -83,7 +83,7 @@ class JsonLinesFormat(LineFormat):
 
         while pa.types.is_list(column.type) and not self._lists_as_texts:
             column = column.flatten()
-        if pa.types.is_nested(column.type):
+        if pa.types.is_nested(column.type) or pa.types.is_temporal(column.type):
             return False
         if not pa.types.is_floating(column.type):
             return True

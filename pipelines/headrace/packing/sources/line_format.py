@@ -18,7 +18,10 @@ _CONTENTS = {
     b"PK\x03\x04": "a zip or Excel file", b"PAR1": "Parquet", b"\xd0\xcf\x11\xe0": "an Excel file",
 }  # fmt: skip
 """What other files begin with."""
-_UTF_16 = (b"\xff\xfe", b"\xfe\xff")
+_UTF = {
+    b"\xff\xfe\0\0": "utf-32", b"\0\0\xfe\xff": "utf-32", b"\xff\xfe": "utf-16",
+    b"\xfe\xff": "utf-16",
+}  # fmt: skip
 
 
 class NoTextError(ValueError):
@@ -171,7 +174,10 @@ def check_beginning(content: bytes) -> None:
             raise NoTextError(
                 f"its content is {name}", "Unpack or convert it, or correct the name of the file."
             )
-    if content.startswith(_UTF_16) or b"\0" in content[:4]:
+    zeros = "utf-16" if b"\0" in content[:4] else ""
+    found = next((name for mark, name in _UTF.items() if content.startswith(mark)), zeros)
+    if found:
         raise NoTextError(
-            "it is written in UTF-16", "Set dataset.encoding to 'utf-16', or write it in UTF-8."
+            f"it is written in {found.upper()}",
+            f"Set dataset.encoding to '{found}', or write it in UTF-8.",
         )

@@ -28,6 +28,8 @@ from headrace.packing.sources.cells import (
     Converted,
     Tally,
     convert,
+    is_text,
+    without_rows,
 )
 from headrace.packing.sources.csv_format import CsvFormat
 from headrace.packing.sources.files import damaged
@@ -176,7 +178,7 @@ class LineTable(RowContainer):
             for name, cells in block.cells.items():
                 if name not in tallies:
                     tallies[name] = Tally(self._lines.written, self._lines.commas)
-                tallies[name].add(_without(cells, block.bad))
+                tallies[name].add(without_rows(cells, block.bad))
             for name, kept in found.texts.items():
                 kept.append(self._texts_of(name, block.cells.get(name), part))
             for row, reason in block.bad.items():
@@ -201,6 +203,7 @@ class LineTable(RowContainer):
                 return cells
             cells = cells.to_pylist()
         texts = [str(cell) if isinstance(cell, str | int) else None for cell in cells]
+        texts = [text if text is None or is_text(text) else "" for text in texts]
         for row, cell in enumerate(cells):
             if cell is not None and texts[row] is None and name != _PATH:
                 raise NoTextError(
@@ -419,15 +422,15 @@ def _as_utf8(stream: BinaryIO, encoding: str) -> Iterator[BinaryIO]:
         return
     decoder = codecs.getincrementaldecoder(encoding)()
     with SpooledTemporaryFile(_SPOOLED_BYTES) as text:
-        done = 0
-        while content := stream.read(_BLOCK_BYTES):
+        content = b"?"
+        while content:
+            content = stream.read(_BLOCK_BYTES)
             try:
-                text.write(decoder.decode(content).encode())
+                text.write(decoder.decode(content, final=not content).encode())
             except UnicodeError as error:
                 raise NoTextError(
                     f"it is not written in {encoding}: {error}", "Correct dataset.encoding."
                 ) from error
-            done += len(content)
         yield cast("BinaryIO", text)
 
 
@@ -438,13 +441,3 @@ def _kind_of(field: SourceField) -> str:
     if field.kind == "array":
         return ARRAY
     return JSON if field.encoding == "json" else TEXT
-
-
-def _without(cells: Cells, bad: Mapping[int, str]) -> Cells:
-    """Cells but those of rows that cannot be read."""
-    if not bad:
-        return cells
-    kept = [row for row in range(len(cells)) if row not in bad]
-    if isinstance(cells, list):
-        return [cells[row] for row in kept]
-    return cells.take(np.array(kept, dtype=np.int64))

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.errors import RecipeError
+from headrace.errors import RecipeError, nearest
 from headrace.fields.field_kind import Value, kind_named
 from headrace.packing.sample_table import coded_texts
 from headrace.packing.samples import SourceField, Unreadable
@@ -110,6 +110,10 @@ def role_names(
     cells: Any, classes: Sequence[str], fill: str | float | None
 ) -> tuple[Any, list[int], list[int]]:
     """Names of classes, groups or splits; rows that have none, and rows with what is no name."""
+    if isinstance(fill, float) and fill.is_integer():
+        fill = int(fill)
+    if fill is not None and classes and fill not in classes:
+        raise RecipeError(f"dataset.missing names the class {fill!r}", nearest(str(fill), classes))
     values = [*cells.dictionary.to_pylist(), None]
     codes = cells.indices.cast("int64").fill_null(len(values) - 1)
     names: list[str | None] = [""] * len(values)

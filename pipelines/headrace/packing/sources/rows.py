@@ -184,7 +184,8 @@ class RowSource(ABC):
             mine = list(same_file)
             wanted = [(int(parts[at[0]]), rows[at], at) for at in mine]
             for at, columns in self.columns_of(*_file_of(refs[int(mine[0][0])]), wanted):
-                if not _put(found, self.fields, columns, at, len(refs)):
+                filled = map(self._filled_column, self.fields, columns)
+                if not _put(found, self.fields, filled, at, len(refs)):
                     return None
         return found
 
@@ -200,11 +201,10 @@ class RowSource(ABC):
             Where rows stand among all that are read, and their columns.
         """
         with self.open_rows(path, version) as container:
-            names = [self._column(field.name, container.types) for field in self.fields]
+            types = container.types
+            names = [self._column(field.name, types) for field in self.fields]
             for part, rows, at in wanted:
-                fields = (each.name for each in self.fields)
-                pairs = zip(fields, container.columns(names, part, rows), strict=True)
-                yield at, (self._filled_column(*pair) for pair in pairs)
+                yield at, container.columns(names, part, rows)
 
     def read(self, refs: Sequence[SampleRef]) -> Iterator[Values | Unreadable]:
         """Values of samples, in order; about `READ_BYTES` of them are in memory at once.
@@ -230,7 +230,8 @@ class RowSource(ABC):
         found: list[Values | Unreadable] = [{}] * len(refs)
         for (path, version), parts in wanted.items():
             with self.open_rows(path, version) as rows:
-                names = [self._column(field.name, rows.types) for field in self.fields]
+                types = rows.types
+                names = [self._column(field.name, types) for field in self.fields]
                 for part, indices in parts.items():
                     numbers = [refs[index].where[1] for index in indices]
                     columns = {
@@ -261,11 +262,13 @@ class RowSource(ABC):
             return cells
         return [self._fills[field.name] if is_gone(cell) else cell for cell in cells]
 
-    def _filled_column(self, name: str, column: ColumnOfRows | None) -> ColumnOfRows | None:
-        if column is None or column.missing is None or name not in self._fills:
+    def _filled_column(
+        self, field: SourceField, column: ColumnOfRows | None
+    ) -> ColumnOfRows | None:
+        if column is None or column.missing is None or field.name not in self._fills:
             return column
         values = column.values.copy()
-        values[column.missing] = self._fills[name]
+        values[column.missing] = self._fills[field.name]
         return ColumnOfRows(values)
 
     def _check_named(self, name: str, rows: RowContainer) -> None:
@@ -377,7 +380,10 @@ class RowSource(ABC):
                 )
             for row in gone:
                 left_out.setdefault(row, f"{rows.place(row)}: {column}: {GONE}")
-        self._leave_out(file.path, left_out, num_rows)
+        self.left_out, width = left_out, len(str(max(num_rows - 1, 0)))
+        self.quarantined += [
+            Unreadable(f"{file.path}#{row:0{width}}", why) for row, why in left_out.items()
+        ]
         split = self.split_of(file.path)
         if split is not None:
             names.setdefault("split", repeated(split, num_rows))
@@ -385,11 +391,6 @@ class RowSource(ABC):
         num_bytes = rows.num_bytes(columns) or file.num_bytes
         table = table_of_rows(file, num_bytes // num_rows, parts, names)
         return table.take(np.delete(np.arange(num_rows), list(left_out))) if left_out else table
-
-    def _leave_out(self, path: str, rows: Mapping[int, str], num_rows: int) -> None:
-        self.left_out = rows
-        width = len(str(max(num_rows - 1, 0)))
-        self.quarantined += [Unreadable(f"{path}#{row:0{width}}", why) for row, why in rows.items()]
 
 
 def _put(

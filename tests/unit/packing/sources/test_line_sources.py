@@ -427,3 +427,41 @@ def test_missing_values_are_counted(tmp_path: Path, packs: Packs) -> None:
     assert manifest.remarks("text") == ["3 missing"]
     assert manifest.num_samples == 36
     assert "line 6: kind: it has no value" in {q.reason for q in manifest.quarantined}
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "kinds", "values"),
+    [
+        ("a.csv", 'k;n\na;"1,500"\nb;"2,000"\n', ["text", "text"], ["1,500", "2,000"]),
+        ("a.csv", "k;n\na;1,5\nb;2,000\n", ["text", "float64"], [1.5, 2.0]),
+        ("a.csv", "k,n\na,++7\nb,+-7\n", ["text", "text"], ["++7", "+-7"]),
+        ("a.csv", "0,1\n4,5\n", ["int64", "int64"], [5]),
+        (
+            "a.jsonl",
+            '{"k": 1, "n": ["2024-01-01T00:00:00Z"]}\n{"k": 2, "n": ["2024-01-02"]}\n',
+            ["int64", "json"],
+            ['["2024-01-01T00:00:00Z"]', '["2024-01-02"]'],
+        ),
+    ],
+)
+def test_values_are_as_they_are_written(
+    tmp_path: Path, name: str, content: str, kinds: list[str], values: list[object]
+) -> None:
+    (tmp_path / name).write_text(content)
+    assert [dtype or kind for _, kind, dtype in fields_of(tmp_path)] == kinds
+    assert list(values_of(tmp_path).values())[1] == values
+
+
+def test_a_lone_surrogate_in_a_class_puts_its_row_into_quarantine(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"x": 1, "k": "\\ud83d"}\n{"x": 2, "k": "a"}\n')
+    spec = {"name": "x", "source": str(tmp_path), "labels": "field", "label_field": "k"}
+    source = open_source(DatasetSpec.model_validate(spec))
+    assert [ref.label for ref in source.list_samples()] == ["a"]
+    assert [each.path for each in source.quarantined] == ["a.jsonl#0"]
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-32", "shift_jis"])
+def test_a_file_that_is_cut_in_a_character_is_refused(tmp_path: Path, encoding: str) -> None:
+    (tmp_path / "a.csv").write_bytes("x,y\n1,あ".encode(encoding)[:-1])
+    with pytest.raises(DataError, match=f"it is not written in {encoding}"):
+        fields_of(tmp_path / "a.csv", encoding=encoding)
