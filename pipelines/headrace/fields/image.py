@@ -51,9 +51,11 @@ _BACK = {
 
 _HOLD_EXIF = ("exif", "Raw profile type exif", "XML:com.adobe.xmp", "xmp")
 _PNG_DEPTH, _PNG_COLOURS, _BMP_DEPTH = 24, 25, 28  # bytes of a file
-_BITS, _CHANNELS, _COLOUR_MAP, _EXTRA, _SAMPLE_FORMAT = 258, 277, 320, 338, 339  # tags of TIFF
+_BMP_GREYS = {"1": 1, "L": 8}  # bits a pixel, where Pillow leaves out a palette of greys
+_BITS, _INK, _CHANNELS, _COLOUR_MAP, _EXTRA, _SAMPLE_FORMAT = 258, 262, 277, 320, 338, 339  # TIFF
 _PREMULTIPLIED = 1  # value of _EXTRA
 _NO_FRAME = (0xC4, 0xC8, 0xCC)  # segments of JPEG that are no header of a frame
+_HEIF = tuple(b"ftyp" + each for each in (b"heic", b"heix", b"mif1", b"msf1", b"avif", b"avis"))
 _WAY_OUT = "save the images as .npy"
 
 # what Pillow's decoders raise on damaged bytes; the bytes are in memory, so none of it is I/O
@@ -216,10 +218,14 @@ def _refuse_what_does_not_fit(image: Image.Image, content: bytes) -> None:
     width, height = image.size
     if width * height > MAX_PIXELS:
         raise UnreadableError(f"{width} x {height} pixels are more than {MAX_PIXELS:,}")
+    if image.format == "PNG" and content[12:16] != b"IHDR":
+        raise UnreadableError("damaged image: its first chunk is not IHDR")
     if (depth := _depth(image, content)) > 8:  # Pillow would round colours silently
         raise UnreadableError(f"{depth} bits a channel; {_WAY_OUT}")
     if image.mode not in _MODES:
         raise UnreadableError(f"pixels of mode '{image.mode}'; {_WAY_OUT}")
+    if image.format == "BMP":
+        _refuse_greys_that_pillow_misreads(image, _depth_of_bmp(content))
     tags, bands = _tags(image), len(image.getbands())
     if tags and (pages := int(getattr(image, "n_frames", 1))) > 1:
         raise UnreadableError(f"{pages} pages; {_WAY_OUT}")
@@ -231,13 +237,19 @@ def _refuse_what_does_not_fit(image: Image.Image, content: bytes) -> None:
         raise UnreadableError("a palette of 16 bits a channel; save the images with one of 8 bits")
 
 
+def _refuse_greys_that_pillow_misreads(image: Image.Image, bits: int) -> None:
+    """Refuse a BMP file whose palette Pillow leaves out, though its pixels have other bits."""
+    if bits != _BMP_GREYS.get(image.mode, bits):
+        raise UnreadableError(f"{bits} bits a pixel, palette of greys; save the images as PNG")
+
+
 def _depth(image: Image.Image, content: bytes) -> int:
     """Return the bits per channel in the file, which Pillow may have scaled or rounded to 8."""
     if image.mode == "1":
         return 1
     if image.format == "PNG":
         return content[_PNG_DEPTH]
-    if image.format == "BMP" and content[_BMP_DEPTH] == 16:
+    if image.format == "BMP" and _depth_of_bmp(content) == 16:
         return 5
     return int(max(_tags(image).get(_BITS, (8,))))
 
@@ -249,20 +261,30 @@ def _tags(image: Image.Image) -> Mapping[int, Any]:
 
 def _why_unknown(content: bytes) -> str:
     """Return why Pillow does not open a file."""
+    if content[4:12] in _HEIF:
+        return "HEIC or AVIF; save the images as JPEG or PNG"
     if not content.startswith(tuple(_MAGIC)):
         return "neither PNG, JPEG, BMP, WebP, GIF nor TIFF"
-    depth_of = {b"II": _depth_of_tiff, b"MM": _depth_of_tiff, b"\xff\xd8": _depth_of_jpeg}
     with suppress(*_DAMAGED):
-        if (depth := depth_of[content[:2]](content)) > 8:
+        tags = {} if content[:2] == b"\xff\xd8" else _tags_of_tiff(content)
+        depth = int(max(tags[_BITS])) if tags else _depth_of_jpeg(content)
+        if depth > 8:
             return f"{depth} bits a channel; {_WAY_OUT}"
+        if tags and tags[_INK] < 2 and tags[_CHANNELS] > 1:
+            return f"{tags[_CHANNELS]} channels of grey; {_WAY_OUT}"
     return "damaged image: cut or broken header"
 
 
-def _depth_of_tiff(content: bytes) -> int:
+def _tags_of_tiff(content: bytes) -> Mapping[int, Any]:
     tags, stream = TiffImagePlugin.ImageFileDirectory_v2(content[:8]), io.BytesIO(content)
     stream.seek(tags.next)
     tags.load(stream)
-    return int(max(tags[_BITS]))
+    return tags
+
+
+def _depth_of_bmp(content: bytes) -> int:
+    """Return the bits a pixel."""
+    return content[_BMP_DEPTH - 4 if content[14] == 12 else _BMP_DEPTH]
 
 
 def _depth_of_jpeg(content: bytes) -> int:

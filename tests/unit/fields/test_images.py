@@ -24,6 +24,10 @@ ALPHA = "alpha dropped"
 PALETTE = "palette looked up"
 SCALED = "fewer than 8 bits a channel scaled to 0 to 255"
 FIRST = "only the first of several pictures"
+GREY2 = np.dstack([GREY, GREY])
+ROWS = b"\1\x10\0\0\x10\2\0\0"
+LOOKED_UP = np.repeat(np.uint8([[9, 0], [5, 7]])[:, :, None], 3, axis=2)
+FEW, GREYS_16 = [0, 9, 7, 5], [*range(16)]
 
 
 def saved(image: Image.Image, kind: str, **options: Any) -> bytes:
@@ -57,8 +61,22 @@ def tiff(
     return magic + struct.pack(order + "I", 8) + directory + b"\0\0\0\0" + more + body
 
 
-def png(colours: int, depth: int, channels: int, *chunks: tuple[bytes, bytes]) -> bytes:
-    """A PNG file of 5 x 7 pixels of zeros."""
+def bmp(
+    bits: int, palette: list[int], rows: bytes, num_colours: int = 0, *, header: int = 40
+) -> bytes:
+    """A BMP file of 2 x 2 pixels, a palette of greys, and rows of 4 bytes from the bottom."""
+    head = struct.pack("<IiiHHIIiiII", 40, 2, 2, 1, bits, 0, len(rows), 0, 0, num_colours, 0)
+    if header == 12:
+        head = struct.pack("<IHHHH", 12, 2, 2, 1, bits)
+    colours = b"".join(bytes((each,) * 3).ljust(3 + (header > 12), b"\0") for each in palette)
+    start = 14 + len(head) + len(colours)
+    return b"BM" + struct.pack("<IHHI", start + len(rows), 0, 0, start) + head + colours + rows
+
+
+def png(
+    colours: int, depth: int, channels: int, *chunks: tuple[bytes, bytes], first: bytes = b""
+) -> bytes:
+    """A PNG file of 5 x 7 pixels of zeros; `first` is the text of a chunk before its header."""
     rows = (b"\0" + bytes(-(-7 * channels * depth // 8))) * 5
 
     def chunk(kind: bytes, body: bytes) -> bytes:
@@ -67,7 +85,8 @@ def png(colours: int, depth: int, channels: int, *chunks: tuple[bytes, bytes]) -
         )
 
     header = struct.pack(">IIBBBBB", 7, 5, depth, colours, 0, 0, 0)
-    parts = [(b"IHDR", header), *chunks, (b"IDAT", zlib.compress(rows)), (b"IEND", b"")]
+    before = [(b"tEXt", first)] if first else []
+    parts = [*before, (b"IHDR", header), *chunks, (b"IDAT", zlib.compress(rows)), (b"IEND", b"")]
     return b"\x89PNG\r\n\x1a\n" + b"".join(chunk(*part) for part in parts)
 
 
@@ -101,6 +120,20 @@ KEPT = {
     "colour PNG": (saved(Image.fromarray(RGB), "PNG"), RGB, ()),
     "colour TIFF": (tiff(RGB, 8), RGB, ()),
     "colour TIFF, LZW": (saved(Image.fromarray(RGB), "TIFF", compression="tiff_lzw"), RGB, ()),
+    "BMP of 8 bits": (bmp(8, [*range(256)], ROWS), np.uint8([[16, 2], [1, 16]]), ()),
+    "BMP of 8 bits with 4 colours": (
+        bmp(8, FEW, b"\3\2\0\0\1\0\0\0", 4), LOOKED_UP, (PALETTE,),
+    ),
+    "BMP of 4 bits with other greys": (
+        bmp(4, FEW, b"\x32\0\0\0\x10\0\0\0", 4), LOOKED_UP, (PALETTE,),
+    ),
+    "BMP of 1 bit": (
+        bmp(1, [0, 255], b"\x40\0\0\0\x80\0\0\0", 2), np.uint8([[255, 0], [0, 255]]), (SCALED,),
+    ),
+    "BMP of OS/2": (bmp(24, [], b"\7" * 16, header=12), np.full((2, 2, 3), 7, np.uint8), ()),
+    "BMP of OS/2, 16 where others have their depth": (
+        bmp(24, [], b"\x10" * 16, header=12), np.full((2, 2, 3), 16, np.uint8), (),
+    ),
     "colour BMP": (saved(Image.fromarray(RGB), "BMP"), RGB, ()),
     "colour WebP": (saved(Image.fromarray(RGB), "WEBP", lossless=True), RGB, ()),
     "opaque LA": (saved(Image.fromarray(LA_OPAQUE), "PNG"), GREY, ()),
@@ -197,6 +230,17 @@ REFUSED = {
     "YCbCr TIFF that Pillow has not": (tiff(RGB16, 16, 6), "16 bits a channel"),
     "LAB TIFF that Pillow has not": (tiff(RGB16, 16, 8, ">"), "16 bits a channel"),
     "signed 16 bits": (tiff(GREY16, 16, 1, _339=(2,)), "16 bits a channel"),
+    "BMP of 8 bits, black and white": (bmp(8, [0, 255], ROWS, 2), "8 bits a pixel"),
+    "BMP of 4 bits, black and white": (bmp(4, [0, 255], ROWS, 2), "4 bits a pixel"),
+    "BMP of 4 bits, greys": (bmp(4, GREYS_16, ROWS, 16), "4 bits a pixel"),
+    "BMP of 4 bits, greys, OS/2": (bmp(4, GREYS_16, ROWS, header=12), "4 bits a pixel"),
+    "BMP of 1 bit, greys": (bmp(1, GREYS_16, ROWS, 16), "1 bits a pixel"),
+    "16 bits, header not first": (png(2, 16, 3, first=b"a\0bcdefghij"), "first chunk is not IHDR"),
+    "8 bits, header not first": (png(2, 8, 3, first=b"a\0bcdefghij"), "first chunk is not IHDR"),
+    "2 channels of grey": (tiff(GREY2, 8, 1), "2 channels of grey"),
+    "3 channels of grey": (tiff(RGB, 8, 1), "3 channels of grey"),
+    "4 channels of grey": (tiff(np.dstack([RGB, GREY]), 8, 1, ">"), "4 channels of grey"),
+    "HEIC": (b"\0\0\0\x18ftypheic" + bytes(12), "HEIC or AVIF; save the images as JPEG or PNG"),
     "12 bits": (tiff(GREY16, 12, 1), "12 bits a channel"),
     "32 bits": (saved(Image.fromarray(GREY.astype(np.int32)), "TIFF"), "32 bits a channel"),
     "floating point": (saved(Image.fromarray(GREY.astype(np.float32)), "TIFF"), "32 bits a"),
