@@ -6,6 +6,7 @@ import gc
 import os
 import signal
 import sys
+from contextlib import suppress
 
 from headrace import __version__
 from headrace.cli import EXIT_INTERRUPTED
@@ -17,8 +18,9 @@ def main() -> None:
     if heeds:
         signal.signal(signal.SIGINT, lambda *_: os._exit(EXIT_INTERRUPTED))
     if sys.argv[1:] == ["--version"]:
-        sys.stdout.write(f"{__version__}\n")
-        return
+        with suppress(OSError):  # which the command names, or drops
+            os.write(1, f"{__version__}\n".encode())
+            return
     gc.disable()  # what is imported stays: looking for garbage takes a tenth of a short command
     from headrace.cli.commands import run
 

@@ -10,8 +10,8 @@ import typer
 from headrace import __version__
 from headrace.cli import EXIT_INTERRUPTED
 from headrace.cli.command_group import Command, CommandGroup
-from headrace.cli.console import open_console, outlive_readers
-from headrace.errors import HeadraceError
+from headrace.cli.console import open_console, outlive_readers, output_problem
+from headrace.errors import HeadraceError, StorageError
 from headrace.files.machine import storage_error
 from headrace.processes.identity import end_quickly, tell_children
 
@@ -106,6 +106,12 @@ def run() -> None:
     end_quickly()
     try:
         build()()
+    except SystemExit as ended:
+        problem = output_problem()
+        if ended.code or problem is None:
+            raise
+        _tell(StorageError(f"standard output cannot be written: {problem.strerror}"))
+        sys.exit(_EXIT_ERROR)
     except HeadraceError as error:
         _tell(error)
         sys.exit(_EXIT_USAGE if error.failure_class.value == "user_error" else _EXIT_ERROR)

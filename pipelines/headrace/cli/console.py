@@ -149,10 +149,12 @@ def outlive_terminal() -> None:
 
 
 class _Outlet(io.FileIO):
-    """A file descriptor that drops what nobody reads any more: of a pipe, or a closed terminal."""
+    """A file descriptor that drops all further output once some cannot be written."""
 
     is_gone = False
-    """Whether writing has shown that its reader has left."""
+    """Whether that is so: the reader of a pipe has left, a terminal is closed, a disk is full."""
+    problem: OSError | None = None
+    """Why, unless the reader has left."""
 
     def write(self, data: object) -> int:
         try:
@@ -160,7 +162,7 @@ class _Outlet(io.FileIO):
         except OSError as error:
             is_device = stat.S_ISCHR(os.fstat(self.fileno()).st_mode)
             if error.errno != (errno.EIO if is_device else errno.EPIPE):
-                raise
+                self.problem = error
             self.is_gone = True
             nowhere = os.open(os.devnull, os.O_WRONLY)
             os.dup2(nowhere, self.fileno())
@@ -197,7 +199,9 @@ class _Styled:
 
 
 def outlive_readers() -> None:
-    """Let standard output and standard error survive that readers leave, and steer no terminal."""
+    """Have no command end since its output cannot be written, and its output steer no terminal."""
+    if sys.stdout is None:  # closed by the caller: writing to this one fails
+        sys.stdout = os.fdopen(os.open(os.devnull, os.O_RDONLY), closefd=False)
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if isinstance(stream, io.TextIOWrapper):
@@ -206,13 +210,25 @@ def outlive_readers() -> None:
 
 
 def output_is_gone() -> bool:
-    """Whether the reader of standard output has left."""
-    raw = getattr(getattr(sys.stdout, "buffer", None), "raw", None)
-    if not isinstance(raw, _Outlet):
+    """Whether the reader of standard output has left, or it cannot be written."""
+    raw = _outlet()
+    if raw is None:
         return False
     poll = select.poll()
     poll.register(raw, 0)  # an end is told unasked
     return raw.is_gone or bool(poll.poll(0))
+
+
+def output_problem() -> OSError | None:
+    """Write what waits to be; return why standard output cannot be, unless its reader has left."""
+    sys.stdout.flush()
+    raw = _outlet()
+    return None if raw is None else raw.problem
+
+
+def _outlet() -> _Outlet | None:
+    raw = getattr(getattr(sys.stdout, "buffer", None), "raw", None)
+    return raw if isinstance(raw, _Outlet) else None
 
 
 def _reopened(stream: io.TextIOWrapper) -> io.TextIOWrapper:

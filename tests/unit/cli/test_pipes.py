@@ -1,4 +1,4 @@
-"""Output whose reader has left is dropped, on standard output and standard error alike."""
+"""Output whose reader has left is dropped; other output that cannot be written is an error."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import pty
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -72,3 +73,33 @@ def test_encoding_and_what_was_printed_before_are_kept() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
     assert done.stdout.decode() == "first\nsecond é True\n"
+
+
+@pytest.mark.parametrize(
+    ("output", "reason"),
+    [("/dev/full", "No space left on device"), ("&-", "Bad file descriptor")],
+)
+@pytest.mark.parametrize("words", ["--version", "--help", "runs", "runs --json", "schema site"])
+def test_output_that_cannot_be_written_is_one_line_and_an_error(
+    words: str, output: str, reason: str, tmp_path: Path
+) -> None:
+    code = "from headrace.cli.app import main; main()"
+    done = subprocess.run(
+        ["/bin/sh", "-c", f'"$0" -c "$1" {words} >{output}', sys.executable, code],
+        env={**os.environ, "HEADRACE_HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.stderr == f"error: standard output cannot be written: {reason}\n"
+    assert done.returncode == 1
+
+
+def test_output_that_cannot_be_written_ends_no_work() -> None:
+    code = (
+        "import os, sys; from headrace.cli.console import outlive_readers, output_problem\n"
+        "outlive_readers(); print('x' * 10**6); print('more', flush=True)\n"
+        "print(output_problem().strerror, file=sys.stderr)"
+    )
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run([sys.executable, "-c", code], stdout=full, stderr=subprocess.PIPE)
+    assert (done.returncode, done.stderr) == (0, b"No space left on device\n")
