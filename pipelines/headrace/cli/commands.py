@@ -12,7 +12,7 @@ from headrace.cli import EXIT_INTERRUPTED
 from headrace.cli.command_group import Command, CommandGroup
 from headrace.cli.console import open_console, outlive_readers, output_problem
 from headrace.errors import HeadraceError, StorageError
-from headrace.files.machine import storage_error
+from headrace.files.machine import storage_error, system_error
 from headrace.processes.identity import end_quickly, tell_children
 
 COMMANDS = "headrace.commands"
@@ -115,8 +115,9 @@ def run() -> None:
     except HeadraceError as error:
         _tell(error)
         sys.exit(_EXIT_USAGE if error.failure_class.value == "user_error" else _EXIT_ERROR)
-    except OSError as error:
-        named = storage_error(error, Path())
+    except (OSError, RuntimeError) as error:
+        is_loop = str(error).startswith("Symlink loop")  # which pathlib says of links
+        named = storage_error(system_error(error) if is_loop else error, Path())
         if named is None:
             raise
         _tell(named)

@@ -60,6 +60,14 @@ def test_a_place_that_cannot_be_written_is_named_without_a_trace(
     assert message.startswith(what.replace("HERE", str(tmp_path)))
 
 
+def test_a_loop_of_links_is_named_without_a_trace(tmp_path: Path, monkeypatch, capsys) -> None:
+    loop = tmp_path / "loop"
+    loop.symlink_to(loop)
+    monkeypatch.setenv("HEADRACE_HOME", str(loop / "home"))
+    message = failed(monkeypatch, capsys, "runs")
+    assert message.startswith(f"error: Too many levels of symbolic links: '{loop}/home/ledger.db'")
+
+
 def test_a_fault_of_the_program_keeps_its_trace(monkeypatch, tmp_path) -> None:
     def wrong(*_: object) -> None:
         raise OSError(errno.EINVAL, "Invalid argument")
