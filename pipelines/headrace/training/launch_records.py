@@ -47,6 +47,10 @@ class LaunchFolder:
         """`RankFailure`, by the rank itself."""
         return self.path / f"failure-{rank}.json"
 
+    def done(self, rank: int) -> Path:
+        """Its presence says that the rank has done its part."""
+        return self.path / f"done-{rank}"
+
     def beat(self, rank: int) -> Path:
         """Signs of life of a rank."""
         return self.path / f"beat-{rank}"

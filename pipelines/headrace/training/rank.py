@@ -228,10 +228,13 @@ def main(arguments: list[str]) -> int:
     node, rank = read_record(Path(arguments[0]), NodeReady), int(arguments[1])
     if node is None:
         raise StepError(f"{arguments[0]} does not exist")
+    done = node.launch.folder.done(rank)
     try:
         _RankTraining(node, rank).run()
+        done.touch()
     except TrainingPausedError as paused:
         logger.info("%s", paused)
+        done.touch()
         _leave(0)
     except (Exception, SystemExit) as error:
         for file in spare:  # the user's code may have left none

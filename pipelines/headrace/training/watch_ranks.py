@@ -137,17 +137,22 @@ class RankWatch:
         said = read_record(self._launch.folder.failure(rank), RankFailure)
         if said is not None:
             return said.model_copy(update={"node": self._launch.node_name})
-        if not end.failed:
+        is_done = self._is_script or is_there(self._launch.folder.done(rank))
+        if end.stopped or (end.code == 0 and is_done):
             return None
         if self._is_script and end.code > 0:
             failure = script_failure(rank, end, end.last_words)
             return failure.model_copy(update={"node": self._launch.node_name})
+        kind, what, hint = _kind(end), f"ended by {end.cause}", end.advice
+        if end.code == 0:
+            kind, what = FailureKind.USER_ERROR, f"ended with {end.cause} in the middle of training"
+            hint = "See whether the code calls `os._exit`, and raise an error instead. "
         return RankFailure(
             rank=rank,
             node=self._launch.node_name,
-            kind=_kind(end),
-            what=f"ended by {end.cause}",
-            hint=f"{end.advice}See {end.log}:\n{end.last_words}",
+            kind=kind,
+            what=what,
+            hint=f"{hint}See {end.log}:\n{end.last_words}",
             at=end.at,
         )
 

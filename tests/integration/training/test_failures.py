@@ -41,6 +41,14 @@ def test_a_model_that_raises_or_exits_is_a_user_error_with_one_trace(
     assert num_launches(context) == 1
 
 
+def test_a_model_that_quits_the_process_is_a_user_error(dataset, tmp_path, no_leftover_processes):
+    context = blob_step(tmp_path, {"quits_at": 7})
+    error = failure(context, dataset)
+    assert error.failure_class is FailureClass.USER_ERROR
+    assert error.what == "Rank 1 on node-0: ended with exit code 0 in the middle of training"
+    assert num_launches(context) == 1
+
+
 def test_a_model_that_cannot_be_evaluated_is_told_before_it_is_trained(dataset, tmp_path):
     evaluate = {"split": "val", "step": "test", "task": "custom"}
     context = blob_step(tmp_path, site={"ranks": 1}, evaluate=evaluate)

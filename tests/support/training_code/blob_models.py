@@ -27,6 +27,7 @@ class BlobModel(LightningModule):
         dies: `[rank, step]` pairs at which that rank kills itself, each once.
         raises_at: Step in which rank 1 raises.
         exits_at: Step in which rank 1 leaves as if all were well.
+        quits_at: Step in which rank 1 does so without a word to Python.
         hangs_at: Step in which rank 1 sleeps for ever.
         skips_at: Step in which rank 1 leaves out a barrier that the others wait at.
         nan_at: Step whose loss is NaN.
@@ -44,6 +45,7 @@ class BlobModel(LightningModule):
         nan_at=0,
         pause_s=0.0,
         exits_at=0,
+        quits_at=0,
         holds=(),
         width=16,
         skips_at=0,
@@ -54,6 +56,7 @@ class BlobModel(LightningModule):
         self.dies = [tuple(each) for each in dies]
         self.raises_at, self.hangs_at, self.nan_at = raises_at, hangs_at, nan_at
         self.pause_s, self.exits_at, self.skips_at = pause_s, exits_at, skips_at
+        self.quits_at = quits_at
         self.first, self.second = nn.Linear(8, width), nn.Linear(width, 3)
 
     def forward(self, array):
@@ -109,6 +112,8 @@ class BlobModel(LightningModule):
             raise ValueError("the blobs are too round")
         if self.global_rank == 1 and step == self.exits_at:
             sys.exit(0)
+        if self.global_rank == 1 and step == self.quits_at:
+            os._exit(0)
         if self.global_rank == 1 and step == self.hangs_at:
             time.sleep(3600)
         if self.global_rank != 1 and step == self.skips_at:

@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from headrace.errors import UserError
 from headrace.processes.children import Child, ChildGroup
 from headrace.training.launch_records import NodeLaunch
-from headrace.training.watch_ranks import Beat, RankWatch
+from headrace.training.rank_failures import verdict
+from headrace.training.watch_ranks import Beat, RankWatch, run_watched
 from support.training import make_launch
 
 
@@ -49,3 +51,22 @@ def test_a_script_hangs_only_if_it_has_reported_before(
         if reports:
             beat.tick()
         assert watch.keep_on() is not reports
+
+
+@pytest.mark.parametrize("is_done", [False, True])
+def test_a_rank_that_ends_well_before_it_is_done_is_a_user_error(
+    launch: NodeLaunch, tmp_path: Path, *, is_done: bool
+) -> None:
+    """As by a model that calls `os._exit(0)`."""
+    if is_done:
+        launch.folder.done(0).touch()
+    command = (sys.executable, "-c", "import os; os._exit(0)")
+    child = Child(name="rank 0", command=command, log=tmp_path / "rank-0.log")
+    outcome = run_watched(launch, [child], 600.0)
+    error = verdict([outcome])
+    if is_done:
+        assert error is None
+    else:
+        assert isinstance(error, UserError)
+        assert "ended with exit code 0 in the middle of training" in error.what
+        assert "os._exit" in error.hint
