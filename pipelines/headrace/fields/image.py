@@ -224,8 +224,9 @@ def _refuse_what_does_not_fit(image: Image.Image, content: bytes) -> None:
         raise UnreadableError(f"{depth} bits a channel; {_WAY_OUT}")
     if image.mode not in _MODES:
         raise UnreadableError(f"pixels of mode '{image.mode}'; {_WAY_OUT}")
-    if image.format == "BMP":
-        _refuse_greys_that_pillow_misreads(image, _depth_of_bmp(content))
+    bits = _depth_of_bmp(content) if image.format == "BMP" else None
+    if bits not in (None, _BMP_GREYS.get(image.mode, bits)):  # Pillow would misread them
+        raise UnreadableError(f"{bits} bits a pixel, palette of greys; save the images as PNG")
     tags, bands = _tags(image), len(image.getbands())
     if tags and (pages := int(getattr(image, "n_frames", 1))) > 1:
         raise UnreadableError(f"{pages} pages; {_WAY_OUT}")
@@ -235,12 +236,6 @@ def _refuse_what_does_not_fit(image: Image.Image, content: bytes) -> None:
         raise UnreadableError(f"numbers with a sign; {_WAY_OUT}")
     if any(entry % 256 and entry % 257 for entry in tags.get(_COLOUR_MAP, ())):
         raise UnreadableError("a palette of 16 bits a channel; save the images with one of 8 bits")
-
-
-def _refuse_greys_that_pillow_misreads(image: Image.Image, bits: int) -> None:
-    """Refuse a BMP file whose palette Pillow leaves out, though its pixels have other bits."""
-    if bits != _BMP_GREYS.get(image.mode, bits):
-        raise UnreadableError(f"{bits} bits a pixel, palette of greys; save the images as PNG")
 
 
 def _depth(image: Image.Image, content: bytes) -> int:
@@ -266,9 +261,8 @@ def _why_unknown(content: bytes) -> str:
     if not content.startswith(tuple(_MAGIC)):
         return "neither PNG, JPEG, BMP, WebP, GIF nor TIFF"
     with suppress(*_DAMAGED):
-        tags = {} if content[:2] == b"\xff\xd8" else _tags_of_tiff(content)
-        depth = int(max(tags[_BITS])) if tags else _depth_of_jpeg(content)
-        if depth > 8:
+        tags = {} if content.startswith(b"\xff\xd8") else _tags_of_tiff(content)
+        if (depth := int(max(tags[_BITS])) if tags else _depth_of_jpeg(content)) > 8:
             return f"{depth} bits a channel; {_WAY_OUT}"
         if tags and tags[_INK] < 2 and tags[_CHANNELS] > 1:
             return f"{tags[_CHANNELS]} channels of grey; {_WAY_OUT}"
