@@ -102,6 +102,11 @@ def _take_out(config: Any, key: str) -> None:
     del holder[name]
 
 
+def key_parts(key: str) -> tuple[str, ...]:
+    """Return the parts of a dotted key, also in brackets, as `code[0]` and `[code]`."""
+    return tuple(_PARTS.findall(key)) or ("",)
+
+
 def read_override(text: str) -> Override:
     """Read an override: its value is what Hydra makes of it.
 
