@@ -15,8 +15,8 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from headrace.errors import RecipeError, nearest, shortened
-from headrace.recipe.base import from_json, to_json
-from headrace.recipe.yaml_text import MAX_DEPTH, MAX_PLAIN_VALUES, parsed
+from headrace.recipe.base import from_json, to_json, unique
+from headrace.recipe.yaml_text import MAX_DEPTH, MAX_PLAIN_VALUES, joined, parsed
 
 _SIGNS = ("++", "+", "~")
 _NOWHERE = object()
@@ -120,9 +120,10 @@ def read_override(text: str) -> Override:
     if sign == "~":
         return Override(sign, key, None)
     try:
-        read = _value(value)
+        read = _value(joined(value))
         parsed(f"value: {json.dumps(to_json(read))}", is_plain=True)  # the limits of a recipe
-    except (YAMLError, RecursionError, UnicodeError) as error:
+        read = joined(read)
+    except (YAMLError, RecursionError, ValueError) as error:
         raise RecipeError(
             f"The value of the override '{shortened(text)}' cannot be read: "
             f"{shortened(' '.join(str(error).split()))}",
@@ -180,7 +181,7 @@ def _value(words: str) -> Any:
         return in_hydra(words).value()
     except YAMLError:
         with suppress(ValueError, RecursionError):
-            return from_json(json.loads(words))
+            return from_json(json.loads(words, object_pairs_hook=unique))
         whole = parsed(f"value: {words}", is_plain=True)["value"]
         if isinstance(whole, dict | list) and not _COMMENT.search(words):
             return _of_node(yaml.compose(words, yaml.SafeLoader))
@@ -194,7 +195,7 @@ def _value(words: str) -> Any:
 def _of_node(node: Any) -> Any:
     """Value of a list or mapping of YAML, in which Hydra says what plain words mean."""
     if isinstance(node, yaml.MappingNode):
-        return {_of_node(key): _of_node(each) for key, each in node.value}
+        return unique((_of_node(key), _of_node(each)) for key, each in node.value)
     if isinstance(node, yaml.SequenceNode):
         return [_of_node(each) for each in node.value]
     if not node.value and not node.style:
