@@ -446,6 +446,15 @@ def test_recipes_as_written_are_read_anew_when_they_change(headrace_home, monkey
         ("trainer.enable_checkpointing=false", "enable_checkpointing makes no checkpoints"),
         ("trainer.max_time='00:00:00:00'", "max_time is 0"),
         ("trainer.max_time={seconds: 0}", "max_time is 0"),
+        ("trainer.max_time={hours: -1}", "max_time is 0"),
+        ("trainer.max_time=0", "max_time is 0"),
+        ("trainer.max_time=0.0", "max_time is 0"),
+        ("trainer.max_time=5", "max_time is 5: give it as"),
+        ("trainer.max_time=x", "max_time is 'x': give it as"),
+        ("trainer.max_time='1:2:3'", "max_time is '1:2:3': give it as"),
+        ("trainer.max_time={fortnights: 1}", "give it as"),
+        ("trainer.max_time={hours: many}", "give it as"),
+        ("trainer.max_time={hours: .inf}", "give it as"),
     ],
 )
 def test_what_makes_no_training_of_the_recipe_is_refused(override, words):
