@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
 from functools import lru_cache
@@ -81,7 +81,7 @@ def parsed_json(text: str, *, interpolates: bool) -> Any:
     """
     with _named():
         content = from_json(json.loads(text, object_pairs_hook=unique))
-        return _plain(content if interpolates else _escaped(content))
+        return _plain(content if interpolates else _each(content, _escaped))
 
 
 @contextmanager
@@ -113,31 +113,33 @@ def joined(content: Any) -> Any:
     Raises:
         ValueError: There is half of a pair, which no file has in UTF-8, or too long a whole number.
     """
-    if isinstance(content, dict):
-        return unique((joined(key), joined(value)) for key, value in content.items())
-    if isinstance(content, list):
-        return [joined(each) for each in content]
-    if isinstance(content, int) and content.bit_length() > MAX_BITS:
+    return _each(content, _joined)
+
+
+def _joined(value: Any) -> Any:
+    if isinstance(value, int) and value.bit_length() > MAX_BITS:
         raise ValueError(
-            f"it holds a whole number of {content.bit_length()} bits; the limit is {MAX_BITS}"
+            f"it holds a whole number of {value.bit_length()} bits; the limit is {MAX_BITS}"
         )
-    if not isinstance(content, str) or content.isascii():
-        return content
     try:
-        return content.encode("utf-16-le", "surrogatepass").decode("utf-16-le")
+        is_text = isinstance(value, str)
+        return value.encode("utf-16-le", "surrogatepass").decode("utf-16-le") if is_text else value
     except UnicodeDecodeError:
-        what = f"it holds {shortened(ascii(content))}, which has half of a character"
+        what = f"it holds {shortened(ascii(value))}, which has half of a character"
         raise ValueError(f"{what} (a lone surrogate, or bytes that are not UTF-8)") from None
 
 
-def _escaped(content: Any) -> Any:
-    """Plain values in whose texts OmegaConf finds no interpolation."""
+def _escaped(value: Any) -> Any:
+    """Return a text in which OmegaConf finds no interpolation; keys have none."""
+    return re.sub(r"(\\*)\$\{", r"\1\1\\${", value) if isinstance(value, str) else value
+
+
+def _each(content: Any, change: Callable[[Any], Any]) -> Any:
     if isinstance(content, dict):
-        return {key: _escaped(value) for key, value in content.items()}
+        return unique((_joined(key), _each(value, change)) for key, value in content.items())
     if isinstance(content, list):
-        return [_escaped(each) for each in content]
-    is_text = isinstance(content, str)
-    return re.sub(r"(\\*)\$\{", r"\1\1\\${", content) if is_text else content
+        return [_each(value, change) for value in content]
+    return change(content)
 
 
 class _Limits:

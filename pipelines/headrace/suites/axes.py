@@ -168,8 +168,7 @@ def check_keys(axes: Sequence[Axis]) -> None:
             why = _FIXED.get(parts[0]) or _FIXED.get(".".join(parts[:2]))
             if why is not None:
                 raise RecipeError(f"'{key}' cannot differ between trials", why)
-        twice = [key for key in keys if key_parts(key) in seen or key not in own.values()]
-        if twice:
+        if twice := [key for key in keys if key_parts(key) in seen or own[key_parts(key)] != key]:
             raise RecipeError(
                 f"'{twice[0]}' is set by two parts of the suite",
                 "Name its values once: in grid, zip, points, file, space, seeds or folds.",
