@@ -148,13 +148,27 @@ def in_hydra(words: str) -> Any:
         raise YAMLError(f"it holds more than {MAX_DEPTH} lists and mappings inside one another")
     if words.count(",") > MAX_PLAIN_VALUES:
         raise YAMLError(f"it holds more than {MAX_PLAIN_VALUES} values")
-    from hydra.core.override_parser.overrides_parser import OverridesParser  # takes 0.1 s
+    from hydra.core.override_parser import overrides_parser, overrides_visitor  # takes 0.1 s
     from hydra.errors import HydraException
+    from hydra.grammar.gen import OverrideLexer, OverrideParser
 
+    class Visitor(overrides_visitor.HydraOverrideVisitor):
+        def visitDictContainer(self, ctx: Any) -> Any:  # noqa: N802  Hydra's takes the last of two
+            pairs = [*ctx.getChildren()][1:-1:2]
+            return unique(map(self.visitDictKeyValuePair, pairs))
+
+    antlr: Any = OverrideLexer  # which has no types
+    lexer = antlr.OverrideLexer(antlr.InputStream(f"key={words}"))
+    parser: Any = OverrideParser.OverrideParser(antlr.CommonTokenStream(lexer))
+    for each in (lexer, parser):
+        each.removeErrorListeners()
+        each.addErrorListener(overrides_visitor.HydraErrorListener())
     try:
-        return OverridesParser.create().parse_override(f"key={words}")
+        found = Visitor(overrides_parser.create_functions()).visit(parser.override())
+        found.validate()
     except (HydraException, ValueError, RecursionError) as error:  # as of 5000 digits
         raise YAMLError(str(error)) from None
+    return found
 
 
 def as_override(key: str, value: Any) -> str:
