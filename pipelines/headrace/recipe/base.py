@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -56,7 +56,7 @@ def from_json(value: Any) -> Any:
     """Return the plain values of which `to_json` made these.
 
     Raises:
-        ValueError: What lies under `PAIRS` is no list of pairs.
+        ValueError: What lies under `PAIRS` is no list of pairs, or has a key twice.
     """
     if isinstance(value, list | tuple):
         return [from_json(each) for each in value]
@@ -65,9 +65,24 @@ def from_json(value: Any) -> Any:
     if value.keys() != {PAIRS}:
         return {key: from_json(each) for key, each in value.items()}
     try:
-        return {key: from_json(each) for key, each in value[PAIRS]}
+        pairs = [(key, each) for key, each in value[PAIRS] if hash(key) is not None]
     except (TypeError, ValueError):
         raise ValueError(f"'{PAIRS}' needs a list of pairs of a key and a value") from None
+    return unique((key, from_json(each)) for key, each in pairs)
+
+
+def unique(pairs: Iterable[tuple[Any, Any]]) -> dict[Any, Any]:
+    """Return a mapping of pairs.
+
+    Raises:
+        ValueError: A key is there twice, as `1`, `1.0` and `true` are one key.
+    """
+    content: dict[Any, Any] = {}
+    for key, value in pairs:
+        if key in content:
+            raise ValueError(f"the key {shortened(repr(key))} is there twice")
+        content[key] = value
+    return content
 
 
 Arguments = Annotated[

@@ -197,6 +197,7 @@ def absolute(recipe: Recipe) -> Recipe:
     suite = recipe.suite and recipe.suite.model_copy(update={"file": _absolute(recipe.suite.file)})
     return recipe.model_copy(
         update={
+            "code": tuple(filter(None, map(_absolute, recipe.code))),
             "dataset": dataset,
             "pack": pack.model_copy(update={"target": _absolute(pack.target)}),
             "train": train.model_copy(update={"init_from": _absolute(train.init_from)}),

@@ -15,7 +15,7 @@ from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin
 from pydantic import BaseModel, JsonValue
 
 from headrace.errors import RecipeError, shortened
-from headrace.recipe.overrides import read_override
+from headrace.recipe.overrides import key_parts, read_override
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.train import TrainerSpec
 
@@ -80,7 +80,7 @@ def check_from_outside(overrides: Sequence[str]) -> None:
     for text in overrides:
         _, key, value = read_override(text)
         told = shortened(text)
-        if key.split(".")[0] == "code":
+        if key_parts(key)[0] == "code":
             raise RecipeError(
                 f"The override '{told}' sets 'code', which cannot be changed from Airflow",
                 "Write it into a recipe file.",
@@ -90,7 +90,7 @@ def check_from_outside(overrides: Sequence[str]) -> None:
                 f"The override '{told}' holds an interpolation",
                 "From Airflow only plain values are taken; write interpolations into a recipe.",
             )
-        if (refused := next(_refused(_parts(key), value), None)) is not None:
+        if (refused := next(_refused(key_parts(key), value), None)) is not None:
             raise RecipeError(
                 f"The override '{told}' sets '{'.'.join(refused)}', which only a recipe's file may "
                 "say",
@@ -130,7 +130,7 @@ def _refused(parts: tuple[str, ...], value: object) -> Iterator[tuple[str, ...]]
         yield from () if _fits(rule, rest, value) else (parts,)
     elif isinstance(value, Mapping):
         for key, each in value.items():
-            below = _parts(str(key))
+            below = key_parts(str(key))
             yield from _refused(below if rule is Rule.KEYS else (*parts, *below), each)
     elif isinstance(value, list):
         for each in value:
@@ -146,10 +146,6 @@ def _fits(rule: Rule, rest: tuple[str, ...], value: object) -> bool:
     if rule is Rule.ARGUMENTS and len(rest) == 1:
         return not isinstance(value, Mapping)
     return rule is not Rule.SWITCH and isinstance(value, (bool, int, float, NoneType))
-
-
-def _parts(key: str) -> tuple[str, ...]:
-    return tuple(re.sub(r"\[([^\]]*)\]", r".\1", key).split("."))
 
 
 def _places(parts: tuple[str, ...], annotation: Any, path: tuple[str, ...]) -> Iterator[OpenPlace]:

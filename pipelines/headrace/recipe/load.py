@@ -79,7 +79,7 @@ def load_recipe(name_or_path: str, overrides: Sequence[str] = ()) -> Recipe:
     """Load and validate a recipe.
 
     Args:
-        name_or_path: Name of a recipe, or the path of a YAML file.
+        name_or_path: Name of a recipe, or the path of a YAML file or of a run's `recipe.json`.
         overrides: `key=value` with dotted keys, as in `trainer.max_epochs=3`. As in Hydra,
             `+key=value` adds a key that must not be there, `~key` takes one out that must.
 
@@ -229,10 +229,13 @@ def _changed(name_or_path: str, overrides: Sequence[str]) -> tuple[Path, str, An
 def _read(path: Path, origin: str, error_type: type[UserError]) -> Any:
     from omegaconf import OmegaConf
 
-    from headrace.recipe.yaml_text import MAX_CHARS, parsed
+    from headrace.recipe.yaml_text import MAX_CHARS, parsed, parsed_json
 
     with _blaming(path, origin, error_type), path.open(encoding="utf-8") as file:
-        return OmegaConf.create(parsed(file.read(MAX_CHARS + 1)))
+        if path.suffix != ".json":
+            return OmegaConf.create(parsed(file.read(MAX_CHARS + 1)))
+        keeps = path.name.endswith(".source.json")  # of a suite: interpolations are of its trials
+        return OmegaConf.create(parsed_json(file.read(), interpolates=keeps))
 
 
 def _resolved(config: Any, origin: str, error_type: type[UserError]) -> dict[str, Any]:

@@ -15,8 +15,8 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from headrace.errors import RecipeError, nearest, shortened
-from headrace.recipe.base import from_json, to_json
-from headrace.recipe.yaml_text import MAX_DEPTH, MAX_PLAIN_VALUES, parsed
+from headrace.recipe.base import from_json, to_json, unique
+from headrace.recipe.yaml_text import MAX_DEPTH, MAX_PLAIN_VALUES, joined, parsed
 
 _SIGNS = ("++", "+", "~")
 _NOWHERE = object()
@@ -102,6 +102,11 @@ def _take_out(config: Any, key: str) -> None:
     del holder[name]
 
 
+def key_parts(key: str) -> tuple[str, ...]:
+    """Return the parts of a dotted key, also in brackets, as `code[0]` and `[code]`."""
+    return tuple(_PARTS.findall(key)) or ("",)
+
+
 def read_override(text: str) -> Override:
     """Read an override: its value is what Hydra makes of it.
 
@@ -115,9 +120,10 @@ def read_override(text: str) -> Override:
     if sign == "~":
         return Override(sign, key, None)
     try:
-        read = _value(value)
+        read = _value(joined(value))
         parsed(f"value: {json.dumps(to_json(read))}", is_plain=True)  # the limits of a recipe
-    except (YAMLError, RecursionError, UnicodeError) as error:
+        read = joined(read)
+    except (YAMLError, RecursionError, ValueError) as error:
         raise RecipeError(
             f"The value of the override '{shortened(text)}' cannot be read: "
             f"{shortened(' '.join(str(error).split()))}",
@@ -142,13 +148,27 @@ def in_hydra(words: str) -> Any:
         raise YAMLError(f"it holds more than {MAX_DEPTH} lists and mappings inside one another")
     if words.count(",") > MAX_PLAIN_VALUES:
         raise YAMLError(f"it holds more than {MAX_PLAIN_VALUES} values")
-    from hydra.core.override_parser.overrides_parser import OverridesParser  # takes 0.1 s
+    from hydra.core.override_parser import overrides_parser, overrides_visitor  # takes 0.1 s
     from hydra.errors import HydraException
+    from hydra.grammar.gen import OverrideLexer, OverrideParser
 
+    class Visitor(overrides_visitor.HydraOverrideVisitor):
+        def visitDictContainer(self, ctx: Any) -> Any:  # noqa: N802  Hydra's takes the last of two
+            pairs = [*ctx.getChildren()][1:-1:2]
+            return unique(map(self.visitDictKeyValuePair, pairs))
+
+    antlr: Any = OverrideLexer  # which has no types
+    lexer = antlr.OverrideLexer(antlr.InputStream(f"key={words}"))
+    parser: Any = OverrideParser.OverrideParser(antlr.CommonTokenStream(lexer))
+    for each in (lexer, parser):
+        each.removeErrorListeners()
+        each.addErrorListener(overrides_visitor.HydraErrorListener())
     try:
-        return OverridesParser.create().parse_override(f"key={words}")
+        found = Visitor(overrides_parser.create_functions()).visit(parser.override())
+        found.validate()
     except (HydraException, ValueError, RecursionError) as error:  # as of 5000 digits
         raise YAMLError(str(error)) from None
+    return found
 
 
 def as_override(key: str, value: Any) -> str:
@@ -175,7 +195,7 @@ def _value(words: str) -> Any:
         return in_hydra(words).value()
     except YAMLError:
         with suppress(ValueError, RecursionError):
-            return from_json(json.loads(words))
+            return from_json(json.loads(words, object_pairs_hook=unique))
         whole = parsed(f"value: {words}", is_plain=True)["value"]
         if isinstance(whole, dict | list) and not _COMMENT.search(words):
             return _of_node(yaml.compose(words, yaml.SafeLoader))
@@ -189,7 +209,7 @@ def _value(words: str) -> Any:
 def _of_node(node: Any) -> Any:
     """Value of a list or mapping of YAML, in which Hydra says what plain words mean."""
     if isinstance(node, yaml.MappingNode):
-        return {_of_node(key): _of_node(each) for key, each in node.value}
+        return unique((_of_node(key), _of_node(each)) for key, each in node.value)
     if isinstance(node, yaml.SequenceNode):
         return [_of_node(each) for each in node.value]
     if not node.value and not node.style:

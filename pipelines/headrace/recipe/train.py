@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Annotated, Literal
+from datetime import timedelta
+from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, WithJsonSchema, field_validator, model_validator
 
-from headrace.errors import RecipeError
+from headrace.errors import RecipeError, shortened
 from headrace.recipe.base import (
     MAX_COUNT,
     Amount,
@@ -346,15 +347,14 @@ class TrainerSpec(Record):
         for name, (usual, why) in _NO_TRAINING.items():
             if extra.get(name) not in (None, usual):
                 raise ValueError(f"{name} {why}: leave it out")
-        limit, time = extra.get("limit_train_batches"), extra.get("max_time") or "1"
+        limit = extra.get("limit_train_batches")
         most = 1.0 if isinstance(limit, float) else MAX_COUNT
         if isinstance(limit, int | float) and (limit is True or not 0 < limit <= most):
             raise ValueError(
                 f"limit_train_batches is {limit!r}: give a number of batches from 1 on, or a share "
                 "above 0 and up to 1.0"
             )
-        if re.search("[1-9]", str(time)) is None:
-            raise ValueError("max_time is 0, which makes no training: leave it out")
+        _check_time(extra.get("max_time"))
         return extra
 
     @field_validator("extra")
@@ -365,6 +365,23 @@ class TrainerSpec(Record):
             instead = "; ".join(f"{name}: {OF_LIGHTNING[name]}" for name in taken)
             raise ValueError(f"it sets {', '.join(taken)}, which headrace sets itself ({instead})")
         return extra
+
+
+def _check_time(time: Any) -> None:
+    """Refuse a `max_time` that Lightning cannot read, or that ends training before it begins."""
+    written: Any = time or {}
+    try:
+        if isinstance(time, str) and re.fullmatch(r"\d{1,9}(:\d\d){3}", time.strip()):
+            days, hours, minutes, seconds = map(int, time.split(":"))
+            written = {"days": days, "hours": hours, "minutes": minutes, "seconds": seconds}
+        length = timedelta(**written)
+    except (TypeError, ValueError, OverflowError):
+        raise ValueError(
+            f"max_time is {shortened(repr(time))}: give it as '00:12:00:00' (days, hours, minutes, "
+            "seconds) in quotes, or as {hours: 12}"
+        ) from None
+    if time is not None and length <= timedelta():
+        raise ValueError("max_time is 0 or less, which makes no training: leave it out")
 
 
 class TrainSpec(Record):

@@ -6,15 +6,22 @@ for millions of values nor a thousand brackets is ever unfolded.
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from copy import deepcopy
 from functools import lru_cache
 from typing import Any, cast
 
 import yaml
 from omegaconf import OmegaConf
+from omegaconf._utils import get_yaml_loader
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
+
+from headrace.errors import shortened
+from headrace.recipe.base import from_json, unique
 
 MAX_CHARS = 256 * 1024
 """Longest file, in characters."""
@@ -62,26 +69,77 @@ def parsed(text: str, *, is_plain: bool = False) -> Any:
 def _parsed(text: str, is_plain: bool) -> Any:
     """One text is read several times for a run: as it is, and with its overrides."""
     _Limits(is_plain).check(text)
+    with _named():
+        return _plain(yaml.load(text, Loader=_Loader) or {})
+
+
+def parsed_json(text: str, *, interpolates: bool) -> Any:
+    """Plain values of a JSON text as records are, and of which `to_json` made some.
+
+    Raises:
+        YAMLError: It is no JSON, or holds what is refused.
+    """
+    with _named():
+        content = from_json(json.loads(text, object_pairs_hook=unique))
+        return _plain(content if interpolates else _each(content, _escaped))
+
+
+@contextmanager
+def _named() -> Iterator[None]:
     try:
-        content = OmegaConf.to_container(OmegaConf.create(text), resolve=False)
+        yield
+    except LookupError as error:  # as of !!bool x
+        raise YAMLError(f"it holds a value that is none of its tag: {error}") from None
     except (OmegaConfBaseException, ValueError, RecursionError) as error:  # as of 5000 digits
         raise YAMLError(str(error)) from None
-    _check_numbers(content)
-    return content
 
 
-def _check_numbers(content: Any) -> None:
-    if isinstance(content, dict):
-        for key, value in content.items():
-            _check_numbers(key)
-            _check_numbers(value)
-    elif isinstance(content, list):
-        for value in content:
-            _check_numbers(value)
-    elif isinstance(content, int) and content.bit_length() > MAX_BITS:
-        raise YAMLError(
-            f"it holds a whole number of {content.bit_length()} bits; the limit is {MAX_BITS}"
+def _plain(content: Any) -> Any:
+    return joined(OmegaConf.to_container(OmegaConf.create(content), resolve=False))
+
+
+class _Loader(get_yaml_loader()):  # type: ignore[misc]
+    """OmegaConf's, which refuses only texts as keys that are there twice."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> Any:
+        keys = [key for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+        unique((self.construct_object(key), None) for key in keys if key.tag in _PLAIN_TAGS)
+        return super().construct_mapping(node, deep=deep)
+
+
+def joined(content: Any) -> Any:
+    """Plain values with each pair of surrogates, as JSON writes some characters, as its character.
+
+    Raises:
+        ValueError: There is half of a pair, which no file has in UTF-8, or too long a whole number.
+    """
+    return _each(content, _joined)
+
+
+def _joined(value: Any) -> Any:
+    if isinstance(value, int) and value.bit_length() > MAX_BITS:
+        raise ValueError(
+            f"it holds a whole number of {value.bit_length()} bits; the limit is {MAX_BITS}"
         )
+    try:
+        is_text = isinstance(value, str)
+        return value.encode("utf-16-le", "surrogatepass").decode("utf-16-le") if is_text else value
+    except UnicodeDecodeError:
+        what = f"it holds {shortened(ascii(value))}, which has half of a character"
+        raise ValueError(f"{what} (a lone surrogate, or bytes that are not UTF-8)") from None
+
+
+def _escaped(value: Any) -> Any:
+    """Return a text in which OmegaConf finds no interpolation; keys have none."""
+    return re.sub(r"(\\*)\$\{", r"\1\1\\${", value) if isinstance(value, str) else value
+
+
+def _each(content: Any, change: Callable[[Any], Any]) -> Any:
+    if isinstance(content, dict):
+        return unique((_joined(key), _each(value, change)) for key, value in content.items())
+    if isinstance(content, list):
+        return [_each(value, change) for value in content]
+    return change(content)
 
 
 class _Limits:

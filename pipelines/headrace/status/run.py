@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -342,7 +343,9 @@ def _part(value: object) -> dict[str, Any]:
 
 
 def _json(file: Path) -> dict[str, Any]:
-    content = json.loads(read_bytes(file) or b"")
+    content = None
+    with suppress(RecursionError):
+        content = json.loads(read_bytes(file) or b"")
     if not isinstance(content, dict):
         raise ValueError(f"{file} holds no record")  # noqa: TRY004  as of what is no JSON
     return content

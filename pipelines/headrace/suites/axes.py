@@ -21,7 +21,7 @@ from pydantic import JsonValue
 
 from headrace.errors import RecipeError
 from headrace.recipe.base import to_json
-from headrace.recipe.overrides import read_override
+from headrace.recipe.overrides import key_parts, read_override
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.suite import MAX_KEYS, MAX_TRIALS, SuiteSpec
 from headrace.suites.records import Point
@@ -160,20 +160,27 @@ def check_keys(axes: Sequence[Axis]) -> None:
     Raises:
         RecipeError: There is such a key.
     """
-    seen: set[str] = set()
+    seen: set[tuple[str, ...]] = set()
     for axis in axes:
-        own = {key for point in axis for key in point}
-        for key in sorted(own):
-            fixed = next((name for name in _FIXED if f"{key}.".startswith(f"{name}.")), None)
-            if fixed is not None:
-                raise RecipeError(f"'{key}' cannot differ between trials", _FIXED[fixed])
-        twice = sorted(own & seen)
-        if twice:
+        keys = sorted({key for point in axis for key in _keys(point)})
+        own = {key_parts(key): key for key in keys}
+        for parts, key in own.items():
+            why = _FIXED.get(parts[0]) or _FIXED.get(".".join(parts[:2]))
+            if why is not None:
+                raise RecipeError(f"'{key}' cannot differ between trials", why)
+        if twice := [key for key in keys if key_parts(key) in seen or own[key_parts(key)] != key]:
             raise RecipeError(
                 f"'{twice[0]}' is set by two parts of the suite",
                 "Name its values once: in grid, zip, points, file, space, seeds or folds.",
             )
-        seen |= own
+        seen |= own.keys()
+
+
+def _keys(point: Mapping[str, JsonValue]) -> Iterator[str]:
+    """Keys of a point, and those of mappings that are its values."""
+    for key, value in point.items():
+        yield key
+        yield from (f"{key}.{name}" for name in (value if isinstance(value, Mapping) else ()))
 
 
 def read_points(file: str) -> tuple[Point, ...]:

@@ -101,3 +101,18 @@ def test_what_goes_to_code_of_others_stays_as_the_file_says(override):
 )
 def test_typed_keys_and_plain_arguments_pass(override):
     check_from_outside([override])
+
+
+@pytest.mark.parametrize(
+    "key",
+    ["code", "+code", "++code", "~code", "code[0]", "+code[0]", "code.0", "[code]", "[code][0]"],
+)
+def test_no_spelling_of_a_key_sets_code(key):
+    with pytest.raises(RecipeError, match="sets 'code'"):
+        check_from_outside([key if key.startswith("~") else f"{key}=[/tmp/evil]"])
+
+
+@pytest.mark.parametrize("key", ["[trainer][extra]", "trainer[extra]", "[trainer].extra"])
+def test_no_spelling_of_a_key_leaves_its_rule(key):
+    with pytest.raises(RecipeError, match="only a recipe's file may say"):
+        check_from_outside([f"{key}.plugins=a"])

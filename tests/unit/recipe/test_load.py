@@ -7,10 +7,14 @@ import traceback
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
 from headrace.errors import RecipeError, SiteError, UserError
+from headrace.files.atomic import write_json, write_record
 from headrace.recipe import yaml_text
+from headrace.recipe.base import Target
 from headrace.recipe.interpolation import with_environment
 from headrace.recipe.load import (
     BUILT_IN,
@@ -442,6 +446,15 @@ def test_recipes_as_written_are_read_anew_when_they_change(headrace_home, monkey
         ("trainer.enable_checkpointing=false", "enable_checkpointing makes no checkpoints"),
         ("trainer.max_time='00:00:00:00'", "max_time is 0"),
         ("trainer.max_time={seconds: 0}", "max_time is 0"),
+        ("trainer.max_time={hours: -1}", "max_time is 0"),
+        ("trainer.max_time=0", "max_time is 0"),
+        ("trainer.max_time=0.0", "max_time is 0"),
+        ("trainer.max_time=5", "max_time is 5: give it as"),
+        ("trainer.max_time=x", "max_time is 'x': give it as"),
+        ("trainer.max_time='1:2:3'", "max_time is '1:2:3': give it as"),
+        ("trainer.max_time={fortnights: 1}", "give it as"),
+        ("trainer.max_time={hours: many}", "give it as"),
+        ("trainer.max_time={hours: .inf}", "give it as"),
     ],
 )
 def test_what_makes_no_training_of_the_recipe_is_refused(override, words):
@@ -461,3 +474,51 @@ def test_what_makes_no_training_of_the_recipe_is_refused(override, words):
 )  # fmt: skip
 def test_what_trains_as_the_recipe_says_is_passed_on(override):
     assert load_recipe("digits", [override]).trainer is not None
+
+
+_VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**100), 2**100)
+    | st.floats(allow_nan=False)
+    | st.text()
+    | st.sampled_from(
+        ["${seed}", r"\${seed}", r"\\${a:b", "???", "{", "\x00\x7f\ufeff", "1e3", "😀"]
+    ),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.text() | st.integers(-9, 9) | st.just("${seed}"), inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+
+
+@settings(deadline=None, max_examples=200)
+@given(arguments=st.dictionaries(st.sampled_from(["dims", "words", "more"]), _VALUES))
+def test_a_recipe_of_a_record_is_the_recipe_that_was_written(tmp_path_factory, arguments):
+    recipe = load_recipe("digits")
+    model = Target.model_validate({"_target_": "a.Net", **arguments})
+    recipe = recipe.model_copy(update={"model": model})
+    file = tmp_path_factory.mktemp("run") / "recipe.json"
+    write_record(file, recipe)
+    assert load_recipe(str(file)) == recipe
+
+
+def test_the_source_of_trials_keeps_its_interpolations(tmp_path):
+    file = tmp_path / "recipe.source.json"
+    content = {"dataset": {"name": "d", "source": "/d"}, "seed": 3, "train": {"args": ["x${seed}"]}}
+    content["model"] = {"_target_": "a.Net", "dims": {"_pairs_": [[1, "${seed}"]]}}
+    write_json(file, content)
+    recipe = load_recipe(str(file), ["seed=5"])
+    assert recipe.train.args == ("x5",)
+    assert recipe.model.as_config()["dims"] == {1: 5}
+
+
+@pytest.mark.parametrize(
+    "text", ["[" * 100_000, '{"a": 1, "a": 2}', "{", '{"a": "\\ud800"}', "[]", "1"]
+)
+def test_a_damaged_record_is_refused(tmp_path, text):
+    file = tmp_path / "recipe.json"
+    file.write_text(text)
+    with pytest.raises(RecipeError, match=r"recipe\.json"):
+        load_recipe(str(file))

@@ -112,3 +112,31 @@ def test_a_text_never_takes_its_place_beside_a_key_that_is_none(change):
         load_recipe("digits", ["+model.dims={0: 1, 2: 2, true: {x: 2}}", change])
     merged = load_recipe("digits", ["+model.dims={0: 1, 1: 2}", "model.dims={0: 5}"])
     assert merged.model.as_config()["dims"] == {0: 5, 1: 2}
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ('model={"a": 1, "a": 2}', "twice|duplicate"),
+        ('model={"a": {"b": 1, "b": 2}}', "twice|duplicate"),
+        ("model={'a b': 1, 'a b': 2}", "twice|duplicate"),
+        ("model={1: a, 1: b}", "the key 1 is there twice"),
+        ("model={a: 1, a: 2}", "twice|duplicate"),
+        ("model=[{b: {1: a, true: b}}]", "the key True is there twice"),
+        ("model.name=\udcff", "half of a character"),
+        ('model={"a": "\\ud800"}', "half of a character"),
+    ],
+)
+def test_an_override_that_would_lose_a_value_or_break_a_record_is_refused(override, words):
+    with pytest.raises(RecipeError, match=words):
+        read_override(override)
+
+
+def test_pairs_with_a_key_twice_are_refused():
+    with pytest.raises(RecipeError, match="the key 1 is there twice"):
+        load_recipe("digits", ["model.dims={_pairs_: [[1, a], [1, b]]}"])
+
+
+def test_surrogates_of_json_are_joined():
+    assert read_override('model={"a": "\\ud83d\\ude00"}').value == {"a": "😀"}
+    assert read_override("model.name=😀").value == "😀"

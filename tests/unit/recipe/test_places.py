@@ -197,3 +197,9 @@ def test_code_of_the_current_folder_is_allowed_if_no_other_account_may_write_the
     else:
         with pytest.raises(TargetError, match=f"does not allow code from {here}.*{why}{here}"):
             check_targets(recipe, open_site)
+
+
+def test_code_is_seen_from_the_folder_of_the_call(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    recipe = absolute(load_recipe("digits", ["code=[., code, ~/code, /code]"]))
+    assert recipe.code == (str(tmp_path), str(tmp_path / "code"), "~/code", "/code")

@@ -83,3 +83,33 @@ def test_what_is_done_to_the_values_changes_no_later_ones():
     text = "a: [1]"
     parsed(text)["a"].append(2)
     assert parsed(text) == {"a": [1]}
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    {
+        "numbers": ("dims: {1: a, 1: b}", "the key 1 is there twice"),
+        "true-is-1": ("dims: {1: a, true: b}", "the key True is there twice"),
+        "1.0-is-1": ("dims: {1: a, 1.0: b}", "the key 1.0 is there twice"),
+        "texts": ("dims: {a: 1, 'a': 2}", "there twice|duplicate key"),
+        "joined": (r'dims: {"\ud83d\ude00": 1, "😀": 2}', "is there twice"),
+        "lone": (r'name: "\ud800"', "half of a character"),
+        "lone-key": (r'{"\udc00": 1}', "half of a character"),
+        "swapped": (r'name: "\ude00\ud83d"', "half of a character"),
+        "no-bool": ("dims: !!bool x", "none of its tag"),
+        "no-int": ("dims: !!int ''", "none of its tag"),
+        "no-float": ("dims: !!float ''", "none of its tag"),
+        "no-number": ("dims: !!int x", "invalid literal"),
+    }.values(),
+)
+def test_what_yaml_would_lose_or_break_on_is_refused(tmp_path, text, words):
+    path = tmp_path / "mine.yaml"
+    path.write_text(text)
+    for load, error in ((load_recipe, RecipeError), (load_site, SiteError)):
+        with pytest.raises(error, match=words):
+            load(str(path))
+
+
+def test_merged_keys_are_no_duplicates_and_pairs_of_surrogates_are_one_character():
+    assert parsed("a: &a {1: x}\nb: {<<: *a, 1: y}\nc: {=: 1}")["b"] == {1: "y"}
+    assert parsed(r'a: "x\ud83d\ude00"') == {"a": "x😀"}

@@ -16,7 +16,7 @@ from headrace.recipe.base import to_json
 from headrace.recipe.load import load_recipe, load_site, source_of
 from headrace.recipe.suite import SuiteSpec
 from headrace.suites import points
-from headrace.suites.axes import samples
+from headrace.suites.axes import axes_of, check_keys, samples
 from headrace.suites.points import TrialMaker, count, expand, trial_recipe
 from headrace.suites.records import Trial
 from headrace.suites.values import as_overrides, parse
@@ -218,6 +218,32 @@ def test_interpolations_of_the_recipe_follow_the_values_of_a_trial(tmp_path, mon
 def test_a_suite_that_can_run_is_checked():
     grid = 'suite.grid={"model.learning_rate": [0.1, 0.2], "trainer.max_epochs": [1, 2]}'
     assert checked(grid).suite.grid["trainer.max_epochs"] == (1, 2)
+
+
+@pytest.mark.parametrize("name", ["grid", "zip", "points"])
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [(f"[{name}]", "x") for name in ("code", "dataset", "name", "pack", "pack_role", "suite")]
+    + [(key, "x") for key in ("code", "code[0]", "code.0", "[code][0]", "dataset[source]", "name")]
+    + [
+        (key, "x")
+        for key in ("[dataset].source", "[dataset][source]", "pack[target]", "suite[file]")
+    ]
+    + [(key, "cpu") for key in ("train.role", "train[role]", "[train].role", "[train][role]")]
+    + [("train", {"role": "cpu"}), ("[train]", {"role": "cpu"})],
+)
+def test_no_spelling_of_a_key_makes_trials_differ_where_they_cannot(name, key, value):
+    part = ({key: value},) if name == "points" else {key: (value,)}
+    with pytest.raises(RecipeError, match="cannot differ"):
+        check_keys(axes_of(suite_of(**{name: part}).suite))
+
+
+@pytest.mark.parametrize("other", ["model[a]", "[model].a", "[model][a]", "model.a"])
+def test_no_spelling_of_a_key_sets_it_twice(other):
+    for parts in ({"grid": {other: (1,)}}, {"zip": {"model.a": (1,), other: (2,)}}):
+        suite = suite_of(**parts, points=({"model.a": 1},))
+        with pytest.raises(RecipeError, match="set by two parts"):
+            check_keys(axes_of(suite.suite))
 
 
 @pytest.mark.parametrize(
