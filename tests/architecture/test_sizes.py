@@ -25,7 +25,7 @@ BUDGETS = {
     "headrace/objects": 1490,
     "headrace/packing": 8010,
     "headrace/processes": 1450,
-    "headrace/recipe": 5760,
+    "headrace/recipe": 5870,
     "headrace/report": 130,
     "headrace/runs": 3420,
     "headrace/shards": 2770,

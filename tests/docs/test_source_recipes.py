@@ -17,4 +17,4 @@ def test_all_recipes_of_the_page_can_be_read():
     for text in found:
         whole = {"name": "x", "model": {"_target_": "torch.nn.Identity"}, **yaml.safe_load(text)}
         names.add(parse(Recipe, whole, str(PAGE)).dataset.name)
-    assert len(names) == len(found) == 7
+    assert len(names) == len(found) == 8

@@ -46,8 +46,14 @@ def make_private_file(file: Path) -> None:
 
 
 def tighten(file: Path) -> None:
-    """Close a file to all but its owner; a `UserError` when it belongs to another account."""
+    """Close a file to all but its owner.
+
+    Raises:
+        UserError: It belongs to another account, or is no regular file, as `/dev/null`.
+    """
     seen = file.stat()
+    if not stat.S_ISREG(seen.st_mode):
+        raise UserError(f"{file} is no regular file", "Name another file.")
     if seen.st_mode & _OTHERS:
         if os.getuid() not in (seen.st_uid, 0):
             raise UserError(

@@ -77,3 +77,12 @@ def test_a_home_that_all_may_write_in_by_intent_is_refused(headrace_home: Path) 
     with pytest.raises(UserError, match="Others may write in headrace's home") as told:
         make_private_file(headrace_home / "ledger.db")
     assert "HEADRACE_HOME" in told.value.hint
+
+
+def test_a_device_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    pipe.chmod(0o666)
+    with pytest.raises(UserError, match="is no regular file"):
+        make_private_file(pipe)
+    assert pipe.stat().st_mode & 0o777 == 0o666
