@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import signal
 from pathlib import Path
@@ -115,7 +116,16 @@ def test_end_all_leaves_no_process(lease: LeaseFolder) -> None:
     assert result.failure.message == "Its lease ended while it ran: its owner has gone"
 
 
-def test_the_end_of_a_driver_is_recorded_when_a_full_disk_has_room_again(tmp_path: Path) -> None:
+def test_the_end_of_a_driver_is_recorded_when_a_full_disk_has_room_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "headrace.clusters.step_drivers")
+
+    def has_noticed() -> bool:
+        # the fork server reports an exit a moment after the process is gone
+        drivers.check()
+        return "driver ended" in caplog.text
+
     with small_disk(tmp_path / "disk", "256k") as disk:
         folder = submit_look(_lease(disk))
         _hold_drivers(folder)
@@ -125,8 +135,7 @@ def test_the_end_of_a_driver_is_recorded_when_a_full_disk_has_room_again(tmp_pat
         mailbox.request_cancel(folder, "asked in a test")
         (driver,) = _started(folder)
         driver.kill()
-        driver.wait(30)
-        drivers.check()
+        wait_until(has_noticed, 30, "the end of the driver to be noticed")
         assert drivers.num_running == 1
         assert not folder.exit.exists()
         filler.unlink()
