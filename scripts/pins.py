@@ -14,8 +14,8 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-OLDEST = "3.10"
-"""Oldest Python that headrace supports."""
+PYTHONS = tuple(f"3.{minor}.{micro}" for minor in range(10, 30) for micro in range(20))
+"""Versions of Python from the oldest one that headrace supports; Debian 12 has 3.11.2."""
 
 HEADER = """\
 # The versions that the demo and the tests are run with; `make pins` writes this file.
@@ -42,12 +42,13 @@ def needed(root: Requirement) -> set[str]:
 
 
 def pin(name: str) -> str:
-    """One line; with a marker where the version does not run on the oldest Python."""
+    """Return one line; with a marker if the version does not run on the oldest Python."""
     metadata = distribution(name).metadata
     version = Version(metadata["Version"]).public
     needs = SpecifierSet(metadata.get("Requires-Python") or "")
-    first = next(minor for minor in range(10, 30) if needs.contains(f"3.{minor}.20"))
-    marker = "" if f"3.{first}" == OLDEST else f' ; python_version >= "3.{first}"'
+    first = next(each for each in PYTHONS if needs.contains(each))
+    key = "python_version" if first.endswith(".0") else "python_full_version"
+    marker = "" if first == PYTHONS[0] else f' ; {key} >= "{first.removesuffix(".0")}"'
     return f"{name}=={version}{marker}\n"
 
 
