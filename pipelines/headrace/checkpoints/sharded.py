@@ -11,6 +11,7 @@ import pickle
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from enum import Enum, EnumMeta
 from pathlib import Path
 from typing import IO, Any
 
@@ -50,14 +51,26 @@ class _IndexUnpickler(pickle.Unpickler):
         self._folder = folder
 
     def find_class(self, module: str, name: str) -> Any:
+        if (module, name) == ("builtins", "getattr"):
+            return self._enum_member
         is_dtype = module == "torch" and isinstance(getattr(torch, name, None), torch.dtype)
         if name not in _INDEX.get(module, ()) and not is_dtype:
-            raise PickledCheckpointError(
-                f"The index of the checkpoint {self._folder} holds '{module}.{name}', which is not "
-                "loaded: unpickling may run any code",
-                "Nothing of the kind belongs there: do not use this checkpoint.",
-            )
+            raise self._refused(f"{module}.{name}")
         return super().find_class(module, name)
+
+    def _enum_member(self, kind: Any, name: str) -> Enum:
+        """Return a member of an enum: Python 3.11.0 to 3.11.3 pickle them as `getattr`."""
+        if not (isinstance(kind, EnumMeta) and name in kind.__members__):
+            raise self._refused(f"getattr({kind!r}, {name!r})")
+        member: Enum = kind.__members__[name]
+        return member
+
+    def _refused(self, what: str) -> PickledCheckpointError:
+        return PickledCheckpointError(
+            f"The index of the checkpoint {self._folder} holds '{what}', which is not loaded: "
+            "unpickling may run any code",
+            "Nothing of the kind belongs there: do not use this checkpoint.",
+        )
 
 
 class _PlainReader(FileSystemReader):

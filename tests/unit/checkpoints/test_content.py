@@ -8,6 +8,7 @@ import datetime
 import functools
 import os
 import pickle
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -126,6 +127,34 @@ def test_no_file_of_a_checkpoint_in_parts_runs_anything(tmp_path: Path) -> None:
     with pytest.raises(PickledCheckpointError, match=r"index .* holds 'posix\.mkdir'"):
         read_checkpoint(good, pickled=True)
     assert not mark.exists()
+
+
+class _PicklerOf3112(pickle.Pickler):
+    """Pickles members of enums as Debian 12's Python 3.11.2 does."""
+
+    def reducer_override(self, obj: Any) -> Any:
+        return (getattr, (type(obj), obj.name)) if isinstance(obj, Enum) else NotImplemented
+
+
+class _Attribute:
+    def __reduce__(self) -> tuple[Any, ...]:
+        return getattr, (torch.Size, "mro")
+
+
+def test_an_index_pickled_by_an_older_python_is_read(tmp_path: Path) -> None:
+    folder = write_in_parts(tmp_path / "good", {"a.w": torch.arange(3)})
+    index = folder / ".metadata"
+    _replace(index, pickle.loads(index.read_bytes()))
+    assert list(read_weights(folder)["a.w"]) == [0, 1, 2]
+    _replace(index, _Attribute())
+    with pytest.raises(PickledCheckpointError, match=r"index .* holds 'getattr.*mro"):
+        read_checkpoint(folder)
+
+
+def _replace(index: Path, content: Any) -> None:
+    with index.open("wb") as file:
+        _PicklerOf3112(file).dump(content)
+    seal(index.parent, {index.name: file_xxh3_128(index)})
 
 
 def test_damage_is_not_told_as_a_refusal(tmp_path: Path) -> None:
