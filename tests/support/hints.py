@@ -46,14 +46,14 @@ def hints_of(room: str) -> list[Hint]:
     """Every error of a room that is raised with a hint, in the order of its files."""
     files = sorted((ROOMS / room).rglob("*.py"))
     trees = {str(file.relative_to(ROOMS)): ast.parse(file.read_text()) for file in files}
-    returns = {name: texts for tree in trees.values() for name, texts in _texts_by_name(tree)}
+    returns = {name: texts for tree in trees.values() for name, texts in texts_by_name(tree)}
     return [
         Hint(f"{name}:{call.lineno}", what, hint)
         for name, tree in trees.items()
         for call in ast.walk(tree)
-        if isinstance(call, ast.Call) and _name(call).endswith("Error") and len(call.args) > 1
-        for what in _texts(call.args[0], returns)
-        for hint in _told(set(_texts(call.args[1], returns)))
+        if isinstance(call, ast.Call) and call_name(call).endswith("Error") and len(call.args) > 1
+        for what in texts_of(call.args[0], returns)
+        for hint in _told(set(texts_of(call.args[1], returns)))
     ]
 
 
@@ -85,7 +85,7 @@ def _told(hints: set[str]) -> list[str]:
     return sorted(hints - {"", "…"}) or sorted(hints - {""})
 
 
-def _texts_by_name(tree: ast.Module) -> Iterator[tuple[str, list[ast.expr]]]:
+def texts_by_name(tree: ast.Module) -> Iterator[tuple[str, list[ast.expr]]]:
     """What functions return, and what constants are."""
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef):
@@ -95,27 +95,27 @@ def _texts_by_name(tree: ast.Module) -> Iterator[tuple[str, list[ast.expr]]]:
             yield node.targets[0].id, [node.value]
 
 
-def _name(call: ast.Call) -> str:
+def call_name(call: ast.Call) -> str:
     return call.func.id if isinstance(call.func, ast.Name) else getattr(call.func, "attr", "")
 
 
-def _texts(node: ast.expr, returns: Mapping[str, list[ast.expr]]) -> Iterator[str]:
+def texts_of(node: ast.expr, returns: Mapping[str, list[ast.expr]]) -> Iterator[str]:
     """Texts that an expression may stand for."""
     if isinstance(node, ast.IfExp):
-        yield from _texts(node.body, returns)
-        yield from _texts(node.orelse, returns)
+        yield from texts_of(node.body, returns)
+        yield from texts_of(node.orelse, returns)
     elif isinstance(node, ast.BoolOp):
         for each in node.values:
-            yield from _texts(each, returns)
+            yield from texts_of(each, returns)
     elif isinstance(node, ast.Constant):
         yield str(node.value)
     elif isinstance(node, ast.Name) and node.id.isupper():
-        yield from (text for each in returns[node.id] for text in _texts(each, returns))
+        yield from (text for each in returns[node.id] for text in texts_of(each, returns))
     elif isinstance(node, ast.JoinedStr):
         parts = (each.value if isinstance(each, ast.Constant) else "…" for each in node.values)
         yield "".join(map(str, parts))
-    elif isinstance(node, ast.Call) and _name(node) in returns:
-        for each in returns[_name(node)]:
-            yield from _texts(each, returns)
+    elif isinstance(node, ast.Call) and call_name(node) in returns:
+        for each in returns[call_name(node)]:
+            yield from texts_of(each, returns)
     else:
         yield "…"
