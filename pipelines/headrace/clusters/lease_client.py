@@ -29,10 +29,10 @@ from headrace.errors import CapacityError, JobRefusedError, SilentError, Unknown
 from headrace.files.atomic import (
     UNFINISHED,
     is_there,
-    leave_word,
     read_record,
     tolerating_storage,
     write_if_possible,
+    write_marker,
     write_record,
 )
 from headrace.files.layout import LeaseFolder
@@ -118,7 +118,7 @@ def request_close(folder: LeaseFolder, reason: str) -> None:
     """Ask the host to end the lease, if its folder can be written; the first reason stays."""
     if not is_there(folder.close) and not is_there(folder.closed):
         with tolerating_storage(f"Lease {folder.lease_id} is not asked to end"):
-            leave_word(folder.close, reason)
+            write_marker(folder.close, reason)
 
 
 def await_end(folder: LeaseFolder, timeout_s: float) -> bool:

@@ -19,7 +19,7 @@ from headrace.batch.job_records import (
     view_of,
     with_log,
 )
-from headrace.batch.queue_state import JobRecord, final_status, job_status, look
+from headrace.batch.queue_state import JobRecord, current_status, final_status, job_status
 from headrace.batch.registry import system_of
 from headrace.batch.submission_gate import SubmissionGate, recovered
 from headrace.batch.system import BatchSystem
@@ -138,7 +138,7 @@ def overdue(seen: JobStatus, folder: LeaseFolder, spec: LeaseSpec, system: str) 
 
 def _ended(system: BatchSystem, record: JobRecord, folder: LeaseFolder) -> JobView | None:
     """How the job ended, from queue, accounting and log; None when they tell nothing of an end."""
-    seen = _with_accounting(system, look(system, record))
+    seen = _with_accounting(system, current_status(system, record))
     if put_back(seen, has_started=is_there(folder.host)):
         return put_back_view(seen, system.name)
     if not seen.state.is_final:

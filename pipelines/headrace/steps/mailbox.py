@@ -14,10 +14,10 @@ from pydantic import Field, JsonValue
 from headrace.errors import LeaseLostError, StepError
 from headrace.files.atomic import (
     is_there,
-    leave_word,
     publish_folder,
     read_record,
     read_text,
+    write_marker,
     write_record,
 )
 from headrace.files.layout import LeaseFolder, StepFolder
@@ -179,7 +179,7 @@ def find(lease: LeaseFolder, key: str) -> StepFolder | None:
 def request_cancel(folder: StepFolder, reason: str) -> None:
     """Ask a step to stop; harmless when it has ended."""
     if not is_there(folder.cancel):
-        leave_word(folder.cancel, reason)
+        write_marker(folder.cancel, reason)
 
 
 def status(folder: StepFolder) -> StepStatus:

@@ -217,7 +217,7 @@ def test_a_node_of_a_pool_of_single_slots_needs_no_parallel_environment():
     ("backend", "batch", "told"),
     [
         ("pbs", {"qos": "long"}, "backend 'pbs' has no `batch.qos`"),
-        ("pbs", {"exclude": ["a"]}, "`batch.exclude`: write what the cluster knows"),
+        ("pbs", {"exclude": ["a"]}, "`batch.exclude`: write the cluster's own option"),
         ("pbs", {"options": ["-N mine"]}, "headrace finds its jobs by their names"),
         ("sge", {"memory_per_node": "1GiB"}, "such as `-l h_vmem=4G`"),
         ("sge", {}, "need `batch.parallel_environment`"),

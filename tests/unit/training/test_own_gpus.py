@@ -8,7 +8,7 @@ import pytest
 
 from headrace.clusters.gpu_claims import FOLDER, ClaimFile
 from headrace.errors import StepCancelledError
-from headrace.files.atomic import leave_word
+from headrace.files.atomic import write_marker
 from headrace.files.layout import StepFolder
 from headrace.processes.identity import MEMORY
 from headrace.recipe.batch import Batch
@@ -48,7 +48,7 @@ def test_each_rank_has_a_gpu_that_nobody_else_has(tmp_path: Path) -> None:
 
 def test_a_training_that_waits_can_be_cancelled(tmp_path: Path) -> None:
     where = launch(tmp_path)
-    leave_word(StepFolder(tmp_path / "step").cancel, "enough")
+    write_marker(StepFolder(tmp_path / "step").cancel, "enough")
     with ClaimFile("another", ("GPU-a",), 1) as other:
         assert other.take()
         with (
