@@ -147,7 +147,7 @@ def start_host(folder: LeaseFolder, spec: LeaseSpec, keep_warm_s: float = 0.0) -
 
     It and what it starts are forked from zygotes that are kept for `keep_warm_s`, unless that is 0.
     """
-    environment = {**os.environ, **mark(folder), zygote.KEPT: f"{keep_warm_s:g}"}
+    environment = {**os.environ, **mark(folder), zygote.KEEP_WARM: f"{keep_warm_s:g}"}
     environment.pop(JOB_STARTED, None)  # this lease does not end with the job that it starts from
     asked = zygote.Fork(module=_HOST, arguments=(str(folder.path),), environment=environment)
     see = f"See {folder.log}."

@@ -29,7 +29,7 @@ from headrace.status.lease import why_not_the_nodes
 from headrace.status.step import ended_of
 from headrace.steps import mailbox
 from headrace.steps.mailbox import StepResult, StepSpec
-from headrace.steps.retry_policy import ERROR, KEPT, TOTAL, Decision, decide
+from headrace.steps.retry_policy import ERROR, PROGRESS, TOTAL, Decision, decide
 
 logger = logging.getLogger(__name__)
 
@@ -156,8 +156,8 @@ def _kept(run: Run, kind: str, folder: StepFolder) -> dict[str, float | None]:
     if kind == "train":
         has_own = run.recipe.model is None
         kept = checkpoints.progress_in(run.folder.checkpoints, own_names=has_own)
-        return {KEPT: kept, TOTAL: progress.total}
-    return {KEPT: progress.done if kind in ("pack", "suite") else 0.0}
+        return {PROGRESS: kept, TOTAL: progress.total}
+    return {PROGRESS: progress.done if kind in ("pack", "suite") else 0.0}
 
 
 def _explained(run: Run, ticket: RunningAttempt, result: StepResult | None) -> StepResult:

@@ -78,7 +78,7 @@ def test_processes_are_kept_for_leases_of_this_machine_alone(
     asked: list[str] = []
 
     def fork(_modules: object, fork: zygote.Fork, *_: object, **__: object) -> bool:
-        asked.append(fork.environment[zygote.KEPT])
+        asked.append(fork.environment[zygote.KEEP_WARM])
         folder.closed.touch()
         return True
 

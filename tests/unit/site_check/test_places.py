@@ -123,7 +123,7 @@ def _cannot_rename(patch: pytest.MonkeyPatch) -> None:
     ("lack", "seen"),
     [
         (_replaces_folders, "steps overwrite each other"),
-        (_rewrites_in_place, "changes under those who read it"),
+        (_rewrites_in_place, "changes for processes that are reading it"),
         (_keeps_no_modes, "a file made with mode 600 has 644"),
         (_cannot_rename, "Function not implemented"),
     ],
@@ -149,7 +149,7 @@ def test_a_bucket_that_is_mounted_by_fuse_is_no_folder(
     [
         ("local", "/elsewhere/cache", "warn", "the same for all users"),
         ("local", "", "ok", "usable"),
-        ("slurm", "", "ok", "the nodes look at it in the pre-flight"),
+        ("slurm", "", "ok", "the pre-flight of the nodes checks it"),
     ],
 )
 def test_tiers(backend: str, tier: str, grade: str, seen: str, tmp_path: Path):
