@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headrace.batch.job_records import JobView
-from headrace.clusters.backends import backend
+from headrace.clusters.backends import launcher_for
 from headrace.clusters.lease_records import Ending, HostRecord, LeaseSpec, Waiting
 from headrace.errors import StepError
 from headrace.files.atomic import is_there, read_record, read_text, refresh_directory, write_text
@@ -86,7 +86,7 @@ def _job(folder: LeaseFolder) -> JobView | None:
     asked = read_record(folder.spec, LeaseSpec)
     if asked is None:
         return None
-    job = backend(asked.role.backend).job(folder, asked)
+    job = launcher_for(asked.role.backend).job(folder, asked)
     if job is not None:
         return job
     waiting = read_record(folder.waiting, Waiting)
