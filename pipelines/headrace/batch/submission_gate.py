@@ -157,10 +157,8 @@ class SubmissionGate:
             except BatchError as error:
                 logger.info("%s; only the site's own limits apply", error.what)
                 known = KnownLimits(asked_at=now - _ASK_LIMITS_EVERY_S + _ASK_SILENT_AGAIN_S)
-            now_known = {of: known}
-            self._change(
-                lambda state: state.model_copy(update={"limits": state.limits | now_known})
-            )
+            new = {of: known}
+            self._change(lambda state: state.model_copy(update={"limits": state.limits | new}))
         return known.limits
 
     def _change(self, change: Callable[[QueueState], QueueState | None]) -> None:

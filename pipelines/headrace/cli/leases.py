@@ -50,7 +50,7 @@ from headrace.status.lease import (
     site_leases,
 )
 from headrace.steps import mailbox
-from headrace.steps.history import NodeLoadRow
+from headrace.steps.history import NodeRow
 from headrace.steps.mailbox import StepSpec
 
 app = typer.Typer(name="lease", help="Leases: the machines that runs hold.", no_args_is_help=True)
@@ -265,7 +265,7 @@ def _parts(lease: LeaseView) -> Iterator[RenderableType]:
         yield Padding(_busy_nodes(lease.use), (0, 0, 0, 2), expand=False)
 
 
-def _busy_nodes(rows: Sequence[NodeLoadRow]) -> Table:
+def _busy_nodes(rows: Sequence[NodeRow]) -> Table:
     has_gpus = any(row.gpu is not None for row in rows)
     more = ("GPUs", "their memory", "power") if has_gpus else ()
     table = plain_table("node", figures=("CPU", "memory", *more))

@@ -17,7 +17,7 @@ if TYPE_CHECKING:  # who has such records has imported what makes them
     from headrace.runs.site_machines import MostCost
     from headrace.status.lease import LeaseView
     from headrace.status.step import AttemptView, StepView
-    from headrace.steps.history import NodeLoad, NodeLoadRow
+    from headrace.steps.history import NodeLoad, NodeRow
 
 _MAX_NODES = 4
 
@@ -199,7 +199,7 @@ def busy(use: NodeLoad) -> Iterator[str]:
         )
 
 
-def _traffic(node: NodeLoadRow) -> str:
+def _traffic(node: NodeRow) -> str:
     told = (
         ("disk read", node.disk_read_bytes_per_s),
         ("written", node.disk_write_bytes_per_s),

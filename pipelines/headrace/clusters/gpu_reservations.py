@@ -39,7 +39,7 @@ _FLAGS = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 _MOST_BYTES = 2**16
 
 
-class Reservation(Record):
+class GpuReservation(Record):
     """A user's request for GPUs of the machine, or the GPUs that it holds."""
 
     user: str
@@ -53,7 +53,7 @@ class Reservation(Record):
     """GPUs that it holds; empty while it waits."""
 
 
-def granted(mine: Reservation, others: Sequence[Reservation]) -> tuple[str, ...]:
+def granted(mine: GpuReservation, others: Sequence[GpuReservation]) -> tuple[str, ...]:
     """Return the GPUs that a waiting reservation gets now, empty if it must wait; pure.
 
     Users who hold fewer GPUs come first, then the longest wait. GPUs that a waiting reservation
@@ -75,13 +75,13 @@ def granted(mine: Reservation, others: Sequence[Reservation]) -> tuple[str, ...]
 
 
 class ReservationFile:
-    """A reservation of this process, which ends with the block; see `Reservation`.
+    """A reservation of this process, which ends with the block; see `GpuReservation`.
 
     A `count` above the number of GPUs requests all.
     """
 
     def __init__(self, work: str, usable: Sequence[str], count: int) -> None:
-        self.reservation = Reservation(
+        self.reservation = GpuReservation(
             user=login_name(), work=work, usable=tuple(usable), count=min(count, len(usable))
         )
         self._name = f"{os.getpid()}-{secrets.token_hex(8)}.json"
@@ -147,7 +147,7 @@ class ReservationFile:
         count = f"{self.reservation.count} GPU{'s'[: self.reservation.count > 1]}"
         return f"waits for {count} of {socket.gethostname()}: {held or 'others come first'}{line}"
 
-    def others(self) -> list[Reservation]:
+    def others(self) -> list[GpuReservation]:
         """Return reservations of other processes."""
         with self._exclusive():
             return self._others()
@@ -166,7 +166,7 @@ class ReservationFile:
             fcntl.flock(_opened(stack, path), fcntl.LOCK_EX)
             yield
 
-    def _others(self) -> list[Reservation]:
+    def _others(self) -> list[GpuReservation]:
         """Return reservations of living processes; remove the files of others."""
         paths = [path for path in self._folder.glob("*.json") if path.name != self._name]
         return [each for path in paths if (each := _reservation_in(path)) is not None]
@@ -177,7 +177,7 @@ class ReservationFile:
         os.pwrite(self._handle, text, 0)
 
 
-def _reservation_in(path: Path) -> Reservation | None:
+def _reservation_in(path: Path) -> GpuReservation | None:
     with ExitStack() as stack:
         try:
             handle = _opened(stack, path)
@@ -188,7 +188,7 @@ def _reservation_in(path: Path) -> Reservation | None:
             fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
             try:
-                return Reservation.model_validate_json(os.pread(handle, _MOST_BYTES, 0))
+                return GpuReservation.model_validate_json(os.pread(handle, _MOST_BYTES, 0))
             except ValidationError as error:
                 logger.warning("%s does not hold a reservation of GPUs: %s", path, words_of(error))
                 return None

@@ -13,15 +13,7 @@ from matplotlib.ticker import MaxNLocator, PercentFormatter
 from numpy.typing import NDArray
 
 from headrace.report.html import ACCENT, figure, png
-from headrace.steps.history import (
-    PARTS,
-    History,
-    HistoryRow,
-    NodeLoadRow,
-    RankRow,
-    Series,
-    series_of,
-)
+from headrace.steps.history import PARTS, History, HistoryRow, NodeRow, RankRow, Series, series_of
 
 _SIZE = (5.2, 3.4)
 _MAX_FIGURES = 12
@@ -44,7 +36,7 @@ Curve = tuple[Sequence[float], Sequence[float]]
 
 def training_figures(
     history: History,
-    usage: Mapping[str, Sequence[NodeLoadRow]],
+    usage: Mapping[str, Sequence[NodeRow]],
     evaluated: int | None = None,
     ranks: Mapping[int, Sequence[RankRow]] = MappingProxyType({}),
 ) -> dict[str, bytes]:
@@ -74,7 +66,7 @@ def training_figures(
 
 def _use_figures(
     history: History,
-    usage: Mapping[str, Sequence[NodeLoadRow]],
+    usage: Mapping[str, Sequence[NodeRow]],
     ranks: Mapping[int, Sequence[RankRow]],
 ) -> dict[str, bytes]:
     """What a step's time goes to, what goes over disks and network, and the ranks' memory."""
@@ -132,7 +124,7 @@ def _throughput(history: History) -> bytes:
     return png(drawn)
 
 
-def _utilisation(history: History, usage: Mapping[str, Sequence[NodeLoadRow]]) -> bytes:
+def _utilisation(history: History, usage: Mapping[str, Sequence[NodeRow]]) -> bytes:
     drawn, axes = figure(*_SIZE)
     clock = _Clock(history.all_rows)
     waits = [row for row in history.all_rows if row.data_wait is not None]
@@ -167,7 +159,7 @@ def _parts(history: History) -> bytes:
     return png(drawn)
 
 
-def _traffic(history: History, usage: Mapping[str, Sequence[NodeLoadRow]]) -> bytes:
+def _traffic(history: History, usage: Mapping[str, Sequence[NodeRow]]) -> bytes:
     drawn, axes = figure(*_SIZE)
     clock = _Clock(history.all_rows)
     for index, (place, rows) in enumerate(list(usage.items())[:_MAX_NODES]):

@@ -14,7 +14,7 @@ class Folder:
 
 
 class Entry:
-    """A file of such a folder, as an attribute that holds its `Path`."""
+    """A file in the folder, as an attribute that holds its `Path`."""
 
     def __init__(self, name: str) -> None:
         self._name = name

@@ -66,10 +66,7 @@ def tighten(file: Path) -> None:
 def make_home_of(path: Path) -> None:
     """Make headrace's home for its owner alone, if the path is in it and it does not exist.
 
-    An existing home keeps its readers.
-
-    Raises:
-        UserError: Others may write in it.
+    An existing home keeps its readers; raise `UserError` if others may write in it.
     """
     folder = home()
     if not path.absolute().is_relative_to(folder):

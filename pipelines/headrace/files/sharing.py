@@ -39,10 +39,8 @@ def share(folder: Path, account: str) -> None:
     """
     user = pwd.getpwnam(account)
     acl = _acl(os.getuid(), user.pw_uid)
-    advice = (
-        f"It is made in a folder of this account, {pwd.getpwuid(os.getuid()).pw_name}, if others "
-    )
-    advice += "may pass through that (chmod a+x) and its file system has POSIX ACLs"
+    advice = f"It is made in a folder of this account, {pwd.getpwuid(os.getuid()).pw_name}, that "
+    advice += "others may pass through (chmod a+x), on a file system with POSIX ACLs"
     try:
         _check_way(folder, user, advice)
         folder.parent.mkdir(parents=True, exist_ok=True)

@@ -60,9 +60,7 @@ def run_page(run_id: str, *, can_act: bool) -> RunPage:
     attempts, leases = books.attempts_of(run_id), books.leases_of(run_id)
     folder = RunFolder(Path(record.folder))
     history = read_history(folder)
-    last = next(
-        (each for each in reversed(history.all_rows) if each.samples_per_s is not None), None
-    )
+    last = next((row for row in reversed(history.all_rows) if row.samples_per_s is not None), None)
     details = details_of(record, books).model_copy(update={"dashboard_url": ""})
     return RunPage(
         **dict(details),

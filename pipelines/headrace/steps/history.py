@@ -64,7 +64,7 @@ class HistoryRow(Timed):
     """Mean over ranks of all that the model has logged, at a validation or an epoch's end."""
 
 
-class NodeLoadRow(Timed):
+class NodeRow(Timed):
     """Load of a node since the previous row."""
 
     node: str
@@ -208,7 +208,7 @@ def evaluated_file(run: RunFolder) -> Path:
 
 
 def usage_file(run: RunFolder, node_index: int) -> Path:
-    """Return the file of the first rank of a node; rows are `NodeLoadRow`."""
+    """Return the file of the first rank of a node; rows are `NodeRow`."""
     return run.history / f"node-{node_index}.jsonl"
 
 
@@ -227,9 +227,9 @@ def read_evaluated(run: RunFolder) -> tuple[EvaluatedRow, ...]:
     return tuple(read_lines(evaluated_file(run), EvaluatedRow))
 
 
-def read_usage(run: RunFolder) -> dict[str, list[NodeLoadRow]]:
+def read_usage(run: RunFolder) -> dict[str, list[NodeRow]]:
     """Return the load of each node, by its index, as `node-0`, in order."""
-    return {path.stem: read_lines(path, NodeLoadRow) for path in _files(run, "node")}
+    return {path.stem: read_lines(path, NodeRow) for path in _files(run, "node")}
 
 
 def read_ranks(run: RunFolder) -> dict[int, list[RankRow]]:
@@ -240,14 +240,14 @@ def read_ranks(run: RunFolder) -> dict[int, list[RankRow]]:
 class NodeLoad(Record):
     """Current load of nodes and ranks."""
 
-    nodes: tuple[NodeLoadRow, ...] = ()
+    nodes: tuple[NodeRow, ...] = ()
     ranks: tuple[RankRow, ...] = ()
 
 
 def newest_use(run: RunFolder) -> NodeLoad:
     """Return the newest row of each node and rank, without those of an earlier, larger launch."""
     return NodeLoad(
-        nodes=_newest(_files(run, "node"), NodeLoadRow),
+        nodes=_newest(_files(run, "node"), NodeRow),
         ranks=_newest(_files(run, "rank"), RankRow),
     )
 

@@ -33,9 +33,7 @@ def own_gpus(launch: NodeLaunch, recipe: Recipe, role: Role) -> Iterator[Role]:
         return
     num_ranks = recipe.train.ranks_per_node or role.ranks_per_node
     names = {gpu.identity: gpu.name for gpu in gpus}
-    with ReservationFile(
-        RunFolder(Path(launch.run_folder)).run_id, tuple(names), num_ranks
-    ) as claim:
-        held = claim.wait(StepFolder(Path(launch.step_folder)), lambda: not is_unwanted(launch))
+    with ReservationFile(RunFolder(Path(launch.run_folder)).run_id, tuple(names), num_ranks) as own:
+        held = own.wait(StepFolder(Path(launch.step_folder)), lambda: not is_unwanted(launch))
         told = {mask: ",".join(names[gpu] for gpu in held)}
         yield role.model_copy(update={"env": {**role.env, **told}})

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.clusters.gpu_reservations import FOLDER, Reservation, ReservationFile, granted
+from headrace.clusters.gpu_reservations import FOLDER, GpuReservation, ReservationFile, granted
 from headrace.errors import LeaseError, StepCancelledError
 from headrace.files.layout import StepFolder
 from support.waiting import wait_until
@@ -24,9 +24,9 @@ NOBODY = 65534
 
 def claim(
     user: str, since: float = 0, count: int = 1, held: str = "", usable: str = ""
-) -> Reservation:
+) -> GpuReservation:
     names = tuple(usable) or BOX
-    return Reservation(
+    return GpuReservation(
         user=user, work=user, since=since, count=count, usable=names, held=tuple(held.split())
     )
 
@@ -48,7 +48,7 @@ def claim(
     ],
 )
 def test_gpus_go_to_who_holds_least_and_has_waited_longest(
-    mine: Reservation, others: list[Reservation], found: str
+    mine: GpuReservation, others: list[GpuReservation], found: str
 ) -> None:
     assert granted(mine, others) == tuple(found.split())
 
@@ -65,7 +65,7 @@ def test_nothing_is_given_twice_and_all_come_to_their_turn(
         claim(user, since, min(count, width), usable="".join(BOX[:width]))
         for since, (user, count, width) in enumerate(wanted)
     ]
-    held: list[Reservation] = []
+    held: list[GpuReservation] = []
     while waiting:
         before = len(waiting)
         for mine in data.draw(st.permutations(waiting)):

@@ -137,7 +137,7 @@ def test_long_avoided_nodes_are_taken_again(caplog: pytest.LogCaptureFixture):
     assert tracker.avoidance.nodes == ("a",)
     tracker.forgive(time.monotonic() + AVOIDED_S)
     assert tracker.avoidance.nodes == ()
-    assert "Taking a again after 3600 s" in caplog.text
+    assert "Using a again after 3600 s" in caplog.text
 
 
 def _ended(host: str, state: JobState = JobState.FAILED, exclude: tuple[str, ...] = ()) -> PoolJob:

@@ -11,7 +11,7 @@ from PIL import Image
 
 from headrace.evaluation import training_figures as curves
 from headrace.evaluation.training_figures import training_figures
-from headrace.steps.history import EvaluatedRow, History, HistoryRow, NodeLoadRow, RankRow
+from headrace.steps.history import EvaluatedRow, History, HistoryRow, NodeRow, RankRow
 
 NAMES = ("Learning rate", "Throughput", "Waiting for data, and use of the nodes")
 
@@ -41,7 +41,7 @@ def history(**metrics: float) -> History:
 
 USAGE = {
     f"node-{index}": [
-        NodeLoadRow(at=102.0 + at, node="a", cpu=0.5, memory=0.1, gpu=gpu) for at in range(0, 60, 3)
+        NodeRow(at=102.0 + at, node="a", cpu=0.5, memory=0.1, gpu=gpu) for at in range(0, 60, 3)
     ]
     for index, gpu in enumerate((None, 0.7, None, None, None))
 }
