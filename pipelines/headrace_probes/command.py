@@ -69,10 +69,10 @@ def probe(  # noqa: PLR0913  options of a command
     given = {"only": _parts(only), "role": role, "nodes": nodes, "quick": quick}
     options = parse(ProbeOptions, given, "The probe")
 
-    def asked(place: str) -> RunRequest:
-        found = overrides_for(load_site(place), options)
+    def asked(name: str) -> RunRequest:
+        found = overrides_for(load_site(name), options)
         return request_of(
-            RECIPE, found, place, kind="probe", options=options.model_dump(mode="json")
+            RECIPE, found, name, kind="probe", options=options.model_dump(mode="json")
         )
 
     before = None

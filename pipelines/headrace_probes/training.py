@@ -95,8 +95,8 @@ def resnet50() -> nn.Module:
     layers: list[nn.Module] = [stem, nn.BatchNorm2d(64), nn.ReLU(), nn.MaxPool2d(3, 2, 1)]
     channels = 64
     for width, depth, stride in _STAGES:
-        for place in range(depth):
-            layers.append(_Block(channels, width, stride if place == 0 else 1))
+        for index in range(depth):
+            layers.append(_Block(channels, width, stride if index == 0 else 1))
             channels = 4 * width
     head = (nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, NUM_CLASSES))
     return nn.Sequential(*layers, *head)

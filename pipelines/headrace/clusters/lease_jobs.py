@@ -101,11 +101,11 @@ def host_job(gang: JobSpec, role: Role) -> JobSpec:
 
 def node_job(gang: JobSpec, folder: LeaseFolder, request: NodeRequest) -> JobSpec:
     """Return the job of one node of a pool; `exclude` of the request is added to the site's."""
-    program, place = gang.command[0], (str(folder.path), str(request.number))
+    program, arguments = gang.command[0], (str(folder.path), str(request.number))
     return gang.model_copy(
         update={
             "name": f"{gang.name}-{request.serial}",
-            "command": (program, "-m", "headrace.clusters.worker", *place),
+            "command": (program, "-m", "headrace.clusters.worker", *arguments),
             "notice": "",  # its work goes to other nodes
             "at_risk": "",
             "nodes": 1,

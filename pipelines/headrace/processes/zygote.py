@@ -172,7 +172,7 @@ def _start(file: Path, arguments: Sequence[str], environment: Mapping[str, str])
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            env={_SPACE: "-" * _SPACE_BYTES, **environment},  # first, for its place in memory
+            env={_SPACE: "-" * _SPACE_BYTES, **environment},  # first, for its position in memory
             pass_fds=(listening.fileno(),),
             start_new_session=True,
         )

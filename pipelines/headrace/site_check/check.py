@@ -24,7 +24,7 @@ from headrace.recipe.batch import Login
 from headrace.recipe.load import load_recipe
 from headrace.recipe.site import Role, Site
 from headrace.record import Record
-from headrace.site_check import places, users
+from headrace.site_check import site_paths, users
 from headrace.site_secrets import HERE, secrets_for
 from headrace.states import LeaseState
 from headrace.steps import mailbox
@@ -90,8 +90,8 @@ def check(
     roles = [_role(site, name, wait, silent) for name in names]
     is_proved = wait is not None and not any(each.has_failed for each in roles)
     of_site = (
-        *places.shared_folder(site, is_proved=is_proved and bool(roles)),
-        *places.tier_folders(site),
+        *site_paths.shared_folder(site, is_proved=is_proved and bool(roles)),
+        *site_paths.tier_folders(site),
         *users.users(site),
         *users.secrets(site),
     )
@@ -110,8 +110,8 @@ def _role(site: Site, name: str, wait: NodeWait | None, silent: dict[_Queue, Fin
         tried = list(_try_role(site, name, wait))
     is_proved = bool(tried) and all(each.grade is not Grade.FAIL for each in tried)
     if not any(each.subject == "python" for each in found):  # unless hosts were asked
-        found.append(places.python_of_nodes(role, is_proved=is_proved))
-    found += [*places.container_image(role), *tried]
+        found.append(site_paths.python_of_nodes(role, is_proved=is_proved))
+    found += [*site_paths.container_image(role), *tried]
     return Section(part=name, findings=tuple(found))
 
 
@@ -128,11 +128,11 @@ def _queue(site: Site, name: str) -> Iterator[Finding]:
     spec = job_spec(folder, lease, os.environ.get("PYTHONPATH", ""))
     try:
         if role.batch.hosts:
-            yield from places.hosts(role, root.path, spec)
+            yield from site_paths.hosts(role, root.path, spec)
             return
         system = system_of(role, _PROBE_S)
         if role.batch.login is not None:
-            yield from places.login_node(system.commands, role.batch.login, root.path)
+            yield from site_paths.login_node(system.commands, role.batch.login, root.path)
         yield from system.check(spec)
     except LoginError as error:
         yield fail("login", error.what, error.hint)

@@ -180,7 +180,7 @@ def test_users_take_turns(
 
 def test_a_folder_that_is_none_is_told(folder: Path) -> None:
     folder.symlink_to("/")
-    with pytest.raises(LeaseError, match=rf"{folder} is no folder.*\n.*{FOLDER}"):
+    with pytest.raises(LeaseError, match=rf"{folder} must be a folder.*\n.*{FOLDER}"):
         ReservationFile("run", ("0",), 1).__enter__()
 
 
