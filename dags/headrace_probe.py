@@ -20,7 +20,7 @@ from headrace_probes.operator import PrepareProbeOperator, probe_params
 
 with DAG(
     dag_id="headrace_probe",
-    description="Measure what the machines of a site give",
+    description="Measure the machines of a site",
     doc_md=__doc__,
     tags=TAGS,
     params=probe_params(),

@@ -96,7 +96,7 @@ def destroy(
     """
     if all_strays if names else not (site or all_strays):
         raise UserError(
-            "It is not given what to end: ids, or all strays",
+            "Give either ids, or all strays",
             "`headrace cloud list` shows the ids; `--site S` or `--all-strays` means all strays.",
         )
     regions = known_regions(site)
@@ -107,7 +107,7 @@ def destroy(
         if each not in ended:
             typer.echo(f"kept {each.id}: {_why_spared(each)}")
     if not ended:
-        typer.echo("Nothing is to be ended.")
+        typer.echo("Nothing to end.")
     is_done = not ended or _end(regions, ended, asks=not yes)
     if unreached or not is_done or len(ended) < len(chosen):
         raise typer.Exit(_EXIT_LEFT)

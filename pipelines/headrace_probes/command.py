@@ -51,7 +51,7 @@ def probe(  # noqa: PLR0913  options of a command
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Measure the performance of a site's machines, bare or in a container.
+    """Measure the machines of a site, bare or in a container.
 
     Matrix products, memory, network, storage, a training of ResNet-50 and the start of Python, each
     several times. The output is the median, the spread, and the share of the hardware's limit, if

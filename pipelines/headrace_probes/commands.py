@@ -8,6 +8,6 @@ COMMANDS = {
     "probe": Command(
         "Run",
         "headrace_probes.command:probe",
-        "Measure the performance of a site's machines, bare or in a container.",
+        "Measure the machines of a site, bare or in a container.",
     ),
 }

@@ -56,7 +56,7 @@ _ENDS = {
 
 _COMPLAINT = re.compile(r"error|denied|no jobs")
 _NAME = re.compile(r"[\w.-]+")
-_NO_ACCOUNTING = "An ended job then counts as lost, whatever its reason; have the file shared."
+_NO_ACCOUNTING = "An ended job then counts as lost, whatever its reason; share the file."
 
 
 class Sge(BatchSystem):

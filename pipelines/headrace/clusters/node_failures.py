@@ -104,7 +104,7 @@ class FailureTracker:
     It begins with nodes to exclude, or with the reason why no node can be excluded, for users.
 
     Attributes:
-        failures: Recent jobs without use.
+        failures: Recent failed jobs.
         avoidance: Nodes that are at fault.
         last_end: How the last failed job ended, with the last lines of its log.
         ended: The last failed jobs, the newest last.

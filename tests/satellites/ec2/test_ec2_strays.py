@@ -188,7 +188,7 @@ def test_only_what_is_meant_is_destroyed(
     assert set(_alive_ids(ec2_sim)) == {living.id, hers.id}
     forced = headrace("cloud", "destroy", "--yes", "--force", "living-gpu-1", hers.id)
     assert (forced.exit_code, ec2_sim.alive()) == (0, [])
-    assert "Nothing is to be ended" in headrace("cloud", "destroy", "--all-strays").stdout
+    assert "Nothing to end" in headrace("cloud", "destroy", "--all-strays").stdout
     for wrong in ([], ["i-0", "--all-strays"]):
         with pytest.raises(UserError, match="ids, or all strays"):
             headrace("cloud", "destroy", *wrong)
