@@ -1,13 +1,13 @@
 """Pack raw samples into a dataset of HDF5 shards.
 
-**Parameters:** a *recipe* (which samples, how they are labelled and split), a *site* (which
-machines) and, if wanted, *overrides* (`key=value`, one a line, such as `dataset.split_seed=3`).
+**Parameters:** a *recipe* (samples, labels and splits), a *site* (machines) and optional
+*overrides* (`key=value`, one per line, such as `dataset.split_seed=3`).
 
 The packed dataset is published as an Airflow asset, `headrace://dataset/<name>`, with its
-folder, fingerprint and counts. Packing what is packed already takes seconds, and publishes it only
-if no event of the asset tells of that version yet: it may have been packed from a terminal.
+folder, fingerprint and counts. A dataset that is packed already takes seconds; it is published only
+if the asset has no event of that version yet: it may have been packed from a terminal.
 
-A task that fails is tried again and goes on where it was; a mistake in the recipe or in the
+A task that fails is retried and continues where it stopped; a mistake in the recipe or in the
 samples fails at once and says what to do. Marking a task failed stops its work; clearing it
 starts it again.
 """

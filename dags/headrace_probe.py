@@ -1,14 +1,14 @@
-"""Measure what the machines of a site give: arithmetic, memory, network, storage, training.
+"""Measure the machines of a site: arithmetic, memory, network, storage, training.
 
-**Parameters:** a *site* and one of its *roles*; if wanted, how many *nodes*, which *parts*, and
-*quick*: small sizes, which show that all works and mean little.
+**Parameters:** a *site* and one of its *roles*; optionally the number of *nodes*, the *parts*, and
+*quick*: small sizes, which only test that all works.
 
 1. `prepare` makes the run and refuses a role or a number of nodes that the site does not have.
 2. `probe` measures on a lease of the role, each figure several times.
 3. `finish` records how the run ended and writes its report, which the page of the run shows.
 
-`headrace probe RUN --compare OTHER_RUN` puts two probes side by side: one that is slower than the
-ones before tells of a sick node.
+`headrace probe RUN --compare OTHER_RUN` shows two probes side by side. If a probe is slower than
+the earlier ones, a node may be faulty.
 """
 
 from airflow.sdk import DAG
@@ -20,7 +20,7 @@ from headrace_probes.operator import PrepareProbeOperator, probe_params
 
 with DAG(
     dag_id="headrace_probe",
-    description="Measure what the machines of a site give",
+    description="Measure the machines of a site",
     doc_md=__doc__,
     tags=TAGS,
     params=probe_params(),

@@ -1,11 +1,10 @@
-"""End what nobody answers for: every 15 seconds, leases and steps whose DAG run or task has ended.
+"""End abandoned work: every 15 seconds, leases and steps whose DAG run or task has ended.
 
-Tasks end their own work. This DAG is for the cases in which they cannot: a task that was marked
-failed while no triggerer lived, a DAG run that timed out or was deleted, a host process that
-was killed, an instance of EC2 whose lease has ended. It also records such runs as lost. Nothing has
-to be triggered by hand; do not pause it. Its tag is `housekeeping`: the filter `headrace` shows the
-other DAGs only. Its log has a line for each thing that it has ended, and none of its own when
-there was nothing.
+Tasks end their own work. This DAG is for cases in which they cannot: a task was marked failed
+while no triggerer ran, a DAG run timed out or was deleted, a host process was killed, an instance
+of EC2 outlived its lease. It also records such runs as lost. Do not trigger or pause it. Its tag is
+`housekeeping`: the filter `headrace` shows only the other DAGs. Its log has a line for each thing
+that it has ended, and is empty otherwise.
 """
 
 from datetime import datetime, timedelta, timezone

@@ -1,24 +1,24 @@
 """From raw samples to an evaluated model: pack if needed, stage, train, evaluate.
 
-**Parameters:** a *recipe* (which samples, which model) and a *site* (which machines); if wanted,
-*main keys* of the recipe in fields of their own, and *overrides* of others (`key=value`, one a
-line, such as `trainer.precision=bf16-mixed`).
+**Parameters:** a *recipe* (samples and model) and a *site* (machines); optionally *main keys* of
+the recipe in their own fields, and *overrides* of others (`key=value`, one per line, such as
+`trainer.precision=bf16-mixed`).
 
-1. `prepare` makes the run and checks all that can be told before a machine is asked for. Its log
+1. `prepare` makes the run and checks everything possible before it requests a machine. Its log
    and its tab Rendered Templates show the resolved recipe and the plan: machines, time, cost.
-2. `pack` turns raw samples into HDF5 shards on a pool of workers, which it gives back; it takes
-   seconds when that is done.
-3. `stage`, `train` and `evaluate` share one gang of nodes, as staged shards are gone with it: the
-   first asks for it, the last gives it back.
-4. `finish` records how the run ended, and fails when the run has; it runs whatever happened
-   before. It publishes the model as the asset `headrace://model/<recipe>`, with its metrics.
+2. `pack` turns raw samples into HDF5 shards on a pool of workers, which it then returns; it takes
+   seconds if the dataset is packed already.
+3. `stage`, `train` and `evaluate` share one gang of nodes, since staged shards are lost with it:
+   the first requests it, the last returns it.
+4. `finish` records how the run ended, and fails if the run has failed; it always runs. It publishes
+   the model as the asset `headrace://model/<recipe>`, with its metrics.
 
-What a recipe does without is skipped, with the reason in the log: `evaluate`, or without a
+Steps that a recipe does not need are skipped, with the reason in the log: `evaluate`, or without a
 `dataset` the packing and `stage`.
 
 The link of a task, on its tab Details, leads to the Dask dashboard; its log shows what it waits
-for, progress, and where the run's folder and its report lie.
-A task that fails is tried again and goes on from the last checkpoint; a mistake in the recipe, the
+for, progress, and the paths of the run's folder and its report.
+A task that fails is retried and continues from the last checkpoint; a mistake in the recipe, the
 data or the model fails at once and says what to do. Marking a task or the run failed stops the
 work; clearing it starts it again from the last checkpoint. To train anew, trigger a new run.
 

@@ -35,7 +35,7 @@ class Embed(nn.Module):
 
 
 class Block(nn.TransformerEncoderLayer):
-    """A block of attention that sees what came before."""
+    """A block of attention to earlier bytes only."""
 
     def __init__(self, width: int) -> None:
         super().__init__(width, 4, 4 * width, dropout=0.0, batch_first=True, norm_first=True)
@@ -83,8 +83,8 @@ class Pipeline:
         """Add the gradients of lines `(batch, length + 1)`; gives the mean loss to all ranks."""
         last, losses = self.num_stages - 1, list[Tensor]()
         inputs = (lines[:, :-1],) if self.rank == 0 else ()
-        told = {"target": lines[:, 1:], "losses": losses} if self.rank == last else {}
-        self._schedule.step(*inputs, **told)
+        target = {"target": lines[:, 1:], "losses": losses} if self.rank == last else {}
+        self._schedule.step(*inputs, **target)
         loss = torch.stack(losses).mean().detach() if losses else torch.zeros(())
         dist.broadcast(loss, src=last)
         return loss

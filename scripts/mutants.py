@@ -1,4 +1,4 @@
-"""Changes the engine at random places, one at a time, and tells which changes no test notices.
+"""Change the engine at random places, one at a time, and print the changes that no test notices.
 
 Run by `make mutants`. cosmic-ray makes the changes, in clones of the last commit.
 """
@@ -235,7 +235,7 @@ def outcomes(mutants: list[MutationSpec], rounds: Rounds, processes: int) -> Ite
             tried = [pool.submit(try_mutant, mutant, rounds) for mutant in mutants]
             try:
                 yield from (each.result() for each in as_completed(tried))
-            finally:  # an error is told at once, not when all the others have been tried
+            finally:  # an error is raised at once, not after all other mutants
                 pool.shutdown(cancel_futures=True)
 
 

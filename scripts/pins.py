@@ -1,6 +1,6 @@
-"""Prints `constraints.txt`: the exact versions of all that `headrace[dev]` needs.
+"""Print `constraints.txt`: the exact versions of all that `headrace[dev]` needs.
 
-Run by `make pins`; takes the versions that are installed in `.venv`, and leaves out what was
+Run by `make pins`; the versions are those installed in `.venv`, without packages that were
 installed there by hand.
 """
 
@@ -24,16 +24,16 @@ HEADER = """\
 
 
 def needed(root: Requirement) -> set[str]:
-    """Names of all distributions that `root` needs here, without itself."""
+    """Return the names of all distributions that `root` needs here, without itself."""
     found: set[str] = set()
-    seen: set[tuple[str, str]] = set()
+    visited: set[tuple[str, str]] = set()
     waiting = [(root.name, extra) for extra in ("", *root.extras)]
     while waiting:
         name, extra = waiting.pop()
         key = (canonicalize_name(name), extra)
-        if key in seen:
+        if key in visited:
             continue
-        seen.add(key)
+        visited.add(key)
         found.add(key[0])
         for requirement in map(Requirement, distribution(name).requires or ()):
             if requirement.marker is None or requirement.marker.evaluate({"extra": extra}):

@@ -133,13 +133,13 @@ by_pip() { # PyTorch first: what needs it finds that build
     "${pip[@]}" -c constraints.txt -e '.[dev]'
 }
 
-compile_all() { # as pip does by one core, but for tests; what is no Python of this version stays as it is
+compile_all() { # as pip does with one core, except tests; files of other Python versions stay as they are
   "$VENV/bin/python" -m compileall -qq -j 0 -x "/tests?/" "$VENV/lib" || true
 }
 
 main() {
   local uv
-  trap 'exit 130' INT # Ctrl-C is no failure of uv, after which pip would begin
+  trap 'exit 130' INT # Ctrl-C must not count as a failure of uv, after which pip would begin
   exec 9<.
   flock 9 # two `make` at once: the second waits and finds it done
   if [[ -f $STAMP && $(<"$STAMP") == "$(wanted)" && -x $VENV/bin/headrace ]]; then
@@ -153,7 +153,7 @@ main() {
   fi
   touch "$STARTED"
   if ! uv=$(find_uv); then
-    say "  There is no uv, nor where pip installs from: by pip, which takes longer"
+    say "  uv is missing here and in the index of pip: installing with pip, which takes longer"
     by_pip
   elif ! (by_uv "$uv"); then # an index that pip knows how to log in to, and uv does not
     say "  Once more, by pip"

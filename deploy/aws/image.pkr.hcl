@@ -1,5 +1,5 @@
 # Bakes an image of EC2 with headrace in /opt/headrace: `packer init` and `packer build` of this file.
-# docs/how-to/ec2-from-nothing.md tells how it is used, and what to write into a site that does without it.
+# docs/how-to/ec2-from-nothing.md describes its use, and what to write into a site without it.
 
 packer {
   required_version = ">= 1.9"

@@ -4,7 +4,7 @@
     container_images.py build --builder podman core control
     container_images.py build --builder ch-image --with TORCH_INDEX=URL deep -- --bind /mirror
 
-`images.yaml` says what is in them, and each image is made on the one that it names.
+`images.yaml` describes their content; each image is made on the one that it names.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ _RUNNERS = {
 
 
 def description() -> dict[str, Any]:
-    """What is in the images."""
+    """Return the description of the images."""
     return yaml.safe_load((FOLDER / "images.yaml").read_text())
 
 
 def files() -> dict[Path, str]:
-    """All files of all builders, as they are to be."""
-    told = description()
+    """Return the text of all files of all builders."""
+    described = description()
     environment = Environment(  # no HTML is made
         loader=FileSystemLoader(FOLDER / "templates"),
         trim_blocks=True,
@@ -69,9 +69,9 @@ def files() -> dict[Path, str]:
     found = {}
     for form, file in _FORMS.items():
         template = environment.get_template(f"{form}.jinja")
-        for name, image in told["images"].items():
+        for name, image in described["images"].items():
             known = {"made_on": "", "copies": [], **image}
-            found[FOLDER / file.format(name)] = template.render(**told, name=name, image=known)
+            found[FOLDER / file.format(name)] = template.render(**described, name=name, image=known)
     return found
 
 

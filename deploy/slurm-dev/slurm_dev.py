@@ -213,8 +213,8 @@ def _start_database(shape: Shape, daemons: Daemons) -> None:
         env = {**os.environ, "PATH": PATH}
         made = subprocess.run(install, env=env, check=False, capture_output=True, timeout=60)
         if made.returncode:
-            told = (made.stdout + made.stderr).decode(errors="replace")
-            raise DevError(f"{install[0]} failed with {made.returncode}:\n{told}")
+            output = (made.stdout + made.stderr).decode(errors="replace")
+            raise DevError(f"{install[0]} failed with {made.returncode}:\n{output}")
     command = ["mariadbd", *shared, "--skip-networking",
                f"--socket={shape.mysql_socket}", f"--pid-file={shape.folder}/mysql.pid",
                "--innodb-buffer-pool-size=64M", "--innodb-flush-log-at-trx-commit=0",

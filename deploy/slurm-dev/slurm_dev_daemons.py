@@ -85,7 +85,7 @@ class Daemons:
         """Wait until a daemon does its work.
 
         Raises:
-            DevError: It ended, or took too long; the end of its log is told.
+            DevError: It ended, or took too long; the message has the end of its log.
         """
         deadline = time.monotonic() + timeout_s
         while not is_ready():

@@ -44,7 +44,7 @@ class Shape:
 
     @property
     def munge_socket(self) -> Path:
-        """Socket of the daemon that signs messages; nobody else's is touched."""
+        """Socket of the daemon that signs messages; that of the machine is not used."""
         return self.folder / "munge" / "socket"
 
     @property

@@ -16,7 +16,7 @@ Batch = dict[str, Any]
 class AnswersQuestions(pl.LightningModule):
     """Picks the answer to a question about a grey picture of 32 x 32 pixels.
 
-    Words of the question are hashed, so there is no vocabulary to keep.
+    Words of the question are hashed, so no vocabulary must be stored.
 
     Args:
         num_answers: Answers to choose from.
@@ -49,8 +49,8 @@ class AnswersQuestions(pl.LightningModule):
         starts = torch.tensor([0] + [len(each) for each in words[:-1]]).cumsum(0)
         numbers = torch.tensor([word for each in words for word in each])
         asked = self.words(numbers.to(self.device), starts.to(self.device))
-        seen = self.picture(batch["image"].unsqueeze(1))
-        return self.answer(torch.cat([seen, asked], 1))
+        picture = self.picture(batch["image"].unsqueeze(1))
+        return self.answer(torch.cat([picture, asked], 1))
 
     def training_step(self, batch: Batch, index: int) -> Tensor:
         """Mean loss of the batch."""

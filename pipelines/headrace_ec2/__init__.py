@@ -1,1 +1,1 @@
-"""EC2 as a backend: instances in the place of a queue's jobs, what they cost, and what is left."""
+"""EC2 as a backend: instances instead of a queue's jobs, their cost, and leftover resources."""

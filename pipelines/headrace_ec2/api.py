@@ -1,4 +1,4 @@
-"""The way to EC2: botocore's client, and what its errors mean.
+"""Access to EC2: botocore's client, and the meaning of its errors.
 
 Sources: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/errors-overview.html
 """
@@ -25,7 +25,7 @@ TOO_OFTEN = {
     *("RequestLimitExceeded", "Throttling", "ThrottlingException", "TooManyRequestsException"),
     *("BandwidthLimitExceeded", "ConcurrentCreateInstances", "PendingVerification"),
 }
-"""Refusals of a request that comes too soon."""
+"""Refusals of requests that come too often."""
 
 _PASSING = {
     *("InternalError", "InternalFailure", "ServiceUnavailable", "Unavailable", "RequestTimeout"),
@@ -33,8 +33,8 @@ _PASSING = {
 }
 _EXPIRED = {"ExpiredToken", "ExpiredTokenException", "RequestExpired", "InvalidClientTokenId"}
 _EXPIRED |= {"AuthFailure", "SignatureDoesNotMatch"}
-_RENEW = "Renew the credentials (`aws sts get-caller-identity` tells whose they are); work goes on."
-_SILENT = "Is EC2 reached from here? See https://health.aws.amazon.com, proxies and `region`."
+_RENEW = "Renew the credentials: see `aws sts get-caller-identity`. The work then continues."
+_SILENT = "Is EC2 reachable from here? See https://health.aws.amazon.com, proxies and `region`."
 _NAMES_AT_ONCE = 200  # values of one filter
 _CONNECT_TIMEOUT_S, _READ_TIMEOUT_S = 10, 60
 _ATTEMPTS = 4
@@ -44,7 +44,7 @@ _MOST_AHEAD_S = 240.0  # some services take five minutes, and EC2 a few more
 
 
 class Ec2Error(BatchError):
-    """EC2 refuses a request: its name of the error, and what it says."""
+    """EC2 refuses a request: its code of the error, and its message."""
 
     def __init__(self, code: str, words: str) -> None:
         super().__init__(f"EC2 says {code}: {words}")
@@ -56,51 +56,51 @@ class Ec2Error(BatchError):
 
 
 class PassingError(Ec2Error, SilentError):
-    """EC2 answers later; unless it was asked too often, it may have done what was asked."""
+    """EC2 failed for now; unless requests came too often, it may have done what was requested."""
 
 
 class Ec2Api:
-    """EC2 in one region, with one user's rights; safe to share by threads."""
+    """EC2 in one region, with one user's rights; threads may share it."""
 
     def __init__(self, options: Ec2Options) -> None:
-        self._place = (options.region, options.profile, options.endpoint_url)
+        self._connection = (options.region, options.profile, options.endpoint_url)
 
     def call(self, operation: str, *, service: str = "ec2", **request: Any) -> Json:
-        """Ask EC2, or another `service`, once for an operation of botocore, as `run_instances`.
+        """Send one operation of botocore, as `run_instances`, to EC2 or another `service`.
 
         Throttled and failed requests are repeated a few times; botocore's model checks the request.
 
         Raises:
             Ec2Error: EC2 refuses it.
-            SilentError: It gave no answer, or does not take the credentials any more.
+            SilentError: EC2 gave no answer, or rejects the credentials.
             BatchError: There are no credentials.
         """
-        from botocore import exceptions as told_by  # it takes long to load, and few sites have it
+        from botocore import exceptions as errors  # slow to load, and few sites need it
 
         try:
-            answer: Json = getattr(_client(service, *self._place), operation)(**request)
-        except told_by.ClientError as error:
-            told, answered = error.response["Error"], error.response["ResponseMetadata"]
-            code, words = str(told.get("Code")), str(told.get("Message"))
-            words = textwrap.shorten(words, _MOST_WORDS, placeholder=" …")  # of a proxy, a page
+            answer: Json = getattr(_client(service, *self._connection), operation)(**request)
+        except errors.ClientError as error:
+            described, answered = error.response["Error"], error.response["ResponseMetadata"]
+            code, words = str(described.get("Code")), str(described.get("Message"))
+            words = textwrap.shorten(words, _MOST_WORDS, placeholder=" …")  # may be a page
             if code in _EXPIRED:
-                _client.cache_clear()  # the next request reads them anew
-                told = f"EC2 does not take the credentials: {words}"
-                raise SilentError(told, _advice(answered)) from error
+                _client.cache_clear()  # the next request reads new ones
+                what = f"EC2 does not accept the credentials: {words}"
+                raise SilentError(what, _advice(answered)) from error
             is_down = answered["HTTPStatusCode"] >= _DOWN
             kind = PassingError if is_down or code in _PASSING else Ec2Error
             raise kind(code, words) from error
-        except (told_by.HTTPClientError, told_by.ConnectionError) as error:
+        except (errors.HTTPClientError, errors.ConnectionError) as error:
             raise SilentError(f"EC2 does not answer {operation}: {error}", _SILENT) from error
-        except told_by.ParamValidationError as error:
+        except errors.ParamValidationError as error:
             raise Ec2Error("ParamValidation", str(error)) from error
-        except told_by.BotoCoreError as error:
+        except errors.BotoCoreError as error:
             _client.cache_clear()
             raise BatchError(f"EC2 cannot be asked: {error}", _RENEW) from error
         return answer
 
     def pages(self, operation: str, key: str, **request: Any) -> Iterator[Json]:
-        """All that a listing has under `key`; see `call`."""
+        """Yield all that a listing has under `key`; see `call`."""
         token: dict[str, str] = {}
         while True:
             answer = self.call(operation, **request, **token)
@@ -110,7 +110,7 @@ class Ec2Api:
             token = {"NextToken": answer["NextToken"]}
 
     def instances(self, names: Sequence[str]) -> dict[str, list[Json]]:
-        """Instances by the names of their jobs, those that have ended within the last hour too."""
+        """Return instances by the names of their jobs, even if ended within the last hour."""
         found: dict[str, list[Json]] = {}
         for first in range(0, len(names), _NAMES_AT_ONCE):
             which = {"Name": "tag:Name", "Values": list(names[first : first + _NAMES_AT_ONCE])}
@@ -121,28 +121,28 @@ class Ec2Api:
 
 
 def _advice(answered: Json) -> str:
-    """What helps where credentials are not taken: signatures by a wrong clock are not, either."""
+    """Return what helps if credentials are rejected, as signatures are if the clock is wrong."""
     date = answered.get("HTTPHeaders", {}).get("date")
     ahead_s = time.time() - parsedate_to_datetime(date).timestamp() if date else 0.0
     if abs(ahead_s) < _MOST_AHEAD_S:
         return _RENEW
     how = "ahead of" if ahead_s > 0 else "behind"
-    return f"The clock of this machine is {abs(ahead_s) / 60:.0f} min {how} EC2's: set it right."
+    return f"The clock of this machine is {abs(ahead_s) / 60:.0f} min {how} EC2's: correct it."
 
 
 def tags_of(instance: Json) -> dict[str, str]:
-    """Tags by name."""
+    """Return an instance's tags by name."""
     return {tag["Key"]: tag["Value"] for tag in instance.get("Tags", ())}
 
 
 def whoami() -> str:
-    """Who asks EC2 from here, as the tag of the owner tells it: user and machine."""
+    """Return user and machine of this process, as in the tag of the owner."""
     return f"{login_name()}@{socket.gethostname()}"
 
 
 @lru_cache(maxsize=16)
 def _client(service: str, region: str, profile: str | None, endpoint_url: str | None) -> Any:
-    """A client, which is thread-safe; one that is made anew reads credentials, no models."""
+    """Return a client, which is thread-safe; a new one reads credentials again, but no models."""
     from botocore.config import Config
     from botocore.session import Session
 
@@ -158,7 +158,7 @@ def _client(service: str, region: str, profile: str | None, endpoint_url: str | 
 
 @lru_cache(maxsize=16)
 def _models(data_path: str | None) -> Any:
-    """What botocore reads of services, once: it takes a third of a second."""
+    """Return botocore's loader of service models, cached: loading takes a third of a second."""
     from botocore.loaders import create_loader
 
     return create_loader(data_path)

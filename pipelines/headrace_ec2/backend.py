@@ -1,7 +1,7 @@
-"""EC2 in the place of a batch system: a job is one request for all of its instances.
+"""EC2 instead of a batch system: a job is one request for all of its instances.
 
-A job's name is its id: a tag of its instances. Each ends itself: when its work does, when its time
-is over, and when the lease's host gives no sign any more; `terminate` is what its shutdown does.
+A job's name is its id: a tag of its instances. Each instance ends itself, with its work, when its
+time is over, or when the heartbeat of the lease's host stops; its shutdown terminates it.
 """
 
 from __future__ import annotations
@@ -66,37 +66,37 @@ _NO_ROOM = {
     *("InsufficientFreeAddressesInSubnet", "SpotMaxPriceTooLow", "UnfulfillableCapacity"),
     *("InstanceLimitExceeded", "VcpuLimitExceeded", "MaxSpotInstanceCountExceeded"),
 }
-"""Refusals of one offer that another one, or the same one later, may not meet."""
+"""Refusals of an offer that another offer, or a later request, may not get."""
 _STARTED_OTHERWISE = "IdempotentParameterMismatch"
 _ALLOWED = "DryRunOperation"
 _FULL = "InsufficientInstanceCapacity"
 _ZONE = re.compile(r"\b[a-z]{2}(?:-[a-z]+)+-\d+[a-z]\b")
 _RESTS_S = 60.0
-"""An offer without capacity comes after the others for this time."""
+"""Time for which an offer without capacity is tried after the others."""
 _CONSOLE_LINES = 5
-_NO_ROOM_TO_TELL = "it had no room to tell how it ended: is the shared folder full?"
-_HINT = "Correct `ec2` of the role in the site; `headrace site check` tells more."
+_NO_ROOM_TO_TELL = "it could not write how it ended: is the shared folder full?"
+_HINT = "Correct `ec2` of the role in the site; `headrace site check` shows more."
 
 _ASSUMED = Interruptions(
     per_hour=ASSUMED_PER_HOUR,
-    source="assumed: 1 in 5 instances a month, where the last band of AWS's Spot Instance Advisor "
-    "begins; `ec2.interruptions_per_hour` says better",
+    source="assumed: 1 in 5 instances a month, the begin of the last range of AWS's Spot Instance "
+    "Advisor; set `ec2.interruptions_per_hour` for a better value",
 )
 
 
 class Ec2(BatchSystem):
-    """Instances of one role in the place of a queue's jobs."""
+    """Instances of one role instead of a queue's jobs."""
 
     options = Ec2Options
     has_queue = False
     hosts_in_jobs = False
-    lacks = dict.fromkeys(QUEUE_KEYS, "there is no queue; `ec2` of the role says which instances")
+    lacks = dict.fromkeys(QUEUE_KEYS, "there is no queue; `ec2` of the role names the instances")
     name = "EC2"
     template = "ec2"
     config_variable = ""
     job_variable = "HEADRACE_EC2_JOB"
     job_variables = ("HEADRACE_EC2_",)
-    books_pause_s = 30.0
+    accounting_pause_s = 30.0
     show = "aws ec2 describe-instances --filters Name=tag:Name,Values="
 
     def __init__(self, given: Ec2Options, queue: str = "") -> None:
@@ -113,7 +113,7 @@ class Ec2(BatchSystem):
     @classmethod
     @override
     def check_role(cls, role: Role) -> None:
-        """Refuse a role without instances, and what they have of their own."""
+        """Refuse a role without instances, and keys that EC2 replaces."""
         if role.own_options is None:
             raise ValueError("backend 'ec2' and the key `ec2` go together; write both or neither")
         if role.price is not None:
@@ -151,7 +151,7 @@ class Ec2(BatchSystem):
     @classmethod
     @override
     def reap(cls) -> list[str]:
-        from headrace_ec2 import strays  # the ledger with it, which no lease needs
+        from headrace_ec2 import strays  # imports the ledger, which no lease needs
 
         return strays.reap()
 
@@ -189,15 +189,15 @@ class Ec2(BatchSystem):
 
     @override
     def refusal(self, spec: JobSpec) -> str:
-        told = ""
+        why = ""
         try:
             for offer in self._offers:
-                told = self._dry_run(spec, offer)
-                if not told:
+                why = self._dry_run(spec, offer)
+                if not why:
                     break
         except JobRefusedError as error:
             return error.what
-        return told
+        return why
 
     @override
     def poll(self, job_ids: Sequence[str]) -> dict[str, JobStatus]:
@@ -207,10 +207,10 @@ class Ec2(BatchSystem):
             if reason_code(each) == NO_CAPACITY:
                 self._rest(each)
         hung = self._health.hung(instances)
-        told = {name: status_of(name, nodes, self._last_words, hung)
+        jobs = {name: status_of(name, nodes, self._last_words, hung)
                 for name, nodes in found.items()}  # fmt: skip
-        self._terminate(each for name in told if told[name].state.is_final for each in found[name])
-        return told
+        self._terminate(each for name in jobs if jobs[name].state.is_final for each in found[name])
+        return jobs
 
     @override
     def find(self, name: str) -> tuple[JobStatus, ...]:
@@ -230,13 +230,13 @@ class Ec2(BatchSystem):
     def check(self, spec: JobSpec) -> Iterator[Finding]:
         yield from check.findings(self._api, self._options, spec, self._image_id)
         for offer in self._offers:
-            told = self._dry_run(spec, offer)
-            yield fail("start", f"{offer}: {told}", _HINT) if told else ok("start", f"{offer}")
+            why = self._dry_run(spec, offer)
+            yield fail("start", f"{offer}: {why}", _HINT) if why else ok("start", f"{offer}")
 
     def _requests(
         self, spec: JobSpec, refused: Mapping[Offer, str]
     ) -> Iterator[tuple[Offer, Json]]:
-        """What to ask for, in turn; first what was asked and may have been granted."""
+        """Yield requests in order; first an earlier one that EC2 may have granted."""
         user_data = self._user_data(spec)
         if spec.name in self._unclear:
             yield self._unclear[spec.name]
@@ -249,9 +249,9 @@ class Ec2(BatchSystem):
         self, spec: JobSpec, offer: Offer, user_data: str, refused: Sequence[str]
     ) -> dict[str, Any]:
         request = run_instances(spec, self._options, offer, self._image_id(), user_data)
-        told = tags(spec, self._options, refused, whoami(), time.time())
+        own = tags(spec, self._options, refused, whoami(), time.time())
         asked_at = self._asked_at.setdefault(spec.name, time.time())
-        return with_tags(request, {**told, ASKED_AT: f"{asked_at:.1f}"})
+        return with_tags(request, {**own, ASKED_AT: f"{asked_at:.1f}"})
 
     def _user_data(self, spec: JobSpec) -> str:
         text = self.render(spec)
@@ -259,33 +259,33 @@ class Ec2(BatchSystem):
         if num_bytes > MOST_USER_DATA_BYTES:
             raise JobRefusedError(
                 f"EC2 refuses the job {spec.name}: its user data has {num_bytes:,} bytes, and EC2 "
-                f"takes {MOST_USER_DATA_BYTES:,}",
-                "Put what `batch.prologue` of the role does into the image, or into a script that "
-                "it calls.",
+                f"accepts {MOST_USER_DATA_BYTES:,}",
+                "Move the commands of the role's `batch.prologue` into the image, or into a script "
+                "that it calls.",
             )
         return text
 
     def _start(self, name: str, offer: Offer, request: Json) -> str:
-        """Start the instances of a job; why not, where another offer may do better."""
+        """Start the instances of a job; return why not, if another offer may succeed."""
         try:
             self._api.call("run_instances", **request)
         except Ec2Error as error:
             if error.code in _NO_ROOM:
                 return _lacking(offer, error)
             if error.code in TOO_OFTEN:
-                raise SubmitLimitError(f"waiting: EC2 is asked too often: {error.words}") from error
+                raise SubmitLimitError(f"waiting: EC2 limits requests: {error.words}") from error
             if isinstance(error, SilentError) or error.code == _STARTED_OTHERWISE:
                 raise AmbiguousSubmitError(f"No clear answer for {name}: {error.what}") from error
             raise JobRefusedError(
                 f"EC2 refuses the job {name}: {error.code}: {error.words}", _HINT
             ) from error
         except SilentError as error:
-            told = f"No clear answer for {name}: {error.what}"
-            raise AmbiguousSubmitError(told, error.hint) from error
+            what = f"No clear answer for {name}: {error.what}"
+            raise AmbiguousSubmitError(what, error.hint) from error
         return ""
 
     def _dry_run(self, spec: JobSpec, offer: Offer) -> str:
-        """Why EC2 would never start a job so; empty when it would, now or later."""
+        """Return why EC2 would never start a job with this offer; empty if it would, even later."""
         request = self._request(spec, offer, self._user_data(spec), ())
         try:
             self._api.call("run_instances", **request, DryRun=True)
@@ -295,7 +295,7 @@ class Ec2(BatchSystem):
         return ""
 
     def _image_id(self) -> str:
-        """Id of the image; of several that a pattern means, the newest."""
+        """Return the id of the image; of several that match a pattern, the newest."""
         given = self._options.image
         if given.startswith(("ami-", "resolve:ssm:")):
             return given
@@ -315,7 +315,7 @@ class Ec2(BatchSystem):
         return self._image
 
     def _rest(self, instance: Json) -> None:
-        """Ask for others first for a while: one of these came to nothing."""
+        """Try other offers first for a while: this instance's capacity was missing."""
         market = instance.get("InstanceLifecycle", "on-demand")
         mark = (instance.get("InstanceType"), market, instance.get("SubnetId"))
         for offer in self._offers:
@@ -323,12 +323,12 @@ class Ec2(BatchSystem):
                 self._rests_until_s[offer] = time.monotonic() + _RESTS_S
 
     def _last_words(self, instance: Json) -> str | None:
-        """What a node told beside the job's log or, when it has ended, on its console."""
+        """Return what a node wrote beside the job's log or, after its end, on its console."""
         node, log = instance["InstanceId"], tags_of(instance).get(LOG, "")
         with suppress(OSError):
-            told = read_text(Path(f"{log}.{node}.end"))
-            if told is not None:
-                return told.strip() or (_NO_ROOM_TO_TELL if has_ended(instance) else None)
+            written = read_text(Path(f"{log}.{node}.end"))
+            if written is not None:
+                return written.strip() or (_NO_ROOM_TO_TELL if has_ended(instance) else None)
         if not has_ended(instance):
             return None
         limit = ends_at(instance)
@@ -342,7 +342,7 @@ class Ec2(BatchSystem):
 
 
 def _lacking(offer: Offer, error: Ec2Error) -> str:
-    """What there is no capacity for, and where, as users know it."""
+    """Return the type and zone without capacity, as users know them."""
     zone = _ZONE.search(error.words)
-    place = f" in {zone[0]}" if zone else str(offer).removeprefix(offer.what)
-    return f"{offer.what}{place}{'' if error.code == _FULL else f' ({error.code})'}"
+    where = f" in {zone[0]}" if zone else str(offer).removeprefix(offer.what)
+    return f"{offer.what}{where}{'' if error.code == _FULL else f' ({error.code})'}"

@@ -1,4 +1,4 @@
-"""What a look at EC2 finds for a role: rights, image, types, subnets, quotas; and its policy."""
+"""Checks of EC2 for a role: rights, image, types, subnets, quotas; and the policy it needs."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ _NEEDED = (
 )
 _OWN_ONLY = ("TerminateInstances", "DeleteVolume", "GetConsoleOutput")
 _QUOTAS = "servicequotas:ListServiceQuotas"
-_NOBODY = "i-00000000000000000"
+_NO_INSTANCE = "i-00000000000000000"
 _DENIED = "UnauthorizedOperation"
 _GIVE = "Give the user or role of the credentials the policy below."
 
 
 def policy(options: Ec2Options) -> dict[str, object]:
-    """The least rights that headrace needs, as an IAM policy."""
+    """Return the least rights that headrace needs, as an IAM policy."""
     everything = [f"ec2:{each}" for each in _NEEDED if each not in _OWN_ONLY]
     if "spot" in options.markets and "spot-history" in options.price_sources:
         everything.append("ec2:DescribeSpotPriceHistory")
@@ -59,7 +59,7 @@ def policy(options: Ec2Options) -> dict[str, object]:
 def findings(
     api: Ec2Api, options: Ec2Options, spec: JobSpec, image_id: Callable[[], str]
 ) -> Iterator[Finding]:
-    """Rights, image, types of instances and subnets; stops where nothing more can be learnt."""
+    """Check rights, image, types of instances and subnets; stop where later checks cannot work."""
     yield ok("IAM policy", json.dumps(policy(options), separators=(",", ":")))
     try:
         rights = list(_rights(api))
@@ -74,55 +74,55 @@ def findings(
 
 
 def judge_image(image: Json, options: Ec2Options) -> Finding:
-    """Whether instances can start from an image, and its root volume is the one that is meant."""
+    """Check that instances can start from an image, and that its root volume is the given one."""
     if not image:
         return warn("image", f"{options.image}: nothing is known of it", "Correct `ec2.image`.")
-    seen = f"{image.get('ImageId')} {image.get('Name', '')}, {image.get('Architecture', '')}"
+    found = f"{image.get('ImageId')} {image.get('Name', '')}, {image.get('Architecture', '')}"
     root = image.get("RootDeviceName", options.root_device)
     if options.disk is not None and root != options.root_device:
-        told = f"its root device is {root}, not {options.root_device}"
-        return fail("image", f"{seen}: {told}", f"Write `root_device: {root}` under `ec2`.")
-    kept = [
+        why = f"its root device is {root}, not {options.root_device}"
+        return fail("image", f"{found}: {why}", f"Write `root_device: {root}` under `ec2`.")
+    lasting = [
         each["DeviceName"]
         for each in image.get("BlockDeviceMappings", ())
         if not each.get("Ebs", {}).get("DeleteOnTermination", True)
         and (options.disk is None or each["DeviceName"] != root)
     ]
-    if kept:
-        told = f"its volumes {', '.join(kept)} outlive their instances, and cost"
-        return warn("image", f"{seen}: {told}", "`headrace cloud destroy` ends them, too.")
-    return ok("image", seen)
+    if lasting:
+        why = f"its volumes {', '.join(lasting)} outlive their instances, and cost"
+        return warn("image", f"{found}: {why}", "`headrace cloud destroy` ends them, too.")
+    return ok("image", found)
 
 
 def judge_type(kind: Json, spec: JobSpec, architecture: str) -> Finding:
-    """Whether a type of instances has what a node needs."""
+    """Check that a type of instances has what a node needs."""
     name = str(kind["InstanceType"])
     cpus = int(kind["VCpuInfo"]["DefaultVCpus"])
     gpus = sum(int(gpu["Count"]) for gpu in kind.get("GpuInfo", {}).get("Gpus", ()))
     known = kind.get("ProcessorInfo", {}).get("SupportedArchitectures", ())
-    seen = f"{cpus} CPUs, {gpus} GPUs, {kind['MemoryInfo']['SizeInMiB'] / 1024:g} GiB"
+    found = f"{cpus} CPUs, {gpus} GPUs, {kind['MemoryInfo']['SizeInMiB'] / 1024:g} GiB"
     if cpus < spec.cpus_per_node:
         less = "Ask for less (`threads_per_node`, ranks), or name a larger type."
-        return fail(name, f"{seen}: a node needs {spec.cpus_per_node} CPUs", less)
+        return fail(name, f"{found}: a node needs {spec.cpus_per_node} CPUs", less)
     if gpus < spec.gpus_per_node:
-        why = f"{seen}: `batch.gpus_per_node` is {spec.gpus_per_node}"
+        why = f"{found}: `batch.gpus_per_node` is {spec.gpus_per_node}"
         return fail(name, why, "Name a type with so many GPUs, or write fewer.")
     if architecture and known and architecture not in known:
         why = f"it runs {', '.join(known)}, and the image is for {architecture}"
         return fail(name, why, "Name an image for this type, or a type for this image.")
     if gpus > spec.gpus_per_node:
-        why = f"{seen}: `batch.gpus_per_node` is {spec.gpus_per_node}; the others are paid for"
+        why = f"{found}: `batch.gpus_per_node` is {spec.gpus_per_node}; the others are paid for"
         return warn(name, why, "Write all of them, and as many ranks; or name a smaller type.")
-    return ok(name, seen)
+    return ok(name, found)
 
 
 def _rights(api: Ec2Api) -> Iterator[Finding]:
-    """By DryRun; whether instances may start, tags included, the starts themselves tell."""
+    """Check rights by DryRun, except for starts and tags, which DryRun of the starts checks."""
     dry: dict[str, dict[str, Any]] = {
         "describe_instances": {},
         "describe_instance_status": {},
-        "terminate_instances": {"InstanceIds": [_NOBODY]},
-        "get_console_output": {"InstanceId": _NOBODY},
+        "terminate_instances": {"InstanceIds": [_NO_INSTANCE]},
+        "get_console_output": {"InstanceId": _NO_INSTANCE},
     }
     for operation, request in dry.items():
         try:
@@ -130,7 +130,7 @@ def _rights(api: Ec2Api) -> Iterator[Finding]:
         except Ec2Error as error:
             if error.code != _DENIED:
                 yield ok("rights", operation)
-            elif request:  # a right to headrace's own instances cannot be asked for without one
+            elif request:  # a right to headrace's own instances needs an instance to be tested
                 yield warn("rights", f"{operation}: {error.words}", _GIVE)
             else:
                 yield fail("rights", f"{operation}: {error.words}", _GIVE)
@@ -151,8 +151,8 @@ def _subnets(api: Ec2Api, options: Ec2Options, spec: JobSpec) -> Iterator[Findin
         offered = {each["InstanceType"] for each in _offered(api, zone)}
         missing = [each for each in options.instance_types if each not in offered]
         if missing:
-            told = f"{zone} has no {', '.join(missing)}"
-            yield warn(subnet, told, "The others are tried; name a subnet of another zone, too.")
+            why = f"{zone} has no {', '.join(missing)}"
+            yield warn(subnet, why, "The others are tried; name a subnet of another zone, too.")
 
 
 def _offered(api: Ec2Api, zone: str) -> Iterator[Json]:
@@ -178,8 +178,8 @@ def _types(api: Ec2Api, options: Ec2Options, spec: JobSpec, architecture: str) -
             continue
         yield judge_type(found, spec, architecture)
         if options.instance_store and not found.get("InstanceStorageSupported"):
-            told = f"it has no instance store: {options.instance_store} is on its root volume"
-            yield warn(name, told, "Name a type that has one, as `g5`, `m5d`, or leave it so.")
+            why = f"it has no instance store: {options.instance_store} is on its root volume"
+            yield warn(name, why, "Name a type that has one, as `g5`, `m5d`, or accept it.")
         vcpus[name] = spec.nodes * int(found["VCpuInfo"]["DefaultVCpus"])
     yield from quota_findings(api, vcpus, options.markets)
 
@@ -188,11 +188,11 @@ _NAMES: dict[Market, re.Pattern[str]] = {
     "on-demand": re.compile(r"Running On-Demand (.+) instances", re.IGNORECASE),
     "spot": re.compile(r"All (.+) Spot Instance Requests", re.IGNORECASE),
 }
-"""Names of quotas, such as `Running On-Demand G and VT instances`: they tell the families.
+"""Names of quotas, as `Running On-Demand G and VT instances`, which contain the families.
 
 Source: https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/ec2-instance-quotas.html
 """
-_RAISE = "Ask for more in the console of Service Quotas: 'Amazon EC2', by that name."
+_RAISE = "Request more in the console of Service Quotas: 'Amazon EC2', by that name."
 _GIVE_QUOTAS = (
     "Give the right servicequotas:ListServiceQuotas, as in the policy above, or look there."
 )
@@ -201,7 +201,7 @@ _GIVE_QUOTAS = (
 def quota_findings(
     api: Ec2Api, vcpus: Mapping[str, int], markets: Sequence[Market]
 ) -> Iterator[Finding]:
-    """One for each type and market; it fails when none of them can ever start the job.
+    """Yield a finding for each type and market; fail only if none of them can start the job.
 
     `vcpus` are those of all nodes of the job, by type of instances.
     """
@@ -213,7 +213,7 @@ def quota_findings(
         yield warn("quotas", error.words, _GIVE_QUOTAS)
         return
     quotas = {str(each["QuotaName"]): float(each["Value"]) for each in listed}
-    counted = [market for market in markets if market in _NAMES]  # a block is its own quota
+    counted = [market for market in markets if market in _NAMES]  # a capacity block has no quota
     asked = [(each, market) for each in vcpus for market in counted]
     found = [judge_quota(quotas, each, vcpus[each], market) for each, market in asked]
     starts = len(counted) < len(markets) or any(each.grade is not Grade.FAIL for each in found)
@@ -225,24 +225,24 @@ def quota_findings(
 def judge_quota(
     quotas: Mapping[str, float], instance_type: str, vcpus: int, market: Market
 ) -> Finding:
-    """Whether a job of so many vCPUs is within the quota of its type; pure."""
+    """Check that a job with so many vCPUs is within the quota of its type; pure."""
     name = quota_name(quotas, instance_type, market)
     subject = f"quota of {instance_type}"
     if name is None:
-        return warn(subject, f"none is told for {market}", "Look into the console.")
-    seen = f"{quotas[name]:g} vCPUs ({name}), {vcpus} for a job"
-    return ok(subject, seen) if quotas[name] >= vcpus else fail(subject, seen, _RAISE)
+        return warn(subject, f"none is listed for {market}", "Check it in the console.")
+    found = f"{quotas[name]:g} vCPUs ({name}), {vcpus} for a job"
+    return ok(subject, found) if quotas[name] >= vcpus else fail(subject, found, _RAISE)
 
 
 def quota_name(names: Mapping[str, float], instance_type: str, market: Market) -> str | None:
-    """The quota that counts: for `p5.48xlarge` that of P5 before that of P, else of Standard."""
+    """Return the quota that applies: for `p5.48xlarge` that of P5, else of P, else of Standard."""
     family = re.match(r"([a-z]+)(\d*)", instance_type)
     if family is None:
         return None
     letters = family[1].upper()
     for wanted in (letters + family[2], letters, letters[0]):
         for name in names:
-            told = _NAMES[market].fullmatch(name)
-            if told and wanted in re.findall(r"[A-Z][A-Z0-9]*", told[1].upper()):
+            families = _NAMES[market].fullmatch(name)
+            if families and wanted in re.findall(r"[A-Z][A-Z0-9]*", families[1].upper()):
                 return name
     return None

@@ -1,4 +1,4 @@
-"""`headrace cloud`: what runs in EC2 by headrace, and its end."""
+"""`headrace cloud`: instances that headrace runs in EC2, and their end."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from headrace.cli.console import (
 from headrace.cli.listing import Listing
 from headrace.errors import UnknownNameError, UserError, nearest
 from headrace_ec2 import strays
-from headrace_ec2.strays import Ec2Places, Stray, known_places
+from headrace_ec2.strays import Ec2Regions, Stray, known_regions
 
 app = typer.Typer(
     name="cloud", help="Instances of EC2 that headrace has started.", no_args_is_help=True
@@ -30,38 +30,38 @@ _EXIT_LEFT = 1
 
 _LEASE_STYLES = {"alive": "green", "ended": "red", "unknown": "yellow"}
 
-PlaceOption = Annotated[
+SiteFilter = Annotated[
     str | None,
     typer.Option(
         "--site",
-        help="Only the regions of this site; else of all sites.",
+        help="Only the regions of this site; default: of all sites.",
         autocompletion=arguments.sites,
     ),
 ]
 
 
 @app.command("list")
-def list_found(site: PlaceOption = None, as_json: JsonOption = False) -> None:
-    """List instances that carry headrace's tags, whoever started them, and what was left of others.
+def list_found(site: SiteFilter = None, as_json: JsonOption = False) -> None:
+    """List instances with headrace's tags, of all users, and leftover volumes.
 
-    A *stray* is what nobody answers for: its lease has ended a minute ago or more, or it is half
-    an hour past the end that its tag tells. `headrace lease reap` and the reaper's DAG end those.
-    The exit code is 1 when a region did not answer.
+    A *stray* is a resource without an owner: its lease ended at least a minute ago, or it is half
+    an hour past the end in its tag. `headrace lease reap` and the reaper's DAG end strays.
+    The exit code is 1 if a region did not answer.
 
     Examples:
         headrace cloud list
 
         headrace cloud list --site aws --json
     """
-    places = known_places(site)
-    found, unreached = _look(places)
+    regions = known_regions(site)
+    found, unreached = _find(regions)
     if as_json:
         tell_json({"found": found, "unreached": unreached})
     elif found:
         open_console().print(_listed(found))
     elif not unreached:
-        where = ", ".join(places.roles) or "EC2 that is known here: no site has a role there"
-        typer.echo(f"Nothing of headrace's in {where}.")
+        where = ", ".join(regions.roles) or "any known region: no site has a role on EC2"
+        typer.echo(f"headrace has no resources in {where}.")
     if unreached:
         raise typer.Exit(_EXIT_LEFT)
 
@@ -72,20 +72,20 @@ def destroy(
         list[str] | None,
         typer.Argument(metavar="[ID]...", help="Ids of instances, volumes or leases."),
     ] = None,
-    site: PlaceOption = None,
+    site: SiteFilter = None,
     all_strays: Annotated[
         bool, typer.Option("--all-strays", help="Strays in the regions of all sites.")
     ] = False,
     force: Annotated[
-        bool, typer.Option("--force", help="Also what is of a living lease, or of another user.")
+        bool, typer.Option("--force", help="Also resources of living leases or other users.")
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:
-    """End instances, with their volumes, and delete what was left of others.
+    """End instances with their volumes, and delete leftover volumes.
 
-    Without ids, only strays, as `headrace cloud list` marks them. What is named and belongs to a
-    living lease or to another user stays without --force: a living lease is better ended by
-    `headrace lease close`. The exit code is 1 when something of it stays.
+    Without ids, only strays, as `headrace cloud list` marks them. A named resource of a living
+    lease or of another user stays unless --force is given: better end a living lease by
+    `headrace lease close`. The exit code is 1 if a resource stays.
 
     Examples:
         headrace cloud destroy --all-strays
@@ -96,28 +96,28 @@ def destroy(
     """
     if all_strays if names else not (site or all_strays):
         raise UserError(
-            "Say what is to be ended: ids, or all strays",
+            "Give either ids, or all strays",
             "`headrace cloud list` shows the ids; `--site S` or `--all-strays` means all strays.",
         )
-    places = known_places(site)
-    found, unreached = _look(places)
+    regions = known_regions(site)
+    found, unreached = _find(regions)
     chosen = _named(found, names) if names else [each for each in found if each.stray]
-    ended = [each for each in chosen if force or not _why_kept(each)]
+    ended = [each for each in chosen if force or not _why_spared(each)]
     for each in chosen:
         if each not in ended:
-            typer.echo(f"kept {each.id}: {_why_kept(each)}")
+            typer.echo(f"kept {each.id}: {_why_spared(each)}")
     if not ended:
-        typer.echo("Nothing is to be ended.")
-    is_done = not ended or _end(places, ended, asks=not yes)
+        typer.echo("Nothing to end.")
+    is_done = not ended or _end(regions, ended, asks=not yes)
     if unreached or not is_done or len(ended) < len(chosen):
         raise typer.Exit(_EXIT_LEFT)
 
 
-def _look(places: Ec2Places) -> tuple[list[Stray], list[str]]:
-    with open_console(stderr=True).status(f"Looking in {', '.join(places.roles)} …"):
-        found, unreached = strays.look(places)
-    for told in unreached:
-        typer.echo(f"not looked at: {told}", err=True)
+def _find(regions: Ec2Regions) -> tuple[list[Stray], list[str]]:
+    with open_console(stderr=True).status(f"Searching {', '.join(regions.roles)} …"):
+        found, unreached = strays.find(regions)
+    for why in unreached:
+        typer.echo(f"not searched: {why}", err=True)
     return found, unreached
 
 
@@ -129,17 +129,17 @@ def _named(found: Sequence[Stray], names: Sequence[str]) -> list[Stray]:
     return [each for each in found if {each.id, each.lease_id} & set(names)]
 
 
-def _why_kept(each: Stray) -> str:
+def _why_spared(each: Stray) -> str:
     if each.stray:
         return ""
     if each.lease == "alive":
         return f"its lease lives; `headrace lease close {each.lease_id}`, or add --force"
     if each.lease == "unknown" and not each.is_own:
-        return f"{each.owner or 'somebody else'} has started it; add --force"
+        return f"it was started by {each.owner or 'another user'}; add --force"
     return ""
 
 
-def _end(places: Ec2Places, ended: Sequence[Stray], *, asks: bool) -> bool:
+def _end(regions: Ec2Regions, ended: Sequence[Stray], *, asks: bool) -> bool:
     console = open_console()
     if asks:
         console.print(_listed(ended))
@@ -147,7 +147,7 @@ def _end(places: Ec2Places, ended: Sequence[Stray], *, asks: bool) -> bool:
             typer.echo("Nothing was ended.")
             return False
     with open_console(stderr=True).status(f"Ending {len(ended)} …"):
-        return strays.end(places, ended, console.print)
+        return strays.end(regions, ended, console.print)
 
 
 def _listed(found: Sequence[Stray]) -> Listing:

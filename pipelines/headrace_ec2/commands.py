@@ -1,4 +1,4 @@
-"""The command of what runs in EC2."""
+"""The command for resources in EC2."""
 
 from __future__ import annotations
 

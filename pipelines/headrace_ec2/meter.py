@@ -1,6 +1,6 @@
-"""Counts instances and their seconds, what EC2 remembers of them, and prices them.
+"""Counts instances and their seconds, as far as EC2 still lists them, and prices them.
 
-Prices are the site's own first, then what AWS tells; unknown ones stay unknown. Sources:
+Prices of the site come first, then those of AWS; others stay unknown. Sources:
 https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_DescribeSpotPriceHistory.html,
 https://docs.aws.amazon.com/awsaccountbilling/latest/aboutv2/using-price-list-query-api.html
 """
@@ -23,28 +23,28 @@ from headrace_ec2.options import Ec2Options
 from headrace_ec2.requests import ASKED_AT, offers
 from headrace_ec2.states import has_ended
 
-_TOLD_AT = re.compile(r"\((\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) (?:GMT|UTC)\)")
+_ENDED_AT = re.compile(r"\((\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) (?:GMT|UTC)\)")
 
 
 logger = logging.getLogger(__name__)
 
 SITE_FILE, SPOT_HISTORY, PRICE_LIST = "site file", "spot price history", "AWS price list"
 
-_PRICE_LIST_REGION = "us-east-1"  # one of the few that have it; it knows the prices of all
+_PRICE_LIST_REGION = "us-east-1"  # one of the few with the service; it has all regions' prices
 _PLAIN = {
     "operatingSystem": "Linux",
     "tenancy": "Shared",
     "preInstalledSw": "NA",
     "capacitystatus": "Used",
 }
-"""What the price list must say of a product besides type and region."""
+"""Required attributes of a product in the price list, besides type and region."""
 
 Step = tuple[float, float]
-"""A price from a moment on: seconds since the epoch, US dollars an hour."""
+"""A price with its begin: seconds since the epoch, US dollars per hour."""
 
 
 class Ec2Meter:
-    """Instances of one role; see `Meter`. Prices that cannot be told are logged and left out."""
+    """Instances of one role; see `Meter`. Unknown prices are logged and left out."""
 
     least_billed_s = 60.0
     advice = "write it under `ec2.prices` of the role, or allow `price_sources: [price-list]`"
@@ -55,12 +55,12 @@ class Ec2Meter:
         self._listed: dict[str, Price | None] = {}
 
     def machines(self, job_name: str) -> tuple[Machine, ...]:
-        """Instances of a job, or of jobs `<name>-…`, that run or ended within the last hour."""
+        """Return instances of a job, or of jobs `<name>-…`, that run or ended in the last hour."""
         found = self._api.instances([job_name, f"{job_name}-*"])
         return tuple(machine_of(each, time.time()) for nodes in found.values() for each in nodes)
 
     def prices(self, machines: Sequence[Machine]) -> dict[str, Price]:
-        """Prices by instance; a spot price is the average over its life."""
+        """Return prices by instance; a spot price is the average over its life."""
         found: dict[str, Price | None] = {
             each.machine_id: self._known(each.kind, each.market) for each in machines
         }
@@ -70,12 +70,12 @@ class Ec2Meter:
         return {machine_id: price for machine_id, price in found.items() if price is not None}
 
     def offers(self) -> dict[str, Price | None]:
-        """The most that each offer of the role costs, by type and market."""
+        """Return the highest price of each offer of the role, by type and market."""
         kinds = {(each.instance_type, each.market): each for each in offers(self._options)}
         return {f"{kind} ({market})": self._most(kind, market) for kind, market in kinds}
 
     def _most(self, kind: str, market: str) -> Price | None:
-        """The most that an instance costs: a spot instance no more than one on demand."""
+        """Return the highest price of an instance: for spot at most that on demand."""
         known = self._known(kind, market)
         if known is not None or market != "spot":
             return known
@@ -84,7 +84,7 @@ class Ec2Meter:
         return self._known(kind, "on-demand")
 
     def _known(self, kind: str, market: str) -> Price | None:
-        """What the site file says, or the price list of instances on demand."""
+        """Return the site's price, or for instances on demand that of the price list."""
         options = self._options
         prices = {str(name): usd for name, usd in options.prices.get(kind, {}).items()}
         if market in prices:
@@ -103,14 +103,14 @@ class Ec2Meter:
         api = Ec2Api(self._options.model_copy(update={"region": _PRICE_LIST_REGION}))
         request = {"service": "pricing", "ServiceCode": "AmazonEC2", "Filters": filters}
         try:
-            told = list(api.pages("get_products", "PriceList", **request))
+            products = list(api.pages("get_products", "PriceList", **request))
         except BatchError as error:
             logger.warning("The price of %s is not known: %s", kind, error.what)
             return None
-        return _price(listed_price(str(each) for each in told), PRICE_LIST, time.time())
+        return _price(listed_price(str(each) for each in products), PRICE_LIST, time.time())
 
     def _from_history(self, machines: Sequence[Machine]) -> dict[str, Price | None]:
-        """One question for all instances of a type in a zone."""
+        """Query prices once for all instances of a type in a zone."""
         found: dict[str, Price | None] = {}
         for kind, zone in sorted({(each.kind, each.place) for each in machines}):
             alike = [each for each in machines if (each.kind, each.place) == (kind, zone)]
@@ -122,7 +122,7 @@ class Ec2Meter:
         return found
 
     def _history(self, kind: str, zone: str, since: float) -> list[Step]:
-        """Prices in order of time, with the last one before."""
+        """Return prices in order of time, from the last one before `since` on."""
         if "spot-history" not in self._options.price_sources:
             return []
         request: dict[str, object] = {
@@ -133,20 +133,20 @@ class Ec2Meter:
         }
         operation, key = "describe_spot_price_history", "SpotPriceHistory"
         try:
-            told = list(self._api.pages(operation, key, **request))
+            listed = list(self._api.pages(operation, key, **request))
         except BatchError as error:
             logger.warning("The spot price of %s is not known: %s", kind, error.what)
             return []
-        return sorted((each["Timestamp"].timestamp(), float(each["SpotPrice"])) for each in told)
+        return sorted((each["Timestamp"].timestamp(), float(each["SpotPrice"])) for each in listed)
 
 
 def machine_of(instance: Json, now: float) -> Machine:
-    """An instance that EC2 tells of, at a moment in seconds since the epoch; pure."""
+    """Convert an instance of EC2's answer at `now`, seconds since the epoch; pure."""
     tags = tags_of(instance)
-    told = _TOLD_AT.search(str(instance.get("StateTransitionReason", "")))
+    reported = _ENDED_AT.search(str(instance.get("StateTransitionReason", "")))
     ended_at = now if has_ended(instance) else None
-    if ended_at is not None and told is not None:
-        ended_at = float(calendar.timegm(time.strptime(told[1], "%Y-%m-%d %H:%M:%S")))
+    if ended_at is not None and reported is not None:
+        ended_at = float(calendar.timegm(time.strptime(reported[1], "%Y-%m-%d %H:%M:%S")))
     asked_at = tags.get(ASKED_AT)
     return Machine(
         machine_id=instance["InstanceId"],
@@ -157,12 +157,12 @@ def machine_of(instance: Json, now: float) -> Machine:
         asked_at=float(asked_at) if asked_at else None,
         started_at=instance["LaunchTime"].timestamp(),
         ended_at=ended_at,
-        is_estimate=ended_at is not None and told is None,
+        is_estimate=ended_at is not None and reported is None,
     )
 
 
 def average(steps: Sequence[Step], since: float, until: float) -> float | None:
-    """Average price over a time, of prices in order of time; None when none was there yet."""
+    """Return the average price over a time, of prices in order of time; None if unknown."""
     before = [usd for at, usd in steps if at <= since]
     within = [(at, usd) for at, usd in steps if since < at < until]
     if not before:
@@ -178,7 +178,7 @@ def average(steps: Sequence[Step], since: float, until: float) -> float | None:
 
 
 def listed_price(products: Iterable[str]) -> float | None:
-    """The hourly price on demand that entries of the price list tell; None when none does."""
+    """Return the hourly price on demand in entries of the price list; None if there is none."""
     for product in products:
         for term in json.loads(product).get("terms", {}).get("OnDemand", {}).values():
             for dimension in term["priceDimensions"].values():

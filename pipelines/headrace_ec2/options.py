@@ -1,4 +1,4 @@
-"""What EC2 is asked for: the region, the image, the instances and where they stand."""
+"""Settings for EC2: the region, the image, the instances and their placement."""
 
 from __future__ import annotations
 
@@ -16,65 +16,65 @@ class Ec2Options(Record):
     """Instances of backend `ec2`, which has no queue; credentials come from the environment."""
 
     region: str
-    """Region, such as `eu-central-1`."""
+    """Region, as `eu-central-1`."""
     image: str
-    """Image: its id; `resolve:ssm:NAME` for a parameter that holds the id; or a pattern of names,
-    such as `headrace-*`, of which the newest is taken."""
+    """Image: its id; `resolve:ssm:NAME` for a parameter with the id; or a pattern of names, as
+    `headrace-*`, whose newest match is used."""
     image_owner: str = "self"
-    """Account whose images a pattern of names looks for: its number, `self` or `amazon`."""
+    """Account of images that a pattern of names can match: its number, `self` or `amazon`."""
     instance_types: Annotated[Texts, Field(min_length=1)]
-    """Types of instances, the most wanted first, such as `g5.2xlarge`; one job has one type."""
+    """Types of instances, the preferred ones first, as `g5.2xlarge`; one job has one type."""
     markets: Annotated[tuple[Market, ...], Field(min_length=1, max_length=10)] = ("on-demand",)
-    """How they are paid, tried in this order for each type: `spot`, `on-demand`, or both; or
-    `capacity-block`, for instances of the capacity block that is `capacity_reservation`."""
+    """How they are paid for, tried in this order for each type: `spot`, `on-demand`, or both; or
+    `capacity-block`, for instances of the capacity block in `capacity_reservation`."""
     rebalance: Literal["save", "leave"] = "save"
-    """What EC2's recommendation to leave a spot instance does: `save` lets training save a
-    checkpoint and stay; `leave` does what an interruption notice does."""
+    """Reaction to EC2's recommendation to leave a spot instance: `save` lets training save a
+    checkpoint and stay; `leave` treats it as an interruption notice."""
     interruptions_per_hour: AmountFrom0 | None = None
-    """Interruptions of one spot instance an hour, for what `headrace plan` says they cost; null
+    """Interruptions of one spot instance per hour, for the cost forecast of `headrace plan`; null
     assumes that 1 in 5 instances is interrupted within a month."""
     max_price: Amount | None = None
-    """Most US dollars an hour for a spot instance; null for the price on demand."""
+    """Highest price of a spot instance, US dollars per hour; null for the price on demand."""
     subnets: Texts = ()
-    """Subnets, tried in this order for each type and market; empty: that of the default VPC. All
-    nodes of a gang are in one."""
+    """Subnets, tried in this order for each type and market; empty for that of the default VPC.
+    All nodes of a gang are in one."""
     security_groups: Texts = ()
-    """Ids of security groups; they let the nodes reach each other and the host."""
+    """Ids of security groups; they must let the nodes reach each other and the host."""
     instance_profile: str | None = None
-    """Name of the instance profile, which gives the nodes a role of IAM; null for none."""
+    """Name of the instance profile, which gives the nodes an IAM role; null for none."""
     key_name: str | None = None
-    """Key pair for logging in by SSH; null for none."""
+    """Key pair for logins by SSH; null for none."""
     user: Annotated[str, Field(pattern=r"^[a-z_][a-z0-9_-]*$")] | None = None
     """Account of the image that the work runs as; null for root."""
     disk: Bytes | None = None
-    """Size of the root volume; null for what the image says."""
+    """Size of the root volume; null for the image's size."""
     disk_iops: Annotated[Count, Field(ge=3000)] | None = None
-    """Requests a second of the root volume (gp3); null for 3000."""
+    """I/O requests per second of the root volume (gp3); null for 3000."""
     disk_throughput: Bytes | None = None
-    """Bytes a second of the root volume (gp3); null for 125 MiB."""
+    """Bytes per second of the root volume (gp3); null for 125 MiB."""
     root_device: str = "/dev/xvda"
-    """Name of the image's root device; of Ubuntu's images it is `/dev/sda1`."""
+    """Name of the image's root device; for Ubuntu's images it is `/dev/sda1`."""
     instance_store: Annotated[str, Field(pattern=r"^(/[\w.-]+)+$")] | None = None
-    """Folder where the instance store (NVMe) of a node is mounted, for a tier: formatted, striped
-    over its devices; null to leave it alone. It is gone with the instance."""
+    """Folder at which a node's instance store (NVMe) is mounted, for a tier: formatted, striped
+    over its devices; null to leave it unused. It is lost with the instance."""
     placement_group: str | None = None
     """Placement group that keeps the nodes of a gang close to each other; null for none."""
     efa: bool = False
     """Whether the nodes get an Elastic Fabric Adapter as their network interface."""
     capacity_reservation: str | None = None
-    """Capacity reservation that is used, on demand or as the capacity block that it is."""
+    """Capacity reservation to use: for instances on demand, or a capacity block."""
     prices: dict[str, dict[Market, AmountFrom0]] = {}
-    """US dollars an hour by type and market, as in `{g5.xlarge: {on-demand: 1.006}}`; what is not
-    written here is asked for, see `price_sources`."""
+    """US dollars per hour by type and market, as in `{g5.xlarge: {on-demand: 1.006}}`; others are
+    queried, see `price_sources`."""
     prices_as_of: Annotated[str, Field(pattern=r"^\d{4}-\d\d-\d\d$")] | None = None
-    """Date of `prices`, which the ledger keeps with them, such as `2026-06-17`."""
+    """Date of `prices`, which the ledger stores with them, as `2026-06-17`."""
     price_sources: Annotated[
         tuple[Literal["spot-history", "price-list"], ...], Field(max_length=10)
     ] = ("spot-history",)
-    """Whom to ask for other prices: EC2 for spot prices; the price list of AWS for those on demand,
-    which needs the right `pricing:GetProducts`. What nobody tells stays unknown, and is no 0."""
+    """Sources of other prices: EC2's history for spot prices; the price list of AWS for those on
+    demand, which needs the right `pricing:GetProducts`. Others stay unknown (not 0)."""
     tags: dict[str, str] = {}
-    """Further tags of instances and volumes, such as `{project: vision}`."""
+    """Further tags of instances and volumes, as `{project: vision}`."""
     profile: str | None = None
     """Profile of the AWS configuration files; null for the environment's."""
     endpoint_url: str | None = None
@@ -82,7 +82,7 @@ class Ec2Options(Record):
 
     @property
     def reserved_market(self) -> Market:
-        """The market that the capacity reservation is for; the others do without it."""
+        """Market of the capacity reservation; other markets do not use it."""
         return "capacity-block" if "capacity-block" in self.markets else "on-demand"
 
     @model_validator(mode="after")

@@ -1,4 +1,4 @@
-"""What EC2 is asked for a job: one request for all of its nodes; pure.
+"""Requests to EC2 for a job: one for all of its nodes; pure.
 
 Source: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_RunInstances.html
 """
@@ -16,19 +16,19 @@ from headrace.record import Record
 from headrace_ec2.options import Ec2Options, Market
 
 ENDS_AT = "headrace:ends-at"
-"""Tag of instances: when they end at the latest, in UTC."""
+"""Tag of instances: their latest end, in UTC."""
 
 OWNER = "headrace:owner"
-"""Tag: who asked for them, user and machine."""
+"""Tag: their requester, user and machine."""
 
 LOG = "headrace:log"
-"""Tag: log of the job, which all nodes see; how each node ended is told beside it."""
+"""Tag: log of the job, which all nodes see; each node writes how it ended beside it."""
 
 INSTEAD_OF = "headrace:instead-of"
-"""Tag: what there was no capacity for, for the user."""
+"""Tag: offers without capacity, for users."""
 
 ASKED_AT = "headrace:asked-at"
-"""Tag: when the job was first asked for, seconds since the epoch."""
+"""Tag: when the job was first requested, seconds since the epoch."""
 
 MOST_USER_DATA_BYTES = 16 * 1024
 """Source: https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/user-data.html"""
@@ -43,11 +43,11 @@ class Offer(Record):
     instance_type: str
     market: Market
     subnet: str | None
-    """Null for the default one."""
+    """Null for the default subnet."""
 
     def __str__(self) -> str:
-        place = f" in {self.subnet}" if self.subnet else ""
-        return f"{self.what}{place}"
+        where = f" in {self.subnet}" if self.subnet else ""
+        return f"{self.what}{where}"
 
     @property
     def what(self) -> str:
@@ -56,12 +56,12 @@ class Offer(Record):
 
 
 def kind_of(instance_type: str, market: str) -> str:
-    """A type of instances and how they are paid, as in `g5.xlarge (spot)`."""
+    """Return a type of instances and its market, as `g5.xlarge (spot)`."""
     return instance_type if market == "on-demand" else f"{instance_type} ({market})"
 
 
 def offers(options: Ec2Options) -> tuple[Offer, ...]:
-    """All ways that a role allows, the most wanted first."""
+    """Return all offers that a role allows, the preferred ones first."""
     return tuple(
         Offer(instance_type=instance_type, market=market, subnet=subnet)
         for instance_type in options.instance_types
@@ -73,12 +73,12 @@ def offers(options: Ec2Options) -> tuple[Offer, ...]:
 def run_instances(
     spec: JobSpec, options: Ec2Options, offer: Offer, image: str, user_data: str
 ) -> dict[str, Any]:
-    """The request that starts all nodes of a job, or none.
+    """Return the request that starts all nodes of a job, or none.
 
-    `image` is its id, or `resolve:ssm:NAME`; `user_data` is what each instance runs.
+    `image` is its id, or `resolve:ssm:NAME`; `user_data` is the program of each instance.
     """
     request: dict[str, Any] = {
-        # EC2 starts the same job from the same offer once, however often it is asked
+        # EC2 starts the same job from the same offer only once, even if the request is repeated
         "ClientToken": hashlib.sha256(f"{spec.name} {offer}".encode()).hexdigest(),
         "ImageId": image,
         "InstanceType": offer.instance_type,
@@ -98,32 +98,32 @@ def run_instances(
 
 
 def last_minute(spec: JobSpec) -> int:
-    """Minutes after which an instance shuts down, whatever it does; its work ends before."""
+    """Return the minutes after which an instance shuts down in any case; its work ends before."""
     return math.ceil(spec.time_limit_s / 60) + 1
 
 
 def with_tags(request: dict[str, Any], tags: dict[str, str]) -> dict[str, Any]:
-    """The same, with tags of the instances and of all that comes with them."""
-    told = [{"Key": key, "Value": value[:_TAG_LENGTH]} for key, value in tags.items()]
+    """Return the request with tags for the instances and all their resources."""
+    listed = [{"Key": key, "Value": value[:_TAG_LENGTH]} for key, value in tags.items()]
     kinds = ("instance", "volume", "network-interface")
-    return {**request, "TagSpecifications": [{"ResourceType": kind, "Tags": told}
+    return {**request, "TagSpecifications": [{"ResourceType": kind, "Tags": listed}
                                              for kind in kinds]}  # fmt: skip
 
 
 def tags(
     spec: JobSpec, options: Ec2Options, refused: Sequence[str], owner: str, now: float
 ) -> dict[str, str]:
-    """Tags of a job: whose it is, when it ends at the latest, and why it is not another one.
+    """Return tags of a job: its owner, its latest end, and why it is not a preferred offer.
 
-    There was no capacity for the offers that are `refused`; `now` is seconds since the epoch.
+    There was no capacity for the offers in `refused`; `now` is seconds since the epoch.
     """
     ends_at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(now + 60 * last_minute(spec)))
-    told = {"Name": spec.name, OWNER: owner, ENDS_AT: ends_at}
+    own = {"Name": spec.name, OWNER: owner, ENDS_AT: ends_at}
     if len(spec.log) <= _TAG_LENGTH:
-        told[LOG] = spec.log
+        own[LOG] = spec.log
     if refused:
-        told[INSTEAD_OF] = "; ".join(refused)
-    return {**options.tags, **told}
+        own[INSTEAD_OF] = "; ".join(refused)
+    return {**options.tags, **own}
 
 
 def _network(options: Ec2Options, offer: Offer) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""How jobs on EC2 stand, from what EC2 tells of their instances; instances that hang.
+"""States of jobs on EC2, from EC2's reports on their instances; instances that hang.
 
 Sources: "Troubleshoot instance termination", "StateReason" and
 https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/monitoring-system-instance-status-check.html
@@ -20,33 +20,33 @@ from headrace_ec2.requests import ENDS_AT, INSTEAD_OF, kind_of
 logger = logging.getLogger(__name__)
 
 HUNG_AFTER_S = 300.0
-"""An instance is given up when a check has failed for this time: shorter failures pass by."""
+"""Time after which an instance with a failed check is given up: shorter failures may pass."""
 
 _ROUND_S = 60.0  # as often as EC2 checks
 _IDS_AT_ONCE = 100
 _CHECKS = {"SystemStatus": "system", "InstanceStatus": "instance"}
 
 NO_CAPACITY = "Server.InsufficientInstanceCapacity"
-"""Why an instance ended that was asked for and never came."""
+"""Reason of an instance's end if EC2 had no capacity to start it."""
 
 BY_ITSELF = "Client.InstanceInitiatedShutdown"
-"""Why an instance ended that shut itself down."""
+"""Reason of an instance's end if it shut itself down."""
 
 TIME_IS_OVER = "124"
 """Exit code of a node whose time was over."""
 
 _ENDED = {"shutting-down", "terminated"}
-"""States of instances that have ended or are just ending: nothing brings them back."""
+"""States of instances that have ended or are just ending: they never come back."""
 
 _STOPPED = {"stopping", "stopped"}
-"""States of instances that do nothing, and cost their volumes until somebody ends them."""
+"""States of instances that do nothing, but still cost their volumes until they are terminated."""
 
 _NONE: Mapping[str, str] = {}
 
 _ENDS = {
     "Server.SpotInstanceTermination": JobState.PREEMPTED,
     "Server.SpotInstanceShutdown": JobState.PREEMPTED,
-    NO_CAPACITY: JobState.PREEMPTED,  # its turn comes again
+    NO_CAPACITY: JobState.PREEMPTED,  # it is requested again
     "Server.InternalError": JobState.NODE_FAILED,
     "Server.ScheduledStop": JobState.NODE_FAILED,
     "Client.UserInitiatedShutdown": JobState.CANCELLED,
@@ -60,39 +60,39 @@ _WORST_FIRST = (
     JobState.UNKNOWN,
     JobState.COMPLETED,
 )
-"""Which end of a node tells how the job ended: the others follow it."""
+"""Ends of nodes by priority: the first one is the job's end, and others follow from it."""
 
 _TAKEN = "taken away: "
-"""How the words of a node begin that EC2 has told to be interrupted."""
+"""Begin of the text that a node writes if EC2 has announced its interruption."""
 
 Words = Callable[[Json], str | None]
-"""What a node told of its own end: an exit code, or why; None when it told nothing."""
+"""Returns what a node wrote about its own end: an exit code, or a reason; None if nothing."""
 
 
 def has_ended(instance: Json) -> bool:
-    """Whether an instance costs nothing any more."""
+    """Whether an instance has stopped to cost money."""
     return instance["State"]["Name"] in _ENDED
 
 
 def reason_code(instance: Json) -> str:
-    """EC2's name for why an instance is in its state; empty when it gives none."""
+    """Return EC2's code of the reason of an instance's state; empty if there is none."""
     return str(instance.get("StateReason", {}).get("Code", ""))
 
 
 def status_of(
     name: str, instances: Sequence[Json], last_words: Words, hung: Mapping[str, str] = _NONE
 ) -> JobStatus:
-    """How a job stands; it has ended when all of its nodes have, or one will never work again.
+    """Return the state of a job; it ends with all of its nodes, or with one that cannot work again.
 
-    `last_words` is asked for nodes that live, or have shut themselves down; `hung` are those that
-    hang, and why they are thought to.
+    `last_words` is called for nodes that live, or have shut themselves down; `hung` are nodes that
+    hang, with the reason.
     """
     nodes = sorted(instances, key=lambda each: each.get("AmiLaunchIndex", 0))
     useless = {each["InstanceId"]: end for each in nodes if (end := _useless(each, hung))}
     ends = {each["InstanceId"]: end_of(each, last_words) for each in nodes if has_ended(each)}
     ends |= useless
     words = {each["InstanceId"]: last_words(each) or "" for each in nodes if not has_ended(each)}
-    taken = {node: told for node, told in words.items() if told.startswith(_TAKEN)}
+    taken = {node: text for node, text in words.items() if text.startswith(_TAKEN)}
     state, reason = _living(nodes, ends, taken)
     if useless or len(ends) == len(nodes):
         first = min(ends, key=lambda node: _WORST_FIRST.index(ends[node][0]))
@@ -110,39 +110,39 @@ def status_of(
 
 
 def end_of(instance: Json, last_words: Words) -> tuple[JobState, str]:
-    """How a node ended, and why."""
+    """Return how a node ended, and why."""
     code = reason_code(instance)
     reason = str(instance.get("StateReason", {}).get("Message", code))
     if code != BY_ITSELF:
         return _ENDS.get(code, JobState.FAILED), reason
-    told = last_words(instance)
-    if told is None:
+    text = last_words(instance)
+    if text is None:
         return JobState.UNKNOWN, reason
-    if told.startswith(_TAKEN):
-        return JobState.PREEMPTED, told
-    if told == "0":
+    if text.startswith(_TAKEN):
+        return JobState.PREEMPTED, text
+    if text == "0":
         return JobState.COMPLETED, ""
-    if told == TIME_IS_OVER:
+    if text == TIME_IS_OVER:
         return JobState.TIMED_OUT, "its time is over"
-    return JobState.FAILED, f"exit code {told}" if told.isdecimal() else told
+    return JobState.FAILED, f"exit code {text}" if text.isdecimal() else text
 
 
 def _useless(instance: Json, hung: Mapping[str, str]) -> tuple[JobState, str] | None:
-    """How a node counts that costs money, or did, and does no work; None for any other."""
+    """Return the end of a node that costs or did cost money, but cannot work; None for others."""
     state, code = instance["State"]["Name"], reason_code(instance)
-    if state in _STOPPED:  # by hand, or by EC2: its own shutdown terminates it
+    if state in _STOPPED:  # by a user or EC2: its own shutdown terminates it
         return _ENDS.get(code, JobState.CANCELLED), f"it is {state}: {code}"
     why = hung.get(instance["InstanceId"])
     return (JobState.NODE_FAILED, why) if why else None
 
 
 def ends_at(instance: Json) -> float | None:
-    """When an instance ends at the latest, seconds since the epoch; None if it has no such tag."""
+    """Return the latest end of an instance, seconds since the epoch; None if it has no such tag."""
     try:
-        told = time.strptime(tags_of(instance).get(ENDS_AT, ""), "%Y-%m-%dT%H:%M:%SZ")
+        moment = time.strptime(tags_of(instance).get(ENDS_AT, ""), "%Y-%m-%dT%H:%M:%SZ")
     except ValueError:
         return None
-    return float(calendar.timegm(told))
+    return float(calendar.timegm(moment))
 
 
 def _living(
@@ -156,13 +156,13 @@ def _living(
     parts = [f"{kind_of(first.get('InstanceType', ''), market)} in {zone}"]
     instead = tags_of(first).get(INSTEAD_OF)
     parts += [f"no capacity for {instead}"] if instead else []
-    parts += [f"{node} is {told}" for node, told in taken.items()]
+    parts += [f"{node} is {text}" for node, text in taken.items()]
     parts += [f"{node} has ended: {why or end.value}" for node, (end, why) in ends.items()]
     return state, "; ".join(parts)
 
 
 class HealthWatch:
-    """Knows which instances hang; all are asked for once a minute, a hundred at each look."""
+    """Knows which instances hang; checks all once a minute, a hundred per call."""
 
     def __init__(self, api: Ec2Api) -> None:
         self._api = api
@@ -171,9 +171,9 @@ class HealthWatch:
         self._hung: dict[str, str] = {}
 
     def hung(self, instances: Iterable[Json]) -> Mapping[str, str]:
-        """Instances that hang, or did when they were ended, and why they are thought to.
+        """Return instances that hang, or did before their end, with the reason.
 
-        Side effects: asks EC2, once at most; without an answer nothing new is known.
+        Side effects: asks EC2, at most once; without an answer the last result stays.
         """
         now_s = time.monotonic()
         if not self._left and now_s - self._begun_s >= _ROUND_S:
@@ -182,17 +182,17 @@ class HealthWatch:
         asked, self._left = self._left[:_IDS_AT_ONCE], self._left[_IDS_AT_ONCE:]
         if asked:
             try:
-                told = self._api.call("describe_instance_status", InstanceIds=asked)
-                self._hung |= failed_checks(told["InstanceStatuses"], time.time())
+                answer = self._api.call("describe_instance_status", InstanceIds=asked)
+                self._hung |= failed_checks(answer["InstanceStatuses"], time.time())
             except BatchError as error:
-                logger.warning("Whether instances hang is not known: %s", error.what)
+                logger.warning("It is unknown whether instances hang: %s", error.what)
         return self._hung
 
 
 def failed_checks(statuses: Iterable[Json], now: float) -> dict[str, str]:
-    """Instances of which a check has failed for long at a time, and which one; pure.
+    """Return instances with a check that has failed for too long, and the check's name; pure.
 
-    `statuses` is what DescribeInstanceStatus tells, `now` seconds since the epoch.
+    `statuses` is the answer of DescribeInstanceStatus, `now` seconds since the epoch.
     """
     return {str(each["InstanceId"]): why for each in statuses for why in _failures(each, now)}
 

@@ -1,6 +1,6 @@
-"""What runs in EC2 by headrace, whose lease it is, and the end of what nobody answers for.
+"""headrace's resources in EC2, their leases, and the end of resources without an owner.
 
-It is looked for in the regions and accounts of the sites and leases of this headrace home.
+The regions and accounts searched are those of the sites and leases of this headrace home.
 """
 
 from __future__ import annotations
@@ -28,40 +28,40 @@ from headrace.recipe.load import available, load_site, site_now
 from headrace.recipe.site import Site
 from headrace_ec2.api import Ec2Api, Ec2Error, whoami
 from headrace_ec2.options import Ec2Options
-from headrace_ec2.tagged import LOOKS, Resource
+from headrace_ec2.tagged import LISTINGS, Resource
 from headrace_ec2.tagged import end as end_resources
 
 logger = logging.getLogger(__name__)
 
-Standing = Literal["alive", "ended", "unknown"]
-"""How a lease stands, as far as that can be known here."""
+LeaseLife = Literal["alive", "ended", "unknown"]
+"""Whether a lease lives, as far as this machine can tell."""
 
-_Standing = tuple[Standing, float | None]
-"""That, and when it ended, seconds since the epoch, where that is known."""
+_Life = tuple[LeaseLife, float | None]
+"""That, and its end, seconds since the epoch, if known."""
 
 _JOB = re.compile(r"(headrace-(.+)-[0-9a-f]{8})(?:-\d+)?")
 _LEAVES_S = 60.0
-"""Instances of a lease that has ended have this time to end themselves."""
+"""Time in which instances of an ended lease end themselves."""
 _LATE_S = 1800.0
-"""What is past its end by more than this is a stray, whoever started it. EC2 takes no request whose
-clock differs by more than 15 minutes: the one that wrote the tag, and the one that reads it."""
+"""A resource is a stray if it is past its end by more than this, for any user. EC2 refuses requests
+if clocks differ by more than 15 minutes: that of the tag's writer, and that of its reader."""
 _AT_ONCE = 8
 _LAST_LEASES = 200
-"""Of so many the place is looked up: a site may be named by a path, or its region be changed."""
+"""Leases whose region is searched too: a site may be named by a path, or its region changed."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ec2Places:
-    """Where to look."""
+class Ec2Regions:
+    """Regions and accounts to search, and folders of leases."""
 
     roles: dict[str, Ec2Options]
-    """A role for each region, profile and server, by what users call that place."""
+    """A role for each region, profile and server, by its name for users."""
     roots: tuple[SiteFolder, ...]
-    """Folders in which this home's leases lie."""
+    """Folders of this home's leases."""
 
 
-def known_places(site_name: str | None = None) -> Ec2Places:
-    """All places of all sites that can be named here and of the last leases; or those of one site.
+def known_regions(site_name: str | None = None) -> Ec2Regions:
+    """Return the regions of all known sites and of the last leases, or of one site.
 
     Raises:
         SiteError: The site cannot be read, or has no role on EC2.
@@ -74,10 +74,10 @@ def known_places(site_name: str | None = None) -> Ec2Places:
         sites.append(chosen)
         roles = _roles([chosen])
         if not roles:
-            told = "`headrace site list` names the others; leave `--site` out to look at all."
-            raise SiteError(f"Site {chosen.name} has no role of backend ec2", told)
+            hint = "`headrace site list` shows the others; without `--site` all are searched."
+            raise SiteError(f"Site {chosen.name} has no role of backend ec2", hint)
     folders = dict.fromkeys(Path(site.folder).expanduser().absolute() for site in sites)
-    return Ec2Places(
+    return Ec2Regions(
         roles={_title(role): role for role in roles}, roots=tuple(map(SiteFolder, folders))
     )
 
@@ -87,7 +87,7 @@ def _sites() -> Iterator[Site]:
         try:
             yield site_now(name)
         except SiteError as error:
-            logger.warning("Site %s is passed over: %s", name, error.what)
+            logger.warning("Site %s is skipped: %s", name, error.what)
 
 
 def _roles(sites: list[Site]) -> list[Ec2Options]:
@@ -110,45 +110,45 @@ def _title(role: Ec2Options) -> str:
 
 
 class Stray(Resource):
-    """Something of headrace's in EC2, and what is known of its lease."""
+    """A resource of headrace in EC2, and the life of its lease."""
 
     place: str
     """Region and account."""
     lease_id: str
-    """Its lease; empty when the name of the job tells none."""
-    lease: Standing
-    """Whether the lease lives or has ended; `unknown` when it is not one of this home."""
+    """Its lease; empty if the name of the job does not contain it."""
+    lease: LeaseLife
+    """Whether the lease lives or has ended; `unknown` if it is not of this home."""
     stray: str
-    """Why nobody answers for it; empty when somebody may."""
+    """Why it has no owner; empty if it may have one."""
     is_own: bool
     """Whether this user has started it, from this machine."""
 
 
-def look(places: Ec2Places) -> tuple[list[Stray], list[str]]:
-    """Look in all places at once; one that does not answer hides no other.
+def find(regions: Ec2Regions) -> tuple[list[Stray], list[str]]:
+    """Search all regions at once; a region without an answer does not affect the others.
 
     Returns:
-        What was found, and a line for each place that gave no answer.
+        Resources, and a line for each region that gave no answer.
     """
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        seen = list(pool.map(_look_at, places.roles.values()))
-    standing = cache(partial(_standing, places))
-    found: dict[str, Stray] = {}  # two profiles may be of one account
+        answers = list(pool.map(_listed, regions.roles.values()))
+    life = cache(partial(_life, regions))
+    found: dict[str, Stray] = {}  # two profiles may belong to one account
     unreached = []
-    for place, (resources, failures) in zip(places.roles, seen, strict=True):
-        unreached += [f"{place}: {told}" for told in failures]
+    for place, (resources, failures) in zip(regions.roles, answers, strict=True):
+        unreached += [f"{place}: {why}" for why in failures]
         for each in resources:
-            found.setdefault(each.id, _judged(each, place, standing))
+            found.setdefault(each.id, _judged(each, place, life))
     return list(found.values()), unreached
 
 
-def end(places: Ec2Places, chosen: Sequence[Stray], tell: Callable[[str], None]) -> bool:
-    """End what was chosen, and tell a line for each; gives whether all of it was ended."""
+def end(regions: Ec2Regions, chosen: Sequence[Stray], tell: Callable[[str], None]) -> bool:
+    """End chosen resources; call `tell` with a line for each; return whether all were ended."""
     is_done = True
     for place in dict.fromkeys(each.place for each in chosen):
         here = [each for each in chosen if each.place == place]
         try:
-            for each, refusal in end_resources(Ec2Api(places.roles[place]), here):
+            for each, refusal in end_resources(Ec2Api(regions.roles[place]), here):
                 is_done = is_done and not refusal
                 of = f" of lease {each.lease_id}" if each.lease_id else ""
                 how = f"not ended: {refusal}" if refusal else "ended"
@@ -160,19 +160,19 @@ def end(places: Ec2Places, chosen: Sequence[Stray], tell: Callable[[str], None])
 
 
 def reap() -> list[str]:
-    """End all strays; a line for each, and for each place that could not be looked at."""
-    places = known_places()
-    found, unreached = look(places)
-    lines = [f"strays were not looked for in {told}" for told in unreached]
-    end(places, [each for each in found if each.stray], lines.append)
+    """End all strays; return a line for each, and for each region that could not be searched."""
+    regions = known_regions()
+    found, unreached = find(regions)
+    lines = [f"strays were not searched in {why}" for why in unreached]
+    end(regions, [each for each in found if each.stray], lines.append)
     return lines
 
 
-def why_stray(lease: Standing, ended_s: float | None, late_s: float | None) -> str:
-    """Why nobody answers for something; empty when somebody may; pure.
+def why_stray(lease: LeaseLife, ended_s: float | None, late_s: float | None) -> str:
+    """Return why a resource has no owner; empty if it may have one; pure.
 
-    The lease is over for `ended_s`, None when that is not known; by its tag, it should be gone for
-    `late_s`, None without one.
+    Its lease ended `ended_s` ago, None if unknown; by its tag, it should have ended `late_s` ago,
+    None without a tag.
     """
     if lease == "ended" and (ended_s is None or ended_s > _LEAVES_S):
         return "its lease has ended"
@@ -181,12 +181,12 @@ def why_stray(lease: Standing, ended_s: float | None, late_s: float | None) -> s
     return ""
 
 
-def _look_at(role: Ec2Options) -> tuple[list[Resource], list[str]]:
+def _listed(role: Ec2Options) -> tuple[list[Resource], list[str]]:
     found: list[Resource] = []
     failures = []
-    for looks in LOOKS:
+    for listing in LISTINGS:
         try:
-            found += looks(Ec2Api(role))
+            found += listing(Ec2Api(role))
         except Ec2Error as error:  # one right is missing
             failures.append(error.what)
         except BatchError as error:
@@ -194,17 +194,17 @@ def _look_at(role: Ec2Options) -> tuple[list[Resource], list[str]]:
     return found, failures
 
 
-def _judged(seen: Resource, place: str, standing: Callable[[str], _Standing]) -> Stray:
-    told = _JOB.fullmatch(seen.job)
-    lease, ended_at = standing(told[1]) if told else ("unknown", None)
+def _judged(found: Resource, place: str, life: Callable[[str], _Life]) -> Stray:
+    name = _JOB.fullmatch(found.job)
+    lease, ended_at = life(name[1]) if name else ("unknown", None)
     now = time.time()
     return Stray(
-        **dict(seen),
+        **dict(found),
         place=place,
-        lease_id=told[2] if told else "",
+        lease_id=name[2] if name else "",
         lease=lease,
-        stray=why_stray(lease, _ago(ended_at, now), _ago(seen.ends_at, now)),
-        is_own=seen.owner == whoami(),
+        stray=why_stray(lease, _ago(ended_at, now), _ago(found.ends_at, now)),
+        is_own=found.owner == whoami(),
     )
 
 
@@ -212,33 +212,33 @@ def _ago(moment: float | None, now: float) -> float | None:
     return None if moment is None else now - moment
 
 
-def _standing(places: Ec2Places, job: str) -> _Standing:
-    """How a lease stands and when it ended; its job's name proves that it is of a folder here."""
+def _life(regions: Ec2Regions, job: str) -> _Life:
+    """Return a lease's life and end; its job's name proves that it belongs to a folder here."""
     lease_id = job.removeprefix("headrace-").rpartition("-")[0]
-    folders = [root.lease(lease_id) for root in places.roots]
+    folders = [root.lease(lease_id) for root in regions.roots]
     record = None
     with suppress(UnknownNameError):
         record = open_ledger().lease(lease_id)
         folders.append(LeaseFolder(Path(record.folder)))
     for folder in folders:
         if job_name(folder) == job:
-            return _seen(folder) or _on_record(record, folder)
+            return _of_files(folder) or _on_record(record, folder)
     return "unknown", None
 
 
-def _seen(folder: LeaseFolder) -> _Standing | None:
-    """What the lease's own files tell; None when there are none."""
+def _of_files(folder: LeaseFolder) -> _Life | None:
+    """Return a lease's life from its own files; None if there are none."""
     try:
         if not is_there(folder.spec):
             return None
         if sure_state(folder, lease_client.spec(folder).lost_after_s).is_active:
             return "alive", None
         return "ended", folder.closed.stat().st_mtime if is_there(folder.closed) else None
-    except (HeadraceError, OSError):  # another user's, damaged, or its queue does not answer
+    except (HeadraceError, OSError):  # of another user, damaged, or without an answer of its queue
         return "unknown", None
 
 
-def _on_record(record: LeaseRecord | None, folder: LeaseFolder) -> _Standing:
+def _on_record(record: LeaseRecord | None, folder: LeaseFolder) -> _Life:
     if record is None or record.folder != str(folder.path):
         return "unknown", None
     return ("alive", None) if record.state.is_active else ("ended", record.ended_at)

@@ -1,7 +1,7 @@
-"""What in EC2 carries headrace's tags, whoever started it; and its end.
+"""Resources in EC2 with headrace's tags, of any user; and their end.
 
 An instance ends with its network interfaces and its spot request, and with its volumes unless its
-image, or a user, says otherwise: volumes that no instance has are looked for as well.
+image, or a user, sets otherwise: volumes without an instance are listed as well.
 """
 
 from __future__ import annotations
@@ -26,31 +26,31 @@ _LEFT = {"Name": "status", "Values": ["available"]}
 
 
 class Resource(Record):
-    """Something in EC2 that headrace has started, or that was left of it."""
+    """A resource in EC2 that headrace has started, or that is left from one."""
 
     id: str
     kind: Literal["instance", "volume"]
     type: str
     market: str = ""
-    """`spot` or `on-demand`; empty for what is no instance."""
+    """`spot` or `on-demand`; empty for other than instances."""
     zone: str
     state: str
-    """In EC2's words."""
+    """EC2's name of the state."""
     job: str
-    """Name of the job that it belongs to."""
+    """Name of its job."""
     owner: str
-    """Who started it: user and machine."""
+    """Its requester: user and machine."""
     since: float | None
-    """Since when it is there, seconds since the epoch; null when EC2 does not tell."""
+    """Since when it exists, seconds since the epoch; null if EC2 does not report it."""
     ends_at: float | None
-    """When it should end at the latest, seconds since the epoch."""
+    """Its latest intended end, seconds since the epoch."""
 
 
-Seen = TypeVar("Seen", bound=Resource)
+Found = TypeVar("Found", bound=Resource)
 
 
 def instances(api: Ec2Api) -> Iterator[Resource]:
-    """Instances that cost something."""
+    """Yield instances that cost money."""
     for page in api.pages("describe_instances", "Reservations", Filters=[*_OWN, _COSTS]):
         for each in page["Instances"]:
             yield _resource(
@@ -66,7 +66,7 @@ def instances(api: Ec2Api) -> Iterator[Resource]:
 
 
 def volumes(api: Ec2Api) -> Iterator[Resource]:
-    """Volumes that no instance has."""
+    """Yield volumes without an instance."""
     for each in api.pages("describe_volumes", "Volumes", Filters=[*_OWN, _LEFT]):
         yield _resource(
             each,
@@ -79,11 +79,11 @@ def volumes(api: Ec2Api) -> Iterator[Resource]:
         )
 
 
-LOOKS: tuple[Callable[[Ec2Api], Iterator[Resource]], ...] = (instances, volumes)
+LISTINGS: tuple[Callable[[Ec2Api], Iterator[Resource]], ...] = (instances, volumes)
 
 
-def end(api: Ec2Api, found: Sequence[Seen]) -> Iterator[tuple[Seen, str]]:
-    """End what was found in one place; gives each, and why EC2 refused, empty when it did not.
+def end(api: Ec2Api, found: Sequence[Found]) -> Iterator[tuple[Found, str]]:
+    """End resources of one region; yield each with EC2's refusal, which is empty on success.
 
     Raises:
         BatchError: EC2 does not answer.
@@ -95,8 +95,8 @@ def end(api: Ec2Api, found: Sequence[Seen]) -> Iterator[tuple[Seen, str]]:
             yield each, _refusal(api, "delete_volume", VolumeId=each.id)
 
 
-def _terminate(api: Ec2Api, running: Sequence[Seen]) -> Iterator[tuple[Seen, str]]:
-    """All at once; where EC2 refuses that for the sake of one, one after the other."""
+def _terminate(api: Ec2Api, running: Sequence[Found]) -> Iterator[tuple[Found, str]]:
+    """Terminate all in one request; if EC2 refuses it because of one instance, one by one."""
     try:
         api.call("terminate_instances", InstanceIds=[each.id for each in running])
     except Ec2Error:
@@ -114,6 +114,7 @@ def _refusal(api: Ec2Api, operation: str, **request: Any) -> str:
     return ""
 
 
-def _resource(described: Json, **seen: Any) -> Resource:
+def _resource(described: Json, **found: Any) -> Resource:
     tags = tags_of(described)
-    return Resource(**seen, job=tags["Name"], owner=tags.get(OWNER, ""), ends_at=ends_at(described))
+    own = {"job": tags["Name"], "owner": tags.get(OWNER, "")}
+    return Resource(**found, **own, ends_at=ends_at(described))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from headrace.clusters import lease_client
 from headrace.errors import BudgetError, UserError
-from headrace.files.atomic import is_there, leave_word, read_record
+from headrace.files.atomic import is_there, read_record, write_marker
 from headrace.files.layout import LeaseFolder
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.rows import LeaseRecord
@@ -155,7 +155,7 @@ def _end_in_order(run: Run, lease: LeaseRecord, why: str) -> None:
         lease_client.request_close(folder, why)
     elif not is_there(folder.notice):
         logger.warning("Lease %s ends: %s", lease.lease_id, why)
-        leave_word(folder.notice, why)
+        write_marker(folder.notice, why)
     elif time.time() - folder.notice.stat().st_mtime >= _GRACE_S:
         lease_client.request_close(folder, why)
 

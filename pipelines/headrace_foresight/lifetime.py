@@ -35,7 +35,7 @@ from headrace.runs.planned_steps import steps_of
 from headrace.runs.prediction import PredictedPart
 from headrace.runs.runs import Run
 from headrace.states import FailureClass, StepState
-from headrace.steps.retry_policy import KEPT, TOTAL
+from headrace.steps.retry_policy import PROGRESS, TOTAL
 from headrace_foresight.forecast import Forecast, Running, corrected, longest_s
 from headrace_foresight.past_attempts import earlier, past_of, trained
 from headrace_foresight.prediction import forecast_of, part_of
@@ -168,7 +168,7 @@ def _too_short_s(run: Run | None, attempts: Sequence[AttemptRecord]) -> float | 
     spec = read_record(run.lease_folder(last.lease_id).spec, LeaseSpec)
     if spec is None or spec.walltime is None:
         return None
-    kept = [float(each.outputs.get(KEPT) or 0.0) for each in (*before, last)
+    kept = [float(each.outputs.get(PROGRESS) or 0.0) for each in (*before, last)
             if each.step == last.step]  # fmt: skip
     is_known = last.outputs.get(TOTAL) is not None and kept[-1] > max(kept[:-1], default=0.0)
     return None if is_known else spec.walltime.seconds

@@ -28,7 +28,7 @@ from headrace.runs.planned_steps import steps_of
 from headrace.runs.runs import Run, open_run, run_of_record
 from headrace.states import StepState
 from headrace.steps.history import HistoryRow, training_file
-from headrace.steps.retry_policy import KEPT, TOTAL
+from headrace.steps.retry_policy import PROGRESS, TOTAL
 from headrace.steps.step_kinds import StepOptions
 from headrace.suites.records import ENTRY, Point
 from headrace.suites.suite_state import Board, TrialState
@@ -179,7 +179,7 @@ def trained(attempts: Sequence[AttemptRecord]) -> tuple[float, float, float | No
     seconds, steps, total = 0.0, 0.0, None
     for attempt in attempts:
         is_done = attempt.state is StepState.SUCCEEDED
-        kept = float(attempt.outputs.get("steps" if is_done else KEPT) or 0.0)
+        kept = float(attempt.outputs.get("steps" if is_done else PROGRESS) or 0.0)
         total = kept if is_done else attempt.outputs.get(TOTAL) or total
         if kept > steps:
             seconds += took_s(attempt)

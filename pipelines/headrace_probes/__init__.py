@@ -1,1 +1,1 @@
-"""Measures what the machines of a site give: arithmetic, memory, network, storage, training."""
+"""Measures the performance of a site's machines: arithmetic, memory, network, storage, training."""

@@ -1,4 +1,4 @@
-"""Matrix products by PyTorch, on the CPU and on each GPU."""
+"""Matrix products with PyTorch, on the CPU and on each GPU."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from headrace_probes.probe_records import Findings, Measurement, ProbeRequest
 
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 _LEAST_S = 0.1
-"""A repeat multiplies as often as fits into this time, once at least."""
+"""A repeat multiplies as often as fits into this time, seconds; at least once."""
 
 
 def measure(request: ProbeRequest) -> Findings:
-    """GFLOP/s of square products; 2 n^3 operations each."""
+    """Measure the GFLOP/s of square products; 2 n^3 operations each."""
     return Findings(
         measurements=tuple(
             _measured(request, device, dtype) for device in devices() for dtype in _DTYPES
@@ -26,7 +26,7 @@ def measure(request: ProbeRequest) -> Findings:
 
 
 def devices() -> tuple[str, ...]:
-    """The CPU, and the GPUs that this process sees."""
+    """Return the CPU, and the GPUs that this process may use."""
     return ("cpu", *(f"cuda:{number}" for number in range(torch.cuda.device_count())))
 
 
@@ -60,7 +60,7 @@ def _measured(request: ProbeRequest, device: str, dtype: str) -> Measurement:
 
 
 def this_cpu() -> Cpu:
-    """The processors that this process may use."""
+    """Return the processors that this process may use."""
     processors = os.sched_getaffinity(0)
     clock = Path(f"/sys/devices/system/cpu/cpu{min(processors)}/cpufreq/cpuinfo_max_freq")
     max_khz = float(clock.read_text()) if clock.exists() else None

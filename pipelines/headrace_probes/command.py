@@ -1,4 +1,4 @@
-"""`headrace probe`: measure a site, and tell two places apart."""
+"""`headrace probe`: measure a site, and compare two of them."""
 
 from __future__ import annotations
 
@@ -34,29 +34,29 @@ from headrace_probes.report import (
 def probe(  # noqa: PLR0913  options of a command
     run_id: Annotated[
         str | None,
-        typer.Argument(help="A probe that has ended, to show it again.", autocompletion=run_names),
+        typer.Argument(help="An ended probe, to show it again.", autocompletion=run_names),
     ] = None,
     site: SiteOption = "laptop",
     compare: Annotated[
         str,
-        typer.Option(help="A site that is measured first, or an earlier probe."),
+        typer.Option(help="A site to measure first, or an earlier probe."),
     ] = "",
-    role: Annotated[str, typer.Option(help="Role of the site; `gpu`, else its first one.")] = "",
+    role: Annotated[str, typer.Option(help="Role of the site; default: `gpu`, or its first.")] = "",
     nodes: Annotated[
-        int | None, typer.Option(min=1, help="Nodes; all of a gang, up to 2 of a pool.")
+        int | None, typer.Option(min=1, help="Nodes; default: all of a gang, up to 2 of a pool.")
     ] = None,
-    only: Annotated[str, typer.Option(help=f"Parts, of {','.join(PARTS)}.")] = "",
+    only: Annotated[str, typer.Option(help=f"Parts to measure: {','.join(PARTS)}.")] = "",
     quick: Annotated[
-        bool, typer.Option("--quick", help="Small sizes: whether all works, in seconds.")
+        bool, typer.Option("--quick", help="Small sizes: test in seconds that everything works.")
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Measure what the machines of a site give, bare or in a container.
+    """Measure the machines of a site, bare or in a container.
 
     Matrix products, memory, network, storage, a training of ResNet-50 and the start of Python, each
-    several times: the median is told, the spread, and the share of the hardware's limit where that
-    is known. It is a run as others are, with its report, cost and time in the ledger. With
-    **--compare** two places stand side by side, with what is lost against the one named there.
+    several times. The output is the median, the spread, and the share of the hardware's limit, if
+    known. A probe is a run with a report, cost and time in the ledger. With **--compare** two
+    probes are shown side by side, with the loss relative to the one named there.
 
     Examples:
         headrace probe --site laptop --quick
@@ -69,39 +69,39 @@ def probe(  # noqa: PLR0913  options of a command
     given = {"only": _parts(only), "role": role, "nodes": nodes, "quick": quick}
     options = parse(ProbeOptions, given, "The probe")
 
-    def asked(place: str) -> RunRequest:
-        found = overrides_for(load_site(place), options)
+    def asked(name: str) -> RunRequest:
+        found = overrides_for(load_site(name), options)
         return request_of(
-            RECIPE, found, place, kind="probe", options=options.model_dump(mode="json")
+            RECIPE, found, name, kind="probe", options=options.model_dump(mode="json")
         )
 
     before = None
     if (compare and compare in available("sites")) or compare.endswith((".yaml", ".yml")):
         request = asked(compare)
-        if run_id is None:  # a mistake in the second one is told before the first one is done
+        if run_id is None:  # mistakes in the second one are reported before the first is run
             asked(site)
         before = _done(request, console, as_json=as_json)
     elif compare:
         before = probed(compare)
     after = probed(run_id) if run_id is not None else _done(asked(site), console, as_json=as_json)
     if before is None:
-        _tell(after, console, as_json=as_json)
+        _show(after, console, as_json=as_json)
         return
-    _tell_both(side_by_side(before, after), console, as_json=as_json)
+    _show_both(side_by_side(before, after), console, as_json=as_json)
 
 
 def _parts(text: str) -> tuple[Part, ...]:
-    """Raises UserError for a part that there is not."""
+    """Return the parts in a text; raise UserError for an unknown one."""
     known = {str(part): part for part in PARTS}
     words = [word.strip() for word in text.split(",") if word.strip()]
     for word in words:
         if word not in known:
-            raise UserError(f"--only names '{word}', which is no part", nearest(word, known))
+            raise UserError(f"--only names '{word}', which is not a part", nearest(word, known))
     return tuple(known[word] for word in dict.fromkeys(words)) or PARTS
 
 
 def _done(request: RunRequest, console: Console, *, as_json: bool) -> Probed:
-    """Do a probe in this process, and show how it goes; leaves when it does not succeed."""
+    """Run a probe in this process, and show its progress; exit if it does not succeed."""
     run = create_run(request)
     outlive_terminal()
     with Watching(run.run_id, console) as tick:
@@ -112,7 +112,7 @@ def _done(request: RunRequest, console: Console, *, as_json: bool) -> Probed:
     return probed(run.run_id)
 
 
-def _tell(found: Probed, console: Console, *, as_json: bool) -> None:
+def _show(found: Probed, console: Console, *, as_json: bool) -> None:
     if as_json:
         tell_json(found.model_dump(mode="json"))
         return
@@ -133,7 +133,7 @@ def _tell(found: Probed, console: Console, *, as_json: bool) -> None:
     console.print(f"report: {found.report}", highlight=False, soft_wrap=True)
 
 
-def _tell_both(found: Comparison, console: Console, *, as_json: bool) -> None:
+def _show_both(found: Comparison, console: Console, *, as_json: bool) -> None:
     file = write_comparison(found)
     if as_json:
         tell_json({**found.model_dump(mode="json"), "report": str(file)})
@@ -151,10 +151,10 @@ def _tell_both(found: Comparison, console: Console, *, as_json: bool) -> None:
         listed.add(each.name, *values, difference_words(each))
     console.print(listed)
     took = zip(took_words(found.before), took_words(found.after), strict=True)
-    told = Listing("", "before", "after", figures=("before", "after"))
+    usage = Listing("", "before", "after", figures=("before", "after"))
     for (name, before), (_, after) in took:
-        told.add(name, before, after)
-    console.print(told)
+        usage.add(name, before, after)
+    console.print(usage)
     if found.alone:
-        console.print(f"{len(found.alone)} figures are in one of them only, or differ in settings.")
+        console.print(f"{len(found.alone)} figures are in only one of them, or differ in settings.")
     console.print(f"report: {file}", highlight=False, soft_wrap=True)

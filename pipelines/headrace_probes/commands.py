@@ -8,6 +8,6 @@ COMMANDS = {
     "probe": Command(
         "Run",
         "headrace_probes.command:probe",
-        "Measure what the machines of a site give, bare or in a container.",
+        "Measure the machines of a site, bare or in a container.",
     ),
 }

@@ -1,4 +1,4 @@
-"""How long Python takes to start in the site's container, and without it."""
+"""Time that Python takes to start in the site's container, and without it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _TIMEOUT_S = 120
 def measure(
     folder: LeaseFolder, spec: LeaseSpec, options: ProbeOptions, check: Callable[[], None]
 ) -> Findings:
-    """Seconds of each program, on the machine of this process, which runs in no container."""
+    """Measure the seconds of each program, on this process's machine, outside of containers."""
     node, notes = os.uname().nodename, []
     ways: dict[str, Callable[[str], Sequence[str]]] = {
         "bare": lambda code: (sys.executable, "-c", code)
@@ -55,7 +55,7 @@ def measure(
 def _timed(
     command: Sequence[str], repeats: int, check: Callable[[], None]
 ) -> tuple[tuple[float, ...], str]:
-    """Seconds of each repeat after a first one that does not count; or why there are none."""
+    """Return the seconds of each repeat without a first one; or why there are none."""
     seconds = []
     for _ in range(repeats + 1):
         check()

@@ -1,4 +1,4 @@
-"""What hardware can give at most: CPUs by estimate, GPUs by their vendors' data sheets; pure."""
+"""Limits of hardware: CPUs by estimate, GPUs by their vendors' data sheets; pure."""
 
 from __future__ import annotations
 
@@ -6,34 +6,34 @@ from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 Peak = tuple[float, str]
-"""The most, and where that comes from."""
+"""The limit, and its source."""
 
 _UNITS = 2
 """Units for fused multiply-add of a core; some server CPUs of the lower classes have one."""
 
 _SIMD = (("avx512f", 512), ("avx2", 256))
 _AMX_BF16 = 1024
-"""Operations a cycle: a tile of 16 x 16 products of 32 pairs in 16 cycles, by Intel's
+"""Operations per cycle: a tile of 16 x 16 products of 32 pairs in 16 cycles, by Intel's
 Optimization Reference Manual, chapter on AMX."""
 
 
 class Cpu(NamedTuple):
-    """The processors that this process may use."""
+    """Processors that this process may use."""
 
     model: str
     cores: int
-    """Physical cores; processors that share one count once."""
+    """Physical cores; processors on the same core count once."""
     hertz: float
     flags: Collection[str]
 
 
 class _Gpu(NamedTuple):
     name: str
-    """Part of the name that PyTorch tells."""
+    """Part of PyTorch's name of it."""
     fp32: float
     """GFLOP/s without tensor cores."""
     bf16: float | None
-    """GFLOP/s with them, dense."""
+    """GFLOP/s with tensor cores, dense."""
     memory: float
     """GB/s."""
     source: str
@@ -53,16 +53,16 @@ _GPUS = (
     _Gpu("T4", 8_100, None, 320, f"{_NVIDIA}: T4 data sheet"),
     _Gpu("MI300X", 163_400, 1_307_400, 5300, "https://www.amd.com: Instinct MI300X data sheet"),
 )
-"""The first whose name fits counts."""
+"""The first match counts."""
 
 
 def cpu_of(cpuinfo: str, processors: Collection[int], max_khz: float | None = None) -> Cpu:
-    """What the text of `/proc/cpuinfo` tells of processors with these numbers.
+    """Return the CPU from the text of `/proc/cpuinfo`, for processors with these numbers.
 
-    `max_khz`, `cpuinfo_max_freq` of the kernel, counts before the clock of the moment.
+    `max_khz`, the kernel's `cpuinfo_max_freq`, takes precedence over the current clock.
     """
-    told = [_fields(block) for block in cpuinfo.strip().split("\n\n")]
-    mine = [each for each in told if each.get("processor", "").isdecimal()
+    blocks = [_fields(block) for block in cpuinfo.strip().split("\n\n")]
+    mine = [each for each in blocks if each.get("processor", "").isdecimal()
             and int(each["processor"]) in processors]  # fmt: skip
     cores = {
         (each.get("physical id", "0"), each.get("core id", each["processor"])) for each in mine
@@ -83,7 +83,7 @@ def _fields(block: str) -> dict[str, str]:
 
 
 def cpu_peak(cpu: Cpu, dtype: str, threads: int) -> Peak | None:
-    """GFLOP/s of so many threads, for `fp32` or `bf16`; None where the CPU does not tell enough."""
+    """Return the GFLOP/s of `threads` threads, for `fp32` or `bf16`; None if unknown."""
     bits = next((width for flag, width in _SIMD if flag in cpu.flags), None)
     if bits is None or not cpu.hertz:
         return None
@@ -103,7 +103,7 @@ def cpu_peak(cpu: Cpu, dtype: str, threads: int) -> Peak | None:
 
 
 def gpu_peak(name: str, what: str) -> Peak | None:
-    """GFLOP/s for `fp32` or `bf16`, or GB/s for `memory`, of a GPU; None where none is known."""
+    """Return a GPU's GFLOP/s for `fp32` or `bf16`, or GB/s for `memory`; None if unknown."""
     found = next((each for each in _GPUS if each.name in name), None)
     value = None if found is None else {
         "fp32": found.fp32, "bf16": found.bf16, "memory": found.memory

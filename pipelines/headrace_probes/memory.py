@@ -1,8 +1,8 @@
-"""STREAM: how fast memory is read and written, by PyTorch, on the CPU and on each GPU.
+"""STREAM: speed of memory reads and writes with PyTorch, on the CPU and on each GPU.
 
-The four loops and what they count are those of J. McCalpin's benchmark,
-https://www.cs.virginia.edu/stream/ref.html. Where the node has a C compiler, its triad is also
-compiled and run there, and the ratio of the two is told.
+The four loops and their counts are those of J. McCalpin's benchmark,
+https://www.cs.virginia.edu/stream/ref.html. If the node has a C compiler, its triad is also
+compiled and run there, and the ratio of the two is reported.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from headrace_probes.probe_records import Findings, Measurement, ProbeRequest
 
 _WORD = 8
 _ARRAYS = {"copy": 2, "scale": 2, "add": 3, "triad": 3}
-"""Arrays that each loop reads or writes; what a write reads beforehand does not count."""
+"""Arrays that each loop reads or writes; reads that a write causes do not count."""
 
 _LOOPS = {
     "copy": "c.copy_(a)",
@@ -61,7 +61,7 @@ _COMPILE_S = 120
 
 
 def measure(request: ProbeRequest) -> Findings:
-    """GB/s of each loop."""
+    """Measure the GB/s of each loop."""
     found: list[Measurement] = []
     notes: list[str] = []
     for device in devices():
@@ -82,7 +82,7 @@ def measure(request: ProbeRequest) -> Findings:
 
 
 def _num_words(request: ProbeRequest, device: str) -> int:
-    """Length of each of the three arrays: fixed, unless a twelfth of the memory is less."""
+    """Return the length of each of the three arrays: fixed, or less if memory is small."""
     wanted = (64 if request.options.quick else 128) * 2**20 // _WORD  # caches hold 32 MiB and more
     if device != "cpu":
         return wanted * 4
@@ -119,11 +119,11 @@ def _made(
 
 
 def _in_c(request: ProbeRequest, num_words: int) -> tuple[float, ...]:
-    """Seconds of each repeat of the triad, compiled here.
+    """Compile and run the triad; return the seconds of each repeat.
 
     Raises:
         OSError: There is no compiler.
-        subprocess.SubprocessError: It, or what it made, failed.
+        subprocess.SubprocessError: The compiler, or the program, failed.
     """
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
@@ -133,14 +133,14 @@ def _in_c(request: ProbeRequest, num_words: int) -> tuple[float, ...]:
         source.write_text(_C)
         options = ("-O3", "-march=native", "-fopenmp")
         _run(compiler, *options, str(source), "-o", str(program))
-        told = _run(
+        output = _run(
             "env",
             f"OMP_NUM_THREADS={request.cores}",
             str(program),
             str(num_words),
             str(request.options.repeats),
         )
-    return tuple(float(line) for line in told.split())
+    return tuple(float(line) for line in output.split())
 
 
 def _run(*command: str) -> str:

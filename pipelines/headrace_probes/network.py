@@ -1,4 +1,4 @@
-"""Messages between ranks: point to point and all-reduce, by gloo, and by NCCL where GPUs are.
+"""Messages between ranks: point to point and all-reduce, with gloo, and with NCCL on GPUs.
 
 Bandwidth of all-reduce is that of the bus, 2 (n - 1) / n times the bytes of a rank over the time:
 https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md
@@ -23,17 +23,17 @@ from headrace_probes.probe_records import Findings, Measurement, ProbeRequest
 
 _TIMEOUT = timedelta(seconds=120)
 _LEAST_S, _MOST_S = 0.02, 1.0
-"""A repeat takes the first at least; when one message takes more than the second, no larger ones
+"""A repeat takes at least the first time; if a message takes more than the second, no larger ones
 are sent."""
 
 _SIZES = (8, 2**10, 2**15, 2**20, 2**25, 2**28, 2**30)
 _QUICK = (8, 2**15, 2**20)
 _LATENCY_BYTES = 1024
-"""Messages up to this size are told as a latency."""
+"""Messages up to this size are reported as a latency."""
 
 
 def measure(request: ProbeRequest) -> Findings:
-    """Latency and bandwidth between rank 0 and 1, and of all ranks together; rank 0 tells."""
+    """Measure latency and bandwidth of ranks 0 and 1, and of all together; rank 0 returns them."""
     found: list[Measurement] = []
     for backend in ("gloo", *(("nccl",) if has_gpus(request) else ())):
         with_gpu = backend == "nccl"
@@ -47,7 +47,7 @@ def measure(request: ProbeRequest) -> Findings:
 
 
 def join(request: ProbeRequest, backend: str) -> None:
-    """Meet the other ranks, on the network interface of this node's address.
+    """Connect to the other ranks, over the network interface of this node's address.
 
     Side effects: makes the default process group; names the interface in the environment.
     """
@@ -63,7 +63,7 @@ def join(request: ProbeRequest, backend: str) -> None:
 
 
 def link_gb_per_s(interface: str | None, classes: Path = Path("/sys/class/net")) -> float | None:
-    """GB/s that a network interface says its link has; None where it does not, as of loopback."""
+    """Return the GB/s of a network interface's link; None if unknown, as for the loopback."""
     if interface is None:
         return None
     try:
@@ -74,7 +74,7 @@ def link_gb_per_s(interface: str | None, classes: Path = Path("/sys/class/net"))
 
 
 def has_gpus(request: ProbeRequest) -> bool:
-    """Whether each rank of this node has a GPU of its own: all of them find the same."""
+    """Whether each rank of this node has its own GPU; the result is the same on all ranks."""
     return torch.cuda.device_count() >= request.ranks_per_node and dist.is_nccl_available()
 
 
@@ -95,7 +95,7 @@ def _of_backend(request: ProbeRequest, backend: str, device: torch.device) -> It
 
 
 def _sizes(request: ProbeRequest) -> tuple[int, ...]:
-    """Sizes that fit into an eighth of the memory of the node with the least."""
+    """Return sizes that fit into an eighth of the memory of the smallest node."""
     fits = torch.tensor([available_memory_bytes() // 8 // request.world_size], dtype=torch.int64)
     if dist.get_backend() == "gloo":
         dist.all_reduce(fits, op=dist.ReduceOp.MIN)
@@ -106,7 +106,7 @@ def _sizes(request: ProbeRequest) -> tuple[int, ...]:
 def _timed(
     request: ProbeRequest, act: Callable[[Tensor], None], size: int, device: torch.device
 ) -> tuple[list[float], bool]:
-    """Seconds of one act in each repeat, and whether larger messages would take too long."""
+    """Return the seconds of one act per repeat, and whether larger messages would be too slow."""
     buffer = torch.zeros(size // 4, dtype=torch.float32, device=device)
     act(buffer)  # connects
     first_s = _run(act, buffer, 1)

@@ -1,6 +1,6 @@
-"""What a node does for a probe: starts the processes that measure, and gives back what they found.
+"""A node's part of a probe: it starts the measuring processes, and returns their findings.
 
-Nothing is measured in the worker itself, whose threads would disturb it.
+The worker itself measures nothing, since its threads would disturb it.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ _MODULES: dict[Part, str] = {
     "storage": "storage",
     "train": "training",
 }
-"""Which module measures a part, by its function `measure(request)`."""
+"""Module of each part; its function `measure(request)` measures it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class NodeJob:
-    """What one node is asked: one request for each process."""
+    """Job of one node: one request for each process."""
 
     requests: tuple[ProbeRequest, ...]
     folder: str
@@ -50,25 +50,25 @@ class NodeJob:
     logs: str
     tiers: tuple[Tier, ...] = ()
     shared: str = ""
-    """Shared folder whose storage is measured; empty: it is not."""
+    """Shared folder whose storage is measured; empty if it is not."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class NodeFound:
-    """What a node found."""
+    """Findings of a node."""
 
     findings: Findings
     cpu_use: float
-    """Share of its CPUs that was busy meanwhile, 0 to 1."""
+    """Share of its CPUs that was busy during the job, 0 to 1."""
 
 
 def measure_here(job: NodeJob) -> NodeFound:
-    """Have the processes of a job measure, and wait for them.
+    """Run the processes of a job, and wait for them.
 
-    Side effects: makes folders on the storage that is measured, and removes them, whatever happens.
+    Side effects: makes folders on the measured storage, and always removes them.
 
     Raises:
-        StepError: One of them failed.
+        StepError: A process failed.
     """
     psutil.cpu_percent()
     with _targets(job) as (targets, notes):
@@ -104,12 +104,12 @@ def _measured(job: NodeJob, requests: Sequence[ProbeRequest]) -> list[Findings]:
                 f"{end.advice}See {end.log}.\n{end.last_words}",
             )
     answers = (read_record(answer_file(file), Findings) for file in files)
-    return [each for each in answers if each is not None]  # none of one that was stopped
+    return [each for each in answers if each is not None]  # a stopped process has none
 
 
 @contextmanager
 def _targets(job: NodeJob) -> Iterator[tuple[tuple[ProbedFolder, ...], list[str]]]:
-    """Folders of this job's own on what is measured, removed at the end; and what has none."""
+    """Make folders on the storage to measure, removed at the end; yield them, and notes."""
     made: list[ProbedFolder] = []
     notes: list[str] = []
     try:

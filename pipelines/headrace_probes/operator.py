@@ -1,4 +1,4 @@
-"""Probes in Airflow: the parameters of their DAG, and the operator that makes the run of one."""
+"""Probes in Airflow: the parameters of their DAG, and the operator that makes their runs."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from headrace_probes.report import RECIPE, overrides_for
 
 
 def probe_params() -> dict[str, Param]:
-    """Parameters of the DAG of probes."""
+    """Return the parameters of the DAG of probes."""
     return {
-        "site": choice("sites", "Site", "Where: the machines that are measured."),
+        "site": choice("sites", "Site", "Site whose machines are measured."),
         "role": Param(
             None,
             type=["null", "string"],
             pattern=r"^[A-Za-z0-9_-]+$",
             title="Role",
-            description="Of the site. Empty: gpu, else its first one.",
+            description="Role of the site. Empty: gpu, or its first role.",
         ),
         "nodes": Param(
             None,
@@ -40,16 +40,16 @@ def probe_params() -> dict[str, Param]:
             items={"type": "string", "enum": list(PARTS)},
             examples=list(PARTS),
             title="Parts",
-            description="What is measured. Empty: all.",
+            description="Parts to measure. Empty: all.",
         ),
         "quick": Param(
-            False, type="boolean", title="Quick", description="Small sizes: whether all works."
+            False, type="boolean", title="Quick", description="Small sizes: test that all works."
         ),
     }
 
 
 class PrepareProbeOperator(PrepareRunOperator):
-    """Makes the run of a probe, or finds the one it made before."""
+    """Makes the run of a probe, or finds the run that it made before."""
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(kind="probe", **kwargs)

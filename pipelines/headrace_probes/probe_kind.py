@@ -1,4 +1,4 @@
-"""The kind of step `probe`, as headrace finds it by an entry point."""
+"""The kind of step `probe`, which headrace finds by an entry point."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class ProbeKind:
         return run(context)
 
     def words(self, options: StepOptions) -> tuple[str, ...]:
-        """As of `headrace probe`."""
+        """Return the options of `headrace probe`."""
         return ProbeOptions.model_validate(options).words
 
     def report(self, run_id: str) -> None:

@@ -1,4 +1,4 @@
-"""What a probe is asked, and what it has found."""
+"""Options, requests and findings of a probe."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from headrace.record import Record
 
 SCHEMA_VERSION = 1
 REPORT = "report.html"
-"""Name of the report in its folder, which is written when the run ends."""
+"""Name of the report in its folder; written when the run ends."""
 
 Part = Literal["gemm", "memory", "network", "storage", "train", "container"]
 PARTS: tuple[Part, ...] = get_args(Part)
 
 
 class ProbeOptions(Record):
-    """What is measured, and how thoroughly."""
+    """Parts to measure, and sizes."""
 
     only: tuple[Part, ...] = Field(default=PARTS, min_length=1)
     role: str = ""
-    """Role of the site; empty: the usual one."""
+    """Role of the site; empty for the default."""
     nodes: Parallel | None = None
-    """Nodes of it; null: as many as is usual."""
+    """Number of its nodes; null for the default."""
     quick: bool = False
-    """Small sizes and few repeats: shows that all works, in seconds; its figures mean little."""
+    """Small sizes and few repeats: tests in seconds that all works; its figures mean little."""
 
     @property
     def words(self) -> tuple[str, ...]:
-        """Options of the command that ask for the same."""
+        """Equivalent options of the command."""
         given = {
             "--role": self.role,
             "--nodes": str(self.nodes or ""),
@@ -42,21 +42,21 @@ class ProbeOptions(Record):
 
     @property
     def repeats(self) -> int:
-        """How often each figure is measured, after a warm-up."""
+        """Repeats of each figure, after a warm-up."""
         return 3 if self.quick else 10
 
     @property
     def clients(self) -> tuple[int, ...]:
-        """Numbers of processes of a node that use storage at once."""
+        """Numbers of processes per node that use storage at once."""
         return (1,) if self.quick else (1, 4)
 
 
 class ProbeFigure(Record):
-    """What is measured; figures of two probes are compared when all of it is the same."""
+    """A measured quantity; two probes are compared by figures that are equal in all fields."""
 
     part: Part
     name: str
-    """Such as `fp32 on cpu`."""
+    """Name, as `fp32 on cpu`."""
     settings: str
     """Sizes, threads, program."""
     unit: str
@@ -64,7 +64,7 @@ class ProbeFigure(Record):
 
     @property
     def key(self) -> ProbeFigure:
-        """That alone, without what was measured."""
+        """Return the figure without its measurement."""
         return ProbeFigure(part=self.part, name=self.name, settings=self.settings, unit=self.unit)
 
     @property
@@ -77,22 +77,22 @@ class Measurement(ProbeFigure):
     """One figure of one node, or of all nodes together, measured several times."""
 
     values: tuple[float, ...] = Field(min_length=1)
-    """One value a repeat."""
+    """One value per repeat."""
     lower_is_better: bool = False
     limit: float | None = None
-    """The most that the hardware can give, in the same unit; null: not known."""
+    """Limit of the hardware, in the same unit; null if unknown."""
     limit_source: str = ""
-    """Where that comes from, and whether it is an estimate."""
+    """Source of the limit, and whether it is an estimate."""
     node: str = ""
-    """Node it was measured on; empty: several together."""
+    """Node of the measurement; empty for several together."""
     ranks: int = 1
-    """Processes that did it together, of a training."""
+    """Processes of a training that were measured together."""
     message_bytes: int | None = None
-    """Size of each message, of the network."""
+    """Size of each message of a network measurement."""
 
 
 class Findings(Record):
-    """What one process, one node or a whole probe has measured."""
+    """Measurements of one process, one node or a whole probe."""
 
     measurements: tuple[Measurement, ...] = ()
     notes: tuple[str, ...] = ()
@@ -100,7 +100,7 @@ class Findings(Record):
 
 
 class ProbeRecord(Record):
-    """`probe.json` of a run: all that a probe has found."""
+    """`probe.json` of a run: all findings of a probe."""
 
     schema_version: int = SCHEMA_VERSION
     site: str
@@ -108,12 +108,12 @@ class ProbeRecord(Record):
     backend: str
     options: ProbeOptions
     container: str
-    """Runtime and image that the measurements ran in; empty: none."""
+    """Runtime and image of the measurements; empty if bare."""
     started_at: float
     """Seconds since the epoch."""
     finished_at: float
     nodes: tuple[dict[str, Any], ...]
-    """What each node is, as `headrace.steps.node_facts` tells it."""
+    """Facts of each node, from `headrace.steps.node_facts`."""
     findings: Findings
 
 
@@ -123,18 +123,18 @@ class ProbedFolder(Record):
     name: str
     """Name of the tier, or `shared`."""
     folder: str
-    """An empty folder there, which whoever asks removes."""
+    """An empty folder there, which the requester removes."""
 
 
 class ProbeRequest(Record):
-    """What one process measures; of several that meet, its rank."""
+    """Request to one process; if ranks meet, with its rank."""
 
     part: Part
     options: ProbeOptions
     node: str = ""
-    """Name of its node; empty: what it measures is not of one node alone."""
+    """Name of its node; empty if it measures several nodes together."""
     cores: int = 1
-    """Threads that compute."""
+    """Number of computing threads."""
     rank: int = 0
     local_rank: int = 0
     ranks_per_node: int = 1
@@ -142,12 +142,12 @@ class ProbeRequest(Record):
     meeting: str = ""
     """File by which ranks find each other."""
     host: str = ""
-    """Address of its node that the others reach it by."""
+    """Address at which the other nodes reach its node."""
     targets: tuple[ProbedFolder, ...] = ()
     clients: tuple[int, ...] = ()
     """Numbers of processes that use the storage at once."""
 
 
 def answer_file(request: Path) -> Path:
-    """Where the answer to the request in a file is written."""
+    """Return the file of the answer to a request."""
     return request.with_suffix(".answer.json")

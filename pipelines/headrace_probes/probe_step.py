@@ -1,7 +1,7 @@
-"""The probe step: what the nodes of a lease give when they are measured.
+"""The probe step: measures the nodes of a lease.
 
-Parts of one node alone run on one node of each machine, all machines at once; network and training
-run on all nodes together; the start of containers is timed by the step itself, outside of them.
+Parts of a single node run on one node of each machine, all machines at once; network and training
+run on all nodes together; the step itself times the start of containers, outside of them.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ def run(context: StepContext) -> dict[str, Any]:
     """Measure nodes of the lease.
 
     Args:
-        context: Inputs `nodes`: how many; 1 when left out. `options`: a `ProbeOptions`.
+        context: Inputs `nodes`: their number; 1 if missing. `options`: a `ProbeOptions`.
 
     Returns:
-        `probe`, the file of the `ProbeRecord`, and `report`, where its report will be.
+        `probe`, the file of the `ProbeRecord`, and `report`, the later path of its report.
 
     Raises:
-        LeaseError: The nodes are not there in time.
-        StepError: A process that measures failed.
+        LeaseError: The nodes do not join in time.
+        StepError: A measuring process failed.
     """
     count = int(str(context.spec.inputs.get("nodes") or 1))
     options = ProbeOptions.model_validate(context.spec.inputs["options"])
@@ -96,10 +96,10 @@ class _Probe:
     def _network(self) -> Iterator[Findings]:
         several = len(self._nodes) > 1
         if not several:
-            yield Findings(notes=("network: one node, so its two ranks talk over that alone",))
+            yield Findings(notes=("network: one node, so its two ranks talk only over that",))
         hosts = {node.host for node in self._nodes}
         if several and len(hosts) == 1:
-            yield Findings(notes=("network: all nodes are one machine: no network lies between",))
+            yield Findings(notes=("network: all nodes are one machine: no network is between",))
         if shutil.which("osu_latency") is None:
             yield Findings(notes=("network: osu-micro-benchmarks are not installed",))
         yield from self._ranks("network", 1 if several else 2, self._nodes)
@@ -113,7 +113,7 @@ class _Probe:
             yield self._on_shared(shared)
 
     def _on_shared(self, shared: str) -> Findings:
-        """All nodes use the shared folder at once: their rates together."""
+        """Measure the shared folder on all nodes at once; sum their rates."""
         clients = self._options.clients[-1:]
         jobs = [
             replace(self._job("storage", node, clients=clients), shared=shared)
@@ -142,21 +142,21 @@ class _Probe:
         yield container.measure(lease, lease_client.spec(lease), self._options, self._context.check)
 
     def _ranks(self, part: Part, per_node: int, nodes: Sequence[Node]) -> list[Findings]:
-        """Ranks that meet, so many on each node."""
+        """Measure with ranks that meet, `per_node` on each node."""
         self._number += 1
         meeting = self._context.folder.parts / f"meeting-{self._number}"
         jobs = [
             self._job(
                 part,
                 node,
-                range(place * per_node, (place + 1) * per_node),
+                range(index * per_node, (index + 1) * per_node),
                 cores=self._role.threads_per_rank,
                 ranks_per_node=per_node,
                 world_size=len(nodes) * per_node,
                 meeting=str(meeting),
                 host=node.host,
             )
-            for place, node in enumerate(nodes)
+            for index, node in enumerate(nodes)
         ]
         return self._on(nodes, jobs)
 

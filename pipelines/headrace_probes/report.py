@@ -1,4 +1,4 @@
-"""What a probe has found, with what it took by the ledger; two probes side by side."""
+"""Findings of a probe, with its usage from the ledger; comparison of two probes."""
 
 from __future__ import annotations
 
@@ -16,83 +16,84 @@ from headrace_probes.probe_records import REPORT, ProbeOptions, ProbeRecord
 from headrace_probes.statistics import Difference, Summary, compared, efficiency, summaries
 
 RECIPE = str(BUILT_IN / "recipes" / "digits.yaml")
-"""A run has a recipe; of that of a probe only role and nodes count."""
+"""Recipe of a probe's run, of which only role and nodes count."""
 
-_USUAL_ROLE = "gpu"
+_DEFAULT_ROLE = "gpu"
 _NODES_OF_POOL = 2
 
 
 def overrides_for(site: Site, options: ProbeOptions) -> tuple[str, ...]:
-    """What a probe changes of its recipe.
+    """Return the overrides of a probe's recipe.
 
-    The usual role is `gpu`, else the site's first one; usual are all nodes of a gang, up to 2 of a
-    pool.
+    The default role is `gpu`, or the site's first one; the default nodes are all of a gang, up to 2
+    of a pool.
 
     Raises:
         UnknownNameError: The site has no such role.
         UserError: It has too few nodes.
     """
     nodes = options.nodes
-    name = options.role or (_USUAL_ROLE if _USUAL_ROLE in site.roles else next(iter(site.roles)))
+    default = _DEFAULT_ROLE if _DEFAULT_ROLE in site.roles else next(iter(site.roles))
+    name = options.role or default
     if name not in site.roles:
         what = f"Site {site.name} has no role '{name}'"
         raise UnknownNameError(what, nearest(name, site.roles))
     own = site.roles[name]
     if nodes is not None and nodes > own.nodes:
         raise UserError(
-            f"{nodes} nodes are asked of role '{name}', which has {own.nodes}",
-            f"Ask for fewer, or raise roles.{name}.nodes of site {site.name}.",
+            f"{nodes} nodes are requested of role '{name}', which has {own.nodes}",
+            f"Request fewer, or raise roles.{name}.nodes of site {site.name}.",
         )
     most = own.nodes if own.kind == "gang" else min(own.nodes, _NODES_OF_POOL)
     return ("name=probe", f"train.role={name}", f"train.nodes={nodes or most}")
 
 
 class Probed(Record):
-    """A probe that has ended."""
+    """An ended probe."""
 
     run_id: str
     record: ProbeRecord
     rows: tuple[Summary, ...]
     efficiency: float | None
-    """What all ranks of the training give, as a share of as many times what one gives."""
+    """Rate of all ranks of the training, as a share of their number times the rate of one."""
     report: str
     images: dict[str, str]
     """Digests of the images of its containers, by path."""
     elapsed_s: float
-    """Seconds from the request to the end, waiting in a queue included."""
+    """Seconds from the request to the end, including the time in a queue."""
     node_s: float
     usd: float | None
-    """US dollars; null where no price is known."""
+    """US dollars; null if a price is unknown."""
     cpu_use: float | None
-    """Mean share of the CPUs of its nodes that was busy, of whatever ran there."""
+    """Mean share of the CPUs of its nodes that was busy, with all processes."""
     gpu_use: float | None
 
 
 class Comparison(Record):
-    """Two probes side by side."""
+    """Comparison of two probes."""
 
     before: Probed
-    """What the other one is compared with."""
+    """The reference."""
     after: Probed
     differences: tuple[Difference, ...]
     alone: tuple[Summary, ...]
-    """Figures that only one of them has, or each with other settings."""
+    """Figures of only one of them, or of both with different settings."""
 
 
 def probed(run_id: str) -> Probed:
-    """What a probe has found.
+    """Return the findings of a probe.
 
     Raises:
-        UnknownNameError: There is no such run.
-        StepError: It is no probe, or has not ended well.
+        UnknownNameError: The run does not exist.
+        StepError: It is not a probe, or has not succeeded.
     """
     run = open_ledger().run(run_id)
     folder = RunFolder(Path(run.folder))
     record = read_record(folder.probe, ProbeRecord)
     if record is None:
         raise StepError(
-            f"Run {run_id} has no probe.json: it is no probe, or has not ended well",
-            f"`headrace runs` lists runs; look at it: headrace status {run_id}",
+            f"Run {run_id} has no probe.json: it is not a probe, or has not succeeded",
+            f"`headrace runs` lists runs; `headrace status {run_id}` shows this one.",
         )
     rows = summaries(record.findings.measurements)
     usage = open_ledger().usage(run_id)
@@ -116,20 +117,20 @@ def probed(run_id: str) -> Probed:
 
 
 def side_by_side(before: Probed, after: Probed) -> Comparison:
-    """Two probes, figure by figure."""
+    """Compare two probes, figure by figure."""
     differences, alone = compared(before.rows, after.rows)
     return Comparison(before=before, after=after, differences=differences, alone=alone)
 
 
 def write_probe_report(run_id: str) -> Path:
-    """Write `report.html` of a probe; gives where."""
+    """Write `report.html` of a probe; return its path."""
     from headrace_probes.report_html import report_of
 
     return _write(run_id, REPORT, report_of(probed(run_id)))
 
 
 def write_comparison(found: Comparison) -> Path:
-    """Write the report of a comparison beside that of the second probe; gives where."""
+    """Write the report of a comparison beside that of the second probe; return its path."""
     from headrace_probes.report_html import report_of_comparison
 
     name = f"compared-with-{found.before.run_id}.html"

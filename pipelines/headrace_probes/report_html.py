@@ -1,4 +1,4 @@
-"""The report of a probe, and of two side by side: one HTML file that needs nothing else."""
+"""Reports of a probe, and of a comparison: one HTML file without external resources."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SOFT = "#9aa6b2"
 
 
 def report_of(found: Probed) -> str:
-    """The report of a probe as HTML."""
+    """Return the report of a probe as HTML."""
     return render(
         Report(
             title=found.run_id,
@@ -28,7 +28,7 @@ def report_of(found: Probed) -> str:
 
 
 def report_of_comparison(found: Comparison) -> str:
-    """The report of two probes side by side as HTML."""
+    """Return the report of a comparison as HTML."""
     beyond = [each for each in found.differences if each.is_beyond]
     worst = max((each.loss for each in beyond), default=0.0)
     figures = {}
@@ -48,7 +48,7 @@ def report_of_comparison(found: Comparison) -> str:
                 _differences(found.differences),
                 _took(found),
                 Table(
-                    title="In one of them only, or with other settings",
+                    title="In only one of them, or with other settings",
                     columns=columns("Part", "Figure", "Settings"),
                     rows=[(each.part, each.name, each.settings) for each in found.alone],
                     empty="None.",
@@ -61,7 +61,7 @@ def report_of_comparison(found: Comparison) -> str:
 
 
 def lead_of(found: Probed) -> str:
-    """Where and how a probe was done, in one line."""
+    """Return where and how a probe was run, in one line."""
     record = found.record
     where = f"site {record.site}, role {record.role} on {record.backend}"
     inside = f"in {record.container}" if record.container else "bare"
@@ -72,7 +72,7 @@ def lead_of(found: Probed) -> str:
 
 
 def took_words(found: Probed) -> list[tuple[str, str]]:
-    """What a probe took, by the ledger."""
+    """Return the usage of a probe, from the ledger."""
     return [
         ("time to completion", f"{found.elapsed_s:.0f} s"),
         ("machine time", f"{found.node_s:.0f} s"),
@@ -143,7 +143,7 @@ def _differences(found: Sequence[Difference]) -> Table:
 
 
 def difference_words(found: Difference) -> str:
-    """Whether a difference is more than the spread of the repeats."""
+    """Return whether a difference is more than the spread of the repeats, for users."""
     return f"beyond it, p {found.p:.1g}" if found.is_beyond else "within the spread"
 
 
@@ -213,12 +213,12 @@ def _losses(found: Sequence[Difference]) -> bytes:
 
 
 def _bars(shares: Sequence[tuple[str, float, str]]) -> bytes:
-    """Names, shares and colours: shares in percent, one bar each, the first on top."""
+    """Draw shares in percent, one bar each, the first on top, with names and colours."""
     drawn, axes = figure(_WIDTH, max(_LEAST, _LINE * len(shares) + 0.6))
     names, values, colours = zip(*shares, strict=True)
-    places = range(len(shares))
-    axes.barh(places, [100 * value for value in values], color=colours)
-    axes.set_yticks(places, labels=names, fontsize=7)
+    positions = range(len(shares))
+    axes.barh(positions, [100 * value for value in values], color=colours)
+    axes.set_yticks(positions, labels=names, fontsize=7)
     axes.invert_yaxis()
     axes.axvline(0, color="black", linewidth=0.6)
     axes.set_xlabel("%")

@@ -1,4 +1,4 @@
-"""Medians, spreads, and whether two probes differ by more than their repeats do; pure."""
+"""Medians, spreads, and whether two probes differ by more than their repeats; pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from headrace_probes.probe_records import Measurement, ProbeFigure
 CERTAIN = 0.01
 """Probability below which a difference does not come from the spread of the repeats.
 
-With five repeats on either side it takes that all of one are above all of the other.
+With five repeats of each probe, all of one must be above all of the other.
 """
 
 
@@ -21,36 +21,36 @@ class Summary(Measurement):
     spread: float
     """Distance between the quartiles, as a share of the median."""
     nodes: int
-    """How many nodes measured it by themselves."""
+    """Nodes that measured it on their own."""
     slowest: str
-    """The node that is worst, where there are several."""
+    """The worst node, if there are several."""
 
     @property
     def of_limit(self) -> float | None:
-        """The median as a share of the limit."""
+        """Median as a share of the limit."""
         return self.median / self.limit if self.limit else None
 
 
 class Difference(ProbeFigure):
-    """What a figure is in two probes."""
+    """A figure of two probes."""
 
     before: float
     """Median of the first probe."""
     after: float
-    """Median of the second one."""
+    """Median of the second probe."""
     loss: float
-    """By how much the second one is worse, as a share of the first; negative: it is better."""
+    """How much the second one is worse, as a share of the first; negative if better."""
     p: float
-    """Probability of such a difference or a larger one between repeats of one place."""
+    """Probability of a difference of this size or more between repeats on the same machines."""
 
     @property
     def is_beyond(self) -> bool:
-        """Whether it is more than the spread of the repeats; the load of the hour may be why."""
+        """Whether it is more than the spread of the repeats; other load may be the cause."""
         return self.p < CERTAIN
 
 
 def spread_of(values: Sequence[float]) -> float:
-    """Distance between the quartiles as a share of the median; 0 of a single value."""
+    """Return the distance between the quartiles as a share of the median; 0 for one value."""
     if len(values) < 2:
         return 0.0
     low, middle, high = quantiles(values, method="inclusive")
@@ -58,7 +58,7 @@ def spread_of(values: Sequence[float]) -> float:
 
 
 def summaries(measurements: Iterable[Measurement]) -> tuple[Summary, ...]:
-    """One line for each figure, in the order of the first node's measurements."""
+    """Return one summary per figure, in the order of the first node's measurements."""
     grouped: dict[ProbeFigure, list[Measurement]] = {}
     for each in measurements:
         grouped.setdefault(each.key, []).append(each)
@@ -88,7 +88,7 @@ def _summary(group: Sequence[Measurement]) -> Summary:
 def compared(
     before: Sequence[Summary], after: Sequence[Summary]
 ) -> tuple[tuple[Difference, ...], tuple[Summary, ...]]:
-    """The figures that both probes have, side by side, and those that only one of them has."""
+    """Return differences of figures that both probes have, and figures of only one of them."""
     second = {each.key: each for each in after}
     both = tuple(_difference(each, second[each.key]) for each in before if each.key in second)
     common = {each.key for each in both}
@@ -110,9 +110,9 @@ def _difference(before: Summary, after: Summary) -> Difference:
 
 
 def efficiency(rows: Iterable[Summary]) -> float | None:
-    """What all ranks of a training give together, as a share of as many times what one gives.
+    """Return the rate of all ranks of a training, as a share of their number times that of one.
 
-    None where not both were measured.
+    None if not both were measured.
     """
     by_ranks = {each.ranks: each.median for each in rows if each.part == "train"}
     most = max(by_ranks, default=1)

@@ -1,7 +1,7 @@
-"""Storage: sequential writes and reads, random reads, and files made, by one client and several.
+"""Storage: sequential writes and reads, random reads, and new files, by one client and several.
 
-By fio where it is installed; where it is not, by processes that do the same. Bytes are bounded by
-what is free, and whoever asks removes the folders.
+With fio if it is installed; otherwise with own processes that do the same. Sizes are limited by the
+free space; the requester removes the folders.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ _FIO_TIMEOUT_S = 600
 _BLOCK, _PAGE = 2**20, 4096
 _RANDOM_S, _RANDOM_READS = 3.0, 2**14
 _Span = tuple[int, float, float]
-"""What a client did, in its unit, and when it began and ended."""
+"""Amount of a client's work, in its unit, with its begin and end."""
 
 _Work = Callable[[str, int, bool], _Span]
-"""On a file, of so many bytes, by O_DIRECT or not."""
+"""Work on a file of a size in bytes, with O_DIRECT or not."""
 
 
 def measure(request: ProbeRequest) -> Findings:
-    """MB/s, operations and files a second of each target, by each number of clients."""
+    """Measure MB/s, operations and files per second of each target, by number of clients."""
     found: list[Measurement] = []
     notes: list[str] = []
     for target in request.targets:
@@ -56,7 +56,7 @@ def _of_target(
 ) -> Iterator[Measurement]:
     direct = _takes_direct(Path(target.folder))
     by_fio = shutil.which("fio") is not None
-    told = f"{clients} client{'s' if clients > 1 else ''}"
+    by = f"{clients} client{'s' if clients > 1 else ''}"
     size = f"{num_bytes // 2**20} MiB each" + ("" if direct else ", page cache")
     program = "fio" if by_fio else "own"
     kinds: tuple[tuple[FioKind, str, str, float, _Work], ...] = (
@@ -71,14 +71,14 @@ def _of_target(
             once = partial(_together, work, target.folder, num_bytes, clients, direct)
         once()  # warm-up
         values = tuple(once() / scale for _ in range(request.options.repeats))
-        yield _made(request, f"{target.name}: {words}, {told}", f"{program}, {size}", unit, values)
+        yield _made(request, f"{target.name}: {words}, {by}", f"{program}, {size}", unit, values)
     num_files = 100 if request.options.quick else 1000
     values = tuple(
         _together(_create, target.folder, num_files, clients, False)
         for _ in range(request.options.repeats)
     )
     settings = f"own, {num_files} empty files each"
-    yield _made(request, f"{target.name}: files made, {told}", settings, "1/s", values)
+    yield _made(request, f"{target.name}: files made, {by}", settings, "1/s", values)
 
 
 def _made(
@@ -90,7 +90,7 @@ def _made(
 
 
 def _takes_direct(folder: Path) -> bool:
-    """Whether files there can be read past the page cache."""
+    """Whether files there can be read without the page cache."""
     file = folder / "direct"
     try:
         os.close(os.open(file, os.O_CREAT | os.O_WRONLY | os.O_DIRECT, 0o600))
@@ -102,7 +102,7 @@ def _takes_direct(folder: Path) -> bool:
 
 
 def _together(work: _Work, folder: str, amount: int, clients: int, direct: bool) -> float:
-    """What all clients did a second, from the first one's begin to the last one's end."""
+    """Return the work of all clients per second, from the first begin to the last end."""
     with multiprocessing.get_context("fork").Pool(clients) as pool:
         jobs = [(f"{folder}/client-{number}", amount, direct) for number in range(clients)]
         spans = pool.starmap(work, jobs, chunksize=1)
@@ -114,7 +114,7 @@ def _write(file: str, num_bytes: int, direct: bool) -> _Span:
     """Write and flush a file in blocks."""
     with suppress(FileNotFoundError):
         os.unlink(file)
-    block = mmap.mmap(-1, _BLOCK)  # aligned, as O_DIRECT wants it
+    block = mmap.mmap(-1, _BLOCK)  # aligned, as O_DIRECT requires
     block[:] = random.Random(file).randbytes(_BLOCK)
     flags = os.O_CREAT | os.O_WRONLY | (os.O_DIRECT if direct else 0)
     start = time.monotonic()
@@ -133,8 +133,8 @@ def _read(file: str, num_bytes: int, direct: bool) -> _Span:
     source = _opened(file, direct)
     try:
         start = time.monotonic()
-        for place in range(0, num_bytes, _BLOCK):
-            os.preadv(source, [block], place)
+        for offset in range(0, num_bytes, _BLOCK):
+            os.preadv(source, [block], offset)
         return num_bytes, start, time.monotonic()
     finally:
         os.close(source)
@@ -157,7 +157,7 @@ def _read_randomly(file: str, num_bytes: int, direct: bool) -> _Span:
 
 
 def _opened(file: str, direct: bool) -> int:
-    """A file to read, of which the page cache holds nothing if that can be."""
+    """Open a file for reading, without its content in the page cache if possible."""
     source = os.open(file, os.O_RDONLY | (os.O_DIRECT if direct else 0))
     os.posix_fadvise(source, 0, 0, os.POSIX_FADV_DONTNEED)
     return source
@@ -177,7 +177,7 @@ def _create(file: str, num_files: int, _: bool) -> _Span:
 def fio_command(
     kind: FioKind, folder: str, num_bytes: int, clients: int, *, direct: bool
 ) -> list[str]:
-    """The command that writes or reads files of so many bytes, one for each client.
+    """Return the command that writes or reads files of `num_bytes`, one for each client.
 
     Source: https://fio.readthedocs.io/en/latest/fio_doc.html
     """
@@ -195,16 +195,16 @@ def fio_command(
 
 
 def rate_of(output: str, kind: FioKind) -> float:
-    """Bytes a second, of random reads operations a second, of what fio printed.
+    """Return bytes per second, or for random reads operations per second, from fio's output.
 
     Raises:
-        StepError: It is not what fio prints, or tells of an error.
+        StepError: It is not fio's output, or reports an error.
     """
     try:
         (job,) = json.loads(output[output.index("{") :])["jobs"]
         error: int = job["error"]
-        told: dict[str, Any] = job["write" if kind == "write" else "read"]
-        rate = float(told["iops"] if kind == "randread" else told["bw_bytes"])
+        result: dict[str, Any] = job["write" if kind == "write" else "read"]
+        rate = float(result["iops"] if kind == "randread" else result["bw_bytes"])
     except (ValueError, KeyError, TypeError) as wrong:
         raise StepError(f"fio's output cannot be read: {output[:300]!r}") from wrong
     if error:
@@ -213,7 +213,7 @@ def rate_of(output: str, kind: FioKind) -> float:
 
 
 def _run_fio(kind: FioKind, folder: str, num_bytes: int, clients: int, *, direct: bool) -> float:
-    """What `rate_of` gives of one run.
+    """Run fio; return the rate, see `rate_of`.
 
     Raises:
         StepError: fio failed.

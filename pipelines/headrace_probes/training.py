@@ -1,4 +1,4 @@
-"""DDP training of ResNet-50 (He et al., 2015), in plain PyTorch, on pictures that lie in memory."""
+"""DDP training of ResNet-50 (He et al., 2015), in plain PyTorch, with images in memory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _WARM_UP = 2
 
 
 def measure(request: ProbeRequest) -> Findings:
-    """Images a second of all ranks together, one value a step; rank 0 tells."""
+    """Measure images per second of all ranks together, one value per step; rank 0 returns them."""
     on_gpu = has_gpus(request)
     device = torch.device("cuda", request.local_rank) if on_gpu else torch.device("cpu")
     torch.set_num_threads(request.cores)
@@ -46,7 +46,7 @@ def measure(request: ProbeRequest) -> Findings:
 
 
 def _steps(request: ProbeRequest, device: torch.device, batch: int, side: int) -> list[float]:
-    """Seconds of each optimizer step after the warm-up."""
+    """Return the seconds of each optimizer step after the warm-up."""
     torch.manual_seed(request.rank)
     images = torch.randint(0, 256, (batch, side, side, 3), dtype=torch.uint8, device=device)
     labels = torch.arange(batch, device=device)
@@ -90,13 +90,13 @@ class _Block(nn.Module):
 
 
 def resnet50() -> nn.Module:
-    """The network: `(batch, 3, side, side) float32` to `(batch, classes)`."""
+    """Return the network: `(batch, 3, side, side) float32` to `(batch, classes)`."""
     stem = nn.Conv2d(3, 64, 7, 2, 3, bias=False)
     layers: list[nn.Module] = [stem, nn.BatchNorm2d(64), nn.ReLU(), nn.MaxPool2d(3, 2, 1)]
     channels = 64
     for width, depth, stride in _STAGES:
-        for place in range(depth):
-            layers.append(_Block(channels, width, stride if place == 0 else 1))
+        for index in range(depth):
+            layers.append(_Block(channels, width, stride if index == 0 else 1))
             channels = 4 * width
     head = (nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, NUM_CLASSES))
     return nn.Sequential(*layers, *head)

@@ -33,7 +33,7 @@ from headrace.recipe.batch import Batch
 
 _STATES = {
     **dict.fromkeys(("PEND", "PSUSP", "PROV", "WAIT"), JobState.PENDING),
-    # of UNKWN, LSF cannot reach the host: no proof of an end
+    # in UNKWN, LSF cannot reach the host: no proof of an end
     **dict.fromkeys(("RUN", "USUSP", "SSUSP", "UNKWN"), JobState.RUNNING),
     **dict.fromkeys(("DONE", "POST_DONE"), JobState.COMPLETED),
     "ZOMBI": JobState.NODE_FAILED,
@@ -83,7 +83,7 @@ class Lsf(BatchSystem):
     programs_variable = "LSF_BINDIR"
     job_variable = "LSB_JOBID"
     job_variables = ("LSB_", "LS_")
-    books_pause_s = 30.0
+    accounting_pause_s = 30.0
     show = "bjobs -l "
     submit_command = ("bsub",)
     submitted = re.compile(r"Job <(?P<id>\d+)> is submitted")
@@ -98,7 +98,7 @@ class Lsf(BatchSystem):
     nothing = re.compile(
         r"is not found|no matching job|no (unfinished )?job found|already finished"
     )
-    hint = "`bqueues -l` tells the queues' limits."
+    hint = "`bqueues -l` shows the queues' limits."
     silent = "Is LSF up? `batch.config` must name the LSF_ENVDIR of this cluster."
     programs = ("bsub", "bjobs", "bkill", "bacct", "bqueues")
     version_option = "-V"
@@ -118,14 +118,14 @@ class Lsf(BatchSystem):
 
     @override
     def longest_job_s(self, batch: Batch) -> float | None:
-        """The run limit of the most generous of the queues of which LSF takes one."""
+        """Return the run limit of the queue with the longest; LSF chooses among the queues."""
         queues = parse_queues(self._ask("bqueues", "-l"))
         names = self._queues_of(batch.partition)
         return longest_s(queues[name].limit_s for name in names if name in queues)
 
     @override
     def job_nodes(self, environment: Mapping[str, str]) -> tuple[str, ...]:
-        """Every other word of `LSB_MCPU_HOSTS`."""
+        """Return every other word of `LSB_MCPU_HOSTS`."""
         return tuple(environment.get("LSB_MCPU_HOSTS", "").split()[::2])
 
     @override
@@ -135,7 +135,7 @@ class Lsf(BatchSystem):
             yield from judge_queue(each, queues, spec)
 
     def _queues_of(self, partition: str | None) -> Sequence[str | None]:
-        """The queues of which LSF takes one for a job; none when there is no default one."""
+        """Return the queues from which LSF chooses for a job; empty if no default is set."""
         if partition:
             return partition.split()
         default = _DEFAULT.search(self._ask("bparams"))
@@ -151,8 +151,8 @@ class Lsf(BatchSystem):
 
 
 def parse_bjobs(text: str) -> list[JobStatus]:
-    """The output of `bjobs -json` with the fields that headrace asks for."""
-    _, brace, rest = text.partition("{")  # words about a slow connection may come first
+    """Parse the output of `bjobs -json` with the fields `_FIELDS`."""
+    _, brace, rest = text.partition("{")  # warnings about a slow connection may come first
     if not brace:
         return []
     try:
@@ -179,7 +179,7 @@ def _status(record: dict[str, str]) -> JobStatus:
 
 
 def parse_bacct(text: str) -> list[JobStatus]:
-    """Jobs of the output of `bacct -l -UF`."""
+    """Return the jobs in the output of `bacct -l -UF`."""
     found = []
     for block in re.split(r"^(?=Job <\d+>)", text, flags=re.MULTILINE):
         head = re.match(r"Job <(\d+)>.*?Status <(\w+)>", block)
@@ -199,21 +199,21 @@ def _ended(job_id: str, stat: str, reason: str, nodes: tuple[str, ...]) -> JobSt
 
 
 def _nodes(hosts: Iterable[str]) -> tuple[str, ...]:
-    """Hosts of such as `8*node1` and `node2`, each once, the first task's first."""
+    """Return hosts from `8*node1` and `node2`, each once, the first task's first."""
     return tuple(dict.fromkeys(each.rpartition("*")[2] for each in hosts if each))
 
 
 def parse_queues(text: str) -> dict[str, QueueFacts]:
-    """The queues of the output of `bqueues -l`, by their names."""
+    """Return the queues in the output of `bqueues -l`, by their names."""
     blocks = re.split(r"^QUEUE: +(\S+).*$", text, flags=re.MULTILINE)[1:]
     pairs = zip(blocks[::2], blocks[1::2], strict=True)
-    return {name: _queue(name, told) for name, told in pairs}
+    return {name: _queue(name, block) for name, block in pairs}
 
 
-def _queue(name: str, told: str) -> QueueFacts:
-    status = _STATUS.search(told)
+def _queue(name: str, block: str) -> QueueFacts:
+    status = _STATUS.search(block)
     is_open, is_active = (status[1], status[2]) if status else ("Open", "Active")
-    limits = _maximum_limits(told)
+    limits = _maximum_limits(block)
     slots = limits.get("TASKLIMIT") or limits.get("PROCLIMIT")
     minutes = _MINUTES.search(limits.get("RUNLIMIT", ""))
     return QueueFacts(
@@ -225,10 +225,10 @@ def _queue(name: str, told: str) -> QueueFacts:
     )
 
 
-def _maximum_limits(told: str) -> dict[str, str]:
-    """Limits by name; the default ones, which a job may raise, are left out."""
-    before, default, rest = told.partition("DEFAULT LIMITS:")
-    text = before + rest.partition("MAXIMUM LIMITS:")[2] if default else told
+def _maximum_limits(block: str) -> dict[str, str]:
+    """Return limits by name, without the default limits, which a job may raise."""
+    before, default, rest = block.partition("DEFAULT LIMITS:")
+    text = before + rest.partition("MAXIMUM LIMITS:")[2] if default else block
     found: dict[str, str] = {}
     for names, values in itertools.pairwise(text.splitlines()):
         heads = _LIMIT_NAMES.findall(names)

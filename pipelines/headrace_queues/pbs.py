@@ -45,7 +45,7 @@ _STATES = {
     **dict.fromkeys("HQTW", JobState.PENDING),
     **dict.fromkeys("BERSU", JobState.RUNNING),
 }
-"""Source: qstat(1B), "job state"; F is told by how the job ended."""
+"""Source: qstat(1B), "job state"; the meaning of F depends on how the job ended."""
 
 _EXITS = {
     -20: JobState.NODE_FAILED,  # JOB_EXEC_RERUN_MS_FAIL: the first host was lost
@@ -58,7 +58,7 @@ _TERMINATED = 91
 """Substate of a job that was deleted."""
 
 _NO_HISTORY = (
-    "An ended job then counts as lost, whatever it died of: ask the administrators for "
+    "An ended job then counts as lost, whatever its reason: ask the administrators for "
     "`job_history_enable`."
 )
 
@@ -112,7 +112,7 @@ class Pbs(BatchSystem):
 
     @override
     def poll(self, job_ids: Sequence[str]) -> dict[str, JobStatus]:
-        # users cannot read the accounting files: the history is all the books there are
+        # users cannot read the accounting files: the history is the only accounting
         found = self._qstat("Jobs", "-x", *job_ids) if job_ids else {}
         return {job_id: parse_job(job_id, job) for job_id, job in found.items()}
 
@@ -122,9 +122,8 @@ class Pbs(BatchSystem):
 
     @override
     def job_nodes(self, environment: Mapping[str, str]) -> tuple[str, ...]:
-        return first_words(
-            environment.get("PBS_NODEFILE")
-        )  # to name them: PBS cannot leave nodes out
+        # for messages only: PBS cannot exclude nodes
+        return first_words(environment.get("PBS_NODEFILE"))
 
     @override
     def longest_job_s(self, batch: Batch) -> float | None:
@@ -152,7 +151,7 @@ class Pbs(BatchSystem):
 
 
 def parse_job(job_id: str, job: Attributes) -> JobStatus:
-    """A job of `qstat -x -f -F json`."""
+    """Parse a job of `qstat -x -f -F json`."""
     comment = str(job.get("comment", ""))
     hosts = str(job.get("exec_host", "")).split("+")  # node1/8*8+node2/0, the first task's first
     nodes = tuple(dict.fromkeys(each.partition("/")[0] for each in hosts if each))
@@ -190,12 +189,12 @@ def _time(value: object) -> float | None:
 
 
 def _queue_of(partition: str | None, server: Attributes) -> str:
-    """The queue that a job goes to; empty when it names none and there is no default one."""
+    """Return the queue of a job; empty if neither the job nor the server names one."""
     return (partition or server.get("default_queue") or "").partition("@")[0]
 
 
 def queue_facts(name: str, queues: Mapping[str, Attributes], server: Attributes) -> QueueFacts:
-    """A queue out of the answers of `qstat -Q` and `qstat -B`."""
+    """Return a queue's settings from the answers of `qstat -Q` and `qstat -B`."""
     queue = queues[name]
     most, least = queue.get("resources_max", {}), queue.get("resources_min", {})
     return QueueFacts(
@@ -210,16 +209,16 @@ def queue_facts(name: str, queues: Mapping[str, Attributes], server: Attributes)
 
 
 def _limit_s(name: str, queues: Mapping[str, Attributes], server: Attributes) -> float | None:
-    """Longest time of a job in a queue, seconds; None for no limit, or no such queue.
+    """Return the longest time of a job in a queue, seconds; None if unlimited or no such queue.
 
-    The server's limit holds where the queue has none. A queue that routes its jobs on gives as
-    much as the most generous of its destinations, and no more than its own limit.
+    The server's limit applies if the queue has none. A routing queue gives the most of its
+    destinations, but at most its own limit.
     """
     queue = queues.get(name, {})
     own = _walltime_s(queue) if _walltime_s(queue) is not None else _walltime_s(server)
     routed = None
     if queue.get("queue_type") == "Route":
-        ahead = {key: each for key, each in queues.items() if key != name}  # no way in a circle
+        ahead = {key: each for key, each in queues.items() if key != name}  # avoids cycles
         ways = str(queue.get("route_destinations", "")).split(",")
         names = [each.partition("@")[0].strip() for each in ways]
         routed = longest_s(_limit_s(each, ahead, server) for each in names if each in ahead)

@@ -43,20 +43,20 @@ from headrace.errors import BatchError, nearest
 from headrace.recipe.batch import Batch
 from headrace.recipe.site import Role
 
-_IN_BOOKS_FOR_DAYS = "30"
+_ACCOUNTING_DAYS = "30"
 
 _ENDS = {
     "37": JobState.TIMED_OUT,
-    # the books do not tell qdel from other signals
+    # the accounting does not distinguish qdel from other signals
     **dict.fromkeys(("17", "100"), JobState.CANCELLED),
     **dict.fromkeys(map(str, (*range(1, 12), *range(18, 22), 26, 27, 28, 36, 38)),
                     JobState.NODE_FAILED),
 }  # fmt: skip
-"""Values of `failed` in the books. Source: sge_status(5)."""
+"""Values of `failed` in the accounting. Source: sge_status(5)."""
 
 _COMPLAINT = re.compile(r"error|denied|no jobs")
 _NAME = re.compile(r"[\w.-]+")
-_NO_BOOKS = "An ended job then counts as lost, whatever it died of; have the file shared."
+_NO_ACCOUNTING = "An ended job then counts as lost, whatever its reason; share the file."
 
 
 class Sge(BatchSystem):
@@ -85,7 +85,7 @@ class Sge(BatchSystem):
     programs_variable = "SGE_BINARY_PATH"
     job_variable = "JOB_ID"
     job_variables = ("JOB_", "PE_", "SGE_TASK_", "SGE_JOB_")
-    books_pause_s = 30.0
+    accounting_pause_s = 30.0
     show = "qstat -j "
     submit_command = ("qsub", "-terse")
     submitted = re.compile(r"(?:\A|\s)(?P<id>\d+)\s*\Z")
@@ -113,7 +113,7 @@ class Sge(BatchSystem):
 
     @override
     def poll(self, job_ids: Sequence[str]) -> dict[str, JobStatus]:
-        # all jobs of the user: qstat has no list of jobs
+        # all jobs of the user: qstat cannot select by id
         found = [each for _, each in self._qstat() if each.job_id in set(job_ids)]
         return {each.job_id: self._with_reason(each) for each in found}
 
@@ -122,24 +122,24 @@ class Sge(BatchSystem):
         wanted = set(job_ids)
         if not wanted:
             return {}
-        # of two jobs or more it tells all that the user has had: one look into a large file is
+        # with several ids, qacct reports all jobs of the user: one pass over a large file is
         # cheaper than several
         which = wanted if len(wanted) == 1 else ()
-        books = self._ask("qacct", "-o", self._user(), "-d", _IN_BOOKS_FOR_DAYS, "-j", *which)
-        return {each.job_id: each for each in parse_qacct(books) if each.job_id in wanted}
+        output = self._ask("qacct", "-o", self._user(), "-d", _ACCOUNTING_DAYS, "-j", *which)
+        return {each.job_id: each for each in parse_qacct(output) if each.job_id in wanted}
 
     @override
     def find(self, name: str) -> tuple[JobStatus, ...]:
-        # the queue first: a job that ends meanwhile would be in neither
+        # the queue first: otherwise a job that ends meanwhile would be in neither
         living = {each.job_id: each for its_name, each in self._qstat() if its_name == name}
         ended = {each.job_id: each for each in parse_qacct(self._ask("qacct", "-j", name))}
         return by_id(list((ended | living).values()))
 
     @override
     def longest_job_s(self, batch: Batch) -> float | None:
-        """`h_rt` of the queue, else of the most generous one with its parallel environment."""
+        """Return `h_rt` of the queue, else the longest of queues with the job's environment."""
         names = self._ask("qconf", "-sql").split()
-        if batch.partition and _NAME.fullmatch(batch.partition):  # no list, host or pattern
+        if batch.partition and _NAME.fullmatch(batch.partition):  # not a list, host or pattern
             names = [name for name in names if name == batch.partition]
         queues = {name: self._queue(name) for name in names}
         asked = batch.parallel_environment
@@ -151,12 +151,12 @@ class Sge(BatchSystem):
 
     @override
     def job_nodes(self, environment: Mapping[str, str]) -> tuple[str, ...]:
-        return first_words(environment.get("PE_HOSTFILE"))  # with one slot there is none
+        return first_words(environment.get("PE_HOSTFILE"))  # with one slot there is no such file
 
     @override
     def _check_queue(self, spec: JobSpec) -> Iterator[Finding]:
         queues = self._ask("qconf", "-sql").split()
-        yield self._check_books()
+        yield self._check_accounting()
         environments: list[str] = []
         if _NAME.fullmatch(spec.partition or ""):
             queue = self._queue(str(spec.partition)) if spec.partition in queues else {}
@@ -169,10 +169,10 @@ class Sge(BatchSystem):
             yield self._check_environment(spec.parallel_environment, spec, environments)
         yield self._verdict(spec)
 
-    def _check_books(self) -> Finding:
+    def _check_accounting(self) -> Finding:
         answer = self.commands.run(("qacct", "-d", "1"))
         if answer.code != 0 and "No such file" in answer.error:
-            return warn("accounting", answer.words, _NO_BOOKS)
+            return warn("accounting", answer.words, _NO_ACCOUNTING)
         return ok("accounting", "qacct answers")
 
     def _check_environment(self, name: str, spec: JobSpec, of_queue: Sequence[str]) -> Finding:
@@ -183,8 +183,8 @@ class Sge(BatchSystem):
         return judge_environment(name, settings, spec, of_queue)
 
     def _verdict(self, spec: JobSpec) -> Finding:
-        """Grid Engine's own judgement of the very script, were all nodes up and empty."""
-        # the folder of a lease that is never made
+        """Let Grid Engine judge the exact script, as if all nodes were up and empty."""
+        # the lease's folder does not exist yet
         asked = spec.model_copy(update={"folder": "/"})
         answer = self.commands.run(("qsub", "-w", "v"), self.render(asked))
         return verdict("qsub -w v", answer)
@@ -196,7 +196,7 @@ class Sge(BatchSystem):
         return parse_qstat(self._ask("qstat", "-u", self._user(), "-xml"))
 
     def _user(self) -> str:
-        """Who we are where the commands run."""
+        """Return the name of this account where the commands run."""
         return self._ask("id", "-un").strip()
 
     def _with_reason(self, status: JobStatus) -> JobStatus:
@@ -213,7 +213,7 @@ class Sge(BatchSystem):
 
 
 def parse_qstat(text: str) -> list[tuple[str, JobStatus]]:
-    """Names and jobs of the output of `qstat -xml`."""
+    """Return names and jobs from the output of `qstat -xml`."""
     try:
         root = ElementTree.fromstring(text)
     except ElementTree.ParseError as error:
@@ -222,7 +222,7 @@ def parse_qstat(text: str) -> list[tuple[str, JobStatus]]:
 
 
 def _status(job: ElementTree.Element) -> JobStatus:
-    """Source of the letters: sge_status(5). The host is the first task's."""
+    """Parse a job. Source of the letters: sge_status(5). The host is the first task's."""
     letters = job.findtext("state", "")
     host = job.findtext("queue_name", "").partition("@")[2]
     pending = "w" in letters or "q" in letters
@@ -237,7 +237,7 @@ def _status(job: ElementTree.Element) -> JobStatus:
 
 
 def parse_qacct(text: str) -> list[JobStatus]:
-    """Jobs of the output of `qacct -j`, in its order; tasks on further nodes are left out."""
+    """Return jobs from the output of `qacct -j`, in its order, without tasks on further nodes."""
     blocks = map(parse_fields, re.split(r"^=+\s*$", text, flags=re.MULTILINE))
     return [
         _ended(fields)
@@ -259,14 +259,14 @@ def _ended(fields: Mapping[str, str]) -> JobStatus:
 
 
 def parse_fields(text: str) -> dict[str, str]:
-    """Names and values of the output of `qconf -sq` or `-sp`, or of a block of `qacct`."""
+    """Return names and values from `qconf -sq` or `-sp`, or from a block of `qacct`."""
     joined = re.sub(r"\s*\\\n\s*", " ", text)
     pairs = [line.split(None, 1) for line in joined.splitlines()]
     return {pair[0]: pair[1].strip() for pair in pairs if len(pair) == 2}
 
 
 def queue_facts(name: str, queue: Mapping[str, str]) -> QueueFacts:
-    """A queue out of the answer of `qconf -sq`; of values that differ by host, the usual one."""
+    """Return a queue's settings from `qconf -sq`; if values differ by host, the default."""
     limit = queue.get("h_rt", "INFINITY").partition(",")[0].strip()
     return QueueFacts(name=name, limit_s=None if limit == "INFINITY" else clock_s(limit))
 
@@ -274,25 +274,25 @@ def queue_facts(name: str, queue: Mapping[str, str]) -> QueueFacts:
 def judge_environment(
     name: str, settings: Mapping[str, str], spec: JobSpec, of_queue: Sequence[str]
 ) -> Finding:
-    """Whether a parallel environment gives each node all its slots, and its queue has it."""
+    """Check that a parallel environment gives each node all its slots, and its queue has it."""
     rule, slots = settings.get("allocation_rule", ""), settings.get("slots", "0")
     if of_queue and name not in of_queue:
         advice = f"It has {', '.join(of_queue)}; `qconf -spl` lists all."
         return fail("environment", f"the queue {spec.partition} has no '{name}'", advice)
     if int(slots) < spec.slots:
-        seen = f"{name} has {slots} slots, the job asks for {spec.slots}"
-        return fail("environment", seen, "Ask for less, or name another.")
+        found = f"{name} has {slots} slots, the job asks for {spec.slots}"
+        return fail("environment", found, "Ask for less, or name another.")
     if spec.nodes > 1 and settings.get("control_slaves") != "TRUE":
-        seen = f"{name} has `control_slaves FALSE`: nothing can be started on further nodes"
-        return fail("environment", seen, "Name another; `qconf -sp NAME` shows one.")
+        found = f"{name} has `control_slaves FALSE`: nothing can be started on further nodes"
+        return fail("environment", found, "Name another; `qconf -sp NAME` shows one.")
     if rule == str(spec.cpus_per_node) or (rule == "$pe_slots" and spec.nodes == 1):
         return ok("environment", f"{name}: {rule}")
-    seen = f"{name} has `allocation_rule {rule}`, the job needs {spec.cpus_per_node} a node"
+    found = f"{name} has `allocation_rule {rule}`, the job needs {spec.cpus_per_node} a node"
     advice = f"Name one with `allocation_rule {spec.cpus_per_node}`, or the job may get others."
     grade = fail if rule.isdigit() or rule == "$pe_slots" else warn
-    return grade("environment", seen, advice)
+    return grade("environment", found, advice)
 
 
 def _environments(queue: Mapping[str, str]) -> list[str]:
-    """Parallel environments of a queue, on whichever of its hosts."""
+    """Return the parallel environments of a queue on any of its hosts."""
     return re.findall(r"[^\s,\[\]=]+", queue.get("pe_list", ""))

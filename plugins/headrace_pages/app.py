@@ -50,7 +50,7 @@ Names = Annotated[list[str], Query(alias="id", min_length=1, max_length=_MOST_OV
 
 app = FastAPI(title="headrace", openapi_url=None)
 data = APIRouter(prefix="/data", dependencies=[reads])
-answers = Answers(within=lambda: open_ledger().look())
+answers = Answers(within=lambda: open_ledger().snapshot())
 from_storage = Answers()
 """Of what storage may be slow to give: the other pages do not wait for it."""
 

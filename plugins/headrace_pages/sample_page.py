@@ -7,8 +7,8 @@ from pathlib import Path
 
 from headrace.errors import DataError, MemoryExhaustedError, UserError, WorkerLostError
 from headrace.objects.store import is_remote
+from headrace.processes.call_server import CallServer
 from headrace.processes.children import Child, start_program
-from headrace.processes.kept_process import KeptProcess
 from headrace.processes.working_folder import python_module
 from headrace.recipe.teams import Sites
 from headrace.status.dataset import find_dataset
@@ -41,7 +41,7 @@ class SampleProcess:
     def __init__(self, patience_s: float = PATIENCE_S) -> None:
         command = python_module(sample_process.__name__, str(patience_s))
         self._child = Child(name="reader of samples", command=command, log=Path(os.devnull))
-        self._process = KeptProcess(start_program)
+        self._process = CallServer(start_program)
 
     def ask(self, question: SampleQuestion) -> Sample:
         """The sample, or what `read_sample` raises.

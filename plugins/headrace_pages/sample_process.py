@@ -13,7 +13,7 @@ from __future__ import annotations
 import signal
 import sys
 
-from headrace.processes.kept_process import answer_calls
+from headrace.processes.call_server import answer_calls
 from headrace_pages.samples import Sample, SampleQuestion, read_sample
 
 PATIENCE_S = 20.0

@@ -49,7 +49,7 @@ def test_a_role_names_it_and_what_it_lacks_is_refused(tmp_path: Path) -> None:
     site.write_text(text.replace("BATCH", "partition: main"))
     assert load_site(str(site)).roles["gpu"].has_queue
     for batch, words in (
-        ("qos: high", "backend 'tq' has no `batch.qos`: write what the cluster knows"),
+        ("qos: high", "backend 'tq' has no `batch.qos`: write the cluster's own option"),
         ("options: [--name=x]", "must not hold '--name=x': headrace finds its jobs by their names"),
     ):
         site.write_text(text.replace("BATCH", batch))

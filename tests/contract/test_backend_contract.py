@@ -233,7 +233,7 @@ class GangContract(BackendContract):
     def test_a_gang_is_all_or_nothing(self, site: Path) -> None:
         folder = start(site, self.role(nodes=2, start_timeout=1e-9))
         wait_for_state(folder, LeaseState.FAILED, START_TIMEOUT_S)
-        assert "of 2 nodes were there after 1e-09 s" in lease_client.why_ended(folder)
+        assert "of 2 nodes joined within 1e-09 s" in lease_client.why_ended(folder)
         assert "start_timeout" in lease_client.why_ended(folder)
         wait_until(lambda: not processes_of(folder), GONE_WITHIN_S, "the lease's processes to end")
 

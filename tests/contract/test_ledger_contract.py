@@ -65,12 +65,12 @@ class LedgerContract:
     def test_a_look_takes_one_connection_and_sees_what_it_enters_itself(self, ledger: Ledger):
         opened: list[object] = []
         event.listen(ledger._database._readers, "connect", lambda *given: opened.append(given))
-        with ledger.look():
+        with ledger.snapshot():
             assert ledger.runs() == ledger.leases() == ()
-            with ledger.look():
+            with ledger.snapshot():
                 assert ledger.trials_counted(["run-1"]) == {}
         assert len(opened) == 1
-        with ledger.look():
+        with ledger.snapshot():
             assert ledger.runs() == ()
             ledger.add_run(run_row())
             found = ledger.run("run-1")
@@ -622,7 +622,7 @@ class LedgerContract:
         assert (whole.usd_failed, whole.usd_idle, whole.queue_s) == (2.0, 4.0, 7.0)
         assert (whole.samples, whole.node_s) == (2.0**40, 50.0)
         assert with_lease.usage_sums(run_id="run-2") == ()
-        with pytest.raises(LedgerError, match="within one suite"):
+        with pytest.raises(LedgerError, match="needs one suite"):
             with_lease.usage_sums("trial")
 
     def test_usage_that_is_replaced_leaves_no_trace_in_the_sums(self, with_lease: Ledger):
@@ -806,7 +806,7 @@ class TestPostgresLedger(LedgerContract):
         with ThreadPoolExecutor(1) as pool:
             server.stop()
             asked = pool.submit(ledger.runs)
-            wait_until(lambda: "is waited for" in caplog.text, 30, "the ledger to be missed")
+            wait_until(lambda: "waiting for" in caplog.text, 30, "the ledger to be missed")
             server.start()
             assert asked.result(30) == ()
         assert "secret" not in caplog.text

@@ -115,7 +115,7 @@ def test_its_page_is_read_with_the_site_of_the_run_that_packed_it(
     store.delete(SHARD)
     assert dataset_page("tiny").missing == (SHARD,)
     store.delete("manifest.json")
-    assert "is no dataset" in dataset_page("tiny").damage
+    assert "is not a dataset" in dataset_page("tiny").damage
 
 
 def test_a_damaged_shard_is_named_with_its_samples(store, server, folder, command):

@@ -40,7 +40,7 @@ from headrace.runs.runs import open_run
 from headrace.states import FailureClass, LeaseState, StepState
 from headrace.status.lease import LeaseView, Look
 from headrace.steps.mailbox import Failure, StepResult, StepStatus
-from headrace.steps.retry_policy import KEPT
+from headrace.steps.retry_policy import PROGRESS
 from headrace_airflow import airflow_api as owners
 from headrace_airflow import assets, operators, preview, run_operators
 from headrace_airflow.airflow_api import DagRunAddress, stopped
@@ -548,7 +548,7 @@ def ran_out_of_time(run, *kept, cause=FailureClass.TIMED_OUT):
     for number, steps in enumerate(kept, start=1):
         attempt_row_of(
             run, "train", lease_id, attempt=number, key=f"{run.run_id}/train/{number}",
-            state=StepState.FAILED, failure_class=cause, outputs={KEPT: steps},
+            state=StepState.FAILED, failure_class=cause, outputs={PROGRESS: steps},
             started_at=0.0, finished_at=60.0,
         )  # fmt: skip
     return result(StepState.FAILED, cause)

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from headrace.clusters.gpus import visible_gpus
-from headrace.steps.history import UsageRow
+from headrace.steps.history import NodeRow
 from headrace.training.history_writer import RankUsage, Usage
 from support.waiting import wait_until
 
@@ -58,7 +58,7 @@ def test_samples_by_nvml_are_those_of_nvidia_smi(at_work, record_property: Recor
     if parts_of_gpus():
         pytest.skip("NVML tells no use of parts of a GPU (MIG)")
     usage = Usage("here")
-    rows: list[UsageRow] = []
+    rows: list[NodeRow] = []
 
     def is_busy() -> bool:
         rows.append(usage.look())

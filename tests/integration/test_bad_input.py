@@ -174,7 +174,7 @@ def test_a_folder_without_a_manifest_is_no_dataset(place):
     (place.home / "plain").mkdir()
     place.write_recipe("plain", dataset={"name": "plain", "path": str(place.home / "plain")})
     shown = fails_in(place, "pack", "plain", "--pack-only")
-    words(shown, f"{place.home}/plain is no dataset: it holds no manifest.json")
+    words(shown, f"{place.home}/plain is not a dataset: it holds no manifest.json")
     words(shown, "pack failed (data_error)")
     assert "Traceback" not in shown
 

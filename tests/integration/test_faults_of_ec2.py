@@ -84,7 +84,7 @@ def test_a_member_that_never_joins_is_named_and_the_whole_gang_ends(site: Path, 
     ec2_sim.boot_s = 0.0
     wait_until(folder.closed.exists, START_TIMEOUT_S, "the gang to be given up")
     assert lease_client.state(folder, 15.0) is LeaseState.FAILED
-    assert "nodes were there after 15 s; no worker came from" in lease_client.why_ended(folder)
+    assert "nodes joined within 15 s; no worker came from" in lease_client.why_ended(folder)
     assert second.id in lease_client.why_ended(folder)
     bad = lease_client.bad_nodes(folder)
     assert second.id in bad.nodes

@@ -112,7 +112,7 @@ def test_a_probe_is_a_run_with_a_report_and_leaves_nothing(
     assert 0 < found["cpu_use"] <= 1
     assert found["node_s"] > 0
     notes = found["record"]["findings"]["notes"]
-    assert "network: one node, so its two ranks talk over that alone" in notes
+    assert "network: one node, so its two ranks talk only over that" in notes
 
     record = open_ledger().run(run_id)
     assert (record.state, facts_of(record).kind) == (StepState.SUCCEEDED, "probe")
@@ -138,9 +138,9 @@ def test_a_probe_is_a_run_with_a_report_and_leaves_nothing(
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (("--only", "gem"), "--only names 'gem', which is no part\n  Did you mean 'gemm'"),
+        (("--only", "gem"), "--only names 'gem', which is not a part\n  Did you mean 'gemm'"),
         (("--role", "gpus"), "Site laptop has no role 'gpus'"),
-        (("--nodes", "9"), "9 nodes are asked of role 'gpu', which has 1"),
+        (("--nodes", "9"), "9 nodes are requested of role 'gpu', which has 1"),
         (("--compare", "laptopp"), "laptopp"),
     ],
 )

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from headrace.clusters import lease_client
-from headrace.clusters.backends import backend
+from headrace.clusters.backends import launcher_for
 from headrace.errors import JobRefusedError
 from headrace.execution.execute import execute
 from headrace.files.layout import SiteFolder
@@ -133,7 +133,7 @@ def test_nodes_that_are_down_for_now_are_no_refusal(home: Path, slurm: DevSlurm)
     spec = lease_spec(SiteFolder(home).lease("asked-1"), run.site.roles["gpu"])
     for node in slurm.shape.node_names:
         slurm.set_node(node, "drain")
-    assert backend("slurm").refusal(SiteFolder(home).lease("asked-1"), spec) == ""
+    assert launcher_for("slurm").refusal(SiteFolder(home).lease("asked-1"), spec) == ""
 
 
 def test_an_option_with_spaces_reaches_slurm_whole(tmp_path: Path, slurm: DevSlurm):

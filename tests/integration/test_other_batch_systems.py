@@ -133,7 +133,7 @@ def test_a_node_on_which_jobs_fail_is_left_out_or_at_least_named(
         submit_look(folder)
         wait_for_state(folder, LeaseState.FAILED, START_TIMEOUT_S)
         assert lease_view(folder).takes_all == "PBS cannot leave nodes out"
-        assert "3 jobs in a row came to nothing" in lease_view(folder).why_ended
+        assert "3 jobs in a row failed" in lease_view(folder).why_ended
     assert {each.host for each in lease_view(folder).ended} == {"fake1"}
     lease_client.end(folder, grace_s=20, reason="the test is over")
     _nothing_is_left(folder, queue)

@@ -121,7 +121,7 @@ def test_jobs_that_die_at_once_stop_the_pool_and_tell_why(site: Path, slurm: Dev
     folder = opened(site, _role(nodes=2, batch={"prologue": ["echo no such module; exit 7"]}))
     _ask_until_failed(folder)
     why = lease_client.why_ended(folder)
-    assert re.match("[3-5] jobs in a row came to nothing; last: Slurm job ", why)
+    assert re.match("[3-5] jobs in a row failed; last: Slurm job ", why)
     assert "failed: NonZeroExitCode\nno such module" in why
     assert len(list(folder.jobs.glob("*.log"))) <= 6
     assert view(folder).bad_nodes == ()
@@ -155,7 +155,7 @@ def test_a_node_on_which_jobs_fail_is_left_out(site: Path, slurm: DevSlurm):
     assert "2 jobs ended badly there: Slurm job" in avoided.why
     assert [each.host for each in seen.ended] == ["node1", "node1"]
     assert seen.bad_nodes == ("node1",)
-    assert "Doing without node1: 2 jobs" in folder.log.read_text()
+    assert "Avoiding node1: 2 jobs" in folder.log.read_text()
 
 
 def test_bad_nodes_are_taken_all_the_same_where_there_are_no_others(site: Path, slurm: DevSlurm):
@@ -188,7 +188,7 @@ def test_a_bad_node_is_taken_back_when_the_others_are_drained(site: Path, slurm:
     finally:
         slurm.run("scontrol", "update", *others, "state=resume")
     assert "the others are down or drained (" in view(folder).takes_all
-    assert "Taking all nodes again: the others" in folder.log.read_text()
+    assert "Using all nodes again: the others" in folder.log.read_text()
 
 
 def test_work_goes_on_when_nodes_are_preempted_and_out_of_time(site: Path, slurm: DevSlurm):

@@ -230,7 +230,7 @@ def test_a_gang_is_all_or_nothing(tmp_path: Path, slurm: DevSlurm):
     folder = SiteFolder(tmp_path).lease("none-1")
     lease_client.start(folder, lease_spec(folder, role))
     wait_for_state(folder, LeaseState.FAILED, START_TIMEOUT_S)
-    assert "of 2 nodes were there after 0.05 s" in lease_client.why_ended(folder)
+    assert "of 2 nodes joined within 0.05 s" in lease_client.why_ended(folder)
     lease_client.end(folder)
 
 

@@ -35,7 +35,7 @@ def test_staged_from_s3_and_read_again_only_when_damaged(tmp_path, kind, request
 def test_what_is_wrong_in_s3_is_named(tmp_path, moto_server, moto_bucket):
     options, url = moto_server.options, f"{moto_bucket}/dataset"
     tiers, s3 = [tier(tmp_path / "tier")], StagingOptions(s3=options)
-    with pytest.raises(ManifestError, match=f"{url} is no dataset"):
+    with pytest.raises(ManifestError, match=f"{url} is not a dataset"):
         ensure_staged(url, tiers, options=s3)
     manifest = make_dataset(tmp_path / "source")
     upload(tmp_path / "source", url, options)

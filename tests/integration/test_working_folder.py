@@ -15,7 +15,7 @@ from headrace.batch.findings import Grade
 from headrace.files.layout import RunFolder
 from headrace.files.manifest_file import read_manifest
 from headrace.recipe.site import Role
-from headrace.site_check.places import python_of_nodes
+from headrace.site_check.site_paths import python_of_nodes
 from headrace_bench.contest import BenchOptions
 from headrace_bench.pack import bench_pack
 from headrace_bench.train import TrainOptions, bench_train

@@ -1,1 +1,1 @@
-"""Batch systems that give machines by queue: jobs rendered, submitted, looked at, cancelled."""
+"""Batch systems that give machines by queue: jobs are rendered, submitted, polled and cancelled."""

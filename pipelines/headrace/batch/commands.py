@@ -1,4 +1,4 @@
-"""Runs the commands of a batch system; the only place where its programs are started."""
+"""Run the commands of a batch system; the only module that starts its programs."""
 
 from __future__ import annotations
 
@@ -16,43 +16,43 @@ _PREFIX = re.compile(
     r"|s(?:batch|queue|cancel|acct|acctmgr|info)|slurm_\w+)(?: error)?: )?"
     r"(?:(?:error|ERROR): )?"
 )
-"""What commands put in front of their words: the name of the program, `error`."""
+"""Prefix of an error line: the name of the program, `error`."""
 
 _OF_SUDO = re.compile(r"sudo: |Sorry, user ")
 
 
 @dataclass(frozen=True)
 class CommandResult:
-    """What a command said."""
+    """Exit code and output of a command."""
 
     code: int | None
-    """Exit code; None when it gave no answer in time."""
+    """Exit code; None if the command timed out."""
     output: str
     error: str
 
     @property
     def words(self) -> str:
-        """What users need of it when the command has failed, in one line; errors come first."""
+        """Lines of a failed command for users, joined to one line; errors come first."""
         lines = f"{self.error}\n{self.output}".splitlines()
-        told = dict.fromkeys(_PREFIX.sub("", line.strip()) for line in lines if line.strip())
-        return "; ".join(told) or f"exit code {self.code}"
+        parts = dict.fromkeys(_PREFIX.sub("", line.strip()) for line in lines if line.strip())
+        return "; ".join(parts) or f"exit code {self.code}"
 
 
 class Commands(Protocol):
-    """Runs a command somewhere; tests and SSH put their own in its place."""
+    """Run commands on one machine: this one, another account's, a login node, or a test's."""
 
     def run(self, command: Sequence[str], text: str = "") -> CommandResult:
         """Run a command to its end, with `text` as its standard input.
 
         Raises:
-            BatchError: There is no such program.
+            BatchError: The program does not exist.
         """
 
 
 class LocalCommands:
-    """Runs commands on this machine, without some of its variables and with others added.
+    """Run commands on this machine, with added environment variables and without some.
 
-    A command without an answer is given up after `timeout_s`.
+    A command is stopped after `timeout_s`.
     """
 
     def __init__(
@@ -79,19 +79,19 @@ class LocalCommands:
                 check=False,
             )
         except subprocess.TimeoutExpired as late:
-            told = (late.stderr or b"").decode(errors="replace")  # bytes, in text mode too
+            errors = (late.stderr or b"").decode(errors="replace")  # bytes, in text mode too
             waited = f"{command[0]} gave no answer within {self._timeout_s:g} s"
-            return CommandResult(None, "", f"{waited}\n{told}".strip())
+            return CommandResult(None, "", f"{waited}\n{errors}".strip())
         except OSError as error:
             raise BatchError(
                 f"{command[0]} cannot be run: {error.strerror or error}",
-                "Run headrace where the commands of the batch system are, and have them on PATH.",
+                "Run headrace on a machine with the batch system's commands, and put them on PATH.",
             ) from error
         return CommandResult(ended.returncode, ended.stdout, ended.stderr)
 
 
 class SudoCommands:
-    """Runs commands on this machine as another account, by `sudo` and without its questions."""
+    """Run commands on this machine as another account, by `sudo` without a password."""
 
     def __init__(
         self, account: str, environment: Mapping[str, str], timeout_s: float = 60.0

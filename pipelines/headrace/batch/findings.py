@@ -1,4 +1,4 @@
-"""What a look at a site found, and whether a queue can give what a job asks for; pure."""
+"""Findings of a site check, and whether a queue can give what a job requests; pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _LESS = "Ask for less: `nodes`, threads or ranks of the role; or name another qu
 
 
 class Grade(str, Enum):
-    """How good it is."""
+    """Severity of a finding."""
 
     OK = "ok"
     WARN = "warn"
@@ -22,32 +22,33 @@ class Grade(str, Enum):
 
 
 class Finding(Record):
-    """One thing that was looked at."""
+    """Result of one check."""
 
     subject: str
     grade: Grade
     seen: str
+    """What was found."""
     advice: str = ""
-    """What to do about it; empty when it is fine."""
+    """What to do about it; empty if the grade is `ok`."""
 
 
-def ok(subject: str, seen: str) -> Finding:
-    """A thing that is fine."""
-    return Finding(subject=subject, grade=Grade.OK, seen=seen)
+def ok(subject: str, found: str) -> Finding:
+    """Return a finding without a problem."""
+    return Finding(subject=subject, grade=Grade.OK, seen=found)
 
 
-def warn(subject: str, seen: str, advice: str) -> Finding:
-    """A thing that may do harm, or could not be looked at."""
-    return Finding(subject=subject, grade=Grade.WARN, seen=seen, advice=advice)
+def warn(subject: str, found: str, advice: str) -> Finding:
+    """Return a finding that may cause problems, or could not be checked."""
+    return Finding(subject=subject, grade=Grade.WARN, seen=found, advice=advice)
 
 
-def fail(subject: str, seen: str, advice: str) -> Finding:
-    """A thing that keeps leases from working."""
-    return Finding(subject=subject, grade=Grade.FAIL, seen=seen, advice=advice)
+def fail(subject: str, found: str, advice: str) -> Finding:
+    """Return a finding that keeps leases from working."""
+    return Finding(subject=subject, grade=Grade.FAIL, seen=found, advice=advice)
 
 
 def verdict(command: str, answer: CommandResult) -> Finding:
-    """What a batch system says of a script that it is not to run."""
+    """Return the batch system's judgement of a script, from its test command's answer."""
     if answer.code == 0:
         return ok(command, answer.words)
     advice = "Correct the role's `batch` settings; `headrace plan --dry-run` shows the script."
@@ -55,31 +56,31 @@ def verdict(command: str, answer: CommandResult) -> Finding:
 
 
 class QueueFacts(Record):
-    """What a batch system tells of one of its queues, in terms that several share."""
+    """Settings of a queue, in terms that several batch systems share."""
 
     name: str
     refuses: str = ""
-    """Why it takes no jobs, in the batch system's words; empty when it takes some."""
+    """Why it refuses all jobs, in the batch system's words; empty if it accepts some."""
     holds: str = ""
-    """Why jobs wait in it for now; empty when they do not."""
+    """Why jobs wait in it at present; empty if they do not."""
     limit_s: float | None = None
-    """Longest time of a job, seconds; null for no limit, or one that is not told."""
+    """Longest time of a job, seconds; null if unlimited or unknown."""
     most_cpus: int | None = None
-    """Most CPUs of a job; null for no limit, or one that is not told."""
+    """Most CPUs of a job; null if unlimited or unknown."""
     least_nodes: int = 1
     """Fewest nodes of a job."""
     most_nodes: int | None = None
-    """Most nodes of a job; null for no limit, or one that is not told."""
+    """Most nodes of a job; null if unlimited or unknown."""
 
 
 def longest_s(limits_s: Iterable[float | None]) -> float | None:
-    """Longest time of a job in some queues; None where one has no limit, or there is no queue."""
+    """Return the longest time of a job in some queues; None if one is unlimited, or none exists."""
     known = list(limits_s)
     return None if None in known else max((each for each in known if each), default=None)
 
 
 def clock_s(text: str) -> float:
-    """Seconds of a time such as `2-00:00:00`, `48:00:00`, `30:00` or `3600`."""
+    """Return the seconds of a time: `2-00:00:00`, `48:00:00`, `30:00` or `3600`."""
     days, _, clock = text.rpartition("-")
     seconds = 0.0
     for part in clock.split(":"):
@@ -88,14 +89,14 @@ def clock_s(text: str) -> float:
 
 
 def hours(seconds: float | None) -> str:
-    """A time for people; None for no limit."""
+    """Format a time for users; None is no limit."""
     if seconds is None:
         return "no limit"
     return f"{seconds / 3600:.3g} h" if seconds >= 3600 else f"{seconds / 60:.3g} min"
 
 
 def chosen(what: str, name: str | None, names: Sequence[str]) -> str | Finding:
-    """The queue that a job goes to; what is wrong when there is none of that name."""
+    """Return the queue that a job goes to, or a finding if no queue has its name."""
     if name is None:
         advice = f"Write `partition` under `batch`. Valid: {', '.join(sorted(names))}."
         return fail(what, f"there is no default {what}", advice)
@@ -105,7 +106,7 @@ def chosen(what: str, name: str | None, names: Sequence[str]) -> str | Finding:
 
 
 def judge_time(name: str, limit_s: float | None, spec: JobSpec) -> Finding:
-    """Whether a queue gives a job its time."""
+    """Compare a job's time limit with that of a queue."""
     if limit_s is not None and spec.time_limit_s > limit_s:
         return fail(
             "time",
@@ -118,7 +119,7 @@ def judge_time(name: str, limit_s: float | None, spec: JobSpec) -> Finding:
 def judge_queue(
     asked: str | None, queues: Mapping[str, QueueFacts], spec: JobSpec
 ) -> Iterator[Finding]:
-    """Whether the queue that is asked for takes a job; for systems that tell little of nodes."""
+    """Compare a job with the queue it requests; for systems that report little about nodes."""
     name = chosen("queue", asked, tuple(queues))
     if isinstance(name, Finding):
         yield name
@@ -138,12 +139,12 @@ def judge_queue(
 def _judge_size(queue: QueueFacts, spec: JobSpec) -> Finding:
     name = queue.name
     if queue.most_cpus is not None and spec.slots > queue.most_cpus:
-        seen = f"the job asks for {spec.slots} CPUs, {name} gives a job {queue.most_cpus}"
-        return fail("nodes", seen, _LESS)
+        found = f"the job asks for {spec.slots} CPUs, {name} gives a job {queue.most_cpus}"
+        return fail("nodes", found, _LESS)
     if queue.most_nodes is not None and spec.nodes > queue.most_nodes:
-        seen = f"the job asks for {spec.nodes} nodes, {name} gives a job {queue.most_nodes}"
-        return fail("nodes", seen, _LESS)
+        found = f"the job asks for {spec.nodes} nodes, {name} gives a job {queue.most_nodes}"
+        return fail("nodes", found, _LESS)
     if spec.nodes < queue.least_nodes:
-        seen = f"{name} is for {queue.least_nodes} nodes and more, the job asks for {spec.nodes}"
-        return fail("nodes", seen, "Name another queue as `batch.partition`.")
+        found = f"{name} is for {queue.least_nodes} nodes and more, the job asks for {spec.nodes}"
+        return fail("nodes", found, "Name another queue as `batch.partition`.")
     return ok("nodes", f"{spec.nodes} with {spec.cpus_per_node} CPUs are within {name}'s limits")

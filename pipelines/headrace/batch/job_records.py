@@ -1,4 +1,4 @@
-"""Jobs of a batch system as frozen records, and what their ends mean; pure."""
+"""Jobs of a batch system as frozen records, and the failure classes of their ends; pure."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _MEMORY = re.compile(
 
 
 class JobSpec(Batch):
-    """A job as headrace asks for it: what a site says of its jobs, and one command on each node."""
+    """A job to submit: the site's settings for jobs, and one command to run on each node."""
 
     name: str
-    """Name of the job; no other job has it, so that a lost answer can be looked up."""
+    """Name of the job; unique, so that the job can be found after a lost answer."""
     command: tuple[str, ...]
     """Program and arguments, run once on every node."""
     nodes: int
@@ -40,13 +40,13 @@ class JobSpec(Batch):
     environment: dict[str, str] = {}
     """Environment variables of the command."""
     heartbeat: str = ""
-    """File that changes as long as somebody needs the job, for machines that end by themselves."""
+    """File that changes as long as the job is needed; machines end themselves when it stops."""
     notice: str = ""
-    """File into which they write why they are about to be taken away."""
+    """File into which the machines write why they are about to be taken away."""
     at_risk: str = ""
-    """File into which they write why they may be taken away soon."""
+    """File into which the machines write why they may be taken away soon."""
     silence_s: float = 0.0
-    """They end when it has not changed for this time, seconds."""
+    """Time without a heartbeat after which the machines end, seconds."""
 
     @property
     def slots(self) -> int:
@@ -55,7 +55,7 @@ class JobSpec(Batch):
 
 
 class JobState(str, Enum):
-    """State of a job in words that all batch systems share."""
+    """State of a job, in terms that all batch systems share."""
 
     PENDING = "pending"
     RUNNING = "running"
@@ -70,52 +70,52 @@ class JobState(str, Enum):
 
     @property
     def is_final(self) -> bool:
-        """Whether the job holds no machines and never will."""
+        """Whether the job holds no machines and never will again."""
         return self not in (JobState.PENDING, JobState.RUNNING)
 
 
 class JobView(Record):
-    """What a batch system says of the job that holds a lease's machines."""
+    """State of the job that holds a lease's machines, as its batch system reports it."""
 
     is_ended: bool
-    """Whether nothing more will come of the job."""
+    """Whether the job has ended, or can never start."""
     why: str
-    """How it stands, for the user: why it waits, or how it ended."""
+    """The state for users: why the job waits, or how it ended."""
     failure_class: FailureClass = FailureClass.LOST
-    """What its end means for the work on it."""
+    """Failure class of its end, for the work on it."""
     bad_nodes: tuple[str, ...] = ()
-    """Nodes that are at fault, as far as they are known."""
+    """Nodes that are at fault, as far as known."""
     starts_at: float | None = None
-    """When it is expected to start, seconds since the epoch; null when that is not known."""
+    """Expected start, seconds since the epoch; null if unknown."""
 
 
 class JobStatus(Record):
-    """What a batch system tells of one job."""
+    """State of one job, as a batch system reports it."""
 
     job_id: str
     state: JobState
     reason: str = ""
-    """Why it waits or ended, in the batch system's words; empty when it gives none."""
+    """Why it waits or ended, in the batch system's words; empty if not reported."""
     starts_at: float | None = None
-    """When it is expected to start, seconds since the epoch; null when that is not known."""
+    """Expected start, seconds since the epoch; null if unknown."""
     running_since: float | None = None
-    """When it was first seen to run, by the clock of this machine; null before, or if unknown."""
+    """When this machine first observed it running, by its clock; null if it has not, or unknown."""
     nodes: tuple[str, ...] = ()
-    """Names of its nodes, the first task's first; empty when it has none, or they are not known."""
+    """Names of its nodes, the first task's first; empty if it has none, or they are unknown."""
     failed_nodes: tuple[str, ...] = ()
-    """Nodes by whose failure it ended, as far as they are known."""
+    """Nodes whose failure ended it, as far as known."""
     earlier: JobState | None = None
-    """How it ended before the batch system put it back into the queue; null when it never did."""
+    """How it ended before the batch system requeued it; null if never requeued."""
     is_from_books: bool = False
-    """Whether the books told this, so that they have no more to say."""
+    """Whether this comes from the accounting, which is final."""
     never_starts: bool = False
-    """Whether it waits for something that waiting does not bring."""
+    """Whether it waits for something that can never happen."""
     is_taken: bool = False
     """Whether its machines are about to be taken away."""
     nodes_are_out: bool = False
-    """Whether it waits since the nodes that it may get are down or drained."""
+    """Whether it waits because the nodes that it may use are down or drained."""
     seen_at: float = Field(default_factory=time.time)
-    """When this was told, seconds since the epoch."""
+    """When this was reported, seconds since the epoch."""
 
 
 _CLASSES = {
@@ -123,34 +123,34 @@ _CLASSES = {
     JobState.TIMED_OUT: FailureClass.TIMED_OUT,
     JobState.NODE_FAILED: FailureClass.INFRASTRUCTURE,
     JobState.OUT_OF_MEMORY: FailureClass.OUT_OF_MEMORY,
-    # by hand: whoever wants the work itself to stop cancels the run
+    # cancelled in the batch system: to stop the work itself, users cancel the run
     JobState.CANCELLED: FailureClass.LOST,
 }
 
 
 def failure_class(status: JobStatus) -> FailureClass:
-    """Policy for the work of a job that ended, or never starts."""
+    """Return the failure class of a job that has ended, or never starts."""
     if status.never_starts:
         return FailureClass.USER_ERROR
     return _CLASSES.get(status.state, FailureClass.LOST)
 
 
 def ended_on(nodes: tuple[str, ...], ended: JobStatus) -> JobStatus:
-    """Add where a job ran that has ended, for systems that tell no more of its nodes.
+    """Return an ended job with its nodes, for systems that report no more about them.
 
-    They look at the first node only, so that it is the one whose failure ends a job.
+    These systems watch the first node only, so only its failure ends a job as `NODE_FAILED`.
     """
     failed = nodes[:1] if ended.state is JobState.NODE_FAILED else ()
     return ended.model_copy(update={"nodes": nodes, "failed_nodes": failed})
 
 
 def put_back(status: JobStatus, *, has_started: bool) -> bool:
-    """Whether a job that had started is in the queue again, or was there."""
+    """Whether the batch system has requeued a job that had started."""
     return status.earlier is not None or (has_started and status.state is JobState.PENDING)
 
 
 def put_back_view(status: JobStatus, system: str) -> JobView:
-    """A job that the batch system starts again by itself: it never gets to work a second time."""
+    """Return the view of a requeued job as ended: headrace submits a new job instead."""
     how = status.earlier.value if status.earlier is not None else "stopped"
     earlier = status.model_copy(update={"state": status.earlier or JobState.UNKNOWN})
     return JobView(
@@ -163,7 +163,7 @@ def put_back_view(status: JobStatus, system: str) -> JobView:
 
 
 def overdue_view(status: JobStatus, system: str, timeout_s: float) -> JobView:
-    """A job that runs, and whose first task never reported."""
+    """Return the view of a running job whose first task never reported."""
     on = f" on {', '.join(status.nodes)}" if status.nodes else ""
     return JobView(
         is_ended=True,
@@ -175,7 +175,7 @@ def overdue_view(status: JobStatus, system: str, timeout_s: float) -> JobView:
 
 
 def view_of(status: JobStatus, system: str) -> JobView:
-    """A job as users and the control side see it."""
+    """Return a job's state for users and the control side."""
     name = f"{system} job {status.job_id}"
     if status.never_starts:
         why = f"{name} can never start: {status.reason}"
@@ -197,23 +197,23 @@ def view_of(status: JobStatus, system: str) -> JobView:
 
 
 def expected_start(jobs: Iterable[JobStatus]) -> float | None:
-    """When the first of those jobs that wait is expected to start; None when nobody tells."""
+    """Return the earliest expected start among waiting jobs; None if unknown."""
     waiting = (job.starts_at for job in jobs if job.state is JobState.PENDING)
     return min((at for at in waiting if at is not None), default=None)
 
 
 def waits_for(status: JobStatus, system: str) -> str:
-    """What a job waits for, and until when: `Resources, expected 14:05 CET`; never a guess."""
+    """Return a job's reason and expected start: `Resources, expected 14:05 CET`."""
     parts = [status.reason]
     if status.state is JobState.PENDING and status.starts_at is not None:
         parts.append(f"expected {_moment(status.starts_at, status.seen_at)}")
-    elif status.state is JobState.PENDING and status.reason:  # otherwise nobody was asked yet
+    elif status.state is JobState.PENDING and status.reason:  # without a reason: not polled yet
         parts.append(f"{system} gives no expected start")
     return ", ".join(filter(None, parts))
 
 
 def _moment(at: float, now: float) -> str:
-    """A time in this process's time zone: `14:05 CET`, on another day `Fri 2 Jan 14:05 CET`."""
+    """Format a time in this process's zone: `14:05 CET`, another day `Fri 2 Jan 14:05 CET`."""
     local, today = time.localtime(at), time.localtime(now)
     day = "" if local[:3] == today[:3] else f"{time.strftime('%a', local)} {local.tm_mday} "
     month = f"{time.strftime('%b', local)} " if day else ""
@@ -221,10 +221,10 @@ def _moment(at: float, now: float) -> str:
 
 
 def with_log(ended: JobStatus, log: str) -> JobStatus:
-    """A job that failed for lack of memory, where its state does not say so.
+    """Return a failed job as out of memory if its log says so.
 
-    Slurm gives the state `OUT_OF_MEMORY` when its cgroup plugin has killed the batch step; where
-    another step was killed, or memory is polled for, the job has just failed.
+    Slurm reports `OUT_OF_MEMORY` only if its cgroup plugin has killed the batch step; if another
+    step was killed, or memory is polled, it reports `FAILED`.
     """
     found = _MEMORY.findall(log)
     if ended.state is not JobState.FAILED or not found:
@@ -233,12 +233,12 @@ def with_log(ended: JobStatus, log: str) -> JobStatus:
 
 
 def queue_log(log: str) -> str:
-    """Where a batch system writes that can only do so when the job has ended."""
+    """Return the log file of a batch system that writes its output only after the job's end."""
     return f"{log}.queue"
 
 
 def end_of(log: Path, num_bytes: int) -> str:
-    """The last bytes of a log as text; empty when there is none."""
+    """Return the last bytes of a log as text; empty if the log does not exist."""
     try:
         with open_to_read(log) as file:
             file.seek(max(file.seek(0, 2) - num_bytes, 0))

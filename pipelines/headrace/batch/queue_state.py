@@ -1,6 +1,6 @@
-"""What the processes of a site know of a queue: its jobs, its limits, and who may submit.
+"""Shared state of a queue on a site: its jobs, its limits, and who may submit.
 
-All of it is one file, which is changed under a lock. The queue is asked once for all processes.
+All state is in one file, which is changed under a lock. One query serves all processes.
 """
 
 from __future__ import annotations
@@ -27,27 +27,27 @@ logger = logging.getLogger(__name__)
 _MOST_PATIENCE = 6
 _FORGOTTEN_AFTER_S = 60.0
 _UNUSED_AFTER_S = 60.0
-_UNSETTLED_AFTER_S = 3600.0
-_FIRST_LOOK_S = 0.1
+_UNCLEAR_AFTER_S = 3600.0
+_FIRST_PAUSE_S = 0.1
 _LONGEST_PAUSE_S = 5.0
 
 
 class JobRecord(Record):
-    """The job of a lease (`job.json`); written right after it was submitted."""
+    """The job of a lease (`job.json`); written directly after its submission."""
 
     job_id: str
     name: str
     queue: str = ""
-    """Which queue it is in, where a site has several; empty for the machine's own."""
+    """Its queue, if a site has several; empty for the machine's own."""
     submitted_at: float
     """When it was submitted or found, seconds since the epoch."""
 
 
 class Slot(Record):
-    """The slot of one job, from before its submit until the queue has told its end."""
+    """Slot of one job, from before its submission until the queue has reported its end."""
 
     file: str
-    """Where the job's record is, or will be."""
+    """Path of the job's record, which may not exist yet."""
     job_id: str = ""
     """Id of the job; empty until it is recorded."""
     taken_at: float
@@ -55,46 +55,46 @@ class Slot(Record):
 
 
 class KnownLimits(Record):
-    """What the batch system told of its limits."""
+    """Limits that the batch system has reported."""
 
     asked_at: float
     """When it was asked, seconds since the epoch."""
     limits: tuple[Limit, ...] = ()
-    """What it told; empty also when it did not answer."""
+    """Reported limits; also empty if it did not answer."""
 
 
 class QueueState(Record):
-    """What is known of a queue (`.queue/state.json` in the folder of leases)."""
+    """State of a queue (`.queue/state.json` in the folder of leases)."""
 
     asked_at: float = 0.0
     """When the queue was asked for its jobs, seconds since the epoch."""
     num_failures: int = 0
-    """Queries in a row that got no answer."""
+    """Number of failed queries in a row."""
     patience: float = 1.0
-    """The next question comes after so many times the usual time."""
+    """Factor on the usual time until the next query."""
     jobs: dict[str, JobStatus] = {}
-    """Jobs by id, as last told."""
+    """Jobs by id, as last reported."""
     unbooked: dict[str, float] = {}
-    """Jobs that the queue had forgotten and the books did not know, and when these were asked,
-    seconds since the epoch."""
+    """Jobs that neither the queue nor the accounting knows, with the time at which the accounting
+    was asked, seconds since the epoch."""
     taken: dict[str, Slot] = {}
-    """Slots by the name of the job."""
+    """Slots by name of the job."""
     refused: str = ""
-    """Why the batch system took no further job; empty when it took the last one."""
+    """Why the batch system refused the last job; empty if it accepted it."""
     refused_until: float = 0.0
-    """No submit is tried before, seconds since the epoch."""
+    """Time before which nothing is submitted, seconds since the epoch."""
     num_refusals: int = 0
-    """Refusals in a row; each makes the next wait longer."""
+    """Number of refusals in a row; each makes the next wait longer."""
     limits: dict[str, KnownLimits] = {}
     """Limits by account and quality of service."""
 
     def still_taken(self, now: float) -> dict[str, Slot]:
-        """Slots whose jobs have not ended, with the ids that have become known."""
+        """Return the slots whose jobs have not ended, with the ids that are known now."""
         known = {name: _with_id(slot) for name, slot in self.taken.items()}
         return {name: slot for name, slot in known.items() if not self._is_free(slot, now)}
 
     def num_queued(self, taken: Iterable[Slot]) -> int:
-        """How many of the slots belong to jobs that wait, or are not known to run."""
+        """Return how many of the slots have jobs that wait, or are not known to run."""
         known = [self.jobs.get(slot.job_id) for slot in taken]
         return sum(job is None or job.state is not JobState.RUNNING for job in known)
 
@@ -103,25 +103,25 @@ class QueueState(Record):
             return self.jobs[slot.job_id].state.is_final
         if slot.job_id:
             return False
-        # whoever took it has died
-        is_unsettled = intent_of(Path(slot.file)).exists()
-        patience_s = _UNSETTLED_AFTER_S if is_unsettled else _UNUSED_AFTER_S
+        # its process has died
+        is_submitting = intent_of(Path(slot.file)).exists()
+        patience_s = _UNCLEAR_AFTER_S if is_submitting else _UNUSED_AFTER_S
         return now - slot.taken_at > patience_s
 
 
 def state_file(leases: Path, queue: str) -> Path:
-    """Where the state of a queue is written down."""
+    """Return the path of a queue's state."""
     mark = f"-{hashlib.sha256(queue.encode()).hexdigest()[:8]}" if queue else ""
     return leases / ".queue" / f"state{mark}.json"
 
 
 def read_state(file: Path) -> QueueState:
-    """The state as it is; nothing is asked."""
+    """Return the state as recorded; no query is made."""
     return read_record(file, QueueState) or QueueState()
 
 
 def change_state(file: Path, change: Callable[[QueueState], QueueState | None]) -> None:
-    """Change the state under its lock; a change that gives nothing leaves it as it is."""
+    """Change the state under its lock; if the change returns None, keep it."""
     with locked(file):
         changed = change(read_state(file))
         if changed is not None:
@@ -129,12 +129,12 @@ def change_state(file: Path, change: Callable[[QueueState], QueueState | None]) 
 
 
 def patience_after(num_times: int) -> float:
-    """How many times longer to wait for a queue that was silent, or refused jobs, that often."""
+    """Return the factor on the wait for a queue that failed or refused `num_times` in a row."""
     return min(2.0**num_times, _MOST_PATIENCE) * random.uniform(1.0, 1.25)
 
 
 def locked(file: Path, suffix: str = ".lock", timeout_s: float = -1) -> FileLock:
-    """A lock beside a file of what is known of a queue, whose folder is made."""
+    """Return the lock beside a queue's file; make the file's folder."""
     leases = file.parent.parent
     leases.mkdir(parents=True, exist_ok=True)
     mode = private_folder_mode(leases)
@@ -143,9 +143,9 @@ def locked(file: Path, suffix: str = ".lock", timeout_s: float = -1) -> FileLock
 
 
 def job_status(system: BatchSystem, leases: Path, job: JobRecord, poll_s: float) -> JobStatus:
-    """How a job stands, from the state; the queue is asked when that is too old.
+    """Return a job's state from the shared state, which is renewed if it is too old.
 
-    A queue that does not answer is never taken for the end of a job.
+    A queue that does not answer never counts as the end of a job.
     """
     return job_statuses(system, leases, [job], poll_s)[job.job_id]
 
@@ -153,27 +153,27 @@ def job_status(system: BatchSystem, leases: Path, job: JobRecord, poll_s: float)
 def job_statuses(
     system: BatchSystem, leases: Path, jobs: Sequence[JobRecord], poll_s: float
 ) -> dict[str, JobStatus]:
-    """How several jobs stand, by id; see `job_status`."""
+    """Return the states of several jobs by id; see `job_status`."""
     file = state_file(leases, system.queue)
-    told = read_state(file).jobs
-    if not all(job.job_id in told and told[job.job_id].state.is_final for job in jobs):
+    known = read_state(file).jobs
+    if not all(job.job_id in known and known[job.job_id].state.is_final for job in jobs):
         renew(system, leases, poll_s)
-        told = read_state(file).jobs
+        known = read_state(file).jobs
     unknown = {job.job_id: JobStatus(job_id=job.job_id, state=JobState.PENDING) for job in jobs}
-    return unknown | {job_id: told[job_id] for job_id in unknown if job_id in told}
+    return unknown | {job_id: known[job_id] for job_id in unknown if job_id in known}
 
 
 def renew(system: BatchSystem, leases: Path, poll_s: float) -> bool:
-    """Ask the queue for all jobs of the site when its state is too old; gives whether it did.
+    """Ask the queue for all jobs of the site if its state is too old; return whether it was asked.
 
-    Each queue hears one question every `poll_s` seconds, however many processes there are. One
-    that does not answer is asked less often, at moments that differ from site to site.
+    A queue gets one query every `poll_s` seconds from all processes together. A queue that does
+    not answer is asked less often, at random intervals.
     """
     file = state_file(leases, system.queue)
     if not _is_due(read_state(file), poll_s):
         return False
     with suppress(Timeout), locked(file, ".asking", timeout_s=0):
-        # somebody may have asked meanwhile; while a full disk keeps no state, everybody would ask
+        # another process may have asked; if a full disk keeps no state, all processes would ask
         if _is_due(read_state(file), poll_s) and _update(file, {"asked_at": time.time()}):
             _update(file, _ask(system, leases, read_state(file)))
             return True
@@ -196,36 +196,36 @@ def _ask(system: BatchSystem, leases: Path, state: QueueState) -> dict[str, obje
     open_ids = [each for each in records if each not in known or not known[each].state.is_final]
     in_vain = {job_id: at for job_id, at in state.unbooked.items() if job_id in open_ids}
     past = {each for each in open_ids if now - records[each].submitted_at > _FORGOTTEN_AFTER_S}
-    pausing = {each for each, at in in_vain.items() if now - at < system.books_pause_s} - past
+    pausing = {each for each, at in in_vain.items() if now - at < system.accounting_pause_s} - past
     try:
-        told, asked = look_up(system, open_ids, pausing)
+        found, asked = look_up(system, open_ids, pausing)
     except BatchError as error:
         logger.warning("%s; the queue is asked again later", error.what)
         failures = state.num_failures + 1
         patience = patience_after(failures)
         return {"asked_at": now, "num_failures": failures, "patience": patience}
     reason = f"{system.name} knows nothing of it any more"
-    for job_id in past - told.keys():
-        told[job_id] = JobStatus(job_id=job_id, state=JobState.UNKNOWN, reason=reason)
+    for job_id in past - found.keys():
+        found[job_id] = JobStatus(job_id=job_id, state=JobState.UNKNOWN, reason=reason)
     return {
         "asked_at": now,
         "num_failures": 0,
         "patience": 1.0,
-        "jobs": {**known, **{each: _since(known.get(each), told[each]) for each in told}},
-        "unbooked": {**in_vain, **{each: now for each in asked if each not in told}},
+        "jobs": {**known, **{each: _since(known.get(each), found[each]) for each in found}},
+        "unbooked": {**in_vain, **{each: now for each in asked if each not in found}},
     }
 
 
-def _since(before: JobStatus | None, seen: JobStatus) -> JobStatus:
-    """Add since when a job has been seen to run, by this clock: that of the queue may differ."""
-    if seen.state is not JobState.RUNNING:
-        return seen
+def _since(before: JobStatus | None, found: JobStatus) -> JobStatus:
+    """Add when a job was first observed running, by this clock: that of the queue may differ."""
+    if found.state is not JobState.RUNNING:
+        return found
     since = before.running_since if before is not None else None
-    return seen.model_copy(update={"running_since": since or seen.seen_at})
+    return found.model_copy(update={"running_since": since or found.seen_at})
 
 
 def _watched(leases: Path, queue: str, state: QueueState) -> dict[str, JobRecord]:
-    """Jobs by id: those with a slot, and those of leases that are not recorded as ended."""
+    """Return jobs by id: those with a slot, and those of leases not recorded as ended."""
     found = {
         slot.job_id: JobRecord(job_id=slot.job_id, name=name, submitted_at=slot.taken_at)
         for name, slot in state.taken.items()
@@ -245,25 +245,25 @@ def _with_id(slot: Slot) -> Slot:
 
 
 def intent_of(file: Path) -> Path:
-    """The file that is there while a job may have been submitted whose id nobody knows."""
+    """Return the file that exists while a job may have been submitted without a recorded id."""
     return file.with_suffix(".submitting")
 
 
-def look(system: BatchSystem, job: JobRecord) -> JobStatus:
-    """How a job stands, asked at once."""
-    told, _ = look_up(system, [job.job_id])
+def current_status(system: BatchSystem, job: JobRecord) -> JobStatus:
+    """Return a job's state; the batch system is asked at once."""
+    found, _ = look_up(system, [job.job_id])
     unknown = JobStatus(job_id=job.job_id, state=JobState.UNKNOWN, reason="nothing is known")
-    return told.get(job.job_id, unknown)
+    return found.get(job.job_id, unknown)
 
 
 def final_status(
     system: BatchSystem, job: JobRecord, timeout_s: float, *, or_never: bool = False
 ) -> JobStatus | None:
-    """How a job ended, or with `or_never` that it never starts; None when it has not in time."""
+    """Return how a job ended, or with `or_never` that it never starts; None after `timeout_s`."""
     deadline = time.monotonic() + timeout_s
-    pause_s = _FIRST_LOOK_S
+    pause_s = _FIRST_PAUSE_S
     while True:
-        found = look(system, job)
+        found = current_status(system, job)
         if found.state.is_final or (or_never and found.never_starts):
             return found
         if time.monotonic() > deadline:
@@ -273,14 +273,14 @@ def final_status(
 
 
 def look_up(
-    system: BatchSystem, job_ids: Sequence[str], not_in_books: Collection[str] = ()
+    system: BatchSystem, job_ids: Sequence[str], not_in_accounting: Collection[str] = ()
 ) -> tuple[dict[str, JobStatus], list[str]]:
-    """What is known of jobs, by id, asked at once; and for which ones the books were asked."""
-    told = system.poll(job_ids)
-    forgotten = [each for each in job_ids if each not in told and each not in not_in_books]
+    """Ask for jobs at once; return states by id, and the ids that the accounting was asked for."""
+    found = system.poll(job_ids)
+    forgotten = [each for each in job_ids if each not in found and each not in not_in_accounting]
     if forgotten:
-        with suppress(BatchError):  # there may be no books: then nothing is known
-            books = system.accounting(forgotten).items()
-            from_books = {"is_from_books": True}
-            told |= {job_id: each.model_copy(update=from_books) for job_id, each in books}
-    return told, forgotten
+        with suppress(BatchError):  # without an accounting they are unknown
+            ended = system.accounting(forgotten).items()
+            final = {"is_from_books": True}
+            found |= {job_id: each.model_copy(update=final) for job_id, each in ended}
+    return found, forgotten

@@ -1,4 +1,4 @@
-"""Which batch system a role names."""
+"""The batch system of a role."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from headrace.recipe.site import Role
 
 
 def system_of(role: Role, timeout_s: float = 60.0) -> BatchSystem:
-    """The batch system that a role of a site names; a command without an answer is given up.
+    """Return the batch system of a site's role; its commands time out after `timeout_s`.
 
-    Its commands run on this machine, or on the login node that the role names; inside a job they
-    run where they are, for that is inside the cluster.
+    The commands run on this machine, or on the role's login node. In a job they run on the job's
+    own node, which is inside the cluster.
 
     Raises:
-        SiteError: The backend has none.
+        SiteError: The backend has no batch system.
     """
     found: BatchSystem = backend_of(role.backend).connect(role, timeout_s)
     return found
 
 
 def meter_of(role: Role, *, asks_all: bool = False) -> Meter | None:
-    """What counts the machines of a role and prices them; None where the role tells.
+    """Return what counts and prices the machines of a role; None if the site gives the price.
 
-    With `asks_all` it asks for prices also whom the role leaves out.
+    With `asks_all`, also ask services for prices that the role leaves out.
     """
     found: Meter | None = backend_of(role.backend).meter(role, asks_all=asks_all)
     return found

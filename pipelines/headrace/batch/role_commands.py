@@ -24,14 +24,14 @@ class Variables(Protocol):
 
 
 def queue_of(role: Role) -> str:
-    """What tells the queue of a role from others; empty for the machine's own."""
+    """Return the identifier of a role's queue; empty for the machine's own."""
     login, config = role.batch.login, role.batch.config
     address = login and f"{login.host}:{login.port or ''}"
     return " ".join(part for part in (address, config) if part)
 
 
 def commands_of(system: Variables, role: Role, timeout_s: float) -> Commands:
-    """What runs the commands of a role's batch system."""
+    """Return the runner of the commands of a role's batch system."""
     config, login = role.batch.config, role.batch.login
     environment = _ENVIRONMENT | ({system.config_variable: config} if config else {})
     if login is not None and system.job_variable not in os.environ:

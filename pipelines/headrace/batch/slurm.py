@@ -54,7 +54,7 @@ _NEVER = re.compile(
     r"|DependencyNeverSatisfied|MaxMemPerLimit"
     r"|(Assoc|QOS)(Max|Grp)?\w*(PerJob|PerNode|MaxWallDuration)\w*|(Assoc|QOS)MinJob\w*"
 )
-"""Reasons that waiting alone does not change. Source: squeue.html, "job reason codes"."""
+"""Reasons that waiting does not change. Source: squeue.html, "job reason codes"."""
 
 _OUT = re.compile(r"ReqNodeNotAvail|Nodes required for job are DOWN")
 """Reasons of a job whose nodes are down, drained or reserved."""
@@ -65,25 +65,25 @@ _LASTING = re.compile(
     r"|unable to process configuration",
     re.IGNORECASE,
 )
-"""Refusals that waiting does not change, unlike of nodes that are down. Source: slurm_errno.c."""
+"""Refusals that waiting does not change, unlike nodes that are down. Source: slurm_errno.c."""
 
 _NO_SUCH_NODES = "configuration is not available"
-"""Said of nodes that are too small, and of those that are drained."""
+"""Part of the refusal for nodes that are too small, and for nodes that are drained."""
 
 _BROKEN = re.compile(r"down|fail|no_respond|.*\*$")
 """States of nodes that have failed. Source: sinfo.html, "node state codes"."""
 
 _IN_USE = {"idle", "mixed", "allocated", "completing"}
-"""States of nodes that work."""
+"""States of working nodes."""
 
 _POWER_SAVING = "~#!%"
-"""Marks behind the state of nodes that are off, boot or go off. Source: sinfo.html."""
+"""Suffixes of the state of nodes that are off, boot or go off. Source: sinfo.html."""
 
 _SQUEUE_FORMAT = "%i|%T|%S|%N|%r|%j"
 _SACCT_FORMAT = "JobIDRaw,State,NodeList,Reason,JobName"
 _TIME_FORMAT = "%Y-%m-%dT%H:%M:%S"
 _NOTHING = ("", "None", "None assigned", "Unknown", "(null)")
-_NO_BOOKS = "How jobs end can then only be told from squeue, for the few minutes it remembers."
+_NO_ACCOUNTING = "The ends of jobs are then known only from squeue, for a few minutes."
 _ASK_ACCOUNT = "Ask the administrators which account and QOS you may use."
 
 
@@ -174,12 +174,12 @@ class Slurm(BatchSystem):
     def accounting(self, job_ids: Sequence[str]) -> dict[str, JobStatus]:
         if not job_ids:
             return {}
-        told = self._ask("sacct", "--noheader", "--parsable2", "--allocations", "--duplicates",
+        output = self._ask("sacct", "--noheader", "--parsable2", "--allocations", "--duplicates",
                          "--starttime=now-30days", f"--jobs={','.join(job_ids)}",
                          f"--format={_SACCT_FORMAT}")  # fmt: skip
         found: dict[str, JobStatus] = {}
         names: dict[str, str] = {}
-        for line in filter(str.strip, told.splitlines()):
+        for line in filter(str.strip, output.splitlines()):
             each, name = parse_sacct(line), line.split("|", 4)[4]
             if names.get(each.job_id) == name:  # Slurm has started it again
                 each = each.model_copy(update={"earlier": found[each.job_id].state})
@@ -209,7 +209,7 @@ class Slurm(BatchSystem):
             self._ask("sacct", "--noheader", "--allocations", "--starttime=now-1minute")
             yield ok("accounting", "sacct answers")
         except BatchError as error:
-            yield warn("accounting", error.what, _NO_BOOKS)
+            yield warn("accounting", error.what, _NO_ACCOUNTING)
         nodes = slurm_queues.of_partition(groups, spec.partition)
         if isinstance(nodes, Finding):
             yield nodes
@@ -220,23 +220,23 @@ class Slurm(BatchSystem):
             yield from slurm_queues.judge_account(associations, spec)
         except BatchError as error:
             yield warn("account", error.what, _ASK_ACCOUNT)
-        # times for people; elsewhere they are read
+        # standard format: these times are for people, not for parsing
         answer = self._test(spec, "env", "SLURM_TIME_FORMAT=standard")
         yield verdict("sbatch --test-only", answer)
 
     def _test(self, spec: JobSpec, *before: str) -> CommandResult:
-        """Slurm's own judgement of the very script, and when it would start."""
-        asked = spec.model_copy(update={"folder": "/"})  # the lease's own is not made yet
+        """Let Slurm judge the exact script; its answer includes the expected start."""
+        asked = spec.model_copy(update={"folder": "/"})  # the lease's folder does not exist yet
         return self.commands.run((*before, "sbatch", "--test-only"), self.render(asked))
 
     def _has_nodes_out(self, partition: str | None) -> bool:
-        """Whether nodes are down, drained and the like, which may come back."""
+        """Whether nodes are down or drained; these may come back."""
         of = () if partition is None else (f"--partition={partition}",)
         states = self._ask("sinfo", "--noheader", "--Node", "--format=%T", *of).split()
         return not {each.rstrip(_POWER_SAVING) for each in states} <= _IN_USE
 
     def _with_failed_nodes(self, ended: JobStatus) -> JobStatus:
-        """Add which of its nodes have failed, as far as they still have."""
+        """Add the nodes that have failed, as far as they are still failed."""
         if ended.state is not JobState.NODE_FAILED or not ended.nodes:
             return ended
         lines = self._ask("sinfo", "--noheader", "--Node", "--format=%N %T",
@@ -246,9 +246,9 @@ class Slurm(BatchSystem):
         return ended.model_copy(update={"failed_nodes": failed})
 
     def _squeue(self, *options: str) -> list[JobStatus]:
-        told = self._ask("squeue", "--noheader", "--states=all", "--me",
+        output = self._ask("squeue", "--noheader", "--states=all", "--me",
                          f"--format={_SQUEUE_FORMAT}", *options)  # fmt: skip
-        return [parse_squeue(line) for line in told.splitlines() if line.strip()]
+        return [parse_squeue(line) for line in output.splitlines() if line.strip()]
 
     @override
     def _words(self, answer: CommandResult) -> str:
@@ -257,7 +257,7 @@ class Slurm(BatchSystem):
 
 
 def is_lasting(answer: CommandResult, has_nodes_out: Callable[[], bool]) -> bool:
-    """Whether `sbatch --test-only` refused a job for good: nodes that are out may come back."""
+    """Whether `sbatch --test-only` refused a job permanently: nodes that are out may come back."""
     words = answer.error
     if answer.code in (0, None) or Slurm.full.search(words):
         return False
@@ -267,13 +267,13 @@ def is_lasting(answer: CommandResult, has_nodes_out: Callable[[], bool]) -> bool
 
 
 def state_of(text: str) -> JobState:
-    """State of a job from words such as `RUNNING` and `CANCELLED by 1000`."""
+    """Return a job's state from Slurm's text, as `RUNNING` and `CANCELLED by 1000`."""
     word = text.split()[0].rstrip("+") if text.strip() else ""
     return _STATES.get(word, JobState.RUNNING)  # a state of a later Slurm is no proof of an end
 
 
 def parse_squeue(line: str) -> JobStatus:
-    """A line of `squeue` in the format that headrace asks for."""
+    """Parse a line of `squeue` in `_SQUEUE_FORMAT`."""
     job_id, state, start, nodes, reason, _ = line.split("|", 5)
     pending = state_of(state) is JobState.PENDING
     return JobStatus(
@@ -288,7 +288,7 @@ def parse_squeue(line: str) -> JobStatus:
 
 
 def parse_sacct(line: str) -> JobStatus:
-    """A line of `sacct` in the format that headrace asks for."""
+    """Parse a line of `sacct` in `_SACCT_FORMAT`."""
     job_id, state, nodes, reason, _ = line.split("|", 4)
     return JobStatus(
         job_id=job_id,
@@ -314,7 +314,7 @@ def _time(text: str) -> float | None:
 
 
 def node_names(text: str) -> list[str]:
-    """Names of nodes from Slurm's short form, as in `a1,gpu[01-03,7]`; empty for words.
+    """Expand Slurm's short form of node names, as `a1,gpu[01-03,7]`; empty for `_NOTHING`.
 
     Source: scontrol.html, "show hostnames"
     """

@@ -1,4 +1,4 @@
-"""What Slurm offers a user, and whether it can give what a job asks for.
+"""Partitions and limits of a user in Slurm, and whether they give what a job requests.
 
 Sources: https://slurm.schedmd.com/sinfo.html, sacctmgr.html
 """
@@ -25,28 +25,28 @@ _NO_ANSWER = "*"
 _LESS = "Ask for less: `nodes`, threads or ranks of the role, `batch.memory_per_node`, GPUs."
 
 Ask = Callable[..., str]
-"""Runs a command of Slurm and gives its output; raises BatchError when it does not answer."""
+"""Runs a command of Slurm and returns its output; raises BatchError if Slurm does not answer."""
 
 
 class NodeGroup(Record):
-    """Nodes of a partition that are alike and in the same state."""
+    """Nodes of a partition of the same kind and state."""
 
     partition: str
     is_default: bool
-    """Whether jobs go there that name none."""
+    """Whether jobs that name no partition go there."""
     is_up: bool
     limit_s: float | None
     """Longest time of a job, seconds; null for no limit."""
     count: int
     state: str
-    """Their state in Slurm's short words."""
+    """Their state in Slurm's short form."""
     cpus: int
     memory_mib: int
-    """Memory of each that jobs may have."""
+    """Memory of each for jobs."""
     gpus: dict[str, int]
-    """Accelerators of each by type; the type is empty where Slurm names none."""
+    """Accelerators of each by type; the type is empty if Slurm names none."""
     names: str
-    """Their names, as in `node[1-4]`."""
+    """Their names, as `node[1-4]`."""
 
     @property
     def is_usable(self) -> bool:
@@ -54,42 +54,42 @@ class NodeGroup(Record):
         return not self.state.startswith(_OUT) and not self.state.endswith(_NO_ANSWER)
 
     def num_gpus(self, kind: str | None) -> int:
-        """Accelerators of a type on each; None for all types."""
+        """Return the accelerators of a type on each; None for all types."""
         return sum(count for name, count in self.gpus.items() if kind in (None, name))
 
 
 class Association(Record):
-    """What the books allow a user."""
+    """What the accounting allows a user."""
 
     account: str
     partition: str
-    """Only there; empty for everywhere."""
+    """The only partition; empty for all."""
     qos: tuple[str, ...]
-    """Qualities of service that may be asked for."""
+    """Permitted qualities of service."""
 
 
 def ask_nodes(ask: Ask) -> list[NodeGroup]:
-    """All nodes."""
+    """Return all nodes."""
     lines = ask("sinfo", "--noheader", f"--format={_NODES_FORMAT}").splitlines()
     return [parse_nodes(line) for line in lines if line.strip()]
 
 
 def ask_associations(ask: Ask) -> list[Association]:
-    """What the books allow the user; empty where nothing is kept."""
-    user = ask("id", "-un").strip()  # a login node may know another one
+    """Return what the accounting allows the user; empty if Slurm keeps no associations."""
+    user = ask("id", "-un").strip()  # the account may be another one on a login node
     of = (f"user={user}", "format=account,partition,qos")
     lines = ask(*_SACCTMGR, "associations", *of).splitlines()
     return [parse_association(line) for line in lines if line.strip()]
 
 
 def submit_limits(ask: Ask, batch: Batch) -> tuple[Limit, ...]:
-    """Limits on submitted jobs of the user's association and of the QOS.
+    """Return the limits on submitted jobs of the user's association and of the QOS.
 
-    `MaxJobs` is left to Slurm, which lets jobs wait for it. Limits that users share cannot be kept
-    by one of them: Slurm refuses the job, and it is submitted later.
+    `MaxJobs` is left to Slurm: jobs wait for it in the queue. Limits that users share cannot be
+    respected by one of them: Slurm refuses the job, and it is submitted later.
     """
-    told, qos = _of_user(ask, "MaxSubmit", batch)
-    named = [(most, f"MaxSubmitJobs of account {account}") for account, most in told]
+    of_user, qos = _of_user(ask, "MaxSubmit", batch)
+    named = [(most, f"MaxSubmitJobs of account {account}") for account, most in of_user]
     of_qos = f"MaxSubmitJobsPerUser of QOS {qos}"
     named += [(most, of_qos) for most in _of_qos(ask, "MaxSubmitPU", qos)]
     known = [(most, whose) for most, whose in named if most.isdigit()]
@@ -97,32 +97,32 @@ def submit_limits(ask: Ask, batch: Batch) -> tuple[Limit, ...]:
 
 
 def longest_job_s(ask: Ask, batch: Batch) -> float | None:
-    """Longest time of a job, seconds: the least of the partition's, the association's, the QOS's.
+    """Return the longest time of a job, seconds: least of the partition, association and QOS.
 
-    Of several partitions, with commas, the least counts, too.
+    If several partitions are named, separated by commas, the least counts.
     """
-    told = ask("sinfo", "--noheader", "--format=%P|%l").split()
+    lines = ask("sinfo", "--noheader", "--format=%P|%l").split()
     names = batch.partition.split(",") if batch.partition else []
     limits = [
         limit
-        for name, _, limit in (line.rpartition("|") for line in told)
+        for name, _, limit in (line.rpartition("|") for line in lines)
         if (name.rstrip("*") in names if names else name.endswith("*"))
     ]
     try:
         of_user, qos = _of_user(ask, "MaxWall", batch)
         limits += [*(limit for _, limit in of_user), *_of_qos(ask, "MaxWall", qos)]
-    except BatchError as error:  # books that are not kept limit nothing
+    except BatchError as error:  # without an accounting there are no such limits
         logger.info("%s", error.what)
     known = map(parse_limit, filter(None, limits))
     return min((each for each in known if each is not None), default=None)
 
 
 def _of_user(ask: Ask, field: str, batch: Batch) -> tuple[list[tuple[str, str]], str]:
-    """The account that counts with a field of it, and the QOS of a job; "" when it is not told."""
+    """Return accounts with their value of a field, and the QOS of a job; empty if unknown."""
     user = ask("id", "-un").strip()
     form = f"format=DefaultAccount,Account,{field},DefaultQOS,QOS"
-    told = ask(*_SACCTMGR, "user", "withassoc", f"name={user}", form)
-    rows = [line.split("|") for line in told.splitlines() if line.count("|") == 4]
+    output = ask(*_SACCTMGR, "user", "withassoc", f"name={user}", form)
+    rows = [line.split("|") for line in output.splitlines() if line.count("|") == 4]
     mine = [row for row in rows if row[1] == (batch.account or row[0])]
     default = next((_default_qos(*row[3:]) for row in mine), "")
     return [(row[1], row[2]) for row in mine], batch.qos or default
@@ -133,13 +133,13 @@ def _of_qos(ask: Ask, field: str, name: str) -> list[str]:
 
 
 def _default_qos(default: str, allowed: str) -> str:
-    """QOS of a job that names none; "" when that is not told."""
+    """Return the QOS of a job that names none; empty if unknown."""
     names = allowed.split(",")
     return default or (names[0] if len(names) == 1 else "normal" if "normal" in names else "")
 
 
 def parse_nodes(line: str) -> NodeGroup:
-    """A line of `sinfo` in the format that headrace asks for."""
+    """Parse a line of `sinfo` in `_NODES_FORMAT`."""
     name, up, limit, count, state, cpus, memory, gres, names = line.split("|", 8)
     return NodeGroup(
         partition=name.rstrip("*"),
@@ -148,7 +148,7 @@ def parse_nodes(line: str) -> NodeGroup:
         limit_s=parse_limit(limit),
         count=int(count),
         state=state,
-        cpus=int(cpus.rstrip("+")),  # of several nodes that are not quite alike
+        cpus=int(cpus.rstrip("+")),  # the least of nodes that differ
         memory_mib=int(memory.rstrip("+")),
         gpus=parse_gpus(gres),
         names=names,
@@ -156,18 +156,18 @@ def parse_nodes(line: str) -> NodeGroup:
 
 
 def parse_association(line: str) -> Association:
-    """A line of `sacctmgr` in the format that headrace asks for."""
+    """Parse a line of `sacctmgr` in the format of `ask_associations`."""
     account, partition, qos = line.split("|", 2)
     return Association(account=account, partition=partition, qos=tuple(qos.split(",")))
 
 
 def parse_limit(text: str) -> float | None:
-    """Seconds of a time such as `2-00:00:00`, `30:00` or `infinite`."""
+    """Return the seconds of a time: `2-00:00:00`, `30:00`; None for `infinite`."""
     return None if text in ("infinite", "UNLIMITED", "n/a") else clock_s(text)
 
 
 def parse_gpus(gres: str) -> dict[str, int]:
-    """Accelerators by type of generic resources such as `gpu:a100:4(S:0-1),nvme:1`."""
+    """Return accelerators by type from generic resources, as `gpu:a100:4(S:0-1),nvme:1`."""
     found: dict[str, int] = {}
     for match in re.finditer(r"(?:^|,)gpu(?::([A-Za-z][^:(,]*))?:(\d+)", gres):
         kind = match[1] or ""
@@ -176,7 +176,7 @@ def parse_gpus(gres: str) -> dict[str, int]:
 
 
 def of_partition(groups: Sequence[NodeGroup], name: str | None) -> list[NodeGroup] | Finding:
-    """Nodes of the partition that a job goes to; what is wrong when there is none."""
+    """Return the nodes of a job's partition, or a finding if it does not exist."""
     default = next((each.partition for each in groups if each.is_default), None)
     found = chosen("partition", name or default, sorted({each.partition for each in groups}))
     if isinstance(found, Finding):
@@ -185,7 +185,7 @@ def of_partition(groups: Sequence[NodeGroup], name: str | None) -> list[NodeGrou
 
 
 def judge_partition(nodes: Sequence[NodeGroup], spec: JobSpec) -> Iterator[Finding]:
-    """Whether a partition can give the nodes and the time; pure."""
+    """Compare a job with the nodes and the time limit of a partition; pure."""
     name = nodes[0].partition
     if nodes[0].is_up:
         yield ok("partition", f"{name}, {sum(each.count for each in nodes)} nodes")
@@ -205,13 +205,13 @@ def _judge_nodes(nodes: Sequence[NodeGroup], spec: JobSpec) -> Finding:
         return fail("nodes", f"{num_fitting} of {spec.nodes} with {_wish(spec)}{why}", _LESS)
     if num_usable < spec.nodes:
         out = ", ".join(f"{each.names} {each.state}" for each in fitting if not each.is_usable)
-        seen = f"only {num_usable} of {spec.nodes} with {_wish(spec)} can be used: {out}"
-        return warn("nodes", seen, "`sinfo -R` tells why.")
+        found = f"only {num_usable} of {spec.nodes} with {_wish(spec)} can be used: {out}"
+        return warn("nodes", found, "`sinfo -R` shows why.")
     return ok("nodes", f"{num_usable} can give {_wish(spec)}")
 
 
 def _lacks(group: NodeGroup, spec: JobSpec) -> str:
-    """What nodes have too little of for a job; empty when they have enough."""
+    """Return what nodes have too little of for a job; empty if they have enough."""
     kind = f" {spec.gpu_type}" if spec.gpu_type else ""
     parts = []
     if group.cpus < spec.cpus_per_node:
@@ -231,20 +231,20 @@ def _wish(spec: JobSpec) -> str:
 
 
 def judge_account(associations: Sequence[Association], spec: JobSpec) -> Iterator[Finding]:
-    """Whether the books, where any are kept, allow a user the account and the QOS; pure."""
+    """Check the account and QOS of a job against the user's associations, if any; pure."""
     if not associations:
         yield ok("account", "Slurm keeps no associations for you, so none is asked for")
         return
     accounts = sorted({each.account for each in associations})
     if spec.account is not None and spec.account not in accounts:
-        seen = f"you have no association with '{spec.account}'"
-        yield fail("account", seen, nearest(spec.account, accounts))
+        found = f"you have no association with '{spec.account}'"
+        yield fail("account", found, nearest(spec.account, accounts))
         return
     mine = [each for each in associations if spec.account in (None, each.account)]
-    places = {each.partition for each in mine}
-    if spec.partition and "" not in places and spec.partition not in places:
-        seen = f"your associations are not for partition '{spec.partition}'"
-        yield fail("account", seen, nearest(spec.partition, places))
+    partitions = {each.partition for each in mine}
+    if spec.partition and "" not in partitions and spec.partition not in partitions:
+        found = f"your associations are not for partition '{spec.partition}'"
+        yield fail("account", found, nearest(spec.partition, partitions))
         return
     yield ok("account", spec.account or f"your default one, of {', '.join(accounts)}")
     allowed = sorted({name for each in mine for name in each.qos if name})

@@ -1,4 +1,4 @@
-"""Runs the commands of a batch system on a login node, over one SSH connection kept for all.
+"""Run the commands of a batch system on a login node, over one persistent SSH connection.
 
 The connection belongs to OpenSSH's client (`ControlMaster`); all processes of a user share it.
 Source: https://man.openbsd.org/ssh_config
@@ -26,9 +26,9 @@ LOST = 255
 """Exit code of `ssh` when the connection, not the command, failed."""
 
 _SLOTS = 8
-"""Commands at once; sshd allows 10 sessions a connection unless told otherwise (MaxSessions)."""
+"""Commands at once; by default sshd allows 10 sessions per connection (MaxSessions)."""
 
-_KEPT_FOR = "10m"
+_PERSIST = "10m"
 _CONNECT_TIMEOUT_S = 15
 _SLOT_PAUSE_S = 0.05
 
@@ -39,7 +39,7 @@ _SCRIPT = (
     'PATH="${1:+$1:}$PATH"; export PATH; shift; "$@"; code=$?; '
     f'if [ "$code" -eq {LOST} ]; then exit 254; fi; exit "$code"'
 )
-"""Runs the command; what a shell says before is told from its output, and 255 is left to ssh."""
+"""Runs the command; marks the start of its output, and leaves exit code 255 to ssh."""
 
 _HINTS = (
     ("host key verification failed", "Log in once by hand with `{by_hand}` and compare the host "
@@ -48,14 +48,14 @@ _HINTS = (
      "an agent; `{by_hand}` must work without a question."),
     ("could not resolve", "Correct `login.host` in the site."),
 )  # fmt: skip
-_HINT = "See what `{by_hand}` says."
+_HINT = "Run `{by_hand}` to see why."
 
 
 class SshCommands:
-    """Runs commands on a login node, with variables set for them there.
+    """Run commands on a login node, with environment variables set there.
 
-    A command without an answer is given up after `timeout_s`. The connection's socket lies in
-    `folder`, whose name is short, as those of sockets are; by default one a user.
+    A command is stopped after `timeout_s`. The connection's socket is in `folder`, by default one
+    per user; its path must be short, as for all sockets.
     """
 
     def __init__(
@@ -77,12 +77,12 @@ class SshCommands:
 
         Raises:
             LoginError: The login node cannot be reached; the command was not started.
-            BatchError: There is no such program there.
+            BatchError: The program does not exist there.
         """
         with self._slot():
             self._connect()
             answer = self._local().run(self._through(command), text)
-        if answer.code == LOST:  # it may have done its work before
+        if answer.code == LOST:  # the command may have run before
             why = _last_line(answer.error) or "no reason given"
             return CommandResult(None, "", f"the connection to {self._login.host} was lost: {why}")
         if answer.code is None:
@@ -90,9 +90,9 @@ class SshCommands:
             return CommandResult(None, "", waited)
         _, begun, output = answer.output.partition(_BEGUN)
         if not begun:
-            told = _last_line(answer.error) or _last_line(answer.output) or "nothing"
+            reason = _last_line(answer.error) or _last_line(answer.output) or "nothing"
             raise LoginError(
-                f"The login node {self._login.host} runs no commands for this user: {told}",
+                f"The login node {self._login.host} runs no commands for this user: {reason}",
                 _HINT.format(by_hand=_by_hand(self._login)),
             )
         if answer.code == 127:
@@ -103,7 +103,7 @@ class SshCommands:
         return CommandResult(answer.code, output, answer.error)
 
     def close(self) -> None:
-        """End the connection; the next command makes another."""
+        """End the connection; the next command makes a new one."""
         self._control("exit")
 
     def _local(self) -> LocalCommands:
@@ -118,7 +118,7 @@ class SshCommands:
                 "--", shlex.join(there))  # fmt: skip
 
     def _connect(self) -> None:
-        """Make the connection, unless it is there."""
+        """Make the connection if it does not exist."""
         if self._control("check") == 0:
             return
         with FileLock(self.socket.with_suffix(".lock"), mode=0o600):
@@ -129,7 +129,7 @@ class SshCommands:
 
     def _make(self) -> None:
         log = self.socket.with_suffix(".log")
-        # a file: what goes on in the background must hold no pipe of ours
+        # a file: the background process must hold no pipe of ours
         with log.open("wb") as file:
             try:
                 made = subprocess.run(
@@ -154,7 +154,7 @@ class SshCommands:
 
     @contextmanager
     def _slot(self) -> Iterator[None]:
-        """One of the few places in the connection, of all processes together."""
+        """Hold one of the connection's slots, which all processes share."""
         _make_private(self._folder)
         deadline = time.monotonic() + self._timeout_s
         while time.monotonic() < deadline:
@@ -171,23 +171,23 @@ class SshCommands:
                 return
             time.sleep(_SLOT_PAUSE_S)
         raise LoginError(
-            f"{_SLOTS} commands are under way on {self._login.host} and none has ended "
+            f"{_SLOTS} commands are running on {self._login.host} and none has ended "
             f"within {self._timeout_s:g} s"
         )
 
 
 def master_command(login: Login, socket: Path) -> tuple[str, ...]:
-    """The command that makes the connection and leaves it in the background; pure.
+    """Return the command that makes the connection and leaves it in the background; pure.
 
-    It asks for nothing: no password, no unknown host key. The user's own OpenSSH configuration
-    holds, but for what would pass the user's agent, display or ports on.
+    It never asks for a password or an unknown host key. The user's own OpenSSH configuration
+    applies, except what would forward the user's agent, display or ports.
     """
     options = {
         "BatchMode": "yes",
         "StrictHostKeyChecking": "yes",
         "ControlMaster": "yes",
         "ControlPath": str(socket),
-        "ControlPersist": _KEPT_FOR,
+        "ControlPersist": _PERSIST,
         "ConnectTimeout": str(_CONNECT_TIMEOUT_S),
         "ServerAliveInterval": "15",
         "ServerAliveCountMax": "3",
@@ -211,9 +211,9 @@ def _by_hand(login: Login) -> str:
     return shlex.join(("ssh", *given, *_address(login), "true"))
 
 
-def _no_login(login: Login, told: str) -> LoginError:
-    hint = next((text for words, text in _HINTS if words in told.lower()), _HINT)
-    why = _last_line(told) or "no reason given"
+def _no_login(login: Login, output: str) -> LoginError:
+    hint = next((text for words, text in _HINTS if words in output.lower()), _HINT)
+    why = _last_line(output) or "no reason given"
     return LoginError(
         f"The login node {login.host} cannot be reached by ssh: {why}",
         hint.format(by_hand=_by_hand(login)),
@@ -221,14 +221,14 @@ def _no_login(login: Login, told: str) -> LoginError:
 
 
 def _make_private(folder: Path) -> None:
-    """Make the folder; one that others could have made is not used."""
+    """Make the folder; refuse one that other users own or may enter."""
     folder.mkdir(mode=0o700, exist_ok=True)
-    seen = folder.lstat()
-    is_mine = stat.S_ISDIR(seen.st_mode) and seen.st_uid == os.getuid()
-    if not is_mine or seen.st_mode & 0o077:
+    found = folder.lstat()
+    is_mine = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
+    if not is_mine or found.st_mode & 0o077:
         raise LoginError(
-            f"{folder} is not a folder of yours that nobody else may enter",
-            "Remove it, or ask whoever made it to.",
+            f"{folder} must be a folder that you own and only you may enter",
+            "Remove it, or ask its owner to remove it.",
         )
 
 

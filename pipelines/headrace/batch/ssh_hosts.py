@@ -1,8 +1,8 @@
 """Machines without a queue: a job is a detached process on the first of some SSH hosts.
 
-What is known of a job lies on the first host, in `~/.headrace/ssh-jobs/NAME`: its script, the
-process and, at the end, the exit code. Its processes are found by `HEADRACE_JOB_ID` in their
-environment, on all hosts. The hosts run Linux.
+The job's state is on the first host, in `~/.headrace/ssh-jobs/NAME`: its script, the process and,
+at the end, the exit code. On all hosts, the job's processes are found by `HEADRACE_JOB_ID` in
+their environment. The hosts run Linux.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from headrace.recipe.site import Role
 JOB = "HEADRACE_JOB_ID"
 """Environment variable of all processes of a job: its name."""
 
-_OF_SSH = "255"  # its exit code when it is ssh itself that fails
+_OF_SSH = "255"  # exit code of ssh when the connection fails
 
 
 def commands_of_hosts(role: Role) -> dict[str, Commands]:
-    """What runs commands on the hosts of a role without a queue, by their names."""
+    """Return command runners by host, for a role without a queue."""
     return {each.host: SshCommands(each, {}) for each in role.batch.hosts}
 
 
 class SshHosts(BatchSystem):
-    """Hosts in the place of a batch system; nobody else is kept off them.
+    """Hosts instead of a batch system; other users may use them too.
 
-    A job uses the first ones, as many as it has nodes. Commands run on each by its own `Commands`.
+    A job uses the first hosts, one for each of its nodes. Each host has its own `Commands`.
     """
 
     lacks = dict.fromkeys(QUEUE_KEYS, "there is no queue")
@@ -121,7 +121,7 @@ class SshHosts(BatchSystem):
 
 
 def way_to(host: Login) -> tuple[str, ...]:
-    """The command that runs another one on a host, from the first one."""
+    """Return the ssh command prefix that reaches a host from the first host."""
     given = [part for option in host.options for part in ("-o", option)]
     port = ["-p", str(host.port)] if host.port else []
     identity = ["-i", host.identity] if host.identity else []

@@ -1,4 +1,4 @@
-"""The one way into a queue: few submits a minute, and no more jobs than the limits allow."""
+"""Submission into a queue: few submissions per minute, and no more jobs than the limits allow."""
 
 from __future__ import annotations
 
@@ -50,27 +50,27 @@ _ASK_SILENT_AGAIN_S = 600.0
 
 @dataclass(frozen=True)
 class SubmissionGate:
-    """The way into a queue, shared by all processes that use the same folder of leases.
+    """Submits jobs to a queue for all processes that share a folder of leases.
 
-    A job takes a slot before it is submitted, and leaves it when the queue has told its end.
+    A job takes a slot before its submission, and keeps it until the queue has reported its end.
     """
 
     system: BatchSystem
     leases: Path
     """Folder of all leases of the site."""
     batch: Batch
-    """The site's rules: limits, pace, time between two questions."""
+    """The site's limits, rate of submission and polling interval."""
 
     def submit(self, spec: JobSpec, file: Path) -> JobRecord:
-        """Submit a job once, if its turn has come; the caller holds the lock of its lease.
+        """Submit a job once, if the limits allow it now; the caller holds the lock of its lease.
 
-        Its record is written to `file`. What may be there after a lost answer, or after a submitter
-        that died, is looked up by name before anything is submitted again.
+        Its record is written to `file`. After a lost answer, or the death of a submitter, the job
+        is searched by name before it is submitted again.
 
         Raises:
-            QueueFullError: It is not its turn; nothing was submitted, ask again later.
+            QueueFullError: A limit is reached; nothing was submitted, try again later.
             JobRefusedError: The batch system refuses the job.
-            BatchError: No clear answer and no such job, several times.
+            BatchError: Several attempts got no clear answer, and the job was not found.
         """
         try:
             record = self._submit_once(spec, file)
@@ -78,9 +78,9 @@ class SubmissionGate:
             self._change(partial(_refused, name=spec.name, why=error.what, poll_s=self.batch.poll))
             raise
         except JobRefusedError:
-            self._change(partial(_settled, name=spec.name, job_id=""))
+            self._change(partial(_submitted, name=spec.name, job_id=""))
             raise
-        self._change(partial(_settled, name=spec.name, job_id=record.job_id))
+        self._change(partial(_submitted, name=spec.name, job_id=record.job_id))
         return record
 
     def _submit_once(self, spec: JobSpec, file: Path) -> JobRecord:
@@ -91,7 +91,7 @@ class SubmissionGate:
                 return record
             if attempt == 0:
                 self._enter(spec, file)
-            else:  # what follows a lost answer keeps its slot
+            else:  # after a lost answer the slot is still held
                 self._wait_for_token()
             write_text(intent_of(file), spec.name)
             try:
@@ -122,7 +122,7 @@ class SubmissionGate:
             raise QueueFullError(why, "It is submitted as soon as earlier jobs have ended.")
 
     def _try(self, name: str, file: Path, limits: Sequence[Limit]) -> str:
-        """Take a slot and a token, both or none; why not, in words for the user."""
+        """Take a slot and a token, or neither; return why not, for users."""
         why = ""
 
         def take(state: QueueState) -> QueueState | None:
@@ -155,10 +155,10 @@ class SubmissionGate:
             try:
                 known = KnownLimits(asked_at=now, limits=self.system.limits(spec))
             except BatchError as error:
-                logger.info("%s; only the site's own limits are kept", error.what)
+                logger.info("%s; only the site's own limits apply", error.what)
                 known = KnownLimits(asked_at=now - _ASK_LIMITS_EVERY_S + _ASK_SILENT_AGAIN_S)
-            told = {of: known}
-            self._change(lambda state: state.model_copy(update={"limits": state.limits | told}))
+            new = {of: known}
+            self._change(lambda state: state.model_copy(update={"limits": state.limits | new}))
         return known.limits
 
     def _change(self, change: Callable[[QueueState], QueueState | None]) -> None:
@@ -179,8 +179,8 @@ def _why_not(state: QueueState, limits: Sequence[Limit], taken: dict[str, Slot])
     return ""
 
 
-def _settled(state: QueueState, name: str, job_id: str) -> QueueState:
-    """The slot has its job; without one it is given back."""
+def _submitted(state: QueueState, name: str, job_id: str) -> QueueState:
+    """Return the state with the slot's job; without a job the slot is freed."""
     taken = dict(state.taken)
     slot = taken.pop(name, None)
     if slot is not None and job_id:
@@ -190,7 +190,7 @@ def _settled(state: QueueState, name: str, job_id: str) -> QueueState:
 
 
 def _refused(state: QueueState, name: str, why: str, poll_s: float) -> QueueState:
-    """The batch system takes no further job: nobody tries for a while, each time a longer one."""
+    """Return the state after a refusal: submissions pause, each time for longer."""
     update = {
         "taken": {key: each for key, each in state.taken.items() if key != name},
         "refused": why,
@@ -201,11 +201,11 @@ def _refused(state: QueueState, name: str, why: str, poll_s: float) -> QueueStat
 
 
 def take_token(file: Path, per_minute: int) -> float:
-    """Take a token from the bucket that a site's submits share; 0, or seconds until one comes."""
+    """Take a token from the site's bucket of submissions; return 0, or seconds until the next."""
     with locked(file):
         now = time.time()
-        kept = json.loads(file.read_text()) if file.exists() else {"tokens": BURST, "at": now}
-        there = tokens_after(kept["tokens"], now - kept["at"], per_minute)
+        bucket = json.loads(file.read_text()) if file.exists() else {"tokens": BURST, "at": now}
+        there = tokens_after(bucket["tokens"], now - bucket["at"], per_minute)
         if there < 1.0:
             return (1.0 - there) * 60.0 / per_minute
         write_json(file, {"tokens": there - 1.0, "at": now})
@@ -213,12 +213,12 @@ def take_token(file: Path, per_minute: int) -> float:
 
 
 def tokens_after(tokens: float, passed_s: float, per_minute: int) -> float:
-    """Tokens in the bucket when some time has passed; pure."""
+    """Return the tokens in the bucket after some time; pure."""
     return min(float(BURST), tokens + max(passed_s, 0.0) * per_minute / 60.0)
 
 
 def recovered(system: BatchSystem, name: str, file: Path) -> JobRecord | None:
-    """Record the job, if any, of a submitter that died before it could; nothing is submitted."""
+    """Record the job, if any, that a dead submitter left unrecorded; submit nothing."""
     known = read_record(file, JobRecord)
     if known is not None or not intent_of(file).exists():
         return known

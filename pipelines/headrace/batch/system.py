@@ -1,4 +1,4 @@
-"""The batch systems: one narrow interface, and what they have in common; their job scripts."""
+"""The interface of batch systems, their common parts, and their job scripts."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 INDEX = "HEADRACE_NODE_INDEX"
-"""Environment variable of the command: place of its node in the job, from 0."""
+"""Environment variable of the command: index of its node in the job, from 0."""
 
 _TEMPLATES = Path(__file__).parent / "templates"
 _OPTION = re.compile(r"(--[A-Za-z][\w-]*[= ]|-(?!pe )[A-Za-z]+ )(.*)")
-"""Name and value; Grid Engine's `-pe` has two values."""
+"""Name and value; the option `-pe` of Grid Engine has two values."""
 
 _NO_ANSWER = (
     "Is it up? `batch.config` of the role, or the environment, must name the configuration of this "
@@ -52,9 +52,9 @@ class Limit(Record):
 
     most: int
     queued_only: bool = False
-    """Whether jobs that wait are counted, and running ones are not."""
+    """Whether only waiting jobs count."""
     whose: str
-    """Who sets it, for users, such as `site`."""
+    """Origin of the limit for users, as `site`."""
 
     def __str__(self) -> str:
         return f"{self.whose} limit of {self.most} {'queued ' if self.queued_only else ''}jobs"
@@ -64,65 +64,64 @@ NAMED = "headrace finds its jobs by their names"
 ONE_TASK_A_NODE = (
     "headrace starts one task on each node; write `ranks_per_node` and `threads_per_node`"
 )
-LOGS = "the log belongs into the lease's folder"
+LOGS = "headrace writes the log into the lease's folder"
 FOLDER = "the job runs in the lease's folder"
-ONCE = "headrace starts again what was lost; a second layer would double the work"
+ONCE = "headrace retries lost work itself; a second layer would double the work"
 ID_AT_ONCE = "headrace needs the job's id at once"
 ONE_JOB = "a lease is one job"
-NO_TERMINAL = "nobody sits in front of the job"
-COMMAND = "the job's command is headrace's"
+NO_TERMINAL = "jobs have no terminal"
+COMMAND = "headrace sets the job's command"
 """Why options of submit commands are refused."""
 
-OWN_OPTION = "write what the cluster knows into `batch.options`"
+OWN_OPTION = "write the cluster's own option into `batch.options`"
 ONLY_SLURM = {
     "qos": OWN_OPTION,
     "constraint": OWN_OPTION,
     "srun_options": "there is no `srun`",
     "submit_as": "only jobs of Slurm can be submitted as others",
 }
-"""What systems other than Slurm lack."""
+"""Keys that batch systems other than Slurm lack."""
 
 
 class BatchSystem(Backend, ABC):
-    """What a batch system must be able to do. One instance serves one user of one cluster.
+    """Interface of a batch system. One instance serves one user of one cluster.
 
-    Whatever asks it raises BatchError without an answer. An empty `queue` is the machine's own.
+    Methods that ask it raise BatchError without an answer. An empty `queue` is the machine's own.
     """
 
     name: str
     template: str
-    """Name of the template of its job scripts, `NAME.sh.jinja`: beside its module, or one of
-    headrace's."""
+    """Name of its job scripts' template, `NAME.sh.jinja`: in its module's folder, or headrace's."""
     config_variable: ClassVar[str] = ""
-    """Environment variable of its commands that tells one such queue from another."""
+    """Environment variable of its commands that selects the queue's configuration."""
     programs_variable: ClassVar[str] = ""
     """Environment variable of a job that names the folder of its commands; empty for none."""
     job_variable: ClassVar[str]
     """Environment variable of a job's first task that holds the job's id."""
     job_variables: ClassVar[tuple[str, ...]]
-    """How the variables begin that a job has; they must not reach jobs submitted from it."""
+    """Prefixes of a job's variables; these must not reach jobs submitted from the job."""
     index_variable: str = INDEX
-    """Environment variable of a job's tasks that holds the place of the node, from 0."""
-    books_pause_s: float = 0.0
-    """Seconds between two looks for a job that its books do not know, where each reads them all."""
+    """Environment variable of a job's tasks that holds the index of the node, from 0."""
+    accounting_pause_s: float = 0.0
+    """Seconds between two queries for a job that the accounting lacks, if each reads all of it."""
     show: str
-    """Begin of a command that shows all of a job; its id follows at once."""
+    """Begin of a command that shows all of a job; the id follows directly."""
     submit_command: tuple[str, ...]
-    """Command that takes a job script as its input."""
+    """Command that reads a job script from its input."""
     submitted: re.Pattern[str]
-    """Where its answer has the job's `id`."""
+    """Finds the job's `id` in its answer."""
     cancel_command: tuple[str, ...]
     """Command that ends jobs; their ids follow."""
     unclear: re.Pattern[str]
-    """Errors of a submit after which the job may be there all the same."""
+    """Errors of a submission after which the job may exist all the same."""
     full: re.Pattern[str]
-    """Refusals that go away when other jobs end."""
+    """Refusals that end when other jobs end."""
     nothing: re.Pattern[str] | None = None
-    """Errors about jobs that are not known, or have ended."""
+    """Errors about jobs that are unknown, or have ended."""
     hint: str
-    """Command that tells what may be asked for, and what it lists."""
+    """Command that shows what jobs may request, and what it lists."""
     silent: str = ""
-    """What may be wrong when it does not answer."""
+    """What may be wrong if the system does not answer."""
     programs: tuple[str, ...]
     version_option = "--version"
 
@@ -136,20 +135,20 @@ class BatchSystem(Backend, ABC):
         return cls(commands_of(cls, role, timeout_s), queue_of(role))
 
     def render(self, spec: JobSpec) -> str:
-        """The job script; a pure function of the spec."""
+        """Return the job script; a pure function of the spec."""
         return render(self.template, spec, beside=inspect.getfile(type(self)))
 
     def preview(self, spec: JobSpec) -> str:
-        """What `submit` would send, for users."""
+        """Return what `submit` would send, for users."""
         return self.render(spec)
 
     def submit(self, spec: JobSpec) -> str:
-        """Submit a job once; gives its id.
+        """Submit a job once; return its id.
 
         Raises:
-            JobRefusedError: The batch system refuses the job, and will again.
+            JobRefusedError: The batch system refuses the job permanently.
             SubmitLimitError: It refuses the job until others of the user have ended.
-            AmbiguousSubmitError: There was no clear answer; the job may be there.
+            AmbiguousSubmitError: The answer is not clear; the job may exist.
         """
         return self._submit(spec, self.submit_command, self.render(spec))
 
@@ -158,76 +157,76 @@ class BatchSystem(Backend, ABC):
         submitted = self.submitted.search(answer.output)
         if answer.code == 0 and submitted:
             return submitted["id"]
-        told, program = self._words(answer), command[0]
+        reason, program = self._words(answer), command[0]
         if answer.code in (0, None) or self.unclear.search(answer.error):
-            raise AmbiguousSubmitError(f"{program} gave no clear answer for {spec.name}: {told}")
+            raise AmbiguousSubmitError(f"{program} gave no clear answer for {spec.name}: {reason}")
         if self.full.search(answer.error):
-            raise SubmitLimitError(f"waiting: {self.name} takes no further job: {told}")
+            raise SubmitLimitError(f"waiting: {self.name} takes no further job: {reason}")
         raise JobRefusedError(
-            f"{self.name} refuses the job {spec.name}: {told}",
+            f"{self.name} refuses the job {spec.name}: {reason}",
             f"Correct the role's `batch` settings in the site; {self.hint}",
         )
 
     def refusal(self, spec: JobSpec) -> str:
-        """Why the system would never take a job; empty where it takes it, or cannot be asked so."""
+        """Why the system would never accept a job; empty if it accepts it, or cannot be asked."""
         return ""
 
     @abstractmethod
     def poll(self, job_ids: Sequence[str]) -> dict[str, JobStatus]:
-        """Jobs by id that the system still remembers, in one query however many they are."""
+        """Return the jobs by id that the system still knows; one query for all."""
 
     def accounting(self, job_ids: Sequence[str]) -> dict[str, JobStatus]:
-        """What the books say of jobs, also of those that `poll` has forgotten, in one query."""
+        """Return jobs by id from the accounting, even if `poll` has forgotten them; one query."""
         return self.poll(job_ids)
 
     @abstractmethod
     def find(self, name: str) -> tuple[JobStatus, ...]:
-        """Jobs of that name, the ended ones too, the newest last."""
+        """Return the jobs of that name, also ended ones; the newest last."""
 
     def cancel(self, job_ids: Sequence[str]) -> None:
-        """End jobs; those that have ended are fine."""
+        """End jobs; jobs that have ended already are accepted."""
         if job_ids:
             self._ask(*self.cancel_command, *job_ids)
 
     def job_nodes(self, environment: Mapping[str, str]) -> tuple[str, ...]:
-        """Nodes of a job in the order of its tasks, from the environment of one of these.
+        """Return the nodes of a job in the order of its tasks, from a task's environment.
 
-        The names are those that `JobSpec.exclude` takes; none when they are not known.
+        The names are those of `JobSpec.exclude`; empty if unknown.
         """
         return ()
 
     def limits(self, spec: JobSpec) -> tuple[Limit, ...]:
-        """What the system tells of how many such jobs the user may have; often nothing."""
+        """Return the limits on how many jobs of this kind the user may have; often empty."""
         return ()
 
     def longest_job_s(self, batch: Batch) -> float | None:
-        """Longest time that a job gets, seconds; None where there is no limit, or none is told."""
+        """Return the longest time of a job, seconds; None if unlimited or unknown."""
         return None
 
     def check(self, spec: JobSpec) -> Iterator[Finding]:
-        """What a look at the batch system finds for a job; ends where no more can be learnt."""
+        """Check the batch system for a job; end early where later checks cannot work."""
         found = list(self._check_programs())
         yield from found
         if all(each.grade is Grade.OK for each in found):
             yield from self._check_queue(spec)
 
     def _check_queue(self, spec: JobSpec) -> Iterator[Finding]:
-        """The part of `check` that differs: its programs are there."""
+        """Check what differs by batch system; the programs exist."""
         yield from ()
 
     def _check_programs(self) -> Iterator[Finding]:
-        """Whether the programs are there, and of which version the first one is."""
-        advice = f"Run headrace where the commands of {self.name} are, and have them on PATH."
+        """Check that the programs exist; report the version of the first."""
+        advice = f"Run headrace on a machine with {self.name}'s commands, and put them on PATH."
         failed, version = [], ""
         for name in self.programs:
             try:
                 answer = self.commands.run((name, self.version_option))
-            except LoginError:  # nothing can be said of any
+            except LoginError:  # the other programs cannot be checked either
                 raise
             except BatchError as error:
                 failed.append(fail("commands", error.what, error.hint or advice))
                 continue
-            if answer.code is None:  # the others would be waited for as long
+            if answer.code is None:  # the others would time out too
                 yield fail("commands", answer.words, _NO_ANSWER)
                 return
             if answer.code != 0:
@@ -237,23 +236,23 @@ class BatchSystem(Backend, ABC):
         yield from failed or [ok("commands", f"{', '.join(self.programs)}: {version}")]
 
     def _ask(self, *command: str) -> str:
-        """The output of a command; nothing when it only does not know the jobs."""
+        """Return a command's output; empty if its only error is that jobs are unknown."""
         answer = self.commands.run(command)
         if answer.code == 0 or self._is_about_nothing(answer):
             return answer.output
-        told = f"{self.name} does not answer {command[0]}: {self._words(answer)}"
-        raise BatchError(told, self.silent)
+        message = f"{self.name} does not answer {command[0]}: {self._words(answer)}"
+        raise BatchError(message, self.silent)
 
     def _ask_json(self, *command: str) -> Any:
         text = self._ask(*command)
         try:
             return json.loads(text, strict=False) if text.strip() else None
         except ValueError as error:
-            told = f"{self.name} does not answer {command[0]} in JSON: {error}"
-            raise BatchError(told, self.silent) from error
+            message = f"{self.name} does not answer {command[0]} in JSON: {error}"
+            raise BatchError(message, self.silent) from error
 
     def _words(self, answer: CommandResult) -> str:
-        """What users need of the words of a command that failed."""
+        """Return the part of a failed command's output that users need."""
         return answer.words
 
     def _is_about_nothing(self, answer: CommandResult) -> bool:
@@ -262,40 +261,40 @@ class BatchSystem(Backend, ABC):
         return nothing is not None and bool(said) and all(map(nothing.search, said))
 
     def _complaints(self, answer: CommandResult) -> list[str]:
-        """The lines of a failed command that say why."""
+        """Return the error lines of a failed command."""
         return answer.error.splitlines()
 
 
 def by_id(found: Sequence[JobStatus]) -> tuple[JobStatus, ...]:
-    """Jobs in the order in which they were submitted."""
+    """Sort jobs by submission."""
     return tuple(sorted(found, key=lambda each: (len(each.job_id), each.job_id)))
 
 
 def first_words(file: str | None) -> tuple[str, ...]:
-    """Names of a job's hosts out of a file whose lines begin with them, each once."""
+    """Return the first word of each line of a file, each once: the names of a job's hosts."""
     try:
         lines = Path(file).read_text().splitlines() if file else []
-    except OSError:  # it is on another node
+    except OSError:  # the file is on another node
         return ()
     return tuple(dict.fromkeys(line.split()[0] for line in lines if line.strip()))
 
 
 def render(template: str, job: JobSpec, *, beside: str = __file__, **more: object) -> str:
-    """The script of a job, by a template beside a module or of headrace."""
+    """Render a job's script from a template, in the folder of `beside` or headrace's own."""
     environment = _environment(str(Path(beside).parent))
     return environment.get_template(f"{template}.sh.jinja").render(job=job, **more)
 
 
 def shell(name: str) -> str:
-    """A shell program that is no template."""
+    """Return a shell program that needs no template."""
     return (_TEMPLATES / f"{name}.sh").read_text()
 
 
 def with_quotes(option: str) -> str:
-    """An option as a site says it, in the words of a script's directive.
+    """Return a site's option as a script's directive.
 
-    A value with spaces is quoted. What is quoted already stays as it is, and so does what may be
-    several options, or several values of one.
+    A value with spaces is quoted. Text that is quoted already stays as it is; so does text that
+    may hold several options, or several values of one.
     """
     parts = _OPTION.fullmatch(option)
     if parts is None or not re.search(r"\s", parts[2]) or re.search(r"['\"\\]|\s-", parts[2]):

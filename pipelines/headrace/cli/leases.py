@@ -36,7 +36,7 @@ from headrace.files.atomic import read_record
 from headrace.files.layout import LeaseFolder, SiteFolder, StepFolder
 from headrace.ledger.ledger import open_ledger
 from headrace.processes.identity import end_processes
-from headrace.processes.zygote import kept_bytes, zygotes
+from headrace.processes.zygote import zygote_bytes, zygotes
 from headrace.recipe.load import load_site
 from headrace.recipe.site import Role
 from headrace.runs.audit import Actor
@@ -50,7 +50,7 @@ from headrace.status.lease import (
     site_leases,
 )
 from headrace.steps import mailbox
-from headrace.steps.history import UsageRow
+from headrace.steps.history import NodeRow
 from headrace.steps.mailbox import StepSpec
 
 app = typer.Typer(name="lease", help="Leases: the machines that runs hold.", no_args_is_help=True)
@@ -95,7 +95,7 @@ def list_leases(
         open_console().print(Listing.of(views, *_COLUMNS))
     else:
         typer.echo("No leases." if ended else "No open leases; --all lists those that have ended.")
-    if not as_json and (kept := kept_bytes()):
+    if not as_json and (kept := zygote_bytes()):
         size = decimal(kept)
         typer.echo(f"Imported for the next ones: {size}; `headrace lease close --kept` frees it.")
 
@@ -265,7 +265,7 @@ def _parts(lease: LeaseView) -> Iterator[RenderableType]:
         yield Padding(_busy_nodes(lease.use), (0, 0, 0, 2), expand=False)
 
 
-def _busy_nodes(rows: Sequence[UsageRow]) -> Table:
+def _busy_nodes(rows: Sequence[NodeRow]) -> Table:
     has_gpus = any(row.gpu is not None for row in rows)
     more = ("GPUs", "their memory", "power") if has_gpus else ()
     table = plain_table("node", figures=("CPU", "memory", *more))

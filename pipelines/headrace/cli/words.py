@@ -17,7 +17,7 @@ if TYPE_CHECKING:  # who has such records has imported what makes them
     from headrace.runs.site_machines import MostCost
     from headrace.status.lease import LeaseView
     from headrace.status.step import AttemptView, StepView
-    from headrace.steps.history import Load, UsageRow
+    from headrace.steps.history import NodeLoad, NodeRow
 
 _MAX_NODES = 4
 
@@ -182,7 +182,7 @@ def nodes_words(view: LeaseView) -> str:
     return f"{here}{view.nodes} ({view.kind})"
 
 
-def busy(use: Load) -> Iterator[str]:
+def busy(use: NodeLoad) -> Iterator[str]:
     """How busy nodes that train are, a line each, and which rank has the most memory."""
     nodes, ranks = use.nodes, use.ranks
     for node in nodes[:_MAX_NODES]:
@@ -199,7 +199,7 @@ def busy(use: Load) -> Iterator[str]:
         )
 
 
-def _traffic(node: UsageRow) -> str:
+def _traffic(node: NodeRow) -> str:
     told = (
         ("disk read", node.disk_read_bytes_per_s),
         ("written", node.disk_write_bytes_per_s),

@@ -1,1 +1,1 @@
-"""Leases: backends, host, fan-out; the only home of Dask."""
+"""Leases: launchers, host, calls on nodes; the only home of Dask."""

@@ -1,4 +1,4 @@
-"""The ways to get machines: one narrow protocol, chosen from a table of names."""
+"""Ways to get machines for a lease: one narrow interface, chosen by the backend's name."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from headrace.recipe.backend import backend_of
 
 
 class OpenCluster(Protocol):
-    """An open Dask cluster, as the host process sees it."""
+    """An open Dask cluster, as used by the host process."""
 
     @property
     def scheduler_address(self) -> str:
@@ -21,31 +21,31 @@ class OpenCluster(Protocol):
 
     @property
     def dashboard_url(self) -> str:
-        """Link of the dashboard: it opens on the host's machine only, or by an SSH tunnel."""
+        """Link of the dashboard: it opens only on the host's machine, or by an SSH tunnel."""
 
     @property
     def job_ids(self) -> tuple[str, ...]:
-        """Ids that the outside world knows the machines by."""
+        """Ids by which users know the machines."""
 
     def check(self) -> None:
-        """Raise why it can have no more nodes, if so; called a few times a second."""
+        """Raise if the cluster can have no more nodes; called a few times a second."""
 
     async def close(self) -> None:
         """End all workers and the scheduler."""
 
 
-class LeaseBackend(ABC):
-    """What a backend must be able to do; where there is no queue, most of it is nothing.
+class LeaseLauncher(ABC):
+    """Starts and ends the machines of a lease; without a queue, most methods do nothing.
 
-    What asks a batch system that does not answer raises BatchError.
+    Methods that ask a batch system raise BatchError if it does not answer.
     """
 
     opens_at_once = False
-    """Whether machines are there within seconds and cost nothing while they idle."""
+    """Whether machines are ready within seconds and cost nothing while idle."""
 
     @abstractmethod
     def launch(self, folder: LeaseFolder, spec: LeaseSpec) -> None:
-        """Start the host process, which outlives the caller, or submit, once, the job that will.
+        """Start the host process, which outlives the caller, or submit its job once.
 
         It raises what `client.start` raises.
         """
@@ -57,44 +57,44 @@ class LeaseBackend(ABC):
         Side effects: writes Dask's scheduler file, key and certificate into the lease's folder.
 
         Raises:
-            LeaseError: Not all nodes of a gang were there in time.
+            LeaseError: Not all nodes of a gang joined in time.
         """
 
     @abstractmethod
     def kill_leftovers(self, folder: LeaseFolder) -> int:
-        """End all processes and jobs of a lease but the one that this runs in; gives how many.
+        """End all processes and jobs of a lease except this one; return their number.
 
         Raises:
             BatchError: The batch system does not answer, or a job does not end.
         """
 
     def preview(self, folder: LeaseFolder, spec: LeaseSpec) -> str:
-        """What `launch` would submit, as text; empty where there is no queue."""
+        """Return what `launch` would submit, as text; empty if there is no queue."""
         return ""
 
     def refusal(self, folder: LeaseFolder, spec: LeaseSpec) -> str:
-        """Why the batch system would never take the lease's jobs; empty where nothing says so."""
+        """Return why the batch system would never accept the lease's jobs; empty if unknown."""
         return ""
 
     def job(self, folder: LeaseFolder, spec: LeaseSpec) -> JobView | None:
-        """How the job stands that gives the machines, if there is one; it may be called often."""
+        """Return the state of the job that gives the machines, or None; may be called often."""
         return None
 
     def cause(self, folder: LeaseFolder, spec: LeaseSpec) -> JobView | None:
-        """How the job of a lost lease ended; None when its own files tell as much."""
+        """Return how the job of a lost lease ended; None if its own files explain as much."""
         return None
 
     def find_job(self, folder: LeaseFolder, spec: LeaseSpec) -> str:
-        """What users know the lease's job by, also one that was never recorded; empty for none."""
+        """Return the lease's job as users know it, even if never recorded; empty for none."""
         return ""
 
 
-def backend(name: str) -> LeaseBackend:
-    """How leases of that backend come to be: on this machine, or as jobs of a batch system.
+def launcher_for(name: str) -> LeaseLauncher:
+    """Return the launcher of a backend: on this machine, or as jobs of a batch system.
 
     Raises:
-        SiteError: There is no backend of that name.
+        SiteError: The backend does not exist.
     """
-    module = "local" if backend_of(name).is_here else "queued"
-    found: LeaseBackend = importlib.import_module(f"headrace.clusters.{module}").backend()
+    module = "local" if backend_of(name).is_here else "batch_launcher"
+    found: LeaseLauncher = importlib.import_module(f"headrace.clusters.{module}").LAUNCHER
     return found

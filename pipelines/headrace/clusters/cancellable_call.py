@@ -1,4 +1,4 @@
-"""What runs in each Dask worker: calls that do not outlive those who wait for them."""
+"""Calls in Dask workers that end when their caller no longer waits for them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 Result = TypeVar("Result")
 
 GRACE_S = 15.0
-"""Seconds that an unwanted call has to return before its worker process is killed."""
+"""Seconds that an abandoned call has to return before its worker process is killed."""
 
 _CHECK_EVERY_S = 1.0
 _WANTED_STATES = ("executing", "long-running")
@@ -30,33 +30,33 @@ def dask_setup(worker: Any) -> None:
     """Let the kernel end the worker with its host, even while the worker holds the GIL.
 
     Dask calls it before the worker starts, which preloads this module. Side effects: closes the
-    worker's port for pages, which has none and asks for no key.
+    worker's port for pages, which has no pages and checks no key.
     """
     die_with_parent()
     worker.http_server.stop()
 
 
 def wanted() -> bool:
-    """Whether somebody still waits for the call that runs in this thread.
+    """Whether the call that runs in this thread is still needed.
 
-    Long calls ask every second or so, end their children and return when it is false: the step
-    was cancelled, or its driver has gone. Outside a held call it is always true.
+    Long calls check every second or so; if false, they end their children and return: the step
+    was cancelled, or its driver has ended. Always true outside such a call.
     """
     is_wanted: Callable[[], bool] = getattr(_current, "is_wanted", lambda: True)
     return is_wanted()
 
 
 def check_wanted(done_bytes: int, total_bytes: int) -> None:
-    """Raise `StepCancelledError` when nobody waits any more for bytes that are staged."""
+    """Raise `StepCancelledError` if the staged bytes are not needed any more."""
     if not wanted():
         raise StepCancelledError(
             f"Staging was stopped after {done_bytes} of {total_bytes} bytes: "
-            "its step was cancelled or has gone"
+            "its step was cancelled or has ended"
         )
 
 
 def node_name() -> str:
-    """Name of the node on which this runs, as in `Node.name`; only in a call of a fleet."""
+    """Return the name of this node, as `Node.name`; only in a call of a fleet."""
     from distributed import get_worker
 
     return str(get_worker().name)
@@ -65,10 +65,10 @@ def node_name() -> str:
 def run(
     function: Callable[..., Result], arguments: tuple[Any, ...], key: str, grace_s: float
 ) -> Result:
-    """Run a call on this node; kill the worker when the call goes on although unwanted.
+    """Run a call on this node; kill the worker if the call continues although abandoned.
 
-    Code that hangs cannot be stopped from outside its process: the kernel ends its children with
-    the worker, and a fresh one is started. `key` is that of the Dask task.
+    Hanging code cannot be stopped from outside its process: the kernel ends its children with the
+    worker, and a new one is started. `key` is that of the Dask task.
     """
     from distributed import get_worker
 
@@ -90,7 +90,7 @@ def run(
 def call_while(
     is_wanted: Callable[[], bool], function: Callable[..., Result], *arguments: Any
 ) -> Result:
-    """Call a function in this thread; in it `wanted` gives what `is_wanted` does."""
+    """Call a function in this thread; in it, `wanted` returns the result of `is_wanted`."""
     _current.is_wanted = is_wanted
     try:
         return function(*arguments)
@@ -101,7 +101,7 @@ def call_while(
 def run_aside(
     function: Callable[..., Result], arguments: tuple[Any, ...], key: str, grace_s: float
 ) -> Result:
-    """`run`, in a thread that leaves the worker's pool: others are not kept waiting."""
+    """Run a call as `run`, outside the worker's thread pool, so that other calls do not wait."""
     from distributed import secede
 
     secede()
@@ -114,5 +114,5 @@ def _watch(is_wanted: Callable[[], bool], done: threading.Event, name: str, grac
         if is_wanted():
             wanted_s = time.monotonic()
         elif time.monotonic() - wanted_s > grace_s + _CHECK_EVERY_S:
-            logger.error("%s goes on although nobody waits for it; ending this worker", name)
+            logger.error("%s runs although its caller has gone; ending this worker", name)
             os.kill(os.getpid(), signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""Commands in the site's container: workers and ranks run there, the control plane never.
+"""Commands in the site's container: only workers and ranks run there, never the control plane.
 
 Sources: https://apptainer.org/docs/user/latest/cli/apptainer_exec.html,
 https://hpc.github.io/charliecloud/ch-run.html
@@ -22,16 +22,16 @@ _ALWAYS_THERE = ("/dev", "/proc", "/sys", "/tmp")
 
 _RUNTIMES: dict[str, tuple[tuple[str, ...], dict[str, str], tuple[str, ...]]] = {
     "apptainer": (("apptainer", "exec"), {"nvidia": "--nv", "amd": "--rocm"}, ()),
-    # the libraries of accelerators are put into the image beforehand, by ch-fromhost
+    # libraries of accelerators are put into the image beforehand, by ch-fromhost
     "charliecloud": (("ch-run",), {}, ("--",)),
 }
-"""Program, its option for each make of accelerators, what stands before the command."""
+"""Program, its option for each vendor of accelerators, separator before the command."""
 
 
 def in_container(
     folder: LeaseFolder, spec: LeaseSpec, arguments: tuple[str, ...]
 ) -> tuple[str, ...]:
-    """A call of Python as workers and ranks run it: in the site's container, if there is one."""
+    """Return a Python command as workers and ranks run it: in the site's container, if any."""
     batch = spec.role.batch
     command = (python_of(batch.container, sys.executable), *arguments)
     site = str(folder.path.parent.parent)
@@ -40,16 +40,16 @@ def in_container(
 
 
 def environment() -> dict[str, str]:
-    """Variables of a process in a container; Charliecloud asks for the user's name."""
+    """Return the variables of a process in a container; Charliecloud requires the user's name."""
     return {"USER": login_name(), **os.environ}
 
 
 def wrap(
     container: Container | None, command: Sequence[str], folders: Sequence[str], num_gpus: int
 ) -> tuple[str, ...]:
-    """A command as it runs in the site's container, if any, with these folders and accelerators.
+    """Return a command in the site's container, if any, with these folders and accelerators.
 
-    The folders are those of the node, which are seen inside under the same path.
+    The folders are those of the node; they have the same paths inside.
     """
     if container is None or container.runtime == "none":
         return tuple(command)
@@ -61,12 +61,12 @@ def wrap(
 
 
 def python_of(container: Container | None, python: str) -> str:
-    """Interpreter of workers and ranks; `python` outside a container."""
+    """Return the interpreter of workers and ranks; `python` outside a container."""
     return python if container is None or container.runtime == "none" else container.python
 
 
 def _environment(container: Container) -> tuple[str, ...]:
-    """The runtimes differ in how they set variables; the program `env` is in every image."""
+    """Set variables by `env`, which every image has: the runtimes' own options differ."""
     values = tuple(f"{name}={value}" for name, value in container.env.items())
     return ("env", *values) if values else ()
 

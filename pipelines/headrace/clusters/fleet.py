@@ -1,4 +1,4 @@
-"""The workers of a lease, as a step driver uses them."""
+"""The workers of a lease, for a step driver."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ _Fleet = TypeVar("_Fleet", bound="Fleet")
 _CONNECT_TIMEOUT_S, _GROW_TIMEOUT_S = 30.0, 10.0
 _AHEAD = 4
 _CHECK_EVERY_S = 0.5
-_LOOK_EVERY_S = 0.1
-_GO_TOGETHER_S = 1.0
+_POLL_S = 0.1
+_TOGETHER_S = 1.0
 
 
 class Fleet(NodeCalls):
-    """The workers of a lease; leaving its context cancels what is left.
+    """The workers of a lease; the end of its context cancels pending calls.
 
     Attributes:
         client: The connected Dask client, which the fleet closes.
@@ -67,7 +67,7 @@ class Fleet(NodeCalls):
         return self
 
     def __exit__(self, *_: object) -> None:
-        with suppress(OSError, *TIMED_OUT):  # the scheduler forgets us when it does not answer
+        with suppress(OSError, *TIMED_OUT):  # a scheduler without an answer forgets this client
             self._cancel(list(self._futures))
         self.client.close()
 
@@ -77,9 +77,9 @@ class Fleet(NodeCalls):
         """See `NodeCalls`."""
         if count > self.role.nodes:
             raise LeaseError(
-                f"{count} nodes asked of lease {self._spec.lease_id}, which has at most "
+                f"{count} nodes requested of lease {self._spec.lease_id}, which has at most "
                 f"{self.role.nodes}",
-                f"Raise roles.{self._spec.role_name}.nodes of the site, or ask for fewer.",
+                f"Raise roles.{self._spec.role_name}.nodes of the site, or request fewer.",
             )
         self._demand(count)
         return arrived(self.client, self._spec, count, timeout_s, check)[:count]
@@ -134,7 +134,7 @@ class Fleet(NodeCalls):
                 results, lost = self._first_done(list(running), check)
                 done = {future: running.pop(future) for future in (*results, *lost)}
                 if lost:
-                    settle(check)
+                    wait_for_losses(check)
                 for future in lost:
                     index = done[future]
                     losses[index] = losses.get(index, 0) + 1
@@ -155,7 +155,7 @@ class Fleet(NodeCalls):
         if count > 0:
             self._demand(count)
             arrived(self.client, self._spec, 1, self.role.start_timeout, check)
-            with suppress(LeaseError):  # work starts with fewer nodes, those to come join in
+            with suppress(LeaseError):  # work starts with fewer nodes, others join later
                 arrived(self.client, self._spec, count, _GROW_TIMEOUT_S, check, queue_counts=True)
         return self.role.nodes * self.role.threads_per_node
 
@@ -211,9 +211,9 @@ class Fleet(NodeCalls):
     def _first_done(
         self, futures: list[Future], check: Callable[[], None], nodes: Sequence[Node] = ()
     ) -> tuple[dict[Future, Any], list[Future]]:
-        """Wait until some futures are done: those with results, and those that lost their worker.
+        """Wait for done futures; return results, and the futures that lost their worker.
 
-        `nodes` are those that the futures are bound to.
+        `nodes` are the nodes that the futures are bound to.
         """
         check()
         while not (done := now_done(self.client, futures)):
@@ -228,14 +228,14 @@ class Fleet(NodeCalls):
         return results, [future for future in done if future not in results]
 
     def _check_alive(self, nodes: Sequence[Node]) -> None:
-        """A task bound to a worker that died before it started would wait for ever."""
+        """Raise if a worker has died: Dask would wait for ever for a task bound to it."""
         if self.client.status != "running":
-            raise LeaseLostError(f"The scheduler of lease {self._spec.lease_id} has gone")
+            raise LeaseLostError(f"The scheduler of lease {self._spec.lease_id} has ended")
         for node in self._gone(nodes):
-            raise WorkerLostError(f"Worker {node.name} on {node.host} has gone")
+            raise WorkerLostError(f"Worker {node.name} on {node.host} has ended")
 
     def _gone(self, nodes: Sequence[Node]) -> list[Node]:
-        """Nodes whose workers are not the same any more."""
+        """Return the nodes whose workers have ended or were replaced."""
         addresses = {node.address for node in present(self.client)} if nodes else set()
         return [node for node in nodes if node.address not in addresses]
 
@@ -246,7 +246,7 @@ class Fleet(NodeCalls):
 
 
 def present(client: Client) -> tuple[Node, ...]:
-    """Nodes whose workers are connected and running, in order of their names."""
+    """Return the nodes whose workers are connected and running, in order of their names."""
     workers = client.run_on_scheduler(_workers)
     ordered = sorted(workers, key=lambda worker: (len(worker[0]), worker[0]))
     return tuple(
@@ -256,7 +256,7 @@ def present(client: Client) -> tuple[Node, ...]:
 
 
 def _workers(dask_scheduler: Any) -> list[tuple[str, str]]:
-    """Runs in the scheduler: name and address of every worker."""
+    """Return name and address of every worker; runs in the scheduler."""
     states = dask_scheduler.workers.values()
     return [(str(state.name), state.address) for state in states if state.status.name == "running"]
 
@@ -269,10 +269,10 @@ def arrived(
     check: Callable[[], None],
     queue_counts: bool = False,
 ) -> tuple[Node, ...]:
-    """Wait until there are `count` nodes; all that there are then, in order of their names.
+    """Wait until `count` nodes have joined; return all joined nodes, in order of their names.
 
-    `check` is called a few times a second and may raise; `queue_counts` says whether the time that
-    jobs spend in a queue counts.
+    `check` is called a few times a second and may raise; `queue_counts`: whether the time that jobs
+    spend in a queue counts.
     """
     deadline = time.monotonic() + timeout_s
     while len(found := present(client)) < count:
@@ -281,21 +281,21 @@ def arrived(
             deadline = time.monotonic() + timeout_s
         if time.monotonic() > deadline:
             raise LeaseError(
-                f"{len(found)} of {count} nodes of lease {spec.lease_id} were there "
-                f"after {timeout_s:g} s",
+                f"{len(found)} of {count} nodes of lease {spec.lease_id} joined "
+                f"within {timeout_s:g} s",
                 "See host.log in the lease's folder.",
             )
-        time.sleep(_LOOK_EVERY_S)
+        time.sleep(_POLL_S)
     return found
 
 
 def waits_for(client: Client) -> str:
-    """What the nodes of a pool wait for in a queue; empty when they do not."""
+    """Return what the nodes of a pool wait for in a queue; empty if they do not."""
     return str(client.get_metadata([WAITS], default=""))
 
 
 def now_done(client: Client, futures: list[Future]) -> list[Future]:
-    """Futures that are done within half a second: with results, errors or cancelled."""
+    """Return futures that are done within half a second: with results, errors or cancelled."""
     try:
         with client.as_current():
             done = wait(futures, timeout=_CHECK_EVERY_S, return_when="FIRST_COMPLETED").done
@@ -304,19 +304,19 @@ def now_done(client: Client, futures: list[Future]) -> list[Future]:
     return [future for future in futures if future in done]
 
 
-def settle(check: Callable[[], None]) -> None:
-    """Wait until workers that go together have gone, as preempted ones do.
+def wait_for_losses(check: Callable[[], None]) -> None:
+    """Wait until all workers that are lost together have ended, as preempted ones.
 
-    An item whose worker was lost would be given to the next of them, and count as lost again.
+    Otherwise the item of a lost worker would be given to the next of them, and be lost again.
     """
-    deadline = time.monotonic() + _GO_TOGETHER_S
+    deadline = time.monotonic() + _TOGETHER_S
     while time.monotonic() < deadline:
         check()
-        time.sleep(_LOOK_EVERY_S)
+        time.sleep(_POLL_S)
 
 
 def loss(future: Future) -> str | None:
-    """How the worker of a finished future was lost; None when it was not."""
+    """Return how the worker of a done future was lost; None if it was not."""
     if future.status != "error":
         return None
     error = future.exception()
@@ -326,31 +326,31 @@ def loss(future: Future) -> str | None:
 
 
 def results_of(client: Client, futures: list[Future]) -> dict[Future, Any]:
-    """Results of futures that are done; none of those whose workers were lost, see `loss`."""
-    kept = [future for future in futures if loss(future) is None]
+    """Return results of done futures, without those whose workers were lost, see `loss`."""
+    intact = [future for future in futures if loss(future) is None]
     try:
-        return dict(zip(kept, _gathered(client, kept), strict=True))
-    except (KilledWorker, _GoneError):  # a result went with its worker, before it was here
+        return dict(zip(intact, _gathered(client, intact), strict=True))
+    except (KilledWorker, _GoneError):  # a worker was lost before its result was fetched
         found: dict[Future, Any] = {}
-        for future in kept:
+        for future in intact:
             with suppress(KilledWorker, _GoneError):
                 (found[future],) = _gathered(client, [future])
         return found
 
 
 class _GoneError(Exception):
-    """A result is not there any more."""
+    """A result was lost."""
 
 
 def _gathered(client: Client, futures: list[Future]) -> list[Any]:
-    """Results of futures that were done; for one that has gone Dask would wait for ever."""
+    """Return results of done futures; for a lost one Dask would wait for ever."""
     loop = client.loop.asyncio_loop
     gathering = run_coroutine_threadsafe(client.gather(futures, asynchronous=True), loop)
     while True:
         try:
             return list(gathering.result(_CHECK_EVERY_S))
         except TIMED_OUT:
-            if gathering.done():  # what was called raised it
+            if gathering.done():  # the call itself raised it
                 raise
         if not all(future.done() for future in futures):
             gathering.cancel()

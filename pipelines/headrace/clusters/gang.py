@@ -1,4 +1,4 @@
-"""Dask clusters of a gang: scheduler and first node in the host process, one member a node."""
+"""Dask clusters of a gang: scheduler and first node in the host process, one member per node."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from headrace.recipe.site import Role
 
 _POLL_S = 0.05
 _CLOSE_TIMEOUT_S = 15.0
-_REJOIN = 2  # a worker that died comes back sooner; times the silence that counts as loss
+_REJOIN = 2  # restarted workers join sooner; multiple of the silence that counts as loss
 
 
 class GangCluster:
-    """An open gang, as its host sees it; see `OpenCluster`."""
+    """An open gang, in its host process; see `OpenCluster`."""
 
     def __init__(
         self, folder: LeaseFolder, spec: LeaseSpec, job_id: str, scheduler: LeaseScheduler
@@ -52,9 +52,9 @@ class GangCluster:
             here = {str(each.name) for each in self._scheduler.workers.values()}
             missing = self._blame_missing(role, here)
             raise LeaseError(
-                f"{len(here)} of {role.nodes} nodes were there "
-                f"after {role.start_timeout:g} s{missing}{self._late(here)}",
-                "Raise the role's start_timeout, or ask for fewer nodes.",
+                f"{len(here)} of {role.nodes} nodes joined "
+                f"within {role.start_timeout:g} s{missing}{self._late(here)}",
+                "Raise the role's start_timeout, or request fewer nodes.",
             ) from error
 
     async def _join(self) -> None:
@@ -69,39 +69,39 @@ class GangCluster:
         await self._until(lambda: len(self._scheduler.workers) >= spec.role.nodes)
         preflight.require_good(self._folder, self._with_clocks())
 
-    async def _until(self, is_so: Callable[[], bool]) -> None:
-        """Wait; a node that reports something bad ends it."""
-        look_s, pauses_s = 0.0, preflight.pauses_s()
-        while not is_so():
+    async def _until(self, is_done: Callable[[], bool]) -> None:
+        """Wait; raise if a node reports a problem."""
+        poll_s, pauses_s = 0.0, preflight.pauses_s()
+        while not is_done():
             if self._keeping is not None and self._keeping.done():
                 self._keeping.result()
-            if time.monotonic() > look_s:
-                look_s = time.monotonic() + next(pauses_s)
+            if time.monotonic() > poll_s:
+                poll_s = time.monotonic() + next(pauses_s)
                 self._reports = preflight.reports(self._folder, self._reports)
                 preflight.require_good(self._folder, self._reports)
             await asyncio.sleep(_POLL_S)
 
     def _with_clocks(self) -> list[preflight.NodeReport]:
-        """What the nodes reported, with how far their clocks are from this one."""
+        """Return the nodes' reports, with the differences of their clocks from this one."""
         states = self._scheduler.workers.values()
         skews_s = {str(each.name): float(each.time_delay) for each in states}
         found = preflight.reports(self._folder, self._reports)
         return [preflight.skewed(each, skews_s.get(name_of(each.index), 0.0)) for each in found]
 
     def _late(self, here: set[str]) -> str:
-        """Which nodes are not there that have been heard of, for the user."""
+        """Return, for users, which nodes have reported but not joined."""
         found = preflight.reports(self._folder)
         late = [each.node for each in found if name_of(each.index) not in here]
         return f"; {', '.join(late)} reported and did not join" if late else ""
 
     def _blame_missing(self, role: Role, here: set[str]) -> str:
-        """Name the nodes whose workers have not come, for the next lease to do without them.
+        """Record the nodes whose workers have not joined, for the next lease to avoid them.
 
         Returns:
-            The same in words for the user; empty where the nodes are not known.
+            The same for users; empty if the nodes are unknown.
         """
         system = system_of(role)
-        nodes = system.job_nodes(os.environ) or self._nodes_told(system.queue)
+        nodes = system.job_nodes(os.environ) or self._reported_nodes(system.queue)
         missing = tuple(name for i, name in enumerate(nodes) if name_of(i) not in here)
         if not missing:
             return ""
@@ -110,25 +110,25 @@ class GangCluster:
         write_record(self._folder.bad_nodes, BadNodes(nodes=missing, why=timeout))
         return f"; {why}"
 
-    def _nodes_told(self, queue: str) -> tuple[str, ...]:
-        """Nodes of the job as the control side was told of them, the first task's first."""
+    def _reported_nodes(self, queue: str) -> tuple[str, ...]:
+        """Return the job's nodes from the control side's records, the first task's first."""
         known = read_state(state_file(self._folder.path.parent, queue)).jobs
         return known[self.job_ids[0]].nodes if self.job_ids[0] in known else ()
 
     def check(self) -> None:
-        """Raise when nodes do not come back; queues end the whole job, elsewhere this does."""
+        """Raise if lost nodes do not come back; queues end the whole job, others only here."""
         num_here, now_s = len(self._scheduler.workers), time.monotonic()
         if num_here >= self._spec.role.nodes:
             self._lacking_since_s = None
             return
-        if self._lacking_since_s is None:  # from the first look: this process may have been halted
+        if self._lacking_since_s is None:  # measured from here: this process may have been halted
             self._lacking_since_s = now_s
         lacking_s = now_s - self._lacking_since_s
         if lacking_s > _REJOIN * self._spec.lost_after_s:
             raise LeaseError(
-                f"{num_here} of {self._spec.role.nodes} nodes of the gang are left "
-                f"since {lacking_s:.0f} s",
-                "Work on it goes on in another gang.",
+                f"{num_here} of {self._spec.role.nodes} nodes of the gang have been left "
+                f"for {lacking_s:.0f} s",
+                "Its work continues in another gang.",
             )
 
     async def close(self) -> None:
@@ -143,8 +143,8 @@ class GangCluster:
 async def open_gang(folder: LeaseFolder, spec: LeaseSpec, job_id: str) -> GangCluster:
     """Open a gang; called in the first task of its job.
 
-    Side effects: sets Dask's configuration and the environment of this process, both of which
-    the worker takes over; writes key, certificate and scheduler file into the lease's folder.
+    Side effects: sets Dask's configuration and the environment of this process, which the worker
+    inherits; writes key, certificate and scheduler file into the lease's folder.
     """
     prepare(folder, spec)
     host = address(spec.role.batch.interface)
@@ -159,7 +159,7 @@ async def open_gang(folder: LeaseFolder, spec: LeaseSpec, job_id: str) -> GangCl
         await cluster.wait_for_nodes()
     except BaseException:
         if is_there(folder.spec):
-            request_close(folder, GAVE_UP)  # members look at this
+            request_close(folder, GAVE_UP)  # members check this
         await cluster.close()
         raise
     return cluster

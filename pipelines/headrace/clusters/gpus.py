@@ -1,4 +1,4 @@
-"""Which GPUs of this machine a process may use, and what names them."""
+"""The GPUs of this machine that a process may use, and their names."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 from headrace.record import Record
 
 NVIDIA, AMD = "CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"
-"""Variables that tell a process which GPUs it may use."""
+"""Variables that limit a process to some GPUs."""
 
 _AMD_OUTER = "ROCR_VISIBLE_DEVICES"
 _DEVICE = re.compile(r"nvidia\d+")
@@ -24,26 +24,26 @@ class Gpu(Record):
     """A GPU, or a part of one (MIG)."""
 
     name: str
-    """What names it in a mask: a number, or a UUID such as `GPU-…` or `MIG-…`."""
+    """Name in a mask: a number, or a UUID, as `GPU-…` or `MIG-…`."""
     uuid: str = ""
-    """What tells it from all others, whatever it is called in a mask; empty where nobody tells."""
+    """Identifier that does not depend on masks; empty if unknown."""
     memory_bytes: int | None = None
-    """Null where nobody tells."""
+    """Null if unknown."""
 
     @property
     def identity(self) -> str:
-        """What tells it from others of this machine."""
+        """Identifier within this machine."""
         return self.uuid or self.name
 
 
 def visible_gpus() -> tuple[str, tuple[Gpu, ...]]:
-    """The variable of masks, and the GPUs that this process may use, by their places."""
+    """Return the variable of masks, and the GPUs that this process may use, by their index."""
     mask, names, nvml = _visible(os.environ)
     return mask, tuple(_gpu(name, nvml) for name in names)
 
 
 def handles() -> tuple[ModuleType, list[Any]] | None:
-    """NVML, and its handles of the GPUs that this process may use; None where it shows none."""
+    """Return NVML and its handles of the GPUs that this process may use; None if it shows none."""
     _, names, nvml = _visible(os.environ)
     if nvml is None or not names:
         return None
@@ -54,7 +54,7 @@ def handles() -> tuple[ModuleType, list[Any]] | None:
 
 
 def _visible(environment: Mapping[str, str]) -> tuple[str, list[str], ModuleType | None]:
-    """The variable of masks, names of the GPUs that the worker may use, and NVML where it works.
+    """Return the variable of masks, names of usable GPUs, and NVML if it works.
 
     Sources: https://docs.nvidia.com/cuda/cuda-c-programming-guide/#env-vars,
     https://rocm.docs.amd.com/en/latest/conceptual/gpu-isolation.html
@@ -64,21 +64,21 @@ def _visible(environment: Mapping[str, str]) -> tuple[str, list[str], ModuleType
     given = environment.get(NVIDIA)
     if names or not (count := _num_amd()):
         return NVIDIA, names if given is None else _named(given), nvml
-    outer = environment.get(_AMD_OUTER)  # those that it leaves are counted anew
-    names = [str(place) for place in range(count if outer is None else len(_named(outer)))]
+    outer = environment.get(_AMD_OUTER)  # the GPUs that it leaves are numbered from 0
+    names = [str(index) for index in range(count if outer is None else len(_named(outer)))]
     given = environment.get(AMD, given)
     return AMD, names if given is None else _named(given), None
 
 
 def _named(mask: str) -> list[str]:
-    """Names in a mask, up to one that names nothing."""
+    """Return the names in a mask, up to the first invalid one."""
     names = [name.strip() for name in mask.split(",")]
     end = next((at for at, name in enumerate(names) if not name or name.startswith("-")), None)
     return names[:end]
 
 
 def _nvml() -> ModuleType | None:
-    """NVIDIA's library, ready; None without nvidia-ml-py or a driver."""
+    """Return NVIDIA's library, initialised; None without nvidia-ml-py or a driver."""
     try:
         import pynvml
     except ImportError:
@@ -92,7 +92,7 @@ def _nvml() -> ModuleType | None:
 
 
 def _of_nvidia(nvml: ModuleType | None) -> Iterator[str]:
-    """Names of all of NVIDIA's GPUs here, and of their parts where they are divided."""
+    """Yield the names of all of NVIDIA's GPUs here, or of their parts if they are divided."""
     if nvml is None:
         files = [file.name for file in Path("/dev").glob("nvidia*")]
         yield from (str(n) for n in range(sum(bool(_DEVICE.fullmatch(name)) for name in files)))
@@ -103,15 +103,15 @@ def _of_nvidia(nvml: ModuleType | None) -> Iterator[str]:
 
 
 def _parts(nvml: ModuleType, gpu: object) -> Iterator[str]:
-    """UUIDs of the parts that a GPU is divided into (MIG)."""
+    """Yield the UUIDs of the parts that a GPU is divided into (MIG)."""
     try:
         is_divided = nvml.nvmlDeviceGetMigMode(gpu)[0]
         count = nvml.nvmlDeviceGetMaxMigDeviceCount(gpu) if is_divided else 0
-    except nvml.NVMLError:  # a kind that cannot be
+    except nvml.NVMLError:  # a kind without MIG
         return
-    for place in range(count):
-        with suppress(nvml.NVMLError):  # fewer parts than there may be
-            part = nvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu, place)
+    for index in range(count):
+        with suppress(nvml.NVMLError):  # there may be fewer parts than the maximum
+            part = nvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu, index)
             yield str(nvml.nvmlDeviceGetUUID(part))
 
 
@@ -133,6 +133,6 @@ def _gpu(name: str, nvml: ModuleType | None) -> Gpu:
 
 
 def _num_amd(nodes: Path = _AMD_NODES) -> int:
-    """Number of AMD's GPUs: those nodes of the kernel's topology that have SIMD units."""
+    """Return the number of AMD's GPUs: nodes of the kernel's topology with SIMD units."""
     texts = [file.read_text() for file in nodes.glob("*/properties")]
     return sum(bool(re.search(r"^simd_count [1-9]", text, re.MULTILINE)) for text in texts)

@@ -1,7 +1,7 @@
 """The host process of a lease: `python -m headrace.clusters.host LEASE_DIR [--detach]`.
 
-It opens the cluster, shows that it lives, runs the steps of the mailbox and ends the lease. It
-belongs to no Airflow process and needs none.
+It opens the cluster, writes heartbeats, runs the steps of the mailbox and ends the lease. It is
+independent of Airflow's processes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from filelock import FileLock, Timeout
 
 from headrace.batch.job_records import JOB_STARTED
 from headrace.clusters import lease_client
-from headrace.clusters.backends import LeaseBackend, OpenCluster, backend
+from headrace.clusters.backends import LeaseLauncher, OpenCluster, launcher_for
 from headrace.clusters.lease_records import Ending, HostRecord, LeaseInfo, LeaseSpec
 from headrace.clusters.lease_state import write_heartbeat
 from headrace.clusters.lifetime import TIMED_OUT, LeaseClock, ends_at, why_close
@@ -48,21 +48,21 @@ logger = logging.getLogger(__name__)
 
 _TICK_S, _SOON_TICK_S = 0.2, 0.05
 _SOON_S = 10.0
-"""The next step is likely to be asked for within this time after the last one came or went."""
+"""Time after a step's begin or end in which the next step is likely to come."""
 _AGAIN = (
-    "The batch system started the job a second time. Its work goes on in another job: headrace "
-    "alone decides what is tried again"
+    "The batch system started the job a second time. Its work continues in another job: headrace "
+    "alone decides what is retried"
 )
 
 
 class Host:
     """Serves one lease from start to end."""
 
-    def __init__(self, folder: LeaseFolder, spec: LeaseSpec, machines: LeaseBackend) -> None:
+    def __init__(self, folder: LeaseFolder, spec: LeaseSpec, launcher: LeaseLauncher) -> None:
         self._folder = folder
         self._spec = spec
-        self._backend = machines
-        # taken before the cluster sets what is meant for workers
+        self._launcher = launcher
+        # copied before the cluster sets variables for workers
         self._drivers = Drivers(folder, {**os.environ, **secrets_of(folder)})
         self._ends_s = time.monotonic() + _ends_at(spec) - time.time()
         self._idle_since_s: float | None = None
@@ -70,13 +70,13 @@ class Host:
         self._signal_name: str | None = None
 
     async def serve(self) -> str:
-        """Open the lease, serve it, end everything; gives why it ended."""
+        """Open the lease, serve it, end everything; return why it ended."""
         loop = asyncio.get_running_loop()
         for sig in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             loop.add_signal_handler(sig, self._on_signal, sig)
         beating = asyncio.create_task(keep_heartbeat(self._folder, self._spec))
         self._drivers.warm_up()
-        opening = asyncio.create_task(self._backend.open_cluster(self._folder, self._spec))
+        opening = asyncio.create_task(self._launcher.open_cluster(self._folder, self._spec))
         try:
             return await self._watch(opening, beating)
         finally:
@@ -103,12 +103,12 @@ class Host:
             reason = why_close(self._clock())
             if reason is not None:
                 logger.info("Closing: %s", reason)
-                self._tell_closing(reason)
+                self._announce_closing(reason)
                 return reason
             await asyncio.sleep(self._tick_s())
 
     def _tick_s(self) -> float:
-        """Short for a while after the start, and a step's begin or end: the next may come soon."""
+        """Return a short pause soon after the start, or a step's begin or end; else a long one."""
         is_soon = time.monotonic() - self._changed_s < _SOON_S
         return _SOON_TICK_S if is_soon else _TICK_S
 
@@ -132,11 +132,11 @@ class Host:
         try:
             cluster.check()
         except HeadraceError as error:
-            self._tell_closing(str(error))
+            self._announce_closing(str(error))
             raise
 
-    def _tell_closing(self, reason: str) -> None:
-        if is_there(self._folder.spec):  # whoever looks must not take it for alive
+    def _announce_closing(self, reason: str) -> None:
+        if is_there(self._folder.spec):  # others must not take the lease for alive
             lease_client.request_close(self._folder, reason)
 
     def _note_idle(self) -> None:
@@ -168,10 +168,10 @@ class Host:
 async def keep_heartbeat(folder: LeaseFolder, spec: LeaseSpec) -> None:
     """Write heartbeats until the lease's folder is removed.
 
-    A disk that is full for a moment is no reason to end: others may still take the lease for alive.
+    A disk that is full for a moment does not end the lease: others still count it as alive.
 
     Raises:
-        OSError: None could be written for so long that the lease counts as lost.
+        OSError: No write succeeded for so long that the lease counts as lost.
     """
     written_s = time.monotonic()
     while is_there(folder.spec):
@@ -181,7 +181,7 @@ async def keep_heartbeat(folder: LeaseFolder, spec: LeaseSpec) -> None:
         except OSError as error:
             if time.monotonic() - written_s > spec.lost_after_s:
                 raise
-            logger.warning("No heartbeat could be written, trying again: %s", error)
+            logger.warning("The heartbeat was not written, trying again: %s", error)
         await asyncio.sleep(spec.heartbeat_s)
 
 
@@ -195,7 +195,7 @@ async def _close(opening: asyncio.Task[OpenCluster]) -> None:
     try:
         cluster = await opening
     except (asyncio.CancelledError, HeadraceError):
-        return  # nothing was opened; the error, if any, is on its way already
+        return  # nothing was opened; any error is raised elsewhere
     try:
         await cluster.close()
     except (OSError, *TIMED_OUT):
@@ -222,7 +222,7 @@ def serve(folder: LeaseFolder) -> None:
         return
     spec = read_record(folder.spec, LeaseSpec)
     until = None if spec is None else _ends_at(spec)
-    write_heartbeat(folder)  # first, so that nobody sees a host that has never given one
+    write_heartbeat(folder)  # first: a host with `host.json` always has a heartbeat
     write_record(folder.host, HostRecord(process=ProcessIdentity.of(), ends_at=until))
     ending = _serve_to_the_end(folder)
     forget(folder)
@@ -231,15 +231,15 @@ def serve(folder: LeaseFolder) -> None:
 
 
 def _serve_to_the_end(folder: LeaseFolder) -> Ending:
-    machines: LeaseBackend | None = None
+    launcher: LeaseLauncher | None = None
     guard = Guard(folder)
     try:
         spec = lease_client.spec(folder)
-        machines = backend(spec.role.backend)
-        reason = asyncio.run(Host(folder, spec, machines).serve())
+        launcher = launcher_for(spec.role.backend)
+        reason = asyncio.run(Host(folder, spec, launcher).serve())
         ending = Ending(state=LeaseState.CLOSED, reason=reason)
     except HeadraceError as error:
-        logger.error("The lease failed: %s", error)  # noqa: TRY400 - told to users, needs no trace
+        logger.error("The lease failed: %s", error)  # noqa: TRY400 - for users, without a trace
         ending = Ending(state=LeaseState.FAILED, reason=str(error))
     except Exception as error:
         logger.exception("The host failed")
@@ -248,15 +248,15 @@ def _serve_to_the_end(folder: LeaseFolder) -> Ending:
         ending = Ending(state=LeaseState.FAILED, reason=what)
     guard.dismiss()
     try:
-        if machines is not None:
-            machines.kill_leftovers(folder)
-    except SilentError as error:  # its nodes are told to end by their scheduler's end
-        logger.warning("%s; whoever ends the lease looks for its nodes again", error.what)
+        if launcher is not None:
+            launcher.kill_leftovers(folder)
+    except SilentError as error:  # its nodes end when their scheduler ends
+        logger.warning("%s; the next cleanup of the lease searches for its nodes again", error.what)
     return ending
 
 
 def publish_steps(folder: LeaseFolder) -> None:
-    """Let the dashboard of this process tell Prometheus of the steps of a lease, beside Dask's own.
+    """Export the steps of a lease to Prometheus, beside Dask's own metrics of this process.
 
     Only where the package `prometheus-client` is installed (`headrace[prometheus]`).
     """
@@ -268,17 +268,17 @@ def publish_steps(folder: LeaseFolder) -> None:
 
 
 class StepFigures:
-    """A collector of `prometheus_client`: how the running steps of a lease stand."""
+    """A collector of `prometheus_client`: status of a lease's running steps."""
 
     def __init__(self, folder: LeaseFolder) -> None:
         self._folder = folder
 
     def describe(self) -> Iterable[Any]:
-        """Nothing: what is collected is not known beforehand."""
+        """Return nothing: the metrics are not known in advance."""
         return ()
 
     def collect(self) -> Iterator[Any]:
-        """Gauges, labelled with run and step; steps have units of their own, see their status."""
+        """Yield gauges, labelled with run and step; each step has its own units, see its status."""
         from prometheus_client.core import GaugeMetricFamily
 
         def gauge(name: str, meaning: str, *labels: str) -> Any:
@@ -301,7 +301,7 @@ class StepFigures:
         yield from (done, total, left, figure)
 
     def _running(self) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
-        """Specs and statuses, as `headrace.steps` writes them."""
+        """Yield specs and statuses, as `headrace.steps` writes them."""
         for number in itertools.count(1):
             step = self._folder.step(number)
             if not is_there(step.path):
@@ -312,9 +312,9 @@ class StepFigures:
 
 
 def main(arguments: list[str]) -> NoReturn:
-    """Entry point of the host process.
+    """Run the host process.
 
-    All that it had has ended then: whoever waits need not wait for the interpreter's end.
+    It exits at the end without the interpreter's shutdown, since all that it held has ended.
     """
     folder = LeaseFolder(Path(arguments[0]).absolute())
     if "--detach" in arguments and os.fork() != 0:

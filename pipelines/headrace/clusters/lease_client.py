@@ -12,7 +12,7 @@ from typing import NamedTuple
 from filelock import FileLock
 
 from headrace.batch.job_records import JobView
-from headrace.clusters.backends import backend
+from headrace.clusters.backends import launcher_for
 from headrace.clusters.lease_records import (
     BadNodes,
     Ending,
@@ -29,10 +29,10 @@ from headrace.errors import CapacityError, JobRefusedError, SilentError, Unknown
 from headrace.files.atomic import (
     UNFINISHED,
     is_there,
-    leave_word,
     read_record,
     tolerating_storage,
     write_if_possible,
+    write_marker,
     write_record,
 )
 from headrace.files.layout import LeaseFolder
@@ -71,7 +71,7 @@ def start(
             write_record(folder.spec, spec)
         try:
             with handed_over(folder, given):
-                backend(spec.role.backend).launch(folder, spec)
+                launcher_for(spec.role.backend).launch(folder, spec)
         except JobRefusedError as error:
             ending = Ending(state=LeaseState.FAILED, reason=str(error))
             write_record(folder.closed, ending)
@@ -111,14 +111,14 @@ def info(folder: LeaseFolder) -> LeaseInfo | None:
 def find_job(folder: LeaseFolder) -> str:
     """What users know the job by that gives the lease's machines; empty when there is none."""
     asked = spec(folder)
-    return backend(asked.role.backend).find_job(folder, asked)
+    return launcher_for(asked.role.backend).find_job(folder, asked)
 
 
 def request_close(folder: LeaseFolder, reason: str) -> None:
     """Ask the host to end the lease, if its folder can be written; the first reason stays."""
     if not is_there(folder.close) and not is_there(folder.closed):
         with tolerating_storage(f"Lease {folder.lease_id} is not asked to end"):
-            leave_word(folder.close, reason)
+            write_marker(folder.close, reason)
 
 
 def await_end(folder: LeaseFolder, timeout_s: float) -> bool:
@@ -141,7 +141,7 @@ def end(folder: LeaseFolder, grace_s: float = 20.0, reason: str = "ended by requ
     request_close(folder, why)
     if before is not LeaseState.LOST and is_there(folder.host):
         _wait(lambda: is_there(folder.closed) and not host_alive(folder), grace_s)
-    backend(asked.role.backend).kill_leftovers(folder)
+    launcher_for(asked.role.backend).kill_leftovers(folder)
     shutil.rmtree(folder.tls, ignore_errors=True)  # others may be ending the lease as well
     _remove_unfinished(folder)
     if not is_there(folder.closed):
@@ -158,7 +158,7 @@ def cause(folder: LeaseFolder) -> JobView | None:
     if known is not None:
         return known
     asked = read_record(folder.spec, LeaseSpec)
-    found = None if asked is None else backend(asked.role.backend).cause(folder, asked)
+    found = None if asked is None else launcher_for(asked.role.backend).cause(folder, asked)
     if found is not None:
         write_if_possible(folder.cause, found)
         if found.bad_nodes:

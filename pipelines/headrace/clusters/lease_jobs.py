@@ -1,4 +1,4 @@
-"""The jobs of a lease: what the batch system is asked for, what their logs tell, their end."""
+"""The jobs of a lease: their submission, the causes in their logs, their end."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _TAIL_BYTES = 8192
 _TAIL_LINES = 5
 _LOG_BYTES = 65_536
 _OF_ANY_NODE = ("container", "tiers")
-"""Checks of the pre-flight whose problem may be a mistake in the site; others are a node's own."""
+"""Pre-flight checks whose problem may be a mistake in the site; others concern the node."""
 
 _TELLING = re.compile(
     r"No such file or directory|command not found|Permission denied|Exec format error"
@@ -42,12 +42,12 @@ _PROCESS = re.compile(r"\[\d+\]")
 
 @dataclass(frozen=True, kw_only=True)
 class NodeRequest:
-    """What the job of a pool's node is asked to be."""
+    """Request for the job of a pool's node."""
 
     serial: int
-    """Jobs of the pool are counted from 1; no two have the same."""
+    """Number of the job in the pool, from 1; unique."""
     number: int
-    """Place of the node, from 0."""
+    """Index of the node, from 0."""
     time_limit_s: float
     exclude: tuple[str, ...] = ()
     """Nodes that it must not get."""
@@ -56,9 +56,9 @@ class NodeRequest:
 def job_spec(
     folder: LeaseFolder, spec: LeaseSpec, python_path: str = "", python: str = sys.executable
 ) -> JobSpec:
-    """The job of a gang, whose nodes all see the lease's folder under the same path; pure.
+    """Return the job of a gang, whose nodes all see the lease's folder under the same path; pure.
 
-    The `python_path` is for modules of its processes; `python` runs where the site names none.
+    The `python_path` is for modules of its processes; `python` runs if the site names none.
     """
     role, batch = spec.role, spec.role.batch
     path = os.pathsep.join(dict.fromkeys(filter(None, python_path.split(os.pathsep))))
@@ -80,7 +80,7 @@ def job_spec(
 
 
 def host_job(gang: JobSpec, role: Role) -> JobSpec:
-    """The job of a pool's host: one CPU of one node, and no more."""
+    """Return the job of a pool's host: one CPU of one node."""
     program, *_, folder = gang.command
     return gang.model_copy(
         update={
@@ -100,12 +100,12 @@ def host_job(gang: JobSpec, role: Role) -> JobSpec:
 
 
 def node_job(gang: JobSpec, folder: LeaseFolder, request: NodeRequest) -> JobSpec:
-    """The job of one node of a pool; what it is to avoid comes on top of what the site avoids."""
-    program, place = gang.command[0], (str(folder.path), str(request.number))
+    """Return the job of one node of a pool; `exclude` of the request is added to the site's."""
+    program, arguments = gang.command[0], (str(folder.path), str(request.number))
     return gang.model_copy(
         update={
             "name": f"{gang.name}-{request.serial}",
-            "command": (program, "-m", "headrace.clusters.worker", *place),
+            "command": (program, "-m", "headrace.clusters.worker", *arguments),
             "notice": "",  # its work goes to other nodes
             "at_risk": "",
             "nodes": 1,
@@ -117,26 +117,26 @@ def node_job(gang: JobSpec, folder: LeaseFolder, request: NodeRequest) -> JobSpe
 
 
 def record_file(folder: LeaseFolder, serial: int) -> Path:
-    """Record of the pool's job with this serial number, until it has ended."""
+    """Return the record of the pool's job with this serial number, which exists until its end."""
     return folder.jobs / f"{serial:06d}.json"
 
 
 def log_file(folder: LeaseFolder, serial: int) -> Path:
-    """Log of the pool's job with this serial number."""
+    """Return the log of the pool's job with this serial number."""
     return folder.jobs / f"{serial:06d}.log"
 
 
 def last_words(folder: LeaseFolder, serial: int) -> str:
-    """The last lines of a job, else of the batch system about it; empty when there are none."""
+    """Return the last lines of a job, else of the batch system's log of it; empty without any."""
     log = log_file(folder, serial)
     text = end_of(log, _TAIL_BYTES) or end_of(Path(queue_log(str(log))), _TAIL_BYTES)
     return "\n".join(text.splitlines()[-_TAIL_LINES:])
 
 
 def write_pool(folder: LeaseFolder, record: PoolRecord, avoided: tuple[AvoidedNode, ...]) -> None:
-    """Tell how the jobs of a pool stand, and the next lease which nodes to avoid.
+    """Write the state of a pool's jobs, and the nodes that the next lease avoids.
 
-    `avoided` are those told before. A lease's folder that was removed is not made again.
+    `avoided` are those written before. If the lease's folder was removed, nothing is written.
     """
     if not is_there(folder.spec):
         return
@@ -150,20 +150,20 @@ def write_pool(folder: LeaseFolder, record: PoolRecord, avoided: tuple[AvoidedNo
 
 
 class Symptom(Record):
-    """What kept a lease's nodes from coming.
+    """Why a lease's nodes did not come.
 
-    What fails in the same way on a second node, or in a second lease, is no fault of the nodes: a
-    container image, an interpreter or a module that is not there.
+    A failure that is the same on a second node, or in a second lease, is not the nodes' fault: a
+    container image, an interpreter or a module is missing.
     """
 
     words: str
-    """What was said, without what differs from node to node."""
+    """The messages, without what differs from node to node."""
     num_nodes: int
-    """On how many of its nodes it was said."""
+    """Number of its nodes with these messages."""
 
 
 def symptom_of(folder: LeaseFolder) -> Symptom | None:
-    """What kept the nodes of a lease from coming; None when they came, or nothing told why."""
+    """Return why a lease's nodes did not come; None if they came, or it is unknown."""
     if is_there(folder.info):
         return None
     found = [
@@ -178,13 +178,13 @@ def symptom_of(folder: LeaseFolder) -> Symptom | None:
 
 
 def telling_lines(log: str) -> list[str]:
-    """Lines of a job's log that tell what was missing, without what differs from node to node."""
+    """Return log lines about missing files or programs, without what differs between nodes."""
     lines = [line for line in log.splitlines() if _TELLING.search(line) and not _NOISE.search(line)]
     return [_plain(_LEADER.sub("", line)) for line in lines]
 
 
 def most_common(found: Iterable[str]) -> Symptom | None:
-    """What is said on most nodes; the first of several."""
+    """Return the message of most nodes; the first of several."""
     counted = Counter(found).most_common(1)
     return Symptom(words=counted[0][0], num_nodes=counted[0][1]) if counted else None
 
@@ -194,7 +194,7 @@ def _plain(text: str) -> str:
 
 
 def end_node_jobs(system: BatchSystem, folder: LeaseFolder, grace_s: float) -> int:
-    """End the jobs of a pool's nodes, recorded or just being submitted; see `_end`."""
+    """End the jobs of a pool's nodes, even if just being submitted; see `_end`."""
     job_ids = _recorded(folder.jobs.glob("*.json"))
     for intent in folder.jobs.glob("*.submitting"):
         job_ids |= {status.job_id for status in system.find(intent.read_text())}
@@ -218,14 +218,14 @@ def _recorded(files: Iterable[Path]) -> set[str]:
 
 
 def _end(system: BatchSystem, job_ids: Sequence[str], grace_s: float) -> int:
-    """Cancel the jobs that do not end in that time, and await their end; gives how many."""
+    """Cancel the jobs that do not end within `grace_s`, and await their end; return how many."""
     left = _left(system, job_ids, grace_s)
     if left:
         system.cancel(left)
     stuck = _left(system, left, _CANCEL_TIMEOUT_S)
     if stuck:
         raise BatchError(
-            f"{system.name} has not ended within {_CANCEL_TIMEOUT_S:g} s what was cancelled: "
+            f"{system.name} has not ended cancelled jobs within {_CANCEL_TIMEOUT_S:g} s: "
             f"job {', '.join(stuck)}",
             f"See `{system.show}{stuck[0]}`; `headrace lease reap` tries again.",
         )
@@ -233,12 +233,12 @@ def _end(system: BatchSystem, job_ids: Sequence[str], grace_s: float) -> int:
 
 
 def _left(system: BatchSystem, job_ids: Sequence[str], timeout_s: float) -> list[str]:
-    """Jobs that have not ended in that time."""
+    """Return the jobs that have not ended within `timeout_s`."""
     deadline = time.monotonic() + timeout_s
     pause_s = _FIRST_PAUSE_S
     while True:
-        told = system.poll(job_ids) if job_ids else {}
-        left = [job_id for job_id in told if not told[job_id].state.is_final]
+        known = system.poll(job_ids) if job_ids else {}
+        left = [job_id for job_id in known if not known[job_id].state.is_final]
         if not left or time.monotonic() >= deadline:
             return left
         time.sleep(pause_s)

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headrace.batch.job_records import JobView
-from headrace.clusters.backends import backend
+from headrace.clusters.backends import launcher_for
 from headrace.clusters.lease_records import Ending, HostRecord, LeaseSpec, Waiting
 from headrace.errors import StepError
-from headrace.files.atomic import is_there, look_afresh, read_record, read_text, write_text
+from headrace.files.atomic import is_there, read_record, read_text, refresh_directory, write_text
 from headrace.files.layout import LeaseFolder
 from headrace.files.locks import locked_at_once
 from headrace.states import FailureClass, LeaseState
@@ -86,7 +86,7 @@ def _job(folder: LeaseFolder) -> JobView | None:
     asked = read_record(folder.spec, LeaseSpec)
     if asked is None:
         return None
-    job = backend(asked.role.backend).job(folder, asked)
+    job = launcher_for(asked.role.backend).job(folder, asked)
     if job is not None:
         return job
     waiting = read_record(folder.waiting, Waiting)
@@ -179,7 +179,7 @@ def sure_states(leases: Mapping[LeaseFolder, float]) -> dict[LeaseFolder, LeaseS
 
 
 def _gives_a_sign(folder: LeaseFolder, lost_after_s: float, known_beat: str | None) -> bool:
-    look_afresh(folder.path)
+    refresh_directory(folder.path)
     beat = read_text(folder.heartbeat)
     if beat is not None and beat != known_beat:  # by whatever clock
         return True

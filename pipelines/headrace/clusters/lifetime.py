@@ -7,24 +7,24 @@ import concurrent.futures
 from dataclasses import dataclass
 
 BY_SIGNAL = "the host was ended by"
-"""How the reason begins of a lease whose host got a signal; who sent it, the queue may know."""
+"""Begin of the reason if a signal ended the host; the queue may know its sender."""
 
 TELLING_S = 3.0
-"""Steps end so long before their lease does, to tell how far they came."""
+"""Time before the end of a lease at which its steps end, to write their results, seconds."""
 
 TIMED_OUT = (TimeoutError, asyncio.TimeoutError, concurrent.futures.TimeoutError)
-"""What is raised when a time is over: before Python 3.11 there are three types."""
+"""Errors of a timeout: before Python 3.11 there are three types."""
 
 _MOST_LEAVING_S = 60.0
 
 
 def leaving_s(limit_s: float) -> float:
-    """Seconds at the end of a job's time limit in which its lease ends in order."""
+    """Return the seconds at the end of a job's time limit in which its lease ends in order."""
     return min(_MOST_LEAVING_S, limit_s / 6)
 
 
 def ends_at(lifetime_s: float, now: float, job_started: str | None) -> float:
-    """When a lease ends at the latest, seconds since the epoch, whose host starts now.
+    """Return the latest end of a lease whose host starts at `now`, seconds since the epoch.
 
     A job's life counts from the start of its script: the value of `JOB_STARTED`.
     """
@@ -35,25 +35,25 @@ def ends_at(lifetime_s: float, now: float, job_started: str | None) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class LeaseClock:
-    """What the host sees of its lease at one moment; times on one clock, in seconds."""
+    """State of a lease at one moment, for its host; times on one clock, in seconds."""
 
     now_s: float
     ends_s: float
     idle_since_s: float | None
-    """Since when no step runs; None while one runs or the machines are not there yet."""
+    """Since when no step runs; None while a step runs or the machines are not ready."""
     lifetime_s: float
     idle_stop_s: float
     asked: str | None = None
-    """Why somebody asked the lease to close; None when nobody did."""
+    """Why the lease was asked to close; None if it was not."""
     lost_owner: str | None = None
-    """Name of the owner process that has gone; None when it lives or there is none."""
+    """Name of the owner process that has ended; None if it lives or there is none."""
     is_removed: bool = False
-    """Whether somebody removed the lease's folder, so that nobody can ask for anything."""
+    """Whether the lease's folder was removed, so that no request can reach the lease."""
     signal_name: str | None = None
 
 
 def why_close(life: LeaseClock) -> str | None:
-    """Why the lease ends now; None when it goes on."""
+    """Return why the lease ends now; None if it continues."""
     if life.asked is not None:
         return life.asked.strip() or "asked to close"
     if life.is_removed:

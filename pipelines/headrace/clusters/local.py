@@ -1,7 +1,7 @@
-"""What a lease has on this machine: its host, its marked processes, and the guard of these.
+"""A lease on this machine: its host, its marked processes, and the guard that ends them.
 
-The guard holds a pipe from the host, which the kernel closes when the host is killed, and then it
-ends what the host left.
+The guard holds a pipe from the host. The kernel closes it when the host is killed; then the guard
+ends the host's remaining processes.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ from collections.abc import Iterable
 import psutil
 
 from headrace.batch.job_records import JOB_STARTED
-from headrace.clusters.backends import LeaseBackend, OpenCluster
-from headrace.clusters.backends import backend as backend_of
+from headrace.clusters.backends import LeaseLauncher, OpenCluster, launcher_for
 from headrace.clusters.lease_records import LeaseSpec
 from headrace.errors import LeaseError
 from headrace.files.atomic import is_there, read_record
@@ -30,13 +29,13 @@ from headrace.processes.working_folder import python_module
 logger = logging.getLogger(__name__)
 
 LEASE_ID = "HEADRACE_LEASE_ID"
-"""Environment variable: identity of the lease a process belongs to."""
+"""Environment variable: id of the lease of a process."""
 
 _HOST, DRIVERS = "headrace.clusters.host", "headrace.steps.driver_process"
 IMPORTED = (_HOST, "headrace.clusters.local_cluster", DRIVERS)
-"""What leases of this machine need: hosts, and of the siblings above those who serve drivers."""
+"""Modules of leases on this machine: hosts, and the higher layers that run drivers."""
 
-_LEASE_FOLDER = "HEADRACE_LEASE_FOLDER"  # tells apart equal ids of different sites
+_LEASE_FOLDER = "HEADRACE_LEASE_FOLDER"  # equal ids exist on different sites
 _ROUNDS, _GRACE_S = 5, 3.0
 _LAUNCH_TIMEOUT_S = 60.0
 _HOST_TIMEOUT_S = 30.0
@@ -47,17 +46,17 @@ _TRACKER = "multiprocessing.resource_tracker"
 
 
 def mark(folder: LeaseFolder) -> dict[str, str]:
-    """Environment variables that mark the processes of a lease."""
+    """Return environment variables that mark the processes of a lease."""
     return {
         LEASE_ID: folder.lease_id,
         _LEASE_FOLDER: str(folder.path.resolve()),
-        # Dask writes titles over the environment that the kernel shows, unless told not to
+        # without it Dask overwrites the environment that the kernel shows with process titles
         "SPT_NOENV": "1",
     }
 
 
 def marked(folders: Iterable[LeaseFolder]) -> dict[str, list[psutil.Process]]:
-    """Living processes of leases on this machine, but the caller's own line, by resolved folder."""
+    """Return living processes of leases here, by resolved folder, without this one's ancestors."""
     found: dict[str, list[psutil.Process]] = {str(each.path.resolve()): [] for each in folders}
     me = psutil.Process(os.getpid())
     own_line = {me.pid, *(parent.pid for parent in me.parents())}
@@ -69,7 +68,7 @@ def marked(folders: Iterable[LeaseFolder]) -> dict[str, list[psutil.Process]]:
 
 
 def end_marked(folder: LeaseFolder) -> int:
-    """End every process of a lease, those started meanwhile too; gives how many there were."""
+    """End every process of a lease, also new ones; return how many there were."""
     ended: set[int] = set()
     for _ in range(_ROUNDS):
         processes = marked([folder])[str(folder.path.resolve())]
@@ -83,25 +82,25 @@ def end_marked(folder: LeaseFolder) -> int:
 def _folder_of(process: psutil.Process) -> str:
     try:
         folder, arguments = process.environ().get(_LEASE_FOLDER, ""), " ".join(process.cmdline())
-    except (psutil.NoSuchProcess, psutil.AccessDenied):  # gone, or somebody else's
+    except (psutil.NoSuchProcess, psutil.AccessDenied):  # ended, or of another user
         return ""
-    # one without arguments is just ending by itself
+    # a process without arguments is just ending
     return folder if arguments and _TRACKER not in arguments else ""
 
 
 class Guard:
-    """The host's handle of its guard, a fork: call it before any thread starts."""
+    """The host's handle of its guard, a fork: create it before any thread starts."""
 
     def __init__(self, folder: LeaseFolder) -> None:
-        heard, self._pipe = os.pipe()
+        readable, self._pipe = os.pipe()
         self._pid = os.fork()
         if self._pid == 0:
             try:
-                _guard(folder, heard)
+                _guard(folder, readable)
             except Exception:
                 logger.exception("The guard failed; `headrace lease reap` ends what is left")
             os._exit(0)
-        os.close(heard)
+        os.close(readable)
 
     def dismiss(self) -> None:
         """End the guard: the host has ended everything itself."""
@@ -110,21 +109,21 @@ class Guard:
         os.close(self._pipe)
 
 
-def _guard(folder: LeaseFolder, heard: int) -> None:
-    """Wait for the end of the host, and end what it has left."""
+def _guard(folder: LeaseFolder, readable: int) -> None:
+    """Wait for the end of the host, and end its remaining processes."""
     os.setsid()
     set_name("guard")
-    os.closerange(3, heard)  # a lock of the host ends with the host
-    os.closerange(heard + 1, os.sysconf("SC_OPEN_MAX"))
-    os.read(heard, 1)
+    os.closerange(3, readable)  # a lock of the host ends with the host
+    os.closerange(readable + 1, os.sysconf("SC_OPEN_MAX"))
+    os.read(readable, 1)
     num_ended = end_marked(folder)
     logger.warning("The host was killed; ended %d processes that it left", num_ended)
     spec = read_record(folder.spec, LeaseSpec)
     if spec is not None:
-        backend_of(spec.role.backend).kill_leftovers(folder)
+        launcher_for(spec.role.backend).kill_leftovers(folder)
 
 
-class _LocalBackend(LeaseBackend):
+class _LocalLauncher(LeaseLauncher):
     """This machine, one worker process for each node."""
 
     opens_at_once = True
@@ -145,10 +144,10 @@ class _LocalBackend(LeaseBackend):
 def start_host(folder: LeaseFolder, spec: LeaseSpec, keep_warm_s: float = 0.0) -> None:
     """Start the host process on this machine; it detaches itself and outlives the caller.
 
-    It and what it starts are forked from zygotes that are kept for `keep_warm_s`, unless that is 0.
+    It and its children are forked from zygotes that stay for `keep_warm_s`, unless that is 0.
     """
-    environment = {**os.environ, **mark(folder), zygote.KEPT: f"{keep_warm_s:g}"}
-    environment.pop(JOB_STARTED, None)  # this lease does not end with the job that it starts from
+    environment = {**os.environ, **mark(folder), zygote.KEEP_WARM: f"{keep_warm_s:g}"}
+    environment.pop(JOB_STARTED, None)  # this lease outlives a job from which it is started
     asked = zygote.Fork(module=_HOST, arguments=(str(folder.path),), environment=environment)
     see = f"See {folder.log}."
     with folder.log.open("ab") as log, open(os.devnull) as nothing:
@@ -164,8 +163,8 @@ def start_host(folder: LeaseFolder, spec: LeaseSpec, keep_warm_s: float = 0.0) -
                 check=False,
             )
             if code := ended.returncode:
-                told = f"The host of lease {spec.lease_id} did not start (exit code {code})"
-                raise LeaseError(told, see)
+                what = f"The host of lease {spec.lease_id} did not start (exit code {code})"
+                raise LeaseError(what, see)
     deadline = time.monotonic() + _HOST_TIMEOUT_S
     while not (is_there(folder.host) or is_there(folder.closed)):
         if time.monotonic() > deadline:
@@ -174,6 +173,5 @@ def start_host(folder: LeaseFolder, spec: LeaseSpec, keep_warm_s: float = 0.0) -
         time.sleep(_POLL_S)
 
 
-def backend() -> LeaseBackend:
-    """The backend that the table of backends asks for."""
-    return _LocalBackend()
+LAUNCHER = _LocalLauncher()
+"""The launcher of this machine."""

@@ -53,7 +53,7 @@ _CLOSE_TIMEOUT_S = 15.0
 
 
 class _Node(ProcessInterface):  # type: ignore[misc]
-    """The worker of a node: Dask's own, forked from a process that has imported it."""
+    """The worker of a node: Dask's own, forked from a process with its imports."""
 
     def __init__(
         self, scheduler: str, name: str, folder: LeaseFolder, servers: ForkServers
@@ -83,7 +83,7 @@ class _Node(ProcessInterface):  # type: ignore[misc]
 
 
 class _NodeCluster(SpecCluster):  # type: ignore[misc]
-    """A cluster whose workers are called node-0, node-1, …; freed names are taken again."""
+    """A cluster whose workers are named node-0, node-1, …; freed names are used again."""
 
     job_ids = ()
 
@@ -104,7 +104,7 @@ class _NodeCluster(SpecCluster):  # type: ignore[misc]
         return str(self.scheduler.dashboard_url)
 
     def check(self) -> None:
-        """This machine always has room for another process."""
+        """Do nothing: this machine can always start another process."""
 
     async def _close(self) -> None:
         if self.keeping is not None:
@@ -118,9 +118,9 @@ class _NodeCluster(SpecCluster):  # type: ignore[misc]
 
 
 class _DemandAdaptive(Adaptive):  # type: ignore[misc]
-    """Grows a pool to what its connected clients ask for, even before they submit anything.
+    """Grows a pool to what its connected clients request, even before they submit anything.
 
-    Dask alone guesses from the durations of tasks, which are not known at first.
+    Dask alone estimates it from the durations of tasks, which are not known at first.
     """
 
     async def target(self) -> int:
@@ -131,7 +131,7 @@ async def open_local(folder: LeaseFolder, spec: LeaseSpec) -> _NodeCluster:
     """Open a cluster on this machine.
 
     Side effects: writes key and certificate into the lease's folder; sets Dask's configuration and
-    the environment of this process, both of which the workers take over.
+    the environment of this process, which the workers inherit.
     """
     role, since = spec.role, time.time()
     prepare(folder, spec)
@@ -166,14 +166,14 @@ async def _wait_for_nodes(cluster: _NodeCluster, role: Role) -> None:
             raise LeaseError(f"The worker of {ended[0]} ended while it started", see)
         if time.monotonic() > deadline:
             raise LeaseError(
-                f"{num_here} of {role.nodes} nodes were there after {role.start_timeout:g} s",
-                "Raise the role's start_timeout, or ask for fewer nodes.",
+                f"{num_here} of {role.nodes} nodes joined within {role.start_timeout:g} s",
+                "Raise the role's start_timeout, or request fewer nodes.",
             )
         await asyncio.sleep(_POLL_S)
 
 
 async def _keep_nodes(cluster: _NodeCluster) -> None:
-    """Replace workers that have ended, and those that Dask gave up, for ever."""
+    """Replace workers that have ended, and those that Dask has given up; runs for ever."""
     while True:
         await asyncio.sleep(_KEEP_EVERY_S)
         (error,) = await asyncio.gather(_renew(cluster), return_exceptions=True)
@@ -185,11 +185,11 @@ async def _renew(cluster: _NodeCluster) -> None:
     for name, node in tuple(cluster.workers.items()):
         if node.has_ended:
             await cluster.workers.pop(name).close()
-    await cluster  # opens what is asked for and not there, or is being opened already
+    await cluster  # opens requested workers that are missing
 
 
 async def _work(folder: LeaseFolder, name: str, scheduler: str) -> None:
-    """Be the worker of a node until it is sent away, or its host has gone."""
+    """Run the worker of a node until it is retired, or its host has ended."""
     spec = lease_client.spec(folder)
     configure(spec)
     options = worker_options(folder, spec) | {"name": name, "host": LOOPBACK}
@@ -200,9 +200,9 @@ async def _work(folder: LeaseFolder, name: str, scheduler: str) -> None:
 
 
 def main(arguments: list[str]) -> NoReturn:
-    """Entry point of what workers are forked from, which is given a socket, and of each worker.
+    """Run the server that workers are forked from, which gets a socket, and each worker.
 
-    A worker has closed all that it had; it ends at once, as one that a nanny of Dask has forked.
+    A worker exits without the interpreter's shutdown, as one that a nanny of Dask has forked.
     """
     if len(arguments) == 1:
         arguments = list(forked(socket.socket(fileno=int(arguments[0]))).command[-3:])

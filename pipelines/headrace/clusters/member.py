@@ -1,4 +1,4 @@
-"""What runs on each node of a gang: `python -m headrace.clusters.member LEASE_DIR`.
+"""Program of each node of a gang: `python -m headrace.clusters.member LEASE_DIR`.
 
 The first task of the job is the lease's host, which is a node too; all others are workers.
 """
@@ -22,8 +22,8 @@ _POLL_S = 0.2
 
 
 async def _serve(folder: LeaseFolder, spec: LeaseSpec, index: int) -> None:
-    """Be a node of the gang until its host sends it away."""
-    # the host, which is a member too, must give a heartbeat before it loads Dask
+    """Run a node of the gang until its host ends it."""
+    # the host, which is a member too, must write a heartbeat before it loads Dask
     worker = importlib.import_module("headrace.clusters.worker")
     importlib.import_module("headrace.clusters.scheduler").prepare(folder, spec)
     scheduler_address = await worker.scheduler_of(folder)
@@ -31,11 +31,11 @@ async def _serve(folder: LeaseFolder, spec: LeaseSpec, index: int) -> None:
         return
     report = await asyncio.to_thread(preflight.examine, folder, spec, index)
     if report.problems:
-        await _sent_away(folder)  # ending first would end the host before it can tell why
+        await _closing(folder)  # an earlier end would end the host before it records why
         return
     try:
         node = await worker.open_node(folder, spec, index, scheduler_address)
-    except Exception as error:  # told to whoever starts the next lease; the job ends with it
+    except Exception as error:  # recorded for the next lease; the job ends with it
         if not is_there(folder.close):
             name = preflight.node_name()
             why = f"{name}: the worker did not start: {error}"
@@ -44,13 +44,13 @@ async def _serve(folder: LeaseFolder, spec: LeaseSpec, index: int) -> None:
     await worker.serve_until_signal(node, node.keep())
 
 
-async def _sent_away(folder: LeaseFolder) -> None:
+async def _closing(folder: LeaseFolder) -> None:
     while not is_there(folder.close) and not is_there(folder.closed):
         await asyncio.sleep(_POLL_S)
 
 
 def main(arguments: list[str]) -> int:
-    """Entry point of every task of the job."""
+    """Run any task of the job."""
     folder = LeaseFolder(Path(arguments[0]).absolute())
     spec = lease_client.spec(folder)
     index = int(os.environ[system_of(spec.role).index_variable])

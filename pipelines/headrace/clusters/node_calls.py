@@ -1,6 +1,6 @@
-"""Calls on the nodes of a lease, as steps make them: `NodeCalls`.
+"""Calls on the nodes of a lease, for steps: `NodeCalls`.
 
-`Fleet` makes them through Dask, `OneNode` in the process of a trial, on the one node that it has.
+`Fleet` makes them through Dask; `OneNode` in the process of a trial, on its only node.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _CHECK_S = 0.1
 
 
 def no_check() -> None:
-    """Never cancels."""
+    """Do nothing; never cancels."""
 
 
 @dataclass(frozen=True)
@@ -36,13 +36,13 @@ class Node:
     """One node of a lease."""
 
     name: str
-    """Name of its worker, as in `node-0`; a replaced worker keeps it."""
+    """Name of its worker, as `node-0`; a replaced worker keeps it."""
     address: str
     """Address of its Dask worker; a replaced worker has another."""
     host: str
-    """Address that other nodes reach it by, for rendezvous."""
+    """Address at which other nodes reach it, for rendezvous."""
     index: int
-    """Place in the order of names, from 0."""
+    """Index in the order of names, from 0."""
 
 
 class NodeCalls(Protocol):
@@ -57,19 +57,19 @@ class NodeCalls(Protocol):
     def nodes(
         self, count: int, timeout_s: float, *, check: Callable[[], None] = no_check
     ) -> tuple[Node, ...]:
-        """Exactly `count` nodes in order of their names; a pool grows to that number.
+        """Return exactly `count` nodes in order of their names; a pool grows to that number.
 
         Args:
-            count: Nodes wanted.
-            timeout_s: Longest wait, not counting what jobs spend in a queue.
-            check: Called about twice a second; raises to give up.
+            count: Number of nodes.
+            timeout_s: Longest wait, without the time of jobs in a queue.
+            check: Called about twice a second; raises to end the wait.
 
         Raises:
-            LeaseError: The lease cannot have so many, or they did not come in time.
+            LeaseError: The lease cannot have `count` nodes, or they did not join in time.
         """
 
     def call(self, node: Node, function: Callable[..., Result], *arguments: Any) -> Result:
-        """Run a short call on a node, also while a long one holds it.
+        """Run a short call on a node, even while a long one occupies it.
 
         Raises:
             WorkerLostError: The node's worker died.
@@ -83,30 +83,30 @@ class NodeCalls(Protocol):
         *,
         check: Callable[[], None] = no_check,
     ) -> list[Result]:
-        """Run one call on each node, all at once; each holds its node.
+        """Run one call on each node, all at once; each occupies its node.
 
-        A call asks `cancellable_call.wanted` whether to go on; it is killed otherwise.
+        A call checks `cancellable_call.wanted`, and is killed if it continues when that is false.
 
         Args:
             function: Function of a module that the nodes can import.
-            arguments: Arguments of each call, one tuple a node.
-            nodes: Where to run, in the order of the results.
+            arguments: Arguments of each call, one tuple per node.
+            nodes: Nodes, in the order of the results.
             check: Called about twice a second; raises to cancel.
 
         Raises:
-            WorkerLostError: A worker died; nothing was tried again.
-            Exception: Whatever `function` raised first, on any node.
+            WorkerLostError: A worker died; no call is retried.
+            Exception: The first error that `function` raised on any node.
         """
 
     def beside(
         self, function: Callable[..., object], arguments: Arguments, nodes: Sequence[Node]
     ) -> AbstractContextManager[Callable[[int], bool]]:
-        """As `on_nodes`, while the block runs; at its end the calls are wanted no more.
+        """Run calls as `on_nodes` while the block runs; its end cancels them.
 
-        Nobody waits for their ends, and what they raise stays in the nodes' logs.
+        Their ends are not awaited, and their errors stay in the nodes' logs.
 
         Yields:
-            Whether the call on a node, by its place in `nodes`, has ended, or its worker has gone.
+            Whether the call on a node, by its index in `nodes`, has ended, or its worker is lost.
         """
 
     def map(
@@ -119,25 +119,25 @@ class NodeCalls(Protocol):
     ) -> Iterator[tuple[int, Result]]:
         """Run `function` on every item, spread over all nodes; a pool grows as needed.
 
-        Only a few items for each thread are under way at a time, however long the list is.
+        Only a few items per thread are submitted at a time, however long the list is.
 
         Args:
             function: As for `on_nodes`.
             items: One argument each.
             check: Called about twice a second; raises to cancel.
-            retries: How often an item is tried again whose worker died.
+            retries: How often an item is retried if its worker died.
 
         Yields:
-            `(index, result)`, in the order in which they are done.
+            `(index, result)`, in the order of completion.
 
         Raises:
             WorkerLostError: The workers of an item died more often than `retries`.
-            Exception: What `function` raised, at once.
+            Exception: Error of `function`, raised immediately.
         """
 
 
 class OneNode(NodeCalls):
-    """The node of this thread's call; calls are made there, by this process."""
+    """The node of this thread's call; this process makes the calls."""
 
     def __init__(self, role: Role) -> None:
         self.role = role
@@ -146,7 +146,7 @@ class OneNode(NodeCalls):
     def nodes(
         self, count: int, timeout_s: float, *, check: Callable[[], None] = no_check
     ) -> tuple[Node, ...]:
-        """The node, whatever `count` is."""
+        """Return the node, whatever `count` is."""
         del count, timeout_s
         check()
         return (self._node,)
@@ -172,7 +172,7 @@ class OneNode(NodeCalls):
     def beside(
         self, function: Callable[..., object], arguments: Arguments, nodes: Sequence[Node]
     ) -> Iterator[Callable[[int], bool]]:
-        """As `NodeCalls.beside`, but there is nobody whom the node could serve."""
+        """See `NodeCalls.beside`; yields that the call has ended: no other process needs it."""
         del function, arguments, nodes
         yield lambda _: True
 
@@ -184,7 +184,7 @@ class OneNode(NodeCalls):
         check: Callable[[], None] = no_check,
         retries: int = 2,
     ) -> Iterator[tuple[int, Result]]:
-        """As `NodeCalls.map`; what dies with the node is the driver's to try again."""
+        """See `NodeCalls.map`; if the node dies, the driver retries the whole trial."""
         del retries
         for index, item in enumerate(items):
             yield index, _called(function, (item,), check)
@@ -193,19 +193,19 @@ class OneNode(NodeCalls):
 def _called(
     function: Callable[..., Result], arguments: tuple[Any, ...], check: Callable[[], None]
 ) -> Result:
-    """Call a function, while this thread looks whether to go on: it is unwanted otherwise."""
+    """Call a function, while this thread checks whether to continue; otherwise it is abandoned."""
     stopped = threading.Event()
 
     def is_wanted() -> bool:
         return not stopped.is_set()
 
     context = copy_context()
-    with ThreadPoolExecutor(1, "headrace-trial") as pool:  # at its end it waits for the call
+    with ThreadPoolExecutor(1, "headrace-trial") as pool:  # its exit waits for the call
         call = pool.submit(context.run, call_while, is_wanted, function, *arguments)
         try:
             while not wait([call], _CHECK_S).done:
                 if not wanted():
-                    raise LeaseLostError("The driver of the suite has gone, or waits no more")
+                    raise LeaseLostError("The suite's driver has ended, or cancelled this trial")
                 check()
         finally:
             stopped.set()

@@ -1,4 +1,4 @@
-"""What went wrong with the jobs of a pool: which nodes it does without, and when it is given up."""
+"""Failures of a pool's jobs: which nodes it avoids, and when it fails."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from headrace.states import EndedJob, FailureClass
 logger = logging.getLogger(__name__)
 
 BAD_ENDS = 2
-"""A node is avoided after so many jobs that ended badly on it."""
+"""Bad ends of jobs on a node after which it is avoided."""
 
 AVOIDED_S = 3600.0
-"""A node is tried again after this time, in seconds: somebody may have mended it."""
+"""Time after which an avoided node is tried again, seconds: it may have been repaired."""
 
 MAX_AVOIDED = 8
-"""Not more nodes are avoided, the newest ones: a cluster of bad nodes has another fault."""
+"""Most avoided nodes, the newest ones: if more are bad, the cluster has another fault."""
 
 _MAX_ENDED = 20
 _STUCK_S = 10.0
@@ -34,7 +34,7 @@ _MEND = "Correct `batch` (container, python, modules, prologue) or the tiers of 
 
 @dataclass(frozen=True, kw_only=True)
 class _BadEnds:
-    """Jobs that ended badly on one node: how many, how the last one did, and when."""
+    """Jobs that ended badly on one node: their number, cause and time of the last."""
 
     node: str
     count: int
@@ -44,16 +44,16 @@ class _BadEnds:
 
 @dataclass(frozen=True, kw_only=True)
 class Avoidance:
-    """What a pool knows against nodes; times on one clock, in seconds."""
+    """Nodes to avoid; times on one clock, in seconds."""
 
     before: tuple[str, ...] = ()
-    """Nodes that earlier leases of the run have failed on."""
+    """Nodes on which earlier leases of the run failed."""
     since_s: float = 0.0
-    """Since when it does without those."""
+    """Since when those are avoided."""
     ends: tuple[_BadEnds, ...] = ()
-    """Nodes that jobs of this pool ended badly on, the newest last."""
+    """Nodes on which jobs of this pool ended badly, the newest last."""
     lifted: str = ""
-    """Why it takes all nodes, whatever speaks against them; empty as long as it does not."""
+    """Why all nodes are used despite failures; empty if some are avoided."""
 
     @property
     def nodes(self) -> tuple[str, ...]:
@@ -62,12 +62,12 @@ class Avoidance:
 
     @property
     def blamed(self) -> tuple[str, ...]:
-        """The same, whether or not it takes all nodes."""
+        """Nodes with failures, even if all nodes are used."""
         return tuple(dict.fromkeys((*self.before, *(each.node for each in self._bad))))
 
     @property
     def avoided(self) -> tuple[AvoidedNode, ...]:
-        """Nodes that jobs of this pool ended badly on, the newest last, and why."""
+        """Nodes on which jobs of this pool ended badly, the newest last, and why."""
         return () if self.lifted else self._bad
 
     @property
@@ -79,7 +79,7 @@ class Avoidance:
         )[-MAX_AVOIDED:]
 
     def after(self, node: str, cause: str, now_s: float = 0.0) -> Avoidance:
-        """With a job that ended badly on a node, whose name is empty where it is not known."""
+        """Return this with a job that ended badly on a node; its name is empty if unknown."""
         if not node:
             return self
         count = 1 + sum(each.count for each in self.ends if each.node == node)
@@ -88,27 +88,27 @@ class Avoidance:
         return replace(self, ends=(*others, ends))
 
     def at(self, now_s: float) -> Avoidance:
-        """What counts now: nothing does for ever."""
+        """Return this at a later time: old failures expire."""
         ends = tuple(each for each in self.ends if now_s - each.at_s < AVOIDED_S)
         before = self.before if now_s - self.since_s < AVOIDED_S else ()
         return replace(self, before=before, ends=ends)
 
     def without_any(self, why: str) -> Avoidance:
-        """With all nodes taken from now on; the first reason stays."""
+        """Return this with all nodes used from now on; the first reason stays."""
         return replace(self, lifted=self.lifted or why)
 
 
 class FailureTracker:
-    """The memory of a pool's host for jobs that came to nothing.
+    """Failures of a pool's jobs, tracked by its host.
 
-    It begins with nodes to exclude, or with why jobs cannot be kept off any node, for the user.
+    It begins with nodes to exclude, or with the reason why no node can be excluded, for users.
 
     Attributes:
-        failures: Jobs that came to nothing lately.
-        avoidance: Nodes that are to blame.
-        last_end: How the last such job ended, with the last words of its log.
-        ended: The last such jobs, the newest last.
-        failure: Why the pool can have no nodes; None as long as it can.
+        failures: Recent failed jobs.
+        avoidance: Nodes that are at fault.
+        last_end: How the last failed job ended, with the last lines of its log.
+        ended: The last failed jobs, the newest last.
+        failure: Why the pool can have no nodes; None if it can.
         view: The same for the lease's records.
     """
 
@@ -126,12 +126,12 @@ class FailureTracker:
     def record_failure(self, job: PoolJob, why: str, words: str = "") -> None:
         """Count a job that has ended by itself, or did not do what it should.
 
-        Why, and the last words of its log, are for the user.
+        `why`, and `words`, the last lines of its log, are for users.
         """
         now_s = time.monotonic()
         self.last_end = f"{why}\n{words}" if words else why
         is_common = self._is_common(job, words)
-        if job.job_status.state is not JobState.PREEMPTED:  # its turn comes again in the queue
+        if job.job_status.state is not JobState.PREEMPTED:  # the queue will start it again
             self.failures = self.failures.after_failure(job.asked_s, now_s)
         ended = EndedJob(node=job.name, job_id=job.job_id, host=job.host, why=why)
         self.ended = (*self.ended, ended)[-_MAX_ENDED:]
@@ -143,9 +143,9 @@ class FailureTracker:
             self._blame(job.host, why)
 
     def _is_common(self, job: PoolJob, words: str) -> bool:
-        """Whether a job failed as one did on another node: no node is at fault, and none will do.
+        """Whether a job failed as on another node: then no node is at fault, and none will work.
 
-        Where nodes have come, those that do not are bad all the same.
+        If other nodes have joined, nodes that do not are at fault all the same.
         """
         symptom = most_common(telling_lines(words))
         if symptom is None or self._have_joined:
@@ -160,13 +160,13 @@ class FailureTracker:
 
     def _blame(self, node: str, why: str) -> None:
         if self.avoidance.lifted:
-            logger.warning("Not doing without %s: %s. %s", node, self.avoidance.lifted, why)
+            logger.warning("Not avoiding %s: %s. %s", node, self.avoidance.lifted, why)
             return
-        logger.warning("Doing without %s: %s", node, self.avoidance.avoided[-1].why)
+        logger.warning("Avoiding %s: %s", node, self.avoidance.avoided[-1].why)
         self.failures = self.failures.after_blame()
 
     def record_presence(self, job: PoolJob, now_s: float) -> None:
-        """A node is there: after a while that ends the doubts."""
+        """Record a joined node: after a while it resets the failures."""
         if job.joined_s is not None:
             self._have_joined = True
             self.failures = self.failures.after_presence(job.asked_s, job.joined_s, now_s)
@@ -176,22 +176,22 @@ class FailureTracker:
         self.failures = self.failures.after_unused()
 
     def take_all_nodes(self, why: str) -> None:
-        """Do without no node any more, and tell the user why."""
+        """Avoid no node any more; log why."""
         if self.avoidance.nodes:
-            logger.warning("Taking all nodes again: %s", why)
+            logger.warning("Using all nodes again: %s", why)
             self.avoidance = self.avoidance.without_any(why)
 
     def forgive(self, now_s: float) -> None:
-        """Take nodes again that the pool has done without for long enough."""
+        """Use nodes again that the pool has avoided for long enough."""
         known, self.avoidance = self.avoidance.nodes, self.avoidance.at(now_s)
         back = [node for node in known if node not in self.avoidance.nodes]
         if back:
-            logger.warning("Taking %s again after %g s", ", ".join(back), AVOIDED_S)
+            logger.warning("Using %s again after %g s", ", ".join(back), AVOIDED_S)
 
     def find_stuck(self, jobs: Iterable[PoolJob], now_s: float) -> list[PoolJob]:
-        """Jobs that get no node but those it does without, since all others are down or drained.
+        """Return jobs that could only get avoided nodes, since all others are down or drained.
 
-        They are to be cancelled: after a while the pool takes all nodes from then on.
+        They are to be cancelled: after a while the pool uses all nodes from then on.
         """
         stuck = [each for each in jobs if each.is_kept_from_nodes]
         if not stuck:
@@ -204,9 +204,9 @@ class FailureTracker:
         return stuck
 
     def may_start_otherwise(self, job: PoolJob, why: str) -> bool:
-        """Whether another job may start in place of one that waits for what waiting does not bring.
+        """Whether another job may start instead of one that can never start.
 
-        It may where the pool did without nodes, and takes all from now on; else it is given up.
+        True if the pool avoided nodes, and now uses all; otherwise the pool fails.
         """
         if job.request.exclude:
             self.take_all_nodes(why)
@@ -215,7 +215,7 @@ class FailureTracker:
         return False
 
     def fail_if_exhausted(self) -> None:
-        """Give a pool without nodes up, if too much went wrong."""
+        """Let a pool without nodes fail if it has too many failures."""
         count, num_unused = self.failures.count, self.failures.num_unused
         if not self.failures.are_too_many:
             return
@@ -226,16 +226,16 @@ class FailureTracker:
             self._fail(LeaseError(what, hint), FailureClass.CAPACITY)
         else:
             num_failed = count + self.failures.num_forgiven
-            what = f"{num_failed} jobs in a row came to nothing; last: {self.last_end}"
+            what = f"{num_failed} jobs in a row failed; last: {self.last_end}"
             self.refuse(
                 LeaseError(what, "The logs of its jobs are in `jobs` of the lease's folder.")
             )
 
     def refuse(self, error: HeadraceError) -> None:
-        """Give the pool up: trying its jobs again is no use."""
+        """Let the pool fail: retrying its jobs would not help."""
         self._fail(error, FailureClass.USER_ERROR)
 
     def _fail(self, error: HeadraceError, failure_class: FailureClass) -> None:
-        logger.error("Giving the pool up: %s", error)
+        logger.error("The pool fails: %s", error)
         self.failure = error
         self.view = JobView(is_ended=True, why=error.what, failure_class=failure_class)

@@ -1,4 +1,4 @@
-"""Where a program that has the key of a lease finds the pages of its Dask scheduler. No Dask."""
+"""Address of a lease's Dask pages, for programs that have the lease's key. Does not import Dask."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ class Pages:
     url: str
     """Address of their folder, with a slash at its end."""
     key: ssl.SSLContext
-    """Shows the key of the lease, and takes no other server for it."""
+    """Presents the key of the lease, and accepts no other server."""
     by_hand: str
-    """What to do where no connection is let through, for the user."""
+    """What users can do if the connection is blocked."""
 
 
 def pages_of(folder: LeaseFolder) -> Pages:
-    """The pages of a lease, from its files.
+    """Return the pages of a lease, from its files.
 
     Raises:
-        UnknownNameError: There is no such lease.
+        UnknownNameError: The lease does not exist.
         UserError: It is not ready, or has ended.
     """
     state = lease_client.state(folder, lease_client.spec(folder).lost_after_s)
-    info, told = lease_client.info(folder), read_bytes(folder.scheduler_file)
-    if state is not LeaseState.READY or info is None or told is None:
+    info, scheduler = lease_client.info(folder), read_bytes(folder.scheduler_file)
+    if state is not LeaseState.READY or info is None or scheduler is None:
         why = lease_client.why_ended(folder) or lease_client.wait_of(folder).why
         raise UserError(
             f"Lease {folder.lease_id} is {state.value}{why and ': '}{why}",
-            "A Dask dashboard is there as long as its lease is ready.",
+            "A Dask dashboard exists as long as its lease is ready.",
         )
-    port = json.loads(told)["services"]["pages"]
+    port = json.loads(scheduler)["services"]["pages"]
     host, link = urlsplit(info.scheduler_address).hostname, urlsplit(info.dashboard_url)
     tunnel = f"ssh -N -L {link.port}:127.0.0.1:{link.port} {info.host.host}"
     return Pages(
@@ -49,13 +49,13 @@ def pages_of(folder: LeaseFolder) -> Pages:
         key=_key(folder),
         by_hand="Let the machine of Airflow's API server reach the ports of this lease's nodes. Or "
         f"run `{tunnel}` on yours, and open there what `headrace lease show {folder.lease_id}` "
-        "tells as its dashboard.",
+        "shows as its dashboard.",
     )
 
 
 def _key(folder: LeaseFolder) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname = False  # the certificate is the lease's own, and names no machine
+    context.check_hostname = False  # the certificate is the lease's own, without a machine's name
     context.load_verify_locations(folder.certificate)
     context.load_cert_chain(folder.certificate, folder.key)
     return context

@@ -1,7 +1,7 @@
-"""Pools as dask-jobqueue clusters: a scheduler here, one job a node elsewhere.
+"""Pools as dask-jobqueue clusters: a scheduler here, one job per node elsewhere.
 
-SpecCluster starts and closes jobs under its lock, where no queue may be waited for. So `start` and
-`close` of a job only note what is wanted; the loop of the pool submits, polls and cancels.
+SpecCluster starts and closes jobs under its lock, where waiting for a queue would block. So `start`
+and `close` of a job only record what is wanted; the loop of the pool submits, polls and cancels.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ _CLOSE_TIMEOUT_S = 15.0
 
 
 class NodePool(JobQueueCluster):  # type: ignore[misc]
-    """A dask-jobqueue cluster whose jobs come and go as its loop decides; see `OpenCluster`.
+    """A dask-jobqueue cluster whose loop submits and ends its jobs; see `OpenCluster`.
 
-    `node_job` gives the job of a node; `job_ids` is that of the host, if it has one.
+    `node_job` returns the job of a node; `job_ids` is that of the host, if it has one.
     """
 
     job_cls = PoolJob
@@ -67,32 +67,32 @@ class NodePool(JobQueueCluster):  # type: ignore[misc]
         return str(self.scheduler.dashboard_url)
 
     def check(self) -> None:
-        """Raise why there can be no nodes, if that is so."""
+        """Raise if the pool can have no nodes."""
         if self._running is not None and self._running.done():
             self._running.result()
             if self._loop_of_jobs.failure is not None:
                 raise self._loop_of_jobs.failure
 
     async def add(self, request: NodeRequest) -> PoolJob:
-        """Want one more node; its job is not submitted yet."""
+        """Add one node; its job is not submitted yet."""
         name = f"node-{request.number}"
         options = self._job_kwargs | self._options(request)
         self.worker_spec[name] = {"cls": self.job_cls, "options": options}
-        await self._settle()
+        await self._apply_spec()
         job: PoolJob = self.workers[name]
         return job
 
     def note(self, job: PoolJob, status: JobStatus) -> None:
-        """Note what the batch system tells of a job, and when its machine began to cost."""
+        """Record the reported state of a job, and when its machine began to cost."""
         job.set_status(status)
         if status.state is JobState.RUNNING:
             self._times.begin(str(job.name), status.running_since or time.time())
 
     async def drop(self, job: PoolJob) -> None:
-        """Want a node no more whose job has ended, or was never submitted."""
+        """Remove a node whose job has ended, or was never submitted."""
         self._times.end(str(job.name))
         self.worker_spec.pop(job.name, None)
-        await self._settle()
+        await self._apply_spec()
 
     def _submitted_at(self, name: str) -> float | None:
         job = self.workers.get(name)
@@ -102,23 +102,23 @@ class NodePool(JobQueueCluster):  # type: ignore[misc]
         spec = self._node_job(request)
         return {"request": request, "spec": spec, "script": self._gate.system.render(spec)}
 
-    async def _settle(self) -> None:
-        # SpecCluster shares this task between all who wait for it
+    async def _apply_spec(self) -> None:
+        # SpecCluster shares this task between all that wait for it
         await asyncio.shield(self._correct_state())
 
     def _update_worker_status(self, op: str, message: Any) -> None:
-        # a job may outlive its worker, whose name the next one gets; SpecCluster closes it by name
+        # a job may outlive its worker; SpecCluster closes it by name, which the next node reuses
         Cluster._update_worker_status(self, op, message)  # noqa: SLF001
 
     async def _start(self) -> None:
         await super()._start()
         self.scheduler.add_plugin(self._times)
-        # workers look for it as soon as there is a job
+        # workers read it as soon as a job runs
         write_json(self._folder.scheduler_file, self.scheduler.identity())
         self._running = asyncio.create_task(self._loop_of_jobs.run())
 
     async def _close(self) -> None:
-        """Submit nothing any more and close the scheduler; the nodes end with it."""
+        """Stop submitting and close the scheduler; the nodes end with it."""
         if self._running is not None:
             self._running.cancel()
             await self._loop_of_jobs.close()
@@ -126,7 +126,7 @@ class NodePool(JobQueueCluster):  # type: ignore[misc]
 
 
 async def open_pool(folder: LeaseFolder, spec: LeaseSpec, *queue: Any) -> NodePool:
-    """Open a pool without nodes; called inside the host process. See `NodePool` for its queue.
+    """Open a pool without nodes, in the host process. See `NodePool` for `queue`.
 
     Side effects: sets Dask's configuration; writes key, certificate and scheduler file into the
     lease's folder.

@@ -1,4 +1,4 @@
-"""A node of a pool as a job of dask-jobqueue: how far it has come, and what its end says."""
+"""A node of a pool as a job of dask-jobqueue: its stage, and the meaning of its end."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from headrace.batch.job_records import JobSpec, JobState, JobStatus
 from headrace.batch.queue_state import JobRecord
 from headrace.clusters.lease_jobs import NodeRequest
 from headrace.clusters.lifetime import leaving_s
-from headrace.clusters.pool_policy import SETTLED_S, PoolNode, Stage
+from headrace.clusters.pool_policy import STABLE_S, PoolNode, Stage
 from headrace.recipe.site import Role
 
 __all__ = ["SECTION", "JobQueueCluster", "PoolJob", "is_nodes_fault"]
@@ -25,7 +25,7 @@ from dask_jobqueue.core import Job, JobQueueCluster  # noqa: E402 - takes SIGINT
 signal.signal(signal.SIGINT, _ON_SIGINT)
 
 SECTION = "headrace"
-"""Section of Dask's configuration, in place of a user's own: sites say all of it."""
+"""Section of Dask's configuration, instead of a user's own: sites set all of it."""
 
 _UNSET = (
     "python", "name", "processes", "interface", "death-timeout", "local-directory", "extra",
@@ -41,29 +41,29 @@ _LEAVE_S = 30.0
 
 
 def is_nodes_fault(state: JobState, here_s: float | None) -> bool:
-    """Whether the end of a node's job, `here_s` after its worker joined, speaks against the node.
+    """Whether the end of a node's job, `here_s` after its worker joined, is the node's fault.
 
-    A job that was cancelled, preempted or out of time or memory would have been so elsewhere.
+    A cancelled or preempted job, or one out of time or memory, would end so on any node.
     """
     if state is JobState.NODE_FAILED:
         return True
-    return state is JobState.FAILED and (here_s is None or here_s < SETTLED_S)
+    return state is JobState.FAILED and (here_s is None or here_s < STABLE_S)
 
 
 class PoolJob(Job):  # type: ignore[misc]
-    """A node of a pool: a job first, a worker later; times on one clock, in seconds.
+    """A node of a pool: first a job, then a worker; times on one clock, in seconds.
 
     Attributes:
-        record: What the batch system knows it by; None until it was submitted.
-        job_status: What the batch system told last.
+        record: Its job; None until it was submitted.
+        job_status: State that the batch system reported last.
         asked_s: When it was submitted.
-        retire_s: It is sent away when it has been there for so long.
-        stage: How far it has come.
+        retire_s: Time since its joining after which it is retired.
+        stage: Its progress.
         since_s: When it came to its stage.
         joined_s: When its worker joined; None until then.
-        leaving_s: When it was sent away; None when it was not.
+        leaving_s: When it was retired or cancelled; None if it was not.
         is_bound: Whether it does work that only this node can do.
-        host: Its node, as the batch system knows it; empty as long as that is not known.
+        host: Its node in the batch system; empty as long as unknown.
     """
 
     config_name = SECTION
@@ -99,15 +99,15 @@ class PoolJob(Job):  # type: ignore[misc]
         self.host = ""
 
     async def start(self) -> None:
-        """Note that it is wanted."""
+        """Record that it is wanted."""
         await ProcessInterface.start(self)
 
     async def close(self) -> None:
-        """Note that it is wanted no more."""
+        """Record that it is wanted no more."""
         await ProcessInterface.close(self)
 
     def set_submitted(self, record: JobRecord, asked_s: float) -> None:
-        """Note that the batch system has its job."""
+        """Record the submitted job."""
         self.record, self.job_id = record, record.job_id
         self.asked_s, self.since_s = asked_s, time.monotonic()
         life_s = self.request.time_limit_s
@@ -116,12 +116,12 @@ class PoolJob(Job):  # type: ignore[misc]
         self.retire_s = (life_s - leaving_s(life_s)) * share
 
     def set_status(self, status: JobStatus) -> None:
-        """Note what the batch system tells."""
+        """Record the state that the batch system reports."""
         self.job_status = status
         self.host = status.nodes[0] if status.nodes else self.host
 
     def set_worker(self, worker: Any, now_s: float) -> None:
-        """Note what the scheduler tells: its worker's state, None without one."""
+        """Record the worker's state in the scheduler; None without a worker."""
         stage = Stage.STARTING
         if worker is not None:
             stage = Stage.BUSY if worker.processing else Stage.IDLE
@@ -134,24 +134,24 @@ class PoolJob(Job):  # type: ignore[misc]
 
     @property
     def never_starts(self) -> bool:
-        """Whether it waits for what waiting does not bring."""
+        """Whether it can never start."""
         return self.job_status.never_starts and self.leaving_s is None
 
     @property
     def is_kept_from_nodes(self) -> bool:
-        """Whether it waits since it must not get some nodes, and the others are down or drained."""
+        """Whether it waits because nodes are excluded, and the others are down or drained."""
         is_asked = bool(self.request.exclude) and self.leaving_s is None
         return is_asked and self.job_status.nodes_are_out
 
     def speaks_against_node(self, now_s: float) -> bool:
-        """Whether what its job did, or did not do, is a fault of the node."""
+        """Whether what its job did, or did not do, is the node's fault."""
         if not self.job_status.state.is_final:
             return self.joined_s is None
         here_s = None if self.joined_s is None else now_s - self.joined_s
         return is_nodes_fault(self.job_status.state, here_s)
 
     def overdue(self, role: Role, now_s: float) -> str:
-        """What it should have done by now and has not; empty when nothing is wrong."""
+        """Return what it should have done by now; empty if nothing is wrong."""
         waited_s = now_s - self.since_s
         if self.leaving_s is not None:
             return "did not leave" if now_s - self.leaving_s > _LEAVE_S else ""
@@ -168,13 +168,13 @@ class PoolJob(Job):  # type: ignore[misc]
         return self.stage.is_here and self.job_status.is_taken
 
     def left_s(self, now_s: float) -> float:
-        """Seconds after which it is sent away."""
+        """Return the seconds after which it is retired."""
         if self.is_taken:
             return 0.0
         return self.retire_s - (0.0 if self.joined_s is None else now_s - self.joined_s)
 
     def node(self, now_s: float) -> PoolNode:
-        """What decisions need to know."""
+        """Return its state for decisions."""
         return PoolNode(
             number=self.request.number,
             stage=self.stage,

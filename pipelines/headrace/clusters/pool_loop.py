@@ -1,4 +1,4 @@
-"""The loop of a pool on a batch system: looks, decides (`pool_policy`), acts, tells."""
+"""The loop of a pool on a batch system: observe, decide (`pool_policy`), act, publish."""
 
 from __future__ import annotations
 
@@ -29,27 +29,27 @@ logger = logging.getLogger(__name__)
 _TICK_S = 0.5
 _LEAVE_S = 30.0
 _SILENCE_S = 30.0
-_TURN_S = 2.0
+_LIMIT_S = 2.0
 
 
 class Pool(Protocol):
-    """What the loop asks of a pool; see `NodePool`."""
+    """The interface of a pool for its loop; see `NodePool`."""
 
     scheduler: Any
     workers: dict[Any, PoolJob]
 
     async def add(self, request: NodeRequest) -> PoolJob:
-        """Want one more node; its job is not submitted yet."""
+        """Add one node; its job is not submitted yet."""
 
     def note(self, job: PoolJob, status: JobStatus) -> None:
-        """Note what the batch system tells of a job, and when its machine began to cost."""
+        """Record the reported state of a job, and when its machine began to cost."""
 
     async def drop(self, job: PoolJob) -> None:
-        """Want a node no more whose job has ended, or was never submitted."""
+        """Remove a node whose job has ended, or was never submitted."""
 
 
 class PoolLoop:
-    """Keeps a pool at the size its clients need."""
+    """Keeps a pool at the size that its clients need."""
 
     def __init__(
         self, folder: LeaseFolder, spec: LeaseSpec, pool: Pool, gate: SubmissionGate
@@ -74,46 +74,46 @@ class PoolLoop:
 
     @property
     def failure(self) -> HeadraceError | None:
-        """Why there can be no nodes; None as long as there can."""
+        """Why the pool can have no nodes; None if it can."""
         return self._tracker.failure
 
     @property
     def _jobs(self) -> dict[int, PoolJob]:
-        """Jobs that were submitted and have not ended, by the places of their nodes, in order."""
+        """Submitted jobs that have not ended, by the numbers of their nodes, in order."""
         jobs = {job.request.number: job for job in self._pool.workers.values() if job.record}
         return dict(sorted(jobs.items()))
 
     async def run(self) -> None:
-        """Do so until there can be no nodes."""
+        """Run until the pool fails."""
         while self.failure is None:
-            await self._look()
+            await self._observe()
             await self._fail_if_exhausted()
             if self.failure is None:
                 await self._act(self._decide())
             await self._publish()
             await asyncio.sleep(_TICK_S)
-        await self._publish()  # a refused submit is told, too
+        await self._publish()  # includes a refused submission
 
     async def close(self) -> None:
-        """Let no job start any more; those that run end with the scheduler."""
+        """Let no more jobs start; running ones end with the scheduler."""
         self._is_closing = True
         if self._submitting is not None:
             with suppress(HeadraceError):
                 await self._submitting
-        # what cannot be cancelled now is tried again when the lease's leftovers are ended
+        # a cancellation that fails is retried when the lease's leftovers are ended
         await self._cancel([job for job in self._jobs.values() if job.stage is Stage.QUEUED])
 
-    async def _look(self) -> None:
+    async def _observe(self) -> None:
         jobs = list(self._jobs.values())
         records = [job.record for job in jobs if job.record is not None]
         gate = self._gate
-        told = await asyncio.to_thread(
+        found = await asyncio.to_thread(
             job_statuses, gate.system, gate.leases, records, gate.batch.poll
         )
         workers = {str(state.name): state for state in self._pool.scheduler.workers.values()}
         now_s = time.monotonic()
         for job in jobs:
-            self._pool.note(job, told[job.job_id])
+            self._pool.note(job, found[job.job_id])
             worker = workers.get(job.name)
             if job.job_status.state.is_final:
                 await self._end(job, worker)
@@ -129,7 +129,7 @@ class PoolLoop:
         logger.info("%s: %s", job.name, why)
         if job.leaving_s is None or job.job_status.state is JobState.PREEMPTED:
             self._tracker.record_failure(job, why, last_words(self._folder, job.request.serial))
-        if worker is not None:  # its node has gone without a word; its name is needed again
+        if worker is not None:  # its node was lost; its name is used again
             remove = self._pool.scheduler.remove_worker
             await remove(worker.address, stimulus_id="headrace-job-ended")
         record_file(self._folder, job.request.serial).unlink(missing_ok=True)
@@ -181,18 +181,18 @@ class PoolLoop:
             self._tracker.record_unused()
             await self._cancel([jobs[number] for number in found.cancel])
         if found.retire:
-            await self._send_away([jobs[number] for number in found.retire])
+            await self._retire([jobs[number] for number in found.retire])
         if self._submitting is not None and self._submitting.done():
             self._submitting.result()
             self._submitting = None
         if found.submit and self._submitting is None:
             self._submitting = asyncio.create_task(self._submit(found.submit))
 
-    async def _send_away(self, jobs: Sequence[PoolJob]) -> None:
+    async def _retire(self, jobs: Sequence[PoolJob]) -> None:
         for job in jobs:
             job.leaving_s = time.monotonic()
         names = [job.name for job in jobs]
-        logger.info("Sending away %s", ", ".join(names))
+        logger.info("Retiring %s", ", ".join(names))
         retired = self._pool.scheduler.retire_workers(names=names, close_workers=True, remove=True)
         with suppress(*TIMED_OUT):
             await asyncio.wait_for(retired, _LEAVE_S)
@@ -202,9 +202,9 @@ class PoolLoop:
             if worker is None:
                 continue
             if not job.node(time.monotonic()).is_old:
-                job.leaving_s = None  # it holds what no other node could take
+                job.leaving_s = None  # it holds data that no other node can take
                 continue
-            logger.info("%s holds what no other node could take; it is made again", job.name)
+            logger.info("%s holds data that no other node can take; it is made again", job.name)
             await self._pool.scheduler.remove_worker(
                 worker.address, stimulus_id="headrace-node-is-old", expected=True
             )
@@ -216,7 +216,7 @@ class PoolLoop:
             job.leaving_s = time.monotonic()
         try:
             await asyncio.to_thread(self._gate.system.cancel, [job.job_id for job in jobs])
-        except BatchError as error:  # they are overdue later, and cancelled again
+        except BatchError as error:  # they become overdue, and are cancelled again
             logger.warning("%s", error.what)
 
     async def _submit(self, count: int) -> None:
@@ -227,7 +227,7 @@ class PoolLoop:
         except JobRefusedError as error:
             self._tracker.refuse(error)
         except QueueFullError as error:
-            self._pause(error.what, _TURN_S)
+            self._pause(error.what, _LIMIT_S)
         except BatchError as error:
             logger.warning("%s; trying again later", error.what)
             self._pause(error.what, _SILENCE_S)
@@ -238,7 +238,7 @@ class PoolLoop:
 
     async def _submit_one(self) -> None:
         now_s = time.monotonic()
-        # a submit without a clear answer is about the same job until there is one
+        # after a submission without a clear answer the same job is submitted again
         unclear = [job for job in self._pool.workers.values() if job.record is None]
         job = unclear[0] if unclear else await self._pool.add(self._request(now_s))
         file = record_file(self._folder, job.request.serial)
@@ -267,7 +267,7 @@ class PoolLoop:
         )
 
     async def _publish(self) -> None:
-        """Tell the scheduler's clients, the user and the control side how the jobs stand."""
+        """Publish the state of the jobs to the scheduler's clients, users and the control side."""
         record, before = self._record(), self._published
         self._pool.scheduler.task_metadata |= {WAITS: record.waits_for, LEFT: self._left_s()}
         if record != before:
@@ -275,7 +275,7 @@ class PoolLoop:
             await asyncio.to_thread(write_pool, self._folder, record, before.avoids)
 
     def _left_s(self) -> dict[str, float]:
-        """Seconds after which nodes go whose time is over before the lease's, by name."""
+        """Return the seconds until nodes end whose time is over before the lease's, by name."""
         jobs, life_s, now_s = self._jobs.values(), self._role.node_lifetime, time.monotonic()
         short = [job for job in jobs if job.is_taken or job.request.time_limit_s == life_s]
         return {str(job.name): job.left_s(now_s) for job in short}
@@ -300,7 +300,7 @@ class PoolLoop:
         )
 
     def _trouble(self) -> str:
-        """Why no job waits in the queue; empty when nothing is wrong."""
+        """Return why no job waits in the queue; empty if nothing is wrong."""
         if self._submitting is not None:
             return "a job is being submitted"
         if time.monotonic() < self._paused_until_s:
@@ -312,7 +312,7 @@ class PoolLoop:
 
 
 def view(job: PoolJob, system: str) -> PoolJobView:
-    """How a node's job stands; `system` is the name of the batch system."""
+    """Return the state of a node's job; `system` is the name of the batch system."""
     return PoolJobView(
         node=str(job.name),
         job_id=job.job_id,
@@ -324,9 +324,9 @@ def view(job: PoolJob, system: str) -> PoolJobView:
 def lack(
     jobs: Sequence[PoolJob], wanted: int, *, trouble: str, avoided: Sequence[str], system: str
 ) -> str:
-    """Why there are fewer nodes than `wanted`, as in `2 of 4 nodes; 2 pending: Resources`.
+    """Return why there are fewer nodes than `wanted`, as `2 of 4 nodes; 2 pending: Resources`.
 
-    `trouble` says why no job waits in the queue, if something is wrong.
+    `trouble` is why no job waits in the queue, if something is wrong.
     """
     num_here = sum(1 for job in jobs if job.stage.is_here)
     queued = [job for job in jobs if job.stage is Stage.QUEUED]

@@ -1,4 +1,4 @@
-"""When a pool asks for nodes and gives them back: pure decisions of its host."""
+"""When a pool submits and retires nodes: pure decisions of its host."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from enum import Enum
 from headrace.recipe.site import Role
 
 MAX_FAILURES = 3
-"""A pool without a node is given up when so many jobs in a row ended before they were of use."""
+"""Failed jobs in a row after which a pool without a node fails."""
 
 MAX_UNUSED = 10
-"""A pool without a node is given up when so many jobs in a row were cancelled unused."""
+"""Jobs in a row cancelled unused after which a pool without a node fails."""
 
-SETTLED_S = 20.0
-"""A node that was there for so long, in seconds, shows that nodes can be of use."""
+STABLE_S = 20.0
+"""Time that a node must be present to reset the failures, seconds."""
 
 _LONGEST_PAUSE_S = 300.0
 
 
 class Stage(str, Enum):
-    """How far a node of a pool has come."""
+    """Progress of a node of a pool."""
 
     QUEUED = "queued"
     STARTING = "starting"
@@ -40,71 +40,71 @@ class PoolNode:
     """One node of a pool at one moment."""
 
     number: int
-    """Its place, from 0; nobody else has it until its job has ended."""
+    """Its index, from 0; unique until its job has ended."""
     stage: Stage
     since_s: float
     is_leaving: bool = False
     is_old: bool = False
-    """Whether its time is over, or its machine about to be taken away."""
+    """Whether its time is over, or its machine is about to be taken away."""
     is_bound: bool = False
     """Whether it does work that only this node can do."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ScalingPlan:
-    """What is done now."""
+    """Actions of the loop."""
 
     submit: int = 0
     cancel: tuple[int, ...] = ()
     """Nodes that wait in the queue and are not wanted any more."""
     retire: tuple[int, ...] = ()
-    """Nodes to send away: their work, if any, goes to others."""
+    """Nodes to retire: their work, if any, goes to others."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Failures:
-    """Jobs in a row that came to nothing, since a node was of use; times as above."""
+    """Failed jobs in a row since a node was stable; times as above."""
 
     count: int = 0
-    """Jobs that ended by themselves; those asked for at once count once."""
+    """Jobs that ended by themselves; those submitted together count once."""
     num_forgiven: int = 0
-    """Such jobs that count no more, since the pool does without their node."""
+    """Failed jobs that no longer count, since the pool avoids their node."""
     last_s: float = -math.inf
-    """When the last of them was seen."""
+    """When the last of them was noticed."""
     num_unused: int = 0
     """Jobs that were cancelled before they started."""
 
     @property
     def submit_after_s(self) -> float:
-        """No job is submitted before: the pauses double."""
+        """Time before which no job is submitted: the pauses double."""
         if not self.count:
             return -math.inf
         return self.last_s + min(2.0 ** (self.count - 1), _LONGEST_PAUSE_S)
 
     @property
     def are_too_many(self) -> bool:
-        """Whether a pool without any node is given up."""
+        """Whether a pool without any node fails."""
         return self.count >= MAX_FAILURES or self.num_unused >= MAX_UNUSED
 
     def after_failure(self, asked_s: float, now_s: float) -> Failures:
-        """With a job that was submitted at `asked_s` and ended by itself."""
-        if asked_s <= self.last_s:  # it was on its way when the last failure was seen
+        """Return this with a job that was submitted at `asked_s` and ended by itself."""
+        if asked_s <= self.last_s:  # it was submitted before the last failure was noticed
             return self
         return replace(self, count=self.count + 1, last_s=now_s)
 
     def after_blame(self) -> Failures:
-        """With one forgiven: a node was found to blame that the pool does without from now on."""
-        if self.count <= 1:  # that one may be the next node's as well
+        """Return this with one failure forgiven, since its node is avoided from now on."""
+        if self.count <= 1:  # the next node may fail in the same way
             return self
         return replace(self, count=self.count - 1, num_forgiven=self.num_forgiven + 1)
 
     def after_unused(self) -> Failures:
-        """With a job that was cancelled before it started."""
+        """Return this with a job that was cancelled before it started."""
         return replace(self, num_unused=self.num_unused + 1)
 
     def after_presence(self, asked_s: float, joined_s: float, now_s: float) -> Failures:
-        """With a node that is there, whose job was submitted at `asked_s`."""
-        if asked_s > self.last_s and now_s - joined_s >= SETTLED_S:
+        """Return this with a joined node, whose job was submitted at `asked_s`."""
+        if asked_s > self.last_s and now_s - joined_s >= STABLE_S:
             return Failures()
         return replace(self, num_unused=0) if self.num_unused else self
 
@@ -118,15 +118,15 @@ def plan(
     now_s: float,
     surplus_since_s: float | None,
 ) -> ScalingPlan:
-    """What to do now with the nodes whose jobs have not ended, when clients have work for some.
+    """Plan submissions and retirements, for nodes whose jobs have not ended and `wanted` nodes.
 
-    Since `surplus_since_s` there have been more than that; None when there are not.
+    There have been more nodes than `wanted` since `surplus_since_s`; None if there are not.
     """
     old = [node.number for node in nodes if _is_over(node)]
     staying = staying_nodes(nodes)
     wanted = min(wanted, role.nodes)
     lacking = min(wanted - len(staying), role.nodes - len(nodes))
-    if failures.count > 1:  # one job at a time shows whether it is better now
+    if failures.count > 1:  # one job at a time tests whether nodes work now
         on_trial = any(not node.stage.is_here for node in staying)
         lacking = min(lacking, 0 if on_trial else 1)
     if now_s < failures.submit_after_s:
@@ -145,7 +145,7 @@ def plan(
 
 
 def staying_nodes(nodes: Sequence[PoolNode]) -> list[PoolNode]:
-    """Those that nothing sends away."""
+    """Return the nodes that are not retired."""
     return [node for node in nodes if not node.is_leaving and not _is_over(node)]
 
 

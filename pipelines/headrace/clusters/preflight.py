@@ -1,4 +1,4 @@
-"""The pre-flight: what each node of a gang looks at before it counts as there."""
+"""The pre-flight: checks of each node of a gang before it joins."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from headrace.record import Record
 logger = logging.getLogger(__name__)
 
 MAX_SKEW_S = 5.0
-"""Clocks of nodes that differ more make live leases look lost."""
+"""Largest difference of clocks, seconds: with more, live leases would look lost."""
 
 _NAMES = ("SLURMD_NODENAME", "HEADRACE_NODE")
 _VARIABLES = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
@@ -37,26 +37,26 @@ _LONGEST_PAUSE_S = 2.0
 
 
 class Check(Record):
-    """One thing that was looked at on a node."""
+    """Result of one check on a node."""
 
     name: str
     problem: str = ""
-    """What is wrong with it; empty when it is fine."""
+    """What is wrong; empty if nothing is."""
     blames_node: bool = True
-    """Whether a problem is this node's own fault, not that of any of the nodes."""
+    """Whether a problem is the fault of this node, not of any of the nodes."""
     seconds: float
 
 
 class NodeReport(Record):
-    """What a node found out about itself (`preflight/<index>.json`)."""
+    """Results of a node's checks of itself (`preflight/<index>.json`)."""
 
     node: str
-    """Name of the node, as the batch system knows it."""
+    """Name of the node in the batch system."""
     index: int
-    """Its place in the gang, from 0."""
+    """Its index in the gang, from 0."""
     checks: tuple[Check, ...]
     at: float = Field(default_factory=time.time)
-    """When, by the node's own clock, seconds since the epoch."""
+    """Time by the node's own clock, seconds since the epoch."""
 
     @property
     def problems(self) -> tuple[str, ...]:
@@ -65,24 +65,24 @@ class NodeReport(Record):
 
     @property
     def is_to_blame(self) -> bool:
-        """Whether the node itself is bad."""
+        """Whether the node itself is at fault."""
         return any(each.problem and each.blames_node for each in self.checks)
 
 
 def examine(folder: LeaseFolder, spec: LeaseSpec, index: int) -> NodeReport:
-    """Look at this node, and write down what was seen.
+    """Check this node, and write the report.
 
     Side effects: makes the folders of the tiers; writes `preflight/<index>.json`.
     """
-    looks: dict[str, Callable[[], str]] = {}
+    checks_by_name: dict[str, Callable[[], str]] = {}
     if spec.role.batch.preflight != "off":
-        looks = {
+        checks_by_name = {
             "GPUs": lambda: missing_gpus(spec.role.batch.gpus_per_node),
             "tiers": lambda: _tiers(spec),
             "locks": lambda: _locks(folder, index),
             "container": lambda: _container(folder, spec),
         }
-    checks = tuple(_check(name, look) for name, look in looks.items())
+    checks = tuple(_check(name, check) for name, check in checks_by_name.items())
     is_good = not any(each.problem for each in checks)
     if spec.role.batch.preflight == "full" and is_good and _all_good(folder, spec, index):
         together = _check("all-reduce", lambda: _all_reduce(folder, spec, index))
@@ -95,12 +95,12 @@ def examine(folder: LeaseFolder, spec: LeaseSpec, index: int) -> NodeReport:
 
 
 def report_file(folder: LeaseFolder, index: int) -> Path:
-    """Where the node at a place of the gang reports."""
+    """Return the report file of the node with an index."""
     return folder.preflight / f"{index}.json"
 
 
 def reports(folder: LeaseFolder, known: Sequence[NodeReport] = ()) -> tuple[NodeReport, ...]:
-    """What the nodes have reported up to now, in the order of their places."""
+    """Return the nodes' reports so far, in the order of their indices."""
     found = {report.index: report for report in known}
     for file in folder.preflight.glob("*.json"):
         if int(file.stem) not in found:
@@ -110,7 +110,7 @@ def reports(folder: LeaseFolder, known: Sequence[NodeReport] = ()) -> tuple[Node
 
 
 def pauses_s() -> Iterator[float]:
-    """Pauses between looks into the folder that all nodes report to, which may be slow: seconds."""
+    """Yield pauses between reads of the folder with all reports, which may be slow; seconds."""
     pause_s = _FIRST_PAUSE_S
     while True:
         yield pause_s
@@ -118,10 +118,10 @@ def pauses_s() -> Iterator[float]:
 
 
 def require_good(folder: LeaseFolder, found: Iterable[NodeReport]) -> None:
-    """Write down which nodes are bad, so that the next lease avoids them.
+    """Raise for bad nodes, and record those at fault, so that the next lease avoids them.
 
     Raises:
-        LeaseError: There are bad ones; each is named with what is wrong.
+        LeaseError: Nodes are bad; each is named with its problems.
     """
     bad = [each for each in found if each.problems]
     if not bad:
@@ -133,12 +133,12 @@ def require_good(folder: LeaseFolder, found: Iterable[NodeReport]) -> None:
     raise LeaseError(
         f"The pre-flight found {len(bad)} bad node{'s' if len(bad) > 1 else ''}: {why}",
         "Tell the administrators. `batch.exclude` of the role avoids nodes, `batch.preflight: off` "
-        "looks at nothing.",
+        "skips all checks.",
     )
 
 
 def skewed(report: NodeReport, skew_s: float) -> NodeReport:
-    """A report, with what the host says of the node's clock."""
+    """Return a report with the difference of the node's clock, which the host has measured."""
     problem = ""
     if abs(skew_s) > MAX_SKEW_S:
         way = "behind" if skew_s > 0 else "ahead of"
@@ -148,12 +148,12 @@ def skewed(report: NodeReport, skew_s: float) -> NodeReport:
 
 
 def node_name() -> str:
-    """Name of this node, as the batch system knows it."""
+    """Return the name of this node in the batch system."""
     return next((os.environ[name] for name in _NAMES if name in os.environ), socket.gethostname())
 
 
 def offer_meeting(folder: LeaseFolder, address: str) -> None:
-    """Say where the nodes meet for the all-reduce: a free port of the first one."""
+    """Write the address at which the nodes meet for the all-reduce: a free port of the first."""
     with socket.socket() as listener:
         listener.bind((address, 0))
         port = listener.getsockname()[1]
@@ -164,14 +164,14 @@ def _meeting(folder: LeaseFolder) -> Path:
     return folder.preflight / "meeting"
 
 
-def _check(name: str, look: Callable[[], str]) -> Check:
+def _check(name: str, check: Callable[[], str]) -> Check:
     started_s = time.monotonic()
-    problem = look()
+    problem = check()
     return Check(name=name, problem=problem, seconds=time.monotonic() - started_s)
 
 
 def _tiers(spec: LeaseSpec) -> str:
-    """Bad is a tier that cannot be used; a full one counts only when no other has room."""
+    """Return unusable tiers; a full one counts only if all others are full too."""
     problems, full = [], []
     for tier in spec.tiers:
         path = tiers.folder_of(tier)
@@ -186,7 +186,7 @@ def _tiers(spec: LeaseSpec) -> str:
 
 
 def _locks(folder: LeaseFolder, index: int) -> str:
-    """The host holds the lease's lock; other nodes must not get it."""
+    """Check that the lock that the host holds on the lease is held here too."""
     if index == 0:
         return ""
     try:
@@ -206,7 +206,7 @@ def _container(folder: LeaseFolder, spec: LeaseSpec) -> str:
 
 
 def _all_good(folder: LeaseFolder, spec: LeaseSpec, index: int) -> bool:
-    """Wait for all nodes; no when the host gives up, as it does when one of them is bad."""
+    """Wait for all nodes; return False if the host fails, as if one of them is bad."""
     write_text(folder.preflight / f"{index}.ready", "")
     for pause_s in pauses_s():
         if len(list(folder.preflight.glob("*.ready"))) >= spec.role.nodes:
@@ -218,11 +218,11 @@ def _all_good(folder: LeaseFolder, spec: LeaseSpec, index: int) -> bool:
 
 
 def _all_reduce(folder: LeaseFolder, spec: LeaseSpec, index: int) -> str:
-    """All nodes add up numbers, as ranks do with their gradients."""
+    """Sum numbers over all nodes, as ranks do with their gradients."""
     role = spec.role
-    place = [_meeting(folder).read_text().strip(), str(index), str(role.nodes)]
+    meeting = [_meeting(folder).read_text().strip(), str(index), str(role.nodes)]
     # torch takes seconds to load, and belongs to layers above this one
-    arguments = ("-m", "headrace.training.rendezvous", *place, str(role.batch.gpus_per_node))
+    arguments = ("-m", "headrace.training.rendezvous", *meeting, str(role.batch.gpus_per_node))
     return _run(in_container(folder, spec, arguments))
 
 
@@ -245,21 +245,21 @@ def _run(command: tuple[str, ...]) -> str:
 
 
 def missing_gpus(wanted: int) -> str:
-    """What is wrong with the accelerators of this node, for a job that wants so many."""
+    """Return what is wrong with this node's accelerators, for a job that needs `wanted`."""
     if wanted == 0:
         return ""
     given = given_gpus(os.environ)
     if given is not None and given < wanted:
         return f"the job was given {given} of {wanted}"
     if shutil.which("nvidia-smi") is not None:
-        return _asked(wanted)
+        return _missing_in_nvidia_smi(wanted)
     files = list(Path("/dev").glob("nvidia[0-9]*")) or list(Path("/dev/dri").glob("renderD*"))
-    seen = wanted if given is not None else len(files)
-    return "" if seen >= wanted else f"{seen} of {wanted} have a device file"
+    found = wanted if given is not None else len(files)
+    return "" if found >= wanted else f"{found} of {wanted} have a device file"
 
 
 def given_gpus(environment: Mapping[str, str]) -> int | None:
-    """Accelerators that the batch system gave to the job; None when it does not say."""
+    """Return the accelerators that the batch system gave to the job; None if unknown."""
     for name in _VARIABLES:
         if name in environment:
             return len([part for part in environment[name].split(",") if part.strip()])
@@ -267,11 +267,11 @@ def given_gpus(environment: Mapping[str, str]) -> int | None:
 
 
 def listed_gpus(text: str) -> int:
-    """Accelerators in what `nvidia-smi --list-gpus` prints, one a line."""
+    """Return the number of accelerators in the output of `nvidia-smi --list-gpus`."""
     return sum(1 for line in text.splitlines() if line.startswith("GPU "))
 
 
-def _asked(wanted: int) -> str:
+def _missing_in_nvidia_smi(wanted: int) -> str:
     command = ["nvidia-smi", "--list-gpus"]
     try:
         ended = subprocess.run(
@@ -280,7 +280,7 @@ def _asked(wanted: int) -> str:
     except subprocess.TimeoutExpired:
         return f"nvidia-smi gave no answer within {_SMI_TIMEOUT_S:g} s"
     if ended.returncode != 0:
-        told = (ended.stdout + ended.stderr).strip().splitlines()
-        return f"nvidia-smi ended with code {ended.returncode}: {told[-1] if told else ''}"
-    seen = listed_gpus(ended.stdout)
-    return "" if seen >= wanted else f"nvidia-smi shows {seen} of {wanted}"
+        lines = (ended.stdout + ended.stderr).strip().splitlines()
+        return f"nvidia-smi ended with code {ended.returncode}: {lines[-1] if lines else ''}"
+    found = listed_gpus(ended.stdout)
+    return "" if found >= wanted else f"nvidia-smi shows {found} of {wanted}"

@@ -1,7 +1,7 @@
 """Dask's scheduler in a lease: settings, address, keys, and pages that need the lease's link.
 
-Dask's dashboard is loaded when somebody opens it: its libraries take half a second of a core and
-30 MB in each host, and most leases end before anybody has looked.
+Dask's dashboard is loaded when it is first opened: its libraries take half a second of a core and
+30 MB in each host, and most leases end without any visitor.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ from headrace.site_secrets import secrets_of
 logger = logging.getLogger(__name__)
 
 LOOPBACK = "127.0.0.1"
-"""Address that this machine alone can reach."""
+"""Address that only this machine can reach."""
 
 NODE = "NODE"
-"""Resource of which each worker has one: a call that takes the whole node."""
+"""Resource of each worker, of amount 1: a call that takes the whole node."""
 
 SLOT = "SLOT"
-"""Resource of which each worker has `threads_per_node`: one item of a map."""
+"""Resource of each worker, of amount `threads_per_node`: one item of a map."""
 
 DEMAND = "headrace-demand"
-"""Key of the scheduler's metadata: nodes that each client asks a pool for."""
+"""Key of the scheduler's metadata: nodes that each client requests from a pool."""
 
 WAITS = "headrace-waits"
 """Key of the scheduler's metadata: what a pool's nodes wait for in a queue; empty or missing."""
@@ -59,35 +59,35 @@ THREADS = frozenset(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS
 """Environment variables: threads of numeric libraries in a rank."""
 
 PAGES = "pages"
-"""Service of the scheduler that shows its pages to who has the key of the lease."""
+"""Service of the scheduler that serves its pages to programs with the lease's key."""
 
 LEFT = "headrace-left"
-"""Key of the scheduler's metadata: seconds after which nodes of a pool are replaced, by name; 0 of
-those whose machine is about to be taken away. What runs there goes on as long as they last."""
+"""Key of the scheduler's metadata: seconds after which nodes of a pool are replaced, by name; 0 if
+their machine is about to be taken away. Work there continues until then."""
 
 _CONFIG: dict[str, Any] = {
-    # training starts processes of its own below a worker
+    # training starts its own processes below a worker
     "distributed.worker.daemon": False,
-    # work whose worker died is tried again by those who know how, not blindly
+    # steps retry lost work themselves, since they know how
     "distributed.scheduler.allowed-failures": 0,
-    # a task that holds the GIL for long is no dead worker
+    # a task that holds the GIL for long does not mean a dead worker
     "distributed.scheduler.worker-ttl": None,
-    # a node whose worker is not back by then is given up, and replaced by `keep_nodes`
+    # a node whose worker has not come back by then is given up, and replaced by `keep_nodes`
     "distributed.deploy.lost-worker-timeout": "10s",
     "distributed.admin.tick.limit": "60s",
     "distributed.comm.timeouts.connect": "30s",
-    # a worker has no pages: nobody looks at them, and every account of its machine could
+    # workers serve no pages: they are not used, and every account of their machine could read them
     "distributed.worker.http.routes": [],
-    # all that Dask has by default but `proxy`, which would ask other machines for who looks
+    # Dask's default without `proxy`, which would contact other machines for visitors
     "distributed.scheduler.http.routes": [
         *(f"distributed.http.scheduler.{name}" for name in ("prometheus", "info", "json")),
         *(f"distributed.http.{name}" for name in ("health", "statics")),
     ],
-    # Dask's profiler looks at all threads a hundred times a second, which on Python 3.11 halts a
-    # worker for ever now and then: https://github.com/dask/distributed/issues/8616
+    # Dask's profiler inspects all threads a hundred times a second, which on Python 3.11 can hang a
+    # worker for ever: https://github.com/dask/distributed/issues/8616
     "distributed.worker.profile.enabled": False,
-    # ranks take a worker's environment over: Dask would have their memory given back to the kernel
-    # at each free, which makes training on CPUs twice as slow
+    # ranks inherit a worker's environment: Dask's would return their memory to the kernel at each
+    # free, which makes training on CPUs twice as slow
     "distributed.nanny.pre-spawn-environ": {},
 }
 _REFUSED = 403
@@ -96,25 +96,25 @@ _OUTLIVES_ANY_LEASE = datetime.timedelta(days=3650)
 
 
 def configure(spec: LeaseSpec) -> None:
-    """Set Dask's configuration, and find modules of the lease's code, after all others."""
+    """Set Dask's configuration, and add the lease's code to the module path, at its end."""
     sys.path += [each for each in map(os.path.expanduser, spec.code) if each not in sys.path]
     dask.config.set(_CONFIG)
     logging.getLogger("distributed").setLevel(logging.WARNING)  # its import sets another level
 
 
 def prepare(folder: LeaseFolder, spec: LeaseSpec) -> None:
-    """Set Dask's configuration and the environment that workers and ranks take over."""
+    """Set Dask's configuration and the environment that workers and ranks inherit."""
     configure(spec)
-    # named always: Dask would set the threads of numeric libraries to 1 otherwise
-    told = dict.fromkeys(THREADS, str(spec.role.threads_per_rank))
-    os.environ.update(told | spec.role.env | secrets_of(folder))
+    # always set: otherwise Dask would set the threads of numeric libraries to 1
+    threads = dict.fromkeys(THREADS, str(spec.role.threads_per_rank))
+    os.environ.update(threads | spec.role.env | secrets_of(folder))
 
 
 def worker_options(folder: LeaseFolder, spec: LeaseSpec) -> dict[str, Any]:
-    """What all workers are started with.
+    """Return the options of all workers.
 
     Modules of the lease's `preload` are loaded before a worker starts. One thread is free for short
-    calls, whatever long one takes the node.
+    calls while a long one occupies the node.
     """
     return {
         "nthreads": spec.role.threads_per_node + 1,
@@ -129,13 +129,13 @@ def worker_options(folder: LeaseFolder, spec: LeaseSpec) -> dict[str, Any]:
 
 
 def demand(scheduler: Scheduler) -> int:
-    """Nodes that the connected clients ask for together; those of gone clients do not count."""
+    """Return the nodes that the connected clients request together."""
     asked = scheduler.task_metadata.get(DEMAND, {})
     return sum(int(count) for client, count in asked.items() if client in scheduler.clients)
 
 
 def address(interface: str | None) -> str:
-    """Address by which other nodes reach this one, by default that of the default route."""
+    """Return the address at which other nodes reach this one; by default of the default route."""
     if interface is None:
         return _default_address()
     try:
@@ -148,12 +148,12 @@ def address(interface: str | None) -> str:
 
 
 def _default_address() -> str:
-    """Address of the default route; without one, of the only interface that others can reach.
+    """Return the address of the default route; without one, of the only reachable interface.
 
-    A name is no help: Debian makes a host's own name stand for 127.0.1.1.
+    The host's name does not help: on Debian it stands for 127.0.1.1.
     """
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # of a missing route, which is seen to here
+        warnings.simplefilter("ignore", RuntimeWarning)  # of a missing route, which is handled here
         found = str(get_ip())
     if not ipaddress.ip_address(found).is_loopback:
         return found
@@ -173,10 +173,10 @@ def _default_address() -> str:
 
 
 class LeaseScheduler(Scheduler):  # type: ignore[misc]
-    """A Dask scheduler whose pages all lie below a random folder, which is in its link.
+    """A Dask scheduler whose pages are all below a random folder, which is part of its link.
 
-    Other accounts of the machine reach its port, and a browser can show no key of a lease. The
-    link is in files that the lease's owner alone may read. Programs that have the key find the same
+    Other accounts of the machine reach its port, and a browser cannot present a lease's key. The
+    link is in files that only the lease's owner may read. Programs with the key find the same
     pages by TLS at the scheduler's own address: service `pages` of its identity.
     """
 
@@ -191,13 +191,13 @@ class LeaseScheduler(Scheduler):  # type: ignore[misc]
         return f"http://{LOOPBACK}:{self.http_server.port}/{self._secret}/status"
 
     def start_http_server(self, *arguments: Any, **options: Any) -> None:
-        """Have all requests pass the gate; called while the scheduler is made."""
+        """Pass all requests through the gate; called while the scheduler is made."""
         super().start_http_server(*arguments, **options)
         self.http_server.request_callback = _Gate(self.http_application, self._secret)
         self.http_application.add_application(_Unopened(self))
 
     async def start_unsafe(self) -> LeaseScheduler:
-        """Show the pages to who has the key, too, wherever workers can reach the scheduler."""
+        """Also serve the pages to programs with the key, where workers reach the scheduler."""
         await super().start_unsafe()
         context = self.security.get_listen_args("scheduler")["ssl_context"]
         server: Any = HTTPServer(self.http_server.request_callback, ssl_options=context)
@@ -209,9 +209,9 @@ class LeaseScheduler(Scheduler):  # type: ignore[misc]
 
 
 class _Gate(Router):
-    """Lets a request pass whose path begins with the secret, less that: Dask's links are relative.
+    """Passes a request whose path begins with the secret, and removes that.
 
-    So they lead back here whatever else stands before them, as behind Airflow's pages.
+    Dask's links are relative: they lead back here with any prefix, as behind Airflow's pages.
     """
 
     def __init__(self, pages: Application, secret: str) -> None:
@@ -228,7 +228,7 @@ class _Gate(Router):
 
 
 class _Refusal(RequestHandler):
-    """Says where the link is."""
+    """Says how to find the link."""
 
     def prepare(self) -> None:
         self.set_status(_REFUSED)
@@ -237,7 +237,7 @@ class _Refusal(RequestHandler):
 
 
 class _Unopened(Application):
-    """Stands for Dask's dashboard until the first page that the scheduler itself does not have."""
+    """Replaces Dask's dashboard until the first request for a page outside the scheduler's own."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         super().__init__()
@@ -253,7 +253,7 @@ class _Unopened(Application):
 
 
 def security(folder: LeaseFolder) -> Security:
-    """How to talk to the lease's Dask cluster; nobody gets in without its key."""
+    """Return the TLS settings of the lease's Dask cluster; access requires its key."""
     key, certificate = str(folder.key), str(folder.certificate)
     roles = ("scheduler", "worker", "client")
     return Security(
@@ -265,11 +265,11 @@ def security(folder: LeaseFolder) -> Security:
 
 
 def make_keys(folder: LeaseFolder) -> Security:
-    """Make key and certificate of a lease; whoever can read its folder can use the lease.
+    """Make key and certificate of a lease; all who can read its folder can use the lease.
 
     Side effects: writes both into the lease's `tls` folder, which only its owner may read.
     """
-    # here, as clients and workers need none of it, and it takes a while to load
+    # imported here: clients and workers do not need it, and it is slow to load
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes
     from cryptography.hazmat.primitives.asymmetric import ec
@@ -282,7 +282,7 @@ def make_keys(folder: LeaseFolder) -> Security:
     certificate = (
         x509.CertificateBuilder()
         .subject_name(name)
-        .issuer_name(name)  # its own signature, the only one that the lease's processes trust
+        .issuer_name(name)  # self-signed: the lease's processes trust only it
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - _CLOCKS_DIFFER)
@@ -299,9 +299,9 @@ def make_keys(folder: LeaseFolder) -> Security:
 class NodeTimes(SchedulerPlugin):  # type: ignore[misc]
     """Adds a line to `nodes.jsonl` for each change of a node.
 
-    `held` are names of nodes that the lease holds as long as it lasts, `since` a time in seconds
-    since the epoch. `asked` gives when the job of a node was submitted; None for a node without
-    a job of its own, which ends with its worker.
+    `held` are names of nodes that the lease holds until its end, `since` a time in seconds since
+    the epoch. `asked` returns when the job of a node was submitted; None for a node without its
+    own job, which ends with its worker.
     """
 
     def __init__(
@@ -320,26 +320,26 @@ class NodeTimes(SchedulerPlugin):  # type: ignore[misc]
             self.begin(name, since)
 
     def begin(self, name: str, at: float) -> None:
-        """Note that a node is there, if that is new."""
+        """Record a new node."""
         if name not in self._there:
             self._there.add(name)
             self._write(NodeLine(event="began", name=name, at=at, asked_at=self._asked(name)))
 
     def end(self, name: str) -> None:
-        """Note that a node is there no more, if it was."""
+        """Record the end of a node, if it was recorded."""
         if name in self._there:
             self._there.remove(name)
             self._write(NodeLine(event="ended", name=name))
 
     def add_worker(self, scheduler: Scheduler, worker: str) -> None:
-        """Note that a node's worker has joined."""
+        """Record that a node's worker has joined."""
         state = scheduler.workers[worker]
         name = self._names[worker] = str(state.name)
         self.begin(name, time.time())
         self._write(NodeLine(event="joined", name=name, host=state.host))
 
     def remove_worker(self, scheduler: Scheduler, worker: str, **_: Any) -> None:
-        """Note that a node has ended which is nothing but its worker."""
+        """Record the end of a node that ends with its worker."""
         name = self._names.pop(worker, "")
         if name not in self._held and self._asked(name) is None:
             self.end(name)
@@ -348,4 +348,4 @@ class NodeTimes(SchedulerPlugin):  # type: ignore[misc]
         try:
             append_line(self._folder.nodes, line.model_dump_json(exclude_none=True))
         except OSError as error:
-            logger.warning("When %s %s is not written down: %s", line.name, line.event, error)
+            logger.warning("Event '%s' of %s is not recorded: %s", line.event, line.name, error)

@@ -1,4 +1,4 @@
-"""Many calls on the nodes of a lease, by whoever accounts for what they take there."""
+"""Many calls on the nodes of a lease, for a caller that accounts for their resources."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ class EndedCall:
     """A call that has ended."""
 
     tag: Hashable
-    """What whoever began it calls it."""
+    """Identifier from the call's caller."""
     result: Any = None
     lost: str = ""
-    """How its worker was lost; empty when it was not."""
+    """How its worker was lost; empty if it was not."""
     error: BaseException | None = None
 
 
 class PartOfFleet(Fleet):
-    """Some nodes of a lease, for a call that holds them; whoever made it closes its client."""
+    """Some nodes of a lease, for a call that holds them; the creator closes its client."""
 
     def __init__(self, client: Client, spec: LeaseSpec, nodes: Sequence[Node]) -> None:
         super().__init__(client, spec)
@@ -45,18 +45,18 @@ class PartOfFleet(Fleet):
     def nodes(
         self, count: int, timeout_s: float, *, check: Callable[[], None] = no_check
     ) -> tuple[Node, ...]:
-        """The first of them; raises `LeaseError` when there are not so many."""
+        """Return the first `count` nodes; raise `LeaseError` if there are fewer."""
         del timeout_s
         check()
         if count > len(self._nodes):
-            raise LeaseError(f"{count} nodes asked of {len(self._nodes)} that are given")
+            raise LeaseError(f"{count} nodes requested, of {len(self._nodes)} that were given")
         return self._nodes[:count]
 
 
 class SharedCalls(Fleet):
-    """A fleet for calls that share nodes: they take no place, whoever begins them accounts for it.
+    """A fleet for calls that share nodes; the caller accounts for their resources.
 
-    A call leaves its worker's pool of threads, so that any number runs at once.
+    A call leaves its worker's thread pool, so that any number runs at once.
     """
 
     def __init__(self, client: Client, spec: LeaseSpec) -> None:
@@ -65,7 +65,7 @@ class SharedCalls(Fleet):
         self._running: dict[Future, tuple[Hashable, Node]] = {}
 
     def there(self) -> tuple[Node, ...]:
-        """Nodes that are there now."""
+        """Return the joined nodes."""
         self._check_alive(())
         return present(self.client)
 
@@ -74,17 +74,17 @@ class SharedCalls(Fleet):
         return bool(waits_for(self.client))
 
     def left_s(self) -> dict[str, float]:
-        """Seconds after which nodes are replaced by others, by name; none that stay to the end."""
+        """Return the seconds until nodes are replaced, by name; nodes that stay are absent."""
         return dict(self.client.get_metadata([LEFT], default={}))
 
     def ask_for(self, count: int) -> None:
-        """Nodes that there is work for; a pool grows to that number, and shrinks."""
+        """Request the nodes that there is work for; a pool grows or shrinks to that number."""
         self._demand(min(count, self.role.nodes))
 
     def begin(
         self, tag: Hashable, node: Node, function: Callable[..., Any], *arguments: Any
     ) -> None:
-        """Begin a call on a node; it asks `cancellable_call.wanted` whether to go on."""
+        """Begin a call on a node; it must check `cancellable_call.wanted`."""
         key = f"{getattr(function, '__name__', 'call')}-{uuid.uuid4().hex}"
         wrapped = (function, arguments, key, cancellable_call.GRACE_S)
         run = cancellable_call.run_aside
@@ -101,14 +101,14 @@ class SharedCalls(Fleet):
         def run() -> None:
             try:
                 ended = EndedCall(tag=tag, result=function(*arguments, part))
-            except Exception as error:  # noqa: BLE001 - told to whoever began it
+            except Exception as error:  # noqa: BLE001 - returned to the caller
                 ended = EndedCall(tag=tag, error=error)
             self._done.put(ended)
 
         Thread(target=run, name=f"across-{tag}", daemon=True).start()
 
     def ended(self, timeout_s: float) -> list[EndedCall]:
-        """Calls that have ended, as soon as there is one; none after that time."""
+        """Wait for ended calls; return them as soon as there is one, or none after `timeout_s`."""
         done: list[Future | EndedCall] = []
         with suppress(Empty):
             done.append(self._done.get(timeout=timeout_s))
@@ -123,7 +123,7 @@ class SharedCalls(Fleet):
         return across + [self._ended(future, results) for future in known]
 
     def drop_lost(self, nodes: tuple[Node, ...]) -> list[EndedCall]:
-        """Calls whose workers are not among these any more: Dask would wait for them for ever."""
+        """Return calls whose workers are not among `nodes`: Dask would wait for ever for them."""
         addresses = {node.address for node in nodes}
         gone = [
             future for future, (_, node) in self._running.items() if node.address not in addresses
@@ -132,7 +132,7 @@ class SharedCalls(Fleet):
         lost = []
         for future in gone:
             tag, node = self._running.pop(future)
-            lost.append(EndedCall(tag=tag, lost=f"worker {node.name} on {node.host} has gone"))
+            lost.append(EndedCall(tag=tag, lost=f"worker {node.name} on {node.host} has ended"))
         return lost
 
     def _ended(self, future: Future, results: dict[Future, Any]) -> EndedCall:
@@ -141,5 +141,5 @@ class SharedCalls(Fleet):
             return EndedCall(tag=tag, result=results[future])
         if future.status == _RAISED and loss(future) is None:
             return EndedCall(tag=tag, error=future.exception())
-        how = loss(future) if future.status == _RAISED else f"its task went with {node.name}"
+        how = loss(future) if future.status == _RAISED else f"its task was lost with {node.name}"
         return EndedCall(tag=tag, lost=how or "")

@@ -1,4 +1,4 @@
-"""The host's side of the mailbox: claims steps, starts their drivers, records how they ended."""
+"""The host's side of the mailbox: starts drivers of steps, and records how they ended."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ class _Driver:
 
 
 class Drivers:
-    """The step drivers of one lease, each with this whole environment.
+    """The step drivers of one lease, all with the same environment.
 
-    Not thread-safe; `check` is called a few times a second. One that ignores a cancel for
-    `cancel_grace_s` is killed.
+    Not thread-safe; `check` is called a few times a second. A driver that ignores a cancellation
+    for `cancel_grace_s` is killed.
     """
 
     def __init__(
@@ -57,15 +57,15 @@ class Drivers:
 
     @property
     def num_running(self) -> int:
-        """Drivers that run now."""
+        """Number of running drivers."""
         return len(self._running)
 
     def warm_up(self) -> None:
-        """Begin to import what drivers need, before any step is there."""
+        """Start the imports of drivers, before the first step."""
         self._servers.warm_up()
 
     def check(self) -> None:
-        """Record drivers that ended, kill those that ignore a cancel, start new ones."""
+        """Record drivers that ended, kill those that ignore a cancellation, start new ones."""
         self._running = [driver for driver in self._running if not _collect(driver)]
         for driver in self._running:
             self._enforce_cancel(driver)
@@ -123,7 +123,7 @@ def _await(processes: Sequence[Process], timeout_s: float) -> None:
 
 
 def _collect(driver: _Driver) -> bool:
-    """Record the exit of a driver that has ended, and end what it left in its process group."""
+    """Record the exit of a driver that has ended, and end the rest of its process group."""
     code = driver.process.poll()
     if code is None:
         return False
@@ -136,7 +136,7 @@ def _collect(driver: _Driver) -> bool:
     except OSError as error:
         if storage_error(error, driver.folder.path) is None:
             raise
-        return False  # until it can be written
+        return False  # tried again later
     return True
 
 

@@ -29,16 +29,16 @@ from headrace.processes.identity import die_with_parent
 
 logger = logging.getLogger(__name__)
 
-_INSIDE = "--inside"  # of what runs in the site's container
+_INSIDE = "--inside"  # argument of the program in the site's container
 _POLL_S = 0.2
 _CLOSE_TIMEOUT_S = 15.0
 _CONTAINER_CLOSE_TIMEOUT_S = 40.0
 _DEATH_TIMEOUT_S = 30.0
-_AT_ONCE_S = 30.0
+_TOO_SOON_S = 30.0
 
 
 class _NodeWorker:
-    """The worker of the node at a place, from 0, with the nanny that starts it again."""
+    """The worker of the node with an index, from 0, with the nanny that restarts it."""
 
     def __init__(
         self, folder: LeaseFolder, spec: LeaseSpec, index: int, scheduler_address: str
@@ -48,7 +48,7 @@ class _NodeWorker:
         self._options = worker_options(folder, spec) | {
             "name": name_of(index),
             "host": address(spec.role.batch.interface),
-            # on the node's own disk; there Dask removes what workers that were killed have left
+            # on the node's own disk; Dask removes remains of killed workers there
             "local_directory": tempfile.gettempdir(),
             "death_timeout": _DEATH_TIMEOUT_S,
         }
@@ -60,7 +60,7 @@ class _NodeWorker:
         except BaseException:
             try:
                 await self.close()
-            except Exception:  # Dask asserts when it closes what has not started; why is told above
+            except Exception:  # Dask asserts if the nanny never started
                 logger.exception("The worker of this node could not be closed in order")
             raise
 
@@ -74,7 +74,7 @@ class _NodeWorker:
             await self._start()
 
     async def finished(self) -> None:
-        """Wait until the worker has ended for good: it was sent away, or its host has gone."""
+        """Wait until the worker has ended finally: it was retired, or its host has ended."""
         if self._nanny is not None:
             await self._nanny.finished()
 
@@ -90,7 +90,7 @@ class _NodeWorker:
 
 
 class ContainedNode:
-    """The process of a gang's node that runs in the site's container, started by one outside."""
+    """The process of a gang's node in the site's container, started from outside it."""
 
     def __init__(self, folder: LeaseFolder, spec: LeaseSpec, index: int) -> None:
         self._folder = folder
@@ -111,7 +111,7 @@ class ContainedNode:
             code = await self._process.wait()
             if is_there(self._folder.close) or not is_there(self._folder.spec):
                 return
-            if time.monotonic() - started_s < _AT_ONCE_S:
+            if time.monotonic() - started_s < _TOO_SOON_S:
                 raise LeaseError(
                     f"The container of {preflight.node_name()} ended at once, with code {code}",
                     f"See {self._folder.log}; the command was: {' '.join(self._command)}",
@@ -133,7 +133,7 @@ class ContainedNode:
 
 
 GangNode = _NodeWorker | ContainedNode
-"""The worker of a gang's node, wherever it runs."""
+"""The worker of a gang's node, in a container or not."""
 
 
 async def open_node(
@@ -150,7 +150,7 @@ async def open_node(
 
 
 async def serve_until_signal(node: GangNode, serving: Coroutine[Any, Any, None]) -> None:
-    """Let a node serve until that is over or a signal ends it, and close it."""
+    """Let a node serve until it is done or a signal ends it, and close it."""
     served = asyncio.create_task(serving)
     for sig in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(sig, served.cancel)
@@ -163,9 +163,9 @@ async def serve_until_signal(node: GangNode, serving: Coroutine[Any, Any, None])
 
 
 async def scheduler_of(folder: LeaseFolder) -> str | None:
-    """Wait for the address to join at; None when the lease ends before there is one.
+    """Wait for the scheduler's address; return None if the lease ends before it is known.
 
-    How long that may take is the host's decision alone; a gang's job ends with the host.
+    Only the host decides how long that may take; a gang's job ends with the host.
     """
     while is_there(folder.closed) or not is_there(folder.scheduler_file):
         if is_there(folder.closed):
@@ -175,12 +175,12 @@ async def scheduler_of(folder: LeaseFolder) -> str | None:
 
 
 def name_of(index: int) -> str:
-    """Name of the worker of the node at that place, from 0."""
+    """Return the name of the worker of the node with an index, from 0."""
     return f"node-{index}"
 
 
 async def _serve(folder: LeaseFolder, spec: LeaseSpec, number: int) -> None:
-    """Be a node until the host sends it away, or has gone."""
+    """Run a node until the host retires it, or has ended."""
     prepare(folder, spec)
     scheduler_address = await scheduler_of(folder)
     if scheduler_address is not None:
@@ -190,7 +190,7 @@ async def _serve(folder: LeaseFolder, spec: LeaseSpec, number: int) -> None:
 
 
 def _is_fit(folder: LeaseFolder, spec: LeaseSpec, number: int) -> bool:
-    """Whether the pre-flight finds nothing wrong with this node; its log tells what."""
+    """Whether the pre-flight finds nothing wrong with this node; its log has the problems."""
     batch = spec.role.batch
     if batch.preflight == "full":  # the nodes of a pool never meet
         batch = batch.model_copy(update={"preflight": "quick"})
@@ -200,11 +200,11 @@ def _is_fit(folder: LeaseFolder, spec: LeaseSpec, number: int) -> bool:
 
 
 def main(arguments: list[str]) -> int:
-    """Entry point of the job of a pool's node, and of what runs in the container of a gang's."""
+    """Run the job of a pool's node, or the process in the container of a gang's node."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     folder, number = LeaseFolder(Path(arguments[0]).absolute()), int(arguments[1])
     if is_there(folder.close) or is_there(folder.closed) or not is_there(folder.spec):
-        logger.info("The lease has ended before this node was there")
+        logger.info("The lease has ended before this node joined")
         return 0
     spec = lease_client.spec(folder)
     if _INSIDE in arguments:

@@ -35,9 +35,9 @@ from headrace.evaluation.evaluation_plan import (
 from headrace.files.atomic import is_there
 from headrace.files.layout import RunFolder, StepFolder
 from headrace.files.lines import append_line
+from headrace.processes.call_server import CallServer
 from headrace.processes.children import Child
 from headrace.processes.identity import ProcessIdentity
-from headrace.processes.kept_process import KeptProcess
 from headrace.recipe.dataset import packed_split
 from headrace.recipe.site import Role
 from headrace.staging.peers import PeerGroup, groups_of
@@ -55,7 +55,7 @@ from headrace.steps.usage import AttemptUsage
 
 logger = logging.getLogger(__name__)
 
-_PREDICTOR = ContextVar("predictor", default=KeptProcess(start_forked))  # noqa: B039  one a node
+_PREDICTOR = ContextVar("predictor", default=CallServer(start_forked))  # noqa: B039  one a node
 """This node's; it keeps model and data for the next shard."""
 
 _NUM_TRIES = 3
@@ -113,7 +113,7 @@ def _counted(context: StepContext, role: Role) -> Iterator[None]:
 @contextmanager
 def own_predictor() -> Iterator[None]:
     """Have what this thread evaluates done by a process of its own, which ends with the block."""
-    predictor = KeptProcess(start_forked)
+    predictor = CallServer(start_forked)
     token = _PREDICTOR.set(predictor)
     try:
         yield

@@ -28,8 +28,8 @@ from headrace.evaluation.own_results import make_metrics
 from headrace.evaluation.predictor import Predictor, choose_device, load_model
 from headrace.evaluation.write_report import conclude, draw_training, split_on_node
 from headrace.files.layout import RunFolder, StepFolder
+from headrace.processes.call_server import answer_calls
 from headrace.processes.identity import begin_child, die_with_parent
-from headrace.processes.kept_process import answer_calls
 from headrace.staging.cache import Soundness
 from headrace.staging.peers import PeerGroup
 from headrace.staging.staged_folder import StagedFolder

@@ -13,7 +13,7 @@ from matplotlib.ticker import MaxNLocator, PercentFormatter
 from numpy.typing import NDArray
 
 from headrace.report.html import ACCENT, figure, png
-from headrace.steps.history import PARTS, History, HistoryRow, RankRow, Series, UsageRow, series_of
+from headrace.steps.history import PARTS, History, HistoryRow, NodeRow, RankRow, Series, series_of
 
 _SIZE = (5.2, 3.4)
 _MAX_FIGURES = 12
@@ -36,7 +36,7 @@ Curve = tuple[Sequence[float], Sequence[float]]
 
 def training_figures(
     history: History,
-    usage: Mapping[str, Sequence[UsageRow]],
+    usage: Mapping[str, Sequence[NodeRow]],
     evaluated: int | None = None,
     ranks: Mapping[int, Sequence[RankRow]] = MappingProxyType({}),
 ) -> dict[str, bytes]:
@@ -66,12 +66,12 @@ def training_figures(
 
 def _use_figures(
     history: History,
-    usage: Mapping[str, Sequence[UsageRow]],
+    usage: Mapping[str, Sequence[NodeRow]],
     ranks: Mapping[int, Sequence[RankRow]],
 ) -> dict[str, bytes]:
     """What a step's time goes to, what goes over disks and network, and the ranks' memory."""
     found = {}
-    if any(row.parts for row in history.told):
+    if any(row.parts for row in history.all_rows):
         found["What the time of steps goes to"] = _parts(history)
     if any(row.network_in_bytes_per_s is not None for rows in usage.values() for row in rows):
         found["Disks and network of the nodes"] = _traffic(history, usage)
@@ -115,8 +115,8 @@ def _by_step(curves: Mapping[str, Curve], history: History, evaluated: int | Non
 
 def _throughput(history: History) -> bytes:
     drawn, axes = figure(*_SIZE)
-    clock = _Clock(history.told)
-    rows = [row for row in history.told if row.samples_per_s is not None]
+    clock = _Clock(history.all_rows)
+    rows = [row for row in history.all_rows if row.samples_per_s is not None]
     rates = [row.samples_per_s or 0.0 for row in rows]
     clock.plot(axes, [row.at for row in rows], rates, "", ACCENT)
     clock.finish(axes)
@@ -124,10 +124,10 @@ def _throughput(history: History) -> bytes:
     return png(drawn)
 
 
-def _utilisation(history: History, usage: Mapping[str, Sequence[UsageRow]]) -> bytes:
+def _utilisation(history: History, usage: Mapping[str, Sequence[NodeRow]]) -> bytes:
     drawn, axes = figure(*_SIZE)
-    clock = _Clock(history.told)
-    waits = [row for row in history.told if row.data_wait is not None]
+    clock = _Clock(history.all_rows)
+    waits = [row for row in history.all_rows if row.data_wait is not None]
     times = [row.at for row in waits]
     clock.plot(axes, times, [row.data_wait or 0.0 for row in waits], "waiting for data", "C1")
     for index, (place, rows) in enumerate(list(usage.items())[:_MAX_NODES]):
@@ -147,7 +147,7 @@ def _utilisation(history: History, usage: Mapping[str, Sequence[UsageRow]]) -> b
 def _parts(history: History) -> bytes:
     """Shares of rank 0's time, one upon the other."""
     drawn, axes = figure(*_SIZE)
-    clock, rows = _Clock(history.told), [row for row in history.told if row.parts]
+    clock, rows = _Clock(history.all_rows), [row for row in history.all_rows if row.parts]
     names = ("data", *(name for name in PARTS if any(name in row.parts for row in rows)))
     told = [{"data": row.data_wait or 0.0, **row.parts} for row in rows]
     shares = [[each.get(name, 0.0) for each in told] for name in names]
@@ -159,9 +159,9 @@ def _parts(history: History) -> bytes:
     return png(drawn)
 
 
-def _traffic(history: History, usage: Mapping[str, Sequence[UsageRow]]) -> bytes:
+def _traffic(history: History, usage: Mapping[str, Sequence[NodeRow]]) -> bytes:
     drawn, axes = figure(*_SIZE)
-    clock = _Clock(history.told)
+    clock = _Clock(history.all_rows)
     for index, (place, rows) in enumerate(list(usage.items())[:_MAX_NODES]):
         times = [row.at for row in rows]
         for color, (name, key) in enumerate(_TRAFFIC.items()):
@@ -176,7 +176,7 @@ def _traffic(history: History, usage: Mapping[str, Sequence[UsageRow]]) -> bytes
 def _memory(history: History, ranks: Mapping[int, Sequence[RankRow]]) -> bytes:
     """Of the ranks with the most; dotted: the most of their GPUs that tensors have taken."""
     drawn, axes = figure(*_SIZE)
-    clock = _Clock(history.told)
+    clock = _Clock(history.all_rows)
     most = sorted(ranks, key=lambda rank: -max((row.rss_bytes for row in ranks[rank]), default=0))
     for color, rank in enumerate(sorted(most[:_MAX_NODES])):
         rows = ranks[rank]

@@ -15,7 +15,7 @@ from headrace.clusters import lease_client
 from headrace.clusters.lease_records import LeaseSpec
 from headrace.clusters.lease_state import sure_state
 from headrace.errors import DataError, LeaseEndsError, LeaseTakenError, StepNotEndedError
-from headrace.files.atomic import is_there, look_afresh, read_record
+from headrace.files.atomic import is_there, read_record, refresh_directory
 from headrace.files.layout import LeaseFolder, StepFolder
 from headrace.leases import run_leases
 from headrace.ledger.ledger import open_ledger
@@ -29,7 +29,7 @@ from headrace.status.lease import why_not_the_nodes
 from headrace.status.step import ended_of
 from headrace.steps import mailbox
 from headrace.steps.mailbox import StepResult, StepSpec
-from headrace.steps.retry_policy import ERROR, KEPT, TOTAL, Decision, decide
+from headrace.steps.retry_policy import ERROR, PROGRESS, TOTAL, Decision, decide
 
 logger = logging.getLogger(__name__)
 
@@ -156,8 +156,8 @@ def _kept(run: Run, kind: str, folder: StepFolder) -> dict[str, float | None]:
     if kind == "train":
         has_own = run.recipe.model is None
         kept = checkpoints.progress_in(run.folder.checkpoints, own_names=has_own)
-        return {KEPT: kept, TOTAL: progress.total}
-    return {KEPT: progress.done if kind in ("pack", "suite") else 0.0}
+        return {PROGRESS: kept, TOTAL: progress.total}
+    return {PROGRESS: progress.done if kind in ("pack", "suite") else 0.0}
 
 
 def _explained(run: Run, ticket: RunningAttempt, result: StepResult | None) -> StepResult:
@@ -173,7 +173,7 @@ def _explained(run: Run, ticket: RunningAttempt, result: StepResult | None) -> S
         raise StepNotEndedError(f"Step {ticket.step} of run {run.run_id} has not ended yet")
     cause = lease_client.cause(lease)
     lease_client.end(lease)
-    look_afresh(folder.path)
+    refresh_directory(folder.path)
     result = mailbox.outcome(folder) or mailbox.lost(folder, lease_client.why_ended(lease))
     if result.state is not StepState.LOST:
         return result

@@ -1,1 +1,1 @@
-"""Files of this project: whole or not there, locked, checked, and where they lie."""
+"""Files of this project: written atomically, locked, verified, and their layout."""

@@ -1,4 +1,4 @@
-"""Files that are either whole or not there: unique temporary name, fsync, replace."""
+"""Files that are either complete or absent: unique temporary name, fsync, replace."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ logger = logging.getLogger(__name__)
 Record = TypeVar("Record", bound=BaseModel)
 
 PRIVATE = 0o600
-"""Mode of a file that its owner alone may read; see `sharing` for folders of two."""
+"""Mode of a file that only its owner may read; see `sharing` for folders of two accounts."""
 
 AS_USUAL = 0o666
-"""Mode of a file that all may read whom the user's umask lets."""
+"""Mode of a file that all may read, within the user's umask."""
 
 UNFINISHED = re.compile(r"\..+\.[0-9a-f]{12}")
-"""Names of files that have not got their final name yet."""
+"""Names of files that do not have their final name yet."""
 
 _MOST_STALE = 5
 
 
 @contextmanager
 def replacing(path: Path, mode: int = PRIVATE) -> Iterator[BinaryIO]:
-    """Write the file that replaces `path` when the block ends well; else nothing is left of it.
+    """Write the file that replaces `path` if the block ends without an error.
 
-    A reader sees the old or the new file, never a part. Folders above it are made; `mode` says who
-    may read it. The `filename` of an `OSError` says which file was to be written.
+    A reader finds the old or the new file, never a part. Folders above it are made; `mode` sets
+    who may read it. The `filename` of an `OSError` is the file that was to be written.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     if mode == PRIVATE:
@@ -80,15 +80,15 @@ def write_json(path: Path, content: object) -> None:
 
 
 def write_record(path: Path, record: BaseModel) -> None:
-    """Replace `path` by a record as JSON, with the keys that a user writes (`_target_`)."""
+    """Replace `path` by a record as JSON, with the keys that users write (`_target_`)."""
     write_text(path, record.model_dump_json(indent=1, by_alias=True) + "\n")
 
 
 def read_bytes(path: Path) -> bytes | None:
-    """Content of a file that others may replace just now; None when it is not there.
+    """Return the content of a file that others may be replacing; None if it does not exist.
 
-    An NFS server forgets a file that was replaced, while a client of another machine reads it
-    (ESTALE); the new one is there when it is opened again.
+    An NFS server drops a replaced file while a client reads it (ESTALE); opening it again gives
+    the new one.
     """
     for _ in range(_MOST_STALE):
         try:
@@ -108,37 +108,36 @@ def _content(path: Path) -> bytes:
 
 
 def is_there(path: Path) -> bool:
-    """Whether a file or folder is there, also one that another machine has just made.
+    """Whether a file or folder exists, even if another machine has just made it.
 
-    A name that was not there is not there for a client of NFS for up to a minute, until it opens
-    the folder above, which this does once a second however often it is called
-    (nfs(5), "Directory entry caching").
+    An NFS client may cache for up to a minute that a name is missing, until it opens the folder
+    (nfs(5), "Directory entry caching"). This does so at most once a second.
     """
     if path.exists():
         return True
-    _look_in_this_second(path.parent, int(time.monotonic()))
+    _refresh_in_this_second(path.parent, int(time.monotonic()))
     return path.exists()
 
 
-def look_afresh(folder: Path) -> None:
-    """Open a folder, so that a client of NFS asks what has changed in it; it may be gone."""
-    with suppress(OSError):  # whoever reads in it is told
+def refresh_directory(folder: Path) -> None:
+    """Open a folder, so that an NFS client asks for changes in it; the folder may be missing."""
+    with suppress(OSError):  # a later read in it reports the error
         os.close(os.open(folder, os.O_RDONLY | os.O_DIRECTORY))
 
 
 @lru_cache(maxsize=256)
-def _look_in_this_second(folder: Path, _second: int) -> None:
-    look_afresh(folder)
+def _refresh_in_this_second(folder: Path, _second: int) -> None:
+    refresh_directory(folder)
 
 
 def read_text(path: Path) -> str | None:
-    """`read_bytes`, as UTF-8 text; what is none is replaced."""
+    """Return `read_bytes` as text; bytes that are not UTF-8 are replaced."""
     content = read_bytes(path)
     return None if content is None else content.decode(errors="replace")
 
 
 def write_if_possible(path: Path, record: BaseModel) -> bool:
-    """Replace a record that the work does not depend on; return whether its disk let it."""
+    """Replace a record that the work does not depend on; return whether the disk allowed it."""
     with tolerating_storage(f"{path.name} is not written") as faults:
         write_record(path, record)
     return not faults
@@ -157,10 +156,10 @@ def tolerating_storage(what: str) -> Iterator[list[OSError]]:
         logger.info("%s: %s", what, error)
 
 
-def leave_word(path: Path, words: str) -> None:
-    """Create a file whose being there counts; a disk too full for its words gets an empty one."""
+def write_marker(path: Path, text: str) -> None:
+    """Create a file whose existence counts; on a full disk it stays empty."""
     try:
-        write_text(path, words)
+        write_text(path, text)
     except OSError as error:
         if not is_full(error):
             raise
@@ -168,9 +167,10 @@ def leave_word(path: Path, words: str) -> None:
 
 
 def read_record(path: Path, kind: type[Record]) -> Record | None:
-    """Read a record written by `write_record`; None when the file is not there.
+    """Read a record written by `write_record`; None if the file does not exist.
 
-    A `StepError` means that the file holds something else.
+    Raises:
+        StepError: The file holds something else.
     """
     content = read_bytes(path)
     if content is None:
@@ -182,7 +182,7 @@ def read_record(path: Path, kind: type[Record]) -> Record | None:
 
 
 def publish_folder(prepared: Path, final: Path) -> bool:
-    """Give a prepared, non-empty folder its final name; False when it was taken before."""
+    """Give a prepared, non-empty folder its final name; return False if the name is taken."""
     try:
         prepared.rename(final)
     except OSError:
@@ -194,7 +194,7 @@ def publish_folder(prepared: Path, final: Path) -> bool:
 
 
 def fsync(path: Path) -> None:
-    """Make a file durable, or the renames inside a folder."""
+    """Make a file, or the renames inside a folder, durable."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -1,4 +1,4 @@
-"""XXH3 checksums of files, and copies that are checksummed on the way."""
+"""XXH3 checksums of files, and copies with a checksum computed on the way."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import BinaryIO
 import xxhash
 
 CHUNK_BYTES = 2 * 2**20
-"""Bytes read at once: they stay in a processor's cache until they are written."""
+"""Bytes read at once; they fit into a processor's cache until they are written."""
 
 
 def file_xxh3_128(path: Path, tick: Callable[[int], None] | None = None) -> str:
-    """XXH3 of a whole file, 128 bits, 32 hexadecimal digits.
+    """Return the XXH3 of a whole file, 128 bits, 32 hexadecimal digits.
 
-    `tick` is called with the bytes of every chunk read, and may raise to stop.
+    `tick` gets the bytes of every chunk read, and may raise to stop.
     """
     state = xxhash.xxh3_128()
     with path.open("rb", buffering=0) as file:
@@ -30,7 +30,7 @@ def file_xxh3_128(path: Path, tick: Callable[[int], None] | None = None) -> str:
 def copy_verified(
     source: Path, target: Path, tick: Callable[[int], None] | None = None
 ) -> tuple[int, str]:
-    """Copy a file and checksum the bytes on the way, as `write_verified`."""
+    """Copy a file and compute its checksum on the way; see `write_verified`."""
     with source.open("rb", buffering=0) as reader:
         return write_verified(_chunks(reader), target, tick)
 
@@ -38,14 +38,14 @@ def copy_verified(
 def write_verified(
     chunks: Iterable[memoryview], target: Path, tick: Callable[[int], None] | None = None
 ) -> tuple[int, str]:
-    """Write chunks and checksum them on the way; `target` is durable on return.
+    """Write chunks and compute their checksum on the way; `target` is durable on return.
 
-    The caller compares the checksum with the one it expects and gives `target` its final name. A
-    copy that fails leaves no `target` behind. `tick` is called with the bytes of every chunk
-    written, and may raise to stop. A chunk is used before the next one is asked for.
+    The caller compares the checksum with the expected one and gives `target` its final name. A
+    copy that fails leaves no `target` behind. `tick` gets the bytes of every chunk written, and
+    may raise to stop. A chunk is used before the next one is requested.
 
     Returns:
-        Bytes written and their XXH3 checksum, 128 bits, hexadecimal.
+        Bytes written; their XXH3 checksum, 128 bits, hexadecimal.
     """
     state, num_bytes = xxhash.xxh3_128(), 0
     try:

@@ -1,4 +1,4 @@
-"""What tells damage to files: CRCs of archives, and the list of checksums of a folder."""
+"""Detection of damaged files: CRCs of archives, and checksums of a folder's files."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from pathlib import Path
 from headrace.files.atomic import AS_USUAL, write_bytes
 
 SEAL = "checksums.json"
-"""XXH3 of the other files of the folder by their names, 128 bits, hexadecimal."""
+"""XXH3 of a folder's other files by name, 128 bits, hexadecimal."""
 
 
 def seal(folder: Path, checksums: Mapping[str, str]) -> None:
-    """List the files of a folder, which are durable and as they stay."""
+    """Write the checksums of a folder's files, which must be durable and final."""
     write_bytes(folder / SEAL, json.dumps(dict(checksums), indent=1).encode(), AS_USUAL)
 
 
 def is_sealed(folder: Path) -> bool:
-    """Whether a folder has such a list."""
+    """Whether a folder has a list of checksums."""
     return (folder / SEAL).is_file()
 
 
 def sealed_damage(folder: Path) -> str | None:
-    """What is wrong with a sealed folder; None when each file has the bytes it was written with."""
-    from headrace.files.checksums import file_xxh3_128  # brings xxhash, and Airflow parses callers
+    """Return the damage of a sealed folder; None if each file has the bytes written into it."""
+    from headrace.files.checksums import file_xxh3_128  # imports xxhash; Airflow parses callers
 
     try:
         checksums = json.loads((folder / SEAL).read_text())
@@ -39,13 +39,13 @@ def sealed_damage(folder: Path) -> str | None:
 
 
 _DAMAGE = (OSError, zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, ValueError)
-"""What `zipfile` raises for bits that flipped: in data, in names, in flags and in methods."""
+"""Errors of `zipfile` for flipped bits: in data, in names, in flags and in methods."""
 
 
 def archive_damage(path: Path) -> str | None:
-    """What is wrong with an archive; None when every byte of what it holds is as it was written.
+    """Return the damage of an archive; None if all its content is as written.
 
-    `torch.load` does not compare the CRC-32 of each file: a flipped bit is another weight.
+    `torch.load` does not compare the CRC-32 of each file: a flipped bit would change a weight.
     """
     try:
         with zipfile.ZipFile(path) as archive:

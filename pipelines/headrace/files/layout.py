@@ -1,4 +1,4 @@
-"""Where things lie: the folders of a site, a run, a lease and a step."""
+"""Layout of the folders of a site, a run, a lease and a step."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Folder:
 
 
 class Entry:
-    """A name in such a folder, as an attribute: a `Path`."""
+    """A file in the folder, as an attribute that holds its `Path`."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -33,17 +33,17 @@ class StepFolder(Folder):
     events = Entry("events.jsonl")
     """Structured events, append-only JSON lines."""
     result = Entry("result.json")
-    """Written once, atomically, last."""
+    """Written once, atomically, as the last file."""
     exit = Entry("exit.json")
-    """Exit code of the driver, written by the host after the driver ended."""
+    """Exit code of the driver, written by the host after the driver's end."""
     cancel = Entry("cancel")
-    """Its presence asks the step to stop; its text says who asked and why."""
+    """If present, the step is asked to stop; holds the requester and the reason."""
     waits = Entry("waits")
-    """What an attempt waits for that is about to begin; absent when for nothing."""
+    """What an attempt that is about to begin waits for; absent if it waits for nothing."""
     logs = Entry("logs")
     """Folder of `driver.log`, `rank-<r>.log`, `predictor-<worker>.log`, …."""
     parts = Entry("parts")
-    """Folder of intermediate files that the step's own workers share."""
+    """Folder of intermediate files that the step's workers share."""
 
     @property
     def number(self) -> int:
@@ -55,51 +55,51 @@ class LeaseFolder(Folder):
     """`leases/<lease_id>/`."""
 
     spec = Entry("spec.json")
-    """What was asked for; written by the control side before the host starts."""
+    """The request; written by the control side before the host starts."""
     info = Entry("lease.json")
-    """What there is: addresses, job ids; published by the host when the lease is ready."""
+    """The lease as it is: addresses, job ids; published by the host when the lease is ready."""
     host = Entry("host.json")
     """Identity of the host process; written by the host, after its first heartbeat."""
     job = Entry("job.json")
-    """The batch system's job that gives the machines; absent where there is no queue."""
+    """The job that gives the machines; absent if there is no queue."""
     preflight = Entry("preflight")
-    """Folder of what the nodes of a gang found out about themselves, by place."""
+    """Folder of the preflight results of a gang's nodes, by index."""
     cause = Entry("cause.json")
-    """How the job of a lost lease ended, once the batch system has told."""
+    """How the job of a lost lease ended, as the batch system reported it."""
     bad_nodes = Entry("bad-nodes.json")
-    """Nodes on which the lease failed; absent when none is to blame."""
+    """Nodes on which the lease failed; absent if no node is to blame."""
     waiting = Entry("waiting.json")
-    """Why no job was submitted yet; absent when one was, or nobody has asked for it."""
+    """Why no job is submitted yet; absent if one is, or the lease has not been started."""
     jobs = Entry("jobs")
-    """Records and logs of the jobs that are the nodes of a pool, by number."""
+    """Records and logs of the jobs that are a pool's nodes, by number."""
     nodes = Entry("nodes.jsonl")
-    """When its nodes were there, joined and left, append-only; written by the host."""
+    """When its nodes were available, joined and left, append-only; written by the host."""
     pool = Entry("pool.json")
-    """How those jobs stand, and why there can be no more; written by the host."""
+    """State of those jobs, and why no more are possible; written by the host."""
     tls = Entry("tls")
     """Folder of the key and certificate of the Dask cluster."""
     key = Entry("tls/key.pem")
-    """The key itself: whoever can read it may use the lease."""
+    """The key itself: all who can read it may use the lease."""
     certificate = Entry("tls/certificate.pem")
-    """The certificate of that key, which the lease's processes trust alone."""
+    """Certificate of that key, the only one that the lease's processes trust."""
     secrets = Entry("tls/secrets.json")
-    """Environment variables of the site's `secrets`; there while the lease is, as its key."""
+    """Environment variables of the site's `secrets`; exists as long as the lease, like its key."""
     start_lock = Entry(".start.lock")
-    """Locked by whoever is starting the host, or submitting its job."""
+    """Locked by the process that starts the host, or submits its job."""
     lock = Entry(".host.lock")
-    """Locked by the host as long as it lives, so that there is never a second one."""
+    """Locked by the host as long as it lives, so that there is only one."""
     heartbeat = Entry("heartbeat")
     """Rewritten by the host every few seconds."""
     notice = Entry("notice")
-    """Written on a node of a gang whose machines are about to be taken away; its text says why."""
+    """Written on a gang's node if its machines are about to be taken away; holds the reason."""
     at_risk = Entry("at-risk")
-    """Written on a node of a gang whose machines may be taken away soon; its text says why."""
+    """Written on a gang's node if its machines may be taken away soon; holds the reason."""
     steps = Entry("steps")
     """The mailbox: numbered step folders."""
     close = Entry("close")
-    """Its presence asks the host to end; its text says why."""
+    """If present, the host is asked to end; holds the reason."""
     closed = Entry("closed")
-    """Written by the host as its last act; its text says why it ended."""
+    """Written by the host as its last act; holds the reason for its end."""
     log = Entry("host.log")
     """Log of the host."""
     scheduler_file = Entry("scheduler.json")
@@ -111,17 +111,17 @@ class LeaseFolder(Folder):
         return self.path.name
 
     def step(self, number: int) -> StepFolder:
-        """Folder of the step with this number (from 1)."""
+        """Return the folder of the step with this number (from 1)."""
         return StepFolder(self.steps / f"{number:06d}")
 
 
 def checkpoint_name(step: int) -> str:
-    """File name of the checkpoint after so many optimizer steps."""
+    """Return the file name of the checkpoint after `step` optimizer steps."""
     return f"step-{step:09d}.ckpt"
 
 
 def kept_name(step: int) -> str:
-    """File name of the weights that are kept for evaluation, after so many optimizer steps."""
+    """Return the file name of the weights kept for evaluation after `step` optimizer steps."""
     return f"kept-{step:09d}.ckpt"
 
 
@@ -133,48 +133,48 @@ class RunFolder(Folder):
     site = Entry("site.json")
     """The resolved site."""
     request = Entry("request.json")
-    """Who asked for what."""
+    """Request: its user and its content."""
     prediction = Entry("prediction.json")
-    """What the run was expected to take when it began."""
+    """Forecast of the run at its begin."""
     eta = Entry("eta.json")
-    """The end that was told last; absent until it has moved far from the one foreseen."""
+    """End that was announced last; absent until it has moved far from the forecast."""
     informing = Entry("informing.jsonl")
-    """Failures of parts that only inform, append-only; absent without any."""
+    """Failures of parts that only inform, append-only; absent if there are none."""
     provenance = Entry("provenance.json")
     """Git commit, versions, command, host."""
     diff = Entry("working-tree.diff")
-    """What was not committed; absent without any."""
+    """Uncommitted changes; absent if there are none."""
     skipped = Entry("skipped.json")
-    """Damaged shards that the run does without."""
+    """Damaged shards that the run leaves out."""
     checkpoints = Entry("checkpoints")
     """Folder of training checkpoints."""
     callbacks = Entry("callbacks")
-    """Folder of those that Lightning's `ModelCheckpoint`s of a recipe or model write."""
+    """Folder of checkpoints of Lightning's `ModelCheckpoint`s in a recipe or model."""
     history = Entry("history")
-    """Folder of what training told while it went on; see `headrace.steps.history`."""
+    """Folder of training's measurements over time; see `headrace.steps.history`."""
     probe = Entry("probe.json")
-    """Of a probe: what it has found."""
+    """Of a probe: its results."""
     report = Entry("report")
     """Folder of the evaluation report."""
     enough = Entry("enough")
-    """Its presence tells an evaluation that watches another run that no more checkpoints come."""
+    """If present, an evaluation that watches another run expects no more checkpoints."""
     tensorboard = Entry("loggers")
     """Folder for loggers."""
     source = Entry("recipe.source.json")
-    """Of a suite: the recipe before interpolation, of which trials' recipes are made."""
+    """Of a suite: the recipe before interpolation, the base of its trials' recipes."""
     trials = Entry("trials")
     """Of a suite: folder of its trials, by number."""
     journal = Entry("trials.jsonl")
-    """Of a suite: what happened to its trials, append-only, by its one step driver."""
+    """Of a suite: events of its trials, append-only, written by its only step driver."""
     journal_owner = Entry(".trials.owner")
-    """Of a suite: who writes the journal, the key of its step."""
+    """Of a suite: the key of the step that may write the events."""
     controls = Entry("controls.jsonl")
-    """Of a suite: what is asked of it while it runs, append-only, by the control side."""
+    """Of a suite: requests to it while it runs, append-only, written by the control side."""
     summary = Entry("suite.json")
-    """Of a suite: counts, the best trial, those that run; replaced every second."""
+    """Of a suite: counts, the best trial, the running ones; replaced every second."""
 
     def trial(self, number: int) -> TrialFolder:
-        """Folder of a trial of a suite, by its number from 1."""
+        """Return the folder of a suite's trial, by its number from 1."""
         return TrialFolder(self.trials / f"{number:06d}")
 
     @property
@@ -187,19 +187,19 @@ class TrialFolder(RunFolder):
     """One trial of a suite: a run's folder, with its own recipe and checkpoints."""
 
     def attempt(self, number: int) -> StepFolder:
-        """Folder of an attempt at it, by its number from 1."""
+        """Return the folder of an attempt at the trial, by its number from 1."""
         return StepFolder(self.path / "attempts" / f"{number:03d}")
 
 
 class SiteFolder(Folder):
-    """The shared folder of a site, seen by the control side and all nodes."""
+    """The shared folder of a site, accessible to the control side and all nodes."""
 
     def run(self, run_id: str) -> RunFolder:
-        """Folder of a run."""
+        """Return the folder of a run."""
         return RunFolder(self.path / "runs" / run_id)
 
     def lease(self, lease_id: str) -> LeaseFolder:
-        """Folder of a lease."""
+        """Return the folder of a lease."""
         return LeaseFolder(self.path / "leases" / lease_id)
 
     leases = Entry("leases")

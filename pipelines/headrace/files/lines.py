@@ -1,4 +1,4 @@
-"""Files of JSON lines that grow by one write a line, and outlive whoever is killed in one."""
+"""Append-only files of JSON lines: one write per line, readable after a writer was killed."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _LAST_BYTES = 2**14
 
 
 def append_line(path: Path, line: str) -> None:
-    """Append a line in one write; a torn one before it is ended first, so that it is lost alone."""
+    """Append a line in one write; end a torn line before it, so that only that one is lost."""
     flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
-    if is_shared(path.parent):  # the link would be somebody else's
+    if is_shared(path.parent):  # a link could be the other account's
         flags |= os.O_NOFOLLOW
     handle = os.open(path, flags, private_mode(path.parent))
     try:
@@ -36,7 +36,7 @@ def append_line(path: Path, line: str) -> None:
 
 
 def read_lines(path: Path, kind: type[Record]) -> list[Record]:
-    """All whole lines of a file, as records; none when it is not there."""
+    """Return all whole lines of a file as records; empty if the file does not exist."""
     found: list[Record] = []
     torn = 0
     for line in (read_bytes(path) or b"").splitlines():
@@ -45,12 +45,12 @@ def read_lines(path: Path, kind: type[Record]) -> list[Record]:
         except ValidationError:
             torn += 1
     if torn:
-        logger.info("%s has %d lines that are no whole %s", path, torn, kind.__name__)
+        logger.info("%s has %d lines that are not a whole %s", path, torn, kind.__name__)
     return found
 
 
 def whole_lines(path: Path, begin: int, most_bytes: int = -1) -> tuple[list[bytes], int]:
-    """Whole lines from a place in a file on, and where they end; none when it is not there."""
+    """Return whole lines from a byte offset on, and their end; empty if the file is missing."""
     try:
         with open_to_read(path) as file:
             file.seek(begin)
@@ -62,7 +62,7 @@ def whole_lines(path: Path, begin: int, most_bytes: int = -1) -> tuple[list[byte
 
 
 def read_last_line(path: Path, kind: type[Record]) -> Record | None:
-    """The last whole line of a file of short lines; None without any."""
+    """Return the last whole line of a file of short lines; None if there is none."""
     try:
         with open_to_read(path) as file:
             file.seek(max(os.fstat(file.fileno()).st_size - _LAST_BYTES, 0))

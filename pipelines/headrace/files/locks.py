@@ -1,4 +1,4 @@
-"""Locks between processes, of one node or over shared storage; they end with their holder."""
+"""Locks between processes, on one node or over shared storage; released when the holder ends."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from headrace.errors import StepError
 from headrace.files.machine import storage_error
 
 KEPT_S = 600.0
-"""Seconds that a staged copy is kept after its last use, while others can be evicted."""
+"""Seconds that a staged copy stays after its last use, unless only such copies can be evicted."""
 
 _POLL_S = 0.2
 _RENEW_S = 60.0
 
 
 def locked(path: Path, *, shared: bool = False) -> int:
-    """Open a file and lock it, until the descriptor is closed; waits for other holders."""
+    """Open a file and lock it until the descriptor is closed; wait for other holders."""
     return _locked(path, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
 
 
 def locked_at_once(path: Path) -> int | None:
-    """`locked` for this process alone, without waiting; None when others hold it."""
+    """Lock a file exclusively without waiting; None if another process holds it."""
     try:
         return _locked(path, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -37,10 +37,10 @@ def locked_at_once(path: Path) -> int | None:
 
 @contextmanager
 def exclusive(paths: Iterable[Path]) -> Iterator[None]:
-    """Hold lock files on storage of this node while the block runs; waits for other holders.
+    """Hold lock files on storage of this node while the block runs; wait for other holders.
 
-    They are taken in one fixed order, so that two callers with the same files in other orders do
-    not wait for each other. They are created when missing, and left behind.
+    They are locked in one fixed order, so that two callers with the same files never wait for each
+    other. They are created if missing, and stay.
     """
     with ExitStack() as stack:
         for path in sorted(set(paths)):
@@ -50,7 +50,7 @@ def exclusive(paths: Iterable[Path]) -> Iterator[None]:
 
 @contextmanager
 def at_once(path: Path) -> Iterator[bool]:
-    """`exclusive` of one lock file if nobody else holds it; never waits. Yields whether."""
+    """Hold one lock file if it is free; never wait. Yield whether it is held."""
     handle = locked_at_once(path)
     try:
         yield handle is not None
@@ -61,10 +61,10 @@ def at_once(path: Path) -> Iterator[bool]:
 
 @contextmanager
 def exclusive_while(path: Path, check: Callable[[], None]) -> Iterator[bool]:
-    """Hold one lock file while the block runs; the wait for it can be given up.
+    """Hold one lock file while the block runs; the wait for it can be ended.
 
-    `check` is called several times a second while another holds the lock; it raises to give up.
-    The folder must exist. Yields whether somebody else held the lock before.
+    `check` is called several times a second while another process holds the lock; it raises to
+    end the wait. The folder must exist. Yields whether another process held the lock before.
     """
     lock = FileLock(path, mode=0o600, timeout=_POLL_S)
     waited = False
@@ -77,7 +77,7 @@ def exclusive_while(path: Path, check: Callable[[], None]) -> Iterator[bool]:
             check()
         except (OSError, NotImplementedError) as error:
             what = f"{path} cannot be locked: {error}"
-            hint = "The site's `folder` must lie on a file system with locks (flock)."
+            hint = "The site's `folder` must be on a file system with locks (flock)."
             raise storage_error(error, path) or StepError(what, hint) from error
     try:
         yield waited
@@ -87,17 +87,17 @@ def exclusive_while(path: Path, check: Callable[[], None]) -> Iterator[bool]:
 
 @contextmanager
 def in_use(file: Path) -> Iterator[None]:
-    """Keep a staged copy from being evicted while the block runs; waits while it is.
+    """Protect a staged copy from eviction while the block runs; wait for a running eviction.
 
-    A use is a shared lock on the copy's file for this, which is created when missing; who holds
-    that file by `at_once` keeps others from a use. Its time of change, renewed once a minute,
-    keeps the copy for a while longer, so that a training that is started again finds its data.
+    A use is a shared lock on the copy's lock file, which is created if missing; `at_once` on it
+    excludes uses. Its modification time, renewed once a minute, protects the copy for a while
+    longer, so that a restarted training finds its data.
     """
     handle = locked(file, shared=True)
     ended = threading.Event()
     renewing = threading.Thread(target=_renew, args=(handle, ended), daemon=True)
     try:
-        os.utime(handle)  # of the file that is locked, also when somebody has removed its name
+        os.utime(handle)  # the locked file, even if its name was removed
         renewing.start()
         try:
             yield
@@ -110,7 +110,7 @@ def in_use(file: Path) -> Iterator[None]:
 
 
 def last_used_at(file: Path) -> float:
-    """When a copy was used last, seconds since the epoch; 0 when never."""
+    """Return when a copy was last used, seconds since the epoch; 0 if never."""
     try:
         return file.stat().st_mtime
     except FileNotFoundError:
@@ -118,7 +118,7 @@ def last_used_at(file: Path) -> float:
 
 
 def idle_s(file: Path) -> float:
-    """Seconds since the last use of a copy."""
+    """Return the seconds since the last use of a copy."""
     return max(time.time() - last_used_at(file), 0.0)
 
 

@@ -1,4 +1,4 @@
-"""This machine: what its disks and memory can still take, and the file systems of its paths."""
+"""This machine: free space of its disks and memory, and the file systems of its paths."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import psutil
 from headrace.errors import StorageError, StorageFullError
 
 TABLE = Path("/proc/mounts")
-"""The file systems that this machine has mounted."""
+"""File systems mounted on this machine."""
 
 NETWORK_FILE_SYSTEMS = frozenset((
     "acfs", "afs", "beegfs", "beegfs_nodev", "ceph", "cifs", "davfs", "gfs2", "glusterfs", "gpfs",
@@ -25,10 +25,10 @@ NETWORK_FILE_SYSTEMS = frozenset((
     "fuse.goofys", "fuse.juicefs", "fuse.mount-s3", "fuse.mountpoint-s3", "fuse.rclone",
     "fuse.s3fs", "fuse.sshfs",
 ))  # fmt: skip
-"""Types on which SQLite's locks and shared memory do not reach other machines."""
+"""File systems on which SQLite's locks and shared memory do not reach other machines."""
 
 _NO_LIMIT_BYTES = 2**60
-"""Control groups without a limit say `max` (v2) or a number above this (v1)."""
+"""Control groups without a limit have `max` (v2) or a number above this (v1)."""
 
 _V1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_")
 _V2 = ("memory.max", "memory.current", "")
@@ -51,16 +51,16 @@ _NEXT_STEPS = {
     )
     for number in numbers
 }
-"""What to do about an error of the system that a file or folder causes, by its number."""
+"""Next step after a system error that a file or folder causes, by error number."""
 
 
 def is_full(error: OSError) -> bool:
-    """Whether an error means that a disk or a quota is used up."""
+    """Whether an error means that a disk or quota is full."""
     return error.errno in _FULL
 
 
 def system_error(error: BaseException | None) -> OSError | None:
-    """Return the system's error that led to another; PyTorch hides one in a `RuntimeError`."""
+    """Return the system error that caused another; PyTorch hides it in a `RuntimeError`."""
     while error is not None and not isinstance(error, OSError):
         error = error.__cause__ or error.__context__
     return error
@@ -69,9 +69,9 @@ def system_error(error: BaseException | None) -> OSError | None:
 def storage_error(
     error: BaseException | None, folder: Path, before: str = "", then: str = ""
 ) -> StorageError | None:
-    """Return the error that names what fails and the next step; None if files did not cause it.
+    """Return the error that names the path and the next step; None if files did not cause it.
 
-    `folder` is named if the system names no file; `before` and `then` stand around the text.
+    `folder` is named if the system names no file; `before` and `then` surround the text.
     """
     if not isinstance(error, OSError) or error.errno not in _NEXT_STEPS:
         return None
@@ -92,19 +92,19 @@ def storage_error(
 
 
 def free_bytes(folder: Path) -> int:
-    """Bytes free for this user in the file system of `folder`, which must exist."""
+    """Return the bytes free for this user in the file system of `folder`, which must exist."""
     return shutil.disk_usage(folder).free
 
 
 def require_room(folder: Path, needed_bytes: int) -> None:
-    """Raise a `StorageFullError` unless so many bytes fit into `folder`, which must exist."""
+    """Raise a `StorageFullError` unless `needed_bytes` fit into `folder`, which must exist."""
     if free_bytes(folder) < needed_bytes:
         raise _full(folder, needed_bytes)
 
 
 @contextmanager
 def told_when_full(folder: Path, needed_bytes: int) -> Iterator[None]:
-    """Raise a `StorageFullError` for a full disk that the block met, with the bytes it takes."""
+    """Turn the block's error of a full disk into a `StorageFullError` with the bytes needed."""
     try:
         yield
     except OSError as error:
@@ -114,7 +114,7 @@ def told_when_full(folder: Path, needed_bytes: int) -> Iterator[None]:
 
 
 def file_system(path: PurePath, mounts: str) -> str:
-    """Type of the file system that holds an absolute path, such as `ext4`; empty for none.
+    """Return the type of the file system that holds an absolute path, as `ext4`; empty if none.
 
     The path has no symbolic links; `mounts` is the text of `/proc/mounts`.
     """
@@ -131,18 +131,18 @@ def file_system(path: PurePath, mounts: str) -> str:
 
 
 def network_file_system(path: PurePath, mounts: str) -> str | None:
-    """Type of the network file system that holds `path`; None when it is a local one."""
+    """Return the type of the network file system that holds `path`; None if it is local."""
     kind = file_system(path, mounts)
     return kind if kind in NETWORK_FILE_SYSTEMS else None
 
 
 def file_system_of(path: Path) -> str:
-    """Type of the file system that holds a path of this machine; empty when that is not known."""
+    """Return the type of the file system that holds a path of this machine; empty if unknown."""
     return file_system(path.resolve(), current_mounts())
 
 
 def current_mounts() -> str:
-    """Text of this machine's `/proc/mounts`; empty where there is none."""
+    """Return the text of `/proc/mounts`; empty if the file does not exist."""
     try:
         return TABLE.read_text(errors="surrogateescape")
     except FileNotFoundError:
@@ -150,7 +150,7 @@ def current_mounts() -> str:
 
 
 def available_memory_bytes() -> int:
-    """Bytes that fit into memory before this machine or a control group runs out of it."""
+    """Return the bytes that this machine and the control group can still allocate."""
     groups = Path("/proc/self/cgroup")
     text = groups.read_text() if groups.exists() else ""
     limit = control_group_room_bytes(text, Path("/sys/fs/cgroup"))
@@ -159,10 +159,10 @@ def available_memory_bytes() -> int:
 
 
 def give_back_large_blocks() -> None:
-    """Have memory of a mebibyte and more given back to the system whenever this process frees it.
+    """Return memory blocks of 1 MiB and more to the system as soon as this process frees them.
 
-    The GNU C library keeps it otherwise: it takes what was freed once for what is wanted again
-    (`M_MMAP_THRESHOLD` in mallopt(3)). Other C libraries are left as they are.
+    The GNU C library keeps them otherwise: after a free it raises the size above which it maps
+    blocks (`M_MMAP_THRESHOLD` in mallopt(3)). Other C libraries are left unchanged.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
@@ -170,10 +170,10 @@ def give_back_large_blocks() -> None:
 
 
 def control_group_room_bytes(groups: str, mount: Path) -> int | None:
-    """Smallest room in the memory control groups of a process; None without a limit.
+    """Return the least bytes left in a process's memory control groups; None if unlimited.
 
-    Files cached in memory count as room, since the kernel gives them up; files on tmpfs do not.
-    `groups` is the content of `/proc/<pid>/cgroup`, `mount` such as `/sys/fs/cgroup`.
+    Cached files count as free, since the kernel drops them; files on tmpfs do not.
+    `groups` is the content of `/proc/<pid>/cgroup`, `mount` as `/sys/fs/cgroup`.
     """
     rooms: list[int | None] = []
     for line in groups.splitlines():

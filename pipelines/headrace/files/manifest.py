@@ -1,4 +1,4 @@
-"""The manifest of a dataset: what its shards hold, how they came to be, how to check them."""
+"""The manifest of a dataset: content, origin and checksums of its shards."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from headrace.recipe.dataset import TRAIN, VALIDATION
 from headrace.record import Record
 
 FORMAT_VERSION = 2
-"""Version of the dataset format that this release writes; it reads this one and older ones."""
+"""Version of the dataset format that this release writes; it also reads older ones."""
 
 Codec = Literal["none", "lz4", "zstd", "blosc"]
 """HDF5 filter of a compressed fixed field, as in hdf5plugin."""
@@ -30,19 +30,19 @@ class FieldInfo(Record):
     layout: Literal["fixed", "ragged"]
     """`fixed`: one dataset `(num_samples, *shape)`; `ragged`: `data` and `offsets`."""
     encoding: str = "raw"
-    """How the bytes of a ragged field are to be read, as a kind of field knows it, such as `png`;
-    `raw`: elements of `dtype`; `image` and `audio`: the first bytes tell."""
+    """Encoding of a ragged field's bytes, a kind of field, as `png`; `raw`: elements of `dtype`;
+    `image` and `audio`: the first bytes decide."""
     ndim: int | None = None
     """Axes of each sample of a ragged field of arrays, whose shapes are stored; else null."""
     sample_rate: int | None = None
-    """Samples a second of decoded sound; else null."""
+    """Samples per second of decoded sound; else null."""
     codec: Codec = "none"
     """Compression of a fixed field; `none` can be mapped into memory."""
     chunk_samples: int = 0
-    """Samples in a chunk of a compressed fixed field; 0 when it lies in one piece."""
+    """Samples in a chunk of a compressed fixed field; 0 if it is contiguous."""
     orientation: Literal["apply", "keep"] | None = None
-    """Whether encoded images are turned as their EXIF data says; null, and not written, for other
-    fields, and in datasets of older releases, which mean `keep`."""
+    """Whether encoded images are rotated by their EXIF data; null, and not written, for other
+    fields, and in datasets of older releases, where it means `keep`."""
 
     @model_serializer(mode="wrap")
     def _written(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -68,14 +68,14 @@ class ShardInfo(Record):
 
 
 class FieldStatistics(Record):
-    """Statistics of a fixed numeric field over the training split (or all, without one)."""
+    """Statistics of a fixed numeric field over the training split (or all, if there is none)."""
 
     count: int
-    """Elements counted: those that are finite, and below 1e140."""
+    """Elements counted: finite and below 1e140."""
     every: int = 1
-    """One in so many elements was looked at; 1: all."""
+    """Sampling interval: one in `every` elements is counted; 1: all."""
     mean: tuple[float, ...]
-    """Mean a channel (last axis of three-dimensional samples), else one number."""
+    """Mean per channel (last axis of three-dimensional samples), else one number."""
     std: tuple[float, ...]
     """Population standard deviation, as `mean`."""
     minimum: float
@@ -83,7 +83,7 @@ class FieldStatistics(Record):
 
 
 class LengthStatistics(Record):
-    """Sizes of the samples of a ragged field over the training split (or all, without one)."""
+    """Sizes of the samples of a ragged field over the training split (or all, if none)."""
 
     count: int
     total_bytes: int
@@ -105,15 +105,15 @@ class Manifest(Record):
     format_version: int = Field(default=FORMAT_VERSION, strict=True, ge=1)
     """Version of the dataset format."""
     version: int = 1
-    """Version of the content: samples that are appended make the next one."""
+    """Version of the content: each append of samples increments it."""
     name: str
     fingerprint: str
-    """Hash of fields, classes and shard checksums: equal content, equal fingerprint."""
+    """Hash of fields, classes and shard checksums; equal if the content is equal."""
     is_part: bool = False
-    """Whether only some of the shards are listed, as of a staged copy; those of the whole dataset
-    make the fingerprint."""
+    """Whether only some shards are listed, as in a staged copy; the fingerprint is that of the
+    whole dataset."""
     pack_key: str
-    """Hash of what was packed and how: equal key, nothing to pack."""
+    """Hash of source and settings; if equal, nothing needs packing."""
     fields: tuple[FieldInfo, ...]
     """Fields of a sample, the input first, `label` (if any) last."""
     classes: tuple[str, ...] = ()
@@ -132,12 +132,12 @@ class Manifest(Record):
     quarantined: tuple[Quarantined, ...] = ()
     """Samples left out, with reasons."""
     notes: tuple[str, ...] = ()
-    """How samples were found, and what differs from their files, for people."""
+    """How samples were found, and how they differ from their files, for users."""
     provenance: dict[str, JsonValue] = {}
     """Source, recipe fingerprint, git commit, versions."""
 
     def remarks(self, field: str) -> list[str]:
-        """What people should look at in the values of a field."""
+        """Return warnings for users about the values of a field."""
         found = self.statistics.get(field)
         missing = sum(f"{field}: it has no value" in each.reason for each in self.quarantined)
         start = f"column '{field}': "
@@ -159,7 +159,7 @@ class Manifest(Record):
         return sum(shard.num_bytes for shard in self.shards)
 
     def shards_of(self, split: str) -> tuple[ShardInfo, ...]:
-        """Shards of one split in order; a `ManifestError` when there is no such split."""
+        """Return the shards of one split in order; raise `ManifestError` if it does not exist."""
         if split not in self.splits:
             is_fold = split == VALIDATION and TRAIN in self.folds
             hint = "Each of its folds is one: set data.fold." if is_fold else ""
@@ -170,7 +170,7 @@ class Manifest(Record):
         return tuple(shard for shard in self.shards if shard.split == split)
 
     def with_fold(self, fold: int | None) -> Manifest:
-        """The dataset with one fold (from 0) of split `train` as split `val`."""
+        """Return the dataset with one fold (from 0) of split `train` as split `val`."""
         if fold is None:
             return self
         sizes = self.folds.get(TRAIN, ())
@@ -194,7 +194,7 @@ class Manifest(Record):
         return self.model_copy(update={"shards": tuple(shards), "splits": splits, "folds": {}})
 
     def without(self, files: Collection[str]) -> Manifest:
-        """The dataset without the shards of some files; places are counted over the others."""
+        """Return the dataset without the shards of some files; positions count the others."""
         gone = [shard for shard in self.shards if shard.file in files]
         if not gone:
             return self
@@ -214,7 +214,7 @@ class Manifest(Record):
         )
 
     def field(self, name: str) -> FieldInfo:
-        """Field by name; a `ManifestError` when there is none."""
+        """Return a field by name; raise `ManifestError` if it does not exist."""
         for info in self.fields:
             if info.name == name:
                 return info

@@ -1,7 +1,7 @@
-"""`manifest.json`: a manifest on disk, with a digest of all its bytes, which every reader compares.
+"""`manifest.json`: a manifest on disk, with a digest of all its bytes, which every reader checks.
 
-The digest tells damage and edits by hand. It is no signature: who can write the file can seal it
-anew.
+The digest detects damage and edits by hand. It is not a signature: a process that can write the
+file can also compute the digest.
 """
 
 from __future__ import annotations
@@ -26,39 +26,39 @@ _KEY = "digest"
 """Last key of a sealed manifest."""
 
 _MEND = (
-    "Restore the file, or remove it and run the recipe again: shards that are whole stay. A staged "
-    "copy is mended by the next run."
+    "Restore the file, or remove it and run the recipe again: shards that are whole stay. The "
+    "next run mends a staged copy."
 )
 _SEAL = re.compile(rb'"digest": "([0-9a-f]{32})"\s*\}\s*\Z')
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> Path:
-    """Write `manifest.json` into a dataset's folder, atomically; readable as its shards are."""
+    """Write `manifest.json` into a dataset's folder, atomically, as readable as its shards."""
     path = folder / FILE_NAME
     write_bytes(path, sealed_manifest(manifest), AS_USUAL)
     return path
 
 
 def sealed_manifest(manifest: Manifest) -> bytes:
-    """The content of `manifest.json`, with its digest, in the format of this release."""
+    """Return the content of `manifest.json` with its digest, in the format of this release."""
     current = manifest.model_copy(update={"format_version": FORMAT_VERSION})
     return sealed(current.model_dump_json(indent=1))
 
 
 def sealed(text: str) -> bytes:
-    """A JSON object, indented, with the digest of its bytes as its last key."""
+    """Return a JSON object, indented, with the digest of its bytes as its last key."""
     before = f'{text.rstrip().removesuffix("}").rstrip()},\n "{_KEY}": "'.encode()
     after = b'"\n}\n'
     return before + _digest(before + after) + after
 
 
 def is_sealed(version: int) -> bool:
-    """Whether manifests of a version of the format have a digest."""
+    """Whether manifests of a format version have a digest."""
     return version > 1
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """Read the manifest of the dataset in `folder`; errors as `parse_manifest`."""
+    """Read the manifest of the dataset in `folder`; raises as `parse_manifest`."""
     path = folder / FILE_NAME
     try:
         return parse_manifest(path.read_bytes(), str(path))
@@ -67,24 +67,24 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def no_dataset(place: str) -> NoDatasetError:
-    """The error for a place without a manifest."""
+    """Return the error for a folder or address without a manifest."""
     return NoDatasetError(
-        f"{place} is no dataset: it holds no {FILE_NAME}",
+        f"{place} is not a dataset: it holds no {FILE_NAME}",
         "Give the folder that `headrace run` or a pack step printed.",
     )
 
 
 def parse_manifest(text: bytes, path: str) -> Manifest:
-    """The manifest that the file at `path` holds.
+    """Parse the content of a manifest file at `path`.
 
     Raises:
-        ManifestError: It is damaged or was changed, or a newer release wrote it.
+        ManifestError: It is damaged, was edited, or a newer release wrote it.
     """
     content = unsealed(text, path)
     try:
         manifest = Manifest.model_validate(content)
     except ValidationError as error:
-        from headrace.recipe.schema import explain  # what few need takes time to load
+        from headrace.recipe.schema import explain  # slow to import, rarely needed
 
         raise _damaged(path, explain(error, Manifest, "its content")[0]) from None
     for problem in _contradictions(manifest, content):
@@ -93,13 +93,13 @@ def parse_manifest(text: bytes, path: str) -> Manifest:
 
 
 def unsealed(text: bytes, path: str) -> dict[str, Any]:
-    """What a manifest says, without its digest; arguments and errors as `parse_manifest`."""
+    """Return a manifest's JSON without its digest; arguments and errors as `parse_manifest`."""
     try:
         content = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise _damaged(path, str(error)) from error
     if not isinstance(content, dict):
-        raise _damaged(path, "it holds no JSON object")
+        raise _damaged(path, "it does not hold a JSON object")
     version = content.get("format_version")
     if isinstance(version, int) and version > FORMAT_VERSION:
         raise ManifestError(
@@ -116,7 +116,7 @@ def unsealed(text: bytes, path: str) -> dict[str, Any]:
 def content_fingerprint(
     fields: Iterable[BaseModel], classes: Sequence[str], shards: Iterable[BaseModel]
 ) -> str:
-    """XXH3 of fields, classes and shard checksums: equal content, equal fingerprint."""
+    """Return the XXH3 of fields, classes and shard checksums; equal if the content is equal."""
     return _fingerprint(
         [info.model_dump(mode="json") for info in fields],
         classes,
@@ -129,7 +129,7 @@ def _fingerprint(
     classes: Sequence[str],
     shards: Iterable[Mapping[str, Any]],
 ) -> str:
-    """Of what a manifest says as it is written: a field counts with the keys that it was given."""
+    """Hash the JSON as written: a field counts only with the keys that it was given."""
     state = xxhash.xxh3_128()
     for info in fields:
         line = json.dumps(info, ensure_ascii=False, separators=(",", ":"))
@@ -143,7 +143,7 @@ def _fingerprint(
 
 
 def _contradictions(manifest: Manifest, content: Mapping[str, Any]) -> Iterator[str]:
-    """What cannot be true of a manifest, whose file says `content`."""
+    """Yield contradictions in a manifest, whose file holds `content`."""
     yield from _of_shards(manifest)
     yield from _of_counts(manifest)
     if not manifest.is_part:
@@ -167,9 +167,9 @@ def _of_shards(manifest: Manifest) -> Iterator[str]:
         yield "a shard occurs twice"
     if dict(sums) != manifest.splits:
         yield f"its shards hold {dict(sums)} samples, its splits {manifest.splits}"
-    told = {(split, n): size for split, of in manifest.folds.items() for n, size in enumerate(of)}
-    if folds != told:
-        yield f"the folds of its shards hold {folds} samples, its folds {told}"
+    listed = {(split, n): size for split, of in manifest.folds.items() for n, size in enumerate(of)}
+    if folds != listed:
+        yield f"the folds of its shards hold {folds} samples, its folds {listed}"
 
 
 def _of_counts(manifest: Manifest) -> Iterator[str]:
@@ -190,8 +190,8 @@ def _compare(text: bytes, path: str) -> None:
         raise _damaged(path, f"'{_KEY}' is not its last key, of 32 digits")
     digest = _digest(text[: found.start(1)] + text[found.end(1) :])
     if digest != found[1]:
-        told = found[1].decode()
-        raise _damaged(path, f"its {_KEY} is {digest.decode()}, not {told} as when it was written")
+        written = found[1].decode()
+        raise _damaged(path, f"its {_KEY} is {digest.decode()}, but {written} was written")
 
 
 def _digest(text: bytes) -> bytes:

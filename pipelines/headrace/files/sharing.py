@@ -1,7 +1,7 @@
-"""Folders that two accounts share and nobody else enters: who runs headrace, and who asked.
+"""Folders that two accounts share and no other enters: that of headrace and that of the requester.
 
-The folder belongs to who runs headrace; POSIX ACLs name the other, also on all that is made in it.
-What each account makes stays its own: in folders of the first, the other takes nothing away.
+The folder belongs to headrace's account; POSIX ACLs name the other one, also for all new files in
+it. Each account owns what it makes: in folders of the first, the other cannot remove its files.
 Source: https://man7.org/linux/man-pages/man5/acl.5.html, linux/posix_acl_xattr.h
 """
 
@@ -25,33 +25,33 @@ _HEADER, _ENTRY = struct.Struct("<I"), struct.Struct("<HHI")
 _VERSION = 2
 _READ, _ALL = 4, 7
 _OWN = {"": 0o1770, "runs": 0o1770, "leases": 0o1770, "leases/.queue": 0o770}
-"""Folders, with their modes, that are there before the other account could put links in their
-place; in those with the sticky bit it takes nothing away that is not its own."""
+"""Folders with their modes, made before the other account could put links in their place; the
+sticky bit keeps it from removing files of this account."""
 
 _HAS_NONE = (errno.ENODATA, errno.ENOTSUP)
 
 
 def share(folder: Path, account: str) -> None:
-    """Make a folder of this account that another one may use, too, and what is made in it.
+    """Make a folder of this account that another account may use too, with all files in it.
 
     Raises:
-        SiteError: It cannot be made or belongs to somebody else, or its file system has no ACLs.
+        SiteError: It cannot be made, another account owns it, or its file system has no ACLs.
     """
     user = pwd.getpwnam(account)
     acl = _acl(os.getuid(), user.pw_uid)
-    advice = f"In a folder of this account, {pwd.getpwuid(os.getuid()).pw_name}, that others may "
-    advice += "pass through (chmod a+x), and on a file system with POSIX ACLs, it is made by itself"
+    advice = f"It is made in a folder of this account, {pwd.getpwuid(os.getuid()).pw_name}, that "
+    advice += "others may pass through (chmod a+x), on a file system with POSIX ACLs"
     try:
         _check_way(folder, user, advice)
         folder.parent.mkdir(parents=True, exist_ok=True)
         for name, mode in _OWN.items():
             each = folder / name
             each.mkdir(exist_ok=True, mode=0o700)
-            seen = each.lstat()
-            if not stat.S_ISDIR(seen.st_mode) or seen.st_uid != os.getuid():
-                raise SiteError(f"{each} belongs to another account (uid {seen.st_uid})", advice)
+            found = each.lstat()
+            if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+                raise SiteError(f"{each} belongs to another account (uid {found.st_uid})", advice)
             acls = [_read(each, kind) for kind in (_ACCESS, _DEFAULT)]
-            if acls != 2 * [_read_acl(acl)] or stat.S_IMODE(seen.st_mode) != mode:
+            if acls != 2 * [_read_acl(acl)] or stat.S_IMODE(found.st_mode) != mode:
                 os.setxattr(each, _DEFAULT, acl)
                 os.setxattr(each, _ACCESS, acl)
                 each.chmod(mode)
@@ -66,38 +66,38 @@ def share(folder: Path, account: str) -> None:
 def _check_way(folder: Path, user: pwd.struct_passwd, advice: str) -> None:
     groups = os.getgrouplist(user.pw_name, user.pw_gid)
     for each in filter(Path.exists, folder.absolute().parents):
-        seen = each.stat()
-        bit = stat.S_IXGRP if seen.st_gid in groups else stat.S_IXOTH
-        bit = stat.S_IXUSR if seen.st_uid == user.pw_uid else bit
-        if not seen.st_mode & bit and not _read(each, _ACCESS):
-            told = f"Account '{user.pw_name}' cannot pass through {each}"
-            raise SiteError(f"{told} ({stat.filemode(seen.st_mode)}) to {folder}", advice)
+        found = each.stat()
+        bit = stat.S_IXGRP if found.st_gid in groups else stat.S_IXOTH
+        bit = stat.S_IXUSR if found.st_uid == user.pw_uid else bit
+        if not found.st_mode & bit and not _read(each, _ACCESS):
+            what = f"Account '{user.pw_name}' cannot pass through {each}"
+            raise SiteError(f"{what} ({stat.filemode(found.st_mode)}) to {folder}", advice)
 
 
 def is_shared(folder: Path) -> bool:
-    """Whether a folder is one of these, or lies in one."""
+    """Whether a folder is shared in this way, or is in a shared one."""
     return bool(_named(folder))
 
 
 def private_mode(folder: Path) -> int:
-    """Mode of a file in a folder, for its owner alone to write; who shares that may read it."""
+    """Return the mode of a file that only its owner may write; the other account may read it."""
     return 0o640 if is_shared(folder) else 0o600
 
 
 def private_folder_mode(parent: Path, *, keeps: bool = False) -> int:
-    """Mode of such a folder; one that `keeps` lets the other account take away what is its own."""
+    """Return the mode of such a folder; with `keeps` each account removes only its own files."""
     if not is_shared(parent):
         return 0o700
     return 0o1770 if keeps and _other(parent) is not None else 0o770
 
 
 def open_to_read(path: Path) -> BinaryIO:
-    """Open a file; what lies in a shared folder only if the other account may read it as well.
+    """Open a file; in a shared folder only if the other account may read it as well.
 
-    That one could else have this account read any file for it, by a link.
+    Otherwise that account could make this one read any file for it, by a link.
 
     Raises:
-        StepError: It may not.
+        StepError: The other account may not read it.
     """
     other = _other(path.parent)
     if other is None:
@@ -107,16 +107,16 @@ def open_to_read(path: Path) -> BinaryIO:
         return file
     file.close()
     raise StepError(
-        f"{path} leads to what uid {other}, whose folder it is in, may not read itself",
-        "It is a link that somebody made, or its mode was changed: remove it.",
+        f"{path} leads to a file that uid {other}, whose folder it is in, may not read itself",
+        "It is a link of another account, or its mode was changed: remove it.",
     )
 
 
 def _may_read(handle: int, uid: int) -> bool:
-    seen = os.fstat(handle)
-    if not stat.S_ISREG(seen.st_mode):
+    found = os.fstat(handle)
+    if not stat.S_ISREG(found.st_mode):
         return False
-    if seen.st_uid == uid:
+    if found.st_uid == uid:
         return True
     entries = _read(handle, _ACCESS)
     mask = next((each[1] for each in entries if each[0] == _MASK), 0)
@@ -125,7 +125,7 @@ def _may_read(handle: int, uid: int) -> bool:
 
 
 def _other(folder: Path) -> int | None:
-    """Who shares the outermost shared folder around, where this account owns that; else None."""
+    """Return the uid that shares the outermost shared folder if this account owns it; else None."""
     outermost = _outermost(folder.absolute())
     if outermost is None or outermost.stat().st_uid != os.getuid():
         return None
@@ -141,7 +141,7 @@ def _outermost(folder: Path) -> Path | None:
 
 @lru_cache(maxsize=4096)
 def _named(folder: Path) -> frozenset[int]:
-    """Uids of the two accounts that share a folder; none where it is not shared in this way."""
+    """Return the uids of the two accounts that share a folder; empty if it is not shared."""
     entries = _read(folder, _DEFAULT)
     named = frozenset(who for tag, _, who in entries if tag == _NAMED)
     is_ours = bool(named) and entries == _read_acl(_acl(*sorted(named)))

@@ -1,4 +1,4 @@
-"""Storage tiers of a node: how much room each has, and which one to take."""
+"""Storage tiers of a node: their free space, and which one to use."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ _OTHERS_WRITE = 0o022
 
 @dataclass(frozen=True, kw_only=True)
 class TierRoom:
-    """What one tier could take of one dataset, measured at one moment."""
+    """Space of one tier for one dataset, measured at one moment."""
 
     name: str
     folder: Path
     needed_bytes: int
-    """Bytes that are still missing there."""
+    """Bytes still missing there."""
     free_bytes: int = 0
     """Bytes the file system (and, for memory, the memory limit) can take."""
     held_bytes: int = 0
-    """Bytes that headrace holds there already."""
+    """Bytes that headrace uses there already."""
     budget_bytes: int | None = None
-    """Most bytes that headrace may hold there."""
+    """Most bytes that headrace may use there."""
     reserve_bytes: int = 0
     problem: str = ""
-    """Why the tier cannot be used at all; empty when it can."""
+    """Why the tier cannot be used at all; empty if it can."""
 
     @property
     def usable_bytes(self) -> int:
-        """Bytes that may be written there."""
+        """Return the bytes that may be written there."""
         if self.problem:
             return 0
         usable = self.free_bytes - self.reserve_bytes
@@ -52,12 +52,12 @@ class TierRoom:
 
     @property
     def has_room(self) -> bool:
-        """Whether what is missing fits."""
+        """Whether the missing bytes fit."""
         return not self.problem and self.needed_bytes <= self.usable_bytes
 
 
 def choose(rooms: Iterable[TierRoom], what: str) -> TierRoom:
-    """The first tier with room for `what`; a `StorageFullError` names what each one lacks."""
+    """Return the first tier with space for `what`; `StorageFullError` lists what each lacks."""
     rooms = tuple(rooms)
     for room in rooms:
         if room.has_room:
@@ -67,17 +67,17 @@ def choose(rooms: Iterable[TierRoom], what: str) -> TierRoom:
         f"No storage tier has room for {what}:\n{lines}",
         "See `headrace cache list`. Raise `budget` or lower `reserve` of a tier in the site, add "
         "a tier, stage fewer splits (`stage.splits`), or stage what fits and read the rest from "
-        "where the dataset lies (`stage.partial: true`).",
+        "the dataset's folder (`stage.partial: true`).",
     )
 
 
 def folder_of(tier: Tier) -> Path:
-    """Folder of a tier on this node, for this user."""
+    """Return the folder of a tier on this node, for this user."""
     return Path(tier.folder.replace("{user}", login_name())).expanduser()
 
 
 def prepare(folder: Path) -> str:
-    """Create a tier's folder, for this user alone; gives why it cannot be used, else ''."""
+    """Create a tier's folder, for this user alone; return why it is unusable, else ''."""
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         folder.mkdir(mode=0o700, exist_ok=True)
@@ -97,14 +97,14 @@ def prepare(folder: Path) -> str:
 
 
 def keep_s(tier: Tier) -> float:
-    """Seconds that a copy stays on a tier, whose folder exists, when nobody uses it."""
+    """Return the seconds that an unused copy stays on a tier, whose folder exists."""
     if tier.keep is not None:
         return tier.keep
     return _DAY_S if _is_in_memory(folder_of(tier)) else 7 * _DAY_S
 
 
 def measure(tier: Tier, needed_bytes: int, problem: str = "") -> TierRoom:
-    """Measure how much room a prepared tier has, unless a problem with it is known."""
+    """Measure the space of a prepared tier, unless a problem with it is known."""
     folder = folder_of(tier)
     if problem:
         return TierRoom(name=tier.name, folder=folder, needed_bytes=needed_bytes, problem=problem)
@@ -122,30 +122,30 @@ def measure(tier: Tier, needed_bytes: int, problem: str = "") -> TierRoom:
 
 
 def reserve_bytes(wanted: int | None, room: int, in_memory: bool) -> int:
-    """Bytes of a tier that stay free: what the site says, else by what programs need."""
+    """Return the bytes of a tier that stay free: the site's value, else what programs need."""
     if wanted is not None:
         return wanted
     return max(_LEAST_RESERVE_BYTES, room // 10 if in_memory else 0)
 
 
 def outstanding_bytes(datasets: Path) -> int:
-    """Bytes that others have yet to write to the copies that they are staging now."""
+    """Return the bytes that other processes have yet to write to copies they are staging now."""
     total = 0
     for file in datasets.glob("*.reserved"):
-        with at_once(file.with_suffix(".lock")) as nobody_stages:
-            if not nobody_stages:
+        with at_once(file.with_suffix(".lock")) as is_free:
+            if not is_free:
                 total += max(_number_in(file) - bytes_in(file.with_suffix("")), 0)
     return total
 
 
 def bytes_in(folder: Path) -> int:
-    """Bytes of all files below a folder."""
+    """Return the bytes of all files below a folder."""
     names = (Path(parent) / name for parent, _, files in os.walk(folder) for name in files)
     return sum(_size_of(name) for name in names)
 
 
 def room_bytes(folder: Path) -> int:
-    """Bytes that fit into a folder, which in memory is no more than that has left."""
+    """Return the bytes that fit into a folder; in memory, at most the memory that is left."""
     free = free_bytes(folder)
     return min(free, available_memory_bytes()) if _is_in_memory(folder) else free
 

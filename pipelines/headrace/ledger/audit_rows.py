@@ -1,4 +1,4 @@
-"""What people asked for, as rows that are only ever added."""
+"""Requests of users, as rows that are only ever added."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from headrace.ledger.database import LedgerPart
 
 
 class ActRecord(LedgerRow, kw_only=True):
-    """Somebody asked for something; `created_at` says when."""
+    """A user's request; made at `created_at`."""
 
     __tablename__ = "headrace_acts"
     __table_args__ = (
@@ -20,24 +20,24 @@ class ActRecord(LedgerRow, kw_only=True):
 
     act_id: Mapped[int] = mapped_column(primary_key=True, init=False)
     user: Mapped[str]
-    """Who; empty where only Airflow's audit log tells."""
+    """Name of the user; empty if only Airflow's audit log has it."""
     through: Mapped[str]
     """`Airflow`, or the host of the terminal."""
     what: Mapped[str]
-    """In one word: start, resume, cancel, close, pause, …"""
+    """Kind of request: start, resume, cancel, close, pause, …"""
     run_id: Mapped[str] = mapped_column(default="")
-    """The run that it was about; where that was refused the owner of such a DAG run, or empty."""
+    """Run of the request; if refused, the owning run of the DAG run, or empty."""
     details: Mapped[str] = mapped_column(default="")
-    """What was overridden, which step, trials or lease was meant."""
+    """Overrides, and the step, trials or lease of the request."""
     refused: Mapped[str] = mapped_column(default="")
-    """Why it was not done, and what to do; empty when it was."""
+    """Why it was refused, and what to do; empty if it was done."""
 
 
 class ActRows(LedgerPart):
-    """The part of the ledger that holds who asked for what."""
+    """The part of the ledger with the requests of users."""
 
     def add_act(self, record: ActRecord) -> None:
-        """Enter an act."""
+        """Enter a request."""
         with self._database.write() as session:
             session.add(record)
 
@@ -50,9 +50,9 @@ class ActRows(LedgerPart):
         *,
         refused: bool = False,
     ) -> tuple[ActRecord, ...]:
-        """At most `limit` acts, of a user or about a run only, since a time; the newest first.
+        """Return at most `limit` requests since a time, of a user or run; the newest first.
 
-        `refused` leaves out what was done.
+        With `refused`, only refused requests.
         """
         given = {name: value for name, value in {"user": user, "run_id": run_id}.items() if value}
         query = select(ActRecord).filter_by(**given).where(ActRecord.created_at >= since)

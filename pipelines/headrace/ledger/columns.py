@@ -1,4 +1,4 @@
-"""What all rows of the ledger have in common, and how values are kept in columns."""
+"""Common base of the ledger's rows, and how values are stored in columns."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from headrace.states import EndedJob, FailureClass, LeaseState, StepState
 
 
 class PlainText(TypeDecorator[str]):
-    """Text that every database takes: NUL and lone surrogates are written as escapes."""
+    """Text that every database accepts: NUL and lone surrogates are written as escapes."""
 
     impl = Text
     cache_ok = True
 
     def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
-        """As the database takes it."""
+        """Return the text as the database accepts it."""
         if value is None:
             return None
         return value.encode("utf-8", "backslashreplace").decode().replace("\x00", "\\x00")
 
 
 class Choice(TypeDecorator[Enum]):
-    """A value of an enumeration as text."""
+    """A value of an enumeration, stored as text."""
 
     impl = Text
     cache_ok = True
@@ -39,27 +39,27 @@ class Choice(TypeDecorator[Enum]):
         self.kind = kind
 
     def process_bind_param(self, value: Enum | None, dialect: Dialect) -> str | None:
-        """The value's text."""
+        """Return the value's text."""
         return None if value is None else str(value.value)
 
     def process_result_value(self, value: str | None, dialect: Dialect) -> Enum | None:
-        """The value with that text."""
+        """Return the value with that text."""
         return None if value is None else self.kind(value)
 
 
 class Number(TypeDecorator[float]):
-    """A number; what is none becomes null on every database, as SQLite has it."""
+    """A number; NaN becomes null on every database, as on SQLite."""
 
     impl = Double
     cache_ok = True
 
     def process_bind_param(self, value: float | None, dialect: Dialect) -> float | None:
-        """The number, or null."""
+        """Return the number, or null."""
         return None if value is None or math.isnan(value) else float(value)
 
 
 class Json(TypeDecorator[Any]):
-    """A value as JSON text; unlike JSON columns it holds NaN, as metrics may."""
+    """A value as JSON text; unlike JSON columns it may hold NaN, as metrics do."""
 
     impl = Text
     cache_ok = True
@@ -73,11 +73,11 @@ class Json(TypeDecorator[Any]):
         return TypeAdapter(self.kind)
 
     def process_bind_param(self, value: Any, dialect: Dialect) -> str:
-        """The value as JSON."""
+        """Return the value as JSON."""
         return json.dumps(value, sort_keys=True, default=EndedJob.model_dump)
 
     def process_result_value(self, value: str | None, dialect: Dialect) -> Any:
-        """What the JSON says, as the column's kind."""
+        """Return the JSON's content as the column's type."""
         return self._adapter.validate_python(json.loads(value or "null"))
 
 
@@ -93,4 +93,4 @@ class LedgerRow(MappedAsDataclass, DeclarativeBase, kw_only=True):
     }
 
     created_at: Mapped[float]
-    """When it was asked for."""
+    """When it was requested."""

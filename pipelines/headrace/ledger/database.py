@@ -35,12 +35,12 @@ _SECRET_IN_USER = re.compile(r"(://[^:@/]*|^(?!.*://)[^:@/]*):.*@", re.DOTALL)
 
 
 def default_url() -> str:
-    """`$HEADRACE_LEDGER`, or a SQLite file in headrace's home folder."""
+    """Return `$HEADRACE_LEDGER`, or the URL of a SQLite file in headrace's home folder."""
     return os.environ.get(VARIABLE) or f"sqlite:///{home() / 'ledger.db'}"
 
 
 def masked(url: str) -> str:
-    """The URL with `***` in place of passwords; also for URLs that cannot be parsed."""
+    """Return the URL with `***` for passwords, even if it cannot be parsed."""
     return _SECRET_IN_QUERY.sub(r"\1***", _SECRET_IN_USER.sub(r"\1:***@", url))
 
 
@@ -48,7 +48,7 @@ class Database:
     """Transactions on the ledger's database.
 
     Connections are opened for each transaction and closed after it, so that a process may fork at
-    any time and nothing is held in between.
+    any time and holds no connection in between.
 
     Raises:
         LedgerError: The URL cannot be used.
@@ -66,46 +66,46 @@ class Database:
         self._backend = BACKENDS[name](parsed)
         self._readers = self._backend.engine
         self._writers = self._readers.execution_options(headrace_begin="BEGIN IMMEDIATE")
-        self._look = ContextVar[Session | None]("look", default=None)
+        self._snapshot = ContextVar[Session | None]("snapshot", default=None)
 
     @contextmanager
     def read(self) -> Iterator[Session]:
-        """A transaction that sees one state of the ledger; within `look`, the one of that."""
-        look = self._look.get()
-        if look is not None:
+        """Begin a transaction that reads one state; within `snapshot`, use that transaction."""
+        shared = self._snapshot.get()
+        if shared is not None:
             with self._errors_explained():
-                yield look
+                yield shared
             return
         with self._transaction(self._readers) as session:
             yield session
 
     @contextmanager
-    def look(self) -> Iterator[None]:
-        """Have all that is read within the block be read in one transaction, the outermost one's.
+    def snapshot(self) -> Iterator[None]:
+        """Read everything within the block in one transaction, that of the outermost block.
 
-        What the block writes begins a new one, so that it sees that.
+        A write of the block begins a new transaction, which includes the write.
         """
-        if self._look.get() is not None:
+        if self._snapshot.get() is not None:
             yield
             return
         with Session(self._readers, autoflush=False) as session:
-            before = self._look.set(session)
+            before = self._snapshot.set(session)
             try:
                 yield
             finally:
-                self._look.reset(before)
+                self._snapshot.reset(before)
 
     @contextmanager
     def write(self, section: str = "") -> Iterator[Session]:
-        """A transaction that changes the ledger, whole; only one at a time in a named section."""
+        """Begin a transaction that changes the ledger; a named section has one at a time."""
         with self._transaction(self._writers) as session:
             if section:
                 self._backend.hold(session, section)
             yield session
-        look = self._look.get()
-        if look is not None:  # its next transaction knows of this one
-            look.expunge_all()
-            look.rollback()
+        shared = self._snapshot.get()
+        if shared is not None:  # its next transaction includes this one
+            shared.expunge_all()
+            shared.rollback()
 
     def put(
         self,
@@ -115,7 +115,7 @@ class Database:
         *,
         adding: bool = False,
     ) -> None:
-        """Enter rows of a table; of those with a known key the rest is replaced, or added to."""
+        """Insert rows; for known keys replace the other columns, or with `adding` add to them."""
         if not rows:
             return
         insert = self._backend.insert(table)  # type: ignore[arg-type]  # a table, as of a record
@@ -128,7 +128,7 @@ class Database:
         )
 
     def bring_up_to_date(self) -> None:
-        """Make a missing schema, and migrate an older one; one that can only be read stays.
+        """Create a missing schema, or migrate an older one; a read-only database stays as it is.
 
         Raises:
             LedgerError: The database cannot be reached, or its schema is newer than this release.
@@ -145,7 +145,7 @@ class Database:
             raise LedgerError(named.what, named.hint) from error
 
     def revision(self, session: Session) -> str | None:
-        """Revision of the schema; None when there is none."""
+        """Return the revision of the schema; None if the schema is missing."""
         if not inspect(session.connection()).has_table(REVISION_TABLE):
             return None
         found: str | None = session.scalar(text(f"SELECT version_num FROM {REVISION_TABLE}"))
@@ -156,7 +156,7 @@ class Database:
             found = self.revision(session)
         if found == REVISION:
             return
-        from headrace.ledger import migrations  # half a second that only a missing schema is worth
+        from headrace.ledger import migrations  # takes half a second, needed for migrations only
 
         if found is not None and found > REVISION:
             raise LedgerError(
@@ -191,7 +191,7 @@ class Database:
 
 
 class LedgerPart:
-    """A part of the ledger: what is asked of some of its tables."""
+    """Base of a part of the ledger: the queries on some of its tables."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

@@ -1,4 +1,4 @@
-"""The databases that a ledger can be in: how each is opened, locked, and found full."""
+"""Databases of a ledger: opening, locking and faults."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ logger = logging.getLogger(__name__)
 
 _BUSY_TIMEOUT_S = 60
 _PATIENCE_S = 60.0
-"""How long a server that was there, and does not answer now, is waited for: it may start again."""
+"""Time to wait for a server that answered before and does not now: it may be restarting."""
 _LEAST_FREE_BYTES = 2**20
-"""With less than this SQLite's log may not grow, for which it has several words."""
+"""With less free space SQLite's log may not grow, which SQLite reports in several ways."""
 _UNWRITABLE = r"disk I/O error|unable to open database file|readonly database|disk is full"
 _FULL = "cannot be written, its disk is full", "Free some space. Then: headrace resume RUN."
 _DAMAGED = """Move it away: mkdir damaged && mv {}* damaged
@@ -50,7 +50,7 @@ _FAULTS = (
     ("disk I/O error", "is on a disk that fails", "See `dmesg`, and move {} to another disk."),
     ("", "cannot be used", "Check HEADRACE_LEDGER and the file {}: headrace ledger show."),
 )
-"""Words of SQLite, what they mean, and the next step with the file's path."""
+"""Parts of SQLite's messages, their meaning, and the next step with the file's path."""
 
 
 class Sqlite:
@@ -71,11 +71,11 @@ class Sqlite:
         event.listen(self.engine, "begin", _begin_sqlite)
 
     def hold(self, session: Session, name: str) -> None:
-        """Nothing to do: a write transaction holds the whole file."""
+        """Do nothing: a write transaction holds the whole file."""
 
     @contextmanager
     def opening(self) -> Iterator[None]:
-        """Hold a lock file, as switching a new file to WAL does not wait for others by itself."""
+        """Hold a lock file: SQLite does not wait for others when a new file is switched to WAL."""
         path = self._path
         make_private_file(path)
         for part in ("wal", "shm"):
@@ -96,7 +96,7 @@ class Sqlite:
         return what, hint.format(shlex.quote(str(self._path)))
 
     def _connect(self, dialect: Any, _record: Any, arguments: Any, options: Any) -> Any:
-        """Open a connection; where SQLite cannot write the files beside it, to read alone."""
+        """Open a connection; read-only if SQLite cannot write the files beside it."""
         connection = dialect.connect(*arguments, **options)
         try:
             connection.execute("PRAGMA schema_version")
@@ -108,7 +108,7 @@ class Sqlite:
         return connection
 
     def _read_alone(self) -> sqlite3.Connection:
-        """Open the ledger as it is now, to read: its log, if there is one, needs a copy."""
+        """Open the current state read-only; if the ledger has a log, by a copy in memory."""
         log = Path(f"{self._path}-wal")
         if not log.exists() or not log.stat().st_size:
             return sqlite3.connect(f"{self._path.as_uri()}?immutable=1", uri=True)
@@ -126,7 +126,7 @@ class Postgres:
     """A PostgreSQL server, by psycopg."""
 
     def __init__(self, url: URL) -> None:
-        from sqlalchemy.dialects.postgresql import insert  # which a ledger in a file does without
+        from sqlalchemy.dialects.postgresql import insert  # not needed by a ledger in a file
 
         self.insert = insert
         try:
@@ -142,7 +142,7 @@ class Postgres:
         event.listen(self.engine, "do_connect", self._connect)
 
     def _connect(self, dialect: Any, _record: Any, arguments: Any, options: Any) -> Any:
-        """Open a connection; work that has begun outlives a server that is started again."""
+        """Open a connection; if the server was reached before, wait for its restart."""
         deadline, has_warned = time.monotonic() + _PATIENCE_S, False
         while True:
             try:
@@ -151,8 +151,8 @@ class Postgres:
                 if not self._was_there or time.monotonic() >= deadline:
                     raise
                 if not has_warned:
-                    words = "The ledger's server does not answer, it is waited for up to %g s: %s"
-                    logger.warning(words, _PATIENCE_S, str(error).strip())
+                    message = "The ledger's server does not answer; waiting for up to %g s: %s"
+                    logger.warning(message, _PATIENCE_S, str(error).strip())
                 has_warned = True
                 time.sleep(0.5)
             else:
@@ -160,13 +160,13 @@ class Postgres:
                 return connection
 
     def hold(self, session: Session, name: str) -> None:
-        """Let one transaction at a time go past this point, for each name."""
+        """Allow one transaction at a time past this point, for each name."""
         number = int.from_bytes(hashlib.sha256(f"headrace {name}".encode()).digest()[:8], "big")
         key = number - 2**63  # PostgreSQL's bigint is signed
         session.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": key})
 
     def opening(self) -> AbstractContextManager[None]:
-        """Nothing to do."""
+        """Do nothing."""
         return nullcontext()
 
     def fault(self, error: Exception) -> tuple[str, str]:
@@ -210,6 +210,6 @@ def _begin_sqlite(connection: Connection) -> None:
 
 
 def cause_of(error: Exception) -> str:
-    """What a database said, in one line."""
+    """Return a database's error message in one line."""
     cause = error.orig if isinstance(error, DBAPIError) else error
     return " ".join(str(cause).split())

@@ -1,7 +1,7 @@
-"""Places for leases: a site has so many, given out in turn; who holds them is in the ledger.
+"""Slots for leases: a site has a limited number, given out in a fair order; the ledger has them.
 
-Nobody watches over those who wait: they ask again and again. One whose turn it is not is kept back,
-and that calls those who come first; who does not ask within a minute then has gone.
+Waiting leases ask again and again; no process watches them. A lease that is not first is refused,
+and the first ones are marked as called: one that does not ask within a minute has died.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from headrace.ledger.usage_records import SUMS
 from headrace.states import LeaseState
 
 ACTIVE = tuple(state for state in LeaseState if state.is_active)
-"""States in which a lease holds a place."""
+"""States in which a lease holds a slot."""
 
 PATIENCE_S = 60.0
-"""Who has been called for so long, and does not ask, is passed over: a process that has died."""
+"""A lease that was called and has not asked for this time is skipped: its process has died."""
 
 _MOST_SHOWN = 10
 
 
-class Places(LedgerPart):
-    """The part of the ledger that gives out places, and lists who has one or had one."""
+class LeaseSlots(LedgerPart):
+    """The part of the ledger that gives out slots, and lists the leases that have or had one."""
 
     def add_lease(
         self,
@@ -40,19 +40,19 @@ class Places(LedgerPart):
         *,
         waits: bool = False,
     ) -> None:
-        """Enter a lease if its site has room and it is its turn; one that is there already stays.
+        """Enter a lease if its site has a free slot and it is first; an entered one stays.
 
-        Counting and entering are one transaction, so that no two callers take the last place.
+        Counting and entering are one transaction, so that two callers cannot take the last slot.
 
         Args:
             record: The lease.
-            max_active: Most leases of the site that are open at once.
-            max_owner: The same of its user; None for no limit.
-            waits: Whether it is asked for again and again from now on, and so keeps its turn.
+            max_active: Most open leases of the site.
+            max_owner: Most open leases of its user; None for no limit.
+            waits: Whether the caller will ask again, so that the lease keeps its position.
 
         Raises:
-            OwnLeasesError: Its user has that many open.
-            CapacityError: The site has that many open, or others who wait come first.
+            OwnLeasesError: Its user has `max_owner` leases open.
+            CapacityError: The site has `max_active` leases open, or other waiting leases are first.
             LedgerError: The lease's run is not in the ledger.
         """
         with self._database.write(f"leases of {record.site_name}") as session:
@@ -76,9 +76,9 @@ class Places(LedgerPart):
         raise refused
 
     def num_before(self, key: str, max_active: int, max_owner: int | None = None) -> int | None:
-        """How many others get a place before a lease that waits; None while it cannot have one.
+        """Return how many get a slot before a waiting lease; None while it cannot have one.
 
-        Nobody is called by that: one of those may have gone. What does not wait has its place.
+        It marks no lease as called. 0 if the lease does not wait.
         """
         with self._database.read() as session:
             wait = session.get(WaitRecord, key)
@@ -90,13 +90,13 @@ class Places(LedgerPart):
             return len(_before(session, wait, taken, max_active, max_owner))
 
     def active_leases(self, site_name: str | None = None) -> tuple[LeaseRecord, ...]:
-        """Leases, of one site or of all, that hold or are about to hold machines; oldest first."""
+        """Return leases, of one site or all, that have machines or request them; oldest first."""
         return self._listed(_active(site_name))
 
     def ended_leases(
         self, limit: int = 1000, sites: Collection[str] | None = None
     ) -> tuple[LeaseRecord, ...]:
-        """At most `limit` leases, of some sites or all, that have ended, the last first."""
+        """Return at most `limit` ended leases, of some sites or all; the last ended first."""
         query = select(LeaseRecord).where(LeaseRecord.ended_at.is_not(None)).limit(limit)
         if sites is not None:
             query = query.where(LeaseRecord.site_name.in_(sites))
@@ -112,13 +112,13 @@ class Places(LedgerPart):
 def _refused(
     session: Session, wait: WaitRecord, max_active: int, max_owner: int | None
 ) -> CapacityError | None:
-    """Why a lease does not get a place; those who come before it are called."""
+    """Return why a lease gets no slot, or None; mark the leases before it as called."""
     site, owner = wait.site_name, wait.owner
     taken = tuple(session.scalars(_active(site)))
     if len(taken) >= max_active:
         return _full(site, taken, max_active)
     if why := why_own_full(owner, taken, max_owner):
-        return OwnLeasesError(why, "It goes on when one of them ends.")
+        return OwnLeasesError(why, "It continues when one of them ends.")
     first = _before(session, wait, taken, max_active, max_owner)
     if not first:
         return None
@@ -126,9 +126,9 @@ def _refused(
         each.called_at = each.called_at or time.time()
     users = ", ".join(dict.fromkeys(each.owner for each in first[:_MOST_SHOWN]))
     return CapacityError(
-        f"Others who wait for site '{site}' come first, with fewer leases open, less taken this "
-        f"month, or waiting for longer: leases of {users}",
-        "Nothing is to be done: its turn comes.",
+        f"Other leases that wait for site '{site}' come first, with fewer leases open, less used "
+        f"this month, or a longer wait: leases of {users}",
+        "Nothing to do: it starts after them.",
     )
 
 
@@ -139,33 +139,33 @@ def _before(
     max_active: int,
     max_owner: int | None,
 ) -> list[WaitRecord]:
-    """Who gets all that is free before a lease; none where that leaves a place for it."""
+    """Return the leases that get all free slots before a lease; empty if one is left for it."""
     site, gone = wait.site_name, time.time() - PATIENCE_S
     others = select(WaitRecord).filter_by(site_name=site).where(WaitRecord.key != wait.key)
     there = [
-        one for one in session.scalars(others) if one.called_at is None or one.called_at > gone
+        each for each in session.scalars(others) if each.called_at is None or each.called_at > gone
     ]
     held = Counter(lease.owner for lease in taken)
-    order = in_turn([wait, *there], held, _taken_s(session, site), max_owner)
+    order = admission_order([wait, *there], held, _taken_s(session, site), max_owner)
     first = list(takewhile(lambda each: each is not wait, order))
     return first if len(first) >= max_active - len(taken) else []
 
 
-def in_turn(
+def admission_order(
     waits: Iterable[WaitRecord],
     held: Mapping[str, int],
     taken_s: Mapping[str, float],
     max_owner: int | None = None,
 ) -> Iterator[WaitRecord]:
-    """Leases in the order in which they get the next places; pure.
+    """Yield leases in the order in which they get the next slots; pure.
 
-    Each place goes to the user with fewest open leases, of these to the one who has taken least
-    this month, then to what waits longest. Users who have all that they may have are left out.
+    Each slot goes to the user with the fewest open leases; among these to the one who has used
+    least this month; then to the longest wait. Users who have reached their limit are left out.
 
     Args:
-        waits: What waits.
+        waits: Waiting leases.
         held: Open leases of each user.
-        taken_s: Seconds of machines that each user has taken.
+        taken_s: Machine time that each user has used, seconds.
         max_owner: Most open leases of a user; None for no limit.
     """
     left, counts = [*waits], Counter(held)
@@ -183,7 +183,7 @@ def in_turn(
 
 
 def why_own_full(owner: str, taken: Iterable[LeaseRecord], most: int | None) -> str:
-    """Why a user gets no further lease of a site beside those that are open; empty if none."""
+    """Return why a user gets no further lease of a site besides the open ones; empty if allowed."""
     own = [each for each in taken if each.owner == owner]
     if most is None or len(own) < most:
         return ""
@@ -191,7 +191,7 @@ def why_own_full(owner: str, taken: Iterable[LeaseRecord], most: int | None) -> 
     counted = f"{len(own)} lease{'s' if len(own) > 1 else ''}"
     return (
         f"User {owner} has {counted} open on site '{own[0].site_name}', which allows "
-        f"{most} to each (limits.leases_user): {listed}"
+        f"{most} per user (limits.leases_user): {listed}"
     )
 
 

@@ -17,7 +17,7 @@ from headrace.errors import LedgerError, UnknownNameError, nearest
 from headrace.ledger.audit_rows import ActRows
 from headrace.ledger.columns import LedgerRow
 from headrace.ledger.database import Database, default_url
-from headrace.ledger.lease_slots import ACTIVE, Places
+from headrace.ledger.lease_slots import ACTIVE, LeaseSlots
 from headrace.ledger.machine_rows import MachineRows
 from headrace.ledger.many_runs import ManyRuns
 from headrace.ledger.rows import (
@@ -38,18 +38,18 @@ _OPEN = tuple(state for state in StepState if not state.is_final)
 AnyRow = TypeVar("AnyRow", bound=LedgerRow)
 
 
-class Ledger(ActRows, MachineRows, ManyRuns, Places, TrialRows, UsageRows):
-    """Enter, find and change rows; safe to share between threads and to keep over a fork.
+class Ledger(ActRows, MachineRows, ManyRuns, LeaseSlots, TrialRows, UsageRows):
+    """Enter, find and change rows; safe to share between threads and to use after a fork.
 
-    Asking for a row that is not there raises `UnknownNameError`.
+    Raises `UnknownNameError` for a row that does not exist.
     """
 
     @classmethod
     def open(cls, url: str | None = None) -> Ledger:
         """Open the ledger; a missing schema is made and an older one is migrated first.
 
-        Any number of processes may do so at once. By default it is that of `$HEADRACE_LEDGER`, or
-        a file in headrace's home folder.
+        Any number of processes may do so at once. The default is `$HEADRACE_LEDGER`, else a file
+        in headrace's home folder.
 
         Raises:
             LedgerError: It cannot be reached, is on a network file system, or its schema is newer
@@ -59,16 +59,15 @@ class Ledger(ActRows, MachineRows, ManyRuns, Places, TrialRows, UsageRows):
         database.bring_up_to_date()
         return cls(database)
 
-    def look(self) -> AbstractContextManager[None]:
-        """Have all that a thread reads within a block be read by one connection.
+    def snapshot(self) -> AbstractContextManager[None]:
+        """Read everything that a thread reads within a block by one connection.
 
-        What others enter meanwhile may stay unseen until its end, or until the block itself enters
-        something.
+        Entries of others may not appear until its end, or until the block itself enters a row.
         """
-        return self._database.look()
+        return self._database.snapshot()
 
     def summary(self) -> LedgerSummary:
-        """How much the ledger holds."""
+        """Return how much the ledger holds."""
         with self._database.read() as session:
             return LedgerSummary(
                 url=self._database.shown,
@@ -80,7 +79,7 @@ class Ledger(ActRows, MachineRows, ManyRuns, Places, TrialRows, UsageRows):
             )
 
     def add_run(self, record: RunRecord) -> bool:
-        """Enter a run, unless one with its key is there; whether this call entered it."""
+        """Enter a run unless its key is known; return whether this call entered it."""
         with self._database.write("runs") as session:
             if session.scalar(select(RunRecord).filter_by(key=record.key)) is not None:
                 return False
@@ -92,12 +91,12 @@ class Ledger(ActRows, MachineRows, ManyRuns, Places, TrialRows, UsageRows):
         return True
 
     def run(self, run_id: str) -> RunRecord:
-        """The run with this id; raises UnknownNameError when there is none."""
+        """Return the run with this id; raise `UnknownNameError` if it does not exist."""
         with self._database.read() as session:
             return _known(session, RunRecord, "run", run_id)
 
     def run_by_key(self, key: str) -> RunRecord | None:
-        """The run with this key; None when there is none."""
+        """Return the run with this key; None if it does not exist."""
         return self._first(select(RunRecord).filter_by(key=key))
 
     def finish_run(
@@ -107,9 +106,9 @@ class Ledger(ActRows, MachineRows, ManyRuns, Places, TrialRows, UsageRows):
         finished_at: float,
         outputs: dict[str, Any] | None = None,
     ) -> RunRecord:
-        """Enter how a run ended, unless it had ended before, and given outputs; the run then.
+        """Enter a run's end, unless it has ended already, and given outputs; return the run.
 
-        Its leases wait no more for a place.
+        Its leases wait no longer for a slot.
         """
         if not state.is_final:
             raise LedgerError(f"A run cannot finish as '{state.value}'", "Give a final state.")
@@ -123,10 +122,10 @@ class Ledger(ActRows, MachineRows, ManyRuns, Places, TrialRows, UsageRows):
     def reopen_run(
         self, run_id: str, owner: str | None = None, previous: str | None = None
     ) -> RunRecord:
-        """Set a run to running, whether it has ended or not; the run as it stands then.
+        """Set a run to running, even if it has ended; return the run.
 
-        A new owner may be given. With `previous`, nothing is changed unless that is its owner: of
-        two who take a run over at once only one does.
+        The owner may change. With `previous`, the run changes only if that is its owner: of two
+        users who take over a run at once, only one does.
         """
         values = {"finished_at": None, **_given(state=StepState.RUNNING, owner=owner)}
         change = update(RunRecord).filter_by(run_id=run_id, **_given(owner=previous))
@@ -135,12 +134,12 @@ class Ledger(ActRows, MachineRows, ManyRuns, Places, TrialRows, UsageRows):
             return _known(session, RunRecord, "run", run_id)
 
     def change_run(self, run_id: str, **values: str | tuple[str, ...]) -> None:
-        """Enter with which `site_name`, `recipe_fingerprint` and `overrides` a run goes on."""
+        """Enter new `site_name`, `recipe_fingerprint` and `overrides` of a run that continues."""
         with self._database.write() as session:
             session.execute(update(RunRecord).filter_by(run_id=run_id).values(values))
 
     def add_attempt(self, record: AttemptRecord) -> AttemptRecord:
-        """Enter an attempt, unless the run has this one at this step; the one that is there then.
+        """Enter an attempt, unless the run has one with its step and number; return the entered.
 
         Raises:
             LedgerError: Its run or lease is not in the ledger, or its key names another attempt.
@@ -158,20 +157,20 @@ class Ledger(ActRows, MachineRows, ManyRuns, Places, TrialRows, UsageRows):
         return record
 
     def attempts(self, run_id: str, step: str | None = None) -> tuple[AttemptRecord, ...]:
-        """Attempts of a run, at one of its steps or at all, in the order they were asked for."""
+        """Return attempts of a run, of one of its steps or all, in the order of their requests."""
         query = select(AttemptRecord).filter_by(run_id=run_id, **_given(step=step))
         order = (AttemptRecord.created_at, AttemptRecord.step, AttemptRecord.attempt)
         return self._all(query.order_by(*order))
 
     def latest_attempt(self, run_id: str, step: str) -> AttemptRecord | None:
-        """The attempt at a step with the highest number; None when there is none."""
+        """Return the attempt at a step with the highest number; None if there is none."""
         query = select(AttemptRecord).filter_by(run_id=run_id, step=step)
         return self._first(query.order_by(AttemptRecord.attempt.desc()).limit(1))
 
     def past_attempts(
         self, recipe_name: str, site_name: str, role: str, limit: int
     ) -> tuple[AttemptRecord, ...]:
-        """Ended attempts of all runs of a recipe on leases of a site's role, the newest first."""
+        """Return ended attempts of all runs of a recipe on a site's role; the newest first."""
         query = (
             select(AttemptRecord)
             .join(RunRecord, RunRecord.run_id == AttemptRecord.run_id)
@@ -185,7 +184,7 @@ class Ledger(ActRows, MachineRows, ManyRuns, Places, TrialRows, UsageRows):
         return self._all(query)
 
     def explain_attempt(self, run_id: str, step: str, attempt: int, message: str) -> None:
-        """Say better why an attempt failed, also when it has ended."""
+        """Replace the message of a failed attempt, even if it has ended."""
         change = update(AttemptRecord).filter_by(run_id=run_id, step=step, attempt=attempt)
         with self._database.write() as session:
             session.execute(change.values(message=message))
@@ -193,7 +192,7 @@ class Ledger(ActRows, MachineRows, ManyRuns, Places, TrialRows, UsageRows):
     def set_attempt(
         self, run_id: str, step: str, attempt: int, **changes: Unpack[AttemptChanges]
     ) -> AttemptRecord:
-        """Change an attempt, unless it has ended; the attempt as it stands then."""
+        """Change an attempt unless it has ended; return the attempt."""
         values = _given(**changes)
         change = update(AttemptRecord).filter_by(run_id=run_id, step=step, attempt=attempt)
         with self._database.write() as session:
@@ -208,22 +207,22 @@ class Ledger(ActRows, MachineRows, ManyRuns, Places, TrialRows, UsageRows):
             return found
 
     def lease(self, lease_id: str) -> LeaseRecord:
-        """The lease with this id; raises UnknownNameError when there is none."""
+        """Return the lease with this id; raise `UnknownNameError` if it does not exist."""
         with self._database.read() as session:
             return _known(session, LeaseRecord, "lease", lease_id)
 
     def latest_lease(self, key: str) -> LeaseRecord | None:
-        """The newest lease with this key, in whatever state; None when there is none."""
+        """Return the newest lease with this key, in any state; None if there is none."""
         return self._first(_newest(1).filter_by(key=key))
 
     def leases(self, run_id: str | None = None, limit: int = 1000) -> tuple[LeaseRecord, ...]:
-        """At most `limit` leases, of one run or of all, newest first."""
+        """Return at most `limit` leases, of one run or of all, newest first."""
         return self._all(_newest(limit).filter_by(**_given(run_id=run_id)))
 
     def set_lease_state(
         self, lease_id: str, state: LeaseState, **changes: Unpack[LeaseChanges]
     ) -> LeaseRecord:
-        """Change a lease, unless it has ended; the lease as it stands then."""
+        """Change a lease unless it has ended; return the lease."""
         change = update(LeaseRecord).filter_by(lease_id=lease_id)
         still_active = change.where(LeaseRecord.state.in_(ACTIVE))
         with self._database.write() as session:
@@ -240,7 +239,7 @@ class Ledger(ActRows, MachineRows, ManyRuns, Places, TrialRows, UsageRows):
 
 
 def open_ledger() -> Ledger:
-    """This process's ledger: that of `$HEADRACE_LEDGER`, or a SQLite file in headrace's home."""
+    """Return this process's ledger: `$HEADRACE_LEDGER`, or a SQLite file in headrace's home."""
     return _opened(default_url())
 
 

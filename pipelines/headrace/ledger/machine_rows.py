@@ -18,12 +18,12 @@ PRICE = ("usd_per_hour", "price_source", "price_as_of")
 
 
 class MachineRows(LedgerPart):
-    """The part of the ledger that knows the machines of leases, and what they cost."""
+    """The part of the ledger with the machines of leases, and their cost."""
 
     def put_machines(self, rows: Iterable[MachineRecord]) -> None:
         """Enter machines, or replace what is known of them: the last writer knows most.
 
-        An end that somebody told stays, with a price that is known by then.
+        A reported end stays, but a missing price is added.
 
         Raises:
             LedgerError: Their lease is not in the ledger.
@@ -41,7 +41,7 @@ class MachineRows(LedgerPart):
     def machines(
         self, *, run_id: str | None = None, lease_id: str | None = None, only_open: bool = False
     ) -> tuple[MachineRecord, ...]:
-        """Machines of a run, a lease, or all; only those that still cost; the first ones first."""
+        """Return machines of a run, a lease, or all; `only_open`: those that cost; oldest first."""
         query = select(MachineRecord)
         if run_id is not None:
             query = query.join(LeaseRecord).where(LeaseRecord.run_id == run_id)
@@ -56,7 +56,7 @@ class MachineRows(LedgerPart):
     def machines_by_lease(
         self, lease_ids: Collection[str]
     ) -> Mapping[str, Sequence[MachineRecord]]:
-        """Machines of leases, the first ones first; a lease of which none is known is absent."""
+        """Return machines by lease, oldest first; a lease without known machines is absent."""
         query = select(MachineRecord).where(MachineRecord.lease_id.in_(lease_ids))
         order = (MachineRecord.lease_id, MachineRecord.started_at, MachineRecord.machine_id)
         with self._database.read() as session:
@@ -64,7 +64,7 @@ class MachineRows(LedgerPart):
             return {name: [*some] for name, some in groupby(rows, attrgetter("lease_id"))}
 
     def counted_until(self, sites: Collection[str] | None = None) -> Mapping[str, float]:
-        """When the machines of each run, of some sites or all, were last entered; of ended none."""
+        """Return by run when its open machines were last entered, of some sites or all."""
         query = select(LeaseRecord.run_id, func.min(MachineRecord.seen_at)).join(LeaseRecord)
         query = query.where(MachineRecord.ended_at.is_(None)).group_by(LeaseRecord.run_id)
         if sites is not None:
@@ -73,7 +73,7 @@ class MachineRows(LedgerPart):
             return dict(session.execute(query).all())
 
     def uncounted_leases(self, since: float) -> tuple[LeaseRecord, ...]:
-        """Ended leases of which machines count as there; or, since then, of which none is known."""
+        """Return ended leases with open machines, or that ended since then without any machine."""
         still_there = select(MachineRecord.lease_id).where(MachineRecord.ended_at.is_(None))
         is_open = LeaseRecord.lease_id.in_(still_there)
         is_known = exists().where(MachineRecord.lease_id == LeaseRecord.lease_id)

@@ -1,4 +1,4 @@
-"""Rows of any number of runs, by one query for each table."""
+"""Rows of any number of runs, by one query per table."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ class Packing:
 
     run_id: str
     folder: str
-    """Of the run."""
+    """Folder of the run."""
     outputs: Mapping[str, Any]
-    """What packing gave."""
+    """Outputs of packing."""
     ended_at: float
-    """When it had done so."""
+    """End of packing."""
     is_trained_on: bool
-    """Whether the run went on to train, or to the trials of a suite."""
+    """Whether the run continued with a training, or with a suite's trials."""
 
 
 class ManyRuns(LedgerPart):
-    """The part of the ledger that lists runs, and tells of many at once."""
+    """The part of the ledger that lists runs, and rows of many runs at once."""
 
     def runs(
         self,
@@ -44,14 +44,14 @@ class ManyRuns(LedgerPart):
         run_ids: Collection[str] = (),
         sites: Collection[str] | None = None,
     ) -> tuple[RunRecord, ...]:
-        """At most `limit` runs, newest first.
+        """Return at most `limit` runs, newest first.
 
         Args:
             limit: Most runs.
-            states: States of which they are in one; none for all.
-            text: What their id, recipe or site contains, in whatever case.
-            run_ids: Their ids; none for all.
-            sites: Sites of which they are on one; None for all.
+            states: States that are included; empty for all.
+            text: Part of their id, recipe or site, in upper or lower case.
+            run_ids: Their ids; empty for all.
+            sites: Sites that are included; None for all.
         """
         query = select(RunRecord).order_by(RunRecord.created_at.desc(), RunRecord.run_id.desc())
         if states:
@@ -67,21 +67,21 @@ class ManyRuns(LedgerPart):
             return tuple(session.scalars(query.limit(limit)))
 
     def attempts_of(self, run_ids: Collection[str]) -> Mapping[str, Sequence[AttemptRecord]]:
-        """All attempts by run, in the order they were asked for."""
+        """Return all attempts by run, in the order of their requests."""
         query = select(AttemptRecord).where(AttemptRecord.run_id.in_(run_ids))
         order = (AttemptRecord.created_at, AttemptRecord.step, AttemptRecord.attempt)
         with self._database.read() as session:
             return _grouped((row.run_id, row) for row in session.scalars(query.order_by(*order)))
 
     def leases_of(self, run_ids: Collection[str]) -> Mapping[str, Sequence[LeaseRecord]]:
-        """All leases by run, the newest first."""
+        """Return all leases by run, the newest first."""
         query = select(LeaseRecord).where(LeaseRecord.run_id.in_(run_ids))
         order = (LeaseRecord.created_at.desc(), LeaseRecord.lease_id.desc())
         with self._database.read() as session:
             return _grouped((row.run_id, row) for row in session.scalars(query.order_by(*order)))
 
     def machines_of(self, run_ids: Collection[str]) -> Mapping[str, Sequence[MachineRecord]]:
-        """All machines by run."""
+        """Return all machines by run."""
         query = select(LeaseRecord.run_id, MachineRecord).join(
             LeaseRecord, LeaseRecord.lease_id == MachineRecord.lease_id
         )
@@ -92,21 +92,21 @@ class ManyRuns(LedgerPart):
     def packings(
         self, limit: int, text: str = "", sites: Collection[str] | None = None
     ) -> tuple[Packing, ...]:
-        """At most `limit` datasets as runs have got them, the newest first.
+        """Return at most `limit` datasets of runs, the newest first.
 
         Args:
             limit: Most packings.
-            text: What their outputs contain, such as a fingerprint.
-            sites: Sites of which their runs are on one; None for all.
+            text: Part of their outputs, as a fingerprint.
+            sites: Sites of the runs; None for all.
         """
         later = aliased(AttemptRecord)
         trains = exists().where(
             later.run_id == RunRecord.run_id, later.kind.in_(("train", "suite"))
         )
         ended_at = func.coalesce(AttemptRecord.finished_at, AttemptRecord.created_at)
-        told = (RunRecord.run_id, RunRecord.folder, AttemptRecord.outputs)
+        columns = (RunRecord.run_id, RunRecord.folder, AttemptRecord.outputs)
         packed = (
-            select(*told, ended_at.label("ended_at"), trains.label("is_trained_on"))
+            select(*columns, ended_at.label("ended_at"), trains.label("is_trained_on"))
             .join(AttemptRecord, AttemptRecord.run_id == RunRecord.run_id)
             .where(AttemptRecord.kind == "pack", AttemptRecord.state == StepState.SUCCEEDED)
             .order_by(AttemptRecord.created_at.desc(), AttemptRecord.key.desc())
@@ -121,7 +121,7 @@ class ManyRuns(LedgerPart):
             return tuple(Packing(**row) for row in rows)
 
     def trials_counted(self, run_ids: Collection[str]) -> Mapping[str, Mapping[StepState, int]]:
-        """Trials by suite and state, as far as they are entered; states without any are absent."""
+        """Return entered trials by suite and state; states without trials are absent."""
         query = select(TrialRecord.run_id, TrialRecord.state, func.count())
         query = query.where(TrialRecord.run_id.in_(run_ids))
         with self._database.read() as session:

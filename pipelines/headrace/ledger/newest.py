@@ -1,4 +1,4 @@
-"""The newest runs, from a ledger as it is: none is made or migrated for that."""
+"""The newest runs, from the ledger as it is: it is not made or migrated."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from headrace.ledger.rows import RunRecord
 
 
 def newest_runs(limit: int) -> dict[str, str]:
-    """Folders of the newest runs by their ids, the newest first; none where there is no ledger.
+    """Return folders of the newest runs by id, the newest first; empty without a ledger.
 
     Raises:
         LedgerError: The ledger cannot be read.

@@ -1,7 +1,7 @@
-"""Rows of the ledger, the same on SQLite and PostgreSQL; times are seconds since the epoch.
+"""Rows of the ledger, equal on SQLite and PostgreSQL; times are seconds since the epoch.
 
-Names of tables start with `headrace_`, so that the ledger can share a database with something else.
-What the ledger gives is a copy of a row: to change it changes nothing in the database.
+Names of tables start with `headrace_`, so that the ledger can share a database with other tables.
+Returned rows are copies: changing them does not change the database.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ REVISION = "0008"
 """Revision of the schema; the newest migration gives it."""
 
 REVISION_TABLE = "headrace_schema"
-"""Table in which the migrations keep the revision."""
+"""Table in which the migrations store the revision."""
 
 
 class RunRecord(LedgerRow, kw_only=True):
@@ -32,7 +32,7 @@ class RunRecord(LedgerRow, kw_only=True):
     run_id: Mapped[str] = mapped_column(primary_key=True)
     """Identity of the run, as in its folder's name."""
     key: Mapped[str] = mapped_column(unique=True)
-    """What asked for the run, as in an Airflow run id; adding it twice gives one run."""
+    """Origin of the run, as an Airflow run id; adding it twice gives one run."""
     recipe_name: Mapped[str]
     site_name: Mapped[str]
     recipe_fingerprint: Mapped[str]
@@ -42,9 +42,9 @@ class RunRecord(LedgerRow, kw_only=True):
     overrides: Mapped[tuple[str, ...]] = mapped_column(Json(tuple[str, ...]), default=())
     """Overrides `key=value` of the recipe."""
     finished_at: Mapped[float | None] = mapped_column(default=None)
-    """When it ended; null while it goes on."""
+    """When it ended; null while it runs."""
     outputs: Mapped[dict[str, Any]] = mapped_column(Json(dict[str, Any]), default_factory=dict)
-    """What it gave, JSON values."""
+    """Its outputs, JSON values."""
 
 
 class LeaseRecord(LedgerRow, kw_only=True):
@@ -60,20 +60,20 @@ class LeaseRecord(LedgerRow, kw_only=True):
     lease_id: Mapped[str] = mapped_column(primary_key=True)
     """Identity of the lease, as in its folder's name."""
     key: Mapped[str]
-    """What the lease is for, as in `<run_id>/<role>`; a later lease may have the same key."""
+    """Purpose of the lease, `<run_id>/<role>`; a later lease may have the same key."""
     run_id: Mapped[str] = mapped_column(ForeignKey(RunRecord.run_id))
     site_name: Mapped[str]
-    """Site that gives the machines; the site's limit counts these."""
+    """Site of the machines; the site's limit counts its leases."""
     role: Mapped[str]
     backend: Mapped[str]
     folder: Mapped[str]
     state: Mapped[LeaseState]
     job_ids: Mapped[tuple[str, ...]] = mapped_column(Json(tuple[str, ...]), default=())
-    """Ids that the backend gave: processes, jobs, instances."""
+    """Ids from the backend: processes, jobs, instances."""
     dashboard_url: Mapped[str] = mapped_column(default="")
-    """Address of the Dask dashboard; empty while there is none."""
+    """Address of the Dask dashboard; empty if there is none."""
     ready_at: Mapped[float | None] = mapped_column(default=None)
-    """When its machines were there."""
+    """When its machines were ready."""
     ended_at: Mapped[float | None] = mapped_column(default=None)
     why_ended: Mapped[str] = mapped_column(default="")
     owner: Mapped[str] = mapped_column(default="", server_default="")
@@ -81,27 +81,27 @@ class LeaseRecord(LedgerRow, kw_only=True):
     lost_nodes: Mapped[tuple[EndedJob, ...]] = mapped_column(
         Json(tuple[EndedJob, ...]), default=(), server_default="[]"
     )
-    """Jobs of a pool that came to an early end, the newest last, not more than the last twenty;
-    written when the lease has ended."""
+    """Jobs of a pool that ended early, the newest last, at most twenty; written at the lease's
+    end."""
 
 
 class WaitRecord(LedgerRow, kw_only=True):
-    """A lease that waits for a place on its site, since `created_at`."""
+    """A lease that waits for a slot on its site, since `created_at`."""
 
     __tablename__ = "headrace_waits"
 
     key: Mapped[str] = mapped_column(primary_key=True)
-    """That of the lease."""
+    """Key of the lease."""
     run_id: Mapped[str] = mapped_column(ForeignKey(RunRecord.run_id))
     site_name: Mapped[str]
     owner: Mapped[str]
     """User whose run it is."""
     called_at: Mapped[float | None] = mapped_column(default=None)
-    """When another one was kept back in its favour, after it had last asked itself."""
+    """When another lease was refused in its favour, after its own last request."""
 
 
 class MachineRecord(LedgerRow, kw_only=True):
-    """One machine of a lease, and what it costs; `created_at` is when it was asked for.
+    """One machine of a lease, and its cost; `created_at` is when it was requested.
 
     Queue wait is `started_at - created_at`; boot, software and join are the spans between
     `started_at`, `booted_at`, `prepared_at` and `joined_at`.
@@ -112,37 +112,37 @@ class MachineRecord(LedgerRow, kw_only=True):
 
     lease_id: Mapped[str] = mapped_column(ForeignKey(LeaseRecord.lease_id), primary_key=True)
     machine_id: Mapped[str] = mapped_column(primary_key=True)
-    """What it is known by where it comes from: an instance's id, a node's name."""
+    """Its identifier at its provider: an instance's id, a node's name."""
     job: Mapped[str]
     """Name of the job that it belongs to."""
     kind: Mapped[str]
     """Type of the machine."""
     market: Mapped[str]
-    """How it is paid: `on-demand`, `spot`, …; empty where there is one way only."""
+    """How it is paid for: `on-demand`, `spot`, …; empty if there is only one way."""
     place: Mapped[str]
-    """Its zone, of which the region is the beginning."""
+    """Its zone, which begins with the region."""
     started_at: Mapped[float]
-    """When it was there, and began to cost."""
+    """When it was available, and began to cost."""
     booted_at: Mapped[float | None] = mapped_column(default=None)
     """When its user data, or job script, began."""
     prepared_at: Mapped[float | None] = mapped_column(default=None)
-    """When the software was there, and its worker's process began."""
+    """When the software was ready, and its worker's process began."""
     joined_at: Mapped[float | None] = mapped_column(default=None)
     """When its worker had joined the lease."""
     seen_at: Mapped[float]
-    """When it was last known to be there."""
+    """When it was last known to exist."""
     ended_at: Mapped[float | None] = mapped_column(default=None)
-    """When it ended; null while it costs, as far as is known."""
+    """When it ended; null while it costs, as far as known."""
     is_estimate: Mapped[bool] = mapped_column(default=False)
-    """Whether nobody told when it began or ended, and the last sign of it counts."""
+    """Whether its begin or end is unknown, and the last observation counts instead."""
     billed_s: Mapped[float]
-    """Seconds to be paid, until its end, or until it was last seen."""
+    """Seconds to be paid for, until its end, or its last observation."""
     usd_per_hour: Mapped[float | None] = mapped_column(default=None)
-    """US dollars an hour; null where nobody told, which is not 0."""
+    """US dollars per hour; null if unknown (not 0)."""
     price_source: Mapped[str] = mapped_column(default="")
-    """Who told the price."""
+    """Origin of the price."""
     price_as_of: Mapped[str] = mapped_column(default="")
-    """Date of the price; empty when it is not known."""
+    """Date of the price; empty if unknown."""
 
 
 class AttemptRecord(LedgerRow, kw_only=True):
@@ -177,17 +177,17 @@ class LedgerSummary:
     """How much the ledger holds."""
 
     url: str
-    """Where it is, without the password."""
+    """Its URL, without the password."""
     revision: str
     num_runs: int
     num_leases: int
     num_active_leases: int
-    """Leases that hold, or are about to hold, machines."""
+    """Leases that hold machines, or request them."""
     num_attempts: int
 
 
 class LeaseChanges(TypedDict, total=False):
-    """What may change in a lease besides its state; a key left out or None changes nothing."""
+    """Possible changes of a lease besides its state; a missing key or None changes nothing."""
 
     job_ids: tuple[str, ...] | None
     dashboard_url: str | None
@@ -198,7 +198,7 @@ class LeaseChanges(TypedDict, total=False):
 
 
 class AttemptChanges(TypedDict, total=False):
-    """What may change in an attempt; a key left out or None changes nothing."""
+    """Possible changes of an attempt; a missing key or None changes nothing."""
 
     state: StepState | None
     number: int | None

@@ -1,4 +1,4 @@
-"""Rows of trials, and how far the journals of suites have been read."""
+"""Rows of trials, and how far the event logs of suites have been read."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from headrace.states import FailureClass, StepState
 
 
 class TrialRecord(LedgerRow, kw_only=True):
-    """One trial of a suite; `created_at` is when the suite took it in."""
+    """One trial of a suite; `created_at` is when the suite added it."""
 
     __tablename__ = "headrace_trials"
     __table_args__ = (
@@ -33,14 +33,14 @@ class TrialRecord(LedgerRow, kw_only=True):
     """Number in the suite, from 1."""
     name: Mapped[str]
     values: Mapped[dict[str, Any]] = mapped_column(Json(dict[str, Any]), default_factory=dict)
-    """What is different from the suite's recipe, by dotted key."""
+    """Differences from the suite's recipe, by dotted key."""
     group: Mapped[int] = mapped_column(default=0)
     """Number of the first trial of the same point."""
     proposal: Mapped[int | None] = mapped_column(default=None)
-    """Number of the sampler's proposal that it comes from; null: none."""
+    """Number of the sampler's proposal of its values; null if there is none."""
     state: Mapped[StepState] = mapped_column(default=StepState.QUEUED)
     pruned: Mapped[bool] = mapped_column(default=False)
-    """Whether it was ended since it promised little."""
+    """Whether it was ended early because its results were poor."""
     attempts: Mapped[int] = mapped_column(default=0)
     """Attempts that have begun."""
     node: Mapped[str] = mapped_column(default="")
@@ -50,16 +50,16 @@ class TrialRecord(LedgerRow, kw_only=True):
     finished_at: Mapped[float | None] = mapped_column(default=None)
     """When it ended; null while it waits or runs."""
     objective: Mapped[float | None] = mapped_column(default=None)
-    """Value of the suite's first objective; null when there is none, or it is no number."""
+    """Value of the suite's first objective; null if there is none, or it is not a number."""
     objectives: Mapped[tuple[float, ...]] = mapped_column(Json(tuple[float, ...]), default=())
     """Values of the suite's objectives."""
     metrics: Mapped[dict[str, float]] = mapped_column(Json(dict[str, float]), default_factory=dict)
-    """What training and evaluation gave last, by name."""
+    """Last results of training and evaluation, by name."""
     failure_class: Mapped[FailureClass | None] = mapped_column(default=None)
     message: Mapped[str] = mapped_column(default="")
     """Why its newest attempt failed."""
     usd: Mapped[float | None] = mapped_column(default=None)
-    """US dollars of all its attempts; null where a price is not known, which is not 0."""
+    """US dollars of all its attempts; null if a price is unknown (not 0)."""
 
 
 JOURNALS = Table(
@@ -68,11 +68,11 @@ JOURNALS = Table(
     Column("run_id", Text, ForeignKey(RunRecord.run_id), primary_key=True),
     Column("read_bytes", BigInteger, nullable=False),
 )
-"""How many bytes of a suite's journal the rows of its trials tell of."""
+"""Bytes of a suite's event log that are included in the rows of its trials."""
 
 
 class JournalPart(NamedTuple):
-    """A part of a suite's journal, bytes."""
+    """A part of a suite's event log, bytes."""
 
     run_id: str
     """The suite's run."""
@@ -81,11 +81,11 @@ class JournalPart(NamedTuple):
 
 
 TRIAL_ORDERS = ("number", "name", "objective", "started_at", "finished_at", "usd", "attempts")
-"""What trials can be ordered by."""
+"""Orders of trials."""
 
 
 class TrialRows(LedgerPart):
-    """The part of the ledger that knows the trials of suites."""
+    """The part of the ledger with the trials of suites."""
 
     def put_trials(
         self,
@@ -93,13 +93,13 @@ class TrialRows(LedgerPart):
         usage: Iterable[UsageRecord] = (),
         part: JournalPart | None = None,
     ) -> bool:
-        """Enter trials and what their attempts used, or replace what is known, all or nothing.
+        """Enter or replace trials and the usage of their attempts, in one transaction.
 
         Args:
             rows: The trials.
-            usage: What attempts used.
-            part: The part of the suite's journal that tells so; when somebody else has read that
-                in the meantime, nothing is changed.
+            usage: Usage of attempts.
+            part: Part of the suite's event log that they come from; if another process has read it
+                meanwhile, nothing is changed.
 
         Returns:
             Whether the rows were entered.
@@ -120,12 +120,12 @@ class TrialRows(LedgerPart):
         return True
 
     def read_journal_again(self, run_id: str) -> None:
-        """Have a suite's journal entered anew, such as when prices are known now."""
+        """Let a suite's event log be entered again, as when prices have become known."""
         with self._database.write("usage") as session:
             session.execute(delete(JOURNALS).where(JOURNALS.c.run_id == run_id))
 
     def journal_read(self, run_id: str) -> int:
-        """Bytes of a suite's journal that have been entered."""
+        """Return how many bytes of a suite's event log have been entered."""
         with self._database.read() as session:
             return session.scalar(select(JOURNALS.c.read_bytes).filter_by(run_id=run_id)) or 0
 
@@ -136,11 +136,11 @@ class TrialRows(LedgerPart):
         order: str = "number",
         limit: int = 1000,
     ) -> tuple[TrialRecord, ...]:
-        """Trials of a suite.
+        """Return trials of a suite.
 
         Args:
             run_id: The suite's run.
-            state: State that they are in; None for all.
+            state: State of the trials; None for all.
             order: One of `TRIAL_ORDERS`; with `-` in front, the greatest value first. Trials
                 without a value come last.
             limit: Most trials.
@@ -157,7 +157,7 @@ class TrialRows(LedgerPart):
             return tuple(session.scalars(query.order_by(first, TrialRecord.number).limit(limit)))
 
     def best_trial(self, run_id: str, mode: str) -> TrialRecord | None:
-        """The best of those that went to their end with a value, by the first objective."""
+        """Return the best trial that succeeded with a value, by the first objective; or None."""
         rows = select(TrialRecord).filter_by(run_id=run_id, state=StepState.SUCCEEDED, pruned=False)
         value = TrialRecord.objective
         order = (value if mode == "min" else value.desc(), TrialRecord.number)
@@ -165,7 +165,7 @@ class TrialRows(LedgerPart):
             return session.scalar(rows.where(value.is_not(None)).order_by(*order).limit(1))
 
     def trials_numbered(self, run_id: str, numbers: Iterable[int]) -> dict[int, TrialRecord]:
-        """Trials of a suite by their numbers; those that are not there are absent."""
+        """Return trials of a suite by their numbers; unknown numbers are absent."""
         known = select(TrialRecord).filter_by(run_id=run_id)
         with self._database.read() as session:
             found = (
@@ -176,7 +176,7 @@ class TrialRows(LedgerPart):
             return {row.number: row for row in found}
 
     def trial(self, run_id: str, number: int) -> TrialRecord:
-        """The trial of a suite with this number; raises UnknownNameError when there is none."""
+        """Return the trial with this number; raise `UnknownNameError` if it does not exist."""
         with self._database.read() as session:
             found = session.get(TrialRecord, (run_id, number))
         if found is None:

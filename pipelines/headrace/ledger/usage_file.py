@@ -1,4 +1,4 @@
-"""What attempts took as a file for other programs: the ledger's columns, a row for each attempt."""
+"""Usage of attempts as a file for other programs: the ledger's columns, a row for each attempt."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _ENDINGS = (".parquet", ".csv")
 
 
 def write_usage(file: Path, blocks: Iterable[Sequence[RowMapping]]) -> int:
-    """Write rows of usage as Parquet or CSV, by the file's ending; gives how many there are.
+    """Write rows of usage as Parquet or CSV, by the file's suffix; return their number.
 
     Raises:
         UserError: The file has another ending.
     """
     if file.suffix not in _ENDINGS:
         raise UserError(
-            f"Nothing is written as '{file.suffix}', for {file}",
+            f"Usage cannot be written as '{file.suffix}', into {file}",
             f"Give the file one of the endings {', '.join(_ENDINGS)}.",
         )
     import pyarrow as pa

@@ -1,4 +1,4 @@
-"""Rows of usage: what each attempt took of time, machines and money, and their sums."""
+"""Rows of usage: time, machines and money of each attempt, and their sums."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from headrace.ledger.rows import LeaseRecord, RunRecord
 from headrace.states import StepState
 
 IDLE = "idle"
-"""Kind and cause of a row that tells of the time of a lease's machines which no attempt took."""
+"""Kind and cause of a row with the time of a lease's machines that no attempt used."""
 
 
 class UsageRecord(LedgerRow, kw_only=True):
-    """What one attempt at a step or a trial took; or a lease's machines, while they were idle.
+    """Usage of one attempt at a step or a trial; or the idle time of a lease's machines.
 
-    `created_at` is when it was asked for. Null is what nobody told, which is not 0.
+    `created_at` is when it was requested. Null is unknown (not 0).
     """
 
     __tablename__ = "headrace_usage"
@@ -26,14 +26,14 @@ class UsageRecord(LedgerRow, kw_only=True):
 
     run_id: Mapped[str] = mapped_column(ForeignKey(RunRecord.run_id), primary_key=True)
     step: Mapped[str] = mapped_column(primary_key=True)
-    """Name of the step; of a lease's idle time, the lease's id."""
+    """Name of the step; for a lease's idle time, the lease's id."""
     trial: Mapped[int] = mapped_column(primary_key=True, default=0)
-    """Number of the trial in the suite; 0: none."""
+    """Number of the trial in the suite; 0 if there is none."""
     attempt: Mapped[int] = mapped_column(primary_key=True, default=1)
     kind: Mapped[str]
     """Kind of the step, `trial`, or `idle`."""
     suite: Mapped[str] = mapped_column(default="")
-    """Run of the suite that it belongs to; empty: none."""
+    """Run of its suite; empty if there is none."""
     lease_id: Mapped[str] = mapped_column(ForeignKey(LeaseRecord.lease_id))
     owner: Mapped[str]
     """User whose run it is."""
@@ -45,39 +45,39 @@ class UsageRecord(LedgerRow, kw_only=True):
     cause: Mapped[str]
     """Why it ended: a failure class, else its state; `idle` for idle time."""
     node: Mapped[str] = mapped_column(default="")
-    """Node it ran on; of several, the first."""
+    """Node it ran on; the first of several."""
     node_kind: Mapped[str] = mapped_column(default="")
     """Type of the machine."""
     nodes: Mapped[int] = mapped_column(default=1)
     gpus: Mapped[float] = mapped_column(default=0.0)
-    """GPUs that it held, all nodes together; a share of one where trials share it."""
+    """GPUs that it held on all nodes; a fraction of one that trials share."""
     cpus: Mapped[float] = mapped_column(default=0.0)
-    """CPUs that it held, all nodes together."""
+    """CPUs that it held on all nodes."""
     started_at: Mapped[float | None] = mapped_column(default=None)
     finished_at: Mapped[float | None] = mapped_column(default=None)
     day: Mapped[str]
-    """Day on which it ended, or was last looked at, in UTC: `2026-11-23`; its first seven letters
+    """Day on which it ended, or was last observed, in UTC: `2026-11-23`; its first seven letters
     are the month that it is counted in."""
     node_s: Mapped[float] = mapped_column(default=0.0)
-    """Seconds of machines that it took: of a part of a node, that part of the seconds."""
+    """Seconds of machines that it used; for a part of a node, that part of the seconds."""
     gpu_s: Mapped[float] = mapped_column(default=0.0)
     """Seconds of GPUs that it held."""
     queue_s: Mapped[float | None] = mapped_column(default=None)
-    """Seconds that it waited for its machines; they cost nothing."""
+    """Seconds of waiting for its machines in the queue; they cost nothing."""
     boot_s: Mapped[float | None] = mapped_column(default=None)
-    """Seconds that it waited for its machines to boot and join; they are idle time of the lease."""
+    """Seconds of waiting for its machines to boot and join; idle time of the lease."""
     start_s: Mapped[float | None] = mapped_column(default=None)
     """Seconds until the first batch."""
     staging_s: Mapped[float | None] = mapped_column(default=None)
-    """Seconds in which shards were put onto its nodes."""
+    """Seconds of staging shards onto its nodes."""
     data_wait_s: Mapped[float | None] = mapped_column(default=None)
     """Seconds in which training waited for data; part of `train_s`."""
     train_s: Mapped[float | None] = mapped_column(default=None)
     evaluate_s: Mapped[float | None] = mapped_column(default=None)
     idle_s: Mapped[float | None] = mapped_column(default=None)
-    """Seconds of machines in which nothing was done; part of `node_s`."""
+    """Seconds of idle machines; part of `node_s`."""
     failed_s: Mapped[float | None] = mapped_column(default=None)
-    """Seconds of machines of an attempt that did not succeed: all of `node_s`."""
+    """Machine seconds of an attempt that did not succeed: all of `node_s`."""
     samples: Mapped[int | None] = mapped_column(BigInteger, default=None)
     """Samples trained on, every epoch counted, or packed."""
     stored_bytes: Mapped[int | None] = mapped_column(BigInteger, default=None)
@@ -95,40 +95,40 @@ class UsageRecord(LedgerRow, kw_only=True):
     energy_wh: Mapped[float | None] = mapped_column(default=None)
     """Watt-hours of its GPUs."""
     usd_per_hour: Mapped[float | None] = mapped_column(default=None)
-    """US dollars an hour of what it held."""
+    """US dollars per hour of its machines."""
     price_source: Mapped[str] = mapped_column(default="")
-    """Who told the price."""
+    """Origin of the price."""
     price_as_of: Mapped[str] = mapped_column(default="")
-    """Date of the price; empty when it is not known."""
+    """Date of the price; empty if unknown."""
     usd: Mapped[float | None] = mapped_column(default=None)
-    """US dollars; null where a price is not known."""
+    """US dollars; null if a price is unknown."""
     usd_staging: Mapped[float | None] = mapped_column(default=None)
-    """The part of `usd` that went into staging."""
+    """The part of `usd` for staging."""
     usd_idle: Mapped[float | None] = mapped_column(default=None)
-    """The part of `usd` in which nothing was done."""
+    """The part of `usd` for idle time."""
     usd_failed: Mapped[float | None] = mapped_column(default=None)
-    """The part of `usd` that attempts took which did not succeed: the whole of theirs."""
+    """The part of `usd` for attempts that did not succeed: all of theirs."""
 
 
 KEYS = ("day", "suite", "owner", "site_name", "recipe_name", "role", "kind", "cause")
-"""What usage is summed by beforehand."""
+"""Columns that usage is summed by in advance."""
 
 COUNTS = ("entries", "attempts", "unpriced")
-"""What is counted: rows, those that are attempts, those without a price."""
+"""Counters: rows, rows of attempts, rows without a price."""
 
 
 class UsageSum(NamedTuple):
-    """What attempts took together, and lost time with them; the figures are `FIGURES`.
+    """Sums of several attempts, with lost time; the sums are `FIGURES`.
 
-    A tuple, as a suite has as many as trials.
+    A tuple, since a suite has as many as trials.
     """
 
     name: str
-    """What they have in common: a user, a site, a month, …"""
+    """Common value: a user, a site, a month, …"""
     attempts: int
-    """Attempts at steps and trials; idle time of a lease is none."""
+    """Attempts at steps and trials; idle time of a lease does not count."""
     unpriced: int
-    """Rows whose price is not known: their time is counted, and no money."""
+    """Rows without a known price: their time is counted, but no money."""
     usd: float
     usd_staging: float
     usd_idle: float
@@ -151,7 +151,7 @@ class UsageSum(NamedTuple):
 
 
 FIGURES = UsageSum._fields[3:]
-"""What is summed; null counts as 0."""
+"""Summed columns; null counts as 0."""
 
 SUMS = Table(
     "headrace_usage_sums",
@@ -160,4 +160,4 @@ SUMS = Table(
     *(Column(name, BigInteger, nullable=False) for name in COUNTS),
     *(Column(name, Number, nullable=False) for name in FIGURES),
 )
-"""Sums of usage, kept with every change of it: a million rows take too long to add up anew."""
+"""Sums of usage, updated with every change: summing a million rows takes too long."""

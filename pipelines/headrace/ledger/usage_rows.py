@@ -42,10 +42,10 @@ _BLOCK = 10_000
 
 
 class UsageRows(LedgerPart):
-    """The part of the ledger that knows what attempts took."""
+    """The part of the ledger with the usage of attempts."""
 
     def put_usage(self, rows: Iterable[UsageRecord]) -> None:
-        """Enter what attempts used, or replace what is known of it, all or nothing.
+        """Enter or replace the usage of attempts, in one transaction.
 
         Raises:
             LedgerError: Their run or lease is not in the ledger.
@@ -55,7 +55,7 @@ class UsageRows(LedgerPart):
                 enter_usage(self._database, session, given)
 
     def usage(self, run_id: str, *, trial: int | None = None) -> tuple[UsageRecord, ...]:
-        """What attempts of a run used, of one trial or all, the first ones first."""
+        """Return the usage of attempts of a run, of one trial or all, the first ones first."""
         query = select(UsageRecord).filter_by(run_id=run_id)
         if trial is not None:
             query = query.filter_by(trial=trial)
@@ -66,11 +66,11 @@ class UsageRows(LedgerPart):
     def usage_blocks(
         self, run_id: str | None = None, since: str = ""
     ) -> Iterator[Sequence[RowMapping]]:
-        """What attempts used, by column, of one run or all, as it was at one moment.
+        """Yield blocks of usage rows by column, of one run or all, from one moment.
 
         Args:
-            run_id: Run whose attempts are wanted; None for those of all runs.
-            since: Day from which on they are.
+            run_id: Run of the attempts; None for all runs.
+            since: First day.
         """
         table = UsageRecord.__table__
         query = select(table).where(table.c.day >= since)
@@ -89,22 +89,21 @@ class UsageRows(LedgerPart):
         sites: Collection[str] | None = None,
         **only: str,
     ) -> tuple[UsageSum, ...]:
-        """What attempts took together, the dearest first.
+        """Return sums of usage, the most expensive first.
 
         Args:
-            by: What they are told apart by; None gives one sum of all. Trials are told apart
-                within one run only.
-            run_id: Run whose attempts count; None for those of all runs.
-            since: Day from which on they count, such as `2026-11-01`.
-            limit: So many of them at most; None for all.
-            sites: Sites of which they ran on one; None for all.
-            only: What else they have in common: `owner`, `site_name`, `suite`, `lease_id`, `kind`.
+            by: Grouping; None gives one sum of all. By trial only within one run.
+            run_id: Run of the attempts; None for all runs.
+            since: First day, as `2026-11-01`.
+            limit: Most groups; None for all.
+            sites: Sites of the attempts; None for all.
+            only: Further conditions: `owner`, `site_name`, `suite`, `lease_id`, `kind`.
 
         Raises:
-            LedgerError: Trials are asked for without a run.
+            LedgerError: `by` is trial without a run.
         """
         if by == "trial" and run_id is None:
-            raise LedgerError("Trials are told apart within one suite only", "Name its run.")
+            raise LedgerError("Usage by trial needs one suite", "Give its run.")
         with self._database.read() as session:
             query = _sums(by, run_id, since, only, sites).limit(limit)
             found = session.execute(query)
@@ -112,7 +111,7 @@ class UsageRows(LedgerPart):
 
 
 def enter_usage(database: Database, session: Session, rows: Sequence[UsageRecord]) -> None:
-    """Enter rows of usage within a transaction of the section `usage`, and add to their sums."""
+    """Enter rows of usage in a transaction of the section `usage`, and update their sums."""
     newest = {tuple(getattr(row, name) for name in _KEY): row for row in rows}
     changes: defaultdict[tuple[str, ...], Counter[str]] = defaultdict(Counter)
     for row in _known(session, newest):
@@ -135,7 +134,7 @@ def _group(row: UsageRecord) -> tuple[str, ...]:
 
 
 def _known(session: Session, keys: Iterable[_Key]) -> Iterator[UsageRecord]:
-    """Rows with these keys; asked for so that SQLite finds each by its index, not by a scan."""
+    """Yield rows with these keys; SQLite finds each by its index, without a scan."""
     columns = [UsageRecord.__table__.c[name] for name in _KEY]
     for some in at_most(keys):
         given = values(*(column(each.name, each.type) for each in columns)).data(some)
@@ -145,7 +144,7 @@ def _known(session: Session, keys: Iterable[_Key]) -> Iterator[UsageRecord]:
 
 
 def at_most(values: Iterable[Value], number: int = 200) -> Iterator[tuple[Value, ...]]:
-    """Values in groups that one query can name."""
+    """Yield values in groups that one query can name."""
     left = iter(values)
     while some := tuple(islice(left, number)):
         yield some
@@ -158,10 +157,10 @@ def _sums(
     only: dict[str, str],
     sites: Collection[str] | None,
 ) -> Select[Any]:
-    """Sums of a run are added up from its rows, those of all runs from the sums that are kept."""
-    is_kept = run_id is None and "lease_id" not in only
-    table = SUMS if is_kept else UsageRecord.__table__
-    counts = [table.c[each] for each in COUNTS] if is_kept else _counts(table)
+    """Build the query of sums: for one run from its rows, for all runs from the stored sums."""
+    is_stored = run_id is None and "lease_id" not in only
+    table = SUMS if is_stored else UsageRecord.__table__
+    counts = [table.c[each] for each in COUNTS] if is_stored else _counts(table)
     sums = [
         *(_sum(each, BigInteger()) for each in counts),
         *(_sum(table.c[each], Double()) for each in FIGURES),
@@ -185,5 +184,5 @@ def _counts(table: FromClause) -> list[ColumnElement[int]]:
 
 
 def _sum(column: ColumnElement[Any], kind: TypeEngine[Any]) -> ColumnElement[Any]:
-    """Of no rows 0; PostgreSQL makes decimal numbers of whole ones by itself."""
+    """Sum a column; 0 if there are no rows. PostgreSQL would return whole sums as decimals."""
     return cast(func.coalesce(func.sum(column), 0), kind)

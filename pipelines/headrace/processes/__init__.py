@@ -1,1 +1,1 @@
-"""Processes of this machine: who they are, how they end together, how one is kept and asked."""
+"""Processes of this machine: identity, common end, warm servers that fork or answer calls."""

@@ -12,10 +12,10 @@ from headrace.processes.working_folder import CODE
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Become the command; the kernel's promise outlives the exec.
+    """Become the command; the kernel keeps the request to die with the parent over the exec.
 
     Raises:
-        UserError: No command was given.
+        UserError: The command is missing.
     """
     if arguments[:1] != ["--"] or len(arguments) < 2:
         raise UserError(

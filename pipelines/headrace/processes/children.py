@@ -1,4 +1,4 @@
-"""Children of a step that stand and fall together, and what is known when one has died."""
+"""Children of a step that end together, and the causes of their ends."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Protocol
 
 GRACE_S = 3.0
-"""Seconds that children have to end when they are asked to."""
+"""Seconds between the request to end and SIGKILL."""
 
-_KILLED_FOR_MEMORY = "the kernel killed it, as the memory ran out"
+_KILLED_FOR_MEMORY = "the kernel killed it because the memory ran out"
 _MORE_MEMORY = (
-    "Give it more memory (in a batch system, that of the job), or let it take less: smaller "
-    "batches, fewer ranks on a node. "
+    "Give it more memory (in a batch system, that of the job), or let it use less: smaller "
+    "batches, fewer ranks per node. "
 )
 
 _TAIL_LINES, _TAIL_BYTES = 30, 65_536
@@ -29,14 +29,14 @@ class Child:
     """A process to start."""
 
     name: str
-    """Name for messages and for `ps -o comm`, as in `rank 3`."""
+    """Name for messages and for `ps -o comm`, as `rank 3`."""
     command: tuple[str, ...]
     """Program and arguments. It must ask to die with its parent: see `headrace.processes`."""
     log: Path
-    """Standard output and error are appended here."""
+    """File that its standard output and error are appended to."""
     env: Mapping[str, str] = field(default_factory=dict)
     input: int | None = None
-    """File descriptor of its standard input, None for an empty one."""
+    """File descriptor of its standard input; None for an empty one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,25 +45,25 @@ class ChildEnd:
 
     name: str
     code: int
-    """Exit code; minus the signal number when a signal ended it."""
+    """Exit code; minus the signal number if a signal ended it."""
     at: float
-    """When it was seen to have ended, seconds since the epoch."""
+    """When its end was noticed, seconds since the epoch."""
     stopped: bool
     """Whether it ended because the group was stopped."""
     out_of_memory: bool = False
     """Whether the kernel killed it for memory."""
     log: Path = Path(os.devnull)
     log_start: int = 0
-    """Bytes that its log held before."""
+    """Bytes in its log before its start."""
 
     @property
     def failed(self) -> bool:
-        """Whether it ended by itself and not well."""
+        """Whether it ended by itself and with an error."""
         return self.code != 0 and not self.stopped
 
     @property
     def cause(self) -> str:
-        """The end in words."""
+        """Return the cause of its end, for users."""
         if self.code >= 0:
             return f"exit code {self.code}"
         name = f"signal {signal.Signals(-self.code).name}"
@@ -71,14 +71,14 @@ class ChildEnd:
 
     @property
     def advice(self) -> str:
-        """What to do where the kernel killed it for memory; empty otherwise."""
+        """Return what to do if the kernel killed it for memory; otherwise empty."""
         return _MORE_MEMORY if self.out_of_memory else ""
 
     @property
     def last_words(self) -> str:
-        """The last lines of its log, of any size, less those of earlier processes.
+        """Return the last lines of its own output in its log, which may be large.
 
-        Empty of one that was not forked before its server ended, or before it was stopped.
+        Empty if it was never forked.
         """
         if not self.log.exists():
             return ""
@@ -93,19 +93,19 @@ class Process(Protocol):
 
     @property
     def pid(self) -> int | None:
-        """Its process id, as of the last look; None until there is one."""
+        """Process id, as of the last call of `poll` or `wait`; None if not known yet."""
 
     def poll(self) -> int | None:
-        """Exit code, None while it runs."""
+        """Return the exit code; None while it runs."""
 
     def wait(self) -> int:
-        """Wait for its end; gives the exit code."""
+        """Wait for its end; return the exit code."""
 
     def send_signal(self, sig: signal.Signals) -> None:
         """Signal the process, if it runs."""
 
     def signal_group(self, sig: signal.Signals) -> None:
-        """Signal the process and all that it started and that did not leave its group."""
+        """Signal the process and its descendants that did not leave its group."""
 
 
 class _Program(subprocess.Popen[bytes]):
@@ -114,7 +114,7 @@ class _Program(subprocess.Popen[bytes]):
 
 
 def start_program(child: Child) -> Process:
-    """Start a child as a program of its own, which leads a process group."""
+    """Start a child as its own program, as the leader of a process group."""
     child.log.parent.mkdir(parents=True, exist_ok=True)
     with child.log.open("ab") as log:
         return _Program(
@@ -128,13 +128,13 @@ def start_program(child: Child) -> Process:
 
 
 class ChildGroup:
-    """Starts children, watches them, and ends all when one fails. A context manager.
+    """Starts children, watches them, and ends all if one fails. A context manager.
 
-    Each child leads a process group, so that what it started ends with it. The thread that starts
+    Each child leads a process group, so that its own children end with it. The thread that starts
     them must outlive them, since the kernel ties their lives to that thread.
 
     Args:
-        children: What to start.
+        children: Children to start.
         grace_s: Seconds between SIGTERM and SIGKILL.
         start: Starts one child.
     """
@@ -170,18 +170,18 @@ class ChildGroup:
 
     @property
     def running(self) -> tuple[str, ...]:
-        """Names of the children that have not ended, as of the last look."""
+        """Names of the children that were running when `ends` was called last."""
         return tuple(self._running)
 
     def ends(self) -> tuple[ChildEnd, ...]:
-        """Ends so far, in the order in which they were seen."""
+        """Return the ends so far, in the order in which they were noticed."""
         for child in self._children:
             process = self._running.get(child.name)
             code = None if process is None else process.poll()
             if process is not None and code is not None:
                 del self._running[child.name]
                 self._ends[child.name] = self._end(child, code)
-                process.signal_group(signal.SIGKILL)  # what it left behind
+                process.signal_group(signal.SIGKILL)  # its remaining children
         return tuple(self._ends.values())
 
     def _end(self, child: Child, code: int) -> ChildEnd:
@@ -199,7 +199,7 @@ class ChildGroup:
     def supervise(
         self, keep_on: Callable[[], bool], interval_s: float = 0.05
     ) -> tuple[ChildEnd, ...]:
-        """Wait until all children ended, one failed, or `keep_on` gives false; gives their ends."""
+        """Wait until all ended, one failed, or `keep_on` returns false; return their ends."""
         while True:
             ends = self.ends()
             if not self._running:
@@ -232,7 +232,7 @@ class ChildGroup:
 
 
 def signal_group(pid: int, sig: signal.Signals) -> None:
-    """Signal a process group, if it is there."""
+    """Signal a process group, if it exists."""
     with suppress(ProcessLookupError):
         os.killpg(pid, sig)
 
@@ -240,10 +240,10 @@ def signal_group(pid: int, sig: signal.Signals) -> None:
 def num_memory_kills(
     groups: Path = Path("/proc/self/cgroup"), mount: Path = Path("/sys/fs/cgroup")
 ) -> int:
-    """Processes that the kernel killed for memory in this process's control group, so far.
+    """Return how many processes of this control group the kernel has killed for memory.
 
-    0 where the kernel does not tell. `groups` is the file with the control groups of the process,
-    `mount` where they are mounted.
+    0 if the kernel does not report it. `groups` is the file with the control groups of the
+    process, `mount` the folder in which they are mounted.
     """
     try:
         lines = groups.read_text().splitlines()

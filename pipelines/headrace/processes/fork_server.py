@@ -1,6 +1,6 @@
 """A process that has imported what its children need, and forks them in milliseconds.
 
-The parent asks for a child by a packet on a socket pair, with the writing end of a pipe: the server
+The parent requests a child by a packet on a socket pair, with the writing end of a pipe: the server
 reports the child's process id and, later, its exit code. It kills a child whose pipe is closed.
 """
 
@@ -39,13 +39,13 @@ _Program = subprocess.Popen[bytes]
 
 
 class ForkServers:
-    """The fork servers of this process, one for each environment; they end when nobody needs them.
+    """The fork servers of this process, one per environment; each ends when it is idle.
 
     Args:
-        module: Run as a program with the argument `FD`; it calls `forked` when it has imported all.
-        varying: Names of the environment variables that the module's import does not look at.
-        base: Environment to which a child's is added, by default this process's as it is then.
-        imported: Modules of the zygote that servers are forked from, where zygotes are kept.
+        module: Run as a program with the argument `FD`; it calls `forked` after its imports.
+        varying: Names of the environment variables that the module's import does not read.
+        base: Environment to which a child's is added, by default this process's at that moment.
+        imported: Modules of the zygote that servers are forked from, if zygotes are in use.
     """
 
     def __init__(
@@ -63,16 +63,16 @@ class ForkServers:
         self._servers: dict[frozenset[tuple[str, str]], _Server] = {}
 
     def warm_up(self) -> None:
-        """Start the server of the base environment, before any child is asked for.
+        """Start the server of the base environment before the first child is requested.
 
-        What it says until it forks goes to this process's output.
+        Its output until it forks goes to this process's output.
         """
         env, _ = self._divided({})
         with self._lock:
             self._servers[frozenset(env.items())] = self._start(env, None)
 
     def start(self, child: Child) -> Process:
-        """Start a child from a server with its environment, which may still be importing."""
+        """Start a child from the server of its environment, which may still be importing."""
         env, own = self._divided(child.env)
         child.log.parent.mkdir(parents=True, exist_ok=True)
         asked = replace(child, env=own)
@@ -80,7 +80,7 @@ class ForkServers:
         with self._lock:
             server = self._servers.get(key)
             process = None if server is None else server.ask(asked)
-            if process is None:  # there is none, or it has ended for want of work
+            if process is None:  # no server, or it has ended because it was idle
                 server = self._servers[key] = self._start(env, child.log)
                 process = server.ask(asked)
         if process is None:
@@ -88,14 +88,14 @@ class ForkServers:
         return process
 
     def _divided(self, env: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
-        """The environment of a server, and what its child has beside it."""
+        """Split an environment into a server's, and the part that only its child has."""
         whole = {**self._base, **env}
         own = {name: whole.pop(name) for name in self._varying if name in whole}
         return whole, own
 
 
 class _Server:
-    """The parent's side of a server; its output until it forks goes to the first child's log."""
+    """The parent's side of a server; its output before a fork goes to the first child's log."""
 
     def __init__(
         self, module: str, imported: Sequence[str], env: Mapping[str, str], log: Path | None
@@ -129,16 +129,16 @@ class _Server:
         return started.result()
 
     def ask(self, child: Child) -> _ForkedProcess | None:
-        """Ask for a process; None when the server has ended, or is about to."""
-        news, teller = Pipe(duplex=False)
-        files = [teller.fileno()] + ([] if child.input is None else [child.input])
-        with teller:
+        """Request a process; return None if the server has ended, or is about to."""
+        reports, sender = Pipe(duplex=False)
+        files = [sender.fileno()] + ([] if child.input is None else [child.input])
+        with sender:
             try:
                 socket.send_fds(self._connection, [pickle.dumps(child)], files)
             except OSError:
-                news.close()
+                reports.close()
                 return None
-        return _ForkedProcess(news, self._process)
+        return _ForkedProcess(reports, self._process)
 
     def _hold(self, start: Callable[[], _Program], started: Future[_Program]) -> None:
         with self._connection:
@@ -152,55 +152,55 @@ class _Server:
 
 
 class _ForkedProcess:
-    """A `Process` that a server was asked for; `pid` as of the last look."""
+    """A `Process` that was requested from a server; `pid` as of the last report read."""
 
-    def __init__(self, news: Connection, server: _Program | None) -> None:
-        self._news = news
+    def __init__(self, reports: Connection, server: _Program | None) -> None:
+        self._reports = reports
         self._server = server
         self._lock = threading.Lock()
         self.pid: int | None = None
         self._code: int | None = None
 
     def poll(self) -> int | None:
-        return self._listen(0)
+        return self._read_reports(0)
 
     def wait(self) -> int:
-        while (code := self._listen(None)) is None:
+        while (code := self._read_reports(None)) is None:
             pass
         return code
 
     def send_signal(self, sig: signal.Signals) -> None:
-        if self._poll_or_give_up(sig) is None and self.pid is not None:
+        if self._poll_or_abandon(sig) is None and self.pid is not None:
             with suppress(ProcessLookupError):
                 os.kill(self.pid, sig)
 
     def signal_group(self, sig: signal.Signals) -> None:
-        self._poll_or_give_up(sig)
+        self._poll_or_abandon(sig)
         if self.pid is not None:
             signal_group(self.pid, sig)
 
-    def _listen(self, timeout_s: float | None) -> int | None:
+    def _read_reports(self, timeout_s: float | None) -> int | None:
         with self._lock:
-            while self._code is None and self._news.poll(timeout_s):
-                self._take()
+            while self._code is None and self._reports.poll(timeout_s):
+                self._read_report()
                 timeout_s = 0
             return self._code
 
-    def _take(self) -> None:
+    def _read_report(self) -> None:
         try:
-            told: int = self._news.recv()
+            number: int = self._reports.recv()
         except (EOFError, OSError):  # the server has ended, and the kernel ends all with it
             code = 0 if self._server is None else self._server.wait()
             self._end(code or -signal.SIGKILL)
             return
         if self.pid is None:
-            self.pid = told
+            self.pid = number
         else:
-            self._end(told)
+            self._end(number)
 
-    def _poll_or_give_up(self, sig: signal.Signals) -> int | None:
-        """Exit code, None while it runs; what is not there yet never comes to be."""
-        self._listen(0)
+    def _poll_or_abandon(self, sig: signal.Signals) -> int | None:
+        """Return the exit code, None while it runs; a process that was not forked yet never is."""
+        self._read_reports(0)
         with self._lock:
             if self.pid is None and self._code is None:
                 self._end(-sig)
@@ -208,14 +208,14 @@ class _ForkedProcess:
 
     def _end(self, code: int) -> None:
         self._code = code
-        self._news.close()
+        self._reports.close()
 
 
 def forked(connection: socket.socket, idle_s: float = IDLE_S) -> Child:
-    """Fork a process for each packet; to be called before any thread starts.
+    """Fork a process for each packet; call this before any thread starts.
 
-    Returns, in each forked process alone, what it is to do. The server exits here: when the parent
-    has closed the socket pair, of which `connection` is its end, or `idle_s` seconds after a child.
+    It returns only in forked processes: the child to become. The server exits here: when the parent
+    has closed the socket pair, whose end is `connection`, or `idle_s` seconds after the last child.
     """
     gc.collect()
     gc.freeze()  # a collection in a child would write to, and so copy, all pages of the server
@@ -232,7 +232,7 @@ def forked(connection: socket.socket, idle_s: float = IDLE_S) -> Child:
                 packets.unregister(connection)
             elif (child := _fork(connection, running, packet, files)) is not None:
                 return child
-        elif not running:  # later requests fail at once, earlier ones are read
+        elif not running:  # later requests fail immediately, earlier ones are still read
             connection.shutdown(socket.SHUT_RD)
         _reap(running)
     os._exit(0)
@@ -249,48 +249,48 @@ def _received(connection: socket.socket) -> tuple[bytes, list[int]]:
 def _fork(
     connection: socket.socket, running: dict[int, Connection], packet: bytes, files: list[int]
 ) -> Child | None:
-    """The child in the child, None in the server."""
+    """Fork the child of a packet; return it in the child, None in the server."""
     child: Child = pickle.loads(packet)
-    teller, given = Connection(files[0], readable=False), files[1:]
-    pid = os.fork() if _is_heard(teller) else None  # whoever asked may have given up meanwhile
+    sender, given = Connection(files[0], readable=False), files[1:]
+    pid = os.fork() if _has_reader(sender) else None  # the requester may have ended meanwhile
     if pid == 0:
         connection.close()
-        for each in (teller, *running.values()):
+        for each in (sender, *running.values()):
             each.close()
         _become(child, given)
         return child
     for file in given:
         os.close(file)
     if pid is None:
-        teller.close()
+        sender.close()
         return None
-    with suppress(OSError):  # as the child does: whoever is first, it is done before it is told
+    with suppress(OSError):  # the child does so too: it must be done before the report
         os.setpgid(pid, pid)
-    running[pid] = teller
-    _tell(teller, pid)
+    running[pid] = sender
+    _report(sender, pid)
     return None
 
 
 def _reap(running: dict[int, Connection]) -> None:
-    """Tell of the children that have ended, and end those that nobody listens for."""
-    for pid, teller in list(running.items()):
-        if not _is_heard(teller):
+    """Report the ends of children, and kill children whose pipe has no reader."""
+    for pid, sender in list(running.items()):
+        if not _has_reader(sender):
             signal_group(pid, signal.SIGKILL)
         ended, status = os.waitpid(pid, os.WNOHANG)
         if ended:
-            _tell(running.pop(pid), os.waitstatus_to_exitcode(status))
-            teller.close()
+            _report(running.pop(pid), os.waitstatus_to_exitcode(status))
+            sender.close()
 
 
-def _is_heard(teller: Connection) -> bool:
+def _has_reader(sender: Connection) -> bool:
     pipe = select.poll()
-    pipe.register(teller.fileno(), 0)  # an error is told of all the same: nobody reads
+    pipe.register(sender.fileno(), 0)  # errors are always reported: the reader has closed it
     return not pipe.poll(0)
 
 
-def _tell(teller: Connection, number: int) -> None:
+def _report(sender: Connection, number: int) -> None:
     with suppress(BrokenPipeError):
-        teller.send(number)
+        sender.send(number)
 
 
 def _become(child: Child, given: list[int]) -> None:
@@ -303,6 +303,6 @@ def _become(child: Child, given: list[int]) -> None:
     for output in (1, 2):
         os.dup2(log, output)
     os.close(log)
-    if holds_gpu(open_files()):  # what an import has begun on a GPU does not survive a fork
+    if holds_gpu(open_files()):  # state of a GPU, begun by an import, does not survive a fork
         os.execvp(child.command[0], child.command)
     set_name(child.name)

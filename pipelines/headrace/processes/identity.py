@@ -1,4 +1,4 @@
-"""Processes of this machine: identity, dying with a parent, outliving one, ending many."""
+"""Processes of this machine: identity, death with a parent, detached start, orderly end."""
 
 from __future__ import annotations
 
@@ -27,65 +27,65 @@ logger = logging.getLogger(__name__)
 _PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
 _GPUS = ("/dev/nvidia", "/dev/kfd", "/dev/dri", "/dev/accel")
 _PARENT = "HEADRACE_PARENT_PID"
-"""Variable by which a process tells those that it starts who they belong to."""
+"""Variable that names the parent of the processes that it starts."""
 
 CPUS, MEMORY = "HEADRACE_CPUS", "HEADRACE_MEMORY_BYTES"
-"""Variables that give a child a part of its node: CPUs that it may use, as in `0,1`, and the most
-memory that it may ask for, 0 for no limit."""
+"""Variables that limit a child to a part of its node: CPUs that it may use, as `0,1`, and the most
+memory that it may allocate, 0 for no limit."""
 
 _KILLED_SOONER = 500
 
 
 class ProcessIdentity(BaseModel):
-    """A process named so that a recycled pid is not taken for it."""
+    """Identity of a process that a later process with the same pid does not share."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     host: str
     pid: int
     started_s: float
-    """When it started, seconds after its host did: that no setting of the host's clock changes."""
+    """Start of the process, seconds after that of its host: independent of the host's clock."""
 
     @classmethod
     def of(cls, pid: int | None = None) -> ProcessIdentity:
-        """Identity of a living process of this machine (default: this one)."""
+        """Return the identity of a living process of this machine (default: this one)."""
         pid = os.getpid() if pid is None else pid
-        return cls(host=socket.gethostname(), pid=pid, started_s=_look_at(pid).started_s)
+        return cls(host=socket.gethostname(), pid=pid, started_s=_process_state(pid).started_s)
 
     @property
     def is_here(self) -> bool:
-        """Whether the process belongs to this machine, so that it can be looked at."""
+        """Whether the process belongs to this machine, so that its state can be read."""
         return self.host == socket.gethostname()
 
     @property
     def is_alive(self) -> bool:
-        """Whether this very process (not a later one with its pid) still runs here."""
+        """Whether exactly this process (not a later one with its pid) still runs here."""
         try:
-            found = _look_at(self.pid)
+            found = _process_state(self.pid)
         except ProcessLookupError:
             return False
         return found.started_s == self.started_s and not found.has_ended
 
 
-class _ProcessLook(NamedTuple):
+class _ProcessState(NamedTuple):
     started_s: float
     has_ended: bool
 
 
-def _look_at(pid: int) -> _ProcessLook:
-    """A process as the kernel shows it (`proc_pid_stat(5)`).
+def _process_state(pid: int) -> _ProcessState:
+    """Read the kernel's state of a process (`proc_pid_stat(5)`).
 
-    The time of its start that psutil gives is one of day, which moves when the clock is set.
+    psutil gives the start as a time of day, which moves when the clock is set.
 
     Raises:
-        ProcessLookupError: There is none.
+        ProcessLookupError: The process does not exist.
     """
     try:
         text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
     except FileNotFoundError as error:
         raise ProcessLookupError(f"There is no process {pid}") from error
-    state, *fields = text.rpartition(")")[2].split()  # the program's name may hold anything
-    return _ProcessLook(int(fields[18]) / os.sysconf("SC_CLK_TCK"), state in "ZX")
+    state, *fields = text.rpartition(")")[2].split()  # the program's name may hold spaces
+    return _ProcessState(int(fields[18]) / os.sysconf("SC_CLK_TCK"), state in "ZX")
 
 
 def die_with_parent(sig: signal.Signals = signal.SIGKILL) -> None:
@@ -96,7 +96,7 @@ def die_with_parent(sig: signal.Signals = signal.SIGKILL) -> None:
     """
     parent = os.getppid()
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, int(sig), 0, 0, 0)
-    # process 1 takes over orphans; in a container it may be the parent itself, which says so
+    # process 1 adopts orphans; in a container it may be the real parent, and says so
     is_orphan = parent == 1 and os.environ.get(_PARENT) != "1"
     if os.getppid() != parent or is_orphan:
         raise LeaseLostError("The parent process ended before its child had started")
@@ -104,7 +104,7 @@ def die_with_parent(sig: signal.Signals = signal.SIGKILL) -> None:
 
 
 def begin_child() -> None:
-    """What the program of a child begins with: log to standard error, and die with the parent."""
+    """Begin a child's program: log to standard error, and die with the parent."""
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
@@ -113,10 +113,10 @@ def begin_child() -> None:
 
 
 def take_part() -> None:
-    """Keep to the part of the node that `CPUS` and `MEMORY` give this process, if they do.
+    """Limit this process to the part of the node that `CPUS` and `MEMORY` give it, if set.
 
-    It cannot be widened by what the process starts. When the node's memory runs out, the kernel
-    kills such a process sooner than others.
+    Its own children cannot exceed it. When the node's memory runs out, the kernel kills this
+    process before others.
     """
     cpus, memory = os.environ.get(CPUS), os.environ.get(MEMORY)
     if cpus:
@@ -128,12 +128,12 @@ def take_part() -> None:
 
 
 def tell_children() -> None:
-    """Name this process, in its environment, as the parent of those that it starts from now on."""
+    """Name this process, in its environment, as the parent of processes that it starts later."""
     os.environ[_PARENT] = str(os.getpid())
 
 
 def set_name(name: str) -> None:
-    """Name this process, for `ps -o comm`; the kernel keeps 15 bytes."""
+    """Set this process's name for `ps -o comm`; the kernel keeps 15 bytes."""
     ctypes.CDLL(None).prctl(_PR_SET_NAME, name.encode(), 0, 0, 0)
 
 
@@ -156,7 +156,7 @@ def spawn_detached(
             close_fds=True,
         )
     identity = ProcessIdentity.of(child.pid)
-    # the caller never waits for it; somebody has to, or it stays as a zombie when it ends first
+    # the caller never waits for it; without a wait it would stay as a zombie if it ends first
     threading.Thread(target=child.wait, name=f"wait-{child.pid}", daemon=True).start()
     return identity
 
@@ -167,20 +167,20 @@ def holds_gpu(files: Iterable[str]) -> bool:
 
 
 def open_files() -> list[str]:
-    """What this process has open, as the kernel names it."""
+    """Return the open files of this process, as the kernel names them."""
     found = []
     for entry in Path("/proc/self/fd").iterdir():
-        with suppress(FileNotFoundError):  # the listing's own
+        with suppress(FileNotFoundError):  # that of the listing itself
             found.append(str(entry.readlink()))
     return found
 
 
 def end_quickly() -> None:
-    """Have this process leave out Python's last collection of garbage, at its end.
+    """Skip Python's last garbage collection at the end of this process.
 
-    That takes seconds after an import of Airflow's servers. Threads are waited for and functions of
-    `atexit` called as always, but what only cycles hold is not freed, as an open file of a module:
-    nothing for processes that run a user's code.
+    It takes seconds after an import of Airflow's servers. Threads and functions of `atexit` still
+    run, but objects in cycles are not freed, as an open file of a module: not for processes that
+    run user code.
     """
     atexit.register(gc.freeze)
 
@@ -188,7 +188,7 @@ def end_quickly() -> None:
 def end_processes(processes: Sequence[psutil.Process], grace_s: float = 5.0) -> None:
     """End the given processes: SIGTERM, then SIGKILL to those left after a grace time.
 
-    One that belongs to somebody else, as a program that changes its user, is left with a warning.
+    A process of another user, as a program that changes its user, stays, with a warning.
     """
     for process in processes:
         _signal(process, signal.SIGTERM)

@@ -1,7 +1,7 @@
-"""What the working folder may give: files that no other account can change, and no modules.
+"""Which files of the working folder are safe: not writable by other accounts, and never modules.
 
-Python looks for the modules of `python -m` and `python -c` in the working folder first: it would
-run another account's `dask.py`, and take a user's `signal.py` for its own.
+For `python -m` and `python -c`, Python searches modules in the working folder first: it would run
+another account's `dask.py`, or import a user's `signal.py` instead of its own.
 """
 
 from __future__ import annotations
@@ -14,25 +14,25 @@ import sys
 from pathlib import Path
 
 CODE = "HEADRACE_CODE"
-"""Environment variable: folders on the module path of a user's script, with colons between."""
+"""Environment variable: folders on the module path of a user's script, separated by colons."""
 SAFE = "import sys; sys.path[:] = filter(None, sys.path); "
-"""What code for `python -c`, of any version, begins with."""
+"""Begin of code for `python -c`, in any version of Python."""
 
 _RUN = "import runpy; del sys.argv[0]; runpy.run_module(sys.argv[0], None, '__main__', True)"
 _START = ("-P", "-m") if sys.version_info >= (3, 11) else ("-c", SAFE + _RUN)
 
 
 def python_module(module: str, *arguments: str) -> tuple[str, ...]:
-    """Return the command that runs a module as a program; four words stand before its name."""
+    """Return the command that runs a module as a program; the name is its fifth word."""
     return (sys.executable, "-u", *_START, module, *arguments)
 
 
 def problem_of(path: Path) -> str:
     """Return why another account could change a path in the working folder; empty if none can.
 
-    All between the working folder and the path, and behind links, belongs to this account or root.
-    Others may write only to folders above it with the sticky bit, and a group only if it is the
-    private group of the owner: it has the owner's name, and no other member.
+    All files between the working folder and the path, and behind links, must belong to this
+    account or root. Others may write only to folders above it with the sticky bit; a group only if
+    it is the private group of the owner: it has the owner's name, and no other member.
     """
     path = (here := Path.cwd()) / path
     try:
@@ -40,12 +40,12 @@ def problem_of(path: Path) -> str:
         above = [each for each in path.parents if each.is_relative_to(here)]
         for each in (path, *above, *((real, real.parent) if real != path else ())):
             for found in (each.lstat(), each.stat()):
-                is_kept = each not in (path, real) and found.st_mode & stat.S_ISVTX
+                is_sticky = each not in (path, real) and found.st_mode & stat.S_ISVTX
                 if found.st_uid not in (0, os.getuid()):
                     return f"{each} belongs to another account (uid {found.st_uid})"
-                if not stat.S_ISLNK(found.st_mode) and not is_kept and _is_open(each, found):
+                if not stat.S_ISLNK(found.st_mode) and not is_sticky and _is_open(each, found):
                     return f"other accounts may write to {each} ({stat.filemode(found.st_mode)})"
-    except (OSError, RuntimeError) as error:  # the latter of a link that leads to itself
+    except (OSError, RuntimeError) as error:  # RuntimeError: a link that leads to itself
         return f"{path} cannot be read: {error}"
     return ""
 

@@ -1,1 +1,1 @@
-"""Whether a site is fit for work: its machines, queues and folders, before they are needed."""
+"""Checks of a site: its machines, queues and folders, before they are needed."""

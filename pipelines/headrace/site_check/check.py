@@ -1,4 +1,4 @@
-"""Everything that is looked at when a site is checked, and a short real job of a role's shape."""
+"""All checks of a site, and a short real job of a role's shape."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ from headrace.recipe.batch import Login
 from headrace.recipe.load import load_recipe
 from headrace.recipe.site import Role, Site
 from headrace.record import Record
-from headrace.site_check import places, users
+from headrace.site_check import site_paths, users
 from headrace.site_secrets import HERE, secrets_for
 from headrace.states import LeaseState
 from headrace.steps import mailbox
 from headrace.steps.mailbox import StepSpec
 
 _Queue = tuple[str, str | None, Login | None]
-"""Which queue a role uses."""
+"""The queue of a role."""
 
 _SILENT = ("commands", Grade.FAIL)
 """Subject and grade of a queue that is not asked again for another role."""
 
 _PROBE_S = 15.0
-"""A command that a batch system does not answer for so long is not waited for."""
+"""Timeout of a batch system's commands."""
 
 _POLL_S = 0.5
 _OVER = "the check of the site has ended"
@@ -46,7 +46,7 @@ _SHORT = {"lifetime": 600.0, "lifetime_max": None}
 
 
 class Section(Record):
-    """What was found about one part of the site."""
+    """Findings about one part of the site."""
 
     part: str
     """`site`, or the name of a role."""
@@ -54,13 +54,13 @@ class Section(Record):
 
     @property
     def has_failed(self) -> bool:
-        """Whether something keeps leases from working."""
+        """Whether a finding keeps leases from working."""
         return any(each.grade is Grade.FAIL for each in self.findings)
 
 
 @dataclass(frozen=True)
 class NodeWait:
-    """For how long nodes are waited for, in the queue too, and who is told what they wait for."""
+    """Longest wait for nodes, including the queue, and a callback for what they wait for."""
 
     most_s: float
     tell: Callable[[str], None]
@@ -72,9 +72,9 @@ def check(
     submit_wait_s: float | None = None,
     tell: Callable[[str], None] = lambda _: None,
 ) -> tuple[Section, ...]:
-    """Look at a site, at all its roles or some.
+    """Check a site, with all its roles or some.
 
-    Side effects: makes the site's folder and, where nodes are this machine, those of the tiers.
+    Side effects: makes the site's folder and, if nodes are this machine, those of the tiers.
     With `submit_wait_s`, submits a short job for each role that has a queue, waits so long for its
     nodes, and calls `tell` with what it waits for.
 
@@ -90,8 +90,8 @@ def check(
     roles = [_role(site, name, wait, silent) for name in names]
     is_proved = wait is not None and not any(each.has_failed for each in roles)
     of_site = (
-        *places.shared_folder(site, is_proved=is_proved and bool(roles)),
-        *places.tier_folders(site),
+        *site_paths.shared_folder(site, is_proved=is_proved and bool(roles)),
+        *site_paths.tier_folders(site),
         *users.users(site),
         *users.secrets(site),
     )
@@ -109,16 +109,16 @@ def _role(site: Site, name: str, wait: NodeWait | None, silent: dict[_Queue, Fin
     if wait is not None and not any(each.grade is Grade.FAIL for each in found):
         tried = list(_try_role(site, name, wait))
     is_proved = bool(tried) and all(each.grade is not Grade.FAIL for each in tried)
-    if not any(each.subject == "python" for each in found):  # hosts have been asked
-        found.append(places.python_of_nodes(role, is_proved=is_proved))
-    found += [*places.container_image(role), *tried]
+    if not any(each.subject == "python" for each in found):  # unless hosts were asked
+        found.append(site_paths.python_of_nodes(role, is_proved=is_proved))
+    found += [*site_paths.container_image(role), *tried]
     return Section(part=name, findings=tuple(found))
 
 
 def _queue(site: Site, name: str) -> Iterator[Finding]:
     role = site.roles[name]
     shaped = role if role.kind == "gang" else role.model_copy(update={"nodes": 1})
-    if isinstance(role.lifetime, str):  # never more than the queue gives, so any will do
+    if isinstance(role.lifetime, str):  # at most the queue's limit: any value works
         shaped = shaped.model_copy(update={"lifetime": FLOOR_S})
     root = _root(site)
     folder = root.lease(f"check-{name}")
@@ -128,11 +128,11 @@ def _queue(site: Site, name: str) -> Iterator[Finding]:
     spec = job_spec(folder, lease, os.environ.get("PYTHONPATH", ""))
     try:
         if role.batch.hosts:
-            yield from places.hosts(role, root.path, spec)
+            yield from site_paths.hosts(role, root.path, spec)
             return
         system = system_of(role, _PROBE_S)
         if role.batch.login is not None:
-            yield from places.login_node(system.commands, role.batch.login, root.path)
+            yield from site_paths.login_node(system.commands, role.batch.login, root.path)
         yield from system.check(spec)
     except LoginError as error:
         yield fail("login", error.what, error.hint)
@@ -141,7 +141,7 @@ def _queue(site: Site, name: str) -> Iterator[Finding]:
 
 
 class _Trial:
-    """A lease that is opened to see whether it can be; its folder stays behind when it cannot."""
+    """A lease that is opened as a test; its folder stays if it cannot be opened."""
 
     def __init__(
         self, site: Site, role_name: str, role: Role, wait: NodeWait, suffix: str = ""
@@ -154,14 +154,14 @@ class _Trial:
         self._begun_s = time.monotonic()
 
     def opened(self) -> LeaseState:
-        """Open the lease, and wait until it is ready or cannot be."""
+        """Open the lease, and wait until it is ready, has failed, or the time is over."""
         lease_client.start(self.folder, self.spec, partial(secrets_for, self._site, HERE))
         while (state := self._state()) is LeaseState.STARTING and not self._is_late():
             self._pause("its nodes are starting")
         return state
 
     def used(self) -> str:
-        """Give a pool work for one node; what went wrong, or empty."""
+        """Give a pool work for one node; return what went wrong, or an empty string."""
         run = RunFolder(self.folder.path / "run")
         write_record(run.recipe, load_recipe(_ANY_RECIPE))
         write_record(run.site, self._site)
@@ -191,7 +191,7 @@ class _Trial:
 
 
 def _try_role(site: Site, role_name: str, wait: NodeWait) -> Iterator[Finding]:
-    """Open a lease of the role's shape, with a full pre-flight, and end it; then try its host."""
+    """Open a lease of the role's shape, with a full pre-flight, and end it; then test its host."""
     role = site.roles[role_name]
     found = list(_try_nodes(_Trial(site, role_name, _shape(role), wait), wait))
     yield from found
@@ -201,23 +201,23 @@ def _try_role(site: Site, role_name: str, wait: NodeWait) -> Iterator[Finding]:
 
 
 def try_host(site: Site, role_name: str, wait: NodeWait) -> Iterator[Finding]:
-    """Open a pool whose host is a job, have its host submit a node, and end it."""
+    """Open a pool whose host is a job, let its host submit a node, and end it."""
     role = site.roles[role_name].model_copy(update={**_SHORT, "nodes": 1, "node_lifetime": None})
     trial = _Trial(site, role_name, role, wait, "-host")
     folder = trial.folder
     try:
         state = trial.opened()
         host_s = trial.passed_s()
-        told = trial.used() if state is LeaseState.READY else ""
-        why = lease_client.why_ended(folder) or told or lease_client.wait_of(folder).why
+        problem = trial.used() if state is LeaseState.READY else ""
+        why = lease_client.why_ended(folder) or problem or lease_client.wait_of(folder).why
         lease_client.end(folder, reason=_OVER)
     except HeadraceError as error:
         yield fail("host", error.what, error.hint)
         return
     if state is not LeaseState.READY or why:
-        told = why or f"its job did not start within {wait.most_s:g} s"
+        found = why or f"its job did not start within {wait.most_s:g} s"
         advice = f"See {folder.log}; `host_options` of the role add to what its job asks for."
-        yield fail("host", told, advice)
+        yield fail("host", found, advice)
         return
     after = f"after {host_s:.0f} s, and had a node after {trial.passed_s():.0f} s"
     yield ok("host", f"its job was there {after}")
@@ -229,7 +229,7 @@ def _root(site: Site) -> SiteFolder:
 
 
 def _shape(role: Role) -> Role:
-    """The role as a short gang; a pool as one of its nodes."""
+    """Return the role as a short gang; for a pool, as one of its nodes."""
     batch = role.batch.model_copy(update={"preflight": "full"})
     changes: dict[str, object] = {**_SHORT, "batch": batch, "idle_stop": 60.0}
     if role.kind == "pool":
@@ -250,8 +250,8 @@ def _try_nodes(trial: _Trial, wait: NodeWait) -> Iterator[Finding]:
         return
     yield from _nodes(preflight.reports(folder))
     if state is not LeaseState.READY:
-        told = why or f"its nodes did not come within {wait.most_s:g} s"
-        yield fail("job", told, f"See {folder.log}.")
+        found = why or f"its nodes did not come within {wait.most_s:g} s"
+        yield fail("job", found, f"See {folder.log}.")
         return
     nodes = trial.spec.role.nodes
     count = "1 node was" if nodes == 1 else f"{nodes} nodes were"
@@ -266,13 +266,13 @@ def _nodes(found: tuple[preflight.NodeReport, ...]) -> Iterator[Finding]:
             advice = "Tell the administrators, or avoid it with `batch.exclude`."
             yield fail(report.node, "; ".join(report.problems), advice)
         else:
-            seen = ", ".join(f"{each.name} {each.seconds:.1f} s" for each in report.checks)
-            yield ok(report.node, seen)
+            times = ", ".join(f"{each.name} {each.seconds:.1f} s" for each in report.checks)
+            yield ok(report.node, times)
 
 
 def _clock(skew_s: float) -> Finding:
-    """By how much the first node's clock is behind this one's; its last heartbeat included."""
+    """Compare the first node's clock with this one's, by its last heartbeat."""
     if abs(skew_s) > 2 * preflight.MAX_SKEW_S:
-        seen = f"that of the first node differs by {skew_s:.0f} s from this machine's"
-        return warn("clock", seen, "Leases may look lost: have the clocks set (NTP).")
+        found = f"that of the first node differs by {skew_s:.0f} s from this machine's"
+        return warn("clock", found, "Leases may look lost: synchronize the clocks (NTP).")
     return ok("clock", "that of the first node agrees with this machine's")

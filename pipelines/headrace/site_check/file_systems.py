@@ -1,4 +1,4 @@
-"""Whether the file system of a site's folder does what leases need of it."""
+"""Whether the file system of a site's folder supports what leases need."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from headrace.files.machine import is_full
 from headrace.files.sharing import private_mode
 
 _NO_FOLDER = (
-    "A bucket mounted by FUSE (s3fs, rclone, Mountpoint) is no shared folder: use NFS, Lustre, "
-    "EFS, or S3 Files for a bucket."
+    "A bucket mounted by FUSE (s3fs, rclone, Mountpoint) cannot be the shared folder: use NFS, "
+    "Lustre, EFS, or S3 Files for a bucket."
 )
 
 
 def locks(folder: Path) -> Finding:
-    """Both kinds of lock must be granted once, and flock refused the second time.
+    """Check that both kinds of lock are granted once, and flock is refused the second time.
 
-    Side effects: as those of `files`.
+    Side effects: see `files`.
     """
     kinds: dict[str, Callable[[int, int], None]] = {"fcntl": fcntl.lockf, "flock": fcntl.flock}
     advice = "Ask for a mount with locks: `flock` on Lustre, not `nolock` on NFS."
@@ -40,14 +40,14 @@ def locks(folder: Path) -> Finding:
 
 
 def files(folder: Path) -> Finding:
-    """Names must be taken once, files replaced whole, and closed to others.
+    """Check that names are taken once, files replaced whole, and closed to others.
 
-    Side effects: makes files in a folder of its own in `folder`, and removes them.
+    Side effects: makes files in a temporary folder in `folder`, and removes them.
     """
     with tempfile.TemporaryDirectory(dir=folder, prefix=".check-") as made:
-        for look in (_taken_once, _replaced, _private):
+        for check in (_taken_once, _replaced, _private):
             try:
-                problem = look(Path(made))
+                problem = check(Path(made))
             except OSError as error:
                 if is_full(error):
                     raise
@@ -57,30 +57,30 @@ def files(folder: Path) -> Finding:
     return ok("files", "taken once, replaced whole, closed to others")
 
 
-def _taken_once(place: Path) -> str:
-    """What submitting a step relies on: a folder's name goes to the first who takes it."""
+def _taken_once(folder: Path) -> str:
+    """Check what submitting a step relies on: only the first rename to a folder's name succeeds."""
     for number in ("1", "2"):
-        write_bytes(place / f"prepared-{number}" / "spec.json", number.encode())
-    taken = [publish_folder(place / f"prepared-{number}", place / "000001") for number in "12"]
-    if taken == [True, False] and (place / "000001" / "spec.json").read_bytes() == b"1":
+        write_bytes(folder / f"prepared-{number}" / "spec.json", number.encode())
+    taken = [publish_folder(folder / f"prepared-{number}", folder / "000001") for number in "12"]
+    if taken == [True, False] and (folder / "000001" / "spec.json").read_bytes() == b"1":
         return ""
     return "a folder replaces another one that is not empty, so steps overwrite each other"
 
 
-def _replaced(place: Path) -> str:
-    """What readers of a status rely on: they see the old file or the new one, whole."""
-    file = place / "status.json"
+def _replaced(folder: Path) -> str:
+    """Check what readers of a status rely on: they read the old file or the new one, whole."""
+    file = folder / "status.json"
     write_bytes(file, b"old")
     with file.open("rb") as reader:
         write_bytes(file, b"new")
         if (reader.read(), file.read_bytes()) == (b"old", b"new"):
             return ""
-    return "a file that is replaced changes under those who read it"
+    return "a replaced file changes for processes that are reading it"
 
 
-def _private(place: Path) -> str:
-    """What the keys of a lease rely on."""
-    file = place / "key"
+def _private(folder: Path) -> str:
+    """Check what the keys of a lease rely on."""
+    file = folder / "key"
     write_bytes(file, b"secret")
-    mode, wanted = file.stat().st_mode & 0o777, private_mode(place)
+    mode, wanted = file.stat().st_mode & 0o777, private_mode(folder)
     return "" if mode == wanted else f"a file made with mode {wanted:o} has {mode:o}"

@@ -1,4 +1,4 @@
-"""Whether those for whom a site is are known, and its secrets can be had, as seen from here."""
+"""Whether the users of a site are known, and its secrets available, on this machine."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from headrace.recipe.site import Site
 from headrace.recipe.teams import may_use
 from headrace.site_secrets import HERE, secrets_for
 
-_NOBODY = ""
+_NO_USER = ""
 _OF_AIRFLOW = "airflow:"
 
 
 def users(site: Site) -> Iterator[Finding]:
-    """Whether the teams of `allowed_users` are known."""
+    """Check that the teams of `allowed_users` are known."""
     if site.allowed_users is None:
         return
     try:
-        may_use(site, _NOBODY)
+        may_use(site, _NO_USER)
     except UserError as error:
         yield fail("users", error.what, error.hint)
     else:
@@ -27,16 +27,16 @@ def users(site: Site) -> Iterator[Finding]:
 
 
 def secrets(site: Site) -> Iterator[Finding]:
-    """Whether the secrets can be had here; Airflow's connections are asked by its tasks alone."""
+    """Check that the secrets are available here; only Airflow's tasks can read its connections."""
     here = {
         name: source for name, source in site.secrets.items() if not source.startswith(_OF_AIRFLOW)
     }
     if of_airflow := sorted(site.secrets.keys() - here.keys()):
-        yield ok("secrets", f"not looked at, as Airflow's: {', '.join(of_airflow)}")
+        yield ok("secrets", f"not checked, since only Airflow has them: {', '.join(of_airflow)}")
     try:
         secrets_for(site.model_copy(update={"secrets": here}), HERE)
     except SecretError as error:
-        yield warn("secrets", error.what, error.hint or "Leases from here do not start so.")
+        yield warn("secrets", error.what, error.hint or "Leases cannot start from here.")
     else:
         if here:
             yield ok("secrets", f"can be had here: {', '.join(sorted(here))}")

@@ -26,7 +26,7 @@ from headrace.record import Record
 from headrace.runs.owners import owner_is_gone, owner_process
 from headrace.states import EndedJob, LeaseState
 from headrace.steps import mailbox
-from headrace.steps.history import UsageRow, newest_use
+from headrace.steps.history import NodeRow, newest_use
 from headrace.steps.mailbox import StepSpec, StepStatus
 from headrace.suites.records import SuiteSummary
 
@@ -99,7 +99,7 @@ class LeaseView(Record):
     """Why a pool takes bad nodes all the same; empty as long as it does not."""
     running: tuple[str, ...] = ()
     """Names of the steps that run on it."""
-    use: tuple[UsageRow, ...] = ()
+    use: tuple[NodeRow, ...] = ()
     """The newest figures of each node that trains; none of others, which nobody measures."""
     damage: str = ""
     """Why no more is known: a file cannot be read; else empty."""
@@ -369,7 +369,7 @@ def _runs(step: StepFolder) -> bool:
     return not (is_there(step.exit) or is_there(step.result))
 
 
-def _usage(step: StepSpec) -> Iterator[UsageRow]:
+def _usage(step: StepSpec) -> Iterator[NodeRow]:
     """Newest rows of the nodes on which a step, or trials of it, train."""
     run = RunFolder(Path(step.run_folder))
     if step.kind == "train":

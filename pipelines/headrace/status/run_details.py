@@ -21,7 +21,7 @@ from headrace.states import EndedJob, StepState
 from headrace.status.lease import bad_nodes, lost_nodes, why_no_room
 from headrace.status.run import Books, RunView, ahead_of, by_ledger, under_way
 from headrace.status.step import StepView
-from headrace.steps.history import Load, newest_use
+from headrace.steps.history import NodeLoad, newest_use
 
 
 class RunDetails(RunView):
@@ -55,7 +55,7 @@ class RunDetails(RunView):
     """Failures of what only informs of it: forecast, accounting, provenance, progress."""
     ahead: Ahead | None = None
     """What it was expected to take, and what is to come; null where nobody wrote that down."""
-    use: Load = Load()
+    use: NodeLoad = NodeLoad()
     """How busy the nodes and ranks of a training under way are."""
     steps: tuple[StepView, ...]
 
@@ -66,7 +66,7 @@ def run_details(run_id: str) -> RunDetails:
     Raises:
         UnknownNameError: There is no such run.
     """
-    with open_ledger().look():
+    with open_ledger().snapshot():
         record = open_ledger().run(run_id)
         return details_of(record, Books.of([record]))
 
@@ -95,7 +95,7 @@ def details_of(record: RunRecord, books: Books) -> RunDetails:
     trains = any(each.name == "train" and each.state is StepState.RUNNING for each in steps)
     told: dict[str, object] = {
         "steps": steps,
-        "use": newest_use(run.folder) if trains else Load(),
+        "use": newest_use(run.folder) if trains else NodeLoad(),
         "asked": () if owner_process(run.request.owner) is None else run.request.words,
         "informing": failures_of(run.folder),
         "changed": tuple(each.words for each in run.request.resumed),

@@ -60,7 +60,7 @@ def run_page(run_id: str, *, can_act: bool) -> RunPage:
     attempts, leases = books.attempts_of(run_id), books.leases_of(run_id)
     folder = RunFolder(Path(record.folder))
     history = read_history(folder)
-    last = next((each for each in reversed(history.told) if each.samples_per_s is not None), None)
+    last = next((row for row in reversed(history.all_rows) if row.samples_per_s is not None), None)
     details = details_of(record, books).model_copy(update={"dashboard_url": ""})
     return RunPage(
         **dict(details),
@@ -70,7 +70,7 @@ def run_page(run_id: str, *, can_act: bool) -> RunPage:
         best=best_value(history, facts.monitor, facts.monitor_mode),
         throughput=last.samples_per_s if last else None,
         data_wait=last.data_wait if last else None,
-        epoch=history.told[-1].epoch if history.told else None,
+        epoch=history.all_rows[-1].epoch if history.all_rows else None,
         attempts=attempt_views(run_id, attempts),
         curves=curves_of(run_id, history),
         checkpoints=checkpoints_of(folder),

@@ -19,7 +19,7 @@ from headrace.record import Record
 from headrace.states import FailureClass, StepState
 from headrace.steps import mailbox
 from headrace.steps.mailbox import StepStatus
-from headrace.steps.retry_policy import ERROR, KEPT, Attempt, num_failures
+from headrace.steps.retry_policy import ERROR, PROGRESS, Attempt, num_failures
 
 if TYPE_CHECKING:  # lists of runs read no recipes
     from headrace.runs.runs import Run
@@ -181,7 +181,7 @@ def ended_of(row: AttemptRecord) -> Attempt:
         failure_class=row.failure_class,
         error=str(row.outputs.get(ERROR) or ""),
         message=row.message,
-        kept=float(row.outputs.get(KEPT) or 0.0),
+        kept=float(row.outputs.get(PROGRESS) or 0.0),
         machines=row.lease_id,
         seconds=took_s_of(row),
     )

@@ -1,7 +1,7 @@
-"""What a step function is given: its spec, recipe and site, and ways to tell how it goes.
+"""Context of a step function: its spec, recipe and site, and its reports of progress.
 
-Also which shards a run does without: found before its first use of the dataset, once for all ranks,
-and kept in the run's folder, so that staging, every launch and every resume leave out the same.
+Also the damaged shards that a run leaves out: found before its first use of the dataset, once for
+all ranks, and stored in the run's folder, so that staging, each launch and resume omit the same.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ from headrace.steps.usage import AttemptUsage
 
 
 def resolved(run: RunFolder) -> tuple[Recipe, Site]:
-    """The recipe and the site of a run, as they were when it began.
+    """Return the recipe and the site of a run, as they were when it began.
 
     Raises:
-        StorageError: One of them is not there.
+        StorageError: One of them does not exist.
     """
     recipe, site = read_record(run.recipe, Recipe), read_record(run.site, Site)
     if recipe is None or site is None:
@@ -51,7 +51,7 @@ def resolved(run: RunFolder) -> tuple[Recipe, Site]:
 
 @dataclass
 class StepContext:
-    """Handle of a running step, made by `headrace.steps.run`, with its run's recipe and site."""
+    """Context of a running step, made by `headrace.steps.run`, with its run's recipe and site."""
 
     folder: StepFolder
     spec: StepSpec
@@ -72,32 +72,32 @@ class StepContext:
     @property
     def lease_folder(self) -> LeaseFolder:
         """Folder of the lease the step runs in."""
-        told = self.spec.lease_folder
-        return LeaseFolder(Path(told) if told else self.folder.path.parent.parent)
+        path = self.spec.lease_folder
+        return LeaseFolder(Path(path) if path else self.folder.path.parent.parent)
 
     @cached_property
     def ends_at(self) -> float | None:
-        """When the lease ends at the latest, seconds since the epoch; None when nobody told."""
+        """Latest end of the lease, seconds since the epoch; None if unknown."""
         host = read_record(self.lease_folder.host, HostRecord)
         return None if host is None else host.ends_at
 
     @cached_property
     def _stop_s(self) -> float:
-        """When the step ends for its lease's sake, on the clock of `started_s`."""
+        """When the step stops before its lease's end, on the clock of `started_s`."""
         if self.ends_at is None:
             return math.inf
         return self.started_s + self.ends_at - TELLING_S - self.started_at
 
     @property
     def elapsed_s(self) -> float:
-        """Seconds since the driver started, whatever the clock was set to meanwhile."""
+        """Seconds since the driver started, unaffected by changes of the clock."""
         return time.monotonic() - self.started_s
 
     def given(self, name: str, maker: str) -> str:
-        """An input that is a text, which the step of kind `maker` gives.
+        """Return an input text, which the step of kind `maker` gives.
 
         Raises:
-            StepError: There is none.
+            StepError: The input is missing.
         """
         value = self.spec.inputs.get(name)
         if not isinstance(value, str):
@@ -107,20 +107,20 @@ class StepContext:
 
     @property
     def dataset(self) -> str:
-        """The input `dataset`: where the packed one lies; empty where the recipe has none."""
+        """The input `dataset`: location of the packed one; empty if the recipe has none."""
         return "" if self.recipe.dataset is None else self.given("dataset", "pack")
 
     def progress(self, done: float, total: float | None, unit: str, phase: str = "") -> None:
-        """Tell how far the step is, as in `Progress`; cheap, and raises what `check` raises."""
+        """Set the progress, as in `Progress`; cheap; raises what `check` raises."""
         self.current = Progress(done=done, total=total, unit=unit, phase=phase)
         self.check()
 
     def report(self, **metrics: float) -> None:
-        """Add figures to the status."""
+        """Add metrics to the status."""
         self.metrics.update(metrics)
 
     def restarted(self, why: str) -> None:
-        """Tell, in status and events, that the step's processes are started again, and why."""
+        """Record, in status and events, a restart of the step's processes, and its reason."""
         self.restarts.append(why)
         self.event("restart", number=len(self.restarts), why=why)
 
@@ -129,11 +129,12 @@ class StepContext:
         append_event(self.folder.events, name, **fields)
 
     def check(self) -> None:
-        """Raise when the step was cancelled, or its time or its lease's is over.
+        """Raise if the step was cancelled, or its or its lease's time is over.
 
         Raises:
-            StepCancelledError: Somebody asked the step to stop.
+            StepCancelledError: A user or the control side cancelled the step.
             LeaseEndsError: The lease is about to end.
+            StepTimedOutError: The step exceeded its time limit.
             StepTimedOutError: The step ran past its time limit.
         """
         if is_there(self.folder.cancel):
@@ -148,11 +149,12 @@ class StepContext:
             raise StepTimedOutError(f"Step {self.spec.name} ran past its limit of {limit:g} s")
 
     def lease_over(self, done: str) -> LeaseEndsError:
-        """Why work stops here that goes on elsewhere: time is over, or machines are taken away.
+        """Return the error that ends the work here, to be continued in another lease.
 
-        `done` says how far it came, as in `Training stopped after step 7`.
+        `done` is the progress, as `Training stopped after step 7`. The reason is the end of the
+        lease, or that its machines are taken away.
         """
-        hint = "It goes on from there in another lease."
+        hint = "It continues from there in another lease."
         notice = read_text(self.lease_folder.notice)
         if notice is not None:
             why = f"since its machines are taken away: {notice.strip()}"
@@ -162,7 +164,7 @@ class StepContext:
 
 
 def append_event(path: Path, name: str, **fields: object) -> None:
-    """Append an event with its time in one write; an event only informs."""
+    """Append an event with its time in one write; a failure does not affect the step."""
 
     def append() -> None:
         line = json.dumps({"at": time.time(), "event": name, **fields}, default=str)
@@ -172,7 +174,7 @@ def append_event(path: Path, name: str, **fields: object) -> None:
 
 
 class SkippedShard(Record):
-    """A damaged shard that training does without."""
+    """A damaged shard that training leaves out."""
 
     file: str
     split: str
@@ -184,13 +186,13 @@ class Skipped(Record):
     """`skipped.json` of a run."""
 
     fingerprint: str
-    """Dataset that was checked."""
+    """Fingerprint of the checked dataset."""
     shards: tuple[SkippedShard, ...]
     """Damaged shards of the splits that training reads."""
 
     @property
     def files(self) -> frozenset[str]:
-        """Their files, relative to the dataset's folder."""
+        """Paths relative to the dataset's folder."""
         return frozenset(shard.file for shard in self.shards)
 
     @property
@@ -200,13 +202,13 @@ class Skipped(Record):
 
 
 def skipped_shards(context: StepContext, dataset: str, manifest: Manifest) -> Skipped:
-    """The shards that a run leaves out; none unless `data.on_bad_shard` is `skip`.
+    """Return the shards that a run leaves out; none unless `data.on_bad_shard` is `skip`.
 
-    The first call of a run reads and checks the whole dataset where it lies. Every call tells
-    what is left out as an event, and in the status when it is something.
+    The first call of a run reads and checks the whole dataset at its location. Every call records
+    them as an event, and in the status if there are any.
 
     Raises:
-        StepCancelledError: Somebody asked the step to stop.
+        StepCancelledError: The step was cancelled.
         StoreError: The dataset cannot be read.
     """
     if context.recipe.data.on_bad_shard != "skip":

@@ -1,6 +1,6 @@
-"""Step drivers of a lease, all forked from a process that has imported what steps need.
+"""Step drivers of a lease, all forked from a server that has imported what steps need.
 
-That one is `python -m headrace.steps.driver_process FD`, which the lease's host starts.
+The server is `python -m headrace.steps.driver_process FD`, which the lease's host starts.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from headrace.steps import run
 
 
 def load() -> None:
-    """Import what drivers need; no garbage is looked for, as it all stays."""
+    """Import what drivers need; without garbage collection, since all of it stays."""
     gc.disable()
     for module in run.MODULES.values():
         importlib.import_module(module)
@@ -24,7 +24,7 @@ def load() -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """Entry point of the server, which has loaded all, and of each driver forked from it."""
+    """Run the server, after `load`, and each driver forked from it."""
     end_quickly()
     child = forked(socket.socket(fileno=int(arguments[0])))
     return run.main(list(child.command[-1:]))

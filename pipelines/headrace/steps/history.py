@@ -1,8 +1,8 @@
-"""The history of a training: rows that outlive kills, restarts and resumes, few also after days.
+"""History of a training: rows that outlive kills, restarts and resumes, and stay few for days.
 
 Rank 0 appends to `history/training.jsonl` of the run, the first rank of each node to its own
-`history/node-<index>.jsonl`, each rank to `history/rank-<rank>.jsonl`; whoever reads makes one
-history of what all launches wrote.
+`history/node-<index>.jsonl`, each rank to `history/rank-<rank>.jsonl`; readers combine the rows of
+all launches into one history.
 """
 
 from __future__ import annotations
@@ -38,50 +38,50 @@ class Timed(Figures):
 
 
 class HistoryRow(Timed):
-    """How training stood at a step; figures that are rates are those since the row before."""
+    """State of training at a step; rates are averages since the previous row."""
 
     launch: int
     """Number of the launch of all ranks, over all attempts, from 1."""
     starts: bool = False
-    """Whether this is the launch's first row: it went on from `step`."""
+    """Whether this is the launch's first row: it continued from `step`."""
     epoch: int
-    """Epoch under way, from 0."""
+    """Current epoch, from 0."""
     step: int
     """Optimizer steps done."""
     loss: float | None = None
-    """Mean loss of rank 0's batches since the row before; null when it is not finite."""
+    """Mean loss of rank 0's batches since the previous row; null if not finite."""
     learning_rates: tuple[float, ...] = ()
-    """Of each optimizer, the largest of its groups."""
+    """Learning rate of each optimizer, the largest of its groups."""
     samples_per_s: float | None = None
-    """Samples trained a second over all ranks; validation is not counted."""
+    """Samples trained per second over all ranks, without validation."""
     data_wait: float | None = None
-    """Share of the time that rank 0 has waited for batches."""
+    """Share of the time in which rank 0 waited for batches."""
     parts: dict[str, float] = {}
-    """Shares of rank 0's time that went to `forward`, `backward`, `communication` (backward passes
-    that only waited for other ranks), `optimizer` and `checkpoint`; what is left are `data_wait`
-    and all else. On accelerators only `checkpoint`."""
+    """Shares of rank 0's time for `forward`, `backward`, `communication` (backward passes that only
+    waited for other ranks), `optimizer` and `checkpoint`; the rest is `data_wait` and all else. On
+    accelerators only `checkpoint`."""
     metrics: dict[str, float] = {}
-    """All that the model has logged, the mean over ranks, at a validation or an epoch's end."""
+    """Mean over ranks of all that the model has logged, at a validation or an epoch's end."""
 
 
-class UsageRow(Timed):
-    """How busy a node was since the row before."""
+class NodeRow(Timed):
+    """Load of a node since the previous row."""
 
     node: str
     cpu: float
-    """Share of the node's CPU time that was used, by anybody."""
+    """Share of the node's CPU time that all its processes used."""
     memory: float
     """Share of the node's memory in use."""
     disk_read_bytes_per_s: float | None = None
-    """Read from all disks of the node, by anybody; null where they cannot be asked."""
+    """Bytes that all its processes read from its disks; null if unknown."""
     disk_write_bytes_per_s: float | None = None
-    """Written to them."""
+    """Bytes written to its disks."""
     network_in_bytes_per_s: float | None = None
-    """Received by all network interfaces but the loopback."""
+    """Bytes received by all network interfaces except the loopback."""
     network_out_bytes_per_s: float | None = None
-    """Sent by them."""
+    """Bytes sent by them."""
     gpu: float | None = None
-    """Mean use of the node's GPUs, 0 to 1; null where none can be asked."""
+    """Mean use of the node's GPUs, 0 to 1; null if unknown."""
     gpu_memory: float | None = None
     """Share of the GPUs' memory in use."""
     gpu_power_w: float | None = None
@@ -89,7 +89,7 @@ class UsageRow(Timed):
 
 
 class RankRow(Timed):
-    """What a rank took since the row before."""
+    """Use of resources by a rank since the previous row."""
 
     rank: int
     node: str
@@ -98,16 +98,16 @@ class RankRow(Timed):
     rss_bytes: int
     """Memory of the rank (RSS)."""
     gpu_bytes: int | None = None
-    """Memory of its GPU that PyTorch holds; null without one."""
+    """Memory of its GPU that PyTorch holds; null without a GPU."""
     gpu_peak_bytes: int | None = None
-    """The most that tensors have taken there so far."""
+    """Most memory of tensors there so far."""
 
 
 class EvaluatedRow(Timed):
-    """What a checkpoint was judged to be while training went on."""
+    """Evaluation of a checkpoint while training continued."""
 
     run_id: str
-    """Run that evaluated it."""
+    """Run of the evaluation."""
     step: int
     """Optimizer steps of the checkpoint."""
     split: str
@@ -120,10 +120,10 @@ Row = TypeVar("Row", bound=Timed)
 
 
 class RowWriter(Generic[Row]):
-    """Appends rows to one file, ever more rarely: some thousand in ten days.
+    """Appends rows to one file at growing intervals: some thousand in ten days.
 
-    A row is due when 0.2 % of the time since the file's first one has passed, at least `least_s`
-    and at most five minutes. The file's folder is made.
+    A row is due after 0.2 % of the time since the file's first row, at least `least_s` and at most
+    five minutes. The file's folder is made.
     """
 
     def __init__(self, path: Path, kind: type[Row], least_s: float) -> None:
@@ -140,114 +140,114 @@ class RowWriter(Generic[Row]):
 
     @property
     def is_due(self) -> bool:
-        """Whether it is time for another row."""
+        """Whether the next row is due."""
         return time.monotonic() >= self._due_s
 
     @property
     def has_room(self) -> bool:
-        """Whether rows may be written that are not due, such as those of validations."""
+        """Whether rows may be written before they are due, as those of validations."""
         return self.is_due or not self._path.exists() or self._path.stat().st_size < _MOST_BYTES
 
     def append(self, row: Row) -> None:
-        """Write a row; a failure costs the row, not the work."""
+        """Write a row; a failure loses the row, but does not affect the training."""
         line = row.model_dump_json(exclude_defaults=True)
         inform(self._run, "rows of the history", partial(append_line, self._path, line))
         self._due_s = time.monotonic() + interval_s(self._elapsed_s, self._least_s)
 
 
 def interval_s(elapsed_s: float, least_s: float) -> float:
-    """Seconds to the next row when so many have passed since the first."""
+    """Return the seconds to the next row, `elapsed_s` after the first."""
     return max(least_s, min(elapsed_s * _SHARE, _LONGEST_S))
 
 
 @dataclass(frozen=True)
 class History:
-    """All that the launches of a training wrote."""
+    """All rows of a training's launches."""
 
-    told: tuple[HistoryRow, ...]
-    """Every row, as they came."""
+    all_rows: tuple[HistoryRow, ...]
+    """Every row, in the order of writing."""
     evaluated: tuple[EvaluatedRow, ...] = ()
-    """What its checkpoints were judged to be meanwhile."""
+    """Evaluations of its checkpoints meanwhile."""
 
     @cached_property
     def rows(self) -> tuple[HistoryRow, ...]:
-        """What counts in the end, by step: what a dead launch did and another repeated is out."""
-        kept: list[HistoryRow] = []
-        for row in self.told:
-            while kept and kept[-1].step > row.step:
-                kept.pop()
+        """Rows of the final history, by step: without steps of dead launches done again later."""
+        valid: list[HistoryRow] = []
+        for row in self.all_rows:
+            while valid and valid[-1].step > row.step:
+                valid.pop()
             if not row.starts:
-                kept.append(row)
-        return tuple({(row.step, bool(row.metrics)): row for row in kept}.values())
+                valid.append(row)
+        return tuple({(row.step, bool(row.metrics)): row for row in valid}.values())
 
     @property
     def starts(self) -> tuple[HistoryRow, ...]:
-        """Where each launch went on from."""
-        return tuple(row for row in self.told if row.starts)
+        """First row of each launch: where it continued from."""
+        return tuple(row for row in self.all_rows if row.starts)
 
     @property
     def metrics(self) -> tuple[HistoryRow, ...]:
-        """The rows that count and have metrics."""
+        """Rows of the final history with metrics."""
         return tuple(row for row in self.rows if row.metrics)
 
     def best(self, metric: str, mode: str) -> HistoryRow | None:
-        """The first row in which a metric is best, `mode` is `min` or `max`; None without any."""
+        """Return the first row with the best metric, `mode` `min` or `max`; None without any."""
         rows = [row for row in self.metrics if math.isfinite(row.metrics.get(metric, math.nan))]
         sign = 1 if mode == "min" else -1
         return min(rows, key=lambda row: sign * row.metrics[metric], default=None)
 
 
 def training_file(run: RunFolder) -> Path:
-    """Where rank 0 appends; rows are `HistoryRow`."""
+    """Return the file of rank 0; rows are `HistoryRow`."""
     return run.history / "training.jsonl"
 
 
 def evaluated_file(run: RunFolder) -> Path:
-    """Where evaluations that watch a run append; rows are `EvaluatedRow`."""
+    """Return the file of evaluations that watch a run; rows are `EvaluatedRow`."""
     return run.history / "evaluated.jsonl"
 
 
 def usage_file(run: RunFolder, node_index: int) -> Path:
-    """Where the first rank of a node appends; rows are `UsageRow`."""
+    """Return the file of the first rank of a node; rows are `NodeRow`."""
     return run.history / f"node-{node_index}.jsonl"
 
 
 def rank_file(run: RunFolder, rank: int) -> Path:
-    """Where a rank appends; rows are `RankRow`."""
+    """Return the file of a rank; rows are `RankRow`."""
     return run.history / f"rank-{rank}.jsonl"
 
 
 def read_history(run: RunFolder) -> History:
-    """The history of a run's training; empty when there is none yet."""
+    """Return the history of a run's training; empty if it has none yet."""
     return History(tuple(read_lines(training_file(run), HistoryRow)), read_evaluated(run))
 
 
 def read_evaluated(run: RunFolder) -> tuple[EvaluatedRow, ...]:
-    """What a run's checkpoints were judged to be while it trained, as they came."""
+    """Return the evaluations of a run's checkpoints during training, in the order of writing."""
     return tuple(read_lines(evaluated_file(run), EvaluatedRow))
 
 
-def read_usage(run: RunFolder) -> dict[str, list[UsageRow]]:
-    """How busy each node was, by its place, as in `node-0`, in order of the places."""
-    return {path.stem: read_lines(path, UsageRow) for path in _files(run, "node")}
+def read_usage(run: RunFolder) -> dict[str, list[NodeRow]]:
+    """Return the load of each node, by its index, as `node-0`, in order."""
+    return {path.stem: read_lines(path, NodeRow) for path in _files(run, "node")}
 
 
 def read_ranks(run: RunFolder) -> dict[int, list[RankRow]]:
-    """What each rank took, in order of the ranks."""
+    """Return the use of resources by each rank, in order of the ranks."""
     return {_number(path): read_lines(path, RankRow) for path in _files(run, "rank")}
 
 
-class Load(Record):
-    """How busy nodes and ranks are just now."""
+class NodeLoad(Record):
+    """Current load of nodes and ranks."""
 
-    nodes: tuple[UsageRow, ...] = ()
+    nodes: tuple[NodeRow, ...] = ()
     ranks: tuple[RankRow, ...] = ()
 
 
-def newest_use(run: RunFolder) -> Load:
-    """The newest row of each node and rank, but for those of an earlier, larger launch."""
-    return Load(
-        nodes=_newest(_files(run, "node"), UsageRow),
+def newest_use(run: RunFolder) -> NodeLoad:
+    """Return the newest row of each node and rank, without those of an earlier, larger launch."""
+    return NodeLoad(
+        nodes=_newest(_files(run, "node"), NodeRow),
         ranks=_newest(_files(run, "rank"), RankRow),
     )
 
@@ -279,9 +279,9 @@ class Series(NamedTuple):
 
 
 def series_of(history: History) -> list[Series]:
-    """All curves of a training: the loss, metrics as they were first logged, learning rates.
+    """Return all curves of a training: loss, metrics in the order of first logging, learning rates.
 
-    What evaluations gave meanwhile is named `<split>/<metric>`.
+    Metrics of evaluations are named `<split>/<metric>`.
     """
     losses = [(row.step, row.loss) for row in history.rows if row.loss is not None]
     found = [Series("loss of training", "loss", losses)] if losses else []
@@ -301,20 +301,20 @@ def series_of(history: History) -> list[Series]:
 
 
 def thinned(points: Points, most: int) -> Points:
-    """At most so many points, among them the first, the last, and the peaks in between.
+    """Return at most `most` points, with the first, the last, and the peaks in between.
 
-    Of each stretch of equal length the least and the greatest value stay; pure.
+    Each stretch of equal length keeps its least and its greatest value; pure.
     """
     if len(points) <= most:
         return points
     middle, stretches = points[1:-1], (most - 2) // 2
     cuts = [round(index * len(middle) / stretches) for index in range(stretches + 1)]
-    kept = [points[0]]
+    chosen = [points[0]]
     for begin, end in itertools.pairwise(cuts):
         stretch = middle[begin:end]
         least, most_of = min(stretch, key=_value), max(stretch, key=_value)
-        kept += sorted({least, most_of})
-    return [*kept, points[-1]]
+        chosen += sorted({least, most_of})
+    return [*chosen, points[-1]]
 
 
 def _value(point: tuple[float, float]) -> float:

@@ -1,4 +1,4 @@
-"""The mailbox: numbered step folders through which the control side talks to a lease."""
+"""The mailbox: numbered step folders by which the control side gives work to a lease."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from pydantic import Field, JsonValue
 from headrace.errors import LeaseLostError, StepError
 from headrace.files.atomic import (
     is_there,
-    leave_word,
     publish_folder,
     read_record,
     read_text,
+    write_marker,
     write_record,
 )
 from headrace.files.layout import LeaseFolder, StepFolder
@@ -51,40 +51,40 @@ class StepSpec(Record):
     run_folder: str
     """Folder of the run, with the resolved recipe and site."""
     inputs: dict[str, JsonValue] = {}
-    """What earlier steps gave: paths, numbers."""
+    """Outputs of earlier steps: paths, numbers."""
     lease_folder: str = ""
-    """Folder of the lease that the step runs in; empty: the step's own folder lies in it."""
+    """Folder of the lease that runs the step; empty if the step's folder is in it."""
     timeout_s: float | None = None
     """The step ends as timed out after this many seconds; null for no limit."""
 
 
 class Progress(Record):
-    """How far a step is."""
+    """Progress of a step."""
 
     done: float = 0
     total: float | None = None
-    """Units in all; null when not known yet."""
+    """Total units; null if not known yet."""
     unit: str = ""
-    """What is counted: samples, shards, steps, bytes."""
+    """Unit: samples, shards, steps, bytes."""
     phase: str = ""
-    """What goes on now, in a few words."""
+    """Current activity, in a few words."""
 
 
 class StepStatus(Figures):
-    """How a step stands; replaced every second while it runs."""
+    """Status of a step; replaced every second while it runs."""
 
     state: StepState
     progress: Progress = Progress()
     rate: float | None = None
-    """Units a second, over the last half minute."""
+    """Units per second, over the last half minute."""
     eta_s: float | None = None
-    """Seconds until the end at that rate; null when not known."""
+    """Seconds until the end at that rate; null if unknown."""
     elapsed_s: float = 0.0
     """Seconds since the driver started."""
     metrics: dict[str, float] = {}
-    """Newest figures: loss, data_wait, samples_per_s, …"""
+    """Newest values: loss, data_wait, samples_per_s, …"""
     restarts: tuple[str, ...] = ()
-    """Why the step's processes were started again within this attempt, each time."""
+    """Reason of each restart of the step's processes within this attempt."""
     updated_at: float = Field(default_factory=time.time)
     """When this was written, seconds since the epoch."""
 
@@ -93,18 +93,18 @@ class Failure(Record):
     """Why a step failed."""
 
     failure_class: FailureClass
-    """Decides whether the step is tried again."""
+    """Decides whether the step is retried."""
     error: str
     message: str
     """What happened and what to do, for the user."""
     trace: str = ""
-    """Trace of user code; empty for errors that need none."""
+    """Trace of user code; empty for errors without a trace."""
     where: str = ""
-    """Rank, worker or node it happened on, when known."""
+    """Rank, worker or node of the failure, if known."""
 
 
 class StepResult(Record):
-    """Outcome of one attempt; written once, last."""
+    """Outcome of one attempt; written once, as the last file."""
 
     state: StepState
     failure: Failure | None = None
@@ -114,28 +114,28 @@ class StepResult(Record):
     """When the driver started, seconds since the epoch."""
     finished_at: float
     usage: AttemptUsage | None = None
-    """What it used of its machines; null where nobody measured it."""
+    """Usage of its machines; null if not measured."""
 
 
 class DriverExit(Record):
-    """How the driver process ended, written by the lease's host."""
+    """End of the driver process, written by the lease's host."""
 
     code: int
-    """Exit code; minus the signal number when a signal ended it."""
+    """Exit code; minus the signal number if a signal ended it."""
     at: float
-    """When, seconds since the epoch."""
+    """Time of the end, seconds since the epoch."""
     why: str = ""
-    """Why the lease ended, which ended it; empty when it was not the lease."""
+    """Why the lease ended, if that ended the driver; otherwise empty."""
 
 
 def submit(lease: LeaseFolder, spec: StepSpec) -> StepFolder:
-    """Put a step into the lease's mailbox, or find the one with its key that is there.
+    """Put a step into the lease's mailbox, or find the existing one with its key.
 
-    The folder appears whole and under the next free number, so that two writers at once, or one
+    The folder appears complete and with the next free number, so that two writers at once, or one
     killed half way, leave no gap.
 
     Raises:
-        LeaseLostError: The lease has ended; nobody would take the step.
+        LeaseLostError: The lease has ended and takes no more steps.
     """
     if is_there(lease.closed) or not is_there(lease.path):
         raise LeaseLostError(f"Lease {lease.lease_id} has ended; step {spec.key} was not submitted")
@@ -160,7 +160,7 @@ def _publish(lease: LeaseFolder, spec: StepSpec) -> StepFolder:
 
 
 def submitted(lease: LeaseFolder) -> Iterator[StepFolder]:
-    """All steps of the lease in order of their numbers."""
+    """Yield all steps of the lease in the order of their numbers."""
     number = 1
     while is_there(lease.step(number).path):
         yield lease.step(number)
@@ -168,7 +168,7 @@ def submitted(lease: LeaseFolder) -> Iterator[StepFolder]:
 
 
 def find(lease: LeaseFolder, key: str) -> StepFolder | None:
-    """The step with this key, if it was submitted."""
+    """Return the step with this key; None if it was not submitted."""
     for folder in submitted(lease):
         spec = read_record(folder.spec, StepSpec)
         if spec is not None and spec.key == key:
@@ -177,13 +177,13 @@ def find(lease: LeaseFolder, key: str) -> StepFolder | None:
 
 
 def request_cancel(folder: StepFolder, reason: str) -> None:
-    """Ask a step to stop; harmless when it has ended."""
+    """Ask a step to stop; no effect if it has ended."""
     if not is_there(folder.cancel):
-        leave_word(folder.cancel, reason)
+        write_marker(folder.cancel, reason)
 
 
 def status(folder: StepFolder) -> StepStatus:
-    """How a step stands; queued, with what it waits for, until its driver has written something."""
+    """Return a step's status; queued, with what it waits for, until its driver has written one."""
     found = read_record(folder.status, StepStatus)
     if found is not None:
         return found
@@ -192,7 +192,7 @@ def status(folder: StepFolder) -> StepStatus:
 
 
 def outcome(folder: StepFolder) -> StepResult | None:
-    """The result of a step, also of one whose driver died before; None while it may still end."""
+    """Return a step's result, even if its driver died before; None while it may still end."""
     ended = read_record(folder.exit, DriverExit)  # first: the result is written before
     result = read_record(folder.result, StepResult)
     if result is None and ended is not None:
@@ -201,28 +201,28 @@ def outcome(folder: StepFolder) -> StepResult | None:
 
 
 def lost(folder: StepFolder, why: str, at: float | None = None) -> StepResult:
-    """Result of a step that leaves none any more: cancelled if that was asked for, or lost."""
+    """Return the result of a step that leaves none: cancelled if requested, otherwise lost."""
     at = time.time() if at is None else at
     state, failure_class = StepState.LOST, FailureClass.LOST
     if is_there(folder.cancel):
         state, failure_class = StepState.CANCELLED, FailureClass.CANCELLED
         why = folder.cancel.read_text(errors="replace")
     try:
-        seen = read_record(folder.status, StepStatus)
-    except StepError:  # it only tells when the step began
-        seen = None
+        written = read_record(folder.status, StepStatus)
+    except StepError:  # it is only needed for the begin of the step
+        written = None
     return StepResult(
         state=state,
         failure=Failure(failure_class=failure_class, error="", message=why),
-        started_at=at if seen is None else seen.updated_at - seen.elapsed_s,
+        started_at=at if written is None else written.updated_at - written.elapsed_s,
         finished_at=at,
     )
 
 
 def blamed(lost: StepResult, why: str, failure_class: FailureClass) -> StepResult:
-    """A lost step whose cause, and what that means for another attempt, became known.
+    """Return a lost step with the cause that became known, and its failure class.
 
-    It goes in front of what was known, unless that begins so.
+    The cause is put before the known message, unless that begins with it.
     """
     known = lost.failure.message if lost.failure is not None else ""
     message = known if known.startswith(why) else "; ".join(filter(None, (why, known)))
@@ -232,7 +232,7 @@ def blamed(lost: StepResult, why: str, failure_class: FailureClass) -> StepResul
 
 
 def was_killed(folder: StepFolder) -> bool:
-    """Whether the step's driver was ended by a signal, as by the end of its lease's job."""
+    """Whether a signal ended the step's driver, as at the end of its lease's job."""
     ended = read_record(folder.exit, DriverExit)
     return ended is not None and ended.code < 0
 

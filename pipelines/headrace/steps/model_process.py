@@ -1,7 +1,7 @@
-"""Processes of a node that run a model; all are forked from one that has imported what they need.
+"""Processes of a node that run a model; all are forked from one with the imports that they need.
 
-That one is `python -m headrace.steps.model_process FD`. It knows the siblings above by their names,
-as `headrace.steps.run` does.
+The server is `python -m headrace.steps.model_process FD`. It names modules of higher layers as
+texts, as `headrace.steps.run` does.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from headrace.recipe.site import Role
 
 _MODULE = "headrace.steps.model_process"
 _IMPORTED = ("headrace.training.rank", "headrace.evaluation.predict", "omegaconf")
-"""The last is what Lightning looks at hyperparameters by, at the first checkpoint."""
+"""Lightning uses the last for hyperparameters, at the first checkpoint."""
 
 VARYING = frozenset(
     (
@@ -31,16 +31,15 @@ VARYING = frozenset(
         "CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", CPUS, MEMORY,
     )
 )  # fmt: skip
-"""Names of the variables that tell a rank its place, network and part of the node; nothing that is
-imported depends on them, but Lightning's `rank_zero_only`."""
+"""Variables that give a rank its number, network and part of the node; no import depends on them,
+except Lightning's `rank_zero_only`."""
 
 _SERVERS = ForkServers(_MODULE, VARYING, imported=(_MODULE,))
-"""Shared by all trainings and evaluations on this node: a restart or the next step imports nothing.
-"""
+"""Shared by all trainings and evaluations on this node: restarts and next steps import nothing."""
 
 
 def dask_setup(worker: object) -> None:
-    """Begin the imports as a worker starts, which Dask tells modules of a lease's `preload`."""
+    """Start the imports when a worker starts; Dask calls this for a lease's `preload` modules."""
     del worker
     tell_children()
     _SERVERS.warm_up()
@@ -52,14 +51,14 @@ def start_forked(child: Child) -> Process:
 
 
 def model_environment(role: Role) -> dict[str, str]:
-    """Environment variables of a process that runs a model, on top of the worker's."""
+    """Return environment variables of a process that runs a model, besides the worker's."""
     return {**role.env, "OMP_NUM_THREADS": str(role.threads_per_rank)}
 
 
 class _ScipySignal(ModuleType):
-    """Stands for `scipy.signal` until something of it is used.
+    """Replaces `scipy.signal` until an attribute of it is used.
 
-    torchmetrics imports it to look for a `hamming`: a tenth of the time of all imports.
+    torchmetrics imports it to check for `hamming`: a tenth of the time of all imports.
     """
 
     hamming = None
@@ -76,7 +75,7 @@ class _ScipySignal(ModuleType):
 
 
 def load() -> None:
-    """Import what the processes need; a look for garbage would take a quarter of the time."""
+    """Import what the processes need; garbage collection would take a quarter of the time."""
     stand_in = _ScipySignal("scipy.signal")
     sys.modules[stand_in.__name__] = stand_in
     gc.disable()
@@ -87,7 +86,7 @@ def load() -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """Entry point of the server, which has loaded all, and of each process forked from it."""
+    """Run the server, after `load`, and each process forked from it."""
     _, _, _, _, *sys.argv = forked(socket.socket(fileno=int(arguments[0]))).command
     code: int = importlib.import_module(sys.argv[0]).main(sys.argv[1:])
     return code

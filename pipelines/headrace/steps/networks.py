@@ -1,4 +1,4 @@
-"""Which network interface leads to the other nodes, and how processes are told."""
+"""The network interface that leads to other nodes, and the variables that select it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import psutil
 
 
 def interface_of(address: str, interfaces: Mapping[str, Sequence[str]]) -> str | None:
-    """Name of the network interface that has an IP address; None when there is none."""
+    """Return the network interface with an IP address; None if there is none."""
     try:
         wanted = ipaddress.ip_address(address)
     except ValueError:
@@ -21,13 +21,13 @@ def interface_of(address: str, interfaces: Mapping[str, Sequence[str]]) -> str |
 
 
 def interfaces() -> dict[str, list[str]]:
-    """Addresses of this machine by network interface."""
+    """Return this machine's addresses by network interface."""
     found = psutil.net_if_addrs().items()
     return {name: [each.address for each in addresses] for name, addresses in found}
 
 
 def network_environment(interface: str | None) -> dict[str, str]:
-    """Variables that make gloo and NCCL use a network interface; none where it is not known."""
+    """Return variables that make gloo and NCCL use an interface; none if it is unknown."""
     if interface is None:
         return {}
     return {"GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": interface}

@@ -1,4 +1,4 @@
-"""The step `nodes`: what the nodes of a lease are and have."""
+"""The step `nodes`: hardware and software of a lease's nodes."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ _VARIABLES = ("OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "SLURM_JOB_ID")
 
 
 def run(context: StepContext) -> dict[str, Any]:
-    """Look at nodes of the lease.
+    """Return facts of nodes of the lease.
 
     Args:
-        context: Input `nodes`: how many; 1 when left out.
+        context: Input `nodes`: their number; 1 if missing.
 
     Returns:
-        The `nodes`, each with its `name`, `address`, and what `node_facts` gives.
+        The `nodes`, each with its `name`, `address`, and the result of `node_facts`.
 
     Raises:
-        LeaseError: The nodes are not there in time.
+        LeaseError: The nodes do not arrive in time.
     """
-    from headrace.clusters.fleet import Fleet  # Dask; benchmarks and their command need it not
+    from headrace.clusters.fleet import Fleet  # Dask, which benchmarks do not need
 
     count = int(str(context.spec.inputs.get("nodes") or 1))
     with Fleet.open(context.lease_folder) as fleet:
@@ -48,7 +48,7 @@ def run(context: StepContext) -> dict[str, Any]:
 
 
 def facts_of(context: StepContext, fleet: NodeCalls, nodes: Sequence[Node]) -> list[dict[str, Any]]:
-    """What these nodes are; see `run`."""
+    """Return facts of these nodes; see `run`."""
     tiers = {tier.name: str(folder_of(tier)) for tier in context.site.tiers}
     found = []
     for node in nodes:
@@ -59,7 +59,7 @@ def facts_of(context: StepContext, fleet: NodeCalls, nodes: Sequence[Node]) -> l
 
 
 def node_facts(tiers: Mapping[str, str]) -> dict[str, Any]:
-    """What this node is and has; the folders of the staging tiers need not exist."""
+    """Return hardware and software of this node; folders of staging tiers need not exist."""
     memory = psutil.virtual_memory()
     return {
         "hostname": socket.gethostname(),
@@ -78,7 +78,7 @@ def node_facts(tiers: Mapping[str, str]) -> dict[str, Any]:
 
 
 def cpu_model() -> str:
-    """Model of the processor; empty where the kernel does not tell."""
+    """Return the model of the processor; empty if the kernel does not report it."""
     info = Path("/proc/cpuinfo")
     lines = info.read_text().splitlines() if info.exists() else []
     named = (line.partition(":")[2].strip() for line in lines if line.startswith(_MODELS))
@@ -86,20 +86,20 @@ def cpu_model() -> str:
 
 
 def gpu_names() -> list[str]:
-    """Names and driver of the GPUs of the node, as `nvidia-smi` tells; none without it."""
+    """Return names and driver of the node's GPUs from `nvidia-smi`; empty without it."""
     program = shutil.which("nvidia-smi")
     if program is None:
         return []
     command = [program, "--query-gpu=name,driver_version", "--format=csv,noheader"]
     try:
-        told = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
+        listed = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
     except (OSError, subprocess.SubprocessError):
         return []
-    return told.stdout.splitlines()
+    return listed.stdout.splitlines()
 
 
 def versions(packages: Iterable[str]) -> dict[str, str]:
-    """Versions of the distributions that are installed, of those that are named."""
+    """Return the versions of installed distributions, among those named."""
     found = {}
     for name in packages:
         with suppress(metadata.PackageNotFoundError):

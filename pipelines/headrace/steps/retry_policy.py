@@ -1,4 +1,4 @@
-"""Whether work that failed is tried again: a pure decision over its attempts."""
+"""Whether failed work is retried: a pure decision over its attempts."""
 
 from __future__ import annotations
 
@@ -13,58 +13,58 @@ from headrace.states import FailureClass
 if TYPE_CHECKING:  # lists of runs read no recipes
     from headrace.recipe.recipe import RetryPolicy
 
-KEPT = "kept"
-"""Output of an attempt that failed: how much of its work the next one need not do again."""
+PROGRESS = "kept"
+"""Output of a failed attempt: how much of its work the next one need not repeat."""
 
 TOTAL = "total"
-"""Output of a training that failed: optimizer steps in all, where they are known."""
+"""Output of a failed training: total optimizer steps, if known."""
 
 ERROR = "error"
-"""Output of an attempt that failed: name of the class of its error; empty where none was left."""
+"""Output of a failed attempt: class name of its error; empty if none was recorded."""
 
 _SERVICES = (errors.BatchError, errors.LeaseError, errors.LoginError, errors.StoreError)
 _ELSEWHERE = (
     "",
     *(each.__name__ for each in (*_SERVICES, errors.LedgerError, errors.StorageError)),
 )
-"""Errors of services and disks that the program uses: a repetition says nothing about it."""
+"""Errors of services and disks that the program uses: a repetition is not the program's fault."""
 
 _TOO_SHORT = (
-    "Two leases in a row ended before the step got any further. Raise `lifetime` of the role in "
+    "Two leases in a row ended before the step made any progress. Raise `lifetime` of the role in "
     "the site (with `auto`: `lifetime_max`), or save checkpoints more often "
     "(trainer.checkpoint_every_steps)."
 )
 _TOO_LITTLE_MEMORY = (
-    "It would fail again at the same place. Give the role more memory, or lower "
+    "It would fail again at the same point. Give the role more memory, or lower "
     "data.global_batch_size."
 )
-_NO_ROOM = "There was no room twice in a row, so it is not tried again before somebody makes some."
+_NO_ROOM = "There was no room twice in a row, so it is not retried before space is freed."
 _SAME_FAULT = (
-    "It failed in the same way at the same place twice in a row, on the same machines: this is a "
-    "fault of the program, and it is not tried again."
+    "It failed in the same way at the same point twice in a row, on the same machines: this is a "
+    "fault of the program, and it is not retried."
 )
 _NUMBERS = re.compile(r"\d+")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Attempt:
-    """How one attempt has failed."""
+    """One failed attempt."""
 
     failure_class: FailureClass | None
-    """Why; None where nobody knows: it is not tried again."""
+    """Its failure class; None if unknown: it is not retried."""
     error: str = ""
-    """Class of the error, by name; empty where none was left."""
+    """Class name of the error; empty if none was recorded."""
     message: str = ""
-    """What was told of it."""
+    """Its message."""
     kept: float = 0.0
-    """How much of its work the next one need not do again."""
+    """How much of its work the next attempt need not repeat."""
     machines: str = ""
-    """What it ran on: the lease."""
+    """Its machines: the lease."""
     seconds: float | None = None
-    """How long it took; None where that is not known."""
+    """Its duration; None if unknown."""
 
     def is_fault_again(self, before: Attempt) -> bool:
-        """Whether the program has failed as in the attempt before, numbers apart."""
+        """Whether the program failed as in the previous attempt, except for numbers."""
         return (
             self.failure_class is FailureClass.INFRASTRUCTURE
             and self.error not in _ELSEWHERE
@@ -73,21 +73,21 @@ class Attempt:
 
     @property
     def _identity(self) -> tuple[object, ...]:
-        """What is alike in errors that come from the same place: paths and ids hold numbers."""
+        """Features of errors of the same origin: paths and ids differ in numbers."""
         line = _NUMBERS.sub("#", self.message.partition("\n")[0])
         return self.failure_class, self.error, line, self.machines
 
 
 @dataclass(frozen=True, kw_only=True)
 class Decision:
-    """What becomes of work whose newest attempt has failed."""
+    """Decision about work whose newest attempt has failed."""
 
     again: bool
     """Whether there is another attempt."""
     why_not: str = ""
-    """Why not again, where the failure's class alone does not say; for the user."""
+    """Why there is none, for the user; empty if the failure class explains it."""
     is_programs_fault: bool = False
-    """Whether the failure has shown to be one of the program, whatever its class."""
+    """Whether the failure has proved to be the program's fault, whatever its class."""
 
 
 def decide(
@@ -98,15 +98,15 @@ def decide(
     grows: bool = False,
     elsewhere: bool = False,
 ) -> Decision:
-    """What becomes of work that has failed.
+    """Decide about failed work.
 
     Args:
         attempts: Its attempts that count, the first one first; the last one has failed.
-        policy: How often it is tried.
-        timeout_s: The step's own limit for one attempt; another lease does not help against that.
-        grows: Whether the next lease has more time than the last one had.
-        elsewhere: Whether the next attempt gets other machines, if there are any: there may be
-            more room, memory and time.
+        policy: How often it is retried.
+        timeout_s: The step's own limit for one attempt; another lease does not help against it.
+        grows: Whether the next lease has more time than the last one.
+        elsewhere: Whether the next attempt gets other machines, if there are any: these may have
+            more disk, memory and time.
     """
     last = attempts[-1]
     if last.failure_class is None or not last.failure_class.is_retried:
@@ -125,7 +125,7 @@ def decide(
 
 
 def num_failures(attempts: Sequence[Attempt]) -> int:
-    """How many attempts have failed in a row, and came no further than those before."""
+    """Return how many attempts in a row failed without more progress than those before."""
     return _streak(_further(attempts))
 
 
@@ -134,8 +134,8 @@ def _streak(further: Sequence[bool]) -> int:
 
 
 def _why_no_such_machines(attempts: Sequence[Attempt], *, is_excused: bool) -> str:
-    """Why attempts on such machines end in the same way again; empty where they need not."""
-    # the first of two may have begun late in its lease, the second had one of its own
+    """Return why attempts on equal machines fail in the same way again; empty if they may not."""
+    # the first of two may have begun late in its lease; the second had a lease of its own
     ends = [each.failure_class for each in attempts[-2:]]
     if ends[-1] is FailureClass.OUT_OF_MEMORY:
         return _TOO_LITTLE_MEMORY
@@ -145,7 +145,7 @@ def _why_no_such_machines(attempts: Sequence[Attempt], *, is_excused: bool) -> s
 
 
 def _further(attempts: Sequence[Attempt]) -> list[bool]:
-    """Whether each attempt came further than all before it, so far that the next one keeps it."""
+    """Return for each attempt whether it made more lasting progress than all before it."""
     most = 0.0
     further = []
     for attempt in attempts:

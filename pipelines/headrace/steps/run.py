@@ -1,7 +1,7 @@
-"""Runs one step: `python -m headrace.steps.run STEP_DIR`.
+"""Run one step: `python -m headrace.steps.run STEP_DIR`.
 
-Host, command line and tests all call this. It writes `status.json` while the step runs and
-`result.json` once, last. Exit code 0 means that a result was written.
+Host, command line and tests call this. It writes `status.json` while the step runs and
+`result.json` once, as the last file. Exit code 0 means that a result was written.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ MODULES = {
     "nodes": "headrace.steps.node_facts",
     "suite": "headrace.suites.suite_step",
 }
-"""Which module runs which built-in kind of step; the siblings above meet only here."""
+"""Modules of the built-in kinds of steps; only here are these higher layers named together."""
 
 _STATES = {
     FailureClass.CANCELLED: StepState.CANCELLED,
@@ -53,7 +53,7 @@ _STATES = {
 
 
 def step_function(kind: str) -> StepFunction:
-    """The function `run(context) -> outputs` of a kind of step, built-in or of another package."""
+    """Return the function `run(context) -> outputs` of a kind, built-in or of another package."""
     if kind not in MODULES:
         return step_kind(kind, tuple(MODULES)).run
     function: StepFunction = importlib.import_module(MODULES[kind]).run
@@ -61,9 +61,9 @@ def step_function(kind: str) -> StepFunction:
 
 
 def run_step(folder: StepFolder, function: StepFunction | None = None) -> StepResult:
-    """Run the step in `folder` to its result; a step that has one is not run again.
+    """Run the step in `folder` to its result; a step with a result is not run again.
 
-    `function` does the work, by default that of the step's kind.
+    `function` does the work; the default is that of the step's kind.
     """
     existing = read_record(folder.result, StepResult)
     if existing is not None:
@@ -72,12 +72,12 @@ def run_step(folder: StepFolder, function: StepFunction | None = None) -> StepRe
         context = open_context(folder)
     except HeadraceError as error:
         if not is_there(folder.spec):
-            raise  # no step at all
+            raise  # not a step
         return refused(folder, error)
     context.event("started", kind=context.spec.kind, attempt=context.spec.attempt)
     with Reporter(context) as reporter:
         result = _outcome(context, function)
-    reporter.tell(result.state)
+    reporter.update(result.state)
     context.event("finished", state=result.state.value)
     write_record(folder.result, result)
     return result
@@ -97,11 +97,11 @@ def open_context(folder: StepFolder) -> StepContext:
 
 
 def refused(folder: StepFolder, error: HeadraceError) -> StepResult:
-    """The result, which is written, of a step that cannot begin."""
+    """Write and return the result of a step that cannot begin."""
     failure, now = failure_of(error), time.time()
     state = _state(failure.failure_class)
     result = StepResult(state=state, failure=failure, started_at=now, finished_at=now)
-    _tell(str(folder.path), failure)
+    _log_failure(str(folder.path), failure)
     write_record(folder.result, result)
     return result
 
@@ -116,7 +116,7 @@ def _outcome(context: StepContext, function: StepFunction | None) -> StepResult:
         if failure.failure_class.is_retried:  # a fault of the machine, or headrace's own
             logger.exception("Step %s failed", context.spec.key)
         else:
-            _tell(context.spec.key, failure)
+            _log_failure(context.spec.key, failure)
     state = StepState.SUCCEEDED if failure is None else _state(failure.failure_class)
     return StepResult(
         state=state,
@@ -129,7 +129,7 @@ def _outcome(context: StepContext, function: StepFunction | None) -> StepResult:
 
 
 def _blamed(failure: Failure, context: StepContext) -> Failure:
-    """A step that is told to stop may lose its machines first: the request is the cause then."""
+    """Return the stop request as cause: a step asked to stop may lose its machines first."""
     if failure.failure_class.is_retried:
         try:
             context.check()
@@ -138,7 +138,7 @@ def _blamed(failure: Failure, context: StepContext) -> Failure:
     return failure
 
 
-def _tell(key: str, failure: Failure) -> None:
+def _log_failure(key: str, failure: Failure) -> None:
     trace = f"\n{failure.trace}" if failure.trace else ""
     logger.error("Step %s failed: %s%s", key, failure.message, trace)
 
@@ -148,7 +148,7 @@ def _state(failure_class: FailureClass) -> StepState:
 
 
 def failure_of(error: BaseException) -> Failure:
-    """Describe an error for the result file; one that has no named cause keeps its trace."""
+    """Describe an error for the result file; an unknown error keeps its trace."""
     named = error if isinstance(error, HeadraceError) else storage_error(error, Path())
     if named is not None:
         return Failure(
@@ -166,16 +166,16 @@ def failure_of(error: BaseException) -> Failure:
 
 
 class Rate:
-    """Units a second over the last half minute."""
+    """Units per second over the last half minute."""
 
     def __init__(self) -> None:
         self._points: deque[tuple[float, float]] = deque()
         self._unit = ""
 
     def add(self, at: float, done: float, unit: str) -> float | None:
-        """Add a reading, at a time in seconds; gives the rate once there are two of a unit."""
+        """Add a reading at `at`, seconds; return the rate if there are two of the unit, or None."""
         stands_still = bool(self._points) and done <= self._points[0][1]
-        if unit != self._unit or stands_still:  # warming up does not count
+        if unit != self._unit or stands_still:  # warm-up does not count
             self._points.clear()
             self._unit = unit
         self._points.append((at, done))
@@ -187,7 +187,7 @@ class Rate:
 
 
 class Reporter:
-    """Writes `status.json` of a step every second, from a thread of its own."""
+    """Writes `status.json` of a step every second, from its own thread."""
 
     def __init__(self, context: StepContext, interval_s: float = 1.0) -> None:
         self._context = context
@@ -197,7 +197,7 @@ class Reporter:
         self._thread = threading.Thread(target=self._run, name="headrace-status", daemon=True)
 
     def __enter__(self) -> Reporter:
-        self.tell(StepState.RUNNING)
+        self.update(StepState.RUNNING)
         self._thread.start()
         return self
 
@@ -223,17 +223,17 @@ class Reporter:
         )
         write_record(self._context.folder.status, status)
 
-    def tell(self, state: StepState) -> None:
-        """Write the status if that is possible: the work does not depend on it."""
+    def update(self, state: StepState) -> None:
+        """Write the status if possible; a failure does not affect the work."""
         inform(self._context.run_folder, "status", partial(self.write, state), within_s=None)
 
     def _run(self) -> None:
         while not self._stop.wait(self._interval_s):
-            self.tell(StepState.RUNNING)
+            self.update(StepState.RUNNING)
 
 
 def main(arguments: list[str]) -> int:
-    """Entry point of the step driver."""
+    """Run the step driver."""
     begin_child()
     run_step(StepFolder(Path(arguments[0]).absolute()))
     return 0

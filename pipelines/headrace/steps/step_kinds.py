@@ -1,4 +1,4 @@
-"""Kinds of steps that other packages add, by entry points `headrace.steps`."""
+"""Kinds of steps of other packages, by entry points `headrace.steps`."""
 
 from __future__ import annotations
 
@@ -12,41 +12,41 @@ from headrace.record import Record
 from headrace.steps.context import StepContext
 
 STEPS = "headrace.steps"
-"""Group of the entry points: an object of a `StepKind`, named as the kind of step."""
+"""Group of the entry points: a `StepKind` object, named as the kind of step."""
 
 StepOptions = dict[str, JsonValue]
-"""What a run of such a kind is given: the kind's options as JSON."""
+"""Options of a run of a kind of step, as JSON."""
 
 
 class StepKind(Protocol):
-    """A kind of step that another package adds.
+    """A kind of step of another package.
 
     A run of that kind has one step, of the same name, on the role and nodes of `train`. Its module
-    is imported wherever such runs are asked for or listed, so that it imports nothing heavy.
+    is imported wherever such runs are requested or listed, so it must import nothing heavy.
     """
 
     options: type[Record]
-    """Model of what a run of the kind is given, the step as its input `options`."""
+    """Model of the options; the step gets them as its input `options`."""
 
     def run(self, context: StepContext) -> dict[str, Any]:
-        """Do the step; gives its outputs."""
+        """Do the step; return its outputs."""
         ...
 
     def words(self, options: StepOptions) -> tuple[str, ...]:
-        """Options of the command of the kind's name that ask for the same."""
+        """Return equivalent options of the command with the kind's name."""
         ...
 
     def report(self, run_id: str) -> None:
-        """Write the report of a run that has succeeded."""
+        """Write the report of a successful run."""
         ...
 
 
 def step_kind(kind: str, built_in: tuple[str, ...] = ()) -> StepKind:
-    """The kind of step that a package adds.
+    """Return the kind of step that a package adds.
 
     Raises:
-        UnknownNameError: No package does; `built_in` are other names that are known.
-        UserError: Its package cannot be loaded; other packages' kinds are as good as before.
+        UnknownNameError: No package adds it; `built_in` are other valid names.
+        UserError: Its package cannot be loaded; kinds of other packages still work.
     """
     added = names_in(STEPS)
     if kind not in added:

@@ -1,4 +1,4 @@
-"""What an attempt at a step or a trial used of its machines."""
+"""Usage of machines by an attempt at a step or a trial."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from headrace.record import Record
 
 
 class AttemptUsage(Record):
-    """Where the time of an attempt went, and how busy its machines were; null: nobody told."""
+    """Use of an attempt's time, and load of its machines; null: unknown."""
 
     node: str = ""
-    """Node it ran on; of several, the first."""
+    """Node it ran on; the first of several."""
     nodes: int = Field(default=1, ge=1)
     gpus: float = 0.0
-    """GPUs that it held, all nodes together; a share of one where trials share it."""
+    """GPUs that it held on all nodes; a fraction of one that trials share."""
     cpus: float = 0.0
-    """CPUs that it held, all nodes together."""
+    """CPUs that it held on all nodes."""
     start_s: float | None = None
     """Seconds until the first batch: processes, imports, rendezvous, restoring a checkpoint."""
     staging_s: float | None = None
-    """Seconds in which shards were put onto the node."""
+    """Seconds of staging shards onto the node."""
     data_wait_s: float | None = None
     """Seconds in which training waited for data."""
     train_s: float | None = None
-    """Seconds of training, waiting for data included."""
+    """Seconds of training, with waiting for data."""
     evaluate_s: float | None = None
     samples: int | None = None
     """Samples trained on, every epoch counted, or packed."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 
-from headrace.clusters.gpu_claims import ClaimFile
+from headrace.clusters.gpu_reservations import ReservationFile
 from headrace.clusters.gpus import Gpu
 from headrace.errors import LeaseError, StepCancelledError
 from headrace.files.atomic import is_there, write_text
@@ -33,7 +33,7 @@ Places = tuple[int, ...]
 class _HeldPlaces:
     """A claim, and trials that use it."""
 
-    claim: ClaimFile
+    claim: ReservationFile
     gpus: tuple[Gpu, ...]
     users: int = 1
     since_s: float = field(default_factory=time.monotonic)
@@ -44,7 +44,7 @@ class _HeldPlaces:
         """Whether a further trial may use it: its turn goes on, or nobody else waits."""
         if time.monotonic() - self.since_s < _TURN_S:
             return True
-        work = self.claim.claim.work
+        work = self.claim.reservation.work
         return all(other.held or other.work == work for other in self.claim.others())
 
 
@@ -108,7 +108,7 @@ class GpuTurns:
         rest = [gpu for gpu in node.gpus if gpu not in own]
         by_identity = {gpu.identity: gpu for gpu in (*own, *rest)}
         with ExitStack() as stack:
-            claim = stack.enter_context(ClaimFile(work, tuple(by_identity), len(places)))
+            claim = stack.enter_context(ReservationFile(work, tuple(by_identity), len(places)))
             names = claim.wait(folder, keep_on)
             held = _HeldPlaces(claim, tuple(by_identity[name] for name in names))
             held.ending = stack.pop_all()

@@ -19,9 +19,9 @@ from headrace.clusters.node_calls import Node, NodeCalls
 from headrace.errors import StepError, UserCodeError, WorkerLostError
 from headrace.files.atomic import read_record
 from headrace.files.layout import RunFolder, StepFolder
+from headrace.processes.call_server import CallServer
 from headrace.processes.children import Child
 from headrace.processes.fork_server import ForkServers
-from headrace.processes.kept_process import KeptProcess
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Role
 from headrace.steps.context import StepContext, resolved
@@ -163,7 +163,7 @@ def function_on_node(launch: NodeLaunch) -> Called:
     role = site.roles[recipe.train.role]
     with own_gpus(launch, recipe, role) as role:
         child = _child(launch, recipe, recipe.train.function.target, role)
-        process = KeptProcess(_SERVERS.start)
+        process = CallServer(_SERVERS.start)
         try:
             called: Called = process.call(child, (recipe, site), lambda: not is_unwanted(launch))
         finally:

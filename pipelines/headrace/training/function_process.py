@@ -23,9 +23,9 @@ from typing import Any
 from headrace.data.instantiate import Allowed, instantiate, resolve
 from headrace.errors import HeadraceError, RecipeError, UserCodeError, UserError
 from headrace.files.layout import RunFolder
+from headrace.processes.call_server import answer_calls
 from headrace.processes.fork_server import forked
 from headrace.processes.identity import begin_child, die_with_parent
-from headrace.processes.kept_process import answer_calls
 from headrace.recipe.base import Target
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Site

@@ -24,7 +24,7 @@ from headrace.data.loader import BatchLoader
 from headrace.files.atomic import write_record
 from headrace.files.layout import RunFolder
 from headrace.informing import inform, shielded
-from headrace.steps.history import HistoryRow, RankRow, RowWriter, UsageRow, rank_file, usage_file
+from headrace.steps.history import HistoryRow, NodeRow, RankRow, RowWriter, rank_file, usage_file
 from headrace.training.launch_records import NodeLaunch, TrainingProgress
 from headrace.training.learning_rates import rate_factor
 from headrace.training.progress import AttemptMeter, training_rows
@@ -64,7 +64,7 @@ class KeepHistory(Callback):  # type: ignore[misc]
         self._of_launch, self._of_progress, self._of_row = (AttemptMeter(counted) for _ in range(3))
         self._parts = StepParts(checkpoint_s)
         self._rows: RowWriter[HistoryRow] | None = None
-        self._usage: tuple[RowWriter[UsageRow], Usage] | None = None
+        self._usage: tuple[RowWriter[NodeRow], Usage] | None = None
         self._rank: tuple[RowWriter[RankRow], RankUsage] | None = None
         self._number = 1
         self._losses: Tensor | None = None
@@ -90,7 +90,7 @@ class KeepHistory(Callback):  # type: ignore[misc]
         if trainer.local_rank == 0:
             file = usage_file(self._run, self._launch.node_index)
             if usage := inform(self._run, Usage.__name__, partial(Usage, node)):
-                self._usage = (RowWriter(file, UsageRow, _LEAST_USAGE_S), usage)
+                self._usage = (RowWriter(file, NodeRow, _LEAST_USAGE_S), usage)
         if trainer.is_global_zero:
             self._rows, self._number = training_rows(self._run, _LEAST_S)
             self._rows.append(self._now(trainer).model_copy(update={"starts": True}))
@@ -317,11 +317,11 @@ class Usage:
         self._traffic = _Traffic()
         self._busy_s, self._cpu_s = _cpu_s()
 
-    def look(self) -> UsageRow:
+    def look(self) -> NodeRow:
         """Take all figures; see `docs/how-to/watch-training.md` for what that takes."""
         gpus = {} if self._gpus is None else self._gpus.look()
         before, (self._busy_s, self._cpu_s) = (self._busy_s, self._cpu_s), _cpu_s()
-        return UsageRow(
+        return NodeRow(
             at=time.time(),
             node=self._node,
             cpu=max(self._busy_s - before[0], 0.0) / max(self._cpu_s - before[1], 1e-2),

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from headrace.clusters.gpu_claims import ClaimFile
+from headrace.clusters.gpu_reservations import ReservationFile
 from headrace.clusters.gpus import visible_gpus
 from headrace.files.layout import RunFolder, StepFolder
 from headrace.processes.identity import MEMORY
@@ -33,7 +33,7 @@ def own_gpus(launch: NodeLaunch, recipe: Recipe, role: Role) -> Iterator[Role]:
         return
     num_ranks = recipe.train.ranks_per_node or role.ranks_per_node
     names = {gpu.identity: gpu.name for gpu in gpus}
-    with ClaimFile(RunFolder(Path(launch.run_folder)).run_id, tuple(names), num_ranks) as claim:
-        held = claim.wait(StepFolder(Path(launch.step_folder)), lambda: not is_unwanted(launch))
+    with ReservationFile(RunFolder(Path(launch.run_folder)).run_id, tuple(names), num_ranks) as own:
+        held = own.wait(StepFolder(Path(launch.step_folder)), lambda: not is_unwanted(launch))
         told = {mask: ",".join(names[gpu] for gpu in held)}
         yield role.model_copy(update={"env": {**role.env, **told}})

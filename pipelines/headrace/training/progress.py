@@ -20,8 +20,8 @@ from headrace.informing import inform
 from headrace.steps.context import StepContext
 from headrace.steps.history import (
     HistoryRow,
+    NodeRow,
     RowWriter,
-    UsageRow,
     read_evaluated,
     read_history,
     read_ranks,
@@ -303,7 +303,7 @@ def _of_nodes(run: RunFolder, began_at: float, since: float, train_s: float) -> 
     """How busy the nodes were, the mean over them, and the energy of their GPUs together."""
     nodes = [[row for row in rows if row.at >= began_at] for rows in read_usage(run).values()]
 
-    def means(value: Callable[[UsageRow], float | None]) -> list[float]:
+    def means(value: Callable[[NodeRow], float | None]) -> list[float]:
         found = (_mean(rows, since, value) for rows in nodes)
         return [each for each in found if each is not None]
 
@@ -317,7 +317,7 @@ def _of_nodes(run: RunFolder, began_at: float, since: float, train_s: float) -> 
 
 
 def _mean(
-    rows: Sequence[UsageRow], since: float, value: Callable[[UsageRow], float | None]
+    rows: Sequence[NodeRow], since: float, value: Callable[[NodeRow], float | None]
 ) -> float | None:
     """Mean over time of what was told: each row tells of the time since the one before."""
     begins = (since, *(row.at for row in rows))

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from headrace.clusters.cancellable_call import call_while
-from headrace.clusters.gpu_claims import FOLDER, ClaimFile
+from headrace.clusters.gpu_reservations import FOLDER, ReservationFile
 from headrace.files.atomic import read_record, write_json, write_record
 from headrace.files.layout import RunFolder
 from headrace.states import FailureClass, StepState
@@ -102,7 +102,7 @@ def _parts_and_results_are_their_own(suite: Suite) -> None:
         for at, rate in enumerate((0.1, 0.01))
     ]
     with ThreadPoolExecutor(2) as pool:
-        with ClaimFile("another", ("GPU-bb",), 1) as other:
+        with ReservationFile("another", ("GPU-bb",), 1) as other:
             assert other.take()
             futures = [pool.submit(run_trial, job) for job in jobs]
             waits = [suite.step(number).waits for number in (1, 2)]
@@ -193,7 +193,10 @@ def test_a_trial_that_cannot_begin_has_a_result_too(suite: Suite) -> None:
     mailbox.request_cancel(suite.step(3), "enough")
     assert run_trial(suite.job(3)).state is StepState.CANCELLED
     assert not list(suite.run.trial(3).checkpoints.glob("*"))
-    with ClaimFile("another", ("GPU-aa", "GPU-bb"), 2) as other, ThreadPoolExecutor(1) as pool:
+    with (
+        ReservationFile("another", ("GPU-aa", "GPU-bb"), 2) as other,
+        ThreadPoolExecutor(1) as pool,
+    ):
         assert other.take()
         waits = pool.submit(run_trial, suite.job(4, gpus=(0,)))
         wait_until(suite.step(4).waits.exists, 60, "the trial to wait")

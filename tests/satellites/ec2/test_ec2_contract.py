@@ -20,7 +20,7 @@ class TestEc2(BatchContract):
     """Instances in the place of jobs; no queue, so that what cannot start is refused at once."""
 
     refused = {"prologue": ("#" * 20_000,)}
-    refusal = "EC2 takes 16,384"
+    refusal = "EC2 accepts 16,384"
     longest_job_s = None
 
     @pytest.fixture

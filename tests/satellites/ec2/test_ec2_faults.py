@@ -100,7 +100,7 @@ def test_a_full_shared_folder_is_suspected(ec2_sim: Ec2Sim, job: Jobs, tmp_path:
         fill(shared)
         ended = _end(system, system.submit(job(log=str(shared / "log"))))
     assert ended.state is JobState.FAILED
-    assert ended.reason == "it had no room to tell how it ended: is the shared folder full?"
+    assert ended.reason == "it could not write how it ended: is the shared folder full?"
 
 
 def test_an_instance_ends_when_the_host_gives_no_sign(ec2_sim: Ec2Sim, job: Jobs, tmp_path: Path):
@@ -193,7 +193,7 @@ def test_throttling_is_waited_for(ec2_sim: Ec2Sim, job: Jobs):
 
     ec2_sim.refuse = refuse
     ec2_api._client.cache_clear()
-    with pytest.raises(SubmitLimitError, match="asked too often: Request limit exceeded"):
+    with pytest.raises(SubmitLimitError, match="limits requests: Request limit exceeded"):
         Ec2(ec2_sim.options()).submit(job())
     assert len(ec2_sim.requests) == 4  # botocore has tried again, with pauses
 
@@ -237,7 +237,7 @@ def test_a_storm_of_throttling_at_two_hundred_nodes(
     assert sorted(map(name_of, ec2_sim.alive())) == sorted(spec.name for spec in specs)
     assert len(ec2_sim.requests) > 200
     assert len(ec2_sim.requests) <= 2 * (BURST + passed_s * per_minute / 60)
-    assert "waiting: EC2 is asked too often: Request limit exceeded." in told
+    assert "waiting: EC2 limits requests: Request limit exceeded." in told
     gate.system.cancel([spec.name for spec in specs])
 
 
@@ -325,7 +325,7 @@ def test_without_the_right_to_ask_whether_instances_hang_work_goes_on(
 
     monkeypatch.setattr(Ec2Api, "call", refuse)
     assert system.poll([name])[name].state is JobState.RUNNING
-    assert "Whether instances hang is not known: EC2 says UnauthorizedOperation" in caplog.text
+    assert "It is unknown whether instances hang: EC2 says UnauthorizedOperation" in caplog.text
     system.cancel([name])
 
 
@@ -334,7 +334,7 @@ def test_credentials_that_do_not_hold_are_no_end_of_anything(ec2_sim: Ec2Sim, jo
         raise client_error("ExpiredToken", "The security token included is expired")
 
     ec2_sim.refuse = refuse
-    with pytest.raises(BatchError, match=r"does not take the credentials(.|\n)*Renew"):
+    with pytest.raises(BatchError, match=r"does not accept the credentials(.|\n)*Renew"):
         Ec2(ec2_sim.options()).submit(job())
 
 
@@ -359,7 +359,7 @@ def test_a_server_that_is_not_there_is_no_matter_of_credentials(
     system = Ec2(ec2_sim.options(endpoint_url=f"http://127.0.0.1:{free_port}"))
     with pytest.raises(AmbiguousSubmitError, match="Could not connect to the endpoint URL"):
         system.submit(job())
-    with pytest.raises(SilentError, match="Is EC2 reached from here"):
+    with pytest.raises(SilentError, match="Is EC2 reachable from here"):
         system.find("x")
 
 

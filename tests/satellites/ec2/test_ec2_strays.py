@@ -122,10 +122,10 @@ def test_a_region_that_does_not_answer_is_told_and_hides_no_other(
     listed = headrace("cloud", "list")
     assert listed.exit_code == 1
     assert stray.id in listed.stdout
-    assert f"not looked at: {told}" in listed.stderr
-    assert "Is EC2 reached from here?" in listed.stderr
+    assert f"not searched: {told}" in listed.stderr
+    assert "Is EC2 reachable from here?" in listed.stderr
     reaped = headrace("lease", "reap")
-    assert f"strays were not looked for in {told}" in reaped.stdout
+    assert f"strays were not searched in {told}" in reaped.stdout
     assert f"instance {stray.id}" in reaped.stdout
     assert ec2_sim.alive() == []
     assert headrace("cloud", "list", "--site", "aws").exit_code == 0
@@ -157,10 +157,10 @@ def test_what_is_seen_of_an_instance(
     for word in (instance.id, "m5.large", "over-gpu-1", "ended", "its lease has ended"):
         assert word in table
     ec2_sim.terminate(instance)
-    assert "Nothing of headrace's in us-east-1 at http" in headrace("cloud", "list").stdout
+    assert "headrace has no resources in us-east-1 at http" in headrace("cloud", "list").stdout
     for name in ("aws", "twin"):
         (home / "sites" / f"{name}.yaml").unlink()
-    assert "no site has a role there" in headrace("cloud", "list").stdout
+    assert "no site has a role on EC2" in headrace("cloud", "list").stdout
 
 
 def test_only_what_is_meant_is_destroyed(
@@ -184,11 +184,11 @@ def test_only_what_is_meant_is_destroyed(
     named = headrace("cloud", "destroy", "--yes", *(each.id for each in [living, mine, hers]))
     assert named.exit_code == 1
     assert f"kept {living.id}: its lease lives; `headrace lease close" in named.stdout
-    assert f"kept {hers.id}: ann@elsewhere has started it; add --force" in named.stdout
+    assert f"kept {hers.id}: it was started by ann@elsewhere; add --force" in named.stdout
     assert set(_alive_ids(ec2_sim)) == {living.id, hers.id}
     forced = headrace("cloud", "destroy", "--yes", "--force", "living-gpu-1", hers.id)
     assert (forced.exit_code, ec2_sim.alive()) == (0, [])
-    assert "Nothing is to be ended" in headrace("cloud", "destroy", "--all-strays").stdout
+    assert "Nothing to end" in headrace("cloud", "destroy", "--all-strays").stdout
     for wrong in ([], ["i-0", "--all-strays"]):
         with pytest.raises(UserError, match="ids, or all strays"):
             headrace("cloud", "destroy", *wrong)

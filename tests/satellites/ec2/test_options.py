@@ -59,7 +59,7 @@ def test_what_cannot_be(changes: dict[str, Any], told: str):
         ),
         (
             {"backend": "ec2", "ec2": _LEAST, "batch": {"partition": "gpu"}},
-            "backend 'ec2' has no `batch.partition`: there is no queue; `ec2` of the role says",
+            "backend 'ec2' has no `batch.partition`: there is no queue; `ec2` of the role names",
         ),
     ],
 )

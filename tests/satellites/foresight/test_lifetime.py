@@ -11,7 +11,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.clusters import queued
+from headrace.clusters import batch_launcher
 from headrace.clusters.lease_records import (
     FLOOR_S,
     HostRecord,
@@ -32,7 +32,7 @@ from headrace.runs.prediction import PredictedPart
 from headrace.runs.runs import Run
 from headrace.states import FailureClass, StepState
 from headrace.steps.mailbox import Failure, StepResult
-from headrace.steps.retry_policy import KEPT, TOTAL
+from headrace.steps.retry_policy import PROGRESS, TOTAL
 from headrace_foresight.lifetime import choose, lifetime, rounded_up, start_s
 from support.command_line import headrace
 from support.ledger_rows import attempt_row
@@ -161,7 +161,7 @@ def timed_out(run: Run, kept: float, total: float | None) -> str:
     write_record(folder.spec, spec.model_copy(update={"walltime": walltime, "role": role}))
     ended(
         run, "train", lease_id, 1000.0, state=StepState.FAILED,
-        failure_class=FailureClass.TIMED_OUT, outputs={KEPT: kept, TOTAL: total},
+        failure_class=FailureClass.TIMED_OUT, outputs={PROGRESS: kept, TOTAL: total},
     )  # fmt: skip
     return lease_id
 
@@ -206,7 +206,7 @@ def test_time_outs_do_not_end_a_run_whose_leases_still_grow() -> None:
     lease_id = timed_out(run, 0.0, 100.0)
     attempt_row_of(
         run, "train", lease_id, attempt=2, key="2", state=StepState.FAILED, started_at=0.0,
-        finished_at=9.0, failure_class=FailureClass.TIMED_OUT, outputs={KEPT: 0.0},
+        finished_at=9.0, failure_class=FailureClass.TIMED_OUT, outputs={PROGRESS: 0.0},
     )  # fmt: skip
     failure = Failure(failure_class=FailureClass.TIMED_OUT, error="E", message="over")
     result = StepResult(state=StepState.FAILED, failure=failure, started_at=0, finished_at=9)
@@ -240,7 +240,9 @@ def test_a_lease_keeps_its_choice_and_its_reason(
     monkeypatch.setattr(
         leases.lease_client, "start", lambda folder, spec, _: write_spec(folder, spec)
     )
-    monkeypatch.setattr(queued._BatchBackend, "refusal", lambda *_: "")  # there is no Slurm
+    monkeypatch.setattr(
+        batch_launcher._BatchLauncher, "refusal", lambda *_: ""
+    )  # there is no Slurm
 
     def write_spec(folder: Any, spec: LeaseSpec) -> None:
         folder.path.mkdir(parents=True, exist_ok=True)

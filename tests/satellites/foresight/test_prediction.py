@@ -22,7 +22,7 @@ from headrace.states import FailureClass, StepState
 from headrace.status.run import run_views
 from headrace.status.run_details import run_details
 from headrace.steps.history import training_file
-from headrace.steps.retry_policy import KEPT
+from headrace.steps.retry_policy import PROGRESS
 from headrace_foresight.past_attempts import earlier
 from headrace_foresight.prediction import predict
 from support.command_line import headrace
@@ -189,7 +189,7 @@ def test_what_was_foretold_is_kept_and_shown_beside_what_it_took(headrace_home: 
         attempt_row_of(
             run, "train", gang, attempt=number, key=f"{run.run_id}/train/{number}",
             state=StepState.FAILED, failure_class=FailureClass.INFRASTRUCTURE,
-            message="no such file\n  Correct it.", outputs={KEPT: 10.0},
+            message="no such file\n  Correct it.", outputs={PROGRESS: 10.0},
             started_at=1.0, finished_at=2.0,
         )  # fmt: skip
     failing = run_details(run.run_id)

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from headrace.batch.commands import CommandResult
 from headrace.batch.job_records import JobSpec, JobState
-from headrace.batch.queue_state import JobRecord, job_status, look
+from headrace.batch.queue_state import JobRecord, current_status, job_status
 from headrace.errors import BatchError, LoginError
 from headrace.files.atomic import write_record
 from headrace.files.layout import LeaseFolder
@@ -72,7 +72,7 @@ def test_books_are_asked_for_one_job_by_its_id():
     """The answer does not grow with what the user ran before, nor is it asked for twice."""
     commands = Forgetful()
     commands.books = ["7"]
-    seen = look(Sge(commands), JobRecord(job_id="7", name="a", submitted_at=0.0))
+    seen = current_status(Sge(commands), JobRecord(job_id="7", name="a", submitted_at=0.0))
     assert (seen.state, seen.is_from_books) == (JobState.COMPLETED, True)
     assert commands.looks == [("qacct", "-o", "me", "-d", "30", "-j", "7")]
 
@@ -108,7 +108,7 @@ class _Missing:
 def test_each_program_that_is_not_there_is_told():
     found = list(Pbs(_Missing(BatchError("no such program", ""))).check(_JOB))
     assert [(each.grade.value, each.seen) for each in found] == [("fail", "no such program")] * 4
-    assert "have them on PATH" in found[0].advice
+    assert "put them on PATH" in found[0].advice
     broken = ScriptedCommands(CommandResult(1, "", "broken"), CommandResult(0, "1", ""))
     (failed,) = Pbs(broken).check(_JOB)
     assert (failed.grade.value, failed.seen) == ("fail", "qsub: broken")

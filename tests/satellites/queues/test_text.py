@@ -11,9 +11,9 @@ from pydantic import ValidationError
 from headrace.batch.commands import CommandResult
 from headrace.batch.job_records import JobSpec, JobState, JobStatus
 from headrace.batch.system import BatchSystem
+from headrace.clusters.batch_launcher import LAUNCHER
 from headrace.clusters.lease_jobs import job_spec
 from headrace.clusters.lease_records import LeaseSpec, job_name
-from headrace.clusters.queued import backend
 from headrace.errors import AmbiguousSubmitError, BatchError
 from headrace.files.layout import LeaseFolder
 from headrace.recipe.site import Role
@@ -217,7 +217,7 @@ def test_a_node_of_a_pool_of_single_slots_needs_no_parallel_environment():
     ("backend", "batch", "told"),
     [
         ("pbs", {"qos": "long"}, "backend 'pbs' has no `batch.qos`"),
-        ("pbs", {"exclude": ["a"]}, "`batch.exclude`: write what the cluster knows"),
+        ("pbs", {"exclude": ["a"]}, "`batch.exclude`: write the cluster's own option"),
         ("pbs", {"options": ["-N mine"]}, "headrace finds its jobs by their names"),
         ("sge", {"memory_per_node": "1GiB"}, "such as `-l h_vmem=4G`"),
         ("sge", {}, "need `batch.parallel_environment`"),
@@ -464,5 +464,5 @@ def _lease(role: Role) -> LeaseSpec:
 
 
 def _scripts(role: Role) -> list[str]:
-    text = backend().preview(_FOLDER, _lease(role))
+    text = LAUNCHER.preview(_FOLDER, _lease(role))
     return [f"#!/bin/bash{each}" for each in text.split("#!/bin/bash")[1:]]

@@ -50,9 +50,9 @@ def test_the_loss_comes_first_then_what_has_a_best_value() -> None:
 
 def test_a_history_is_read_anew_when_it_has_grown(tmp_path: Path) -> None:
     run = RunFolder(tmp_path)
-    assert history_of(run).told == ()
+    assert history_of(run).all_rows == ()
     run.history.mkdir()
     for count in (1, 2):
         append_line(training_file(run), row(count, 0.5).model_dump_json())
-        assert len(history_of(run).told) == count
+        assert len(history_of(run).all_rows) == count
     assert history_of(run) is history_of(run)

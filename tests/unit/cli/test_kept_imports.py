@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from headrace.processes import zygote
-from headrace.processes.zygote import KEPT, Fork, fork
+from headrace.processes.zygote import KEEP_WARM, Fork, fork
 from support.command_line import headrace
 
 
@@ -20,7 +20,7 @@ def test_what_is_kept_imported_is_told_and_ended(
     assert headrace("lease", "list").stdout.splitlines() == [
         "No open leases; --all lists those that have ended."
     ]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), KEPT: "60"}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), KEEP_WARM: "60"}
     module = "support.zygote_code"
     order = Fork(module=module, arguments=("tell",), environment=environment)
     with open(os.devnull, "r+b") as nothing:

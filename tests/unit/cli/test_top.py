@@ -16,7 +16,7 @@ from headrace.files.lines import append_line
 from headrace.processes.identity import ProcessIdentity
 from headrace.runs.runs import Run
 from headrace.status.lease import leases_in_use
-from headrace.steps.history import UsageRow, usage_file
+from headrace.steps.history import NodeRow, usage_file
 from headrace.steps.mailbox import StepSpec
 from headrace.suites.records import RunningTrial, SuiteSummary
 from support.command_line import headrace
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.usefixtures("headrace_home")
 def busy(run: RunFolder, node: str, cpu: float, **changes: float) -> None:
     file = usage_file(run, 0)
     file.parent.mkdir(parents=True, exist_ok=True)
-    row = UsageRow(node=node, cpu=cpu, **{"at": time.time(), "memory": 0.5, **changes})
+    row = NodeRow(node=node, cpu=cpu, **{"at": time.time(), "memory": 0.5, **changes})
     append_line(file, row.model_dump_json())
 
 

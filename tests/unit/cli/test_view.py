@@ -14,7 +14,7 @@ from headrace.cli.words import result_line
 from headrace.states import FailureClass, StepState
 from headrace.status.run_details import RunDetails
 from headrace.status.step import StepView
-from headrace.steps.history import Load, RankRow, UsageRow
+from headrace.steps.history import NodeLoad, NodeRow, RankRow
 from headrace.steps.mailbox import Progress, StepStatus
 
 TRACE = 'Traceback (most recent call last):\n  File "model.py", line 7\nValueError: [/bad] [red]\n'
@@ -177,12 +177,12 @@ def test_a_running_training_shows_the_newest_and_the_best_metric():
 
 
 def test_how_busy_nodes_and_ranks_are_is_told_while_they_train():
-    node = UsageRow(at=1.0, node="n0", cpu=0.75, memory=0.5, gpu=0.25, network_in_bytes_per_s=2e6)
+    node = NodeRow(at=1.0, node="n0", cpu=0.75, memory=0.5, gpu=0.25, network_in_bytes_per_s=2e6)
     ranks = tuple(
         RankRow(at=1.0, rank=rank, node="n0", cores=rank, rss_bytes=rank * 10**9)
         for rank in (1, 3, 2)
     )
-    use = Load(nodes=(node,) * 5, ranks=ranks)
+    use = NodeLoad(nodes=(node,) * 5, ranks=ranks)
     run = view(state=StepState.RUNNING).model_copy(update={"use": use})
     text = printed(lambda console: console.print(live(run)))
     assert text.count("n0: CPU 75%, GPUs 25%, memory 50%, network in 2MB/s\n") == 4

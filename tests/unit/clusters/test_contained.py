@@ -62,7 +62,7 @@ def test_a_container_that_ends_at_once_is_told(folder: LeaseFolder):
 def test_one_that_ran_for_a_while_is_started_again_until_the_lease_closes(
     folder: LeaseFolder, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(worker, "_AT_ONCE_S", 0.0)
+    monkeypatch.setattr(worker, "_TOO_SOON_S", 0.0)
     asyncio.run(_kept(folder))
     assert (folder.path / "starts").read_text() == "xxx"
 

@@ -145,14 +145,14 @@ def test_workers_that_go_one_after_the_other_are_one_loss_of_an_item(
     """As when nodes are preempted together: the item is not given to the one that goes next."""
     pids = {fleet.call(node, os.getpid) for node in _answering(fleet)}
 
-    original = fleet_module.settle
+    original = fleet_module.wait_for_losses
 
-    def settle(check: Any) -> None:  # on a busy machine the second one takes longer to go
+    def wait_for_losses(check: Any) -> None:  # on a busy machine the second one takes longer to go
         wait_until(lambda: not any(map(psutil.pid_exists, pids)), 60, "both workers to go")
         _answering(fleet)  # so their scheduler has seen it
         original(check)
 
-    monkeypatch.setattr("headrace.clusters.fleet.settle", settle)
+    monkeypatch.setattr("headrace.clusters.fleet.wait_for_losses", wait_for_losses)
     (tmp_path / "pids").write_text(" ".join(map(str, pids)))
     items = [str(tmp_path)]
     results = dict(fleet.map(fleet_functions.die_and_the_others_soon, items, retries=1))
@@ -190,14 +190,14 @@ def test_on_nodes_raises_what_the_function_raised(fleet: Fleet, nodes: tuple[Nod
 
 def test_on_nodes_names_the_worker_that_died(fleet: Fleet, nodes: tuple[Node, ...]) -> None:
     """pains 34: which node it was is said."""
-    with pytest.raises(WorkerLostError, match=r"Worker node-1 on 127\.0\.0\.1 (died|has gone)"):
+    with pytest.raises(WorkerLostError, match=r"Worker node-1 on 127\.0\.0\.1 (died|has ended)"):
         fleet.on_nodes(fleet_functions.die, [(None,)], nodes[1:])
 
 
 def test_on_nodes_sees_a_node_that_had_gone_before(fleet: Fleet, nodes: tuple[Node, ...]) -> None:
     """A task bound to a dead worker's address would wait for ever."""
     gone = Node(name="node-1", address="tcp://127.0.0.1:9", host="127.0.0.1", index=1)
-    with pytest.raises(WorkerLostError, match=r"Worker node-1 on 127\.0\.0\.1 has gone"):
+    with pytest.raises(WorkerLostError, match=r"Worker node-1 on 127\.0\.0\.1 has ended"):
         fleet.on_nodes(fleet_functions.double, [(1,), (2,)], [nodes[0], gone])
 
 
@@ -298,7 +298,7 @@ def test_workers_may_have_children_by_multiprocessing(
 
 
 def test_more_nodes_than_there_are_is_told(fleet: Fleet) -> None:
-    with pytest.raises(LeaseError, match=r"3 nodes asked of lease demo-1, which has at most 2"):
+    with pytest.raises(LeaseError, match=r"3 nodes requested of lease demo-1, which has at most 2"):
         fleet.nodes(3, 60)
 
 

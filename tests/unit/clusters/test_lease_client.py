@@ -9,7 +9,7 @@ import pytest
 
 from headrace.batch.job_records import JobView
 from headrace.clusters import lease_client
-from headrace.clusters.backends import backend
+from headrace.clusters.backends import launcher_for
 from headrace.clusters.lease_records import (
     Ending,
     HostRecord,
@@ -294,7 +294,7 @@ def test_a_host_that_cannot_start_is_told(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_unknown_backend_names_the_valid_ones() -> None:
     with pytest.raises(SiteError, match=r"no backend 'lokal'\n.*'local'"):
-        backend("lokal")
+        launcher_for("lokal")
 
 
 def test_control_side_loads_no_heavy_library() -> None:

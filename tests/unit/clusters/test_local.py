@@ -78,14 +78,14 @@ def test_processes_are_kept_for_leases_of_this_machine_alone(
     asked: list[str] = []
 
     def fork(_modules: object, fork: zygote.Fork, *_: object, **__: object) -> bool:
-        asked.append(fork.environment[zygote.KEPT])
+        asked.append(fork.environment[zygote.KEEP_WARM])
         folder.closed.touch()
         return True
 
     monkeypatch.setattr(zygote, "fork", fork)
     folder.path.mkdir()
     spec = lease_spec(folder, Role(keep_warm=keep_warm))
-    local.backend().launch(folder, spec)
+    local.LAUNCHER.launch(folder, spec)
     local.start_host(folder, spec)
     assert asked == [kept, "0"]
 

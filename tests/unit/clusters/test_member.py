@@ -59,7 +59,7 @@ def test_a_node_joins_a_lease_that_is_not_over_and_leaves_with_it(
     folder.scheduler_file.write_text('{"address": "tls://127.0.0.1:7"}')
     if there:
         (tmp_path / there).touch()
-        asyncio.run(asyncio.wait_for(member._sent_away(folder), 30))
+        asyncio.run(asyncio.wait_for(member._closing(folder), 30))
     address = asyncio.run(worker.scheduler_of(folder))
     assert address == ("tls://127.0.0.1:7" if joins else None)
 
@@ -82,7 +82,7 @@ def test_nodes_that_do_not_come_are_named_for_the_next_lease(
     workers = {name: SimpleNamespace(name=name) for name in here}
     scheduler = SimpleNamespace(workers=workers, address="", dashboard_url="")
     gang = GangCluster(folder, lease_spec(folder, role), "7", scheduler)
-    with pytest.raises(LeaseError, match=f"{len(here)} of 3 nodes were there after 0.01 s"):
+    with pytest.raises(LeaseError, match=f"{len(here)} of 3 nodes joined within 0.01 s"):
         asyncio.run(gang.wait_for_nodes())
     bad = read_record(folder.bad_nodes, BadNodes)
     assert (bad and bad.nodes) == missing
@@ -106,5 +106,5 @@ def test_a_gang_without_one_of_its_nodes_ends_when_that_does_not_come_back(
     now_s += 2 * spec.lost_after_s
     gang.check()  # a worker that died is started again
     now_s += 1.0
-    with pytest.raises(LeaseError, match="1 of 2 nodes of the gang are left since 31 s"):
+    with pytest.raises(LeaseError, match="1 of 2 nodes of the gang have been left for 31 s"):
         gang.check()

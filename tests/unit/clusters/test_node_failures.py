@@ -15,7 +15,7 @@ from headrace.clusters.node_failures import (
     FailureTracker,
 )
 from headrace.clusters.pool_job import PoolJob, is_nodes_fault
-from headrace.clusters.pool_policy import MAX_FAILURES, SETTLED_S
+from headrace.clusters.pool_policy import MAX_FAILURES, STABLE_S
 from headrace.errors import JobRefusedError
 from headrace.states import FailureClass
 from support.pool_nodes import pool_job
@@ -34,7 +34,7 @@ def test_a_bad_node_costs_a_pool_no_hope_but_many_do():
         assert tracker.failure is None
         tracker.record_failure(_ended(node), "failed", "no such module")
     tracker.fail_if_exhausted()
-    assert "5 jobs in a row came to nothing; last: failed\nno such" in str(tracker.failure)
+    assert "5 jobs in a row failed; last: failed\nno such" in str(tracker.failure)
     assert tracker.avoidance.nodes == ()
     assert tracker.avoidance.lifted == "jobs fail on other nodes, too"
     assert [each.host for each in tracker.ended] == ["a", "a", "b", "b", "c"]
@@ -73,10 +73,10 @@ def test_where_nodes_cannot_be_left_out_the_bad_one_is_named(caplog: pytest.LogC
     for _ in range(MAX_FAILURES):
         tracker.record_failure(_ended("a"), "failed")
     assert (tracker.avoidance.nodes, tracker.avoidance.blamed) == ((), ("a",))
-    assert "Not doing without a: PBS cannot leave nodes out. failed" in caplog.text
+    assert "Not avoiding a: PBS cannot leave nodes out. failed" in caplog.text
     assert caplog.text.count("cannot leave") == 1
     tracker.fail_if_exhausted()
-    assert "3 jobs in a row came to nothing" in str(tracker.failure)
+    assert "3 jobs in a row failed" in str(tracker.failure)
     assert [each.host for each in tracker.ended] == ["a"] * MAX_FAILURES
 
 
@@ -137,7 +137,7 @@ def test_long_avoided_nodes_are_taken_again(caplog: pytest.LogCaptureFixture):
     assert tracker.avoidance.nodes == ("a",)
     tracker.forgive(time.monotonic() + AVOIDED_S)
     assert tracker.avoidance.nodes == ()
-    assert "Taking a again after 3600 s" in caplog.text
+    assert "Using a again after 3600 s" in caplog.text
 
 
 def _ended(host: str, state: JobState = JobState.FAILED, exclude: tuple[str, ...] = ()) -> PoolJob:
@@ -154,7 +154,7 @@ def _ended(host: str, state: JobState = JobState.FAILED, exclude: tuple[str, ...
     [
         (JobState.FAILED, None, True),  # its worker never joined
         (JobState.FAILED, 1.0, True),
-        (JobState.FAILED, SETTLED_S + 1, False),
+        (JobState.FAILED, STABLE_S + 1, False),
         (JobState.NODE_FAILED, 9999.0, True),
         (JobState.CANCELLED, None, False),
         (JobState.PREEMPTED, None, False),

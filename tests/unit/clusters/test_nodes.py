@@ -67,7 +67,7 @@ def test_nodes_come_in_the_order_of_their_numbers():
 
 def test_nodes_that_do_not_come_in_time(clock: list[float]):
     checks: list[float] = []
-    with pytest.raises(LeaseError, match="1 of 2 nodes of lease demo-1 were there after 7 s"):
+    with pytest.raises(LeaseError, match="1 of 2 nodes of lease demo-1 joined within 7 s"):
         fleet_module.arrived(
             Connected(worker("a", 1)), SPEC, 2, 7.0, lambda: checks.append(clock[-1])
         )

@@ -9,7 +9,7 @@ import pytest
 from headrace.clusters.pool_policy import (
     MAX_FAILURES,
     MAX_UNUSED,
-    SETTLED_S,
+    STABLE_S,
     Failures,
     PoolNode,
     ScalingPlan,
@@ -95,15 +95,15 @@ def test_one_failure_is_forgiven_for_each_node_that_is_done_without():
     assert failures.after_blame() == failures
     again = failures.after_failure(NOW_S + 1, NOW_S + 1).after_blame()
     assert (again.count, again.num_forgiven) == (1, 1)
-    assert again.after_presence(NOW_S + 2, NOW_S + 3, NOW_S + 3 + SETTLED_S) == Failures()
+    assert again.after_presence(NOW_S + 2, NOW_S + 3, NOW_S + 3 + STABLE_S) == Failures()
 
 
 def test_a_node_that_stays_ends_the_doubts_if_it_was_asked_for_after_them():
     failures = Failures().after_failure(NOW_S - 1, NOW_S)
-    old = failures.after_presence(NOW_S - 5, NOW_S, NOW_S + 2 * SETTLED_S)
+    old = failures.after_presence(NOW_S - 5, NOW_S, NOW_S + 2 * STABLE_S)
     assert old.count == 1
     assert failures.after_presence(NOW_S + 1, NOW_S + 2, NOW_S + 3).count == 1
-    assert failures.after_presence(NOW_S + 1, NOW_S + 2, NOW_S + 2 + SETTLED_S) == Failures()
+    assert failures.after_presence(NOW_S + 1, NOW_S + 2, NOW_S + 2 + STABLE_S) == Failures()
 
 
 def test_jobs_that_are_cancelled_unused_again_and_again_are_a_fault_too():

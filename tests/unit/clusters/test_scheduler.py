@@ -108,7 +108,7 @@ def test_a_node_of_this_machine_ends_with_its_worker_and_one_with_a_job_does_not
 
 def test_a_full_disk_ends_no_host(tmp_path: Path, caplog: pytest.LogCaptureFixture):
     NodeTimes(LeaseFolder(tmp_path / "gone"), ["node-0"], 5.0)
-    assert "node-0 began is not written down" in caplog.text
+    assert "Event 'began' of node-0 is not recorded" in caplog.text
 
 
 def test_lines_without_their_first_tell_nothing():

@@ -11,7 +11,7 @@ from PIL import Image
 
 from headrace.evaluation import training_figures as curves
 from headrace.evaluation.training_figures import training_figures
-from headrace.steps.history import EvaluatedRow, History, HistoryRow, RankRow, UsageRow
+from headrace.steps.history import EvaluatedRow, History, HistoryRow, NodeRow, RankRow
 
 NAMES = ("Learning rate", "Throughput", "Waiting for data, and use of the nodes")
 
@@ -41,7 +41,7 @@ def history(**metrics: float) -> History:
 
 USAGE = {
     f"node-{index}": [
-        UsageRow(at=102.0 + at, node="a", cpu=0.5, memory=0.1, gpu=gpu) for at in range(0, 60, 3)
+        NodeRow(at=102.0 + at, node="a", cpu=0.5, memory=0.1, gpu=gpu) for at in range(0, 60, 3)
     ]
     for index, gpu in enumerate((None, 0.7, None, None, None))
 }
@@ -101,7 +101,7 @@ def test_parts_of_steps_traffic_and_memory_are_drawn_where_they_are_known(
     told = History(
         tuple(
             row.model_copy(update={"parts": {"forward": 0.25, "communication": 0.5}})
-            for row in history().told
+            for row in history().all_rows
         )
     )
     rates = {"network_in_bytes_per_s": 3e6, "disk_read_bytes_per_s": 2e6}

@@ -17,7 +17,7 @@ from headrace.processes.identity import ProcessIdentity
 from headrace.runs.planned_steps import steps_of
 from headrace.states import FailureClass, LeaseState, StepState
 from headrace.steps.mailbox import Failure, StepResult
-from headrace.steps.retry_policy import KEPT
+from headrace.steps.retry_policy import PROGRESS
 from support.runs import attempt_row_of, lease_on_disk, make_run
 
 
@@ -198,7 +198,7 @@ class Losing:
         state, cause, outputs = StepState.SUCCEEDED, None, {}
         if self.num_calls <= len(self.kept):
             state, cause = StepState.LOST, FailureClass.LOST
-            outputs = {KEPT: self.kept[self.num_calls - 1]}
+            outputs = {PROGRESS: self.kept[self.num_calls - 1]}
         if self.num_calls == 1:
             self.lease_id = lease_on_disk(run, "gpu")
         attempt_row_of(

@@ -30,7 +30,7 @@ from headrace.runs.runs import Run
 from headrace.states import FailureClass, LeaseState, StepState
 from headrace.steps import mailbox
 from headrace.steps.mailbox import Failure, Progress, StepResult, StepSpec, StepStatus
-from headrace.steps.retry_policy import ERROR, KEPT, TOTAL
+from headrace.steps.retry_policy import ERROR, PROGRESS, TOTAL
 from headrace.suites.records import Control
 from support.runs import attempt_row_of, lease_on_disk, make_run
 from support.training import write_blobs
@@ -300,4 +300,4 @@ def test_the_step_of_the_newest_checkpoint_is_kept(
     )  # fmt: skip
     collect(run, ticket)
     (row,) = open_ledger().attempts(run.run_id)
-    assert row.outputs == {ERROR: "", KEPT: 24.0, TOTAL: 60.0}
+    assert row.outputs == {ERROR: "", PROGRESS: 24.0, TOTAL: 60.0}

@@ -14,12 +14,12 @@ import pytest
 
 from headrace.files.atomic import (
     is_there,
-    leave_word,
     publish_folder,
     read_record,
     read_text,
     write_bytes,
     write_if_possible,
+    write_marker,
     write_record,
     write_text,
 )
@@ -145,10 +145,10 @@ def test_on_a_full_disk_requests_get_through_and_records_stay_as_they_were(tmp_p
             write_text(disk / "closed", "a reason")
         write_if_possible(path, record.model_copy(update={"code": 1}))
         assert read_record(path, DriverExit) == record
-        leave_word(disk / "cancel", "a reason")
+        write_marker(disk / "cancel", "a reason")
         assert (disk / "cancel").read_text() == ""
         filler.unlink()
-        leave_word(disk / "close", "a reason")
+        write_marker(disk / "close", "a reason")
         assert (disk / "close").read_text() == "a reason"
         assert sorted(entry.name for entry in disk.iterdir()) == ["cancel", "close", path.name]
 
@@ -161,7 +161,7 @@ def test_what_informs_is_left_out_where_its_folder_cannot_be_written(tmp_path, c
         assert not write_if_possible(tmp_path / "status.json", record)
         assert f"Read-only file system: '{tmp_path}/status.json'" in caplog.text
         with pytest.raises(OSError, match=f"Read-only file system: '{tmp_path}/cancel'"):
-            leave_word(tmp_path / "cancel", "a reason")
+            write_marker(tmp_path / "cancel", "a reason")
     assert [entry.name for entry in tmp_path.iterdir()] == ["status.json"]
 
 

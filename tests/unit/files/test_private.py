@@ -52,7 +52,7 @@ def test_what_a_file_holds_stays(tmp_path: Path):
 def test_a_folder_of_another_account_is_refused(tmp_path: Path):
     (tmp_path / "one").mkdir()
     os.chown(tmp_path / "one", 4242, -1)
-    with pytest.raises(UserError, match=r"is no folder of this account \(uid 4242\)"):
+    with pytest.raises(UserError, match=r"is not a folder of this account \(uid 4242\)"):
         make_private(tmp_path / "one")
 
 
@@ -60,7 +60,7 @@ def test_a_link_in_place_of_a_folder_is_refused(tmp_path: Path):
     """Another account may have put it there, to have its own choice of folder used."""
     (tmp_path / "elsewhere").mkdir(mode=0o755)
     (tmp_path / "one").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(UserError, match="is no folder of this account"):
+    with pytest.raises(UserError, match="is not a folder of this account"):
         make_private(tmp_path / "one")
     assert mode(tmp_path / "elsewhere") == 0o755
 
@@ -83,6 +83,6 @@ def test_a_device_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     pipe.chmod(0o666)
-    with pytest.raises(UserError, match="is no regular file"):
+    with pytest.raises(UserError, match="is not a regular file"):
         make_private_file(pipe)
     assert pipe.stat().st_mode & 0o777 == 0o666

@@ -312,7 +312,7 @@ def test_packed_dataset_by_path(image_source, packs, make_context, in_process, t
     (Path(first["dataset"]) / "shards/train-00000.h5").unlink()
     with pytest.raises(DataError, match=r"train-00000\.h5 is missing"):
         pack(by_path, in_process)
-    with pytest.raises(ManifestError, match="is no dataset"):
+    with pytest.raises(ManifestError, match="is not a dataset"):
         packs(None, {"path": str(tmp_path)})
 
 

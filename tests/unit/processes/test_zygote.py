@@ -18,7 +18,7 @@ import pytest
 
 from headrace.processes import zygote
 from headrace.processes.working_folder import python_module
-from headrace.processes.zygote import APART, KEPT, Fork, fork, zygotes
+from headrace.processes.zygote import APART, KEEP_WARM, Fork, fork, zygotes
 from support.waiting import wait_until
 
 MODULE = "support.zygote_code"
@@ -36,7 +36,7 @@ def _own(
 
 def ordered(*arguments: str, kept: str = "60", **environment: str) -> Fork:
     path = os.pathsep.join(sys.path)
-    whole = {**os.environ, "PYTHONPATH": path, KEPT: kept, **environment}
+    whole = {**os.environ, "PYTHONPATH": path, KEEP_WARM: kept, **environment}
     return Fork(module=MODULE, arguments=arguments, environment=whole)
 
 
@@ -125,10 +125,10 @@ def test_of_one_that_was_killed_nothing_is_left_when_the_next_comes(
     told(tmp_path / "out", ordered("tell"))
     (killed,) = zygotes()
     monkeypatch.setattr(zygote, "zygotes", lambda: [killed])
-    assert zygote.kept_bytes() > 0
+    assert zygote.zygote_bytes() > 0
     killed.kill()
     killed.wait(10)
-    assert zygote.kept_bytes() == 0
+    assert zygote.zygote_bytes() == 0
     told(tmp_path / "out", ordered("tell", WORD="another"))
     assert len(list(zygote.folder().iterdir())) == 3  # a socket, its process, the lock
 

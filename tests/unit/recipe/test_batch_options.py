@@ -13,11 +13,11 @@ from headrace.recipe.site import Role
 @pytest.mark.parametrize(
     ("batch", "told"),
     [
-        ({"options": ["--requeue"]}, "`batch.options` must not hold '--requeue': headrace starts"),
+        ({"options": ["--requeue"]}, "`batch.options` must not hold '--requeue': headrace retries"),
         ({"options": ["--array=1-4"]}, "a lease is one job"),
         ({"options": ["--job-name=mine"]}, "headrace finds its jobs by their names"),
         ({"options": ["-Jmine"]}, "headrace finds its jobs by their names"),
-        ({"options": ["--output", "x"]}, "the log belongs into the lease's folder"),
+        ({"options": ["--output", "x"]}, "headrace writes the log into the lease's folder"),
         ({"options": ["-N 4"]}, "write `nodes` of the role"),
         ({"options": ["mine"]}, "'mine' in `batch.options` is no option; write it as"),
         ({"srun_options": ["--export=NONE"]}, "the nodes need the environment of the job"),

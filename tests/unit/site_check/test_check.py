@@ -68,7 +68,7 @@ def test_users_and_secrets_of_a_site_are_looked_at(
     team, of_airflow, key = found()
     assert team[:2] == ("fail", "users")
     assert "'vision'" in team[2]
-    assert of_airflow == ("ok", "secrets", "not looked at, as Airflow's: TOKEN")
+    assert of_airflow == ("ok", "secrets", "not checked, since only Airflow has them: TOKEN")
     assert key[:2] == ("warn", "secrets")
     assert "MY_KEY" in key[2]
     (headrace_home / "teams.yaml").write_text("vision: [grace]")

@@ -15,7 +15,7 @@ from headrace.batch.findings import Finding
 from headrace.batch.job_records import JobSpec
 from headrace.recipe.batch import Login
 from headrace.recipe.site import Role
-from headrace.site_check import places
+from headrace.site_check import site_paths
 
 HERE = LocalCommands({})
 
@@ -33,13 +33,13 @@ def told(findings: list[Finding]) -> list[tuple[str, str]]:
 
 
 def test_a_login_node_that_sees_the_folder(tmp_path: Path):
-    found = list(places.login_node(HERE, Login(host="front"), tmp_path / "new"))
+    found = list(site_paths.login_node(HERE, Login(host="front"), tmp_path / "new"))
     assert told(found) == [("ok", "login")]
     assert list((tmp_path / "new").iterdir()) == []
 
 
 def test_a_login_node_with_another_folder_of_that_name(tmp_path: Path):
-    found = list(places.login_node(Elsewhere(), Login(host="front"), tmp_path))
+    found = list(site_paths.login_node(Elsewhere(), Login(host="front"), tmp_path))
     assert told(found) == [("ok", "login"), ("warn", "folder")]
     assert "front does not see" in found[1].seen
 
@@ -54,9 +54,9 @@ def test_a_login_node_with_another_folder_of_that_name(tmp_path: Path):
 def test_a_host_without_a_queue(
     python: str, grade: str, seen: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(places, "commands_of_hosts", lambda _: {"a": HERE, "b": HERE})
+    monkeypatch.setattr(site_paths, "commands_of_hosts", lambda _: {"a": HERE, "b": HERE})
     role = Role.model_validate({"backend": "ssh", "kind": "gang", "batch": {"hosts": ["a", "b"]}})
-    found = list(places.hosts(role, tmp_path, job(tmp_path, python)))
+    found = list(site_paths.hosts(role, tmp_path, job(tmp_path, python)))
     assert [each.subject for each in found] == ["a", "folder", "python"]
     assert found[2].grade.value == grade
     assert seen in found[2].seen
@@ -66,10 +66,10 @@ def test_another_version_of_headrace_is_told(tmp_path: Path, monkeypatch: pytest
     package = tmp_path / "old" / "headrace"
     package.mkdir(parents=True)
     (package / "__init__.py").write_text("__version__ = '0.0.1'")
-    monkeypatch.setattr(places, "commands_of_hosts", lambda _: {"a": HERE})
+    monkeypatch.setattr(site_paths, "commands_of_hosts", lambda _: {"a": HERE})
     role = Role.model_validate({"backend": "ssh", "kind": "gang", "batch": {"hosts": ["a"]}})
     spec = job(tmp_path, sys.executable, str(package.parent))
-    *_, python = places.hosts(role, tmp_path, spec)
+    *_, python = site_paths.hosts(role, tmp_path, spec)
     assert python.grade.value == "fail"
     assert f"has headrace 0.0.1, this is {__version__}" in python.seen
 
@@ -84,10 +84,10 @@ def test_the_first_host_must_reach_the_others(
     (tmp_path / "ssh").write_text(f"#!/bin/sh\n{ssh}\n")
     (tmp_path / "ssh").chmod(0o700)
     first = LocalCommands({"PATH": f"{tmp_path}:{os.environ['PATH']}"})
-    monkeypatch.setattr(places, "commands_of_hosts", lambda _: {"a": first, "b": HERE})
+    monkeypatch.setattr(site_paths, "commands_of_hosts", lambda _: {"a": first, "b": HERE})
     role = Role.model_validate({"backend": "ssh", "kind": "gang", "batch": {"hosts": ["a", "b"]}})
     spec = job(tmp_path, sys.executable).model_copy(update={"nodes": 2})
-    *_, between = places.hosts(role, tmp_path, spec)
+    *_, between = site_paths.hosts(role, tmp_path, spec)
     assert (between.subject, between.grade.value, between.seen) == ("a to b", grade, seen)
 
 

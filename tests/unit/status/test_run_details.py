@@ -20,8 +20,8 @@ from headrace.status.run_page import RunPage, run_page
 from headrace.status.training import MOST_POINTS, curves_page
 from headrace.steps.history import (
     HistoryRow,
+    NodeRow,
     RankRow,
-    UsageRow,
     rank_file,
     training_file,
     usage_file,
@@ -43,7 +43,7 @@ def training(*rows: HistoryRow) -> Run:
     run.folder.history.mkdir(exist_ok=True)
     for row in rows:
         append_line(training_file(run.folder), row.model_dump_json())
-    usage = UsageRow(at=100.0, node="node-a", cpu=0.5, memory=0.25, gpu=0.75, gpu_power_w=300.0)
+    usage = NodeRow(at=100.0, node="node-a", cpu=0.5, memory=0.25, gpu=0.75, gpu_power_w=300.0)
     append_line(usage_file(run.folder, 0), usage.model_dump_json())
     rank = RankRow(at=100.0, rank=0, node="node-a", cores=1.5, rss_bytes=2**30)
     append_line(rank_file(run.folder, 0), rank.model_dump_json())

@@ -13,7 +13,7 @@ from headrace.steps import history
 from headrace.steps.history import (
     History,
     HistoryRow,
-    Load,
+    NodeLoad,
     RankRow,
     RowWriter,
     interval_s,
@@ -89,9 +89,9 @@ def test_a_line_torn_by_a_kill_is_lost_alone(tmp_path: Path) -> None:
     writer.append(row(2, metrics={"loss": float("nan")}))
     text = training_file(run).read_bytes()
     training_file(run).write_bytes(text[: len(whole) + 9])
-    assert [each.step for each in read_history(run).told] == [1]
+    assert [each.step for each in read_history(run).all_rows] == [1]
     RowWriter(training_file(run), HistoryRow, 0.0).append(row(3))
-    assert [each.step for each in read_history(run).told] == [1, 3]
+    assert [each.step for each in read_history(run).all_rows] == [1, 3]
 
 
 def test_there_may_be_no_history(tmp_path: Path) -> None:
@@ -101,7 +101,7 @@ def test_there_may_be_no_history(tmp_path: Path) -> None:
     usage_file(run, 0).parent.mkdir()
     append_line(usage_file(run, 0), "no usage")
     assert read_usage(run) == {"node-0": []}
-    assert newest_use(run) == Load()
+    assert newest_use(run) == NodeLoad()
 
 
 def test_the_newest_use_leaves_out_what_an_earlier_launch_had_more(tmp_path: Path) -> None:
@@ -116,7 +116,7 @@ def test_the_newest_use_leaves_out_what_an_earlier_launch_had_more(tmp_path: Pat
         append_line(rank_file(run, rank), each.model_dump_json())
     with rank_file(run, 2).open("a") as file:
         file.write('{"at": 3')
-    assert newest_use(run) == Load(ranks=(rows[0], rows[2]))
+    assert newest_use(run) == NodeLoad(ranks=(rows[0], rows[2]))
     assert list(read_ranks(run)) == [0, 2, 10]
 
 

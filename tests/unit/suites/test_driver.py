@@ -13,7 +13,7 @@ import pytest
 
 from headrace.clusters import lease_client
 from headrace.errors import LeaseEndsError, StepCancelledError, SuiteFailedError
-from headrace.files.atomic import leave_word, read_record
+from headrace.files.atomic import read_record, write_marker
 from headrace.files.layout import LeaseFolder, RunFolder
 from headrace.files.lines import append_line
 from headrace.recipe.site import Role
@@ -63,7 +63,7 @@ def begin(lease: LeaseFolder) -> Iterator[Callable[..., threading.Thread]]:
 
     yield start
     for context, thread in begun:
-        leave_word(context.folder.cancel, "the test is over")
+        write_marker(context.folder.cancel, "the test is over")
         thread.join()
 
 
@@ -286,7 +286,7 @@ def test_another_driver_goes_on_where_one_was_stopped(
     run = context.run_folder
     thread = begin(context, *points)
     wait_until(lambda: _summary(run).counts.get("succeeded") == 2, 60, "two to succeed")
-    leave_word(context.folder.cancel, "Ctrl-C")
+    write_marker(context.folder.cancel, "Ctrl-C")
     thread.join()
     assert _board(run).counts["queued"] == 2
     go.touch()

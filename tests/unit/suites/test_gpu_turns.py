@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.clusters.gpu_claims import FOLDER, ClaimFile
+from headrace.clusters.gpu_reservations import FOLDER, ReservationFile
 from headrace.clusters.gpus import Gpu
 from headrace.errors import StepCancelledError
 from headrace.files.layout import StepFolder
@@ -76,13 +76,13 @@ def test_trials_that_share_a_gpu_do_so_until_it_is_the_turn_of_others(
     trial: Trials, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = GpuTurns()
-    with trial(one, 0) as first, trial(one, 0) as second, ClaimFile("b", ("1",), 1) as other:
+    with trial(one, 0) as first, trial(one, 0) as second, ReservationFile("b", ("1",), 1) as other:
         assert first == second == BOX.gpus[:1]
         assert other.take()
         monkeypatch.setattr(gpu_turns, "_TURN_S", 0)
         with trial(one, 0) as third:  # nobody waits
             assert third == first
-        with ClaimFile("b", ("0",), 1) as waiting:
+        with ReservationFile("b", ("0",), 1) as waiting:
             assert not waiting.take()
             asked = iter([True])
             with (
@@ -90,7 +90,7 @@ def test_trials_that_share_a_gpu_do_so_until_it_is_the_turn_of_others(
                 trial(one, 0, wanted=lambda: next(asked, False)),
             ):
                 pass
-    with ClaimFile("b", ("0", "1"), 2) as all_of_it:
+    with ReservationFile("b", ("0", "1"), 2) as all_of_it:
         assert all_of_it.take()
 
 
@@ -100,7 +100,7 @@ def test_one_trial_of_a_suite_waits_in_line_and_others_behind_it(
     one = GpuTurns()
     behind = StepFolder(tmp_path / "behind")
     behind.path.mkdir()
-    with ClaimFile("b", ("0", "1"), 2) as other:
+    with ReservationFile("b", ("0", "1"), 2) as other:
         assert other.take()
         stop = threading.Event()
 

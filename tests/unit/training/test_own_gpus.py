@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from headrace.clusters.gpu_claims import FOLDER, ClaimFile
+from headrace.clusters.gpu_reservations import FOLDER, ReservationFile
 from headrace.errors import StepCancelledError
-from headrace.files.atomic import leave_word
+from headrace.files.atomic import write_marker
 from headrace.files.layout import StepFolder
 from headrace.processes.identity import MEMORY
 from headrace.recipe.batch import Batch
@@ -37,7 +37,7 @@ def launch(folder: Path, num_nodes: int = 1) -> NodeLaunch:
 
 def test_each_rank_has_a_gpu_that_nobody_else_has(tmp_path: Path) -> None:
     one_rank = load_recipe("digits", ["train.ranks_per_node=1", *AUTO])
-    with ClaimFile("another", ("GPU-a",), 1) as other:
+    with ReservationFile("another", ("GPU-a",), 1) as other:
         assert other.take()
         with own_gpus(launch(tmp_path), one_rank, Role(env={"A": "1"})) as role:
             assert role.env == {"A": "1", MASK: "GPU-b"}
@@ -48,8 +48,8 @@ def test_each_rank_has_a_gpu_that_nobody_else_has(tmp_path: Path) -> None:
 
 def test_a_training_that_waits_can_be_cancelled(tmp_path: Path) -> None:
     where = launch(tmp_path)
-    leave_word(StepFolder(tmp_path / "step").cancel, "enough")
-    with ClaimFile("another", ("GPU-a",), 1) as other:
+    write_marker(StepFolder(tmp_path / "step").cancel, "enough")
+    with ReservationFile("another", ("GPU-a",), 1) as other:
         assert other.take()
         with (
             pytest.raises(StepCancelledError, match=r"waits for 2 GPUs of .* holds 1"),

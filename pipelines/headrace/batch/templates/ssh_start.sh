@@ -1,6 +1,6 @@
-# Starts job $1 with time limit $2, seconds; the script on standard input is taken whole or not at
-# all; a second time changes nothing. `timeout` makes a group of the processes that it starts; the
-# job has ended when they have.
+# Starts job $1 with time limit $2, seconds. An incomplete script on standard input is refused; a
+# second start of the same job changes nothing. `timeout` makes a process group; the job has ended
+# when all of that group have.
 umask 077
 n=$1
 d="$HOME/.headrace/ssh-jobs/$n"
@@ -17,7 +17,7 @@ timeout --kill-after=30 "$2" /bin/bash "$1/script" &
 job=$! code=0
 wait $job || code=$?
 exec 2> /dev/null
-kill -TERM -$job  # what a script leaves whose other hosts have failed
+kill -TERM -$job  # processes that a script leaves if its other hosts have failed
 for tick in $(seq 100); do
     kill -s 0 -$job || break
     sleep 0.1

@@ -1,8 +1,8 @@
-"""GPUs of a machine that no queue gives out: whoever computes there claims them, in turns.
+"""Reservations of GPUs on a machine without a queue, in a fair order.
 
-A claim is a file in one folder of the machine, `/tmp/headrace-gpus` or that of `FOLDER`, which is
-locked by its process as long as it waits for GPUs or holds them: it ends with the process, however
-that ends. Users are trusted as far as to keep to it, as they are with the GPUs themselves.
+A reservation is a file in one folder of the machine, `/tmp/headrace-gpus` or that of `FOLDER`, and
+is locked by its process while it waits for GPUs or holds them: it ends with the process, however
+that ends. Users are trusted to respect it, as they are trusted with the GPUs themselves.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from headrace.record import Record
 logger = logging.getLogger(__name__)
 
 FOLDER = "HEADRACE_GPU_CLAIMS"
-"""Environment variable: the folder of claims, where users of a machine share no `/tmp`."""
+"""Environment variable: the folder of reservations, if users of a machine share no `/tmp`."""
 
-_USUAL = "/tmp/headrace-gpus"
-_TURN = "turn"
+_DEFAULT = "/tmp/headrace-gpus"
+_MUTEX = "turn"
 _POLL_S = 0.5
 _FLAGS = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 _MOST_BYTES = 2**16
 
 
-class Claim(Record):
-    """What somebody wants of the machine's GPUs, or holds."""
+class GpuReservation(Record):
+    """A user's request for GPUs of the machine, or the GPUs that it holds."""
 
     user: str
     work: str
@@ -48,23 +48,23 @@ class Claim(Record):
     count: int = Field(ge=1)
     """GPUs that it needs at once."""
     usable: tuple[str, ...]
-    """GPUs that it may have, those that it prefers first."""
+    """GPUs that it may use, the preferred ones first."""
     held: tuple[str, ...] = ()
-    """GPUs that it has; none while it waits."""
+    """GPUs that it holds; empty while it waits."""
 
 
-def granted(mine: Claim, others: Sequence[Claim]) -> tuple[str, ...]:
-    """GPUs that a waiting claim gets now, none when it is not its turn: a pure decision.
+def granted(mine: GpuReservation, others: Sequence[GpuReservation]) -> tuple[str, ...]:
+    """Return the GPUs that a waiting reservation gets now, empty if it must wait; pure.
 
-    Users who hold fewer GPUs come first, then who has waited longer. Nobody overtakes a claim for
-    GPUs that it could use: a large one gets its own.
+    Users who hold fewer GPUs come first, then the longest wait. GPUs that a waiting reservation
+    could use go to no later one, so that a large one gets its GPUs.
     """
-    taken = {gpu for claim in others for gpu in claim.held}
-    holds = Counter(dict.fromkeys((mine.user, *(claim.user for claim in others)), 0))
-    holds.update(claim.user for claim in others for _ in claim.held)
-    waiting = [mine, *(claim for claim in others if not claim.held)]
+    taken = {gpu for each in others for gpu in each.held}
+    holds = Counter(dict.fromkeys((mine.user, *(each.user for each in others)), 0))
+    holds.update(each.user for each in others for _ in each.held)
+    waiting = [mine, *(each for each in others if not each.held)]
     while True:
-        order = [(holds[claim.user], claim.since, at) for at, claim in enumerate(waiting)]
+        order = [(holds[each.user], each.since, at) for at, each in enumerate(waiting)]
         first = waiting.pop(min(order)[-1])
         free = [gpu for gpu in first.usable if gpu not in taken]
         found = tuple(free[: first.count]) if len(free) >= first.count else ()
@@ -74,26 +74,26 @@ def granted(mine: Claim, others: Sequence[Claim]) -> tuple[str, ...]:
         holds[first.user] += len(found)
 
 
-class ClaimFile:
-    """A claim of this process, which ends with the block; see `Claim`.
+class ReservationFile:
+    """A reservation of this process, which ends with the block; see `GpuReservation`.
 
-    A `count` of more GPUs than there are asks for all.
+    A `count` above the number of GPUs requests all.
     """
 
     def __init__(self, work: str, usable: Sequence[str], count: int) -> None:
-        self.claim = Claim(
+        self.reservation = GpuReservation(
             user=login_name(), work=work, usable=tuple(usable), count=min(count, len(usable))
         )
         self._name = f"{os.getpid()}-{secrets.token_hex(8)}.json"
         self._open = ExitStack()
 
-    def __enter__(self) -> ClaimFile:
+    def __enter__(self) -> ReservationFile:
         with ExitStack() as stack:
             self._folder = _folder()
-            # what cleans /tmp of old files leaves a locked folder alone
+            # programs that remove old files from /tmp skip a locked folder
             fcntl.flock(_opened(stack, self._folder, os.O_DIRECTORY), fcntl.LOCK_SH)
             stack.callback(self._path.unlink, missing_ok=True)
-            with self._turn():
+            with self._exclusive():
                 flags = os.O_RDWR | os.O_CREAT | os.O_EXCL
                 self._handle = _opened(stack, self._path, flags)
                 fcntl.flock(self._handle, fcntl.LOCK_EX)
@@ -105,51 +105,51 @@ class ClaimFile:
         self._open.close()
 
     def take(self) -> bool:
-        """Take GPUs if it is this claim's turn; gives whether it has them now."""
-        with self._turn():
-            found = granted(self.claim, self._others())
+        """Take GPUs if the order allows it; return whether this reservation has them now."""
+        with self._exclusive():
+            found = granted(self.reservation, self._others())
             if found:
-                self.claim = self.claim.model_copy(update={"held": found})
+                self.reservation = self.reservation.model_copy(update={"held": found})
                 self._write()
         return bool(found)
 
     def wait(self, folder: StepFolder, keep_on: Callable[[], bool]) -> tuple[str, ...]:
-        """The GPUs, when it is this claim's turn.
+        """Wait for the GPUs and return them.
 
         Args:
-            folder: Of the attempt that waits; its `waits` tells for what meanwhile.
-            keep_on: Called twice a second; whether somebody still wants them.
+            folder: Of the attempt that waits; its file `waits` holds the reason meanwhile.
+            keep_on: Called twice a second; whether the GPUs are still needed.
 
         Raises:
-            StepCancelledError: Nobody does.
+            StepCancelledError: The GPUs are not needed any more.
         """
-        told = ""
+        written = ""
         try:
             while not self.take():
-                if told != (words := self.words()):
+                if written != (words := self.words()):
                     write_text(folder.waits, words)
-                    told = words
+                    written = words
                 if not keep_on():
-                    raise StepCancelledError(f"Nobody waits any more for what {words}")
+                    raise StepCancelledError(f"The attempt was ended while it {words}")
                 time.sleep(_POLL_S)
         finally:
             folder.waits.unlink(missing_ok=True)
-        return self.claim.held
+        return self.reservation.held
 
     def words(self) -> str:
-        """What this claim waits for, as in `waits for 1 GPU of box: ann holds 2, bob 1`."""
+        """Return the reason of the wait, as `waits for 1 GPU of box: ann holds 2, bob 1`."""
         others = self.others()
-        usable = set(self.claim.usable)
-        holds = Counter(claim.user for claim in others for gpu in claim.held if gpu in usable)
+        usable = set(self.reservation.usable)
+        holds = Counter(each.user for each in others for gpu in each.held if gpu in usable)
         held = ", ".join(f"{user} holds {count}" for user, count in sorted(holds.items()))
-        num_others = sum(not claim.held for claim in others)
+        num_others = sum(not each.held for each in others)
         line = f"; {num_others} other{'s wait' if num_others > 1 else ' waits'}" * bool(num_others)
-        count = f"{self.claim.count} GPU{'s'[: self.claim.count > 1]}"
+        count = f"{self.reservation.count} GPU{'s'[: self.reservation.count > 1]}"
         return f"waits for {count} of {socket.gethostname()}: {held or 'others come first'}{line}"
 
-    def others(self) -> list[Claim]:
-        """Claims of others."""
-        with self._turn():
+    def others(self) -> list[GpuReservation]:
+        """Return reservations of other processes."""
+        with self._exclusive():
             return self._others()
 
     @property
@@ -157,60 +157,60 @@ class ClaimFile:
         return self._folder / self._name
 
     @contextmanager
-    def _turn(self) -> Iterator[None]:
-        """Nobody else looks or changes anything meanwhile."""
-        path = self._folder / _TURN
+    def _exclusive(self) -> Iterator[None]:
+        """Exclude reads and changes by other processes."""
+        path = self._folder / _MUTEX
         with suppress(FileExistsError), ExitStack() as stack:
             _opened(stack, path, os.O_CREAT | os.O_EXCL)
         with ExitStack() as stack:
             fcntl.flock(_opened(stack, path), fcntl.LOCK_EX)
             yield
 
-    def _others(self) -> list[Claim]:
-        """Claims whose processes live; files of others are removed."""
+    def _others(self) -> list[GpuReservation]:
+        """Return reservations of living processes; remove the files of others."""
         paths = [path for path in self._folder.glob("*.json") if path.name != self._name]
-        return [claim for path in paths if (claim := _claim_in(path)) is not None]
+        return [each for path in paths if (each := _reservation_in(path)) is not None]
 
     def _write(self) -> None:
-        text = self.claim.model_dump_json().encode()
+        text = self.reservation.model_dump_json().encode()
         os.ftruncate(self._handle, 0)
         os.pwrite(self._handle, text, 0)
 
 
-def _claim_in(path: Path) -> Claim | None:
+def _reservation_in(path: Path) -> GpuReservation | None:
     with ExitStack() as stack:
         try:
             handle = _opened(stack, path)
-        except OSError as error:  # of somebody who lets nobody read it
-            logger.warning("A claim of GPUs cannot be read: %s", error)
+        except OSError as error:  # of a user who lets others not read it
+            logger.warning("A reservation of GPUs cannot be read: %s", error)
             return None
         try:
             fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
             try:
-                return Claim.model_validate_json(os.pread(handle, _MOST_BYTES, 0))
+                return GpuReservation.model_validate_json(os.pread(handle, _MOST_BYTES, 0))
             except ValidationError as error:
-                logger.warning("%s holds no claim of GPUs: %s", path, words_of(error))
+                logger.warning("%s does not hold a reservation of GPUs: %s", path, words_of(error))
                 return None
-        with suppress(OSError):  # somebody else's
+        with suppress(OSError):  # of another user
             path.unlink()
         return None
 
 
 def _folder() -> Path:
-    """The folder of claims, made where it is missing, for all users.
+    """Return the folder of reservations; make it for all users if missing.
 
     Raises:
-        LeaseError: What lies there is no such folder.
+        LeaseError: The path is not a folder that all users may write to.
     """
-    folder = Path(os.environ.get(FOLDER) or _USUAL)
+    folder = Path(os.environ.get(FOLDER) or _DEFAULT)
     with suppress(FileExistsError):
         folder.mkdir(parents=True)
         folder.chmod(0o1777)
     if not stat.S_ISDIR(folder.lstat().st_mode) or not os.access(folder, os.W_OK):
         raise LeaseError(
-            f"{folder} is no folder that all users of this machine may write to",
-            f"Remove it, or name another one for all of them as {FOLDER}.",
+            f"{folder} must be a folder that all users of this machine may write to",
+            f"Remove it, or set {FOLDER} to another folder for all of them.",
         )
     return folder
 

@@ -17,14 +17,14 @@ import pytest
 from headrace.batch.findings import Finding
 from headrace.recipe.load import parse
 from headrace.recipe.site import Role, Site, Tier
-from headrace.site_check import places
+from headrace.site_check import site_paths
 
 GIB = 2**30
 
 
 @pytest.fixture(autouse=True)
 def _on_a_disk_of_its_own(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(places, "file_system_of", lambda _: "ext4")
+    monkeypatch.setattr(site_paths, "file_system_of", lambda _: "ext4")
 
 
 def site(folder: Path, backend: str = "local", tier: str = "") -> Site:
@@ -51,8 +51,8 @@ def of_disk(free_bytes: int) -> Any:
     [(5 * GIB, "ok"), (5 * GIB - 1, "warn"), (GIB // 4, "warn"), (GIB // 4 - 1, "fail")],
 )
 def test_room(free_bytes: int, grade: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(places.shutil, "disk_usage", of_disk(free_bytes))
-    found = told(places.shared_folder(site(tmp_path / "new"), is_proved=False))
+    monkeypatch.setattr(site_paths.shutil, "disk_usage", of_disk(free_bytes))
+    found = told(site_paths.shared_folder(site(tmp_path / "new"), is_proved=False))
     assert found == {**dict.fromkeys(("locks", "files", "folder", "mode"), "ok"), "room": grade}
     assert list((tmp_path / "new").iterdir()) == []
 
@@ -64,13 +64,13 @@ def test_room(free_bytes: int, grade: str, tmp_path: Path, monkeypatch: pytest.M
 def test_a_disk_of_one_machine_is_doubtful_where_there_are_others(
     backend: str, is_proved: bool, grade: str, tmp_path: Path
 ):
-    found = told(places.shared_folder(site(tmp_path, backend), is_proved=is_proved))
+    found = told(site_paths.shared_folder(site(tmp_path, backend), is_proved=is_proved))
     assert found["folder"] == grade
 
 
 def test_a_folder_that_everybody_may_write_in(tmp_path: Path):
     tmp_path.chmod(0o777)
-    assert told(places.shared_folder(site(tmp_path), is_proved=False))["mode"] == "warn"
+    assert told(site_paths.shared_folder(site(tmp_path), is_proved=False))["mode"] == "warn"
 
 
 @pytest.mark.parametrize(("kind", "call"), [("flock", "flock"), ("fcntl", "lockf")])
@@ -83,14 +83,14 @@ def test_locks_that_are_refused(
         raise OSError(38, "Function not implemented")
 
     monkeypatch.setattr(fcntl, call, refuse)
-    first = next(iter(places.shared_folder(site(tmp_path), is_proved=False)))
+    first = next(iter(site_paths.shared_folder(site(tmp_path), is_proved=False)))
     assert (first.subject, first.grade.value) == ("locks", "fail")
     assert first.seen == f"{kind} in {tmp_path}: Function not implemented"
 
 
 def test_locks_that_do_not_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(fcntl, "flock", lambda *_: None)
-    first = next(iter(places.shared_folder(site(tmp_path), is_proved=False)))
+    first = next(iter(site_paths.shared_folder(site(tmp_path), is_proved=False)))
     assert first.grade.value == "fail"
     assert first.seen.endswith("is granted twice")
 
@@ -123,7 +123,7 @@ def _cannot_rename(patch: pytest.MonkeyPatch) -> None:
     ("lack", "seen"),
     [
         (_replaces_folders, "steps overwrite each other"),
-        (_rewrites_in_place, "changes under those who read it"),
+        (_rewrites_in_place, "changes for processes that are reading it"),
         (_keeps_no_modes, "a file made with mode 600 has 644"),
         (_cannot_rename, "Function not implemented"),
     ],
@@ -136,7 +136,7 @@ def test_a_bucket_that_is_mounted_by_fuse_is_no_folder(
 ):
     """As `rclone mount` showed them, and Mountpoint tells of itself (decision 0044)."""
     lack(monkeypatch)
-    findings = places.shared_folder(site(tmp_path / "new"), is_proved=False)
+    findings = site_paths.shared_folder(site(tmp_path / "new"), is_proved=False)
     (found,) = [each for each in findings if each.subject == "files"]
     assert (found.grade.value, seen in found.seen) == ("fail", True), found
     assert "S3 Files for a bucket" in found.advice
@@ -149,24 +149,24 @@ def test_a_bucket_that_is_mounted_by_fuse_is_no_folder(
     [
         ("local", "/elsewhere/cache", "warn", "the same for all users"),
         ("local", "", "ok", "usable"),
-        ("slurm", "", "ok", "the nodes look at it in the pre-flight"),
+        ("slurm", "", "ok", "the pre-flight of the nodes checks it"),
     ],
 )
 def test_tiers(backend: str, tier: str, grade: str, seen: str, tmp_path: Path):
-    (found,) = places.tier_folders(site(tmp_path, backend, tier))
+    (found,) = site_paths.tier_folders(site(tmp_path, backend, tier))
     assert (found.subject, found.grade.value) == ("tier disk", grade)
     assert seen in found.seen
-    assert (places.tiers.folder_of(site(tmp_path).tiers[0]).exists()) == (seen == "usable")
+    assert (site_paths.tiers.folder_of(site(tmp_path).tiers[0]).exists()) == (seen == "usable")
 
 
 def test_a_tier_without_room_is_warned_of(tmp_path: Path):
-    found = places._tier("disk", Tier(name="disk", folder=str(tmp_path), budget=0))
+    found = site_paths._tier("disk", Tier(name="disk", folder=str(tmp_path), budget=0))
     assert (found.grade.value, found.seen.endswith("has no room")) == ("warn", True)
 
 
 def test_a_tier_that_cannot_be_made(tmp_path: Path):
     (tmp_path / "file").touch()
-    (found,) = places.tier_folders(site(tmp_path, tier=str(tmp_path / "file" / "below")))
+    (found,) = site_paths.tier_folders(site(tmp_path, tier=str(tmp_path / "file" / "below")))
     assert found.grade.value == "fail"
 
 
@@ -176,7 +176,7 @@ def test_a_tier_that_cannot_be_made(tmp_path: Path):
         (None, "warn", "is not on this machine"),
         ("echo 0.0.1", "fail", "has headrace 0.0.1, this is"),
         ("echo one >&2; echo two >&2; exit 1", "fail", "python: two"),
-        (f"echo {places.__version__}", "warn", "which other machines hardly see"),
+        (f"echo {site_paths.__version__}", "warn", "which other machines hardly see"),
     ],
 )
 def test_the_python_of_the_nodes(script: str | None, grade: str, seen: str, tmp_path: Path):
@@ -187,10 +187,10 @@ def test_the_python_of_the_nodes(script: str | None, grade: str, seen: str, tmp_
     role = Role.model_validate(
         {"backend": "slurm", "kind": "gang", "batch": {"python": str(python)}}
     )
-    found = places.python_of_nodes(role, is_proved=False)
+    found = site_paths.python_of_nodes(role, is_proved=False)
     assert (found.subject, found.grade.value) == ("python", grade)
     assert seen in found.seen
-    assert places.python_of_nodes(role, is_proved=True).grade.value == "ok"
+    assert site_paths.python_of_nodes(role, is_proved=True).grade.value == "ok"
 
 
 @pytest.mark.parametrize(
@@ -199,7 +199,7 @@ def test_the_python_of_the_nodes(script: str | None, grade: str, seen: str, tmp_
 def test_the_image_of_a_container(image: str, grade: str):
     container = {"runtime": "apptainer", "image": image}
     role = {"backend": "slurm", "kind": "gang", "batch": {"container": container}}
-    found = told(places.container_image(Role.model_validate(role)))
+    found = told(site_paths.container_image(Role.model_validate(role)))
     assert found == {"container": grade}
     without = Role.model_validate({"backend": "slurm", "kind": "gang"})
-    assert list(places.container_image(without)) == []
+    assert list(site_paths.container_image(without)) == []

@@ -1,7 +1,7 @@
-"""A process that is kept, and answers calls, one after the other.
+"""A warm process that answers calls, one at a time.
 
-What it loads for one call it has for the next ones, and what it runs cannot harm its caller. It
-serves the model of an evaluation, functions of users, and whoever wants to see a sample.
+What it loads for one call it keeps for the next, and its faults cannot harm the caller. It runs the
+model of an evaluation, functions of users, and the display of samples.
 """
 
 from __future__ import annotations
@@ -31,47 +31,47 @@ from headrace.errors import (
 from headrace.processes.children import GRACE_S, Child, ChildEnd, ChildGroup, Process
 
 IDLE_S = 10.0
-"""Seconds without a call after which a process ends."""
+"""Seconds without a call after which the process ends."""
 
-_LOOK_S = 0.25
+_POLL_S = 0.25
 
 _Answer = tuple[Any, Exception | None]
-"""What a call gave, or raised."""
+"""Result of a call, or its error."""
 
 
-class KeptProcess:
-    """The caller's side of a process that calls `answer_calls`; any thread may call, in turn."""
+class CallServer:
+    """The caller's side of a process that runs `answer_calls`; threads may share it."""
 
     def __init__(self, start: Callable[[Child], Process]) -> None:
         self._start = start
-        self._turn = threading.Lock()
+        self._lock = threading.Lock()
         self._running: _Running | None = None
 
     def call(self, child: Child, request: object, keep_on: Callable[[], bool]) -> Any:
-        """Have the process answer a request, which can be pickled.
+        """Send a request, which must be picklable, to the process; return its answer.
 
-        It is started unless it is the one that answered last, and ended when `keep_on`, which is
-        asked a few times a second, is false.
+        The process is started unless it answered the last call. It is ended when `keep_on`, which
+        is called a few times a second, returns false.
 
         Raises:
             WorkerLostError: The process ended instead of answering.
             MemoryExhaustedError: The kernel killed it for memory.
-            StepCancelledError: Nobody waits for the answer any more.
-            Exception: Whatever the process raised.
+            StepCancelledError: The answer is not needed any more.
+            Exception: Error of the process.
         """
-        while not self._turn.acquire(timeout=_LOOK_S):
+        while not self._lock.acquire(timeout=_POLL_S):
             _check(keep_on)
         try:
             value, error = self._answer(child, request, keep_on)
         finally:
-            self._turn.release()
+            self._lock.release()
         if error is not None:
             raise error
         return value
 
     def end(self) -> None:
-        """End the process, if there is one."""
-        with self._turn:
+        """End the process, if it runs."""
+        with self._lock:
             self._drop()
 
     def _answer(self, child: Child, request: object, keep_on: Callable[[], bool]) -> _Answer:
@@ -91,7 +91,7 @@ class KeptProcess:
     def _asked(
         self, running: _Running, request: object, keep_on: Callable[[], bool]
     ) -> _Answer | None:
-        """The answer; None when the process has ended well, as nothing had come for a while."""
+        """Return the answer; None if the process had ended because it was idle."""
         try:
             return running.ask(request, keep_on)
         except (EOFError, OSError) as error:
@@ -122,18 +122,18 @@ class _Running:
             self._group.__enter__()
 
     def ask(self, request: object, keep_on: Callable[[], bool]) -> _Answer:
-        """Send a request and wait for its answer; EOFError and OSError: the process has ended."""
+        """Send a request and wait for its answer; EOFError or OSError: the process has ended."""
         self._connection.send(request)
-        while not self._connection.poll(_LOOK_S):
+        while not self._connection.poll(_POLL_S):
             _check(keep_on)
             self._group.ends()
             if not self._group.running and not self._connection.poll(0):
-                raise EOFError  # although something that it has started keeps the line open
+                raise EOFError  # one of its children may still hold the connection open
         answer: _Answer = self._connection.recv()
         return answer
 
     def end(self, wait_s: float = 0) -> ChildEnd:
-        """End it; it has some seconds to do so by itself."""
+        """End it; wait up to `wait_s` for it to end by itself."""
         deadline = time.monotonic() + wait_s
         with self._connection:
             self._group.supervise(lambda: time.monotonic() < deadline)
@@ -142,7 +142,7 @@ class _Running:
 
 
 def _lost(end: ChildEnd) -> HeadraceError:
-    """The error for a process that ended instead of answering."""
+    """Return the error for a process that ended instead of answering."""
     kind = MemoryExhaustedError if end.out_of_memory else WorkerLostError
     is_unclear = end.code == -signal.SIGKILL and not end.out_of_memory
     more = " It may need more memory than the node has." if is_unclear else ""
@@ -151,13 +151,13 @@ def _lost(end: ChildEnd) -> HeadraceError:
 
 
 def answer_calls(answer: Callable[[Any], object], idle_s: float = IDLE_S) -> None:
-    """Answer the calls of a `KeptProcess`, which come by standard input, until there are no more.
+    """Answer the calls of a `CallServer`, which arrive on standard input, until there are no more.
 
-    What `answer` raises is raised in the caller; `idle_s` seconds without a call are the end.
+    Errors of `answer` are raised in the caller. It ends after `idle_s` seconds without a call.
     """
     with Connection(os.dup(0)) as connection, Path(os.devnull).open("rb") as nothing:
         os.dup2(nothing.fileno(), 0)
-        with suppress(EOFError):  # the caller has ended, or wants no more
+        with suppress(EOFError):  # the caller has ended, or closed the connection
             while connection.poll(idle_s):
                 connection.send(_answered(answer, connection.recv()))
 
@@ -181,18 +181,18 @@ def _left(error: SystemExit) -> UserCodeError:
 
 
 def _sendable(error: Exception) -> Exception:
-    """The error, with its trace where it is not headrace's own."""
+    """Return the error, with its trace unless it is headrace's own."""
     if isinstance(error, HeadraceError):
         return error
     trace = "".join(traceback.format_exception(error))
-    told = StepError(f"{type(error).__name__}: {error}", trace)
+    substitute = StepError(f"{type(error).__name__}: {error}", trace)
     if not hasattr(error, "add_note"):  # before Python 3.11
-        return told
+        return substitute
     error.add_note(f"In the process that raised it:\n{trace}")
     try:
         pickle.loads(pickle.dumps(error))
-    except Exception:  # noqa: BLE001  classes of anybody's
-        return told
+    except Exception:  # noqa: BLE001  any class of a user
+        return substitute
     return error
 
 

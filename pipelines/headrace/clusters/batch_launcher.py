@@ -1,4 +1,4 @@
-"""The backend of batch systems: a gang is one job of N nodes, a pool one job for each node."""
+"""The launcher of batch systems: a gang is one job of N nodes, a pool one job per node."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from headrace.batch.job_records import (
     view_of,
     with_log,
 )
-from headrace.batch.queue_state import JobRecord, final_status, job_status, look
+from headrace.batch.queue_state import JobRecord, current_status, final_status, job_status
 from headrace.batch.registry import system_of
 from headrace.batch.submission_gate import SubmissionGate, recovered
 from headrace.batch.system import BatchSystem
-from headrace.clusters.backends import LeaseBackend, OpenCluster
+from headrace.clusters.backends import LeaseLauncher, OpenCluster
 from headrace.clusters.lease_jobs import (
     NodeRequest,
     end_job,
@@ -46,8 +46,8 @@ _ENDING_S = 10.0
 _LOG_BYTES = 65_536
 
 
-class _BatchBackend(LeaseBackend):
-    """Machines are jobs of the batch system that the lease's role names.
+class _BatchLauncher(LeaseLauncher):
+    """Gets machines as jobs of the batch system of the lease's role.
 
     The host of a pool may run on the control machine: then no job is submitted before there is
     work.
@@ -63,7 +63,7 @@ class _BatchBackend(LeaseBackend):
         except JobRefusedError as error:
             if not spec.exclude:
                 raise
-            logger.warning("%s; asking again with all nodes", error.what)
+            logger.warning("%s; requesting again with all nodes", error.what)
             gate.submit(_job(folder, spec.model_copy(update={"exclude": ()})), folder.job)
 
     def preview(self, folder: LeaseFolder, spec: LeaseSpec) -> str:
@@ -72,8 +72,8 @@ class _BatchBackend(LeaseBackend):
 
     def refusal(self, folder: LeaseFolder, spec: LeaseSpec) -> str:
         system = system_of(spec.role)
-        told = (system.refusal(job) for job in _all_jobs(folder, spec))
-        return next((f"{system.name} refuses them: {each}" for each in told if each), "")
+        found = (system.refusal(job) for job in _all_jobs(folder, spec))
+        return next((f"{system.name} refuses them: {each}" for each in found if each), "")
 
     async def open_cluster(self, folder: LeaseFolder, spec: LeaseSpec) -> OpenCluster:
         # the control side uses this module too, and must not load Dask
@@ -93,8 +93,8 @@ class _BatchBackend(LeaseBackend):
         if record is None:
             return None
         system = system_of(spec.role)
-        seen = job_status(system, folder.path.parent, record, spec.role.batch.poll)
-        return overdue(seen, folder, spec, system.name) or view_of(seen, system.name)
+        found = job_status(system, folder.path.parent, record, spec.role.batch.poll)
+        return overdue(found, folder, spec, system.name) or view_of(found, system.name)
 
     def cause(self, folder: LeaseFolder, spec: LeaseSpec) -> JobView | None:
         pool = read_record(folder.pool, PoolRecord)
@@ -122,53 +122,53 @@ class _BatchBackend(LeaseBackend):
         is_marked = mark(folder).items() <= os.environ.items()
         if system.job_variable in os.environ and is_marked and not _has_host_here(spec):
             return num_ended  # the host's own job ends with it
-        # one whose host has said goodbye gets a moment to end by itself
+        # a job whose host has written `closed` gets a moment to end by itself
         num_ended += end_job(system, folder, _LEAVING_S if is_there(folder.closed) else 0.0)
         return num_ended + end_marked(folder)
 
 
-def overdue(seen: JobStatus, folder: LeaseFolder, spec: LeaseSpec, system: str) -> JobView | None:
-    """A job that runs, and whose host should have reported long ago."""
+def overdue(found: JobStatus, folder: LeaseFolder, spec: LeaseSpec, system: str) -> JobView | None:
+    """Return the view of a running job whose host is overdue; None if it is not."""
     timeout_s = spec.role.start_timeout + spec.lost_after_s
-    since = seen.running_since
-    if is_there(folder.host) or since is None or seen.seen_at - since < timeout_s:
+    since = found.running_since
+    if is_there(folder.host) or since is None or found.seen_at - since < timeout_s:
         return None
-    return overdue_view(seen, system, timeout_s)
+    return overdue_view(found, system, timeout_s)
 
 
 def _ended(system: BatchSystem, record: JobRecord, folder: LeaseFolder) -> JobView | None:
-    """How the job ended, from queue, accounting and log; None when they tell nothing of an end."""
-    seen = _with_accounting(system, look(system, record))
-    if put_back(seen, has_started=is_there(folder.host)):
-        return put_back_view(seen, system.name)
-    if not seen.state.is_final:
+    """Return how the job ended, from queue, accounting and log; None if its end is not reported."""
+    found = _with_accounting(system, current_status(system, record))
+    if put_back(found, has_started=is_there(folder.host)):
+        return put_back_view(found, system.name)
+    if not found.state.is_final:
         ended = final_status(system, record, _ENDING_S, or_never=True)
         if ended is None:
             return None
-        seen = _with_accounting(system, ended)
-    if seen.state in (JobState.COMPLETED, JobState.UNKNOWN):
+        found = _with_accounting(system, ended)
+    if found.state in (JobState.COMPLETED, JobState.UNKNOWN):
         return None
-    view = view_of(with_log(seen, end_of(folder.log, _LOG_BYTES)), system.name)
+    view = view_of(with_log(found, end_of(folder.log, _LOG_BYTES)), system.name)
     symptom = symptom_of(folder)
-    if symptom is None or seen.state is not JobState.FAILED:
+    if symptom is None or found.state is not JobState.FAILED:
         return view
     return view.model_copy(update={"why": f"{view.why}: {symptom.words}"})
 
 
-def _with_accounting(system: BatchSystem, seen: JobStatus) -> JobStatus:
-    """Add what only the accounting tells, where there is any."""
-    if seen.is_from_books:
-        return seen
+def _with_accounting(system: BatchSystem, found: JobStatus) -> JobStatus:
+    """Add what only the accounting reports, if there is any."""
+    if found.is_from_books:
+        return found
     try:
-        told = system.accounting([seen.job_id]).get(seen.job_id)
+        ended = system.accounting([found.job_id]).get(found.job_id)
     except BatchError as error:
         logger.info("%s", error.what)
-        return seen
-    if told is None:
-        return seen
-    failed, reason = told.failed_nodes or seen.failed_nodes, seen.reason or told.reason
-    changes = {"failed_nodes": failed, "earlier": told.earlier, "reason": reason}
-    return seen.model_copy(update=changes)
+        return found
+    if ended is None:
+        return found
+    failed, reason = ended.failed_nodes or found.failed_nodes, found.reason or ended.reason
+    changes = {"failed_nodes": failed, "earlier": ended.earlier, "reason": reason}
+    return found.model_copy(update=changes)
 
 
 def _job(folder: LeaseFolder, spec: LeaseSpec) -> JobSpec:
@@ -177,7 +177,7 @@ def _job(folder: LeaseFolder, spec: LeaseSpec) -> JobSpec:
 
 
 def _all_jobs(folder: LeaseFolder, spec: LeaseSpec) -> list[JobSpec]:
-    """The lease's job, and that of a pool's first node."""
+    """Return the lease's job, and that of a pool's first node."""
     jobs = [] if _has_host_here(spec) else [_job(folder, spec)]
     if spec.role.kind == "pool":
         life_s = spec.role.node_lifetime or spec.role.lifetime_s
@@ -187,7 +187,7 @@ def _all_jobs(folder: LeaseFolder, spec: LeaseSpec) -> list[JobSpec]:
 
 
 def _node_job(folder: LeaseFolder, spec: LeaseSpec, request: NodeRequest) -> JobSpec:
-    # which nodes earlier leases failed on is part of the request, and may be dropped from it
+    # nodes to exclude are part of the request, which may drop them
     gang = job_spec(folder, spec.model_copy(update={"exclude": ()}), _python_path())
     return node_job(gang, folder, request)
 
@@ -204,6 +204,5 @@ def _gate(folder: LeaseFolder, spec: LeaseSpec) -> SubmissionGate:
     return SubmissionGate(system_of(spec.role), folder.path.parent, spec.role.batch)
 
 
-def backend() -> _BatchBackend:
-    """The backend that the table of backends asks for."""
-    return _BatchBackend()
+LAUNCHER = _BatchLauncher()
+"""The launcher of batch systems."""

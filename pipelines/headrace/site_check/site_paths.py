@@ -1,4 +1,4 @@
-"""What a site's folder, tiers and Pythons are, as seen from this machine and by SSH from others."""
+"""Checks of a site's folder, tiers and Pythons, on this machine and by SSH on others."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _OF_ONE_MACHINE = (
     "ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "tmpfs", "ramfs", "overlay",
 )  # fmt: skip
 VERSION = f"{SAFE}import headrace; print(headrace.__version__)"
-"""What a Python runs to tell its version of headrace."""
+"""Code with which a Python prints its version of headrace."""
 
 _LEAST_FREE_BYTES = 2**28
 _LITTLE_FREE_BYTES = 5 * 2**30
@@ -50,7 +50,7 @@ _QUIETLY = '"$@" < /dev/null || exit 1'
 
 
 def shared_folder(site: Site, *, is_proved: bool) -> Iterator[Finding]:
-    """Whether runs and leases can live in the site's folder.
+    """Check whether runs and leases can use the site's folder.
 
     Side effects: makes the folder; writes and removes files in it.
     """
@@ -66,36 +66,36 @@ def shared_folder(site: Site, *, is_proved: bool) -> Iterator[Finding]:
         yield fail("folder", error.what, error.hint)
         return
     except OSError as error:
-        told = f"{folder}: {error.strerror or error}"
-        yield fail("folder", told, "Name a folder that you may write in as the site's `folder`.")
+        found = f"{folder}: {error.strerror or error}"
+        yield fail("folder", found, "Name a folder that you may write in as the site's `folder`.")
         return
     has_queue = any(not role.is_here for role in site.roles.values())
-    yield _place(folder, "folder", has_queue and not is_proved)
+    yield _file_system(folder, "folder", has_queue and not is_proved)
     yield _mode(folder)
-    yield _room(folder)
+    yield _free_space(folder)
 
 
 def tier_folders(site: Site) -> Iterator[Finding]:
-    """Whether staging can use the tiers, where nodes are this machine; else what can be told."""
+    """Check whether staging can use the tiers, if nodes are this machine; else list them."""
     nodes_are_here = any(role.is_here for role in site.roles.values())
     for tier in site.tiers:
         name = f"tier {tier.name}"
         if not _is_own(site, tier):
-            advice = "Write `{user}` into it, so that users do not meet each other's files."
+            advice = "Write `{user}` into it, so that users do not share each other's files."
             yield warn(name, f"{tier.folder} is the same for all users", advice)
         elif nodes_are_here:
             yield _tier(name, tier)
         else:
-            yield ok(name, f"{tiers.folder_of(tier)}; the nodes look at it in the pre-flight")
+            yield ok(name, f"{tiers.folder_of(tier)}; the pre-flight of the nodes checks it")
 
 
 def python_of_nodes(role: Role, *, is_proved: bool) -> Finding:
-    """Whether the Python that nodes start is there and has this headrace."""
+    """Check that the Python that nodes start exists and has this headrace."""
     python = Path(role.batch.python or sys.executable)
     if is_proved:
         return ok("python", f"{python}, started on the nodes")
     if not python.exists():
-        advice = f"It must be there on the nodes. {_BY_JOB}"
+        advice = f"It must exist on the nodes. {_BY_JOB}"
         return warn("python", f"{python} is not on this machine", advice)
     try:
         ended = subprocess.run(
@@ -108,22 +108,22 @@ def python_of_nodes(role: Role, *, is_proved: bool) -> Finding:
     except (OSError, subprocess.TimeoutExpired) as error:
         return fail("python", f"{python} cannot be run: {error}", "Correct `batch.python`.")
     if ended.returncode != 0:
-        told = ended.stderr.strip().splitlines()[-1:]
-        return fail("python", f"{python}: {''.join(told)}", "Install headrace there.")
+        last_line = ended.stderr.strip().splitlines()[-1:]
+        return fail("python", f"{python}: {''.join(last_line)}", "Install headrace there.")
     found = judge_version(str(python), ended.stdout.strip())
-    return _place(python, "python", is_doubtful=True) if found.grade is Grade.OK else found
+    return _file_system(python, "python", is_doubtful=True) if found.grade is Grade.OK else found
 
 
 def judge_version(python: str, theirs: str) -> Finding:
-    """Whether a Python has this headrace; `theirs` is what it answers to `VERSION`."""
+    """Compare a Python's headrace with this one; `theirs` is its answer to `VERSION`."""
     if theirs == __version__:
         return ok("python", python)
-    seen = f"{python} has headrace {theirs}, this is {__version__}"
-    return fail("python", seen, "Install the same version in both.")
+    found = f"{python} has headrace {theirs}, this is {__version__}"
+    return fail("python", found, "Install the same version in both.")
 
 
 def container_image(role: Role) -> Iterator[Finding]:
-    """Whether the image of the role's container is there."""
+    """Check that the image of the role's container exists."""
     container = role.batch.container
     if container is None or container.runtime == "none":
         return
@@ -131,15 +131,15 @@ def container_image(role: Role) -> Iterator[Finding]:
     if "://" in container.image or image.exists():
         yield ok("container", f"{container.runtime}: {image}")
     else:
-        advice = f"It must be there on the nodes. {_BY_JOB}"
+        advice = f"It must exist on the nodes. {_BY_JOB}"
         yield warn("container", f"{image} is not on this machine", advice)
 
 
-def _place(path: Path, subject: str, is_doubtful: bool) -> Finding:
+def _file_system(path: Path, subject: str, is_doubtful: bool) -> Finding:
     kind = file_system_of(path) or "unknown"
     if is_doubtful and kind in _OF_ONE_MACHINE:
-        seen = f"{path} lies on {kind}, which other machines hardly see"
-        return warn(subject, seen, f"All nodes must see it under this path. {_BY_JOB}")
+        found = f"{path} lies on {kind}, which other machines hardly see"
+        return warn(subject, found, f"All nodes must see it under this path. {_BY_JOB}")
     return ok(subject, f"{path} ({kind})")
 
 
@@ -150,21 +150,21 @@ def _is_own(site: Site, tier: Tier) -> bool:
 
 def _mode(folder: Path) -> Finding:
     mode = folder.stat().st_mode
-    seen = stat.filemode(mode)
+    shown = stat.filemode(mode)
     if mode & stat.S_IWOTH:
-        advice = f"Everybody may write there: `chmod o-w {folder}`."
-        return warn("mode", f"{folder} {seen}", advice)
-    return ok("mode", seen)
+        advice = f"All users may write there: `chmod o-w {folder}`."
+        return warn("mode", f"{folder} {shown}", advice)
+    return ok("mode", shown)
 
 
-def _room(folder: Path) -> Finding:
+def _free_space(folder: Path) -> Finding:
     free_bytes = shutil.disk_usage(folder).free
-    seen = f"{ByteSize(free_bytes).human_readable()} free"
+    found = f"{ByteSize(free_bytes).human_readable()} free"
     if free_bytes < _LEAST_FREE_BYTES:
-        return fail("room", seen, "Free some space, or name another `folder`.")
+        return fail("room", found, "Free some space, or name another `folder`.")
     if free_bytes < _LITTLE_FREE_BYTES:
-        return warn("room", seen, "Packed datasets lie there unless `dataset.out` says otherwise.")
-    return ok("room", seen)
+        return warn("room", found, "Packed datasets go there unless `dataset.out` is set.")
+    return ok("room", found)
 
 
 def _tier(name: str, tier: Tier) -> Finding:
@@ -179,7 +179,7 @@ def _tier(name: str, tier: Tier) -> Finding:
 
 
 def login_node(commands: Commands, login: Login, folder: Path) -> Iterator[Finding]:
-    """Whether a login node answers, and sees the site's folder."""
+    """Check that a login node answers, and that the site's folder is the same there."""
     commands.run(("true",))
     yield ok("login", f"{login.host} runs commands")
     if not _sees(commands, folder):
@@ -188,7 +188,7 @@ def login_node(commands: Commands, login: Login, folder: Path) -> Iterator[Findi
 
 
 def hosts(role: Role, folder: Path, spec: JobSpec) -> Iterator[Finding]:
-    """Whether hosts without a queue can be the nodes of a job."""
+    """Check whether hosts without a queue can be the nodes of a job."""
     used = role.batch.hosts[: spec.nodes]
     commands = commands_of_hosts(role)
     reached = []
@@ -236,14 +236,14 @@ def _between(commands: Commands, first: Login, other: Login) -> Finding:
     if answer.code == 0:
         return ok(subject, "runs commands by ssh")
     advice = (
-        f"On {first.host}, `ssh {other.host} true` must work without a question: a key, and a "
-        "host key that is known."
+        f"On {first.host}, `ssh {other.host} true` must work without a question: it needs a key, "
+        "and a known host key."
     )
     return fail(subject, answer.words, advice)
 
 
 def _sees(commands: Commands, folder: Path) -> bool:
-    """Whether a file that is made here is seen there, and more could be written beside it."""
+    """Whether a file that is made here is visible there, in a folder that is writable there."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile("w", dir=folder, prefix=".check-") as file:
@@ -251,5 +251,5 @@ def _sees(commands: Commands, folder: Path) -> bool:
             file.flush()
             answer = commands.run(("sh", "-c", _SEES, "sh", file.name, str(folder)))
             return answer.code == 0 and answer.output == file.name
-    except OSError:  # what is wrong with it here is found elsewhere
+    except OSError:  # another check reports what is wrong with it here
         return False

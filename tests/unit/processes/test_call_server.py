@@ -18,16 +18,16 @@ from headrace.errors import (
     WorkerLostError,
 )
 from headrace.processes import children
+from headrace.processes.call_server import CallServer
 from headrace.processes.children import Child, start_program
 from headrace.processes.fork_server import ForkServers
-from headrace.processes.kept_process import KeptProcess
 from support.waiting import wait_until
 
 TESTS = str(Path(__file__).parents[2])
 ANSWERS = """
 import os, time
 from headrace.processes.identity import die_with_parent
-from headrace.processes.kept_process import answer_calls
+from headrace.processes.call_server import answer_calls
 die_with_parent()
 answer_calls(lambda code: eval(code, globals()), float(os.environ.get("WAIT_S", "60")))
 """
@@ -42,9 +42,9 @@ def _surroundings(monkeypatch, no_leftover_processes):
 @pytest.fixture(params=["program", "forked"])
 def kept(request):
     if request.param == "program":
-        made = KeptProcess(start_program)
+        made = CallServer(start_program)
     else:
-        made = KeptProcess(ForkServers("support.forked_code", frozenset({"WAIT_S"})).start)
+        made = CallServer(ForkServers("support.forked_code", frozenset({"WAIT_S"})).start)
     yield made
     made.end()
 
@@ -128,7 +128,7 @@ def test_one_that_was_killed_for_memory_says_so(tmp_path, kept, monkeypatch):
     kills = iter((4, 5))
     monkeypatch.setattr(children, "num_memory_kills", lambda: next(kills))
     with pytest.raises(
-        MemoryExhaustedError, match="signal SIGKILL: the kernel killed it, as the memory"
+        MemoryExhaustedError, match="signal SIGKILL: the kernel killed it because the memory"
     ) as no:
         kept.call(child(tmp_path), "os.kill(os.getpid(), 9)", go_on)
     assert no.value.hint.startswith("Give it more memory")

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.clusters.gpu_claims import FOLDER, Claim, ClaimFile, granted
+from headrace.clusters.gpu_reservations import FOLDER, GpuReservation, ReservationFile, granted
 from headrace.errors import LeaseError, StepCancelledError
 from headrace.files.layout import StepFolder
 from support.waiting import wait_until
@@ -22,9 +22,11 @@ BOX = ("0", "1", "2", "3")
 NOBODY = 65534
 
 
-def claim(user: str, since: float = 0, count: int = 1, held: str = "", usable: str = "") -> Claim:
+def claim(
+    user: str, since: float = 0, count: int = 1, held: str = "", usable: str = ""
+) -> GpuReservation:
     names = tuple(usable) or BOX
-    return Claim(
+    return GpuReservation(
         user=user, work=user, since=since, count=count, usable=names, held=tuple(held.split())
     )
 
@@ -46,7 +48,7 @@ def claim(user: str, since: float = 0, count: int = 1, held: str = "", usable: s
     ],
 )
 def test_gpus_go_to_who_holds_least_and_has_waited_longest(
-    mine: Claim, others: list[Claim], found: str
+    mine: GpuReservation, others: list[GpuReservation], found: str
 ) -> None:
     assert granted(mine, others) == tuple(found.split())
 
@@ -63,7 +65,7 @@ def test_nothing_is_given_twice_and_all_come_to_their_turn(
         claim(user, since, min(count, width), usable="".join(BOX[:width]))
         for since, (user, count, width) in enumerate(wanted)
     ]
-    held: list[Claim] = []
+    held: list[GpuReservation] = []
     while waiting:
         before = len(waiting)
         for mine in data.draw(st.permutations(waiting)):
@@ -92,9 +94,9 @@ def step(tmp_path: Path) -> StepFolder:
 
 PROGRAM = """
 import os, sys, time
-from headrace.clusters.gpu_claims import ClaimFile
+from headrace.clusters.gpu_reservations import ReservationFile
 os.setuid(int(sys.argv[1]))
-with ClaimFile("run-1", ("0",), 1) as claim:
+with ReservationFile("run-1", ("0",), 1) as claim:
     while not claim.take():
         time.sleep(0.05)
     print("held", flush=True)
@@ -134,7 +136,7 @@ def test_a_claim_ends_with_the_kill_of_its_process(
 ) -> None:
     process = holder()
     assert has_it(process)
-    with ClaimFile("run-2", ("0",), 1) as mine:
+    with ReservationFile("run-2", ("0",), 1) as mine:
         assert not mine.take()
         assert mine.words().endswith("holds 1")
         process.kill()
@@ -152,7 +154,7 @@ def test_who_waits_tells_for_what_until_nobody_wants_it(holder: Holder, step: St
         seen.append(step.waits.read_text())
         return False
 
-    with ClaimFile("run-2", ("0",), 3) as mine, pytest.raises(StepCancelledError):
+    with ReservationFile("run-2", ("0",), 3) as mine, pytest.raises(StepCancelledError):
         mine.wait(step, keep_on)
     assert "waits for 1 GPU of " in seen[0]
     assert not step.waits.exists()
@@ -167,7 +169,7 @@ def test_users_take_turns(
         monkeypatch.setenv(FOLDER, f"{open_to_all}/claims")
         other = holder(NOBODY, "nobody")
         wait_until(lambda: has_it(other), 30, "the other user to have it")
-        with ClaimFile("run-2", ("0",), 1) as mine:
+        with ReservationFile("run-2", ("0",), 1) as mine:
             assert mine.words().endswith("nobody holds 1")
             other.communicate("")
             assert mine.wait(step, lambda: True) == ("0",)
@@ -178,12 +180,12 @@ def test_users_take_turns(
 
 def test_a_folder_that_is_none_is_told(folder: Path) -> None:
     folder.symlink_to("/")
-    with pytest.raises(LeaseError, match=rf"{folder} is no folder.*\n.*{FOLDER}"):
-        ClaimFile("run", ("0",), 1).__enter__()
+    with pytest.raises(LeaseError, match=rf"{folder} must be a folder.*\n.*{FOLDER}"):
+        ReservationFile("run", ("0",), 1).__enter__()
 
 
 def test_what_holds_no_claim_counts_for_nothing(folder: Path) -> None:
-    with ClaimFile("run", ("0",), 1) as mine:
+    with ReservationFile("run", ("0",), 1) as mine:
         os.mkfifo(folder / "pipe.json")
         (folder / "link.json").symlink_to("/etc/passwd")
         (folder / "torn.json").write_text("{")
