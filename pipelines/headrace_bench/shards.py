@@ -14,7 +14,7 @@ from headrace.files.manifest import Codec, FieldInfo, Manifest, ShardInfo
 from headrace.files.manifest_file import content_fingerprint, write_manifest
 from headrace.packing.fields import chunk_samples
 from headrace.shards.columns import Block, ExpectedSizes
-from headrace.shards.placing import Buffer
+from headrace.shards.shard_layout import Buffer
 from headrace.shards.writer import ShardBuilder, WrittenShard
 
 SPLIT = "train"

@@ -86,4 +86,4 @@ def test_a_function_without_a_dataset_is_swept_over(place: Place) -> None:
     assert [(row.step, row.state) for row in attempts] == [("suite", StepState.SUCCEEDED)]
     assert attempts[0].outputs["counts"] == {"succeeded": 2, "failed": 2}
     shown = place.shown("suite", "show", record.run_id, "--json").output
-    words(shown, "The recipe has no 'dataset', so there is none to read")
+    words(shown, "The recipe has no 'dataset', so there is no data to read")

@@ -15,7 +15,7 @@ from headrace.ledger.ledger import open_ledger
 from headrace.record import as_json_values
 from headrace.runs.audit import Actor
 from headrace.states import StepState
-from headrace.status.run import Headline, RunView, Trials, run_views
+from headrace.status.run import MainMetric, RunView, Trials, run_views
 from headrace.status.run_list import runs_page
 from headrace.status.step import AttemptView, attempt_views
 
@@ -92,7 +92,7 @@ def _result(row: RunView) -> str:
     return "" if row.metric is None else f"{row.metric.name} {amount(row.metric.value)}"
 
 
-def _trials_words(trials: Trials, metric: Headline | None) -> str:
+def _trials_words(trials: Trials, metric: MainMetric | None) -> str:
     words = [f"{trials.ended:,} of {trials.total:,} trials"]
     words += [f"{trials.useless:,} without success"] if trials.useless else []
     if metric is not None and trials.best is not None:

@@ -35,7 +35,7 @@ from headrace.data.transforms import (
 from headrace.errors import DataError, UserError, blaming_user_code
 from headrace.recipe.recipe import DataSpec
 from headrace.shards.dataset import ShardedDataset, check_samples
-from headrace.shards.places import ShardSource
+from headrace.shards.shard_locations import ShardSource
 
 _OWN_HINT = (
     "data.dataset names a class that is given the samples of a split, as a SampleDataset. It has "

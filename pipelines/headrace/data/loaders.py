@@ -14,7 +14,7 @@ from headrace.data.transforms import Transform
 from headrace.recipe.dataset import TRAIN, VALIDATION
 from headrace.recipe.recipe import DataSpec
 from headrace.shards.dataset import ShardedDataset
-from headrace.shards.places import ShardSource
+from headrace.shards.shard_locations import ShardSource
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from headrace.files.manifest import FieldInfo
 from headrace.shards import format as names
-from headrace.shards.placing import ArraySpec, Buffer, write_all
+from headrace.shards.shard_layout import ArraySpec, Buffer, write_all
 
 MEMORY_BYTES = 32 * 2**20
 """Bytes of an array that are kept in memory, of more than two arrays an equal part of twice that;

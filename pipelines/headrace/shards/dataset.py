@@ -17,8 +17,8 @@ from headrace.shards import format as names
 from headrace.shards.chunks import ChunkTables, read_rows
 from headrace.shards.format import MEND
 from headrace.shards.mapped import MappedShards
-from headrace.shards.places import ShardPlaces, ShardSource
 from headrace.shards.reader import ShardReader
+from headrace.shards.shard_locations import ShardPlaces, ShardSource
 
 _SAMPLE_ID = FieldInfo(name=names.SAMPLE_ID, dtype="int64", layout="fixed")
 

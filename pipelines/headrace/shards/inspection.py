@@ -17,8 +17,8 @@ from headrace.objects.store import is_remote, open_store, read_manifest_at
 from headrace.recipe.site import StoreOptions
 from headrace.record import Record
 from headrace.shards import format as names
-from headrace.shards.places import LocalCopy
 from headrace.shards.reader import ShardLayout, ShardReader, read_layout
+from headrace.shards.shard_locations import LocalCopy
 
 _SUFFIX = ".h5"  # of the names of shards
 _VALID = "Give the folder of a dataset, or a shard file."

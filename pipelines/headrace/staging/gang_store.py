@@ -13,7 +13,7 @@ from headrace.objects.protocol import Store
 from headrace.objects.store import is_remote, open_store
 from headrace.recipe.site import StoreOptions
 from headrace.record import Record
-from headrace.shards.places import ShardSource
+from headrace.shards.shard_locations import ShardSource
 from headrace.staging.peers import Notice, Peer, PeerGroup, PeerLostError
 
 logger = logging.getLogger(__name__)

@@ -23,8 +23,8 @@ from headrace.staging.bringing import Tick
 from headrace.staging.gang_member import GangMember, Relay, joining
 from headrace.staging.gang_store import Brought, GangStore, Traffic
 from headrace.staging.peers import PeerGroup
-from headrace.staging.placing import TierPlace, Wanted, choose_place
 from headrace.staging.staged_folder import Filling, StagedFolder, TierFullError, shards_in
+from headrace.staging.tier_choice import TierPlace, Wanted, choose_place
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -194,7 +194,7 @@ def test_what_cannot_be_given_is_refused(suite: Run):
         told("--csv", "--json")
     with pytest.raises(UserError, match="Name a file"):
         told("--parquet")
-    with pytest.raises(UserError, match="is no suite"):
+    with pytest.raises(UserError, match="is not a suite"):
         told(make_run().run_id)
 
 

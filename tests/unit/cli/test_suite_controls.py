@@ -37,7 +37,7 @@ def test_the_only_suite_need_not_be_named() -> None:
     assert not ended.folder.controls.exists()
     end_run(suite, StepState.FAILED, "a test")
     for run in (ended, suite):  # none goes on: both may be meant
-        with pytest.raises(UserError, match=f"Several suites may be meant: .*{run.run_id}"):
+        with pytest.raises(UserError, match=f"There are several suites: .*{run.run_id}"):
             headrace("suite", "retry")
 
 
