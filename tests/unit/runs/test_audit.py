@@ -66,7 +66,7 @@ def test_who_clears_a_task_is_not_who_triggered_it():
     make_run(**asked)
     told = [("ada", AIRFLOW, "start", "run digits --site laptop"), ("", AIRFLOW, "resume", "")]
     assert lines() == told
-    assert "somebody in Airflow" in headrace("audit").stdout
+    assert "unknown in Airflow" in headrace("audit").stdout
 
 
 EVES = "airflow:headrace_train:eves"
