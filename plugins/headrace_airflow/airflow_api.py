@@ -45,7 +45,7 @@ def task_states(dag_id: str, run_id: str) -> dict[str, str | None]:
 
 
 def tasks_of_runs(dag_id: str, run_ids: Sequence[str]) -> dict[str, dict[str, str | None]]:
-    """The same of several DAG runs, by the id of each."""
+    """Return the same for several DAG runs, by the id of each."""
     by_run = RuntimeTaskInstance.get_task_states(dag_id=dag_id, run_ids=list(run_ids))
     return {
         run_id: {task: None if state is None else str(state) for task, state in states.items()}

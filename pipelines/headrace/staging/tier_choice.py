@@ -92,7 +92,7 @@ class TierPlace:
         return self.folder.path.parent / ".room.lock"
 
     def missing(self) -> tuple[ShardInfo, ...]:
-        """Shards that are not on the tier yet."""
+        """Return the shards that are not on the tier yet."""
         return self.folder.missing(self.wanted.manifest, self.wanted.splits)
 
     def room(self) -> TierRoom:

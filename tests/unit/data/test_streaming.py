@@ -243,7 +243,7 @@ def test_a_folder_as_source_is_mapped_not_copied(afar):
     data = module(folder, ShardSource.at(str(afar)))
     assert sorted(ids(data.train_dataloader())) == list(range(50))
     assert not (folder / "stream").exists()
-    with pytest.raises(ShardError, match="are mapped from where they lie"):
+    with pytest.raises(ShardError, match="are mapped at their location"):
         data.train_dataloader().dataset.places.scratch()
 
 
