@@ -12,26 +12,26 @@ from headrace.errors import UserError
 
 @cache
 def load_group(group: str) -> Mapping[str, Any]:
-    """What packages add under a group of entry points, by name, loaded once a process.
+    """Return what packages add under a group of entry points, by name; loaded once a process.
 
     Raises:
-        UserError: One cannot be loaded; it names the package.
+        UserError: An entry point cannot be loaded; the message names its package.
     """
     return {each.name: _loaded(each) for each in sorted(entry_points(group=group))}
 
 
 @cache
 def names_in(group: str) -> tuple[str, ...]:
-    """Names of what packages add under a group, which is not loaded."""
+    """Return the names that packages add under a group, without loading them."""
     return tuple(sorted({each.name for each in entry_points(group=group)}))
 
 
 @cache
 def load_entry(group: str, name: str) -> Any:
-    """What a package adds under a group by that name; others of the group are not loaded.
+    """Load and return the one entry of a group with that name.
 
     Raises:
-        UserError: It cannot be loaded; it names the package.
+        UserError: The entry cannot be loaded; the message names its package.
     """
     *_, found = sorted(entry_points(group=group, name=name))
     return _loaded(found)
@@ -43,7 +43,7 @@ def _loaded(entry: EntryPoint) -> Any:
     except Exception as error:
         package = entry.dist.name if entry.dist is not None else entry.module
         raise UserError(
-            f"The package {package} adds '{entry.name}' to {entry.group} by {entry.value}, "
-            f"which cannot be loaded: {type(error).__name__}: {error}",
-            f"Install it anew, or remove it: pip uninstall {package}.",
+            f"Entry point '{entry.name}' of {entry.group} cannot be loaded: {entry.value} of the "
+            f"package {package} raised {type(error).__name__}: {error}",
+            f"Reinstall the package, or remove it: pip uninstall {package}.",
         ) from error

@@ -1,7 +1,7 @@
 """The one exception tree of headrace.
 
-Every error says what was wrong, the value, the valid choices and the next step, and carries the
-failure class that decides whether the work is tried again.
+Every error states what is wrong, the value, the valid choices and the next step. Its failure class
+decides whether the work is tried again.
 """
 
 from __future__ import annotations
@@ -19,40 +19,40 @@ from headrace.states import FailureClass
 _SECRETS = re.compile(
     r"(?<=://)(?![^/\s@]*:\*\*\*@)(?:[^/\s'\"@]*@|[^/\s'\"@:]*:(?!\d+/)[^\s'\"@]*@)"
 )
-"""User and password before the host of a URL; keys of AWS may hold slashes.
+"""User and password before the host of a URL. AWS keys may contain slashes.
 
-What is masked already stays as it is."""
+Masked ones stay as they are."""
 
 _WORDS = re.compile(r"(?<![^\s'\"])([^\s'\"]*@)([^\s'\"@]*)")
-"""A word up to its last `@`, behind which there is no password, and the rest of it."""
+"""A word up to its last `@` (no password follows it), and the rest of the word."""
 
 
 _LINKS = re.compile(r"\s*For further information visit https://errors\.pydantic\.dev/\S*")
-"""What pydantic adds to each problem: pages about its own code."""
+"""Links that pydantic adds to each problem: pages about its own code."""
 
 MAX_CHARS = 8000
 """Longest of the two parts of an error, in characters."""
 
 
 def without_secrets(text: str) -> str:
-    """A text with `***` for users and passwords in its URLs."""
+    """Return a text with `***` in place of users and passwords in its URLs."""
     if "@" not in text or "://" not in text:
         return text
     return _WORDS.sub(lambda word: _SECRETS.sub("***@", word[1]) + word[2], text)
 
 
 def words_of(error: BaseException | str) -> str:
-    """The text of an error as users get it: without links to pydantic's pages."""
+    """Return an error's text for users: without links to pydantic's pages."""
     return _LINKS.sub("", str(error))
 
 
 def shortened(text: str, most: int = 200) -> str:
-    """A text of at most so many characters, and `…` for what is left out."""
+    """Return at most `most` characters of a text, with `…` for the rest."""
     return text if len(text) <= most else f"{text[:most]}…"
 
 
 class HeadraceError(Exception):
-    """Base of all errors that headrace raises on purpose; their text shows no secret of a URL.
+    """Base of all errors that headrace raises on purpose; the text masks secrets in URLs.
 
     Args:
         what: One sentence: what was wrong, with the value.
@@ -74,7 +74,7 @@ class HeadraceError(Exception):
 
 
 class UserError(HeadraceError):
-    """The input, not the machine, is wrong; trying again cannot help."""
+    """The input is wrong, not the machine: trying again cannot help."""
 
     failure_class = FailureClass.USER_ERROR
 
@@ -84,7 +84,7 @@ class RecipeError(UserError):
 
 
 class UnclearNamesError(RecipeError):
-    """Names of folders, splits or classes in the source may mean two things."""
+    """Names of folders, splits or classes in the source are ambiguous."""
 
 
 class SiteError(UserError):
@@ -92,11 +92,11 @@ class SiteError(UserError):
 
 
 class AccessError(UserError):
-    """A site is not for the user who asks."""
+    """The user has no access to the site."""
 
 
 class SecretError(UserError):
-    """A secret that a site names cannot be had."""
+    """A secret that a site names is not available."""
 
 
 class TargetError(UserError):
@@ -124,9 +124,9 @@ class UserCodeError(UserError):
 
 @contextmanager
 def blaming_user_code(name: str, hint: str, where: str = "") -> Iterator[None]:
-    """Raise what the block, which calls the user's code, raises as a `UserCodeError`.
+    """Re-raise what the user's code in the block raises as a `UserCodeError`.
 
-    Errors of headrace and lack of memory pass as they are. `name` is that of what is called.
+    Errors of headrace and `MemoryError` pass unchanged. `name` is the function that is called.
     """
     try:
         yield
@@ -145,15 +145,15 @@ def blaming_user_code(name: str, hint: str, where: str = "") -> Iterator[None]:
 
 
 class PickledCheckpointError(UserError):
-    """A checkpoint holds objects that the site does not let unpickle."""
+    """The site forbids to unpickle the objects in a checkpoint."""
 
 
 class NotFiniteLossError(UserError):
-    """The loss became NaN or infinite, and the recipe says to stop then."""
+    """The loss became NaN or infinite, and the recipe says to stop in this case."""
 
 
 class UnknownNameError(UserError):
-    """A run, lease, dataset or step of that name does not exist."""
+    """There is no run, lease, dataset or step of that name."""
 
 
 class DataError(HeadraceError):
@@ -167,7 +167,7 @@ class UnreadableError(DataError):
 
 
 class ShardError(DataError):
-    """A shard is damaged or not what its manifest says."""
+    """A shard is damaged or differs from its manifest."""
 
 
 class ManifestError(DataError):
@@ -175,19 +175,19 @@ class ManifestError(DataError):
 
 
 class NoDatasetError(ManifestError):
-    """A place holds no manifest, so that it is no dataset."""
+    """A folder holds no manifest, so it is not a dataset."""
 
 
 class EvaluationError(DataError):
-    """Predictions cannot be judged, or the model is judged as not good enough."""
+    """Predictions cannot be evaluated, or the model misses the required quality."""
 
 
 class StoreError(HeadraceError):
-    """S3 could not be reached or kept failing, after several attempts."""
+    """S3 is unreachable or kept failing, after several attempts."""
 
 
 class StoreAccessError(UserError):
-    """Credentials, permissions or the name of a bucket are wrong: nothing to try again."""
+    """Credentials, permissions or the bucket's name are wrong: trying again cannot help."""
 
 
 class StoreMissingError(DataError):
@@ -195,21 +195,21 @@ class StoreMissingError(DataError):
 
 
 class StoreChangedError(DataError):
-    """A file is not the one that was listed: somebody replaced it."""
+    """A file was replaced after it was listed."""
 
 
 class StorageError(HeadraceError):
-    """A file or folder cannot be used: its file system, its rights or its removal are the cause."""
+    """A file or folder is unusable: its file system, permissions or removal are the cause."""
 
 
 class StorageFullError(StorageError):
-    """No tier has room for the bytes asked for."""
+    """No tier has room for the requested bytes."""
 
     failure_class = FailureClass.CAPACITY
 
 
 class TargetFullError(StorageFullError):
-    """The one place that a dataset may be packed into has no room: no other attempt has more."""
+    """The only folder that a dataset may be packed into is full: another attempt cannot help."""
 
     failure_class = FailureClass.USER_ERROR
 
@@ -221,17 +221,17 @@ class MemoryExhaustedError(HeadraceError):
 
 
 class CapacityError(HeadraceError):
-    """The site has no room for another lease just now."""
+    """The site has no room for another lease at present."""
 
     failure_class = FailureClass.CAPACITY
 
 
 class OwnLeasesError(CapacityError):
-    """A user has as many leases open on a site as each may have."""
+    """A user has the most leases that a site allows each user."""
 
 
 class QueueFullError(CapacityError):
-    """No further job may be submitted just now: limits, or the pace, of a queue are reached."""
+    """No further job may be submitted at present: a limit or the pace of a queue is reached."""
 
 
 class SubmitLimitError(QueueFullError):
@@ -249,11 +249,11 @@ class LeaseLostError(LeaseError):
 
 
 class BatchError(LeaseError):
-    """The batch system cannot be asked, or does not answer."""
+    """The batch system cannot be queried, or does not answer."""
 
 
 class SilentError(BatchError):
-    """The batch system gives no answer just now; it may have done what it was asked."""
+    """The batch system does not answer at present; it may have done the request."""
 
 
 class LoginError(BatchError):
@@ -261,7 +261,7 @@ class LoginError(BatchError):
 
 
 class AmbiguousSubmitError(BatchError):
-    """A job was submitted without a clear answer: it may be there."""
+    """A job was submitted without a clear answer: it may exist."""
 
 
 class JobRefusedError(UserError):
@@ -269,27 +269,27 @@ class JobRefusedError(UserError):
 
 
 class EndedRunError(UserError):
-    """A run has ended, and gets no lease unless somebody goes on with it."""
+    """A run has ended, and gets no lease unless it is resumed."""
 
 
 class BudgetError(UserError):
-    """A run has cost what it may, or nobody knows what it costs: it gets no further lease."""
+    """A run has spent its budget, or its costs are unknown: it gets no further lease."""
 
 
 class WorkerLostError(HeadraceError):
-    """A worker or rank died under the work it did."""
+    """A worker or rank died during its work."""
 
 
 class StepError(HeadraceError):
-    """A step ended without the result it owes."""
+    """A step ended without a result."""
 
 
 class StepNotEndedError(StepError):
-    """A step was asked for its outcome while it may still end by itself."""
+    """A step's outcome was requested while it may still end by itself."""
 
 
 class StepCancelledError(HeadraceError):
-    """Somebody asked the step to stop."""
+    """The step was cancelled by a user."""
 
     failure_class = FailureClass.CANCELLED
 
@@ -301,17 +301,17 @@ class StepTimedOutError(HeadraceError):
 
 
 class LeaseEndsError(StepTimedOutError):
-    """The lease's time was over before the step was done; another lease may go on with it."""
+    """The lease's time ended before the step did; another lease may continue it."""
 
 
 class LeaseTakenError(LeaseEndsError):
-    """The machines of a lease are about to be taken away; another lease may go on."""
+    """The machines of a lease are about to be reclaimed; another lease may continue."""
 
     failure_class = FailureClass.PREEMPTED
 
 
 class SuiteFailedError(UserError):
-    """So many trials of a suite have failed that it does not go on; the same would happen again."""
+    """Too many trials of a suite have failed to continue; the next ones would fail, too."""
 
 
 class LedgerError(HeadraceError):
@@ -319,11 +319,11 @@ class LedgerError(HeadraceError):
 
 
 def nearest(value: str, choices: Iterable[str]) -> str:
-    """Hint that names the nearest valid choice and lists all of them.
+    """Return a hint that names the nearest valid choice and lists all of them.
 
     Args:
         value: What the user wrote.
-        choices: What would have been valid.
+        choices: The valid values.
     """
     names = sorted(choices)
     close = difflib.get_close_matches(value, names, n=1, cutoff=0.5)

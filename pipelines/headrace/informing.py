@@ -1,7 +1,7 @@
-"""The one boundary around what only informs: it never ends, delays or changes the work.
+"""The one boundary around work that only informs: it never ends, delays or changes the work.
 
-A forecast, accounting, provenance, progress, a notice or output that fails, hangs or gives nonsense
-is logged in one line, its trace at debug level, counted in the folder of its run, and left out.
+A forecast, accounting, provenance, progress, a notice or output may fail, hang or return nonsense.
+Then it is left out: logged in one line (trace at debug level) and counted in the run's folder.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from headrace.record import Record
 logger = logging.getLogger(__name__)
 
 PATIENCE_S = 5.0
-"""Longest time that the work waits for a part that informs."""
+"""Longest wait of the work for a part that informs."""
 
 DECISION_S = 20.0
-"""The same if its answer decides something, as a time limit."""
+"""The same if a decision depends on the answer, as a time limit."""
 
 AFTERWARDS_S = 60.0
-"""The same once the work is done; parts that have failed are not left to rest then."""
+"""The same once the work is done; a part that has failed is then called without a pause."""
 
 _LONGEST_REST_S = 600.0
 
@@ -50,16 +50,16 @@ class LeftOut(Record):
 
 
 class LeftOutSum(Record):
-    """Failures of the parts that inform of a run; its work went on."""
+    """Failures of the parts that inform about a run; its work continued."""
 
     count: int = 0
     last: str = ""
-    """The part that failed last, and why; empty if none did."""
+    """The part that failed last, and why; empty without a failure."""
 
     @property
     def words(self) -> str:
-        """The same in a line."""
-        return f"what informs failed {self.count} times, the work went on; the last: {self.last}"
+        """Return the same in a line."""
+        return f"{self.count} failures of parts that only inform; the last: {self.last}"
 
 
 def failures_of(run: RunFolder) -> LeftOutSum:
@@ -79,8 +79,8 @@ def inform(
 ) -> Answer | None:
     """Call a part that only informs; return its answer, or None if it has none or fails.
 
-    A part that has failed rests in this process: for a second, then for twice as long each time,
-    at most ten minutes; in any case as long as it hangs.
+    A part that has failed pauses in this process: for a second, then twice as long each time, at
+    most ten minutes; and always while it hangs.
 
     Args:
         run: Folder of the run that counts failures; None if there is no single run.
@@ -103,12 +103,12 @@ def inform(
 def shielded(
     run: RunFolder, part: str, work: Callable[..., object], within_s: float | None = None
 ) -> Callable[..., object]:
-    """Return a function that calls such a part with any arguments; see `inform`."""
+    """Return a function that calls a part as `inform` does, with any arguments."""
     return lambda *given, **named: inform(run, part, partial(work, *given, **named), None, within_s)
 
 
 class _Call(Generic[Answer]):
-    """One call of a part; with a deadline it has a thread of its own."""
+    """One call of a part; a call with a deadline has its own thread."""
 
     def __init__(
         self, work: Callable[[], Answer | None], within_s: float | None, count: int
@@ -135,17 +135,17 @@ class _Call(Generic[Answer]):
         self._has_ended = True
 
     def rests(self, within_s: float | None) -> bool:
-        """Whether the part rests after this call; one that hangs gets the longer of two waits."""
+        """Whether the part pauses after this call; a part that hangs gets the longer pause."""
         if self._thread.is_alive():
             self._thread.join(max((within_s or AFTERWARDS_S) - self._within_s, 0.0))
             return self._thread.is_alive()
         return within_s != AFTERWARDS_S and time.monotonic() < self._until_s
 
     def fault(self, expected: type[Answer] | None) -> str:
-        """Return what is wrong with the call or its answer; empty if nothing is."""
+        """Return what is wrong with the call or its answer; empty if nothing is wrong."""
         if isinstance(self.error, HeadraceError):
             return self.error.what
-        if self.error is not None:  # of which `str` may raise
+        if self.error is not None:  # its `str` may raise
             return traceback.format_exception_only(self.error)[-1]
         if not self._has_ended:
             return f"no answer within {self._within_s:g} s"
@@ -153,24 +153,24 @@ class _Call(Generic[Answer]):
 
 
 _failed: dict[tuple[RunFolder | None, str], _Call[Any]] = {}
-"""The last call of a part of a run that has failed in this process."""
+"""The last call of a run's part that has failed in this process."""
 
 
 def _nonsense(answer: object, expected: type[Any]) -> str:
-    """Return why an answer cannot be used; empty if it can."""
+    """Return why an answer is unusable; empty if it is usable."""
     if not isinstance(answer, expected):
         return f"the answer is a {type(answer).__name__}, not a {expected.__name__}"
     try:
         if isinstance(answer, BaseModel):
             type(answer).model_validate(dict(answer))
     except ValueError as error:
-        return f"the answer is no {expected.__name__}: {error}"
+        return f"the answer is not a valid {expected.__name__}: {error}"
     wrong = next((each for each in _numbers(answer) if not 0 <= each < math.inf), None)
     return "" if wrong is None else f"the answer has the number {wrong:g}"
 
 
 def _numbers(value: object) -> Iterator[float]:
-    """All numbers of a record, mapping or sequence."""
+    """Yield all numbers of a record, mapping or sequence."""
     if isinstance(value, (int, float)):
         yield value
     elif isinstance(value, Iterable) and not isinstance(value, (str, bytes)):
@@ -180,13 +180,13 @@ def _numbers(value: object) -> Iterator[float]:
 
 
 def _note(run: RunFolder | None, part: str, why: str, error: Exception | None) -> None:
-    """Log a failure, and append it to the run's file; a trial's to that of its suite."""
+    """Log a failure and append it to the run's file; a trial's to its suite's."""
     trace = "" if error is None else "".join(traceback.format_exception(error))
     why, trace = (
         without_secrets(text.encode(errors="backslashreplace").decode()) for text in (why, trace)
     )
     why = shortened(" ".join(why.split()))
-    logger.warning("Left out, the work goes on: %s: %s", part, why)
+    logger.warning("Left out, the work continues: %s: %s", part, why)
     logger.debug("%s:\n%s", part, trace)
     if run is not None:
         whole = RunFolder(run.path.parents[1]) if run.path.parent.name == "trials" else run

@@ -1,4 +1,4 @@
-"""The base of everything that is written as JSON and read back."""
+"""The base of all records that are written as JSON and read back."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from pydantic import BaseModel, ConfigDict
 
 
 class Record(BaseModel):
-    """A frozen record that travels as JSON; unknown keys are errors."""
+    """A frozen record that is stored as JSON; unknown keys are errors."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class Figures(Record):
-    """A record with numbers that may be NaN or infinite, and are read back so."""
+    """A record whose numbers may be NaN or infinite, also in JSON."""
 
     model_config = ConfigDict(ser_json_inf_nan="constants")
 
 
 def as_json_values(record: BaseModel) -> Any:
-    """A record as JSON values; null for numbers that JSON has not, as NaN."""
+    """Return a record as JSON values; null for numbers that JSON lacks, as NaN."""
     return json.loads(record.model_dump_json(), parse_constant=lambda _: None)

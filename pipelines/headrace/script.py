@@ -1,9 +1,9 @@
-"""What a script (`train.script`) or function (`train.function`) may ask of headrace, and tell it.
+"""What a script (`train.script`) or function (`train.function`) may ask of or report to headrace.
 
-A script needs none of this: it is started once for each rank with the environment that torchrun
-gives, and ends with exit code 0 when it has trained. See `docs/how-to/train-with-a-script.md`.
-Everything here works without headrace around the script, too, where that makes sense: `report`
-then does nothing, and `dataset` and `saving` need the variables that they name.
+A script may do without it: headrace starts it once for each rank with the environment of torchrun,
+and exit code 0 means that it has trained. See `docs/how-to/train-with-a-script.md`. The functions
+also work in a script that was started without headrace, where possible: `report` then does nothing,
+and `dataset` and `saving` need the variables that they name.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from headrace.steps.context import resolved
 from headrace.training.launch_records import NodeLaunch, NodeReady, Paused, TrainingProgress
 from headrace.training.progress import ScriptReports
 
-if TYPE_CHECKING:  # they import torch, which a script may do without
+if TYPE_CHECKING:  # they import torch, which a script may not need
     from headrace.data.dataset import SampleDataset
     from headrace.data.loader import BatchLoader
     from headrace.data.loaders import Loaders
 
 
 def dataset(split: str, fields: Sequence[str] | None = None) -> SampleDataset:
-    """Samples of a split of the staged dataset, for a DataLoader of your own.
+    """Return the samples of a split of the staged dataset, for your own DataLoader.
 
-    Share them out over ranks yourself, as by torch's DistributedSampler; `loader` does so.
-    `fields` are names of those wanted, by default all.
+    Divide them over ranks yourself, as by torch's DistributedSampler; `loader` does so.
+    `fields` are the names of the wanted fields, by default all.
     """
     from headrace.data.dataset import SampleDataset
 
@@ -51,30 +51,31 @@ def dataset(split: str, fields: Sequence[str] | None = None) -> SampleDataset:
 
 
 def dataset_folder() -> Path:
-    """Folder of the staged dataset on this node, as `HEADRACE_DATASET`.
+    """Return the folder of the staged dataset on this node, as `HEADRACE_DATASET`.
 
-    For a function (`train.function`) the first call stages it, and it is in use until the end.
+    For a function (`train.function`) the first call stages it. It stays in use until the end.
     """
     node = _node()
     if node is not None and not node.launch.dataset:
         raise UserError(
-            "The recipe has no 'dataset', so there is none to read",
-            "Name one in the recipe, as in dataset: {name: mine, source: /data/mine}, or let the "
-            "script bring its own data, without script.dataset and script.loader.",
+            "The recipe has no 'dataset', so there is no data to read",
+            "Add one to the recipe, as in dataset: {name: mine, source: /data/mine}. Or let the "
+            "script read its own data, without script.dataset and script.loader.",
         )
-    return Path(_told("HEADRACE_DATASET")) if node is None or node.dataset else _staged()
+    return Path(_variable("HEADRACE_DATASET")) if node is None or node.dataset else _staged()
 
 
 def loader(split: str = TRAIN) -> BatchLoader:
-    """Batches of this rank, by the keys of the recipe's `data`; the same loader each time.
+    """Return this rank's batches, by the keys of the recipe's `data`; the same loader each time.
 
     Training batches follow the global order: each sample once an epoch over all ranks, shuffled by
-    the seed, for any number of ranks. Call `set_epoch(epoch)` before each pass. Save its
-    `state_dict()` and give it to `load_state_dict` to go on at the same sample. Validation takes
-    each sample exactly once over all ranks.
+    the seed, for any number of ranks. Call `set_epoch(epoch)` before each pass. To continue at the
+    same sample, save its `state_dict()` and pass it to `load_state_dict`. Validation has each
+    sample exactly once over all ranks.
 
     Raises:
-        UserError: Another split, or the recipe has transforms of batches, which are the script's.
+        UserError: The split has no loader, or the recipe has transforms of batches, which belong
+            into the script.
     """
     if split == TRAIN:
         return _loaders().train
@@ -87,10 +88,10 @@ def loader(split: str = TRAIN) -> BatchLoader:
 
 
 def newest() -> Path | None:
-    """The checkpoint to go on from, the same for all ranks; None when there is none.
+    """Return the checkpoint to continue from, the same for all ranks; None if there is none.
 
-    The newest file or folder in the folder of checkpoints when the ranks were started; archives, as
-    of `torch.save`, that are torn are passed over.
+    It is the newest file or folder in the folder of checkpoints at the start of the ranks. Torn
+    archives, as of `torch.save`, are skipped.
     """
     found = os.environ.get("HEADRACE_RESUME")
     return Path(found) if found else None
@@ -98,8 +99,8 @@ def newest() -> Path | None:
 
 @contextmanager
 def saving(name: str) -> Iterator[Path]:
-    """A path to write a checkpoint to, file or folder; it gets its `name` only when it is whole."""
-    final = Path(_told("HEADRACE_CHECKPOINTS")) / name
+    """Yield a path to write a checkpoint (file or folder) to; it gets its `name` once complete."""
+    final = Path(_variable("HEADRACE_CHECKPOINTS")) / name
     final.parent.mkdir(parents=True, exist_ok=True)
     prepared = final.with_name(f".{name}.{os.getpid()}.partial")
     try:
@@ -118,16 +119,16 @@ def report(
     samples: int | None = None,
     **metrics: SupportsFloat,
 ) -> None:
-    """Tell how far training is: a sign of life of this rank, and of rank 0 what `status` shows.
+    """Report progress: the heartbeat of this rank; `headrace status` shows that of rank 0.
 
-    Cheap: tensors are read about once a second, when it is written, and at the end. Metrics that
-    the call before had not, as of a validation, are written at once, and to the history. From the
-    first call on, a rank that is silent for `train.hang_timeout` hangs: all are started again.
+    Cheap: tensors are read about once a second, when the report is written, and at the end. Metrics
+    that the previous call lacked, as of a validation, are written at once, and to the history. From
+    the first call on, a rank without a report for `train.hang_timeout` hangs: all ranks restart.
 
     Args:
         step: Optimizer steps done.
-        epoch: Epoch under way, from 0.
-        total_steps: Optimizer steps there will be, for the time left.
+        epoch: Current epoch, from 0.
+        total_steps: Optimizer steps of the whole training, for the time left.
         samples: Samples trained so far by all ranks, for the rate; `loader` counts them itself.
         metrics: Numbers by name, as `loss` and `val_accuracy`; the last of each are the run's.
     """
@@ -138,10 +139,10 @@ def report(
 
 
 def stop_asked(needed_s: float = 30.0) -> bool:
-    """Whether to save and `pause`, as the machines are given back soon.
+    """Whether to save and `pause`, because the machines are released soon.
 
-    All ranks call it at the same step, and get the answer of rank 0 where torch.distributed is in
-    use. `needed_s` seconds are needed for a step and to save.
+    Call it on all ranks at the same step. If torch.distributed is in use, all get the answer of
+    rank 0. `needed_s` are the seconds for a step and to save.
     """
     node = _node()
     if node is None:
@@ -156,7 +157,7 @@ def stop_asked(needed_s: float = 30.0) -> bool:
 
 
 def pause(step: int) -> NoReturn:
-    """End this rank after a checkpoint at `step`: the training goes on from there elsewhere."""
+    """End this rank after a checkpoint at `step`; the training continues from it elsewhere."""
     node = _node()
     if node is not None and _rank() == 0:
         write_record(node.launch.folder.paused, Paused(step=step))
@@ -168,7 +169,7 @@ def _reporter() -> ScriptReports | None:
     node = _node()
     if node is None:
         return None
-    faulthandler.enable()  # shows where the rank hung
+    faulthandler.enable()  # prints where the rank hung
     reports = ScriptReports(node.launch, _rank(), _loaded)
     atexit.register(reports.write)
     return reports
@@ -185,20 +186,20 @@ def _loaders() -> Loaders:
     from headrace.staging.gang_store import Traffic
     from headrace.training.rank_data import settings_of
 
-    _told("HEADRACE_LAUNCH")
+    _variable("HEADRACE_LAUNCH")
     node = _node()
     if node is None:
-        raise UserError("The launch of this script is over", "Start it by headrace.")
+        raise UserError("The launch of this script has ended", "Start the script by headrace.")
     recipe, site = resolved(_run(node))
     if recipe.data.transforms or recipe.data.augment:
         raise UserError(
-            "data.transforms and data.augment change batches on the way to a 'model'",
-            "Take them out of the recipe and let the script do that; data.sample_transforms work.",
+            "data.transforms and data.augment need a 'model', but this recipe has a script",
+            "Remove them and transform batches in the script; data.sample_transforms work.",
         )
     allowed = Allowed.of(recipe, site)
     node = node.model_copy(update={"dataset": node.dataset or str(dataset_folder())})
     settings = settings_of(node, _rank(), (recipe, site), allowed, Traffic())
-    return Loaders(dataclasses.replace(settings, num_epochs=None))  # the script's own number
+    return Loaders(dataclasses.replace(settings, num_epochs=None))  # the script decides
 
 
 @cache
@@ -207,7 +208,7 @@ def _staged() -> Path:
 
     node = _node()
     if node is None:
-        raise UserError("The launch of this function is over", "Start it by headrace.")
+        raise UserError("The launch of this function has ended", "Start the function by headrace.")
     recipe, site = resolved(_run(node))
     stage = recipe.stage
     options = StagingOptions(partial=stage.partial, s3=site.s3)
@@ -216,13 +217,13 @@ def _staged() -> Path:
 
 
 _using = ExitStack()
-"""The copy that a function reads, which is not evicted meanwhile."""
+"""The copy that a function reads; it is not evicted meanwhile."""
 
 
 @cache
 def _node() -> NodeReady | None:
     found = os.environ.get("HEADRACE_LAUNCH", "")
-    if found.startswith("{"):  # of a function: all of it
+    if found.startswith("{"):  # all of a function's launch, not a path
         return NodeReady.model_validate_json(found)
     return read_record(Path(found), NodeReady) if found else None
 
@@ -235,14 +236,14 @@ def _rank() -> int:
     return int(os.environ.get("RANK", "0"))
 
 
-def _told(name: str) -> str:
+def _variable(name: str) -> str:
     found = os.environ.get(name)
     if not found:
         raise UserError(
             f"{name} is not set",
-            "headrace sets it for train.script and train.function. To try yours by itself, set "
-            "HEADRACE_DATASET and HEADRACE_CHECKPOINTS to folders; the loader works under headrace "
-            "only.",
+            "headrace sets it for train.script and train.function. To try your code without "
+            "headrace, set HEADRACE_DATASET and HEADRACE_CHECKPOINTS to folders; the loader works "
+            "only under headrace.",
         )
     return found
 

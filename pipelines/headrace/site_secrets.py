@@ -1,7 +1,7 @@
-"""A site's secrets: asked for as a lease starts, handed to it in a file, forgotten at its end.
+"""A site's secrets: read when a lease starts, passed to it in a file, removed at its end.
 
-The file is its owner's alone, beside the key of the Dask cluster. Sites say where values come from:
-see `headrace.recipe.secret_sources`.
+Only the owner can read the file, which lies beside the Dask cluster's key. Where values come from
+is written in the site file: see `headrace.recipe.secret_sources`.
 """
 
 from __future__ import annotations
@@ -29,33 +29,33 @@ _OF_AIRFLOW = ("AIRFLOW", "_AIRFLOW", "HEADRACE_AIRFLOW")
 
 @dataclass(frozen=True, kw_only=True)
 class LeaseSecrets:
-    """What a lease is given for its processes alone; never shown, nor saved but in its file."""
+    """Secrets of one lease, for its processes only; never shown, saved only in the lease's file."""
 
     values: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Environment variables of its drivers, workers and ranks."""
     hidden: Collection[str] = ()
-    """Variables of this process that what it starts does not inherit."""
+    """Variables of this process that its child processes do not inherit."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Asker:
-    """On whose behalf secrets are asked for."""
+    """The user for whom secrets are read."""
 
     user: str | None = None
-    """Who triggered a DAG run of Airflow, empty where nobody did; null for this account."""
+    """Who triggered an Airflow DAG run, empty if unknown; null for this account."""
     connection: Callable[[str, str], str] | None = None
-    """Gives a field of a connection of Airflow by both their names, where that can be asked."""
+    """Return a connection's field in Airflow, by the names of both; None outside of Airflow."""
 
 
 HERE = Asker()
-"""This account, which has no Airflow at hand."""
+"""This account, without Airflow."""
 
 
 def secrets_for(site: Site, asker: Asker) -> LeaseSecrets:
-    """The site's secrets as they are now.
+    """Return the current values of a site's secrets.
 
     Raises:
-        SecretError: One of them cannot be had.
+        SecretError: One of them is not available.
     """
     values = {name: _value(name, site, asker) for name in site.secrets}
     named = [source.removeprefix("env:") for source in site.secrets.values()]
@@ -68,17 +68,17 @@ def _value(name: str, site: Site, asker: Asker) -> str:
     where = where.replace(_USER, _user(what, asker)) if _USER in where else where
     value = _SOURCES[kind](what, name, where, asker)
     if not value or "\0" in value:
-        raise SecretError(f"{what} is empty, or no text: {kind}:{where}")
+        raise SecretError(f"{what} is empty, or not a text: {kind}:{where}")
     return value
 
 
 def _user(what: str, asker: Asker) -> str:
     user = account() if asker.user is None else asker.user
     if not _HARMLESS.fullmatch(user):
-        told = f"'{user}' has other signs" if user else "nobody triggered this run"
+        why = f"user name is not valid: '{user}'" if user else "run has no user"
         raise SecretError(
-            f"{what} is each user's own, and {told}",
-            f"{_USER} stands for names of letters, digits and . _ @ + -",
+            f"{what} depends on the user, and this {why}",
+            f"{_USER} stands for a user name of letters, digits and . _ @ + -",
         )
     return user
 
@@ -89,7 +89,7 @@ def _of_airflow(what: str, name: str, where: str, asker: Asker) -> str:
         return asker.connection(connection, field)
     if name not in os.environ:
         raise SecretError(
-            f"{what} is in Airflow's connection '{connection}', which only its DAGs can ask for",
+            f"{what} is in Airflow's connection '{connection}', which only DAG runs can read",
             f"In a terminal, set {name} in the environment.",
         )
     return os.environ[name]
@@ -99,8 +99,8 @@ def _of_environment(what: str, name: str, where: str, asker: Asker) -> str:
     del name, asker
     if where not in os.environ:
         raise SecretError(
-            f"{what} is to be in {where}, which the environment has not",
-            "Set it where headrace is started, or Airflow's workers are.",
+            f"{what} is not set: the environment has no variable {where}",
+            "Set it where headrace, or Airflow's workers, are started.",
         )
     return os.environ[where]
 
@@ -111,7 +111,7 @@ def _of_file(what: str, name: str, where: str, asker: Asker) -> str:
     try:
         return file.read_text().rstrip("\r\n")
     except UnicodeDecodeError:
-        raise SecretError(f"{what} is no text: {file}") from None
+        raise SecretError(f"{what} is not a text: {file}") from None
     except OSError as error:
         raise SecretError(f"{what} cannot be read: {file}: {error.strerror}") from None
 
@@ -121,11 +121,12 @@ _SOURCES = {"airflow": _of_airflow, "env": _of_environment, "file": _of_file}
 
 @contextmanager
 def handed_over(folder: LeaseFolder, secrets: LeaseSecrets) -> Iterator[None]:
-    """Write the file from which the processes of a lease take its secrets.
+    """Write the file from which the processes of a lease read its secrets.
 
-    The block starts processes and submits jobs without them, and without Airflow's variables: batch
-    systems keep the environment of a job, user code must not see the address of Airflow's database,
-    and `headrace down` finds Airflow's processes by a mark. Nothing is left when the block fails.
+    The block starts processes and submits jobs without the secrets and without Airflow's variables:
+    batch systems keep a job's environment, user code must not know the address of Airflow's
+    database, and `headrace down` finds Airflow's processes by a variable. If the block fails, the
+    file is removed.
     """
     hidden = {each for each in os.environ if each.startswith(_OF_AIRFLOW)} | {*secrets.hidden}
     kept = {name: os.environ.pop(name) for name in hidden & os.environ.keys()}
@@ -142,18 +143,20 @@ def handed_over(folder: LeaseFolder, secrets: LeaseSecrets) -> Iterator[None]:
 
 
 def secrets_of(folder: LeaseFolder) -> dict[str, str]:
-    """Environment variables that a lease was given, and one that names them; none after its end.
+    """Return a lease's secrets as environment variables, and one with their names.
+
+    Empty after the lease's end.
 
     Raises:
         LeaseError: Their file is damaged.
     """
     try:
         found: dict[str, str] = json.loads(read_bytes(folder.secrets) or b"{}")
-    except ValueError:  # whose text may quote the file
+    except ValueError:  # its text may quote the file
         raise LeaseError(f"{folder.secrets} is damaged", "Start another lease.") from None
     return {**found, APART: " ".join(found)} if found else {}
 
 
 def forget(folder: LeaseFolder) -> None:
-    """Remove the file."""
+    """Remove the file of a lease's secrets."""
     folder.secrets.unlink(missing_ok=True)

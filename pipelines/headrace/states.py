@@ -1,4 +1,4 @@
-"""The words in which headrace tells how a piece of work stands, and why it failed."""
+"""States of a piece of work, and why it failed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class StepState(str, Enum):
 
     @property
     def is_final(self) -> bool:
-        """Whether nothing more will happen to work in this state."""
+        """Whether the state never changes again."""
         return self not in (StepState.QUEUED, StepState.RUNNING)
 
 
@@ -39,7 +39,7 @@ class LeaseState(str, Enum):
 
     @property
     def is_active(self) -> bool:
-        """Whether the lease holds (or is about to hold) machines."""
+        """Whether the lease holds machines, or is about to."""
         return self in (LeaseState.STARTING, LeaseState.READY)
 
 
@@ -67,14 +67,14 @@ class FailureClass(str, Enum):
 
 
 class EndedJob(Record):
-    """A job of a pool that ended by itself, or did not do what it should."""
+    """A job of a pool that ended by itself, or failed."""
 
     node: str
     """Name of the node, as in `node-0`."""
     job_id: str
     host: str
-    """Where it ran, as the batch system knows it; empty when that is not known."""
+    """The machine it ran on, by the batch system's name; empty if unknown."""
     why: str
     """How it ended, for the user."""
     at: float = Field(default_factory=time.time)
-    """When that was seen, seconds since the epoch."""
+    """When the end was noticed, seconds since the epoch."""

@@ -1,6 +1,6 @@
-"""The plain DDP loop that headrace is measured against: `torchrun -m headrace_bench.bare_loop …`.
+"""The plain DDP loop that headrace is compared with: `torchrun -m headrace_bench.bare_loop …`.
 
-Arguments: file for the times, steps, samples a batch and rank, side of the pictures.
+Arguments: file for the times, steps, samples per batch and rank, side of the pictures.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from headrace_probes.training import loss_of, make_optimizer, resnet50
 
 
 def main(arguments: list[str]) -> None:
-    """Train on shuffled batches of pictures that lie in memory."""
+    """Train on shuffled batches of pictures in memory."""
     file, (steps, batch_size, side) = Path(arguments[0]), map(int, arguments[1:])
     on_gpu = torch.cuda.is_available()
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if on_gpu else torch.device("cpu")

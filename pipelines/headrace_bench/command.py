@@ -1,4 +1,4 @@
-"""`headrace bench`: how fast this machine reads, packs, stages, trains, and how fast it could."""
+"""`headrace bench`: how fast this machine reads, packs, stages, trains, and its limit."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Sizes = Annotated[str, typer.Option(help="Bytes of a sample, separated by commas
 Total = Annotated[str, typer.Option(help="Bytes of all samples of a table, as in 256MiB.")]
 Folder = Annotated[
     Path | None,
-    typer.Option(help="Folder to work in; default is /dev/shm, where no disk is measured."),
+    typer.Option(help="Folder to work in; default: /dev/shm, so that no disk is measured."),
 ]
 Peers = Annotated[
     bool, typer.Option("--peers", help="Compare with other libraries: headrace[bench].")
@@ -49,10 +49,10 @@ def read(
     peers: Peers = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Shuffled batches: out of memory (the limit), by headrace's loader, by other libraries.
+    """Measure shuffled batches: from memory (the limit), by headrace's loader, by other libraries.
 
-    All variants take turns in one run, and what they deliver is compared with what was written.
-    Ratios are of the best laps. What the benchmark writes is removed at its end.
+    All variants alternate in one run, and their samples are compared with the written ones. Ratios
+    are of the best laps. The files of the benchmark are removed at its end.
 
     Examples:
         headrace bench read
@@ -92,10 +92,10 @@ def pack(
     peers: Peers = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Small files to shards, a process a core: concatenated (the limit), by headrace, by others.
+    """Measure packing of small files, a process per core: concatenated (the limit), by headrace.
 
-    All variants take turns in one run, and what they wrote is compared with the files. What the
-    benchmark writes is removed at its end.
+    All variants alternate in one run, and their results are compared with the files. With `--peers`
+    also other libraries. The files of the benchmark are removed at its end.
 
     Examples:
         headrace bench pack
@@ -119,16 +119,16 @@ def pack(
 
 def stage(
     source: Annotated[
-        Path | None, typer.Option(help="Folder that the dataset is made in; default is on disk.")
+        Path | None, typer.Option(help="Folder for the dataset; default: on disk.")
     ] = None,
     total: Total = "512MiB",
     folder: Folder = None,
     peers: Peers = False,
     as_json: JsonOption = False,
 ) -> None:
-    """A dataset to this node's storage: by sendfile (the limit), by headrace, by `cp -r`.
+    """Measure staging of a dataset to this node: by sendfile (the limit), headrace, `cp -r`.
 
-    With `--peers` also by rsync. The source lies in the page cache, so that no disk is measured.
+    With `--peers` also by rsync. The source is in the page cache, so that no disk is measured.
     Copies are compared with the source, and removed at the end.
 
     Examples:
@@ -145,16 +145,16 @@ def stage(
 
 def train(
     ranks: Annotated[int, typer.Option(help="Processes that train together.", min=1)] = 2,
-    batch_size: Annotated[int, typer.Option(help="Samples a batch of each.", min=2)] = 16,
+    batch_size: Annotated[int, typer.Option(help="Samples per batch of each.", min=2)] = 16,
     steps: Annotated[int, typer.Option(help="Optimizer steps of a lap.", min=4)] = 20,
     rounds: Annotated[int, typer.Option(help="Laps of each variant.", min=1)] = 3,
     folder: Folder = None,
     as_json: JsonOption = False,
 ) -> None:
-    """ResNet-50 on small pictures: by a plain DDP loop under torchrun (the limit), by a train step.
+    """Measure training of ResNet-50: by a plain DDP loop under torchrun (the limit), by a step.
 
-    Both have the same network, ranks and threads, on GPUs where PyTorch sees some. Told are the
-    samples a second, and how long it takes until the first optimizer step has ended.
+    Both have the same network, ranks and threads, on GPUs if PyTorch finds some. The results are
+    samples per second, and the time until the first optimizer step has ended.
 
     Examples:
         headrace bench train
@@ -183,11 +183,11 @@ def s3(
     peers: Peers = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Packing from, staging from and uploading to S3: by `rclone copy` (the limit), by headrace.
+    """Measure packing from, staging from and uploading to S3: by `rclone copy`, by headrace.
 
-    The server is `rclone serve s3` on this machine. rclone copies the same objects with as many
-    requests at once as headrace has; with `--peers` also as it is without options. Results are
-    compared with what was written, and removed at the end.
+    `rclone copy` is the limit, and `rclone serve s3` on this machine the server. rclone copies the
+    same objects with as many requests at once as headrace; with `--peers` also with its default
+    options. Results are compared with the written files, and removed at the end.
 
     Examples:
         headrace bench s3
@@ -220,7 +220,7 @@ def _show(
     *,
     as_json: bool,
 ) -> None:
-    """Run a benchmark with progress on standard error, and print what it found."""
+    """Run a benchmark with progress on standard error, and print its results."""
     from headrace_bench.report import run, show
 
     command = " ".join(["headrace", *sys.argv[1:]])
@@ -236,7 +236,7 @@ def _bytes(text: str) -> int:
     try:
         return int(TypeAdapter(ByteSize).validate_python(text))
     except ValidationError:
-        raise UserError(f"'{text}' is no number of bytes", "Write 3072, 64MiB or 1GB.") from None
+        raise UserError(f"'{text}' is not a number of bytes", "Write 3072, 64MiB or 1GB.") from None
 
 
 def _folder(folder: Path | None) -> Path:

@@ -27,16 +27,16 @@ from headrace_bench.shards import SAMPLE, write_dataset
 from headrace_bench.workspace import workspace
 
 _RUN = 16
-"""Elements of equal value, one after the other."""
+"""Elements of equal value, one after another."""
 
 
 def bench_compressed(options: BenchOptions, codec: Codec, tick: Tick) -> tuple[BenchTable, ...]:
-    """One table a size of sample; peers of the options do not count.
+    """Return one table per sample size; the options' peers are ignored.
 
     Raises:
         StorageFullError: The folder has no room.
     """
-    return tuple(_table(options, size, codec, told) for size, told in for_each(options.sizes, tick))
+    return tuple(_table(options, size, codec, show) for size, show in for_each(options.sizes, tick))
 
 
 def _table(options: BenchOptions, size: int, codec: Codec, tick: Tick) -> BenchTable:
@@ -63,9 +63,9 @@ def _table(options: BenchOptions, size: int, codec: Codec, tick: Tick) -> BenchT
 def _variants(
     options: BenchOptions, samples: NDArray[np.uint8], shape: SampleShape, paths: list[Path]
 ) -> list[Variant]:
-    def variant(name: str, kind: Kind, epoch: Epoch, told: str) -> Variant:
+    def variant(name: str, kind: Kind, epoch: Epoch, settings: str) -> Variant:
         reader = reader_of(options, samples, epoch)
-        return reading(name, kind, reader, told, is_yardstick=kind != "peer")
+        return reading(name, kind, reader, settings, is_yardstick=kind != "peer")
 
     loader = loader_epoch(paths[0].parent.parent, shape.batch_size)
     return [
@@ -80,7 +80,7 @@ def _num_threads() -> int:
 
 
 def _limit_epoch(shape: SampleShape, paths: list[Path]) -> Epoch:
-    """Batches in the order of the files, decompressed in threads, one each."""
+    """Return batches in the order of the files, decompressed in threads, one each."""
     tables = [_table_of(path) for path in paths]
     contents = [np.fromfile(path, dtype=np.uint8) for path in paths]
     pool = ThreadPoolExecutor(_num_threads(), thread_name_prefix="bench-decompress")

@@ -1,4 +1,4 @@
-"""Runs variants of the same work in turns, so that all of them meet the same machine."""
+"""Runs variants of the same work alternately, so that all of them have the same conditions."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING
 from headrace_bench.copying import empty
 from headrace_bench.records import BenchRow, Kind, Lap
 
-if TYPE_CHECKING:  # it takes torch
+if TYPE_CHECKING:  # it imports torch
     from headrace_bench.peers.peer import Loader
 
 Tick = Callable[[str], None]
-"""Called with what goes on now, before each lap."""
+"""Called with the current activity, before each lap."""
 
 
 def for_each(sizes: Sequence[int], tick: Tick) -> Iterator[tuple[int, Tick]]:
-    """Sizes of samples, each with a tick that also tells which one it is."""
+    """Yield sizes of samples, each with a tick that also names the size."""
     for number, size in enumerate(sizes, 1):
         yield size, _titled(tick, f"samples of {size:,} bytes ({number} of {len(sizes)})")
 
@@ -29,7 +29,7 @@ FAULTS = (
     ArithmeticError, AssertionError, AttributeError, ImportError, LookupError, OSError,
     RuntimeError, TypeError, ValueError,
 )  # fmt: skip
-"""What other libraries raise when they do not work here; it goes into their row."""
+"""Errors of other libraries that do not work here; the error goes into their row."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +37,7 @@ class BenchOptions:
     """What to measure, and how often."""
 
     sizes: tuple[int, ...] = ()
-    """Bytes of a sample; one table each."""
+    """Bytes of a sample; one table per size."""
     total_bytes: int
     """Bytes of all samples of a table, about."""
     rounds: int
@@ -45,34 +45,34 @@ class BenchOptions:
     lap_s: float = 0.25
     """Least time of a lap of reading, seconds."""
     folder: Path
-    """Where files are made."""
+    """Folder for files."""
     peers: tuple[Loader, ...] = ()
-    """Compare with these; not empty asks for programs such as rsync, too."""
+    """Libraries to compare with; if not empty, programs such as rsync are compared, too."""
 
 
 SLOW_S = 2.0
-"""Time of a lap from which on a peer is not run again and again."""
+"""A peer whose lap takes longer is not run again."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Variant:
-    """One way of doing the work."""
+    """One way to do the work."""
 
     name: str
     """Unique in the contest."""
     kind: Kind
     lap: Callable[[bool], Lap]
-    """Does the work once. True asks for a warm-up: it checks what is delivered, and its time does
-    not count."""
+    """Does the work once. True requests a warm-up: it checks the results, and its time does not
+    count."""
     is_yardstick: bool = False
-    """Whether ratios of its kind are taken of this one."""
+    """Whether ratios of its kind refer to this one."""
     settings: str | Callable[[], str] = ""
-    """How it is used; where that is chosen in the laps, tells it once all are done."""
+    """How it is used; a function if that is chosen in the laps, called after all of them."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """Work whose result goes into a folder, which is removed again off the clock."""
+    """Work whose result goes into a folder, which is removed again after the measured time."""
 
     target: Path
     """The folder; the work finds it empty."""
@@ -82,7 +82,7 @@ class Measured:
     def lap(
         self, work: Callable[[Path], object], check: Callable[[Path], object] = lambda _: None
     ) -> Callable[[bool], Lap]:
-        """A lap; what the warm-up brought is checked."""
+        """Return a lap; results of the warm-up are checked."""
 
         def lap(is_warm_up: bool) -> Lap:
             empty(self.target)
@@ -98,10 +98,10 @@ class Measured:
 
 
 def compete(variants: Sequence[Variant], rounds: int, tick: Tick) -> list[BenchRow]:
-    """Run a warm-up round, then `rounds` that count; in each all variants, one after the other.
+    """Run a warm-up round, then `rounds` that count; in each, all variants one after another.
 
-    A peer that fails gets a row that says so; any other failure is raised. A peer that
-    took longer than `SLOW_S` in the first round is left out of the others.
+    A peer that fails gets a row with the reason; any other failure is raised. A peer that took
+    longer than `SLOW_S` in the first round is left out of the others.
     """
     laps: dict[str, list[Lap]] = {variant.name: [] for variant in variants}
     problems: dict[str, str] = {}
@@ -130,7 +130,7 @@ def _titled(tick: Tick, title: str) -> Tick:
 
 
 def failure(error: BaseException) -> str:
-    """The problem of a peer that raised, in one line."""
+    """Return the problem of a peer that raised, in one line."""
     text = " ".join(str(error).split())
     return f"failed here: {type(error).__name__}: {text[:200]}"
 

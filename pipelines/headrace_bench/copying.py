@@ -1,4 +1,4 @@
-"""Moving bytes as fast as the kernel does it: what packing and staging are measured by."""
+"""Copies bytes as fast as the kernel can: the limit for packing and staging."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _PIECE_BYTES = 2**20
 
 
 def list_files(folder: Path) -> list[str]:
-    """Paths of all files below a folder, sorted."""
+    """Return the paths of all files below a folder, sorted."""
     found: list[str] = []
     waiting = [str(folder)]
     while waiting:
@@ -23,7 +23,7 @@ def list_files(folder: Path) -> list[str]:
 
 
 def concatenate(files: Sequence[str], target: str) -> int:
-    """Write the content of files one after the other, as Python's files do it; gives its bytes."""
+    """Write the content of files one after another with Python's files; return its bytes."""
     num_bytes = 0
     with open(target, "wb") as out:
         for name in files:
@@ -33,7 +33,7 @@ def concatenate(files: Sequence[str], target: str) -> int:
 
 
 def concatenate_bare(files: Sequence[str], target: str) -> int:
-    """As `concatenate`, by nothing but four system calls a file."""
+    """Do the same as `concatenate` with only four system calls per file."""
     num_bytes = 0
     with open(target, "wb", buffering=_PIECE_BYTES) as out:
         for name in files:
@@ -44,7 +44,7 @@ def concatenate_bare(files: Sequence[str], target: str) -> int:
 
 
 def sendfile_tree(source: Path, target: Path, num_threads: int) -> None:
-    """Copy a folder to one that is not there by `sendfile`, `num_threads` files at once."""
+    """Copy a folder to a new one by `sendfile`, `num_threads` files at once."""
     files = [path for path in source.rglob("*") if path.is_file()]
     pairs = [(path, target / path.relative_to(source)) for path in files]
     for parent in {copy.parent for _, copy in pairs}:
@@ -66,6 +66,6 @@ def sendfile(source: Path, target: Path) -> None:
 
 
 def empty(folder: Path) -> None:
-    """Make a folder that is there and holds nothing."""
+    """Make a folder, or empty an existing one."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""Reading JPEG images: headrace's loader against torch's DataLoader over files, one decoder."""
+"""Reading JPEG images: headrace's loader against torch's DataLoader over files, same decoder."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _MAX_IMAGES = 1024
 _BATCH_SIZE = 32
 _QUALITY = 90
 _LONG = 4
-"""Laps are so many times longer than those of other reading: a batch takes long."""
+"""Factor on the length of laps, relative to other reading: a batch takes long."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +38,7 @@ class _Images:
 
 
 def bench_decode(options: BenchOptions, tick: Tick) -> tuple[BenchTable, ...]:
-    """The table of reading JPEG images; sizes and peers of the options do not count.
+    """Return the table of reading JPEG images; the options' sizes and peers are ignored.
 
     Raises:
         StorageFullError: The folder has no room.
@@ -63,13 +63,13 @@ def bench_decode(options: BenchOptions, tick: Tick) -> tuple[BenchTable, ...]:
 
 
 def decode_jpeg(file: Path | io.BytesIO) -> NDArray[np.uint8]:
-    """Pixels of a JPEG file, `(height, width, 3) uint8`."""
+    """Return the pixels of a JPEG file, `(height, width, 3) uint8`."""
     with Image.open(file) as image:
         return np.array(image)
 
 
 def _make(total_bytes: int) -> _Images:
-    """Smooth pictures with noise, which take about as many bytes as photographs."""
+    """Make smooth pictures with noise, which compress about as well as photographs."""
     count = max(min(_MAX_IMAGES, total_bytes // (_SIDE * _SIDE * 3)), 2)
     random = np.random.default_rng(0)
     files: list[bytes] = []

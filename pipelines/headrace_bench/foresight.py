@@ -1,4 +1,4 @@
-"""How far predictions are off: runs, then suites, each foretold from those before it."""
+"""Errors of predictions: runs, then suites, each predicted from those before it."""
 
 from __future__ import annotations
 
@@ -37,22 +37,22 @@ _SUITES = (
 
 
 class Foretold(Record):
-    """What a run was expected to take, and took."""
+    """Prediction of a run, and what it took."""
 
     what: str
     num_known: int
     """Runs of the same recipe before it, or suites."""
     predicted_s: float | None
-    """Null where nothing was known."""
+    """Null if nothing was known."""
     half_s: float | None
-    """Half of the interval that holds it with a probability of 0.8."""
+    """Half of its 80 % interval."""
     took_s: float
     parts: dict[str, tuple[float, float]]
-    """Of each step, and of what lies between them, what was predicted and what it took, seconds."""
+    """Predicted and actual seconds of each step, and of the time between steps."""
 
     @property
     def error(self) -> float | None:
-        """Share by which it was more than it took."""
+        """Relative error of the prediction; positive if it was too long."""
         return None if self.predicted_s is None else self.predicted_s / self.took_s - 1
 
 
@@ -61,30 +61,30 @@ class _Job:
     words: tuple[str, ...]
     what: str
     kind: str
-    """What it is like: earlier ones of the kind tell of it."""
+    """Kind of the job: earlier jobs of the same kind inform about it."""
     folder: Path | None = None
-    """Where to run it; None for the bench's own."""
+    """Where to run it; None for the benchmark's own folder."""
 
 
 def foresight(
     recipes: Annotated[
-        list[str] | None, typer.Argument(help="`digits`, or files; each is run in its folder.")
+        list[str] | None, typer.Argument(help="`digits`, or files; each runs in its folder.")
     ] = None,
     epochs: Annotated[
         str, typer.Option(help="Epochs of each run of a recipe, with commas between them.")
     ] = _EPOCHS,
     batches: Annotated[
-        str, typer.Option(help="Batch sizes of these runs, in turns; empty: as the recipe says.")
+        str, typer.Option(help="Batch sizes of these runs, cyclic; empty: the recipe's.")
     ] = "",
     suites: Annotated[
         int, typer.Option(min=0, max=len(_SUITES), help="Suites of the digits after them.")
     ] = len(_SUITES),
     as_json: JsonOption = False,
 ) -> None:
-    """Run recipes some times, and tell what each run was expected to take and took.
+    """Run recipes several times, and compare the predicted with the actual time of each run.
 
-    Each is foretold from those before it; the first of a recipe, and the first suite, tell nothing
-    yet. Do it on a machine that has nothing else to do.
+    Each is predicted from those before it; there is no prediction for the first run of a recipe and
+    the first suite. Use an otherwise idle machine.
 
     Examples:
         headrace bench foresight
@@ -107,8 +107,8 @@ def foresight(
         found = list(_measured(Path(folder), jobs, tick))
     host = machine.machine()
     if as_json:
-        told = [{**each.model_dump(), "error": each.error} for each in found]
-        typer.echo(json.dumps({"runs": told, "load": load, "machine": host.model_dump()}, indent=1))
+        runs = [{**each.model_dump(), "error": each.error} for each in found]
+        typer.echo(json.dumps({"runs": runs, "load": load, "machine": host.model_dump()}, indent=1))
         return
     open_console().print(_table(found))
     for line in (in_words(found, "one", (1,)), in_words(found, "three or more", range(3, 1000))):
@@ -130,19 +130,19 @@ def _run(recipe: str, index: int, epochs: str, batches: Sequence[str]) -> _Job:
 
 
 def in_words(found: Sequence[Foretold], known: str, counts: Container[int]) -> str:
-    """How far predictions were off that were made from so many runs of their recipe."""
-    told = [each for each in found if each.num_known in counts and each.error is not None]
-    if not told:
-        return f"with {known} known: nothing was foretold"
-    errors = [abs(each.error or 0.0) for each in told]
-    halves = [(each.half_s or 0.0) / (each.predicted_s or 1.0) for each in told]
+    """Return the errors of predictions from so many earlier runs of their recipe, as a text."""
+    predictions = [each for each in found if each.num_known in counts and each.error is not None]
+    if not predictions:
+        return f"with {known} known: no predictions"
+    errors = [abs(each.error or 0.0) for each in predictions]
+    halves = [(each.half_s or 0.0) / (each.predicted_s or 1.0) for each in predictions]
     held = sum(
-        abs((each.predicted_s or 0.0) - each.took_s) <= (each.half_s or 0.0) for each in told
+        abs((each.predicted_s or 0.0) - each.took_s) <= (each.half_s or 0.0) for each in predictions
     )
     return (
-        f"with {known} known: {len(told)} predictions, off by {statistics.median(errors):.0%} in "
-        f"the median, {max(errors):.0%} most; {held} within their intervals, of "
-        f"±{statistics.median(halves):.0%} in the median"
+        f"with {known} known: {len(predictions)} predictions, off by "
+        f"{statistics.median(errors):.0%} in the median, {max(errors):.0%} most; {held} within "
+        f"their intervals, of ±{statistics.median(halves):.0%} in the median"
     )
 
 
@@ -157,7 +157,7 @@ def _measured(home: Path, jobs: list[_Job], tick: Callable[[str], object]) -> It
 
 
 def _newest(home: Path, what: str, num_known: int) -> Foretold:
-    """The newest run of a home."""
+    """Return the newest run of a home."""
     ledger = Ledger.open(f"sqlite:///{home / 'ledger.db'}")
     (run,) = ledger.runs(limit=1)
     found = read_record(RunFolder(Path(run.folder)).prediction, Prediction)

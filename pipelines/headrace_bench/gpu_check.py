@@ -1,4 +1,4 @@
-"""`headrace bench gpu`: does everything that needs a GPU work on this machine; one table tells."""
+"""`headrace bench gpu`: checks everything that needs a GPU on this machine, with one table."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from headrace.processes.working_folder import python_module
 from headrace.steps.node_facts import gpu_names
 from headrace_bench import machine
 from headrace_bench.contest import Tick
-from headrace_bench.gpu_rows import GpuReport, GpuRow, PartRows, confirmed, skipped
+from headrace_bench.gpu_rows import GpuReport, GpuRow, PartRows, confirmed, failed, skipped
 from headrace_bench.workspace import workspace
 
 logger = logging.getLogger(__name__)
@@ -38,17 +38,17 @@ logger = logging.getLogger(__name__)
 _ROWS = "rows.json"
 _MAX_CHARS = 400
 _GRACE_S = 8.0
-"""Time that a part has to end its lease, before it is killed."""
+"""Time for a part to end its lease, before it is killed."""
 _COLOURS = {"ok": "green", "failed": "red", "skipped": "dim", "measured": ""}
 
 
 @dataclass(frozen=True, kw_only=True)
 class GpuPart:
-    """What runs in a process of its own."""
+    """A part of the check, run in its own process."""
 
     name: str
     target: str
-    """Function that is called with the part's folder, `module:name`."""
+    """Function to call with the part's folder, `module:name`."""
     limit_s: float = 150.0
     needs_cuda: bool = True
 
@@ -68,7 +68,7 @@ PARTS = (
     GpuPart(name="train", target="headrace_bench.gpu_trainings:speed", needs_cuda=False),
     GpuPart(name="compile", target=_KEYS),
 )
-"""In the order in which they run: what may take long comes last, as the time of all is limited."""
+"""In the order in which they run: long parts come last, because the total time is limited."""
 
 
 def gpu(
@@ -79,13 +79,13 @@ def gpu(
     output: Annotated[Path, typer.Option(help="File for all figures, as JSON.")] = Path(
         "gpu-check.json"
     ),
-    limit: Annotated[float, typer.Option(help="Seconds that all may take.", min=1)] = 450.0,
+    limit: Annotated[float, typer.Option(help="Seconds for all parts.", min=1)] = 450.0,
 ) -> None:
-    """Whether all that needs a GPU works here, and how fast: one table, and a file with figures.
+    """Check all that needs a GPU, and its speed: one table, and a file with all figures.
 
-    Each part runs in a process of its own with a time limit: what crashes or hangs is a row that
-    failed. Without CUDA, parts that need it are skipped, and the others are small. No network is
-    needed. The exit code is 1 when a row has failed. What it writes beside the file is removed.
+    Each part runs in its own process with a time limit: a crash or a hang is a failed row. Without
+    CUDA, parts that need it are skipped, and the others are small. No network is needed. The exit
+    code is 1 if a row has failed. All files except the figures are removed.
 
     Examples:
         headrace bench gpu
@@ -118,22 +118,22 @@ def gpu(
 
 
 def known_parts(only: str | None) -> tuple[GpuPart, ...]:
-    """The parts of these names, separated by commas; all without.
+    """Return the parts of these names, separated by commas; default: all.
 
     Raises:
-        UserError: There is no part of such a name.
+        UserError: There is no part of that name.
     """
     names = [part.name for part in PARTS]
     wanted = names if only is None else only.split(",")
     unknown = [name for name in wanted if name not in names]
     if unknown:
-        raise UserError(f"--only '{unknown[0]}' is no part", f"Valid: {', '.join(names)}.")
+        raise UserError(f"--only '{unknown[0]}' is not a part", f"Valid: {', '.join(names)}.")
     return tuple(part for part in PARTS if part.name in wanted)
 
 
 def look() -> tuple[str, GpuRow]:
-    """Why PyTorch has no CUDA here, empty where it has; and the row of GPUs."""
-    import torch  # it takes two seconds
+    """Return why PyTorch has no CUDA here (empty if it has), and the row of GPUs."""
+    import torch  # takes two seconds
 
     _, gpus = visible_gpus()
     build = f"PyTorch {torch.__version__}"
@@ -142,9 +142,9 @@ def look() -> tuple[str, GpuRow]:
 
 
 def devices_row(gpus: Sequence[str], num_seen: int, build: str) -> GpuRow:
-    """The row of GPUs, from those that headrace gives out and how many PyTorch sees.
+    """Return the row of GPUs, by those that headrace assigns and the number that PyTorch finds.
 
-    Of parts of GPUs (MIG) a process sees one at a time.
+    A process finds only one part of a GPU (MIG) at a time.
     """
     if not gpus and not num_seen:
         return skipped("GPUs", f"none is here; {build}")
@@ -156,9 +156,9 @@ def devices_row(gpus: Sequence[str], num_seen: int, build: str) -> GpuRow:
 def check(
     parts: Sequence[GpuPart], folder: Path, limit_s: float, lacks: str, tick: Tick
 ) -> Iterator[GpuRow]:
-    """Run parts, one after the other, each in a folder of its own in `folder`; their rows.
+    """Run parts, one after another, each in its own folder in `folder`; yield their rows.
 
-    What begins after `limit_s` fails at once. `lacks` says why there is no CUDA, if so.
+    A part that begins after `limit_s` fails at once. `lacks` is the reason if there is no CUDA.
     """
     ends_at = time.monotonic() + limit_s
     for part in parts:
@@ -173,9 +173,9 @@ def check(
 
 
 def run_part(part: GpuPart, folder: Path, limit_s: float) -> tuple[GpuRow, ...]:
-    """Run a part to its end, or to that of its time; its rows, or one that says why it failed.
+    """Run a part until it ends or its time is over; return its rows, and a row for a failure.
 
-    Side effects: makes the folder; ends what a part has left behind.
+    Side effects: makes the folder; ends processes that a part has left.
     """
     folder.mkdir()
     child = Child(
@@ -192,14 +192,14 @@ def run_part(part: GpuPart, folder: Path, limit_s: float) -> tuple[GpuRow, ...]:
     left = read_record(folder / _ROWS, PartRows) or PartRows()
     problem = left.problem or _problem(end, limit_s)
     if not problem and not left.rows:
-        problem = "it has told nothing"
+        problem = "it has no result"
     return left.rows if not problem else (*left.rows, _failed(part, problem))
 
 
 def main(arguments: list[str]) -> int:
-    """Entry point of a part; gives 1 after an error, whose trace is in the log.
+    """Entry point of a part; return 1 after an error, whose trace is in the log.
 
-    It calls a target, `module:name`, with a folder, and leaves there what that returns.
+    It calls a target, `module:name`, with a folder, and writes the returned rows there.
     """
     begin_child()
     faulthandler.enable()
@@ -215,22 +215,22 @@ def main(arguments: list[str]) -> int:
 
 
 def _problem(end: ChildEnd, limit_s: float) -> str:
-    """Why a part that has told of no error has failed; empty where it has ended well."""
+    """Return why a part without a reported error has failed; empty if it has ended well."""
     if end.stopped:
         return f"ended by its time limit of {limit_s:.0f} s; last: {_last_line(end)}"
     return f"{end.cause}: {_last_line(end)}" if end.failed else ""
 
 
 def _last_line(end: ChildEnd) -> str:
-    return next(reversed(end.last_words.splitlines()), "it has said nothing")
+    return next(reversed(end.last_words.splitlines()), "no output")
 
 
 def _failed(part: GpuPart, problem: str) -> GpuRow:
-    return GpuRow(name=part.name, outcome="failed", told=" ".join(problem.split()))
+    return failed(part.name, " ".join(problem.split()))
 
 
 def _end_leases(folder: Path) -> None:
-    """End the lease of a part that could not; none is left where it did."""
+    """End the lease of a part that was killed; a part that ended well has no open lease."""
     from headrace_bench.train import lease_of  # torch takes two seconds
 
     lease = lease_of(folder)
@@ -239,7 +239,7 @@ def _end_leases(folder: Path) -> None:
 
 
 def show(report: GpuReport, console: Console) -> None:
-    """Print the table, and where it is from."""
+    """Print the table, and the date, machine and versions."""
     title = f"{report.date}, {report.seconds:.0f} s; {', '.join(report.gpus) or 'no GPU'}"
     grid = Table("", "", "found", title=title, title_justify="left")
     for row in report.rows:

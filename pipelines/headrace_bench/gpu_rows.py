@@ -1,38 +1,40 @@
-"""What the GPU check tells: rows with figures and goals, and the report of all."""
+"""Results of the GPU check: rows with figures and goals, and the report of all."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import computed_field
 
 from headrace.record import Figures
 from headrace_bench.records import BenchMachine
 
+Outcome = Literal["ok", "failed", "skipped", "measured"]
+
 
 class GpuRow(Figures):
-    """One thing that was looked at."""
+    """One result of the check."""
 
     name: str
-    outcome: Literal["ok", "failed", "skipped", "measured"]
-    """`measured` is a figure without a goal, `skipped` what cannot be looked at here."""
+    outcome: Outcome
+    """`measured` is a figure without a goal, `skipped` means that it cannot be checked here."""
     told: str
-    """What was found; of what failed or was skipped, why."""
+    """The finding; if it failed or was skipped, the reason."""
     figure: float | None = None
-    """What was measured, in `unit`; null where that is no number."""
+    """The measured value, in `unit`; null if it is not finite."""
     unit: str = ""
-    """Of `figure` and `goal`; empty of a ratio."""
+    """Unit of `figure` and `goal`; empty for a ratio."""
     goal: float | None = None
-    """What `figure` should be at least, or at most; null without one."""
+    """Least or greatest allowed `figure`; null without a goal."""
 
 
 class PartRows(Figures):
-    """What a part leaves."""
+    """Results of a part."""
 
     rows: tuple[GpuRow, ...] = ()
     problem: str = ""
-    """What it raised; empty where it has ended well."""
+    """The error it raised; empty if it has ended well."""
 
 
 class GpuReport(Figures):
@@ -40,52 +42,52 @@ class GpuReport(Figures):
 
     command: str
     date: str
-    """When it began, UTC."""
+    """Start, UTC."""
     machine: BenchMachine
     gpus: tuple[str, ...]
-    """Names and driver of the GPUs, as `nvidia-smi` tells."""
+    """Names and driver of the GPUs, from `nvidia-smi`."""
     rows: tuple[GpuRow, ...]
     seconds: float
 
     @computed_field  # type: ignore[prop-decorator]
     @property
     def has_passed(self) -> bool:
-        """Whether nothing has failed; what was skipped has not."""
+        """Whether no row has failed; skipped rows do not count as failed."""
         return all(row.outcome != "failed" for row in self.rows)
 
 
 def judged(
     name: str,
     figure: float,
-    told: str,
+    finding: str,
     *,
     at_least: float | None = None,
     at_most: float | None = None,
     unit: str = "",
 ) -> GpuRow:
-    """A row with a figure, also told in words, held against its goal; not a number reaches none."""
+    """Return a row with a figure, compared with its goal if it has one; NaN reaches no goal."""
     goal = at_least if at_most is None else at_most
     if goal is None:
-        return GpuRow(name=name, outcome="measured", told=told, figure=figure, unit=unit)
+        return _row(name, "measured", finding, figure=figure, unit=unit)
     is_met = figure >= goal if at_most is None else figure <= goal
-    words = f"{told}; goal: at {'least' if at_most is None else 'most'} {goal:g}"
-    return GpuRow(
-        name=name,
-        outcome="ok" if is_met else "failed",
-        told=words,
-        figure=figure,
-        unit=unit,
-        goal=goal,
-    )
+    words = f"{finding}; goal: at {'least' if at_most is None else 'most'} {goal:g}"
+    return _row(name, "ok" if is_met else "failed", words, figure=figure, unit=unit, goal=goal)
 
 
-def confirmed(name: str, told: str, problems: Sequence[str]) -> GpuRow:
-    """A row that failed where there are problems, and else tells what was found."""
-    if problems:
-        return GpuRow(name=name, outcome="failed", told="; ".join(problems))
-    return GpuRow(name=name, outcome="ok", told=told)
+def confirmed(name: str, finding: str, problems: Sequence[str]) -> GpuRow:
+    """Return a failed row with the problems, or without any a row with the finding."""
+    return failed(name, "; ".join(problems)) if problems else _row(name, "ok", finding)
+
+
+def failed(name: str, reason: str) -> GpuRow:
+    """Return a failed row."""
+    return _row(name, "failed", reason)
 
 
 def skipped(name: str, reason: str) -> GpuRow:
-    """A row of what cannot be looked at here."""
-    return GpuRow(name=name, outcome="skipped", told=reason)
+    """Return a row of a part that cannot be checked here."""
+    return _row(name, "skipped", reason)
+
+
+def _row(name: str, outcome: Outcome, finding: str, **figures: Any) -> GpuRow:
+    return GpuRow(name=name, outcome=outcome, told=finding, **figures)

@@ -8,16 +8,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from xml.etree import ElementTree
 
-from headrace_bench.gpu_rows import GpuRow, skipped
+from headrace_bench.gpu_rows import GpuRow, confirmed, failed, skipped
 
 TESTS = Path(__file__).parents[2] / "tests" / "gpu"
-"""Files of tests, each of which runs in a process of its own."""
+"""Test files; each runs in its own process."""
 
 _LIMIT_S = 60.0
 
 
 def tests(folder: Path) -> tuple[GpuRow, ...]:
-    """Run the tests; what pytest says goes to standard output."""
+    """Run the tests; pytest's output goes to standard output."""
     if not TESTS.is_dir():
         return (skipped("tests", "they are in a checkout, not in the installed package"),)
     files = sorted(TESTS.glob("test_*.py"))
@@ -25,9 +25,9 @@ def tests(folder: Path) -> tuple[GpuRow, ...]:
 
 
 def run_tests(file: Path, report: Path, limit_s: float = _LIMIT_S) -> Iterator[GpuRow]:
-    """Run the tests marked `gpu` of a file; a row for each, and one for what ended pytest.
+    """Run the tests marked `gpu` of a file; yield a row for each, and one if pytest itself fails.
 
-    `report` is where pytest writes its JUnit XML.
+    pytest writes its JUnit XML to `report`.
     """
     options = ("-q", "-m", "gpu", "-p", "no:cacheprovider", f"--junitxml={report}")
     command = [sys.executable, "-m", "pytest", *options, str(file)]
@@ -39,7 +39,7 @@ def run_tests(file: Path, report: Path, limit_s: float = _LIMIT_S) -> Iterator[G
     except subprocess.TimeoutExpired:
         problem = f"ended by the time limit of {limit_s:g} s"
     if problem or not report.exists():
-        yield GpuRow(name=file.stem, outcome="failed", told=problem or "pytest has told nothing")
+        yield failed(file.stem, problem or "pytest has no result")
         return
     yield from map(_row, ElementTree.parse(report).iter("testcase"))
 
@@ -49,7 +49,7 @@ def _row(case: ElementTree.Element) -> GpuRow:
     for tag in ("failure", "error", "skipped"):
         found = case.find(tag)
         if found is not None:
-            told = " ".join(found.get("message", "").split())
-            return GpuRow(name=name, outcome="skipped" if tag == "skipped" else "failed", told=told)
+            reason = " ".join(found.get("message", "").split())
+            return (skipped if tag == "skipped" else failed)(name, reason)
     properties = [each.get("value", "") for each in case.iter("property")]
-    return GpuRow(name=name, outcome="ok", told="; ".join(properties))
+    return confirmed(name, "; ".join(properties), ())

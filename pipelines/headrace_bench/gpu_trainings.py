@@ -33,30 +33,30 @@ Rows = tuple[GpuRow, ...]
 _BATCH, _STEPS = 64, 12
 _CHECKPOINT_STEPS, _DIES_AFTER = 3, 8
 _SAME, _BF16, _FP16 = 0.01, 0.05, 2.0
-"""How far the last loss may be from that of plain training, as a share; with float16 the first
-steps may be left out, until the scale of the loss fits."""
+"""Allowed relative difference of the last loss to plain training; with float16 the first steps may
+be skipped, until the scale of the loss fits."""
 _ALONE = "ddp_find_unused_parameters_true"
-"""Lightning's name of DDP, which trains with a process group also on a single rank."""
+"""Lightning's name of DDP; it uses a process group also with a single rank."""
 
 SHARE_GOAL, UTILISATION_GOAL, START_GOAL = 0.98, 0.98, 1.3
-"""Of throughput by the plain loop, of the time that is no wait for batches, of its start."""
+"""Of throughput over the plain loop's, of time without a wait for batches, of start over its."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Keys:
-    """Keys of `trainer`, and what they change in a training."""
+    """Keys of `trainer`, and their effect on a training."""
 
     trainer: Mapping[str, object]
-    told: Mapping[str, object]
-    """What `Observed` then has; all else is as without them."""
+    expected: Mapping[str, object]
+    """Expected values of `Observed`; all others are as without the keys."""
     ranks: int = 1
     tolerance: float = _SAME
-    """Share of its last loss that the loss may differ by; infinite where ranks normalise their own
-    samples."""
+    """Allowed difference of the loss, as a share of its last loss; infinite if ranks normalise
+    their own samples."""
 
 
 def _all_keys(ranks: int) -> dict[str, _Keys]:
-    """By the name of the part."""
+    """Return the keys by the name of the part."""
     alone = {"strategy": _ALONE}
     spread = {"backend": "nccl", "world_size": ranks}
     sync = {"sync_batchnorm": True, **(alone if ranks == 1 else {})}
@@ -68,25 +68,27 @@ def _all_keys(ranks: int) -> dict[str, _Keys]:
     bf16, fp16 = "torch.bfloat16", "torch.float16"
     own = _SAME if ranks == 1 else math.inf
     return {
-        "nccl": _Keys(trainer=alone, told={"backend": "nccl"}),
-        "nccl-all": _Keys(trainer={}, told=spread, ranks=ranks, tolerance=own),
+        "nccl": _Keys(trainer=alone, expected={"backend": "nccl"}),
+        "nccl-all": _Keys(trainer={}, expected=spread, ranks=ranks, tolerance=own),
         "sync-batchnorm": _Keys(
-            trainer=sync, told={**spread, "has_sync_batchnorm": True}, ranks=ranks
+            trainer=sync, expected={**spread, "has_sync_batchnorm": True}, ranks=ranks
         ),
         "bf16-mixed": _Keys(
-            trainer={"precision": "bf16-mixed"}, told={"output_dtype": bf16}, tolerance=_BF16
+            trainer={"precision": "bf16-mixed"}, expected={"output_dtype": bf16}, tolerance=_BF16
         ),
         "16-mixed": _Keys(
-            trainer={"precision": "16-mixed"}, told={"output_dtype": fp16}, tolerance=_FP16
+            trainer={"precision": "16-mixed"}, expected={"output_dtype": fp16}, tolerance=_FP16
         ),
-        "channels-last": _Keys(trainer={"channels_last": True}, told={"is_channels_last": True}),
-        "fsdp2": _Keys(trainer={"strategy": "fsdp"}, told=sharded, ranks=ranks, tolerance=own),
-        "compile": _Keys(trainer={"compile": True}, told={"is_compiled": True}),
+        "channels-last": _Keys(
+            trainer={"channels_last": True}, expected={"is_channels_last": True}
+        ),
+        "fsdp2": _Keys(trainer={"strategy": "fsdp"}, expected=sharded, ranks=ranks, tolerance=own),
+        "compile": _Keys(trainer={"compile": True}, expected={"is_compiled": True}),
     }
 
 
 def keys(folder: Path) -> Rows:
-    """Train with the keys that the folder is named by and without; what the model tells of both."""
+    """Train with and without the keys of the folder's name; compare both trainings."""
     name, ranks = folder.name, num_ranks()
     if name == "nccl-all" and ranks == 1:
         return (skipped(name, "there is one GPU"),)
@@ -95,15 +97,15 @@ def keys(folder: Path) -> Rows:
         bench.train("plain", {}, 1)
         bench.train("with-keys", asked.trainer, asked.ranks)
     plain, found = bench.observe("plain"), bench.observe("with-keys")
-    told = (
+    finding = (
         f"{found.world_size} ranks on {found.device}, {found.backend or 'no group'}, "
         f"{found.output_dtype}; last loss {found.losses[-1]:.4f}, plain {plain.losses[-1]:.4f}"
     )
-    return (confirmed(name, told, differences(plain, found, asked.told, asked.tolerance)),)
+    return (confirmed(name, finding, differences(plain, found, asked.expected, asked.tolerance)),)
 
 
 def resume(folder: Path) -> Rows:
-    """A rank that kills itself, and a training that nobody disturbs, give the same weights."""
+    """Compare the weights of a training with a killed rank with those of an undisturbed one."""
     ranks = num_ranks()
     trainer = {"deterministic": True, "checkpoint_every_steps": _CHECKPOINT_STEPS}
     with _bench(folder, ranks) as bench:
@@ -113,19 +115,19 @@ def resume(folder: Path) -> Rows:
 
 
 def resumed(left: Mapping[str, Any], killed: Mapping[str, Any], device: str) -> GpuRow:
-    """The row of a resume, from the outputs of both train steps."""
+    """Return the row of a resume, from the outputs of both train steps."""
     problems = []
     if not killed["restarts"]:
         problems.append("no rank was killed")
     if left["weights_xxh3"] != killed["weights_xxh3"]:
         hashes = f"{killed['weights_xxh3']}, not {left['weights_xxh3']}"
         problems.append(f"other weights after the resume: {hashes}")
-    told = f"killed after step {_DIES_AFTER} of {_STEPS}, the same weights to the bit, on {device}"
-    return confirmed("resume", told, problems)
+    finding = f"killed after step {_DIES_AFTER} of {_STEPS}, identical weights, on {device}"
+    return confirmed("resume", finding, problems)
 
 
 def speed(folder: Path) -> Rows:
-    """`headrace bench train`: ResNet-50 at 224 pixels on GPUs; small, and not judged, on a CPU."""
+    """Run `headrace bench train`: ResNet-50 at 224 pixels on GPUs; on a CPU small, no goal."""
     on_gpu, ranks = torch.cuda.is_available(), num_ranks()
     size = {"batch_size": 64, "side": 224, "steps": 100, "rounds": 2}
     if not on_gpu:
@@ -148,7 +150,7 @@ def speed(folder: Path) -> Rows:
         judged(
             "utilisation",
             used,
-            f"{used:.3f} of the time was no wait for batches",
+            f"{used:.3f} of the time without a wait for batches",
             at_least=UTILISATION_GOAL if on_gpu else None,
         ),
         judged(
@@ -161,7 +163,7 @@ def speed(folder: Path) -> Rows:
 
 
 def num_ranks() -> int:
-    """Ranks that train together: one for each GPU that PyTorch sees, one without any."""
+    """Return the number of ranks that train together: the GPUs that PyTorch finds, at least one."""
     return max(torch.cuda.device_count(), 1)
 
 
@@ -176,7 +178,7 @@ class _Bench:
     def train(
         self, name: str, trainer: Mapping[str, object], ranks: int, **model: object
     ) -> dict[str, Any]:
-        """Train `ObservedNet` for `_STEPS` steps; outputs of the train step."""
+        """Train `ObservedNet` for `_STEPS` steps; return the outputs of the train step."""
         content: dict[str, Any] = {
             "name": name,
             "seed": 5,
@@ -198,7 +200,7 @@ class _Bench:
         return train_once(self.lease, self.site, parse(Recipe, content, "the check"), name)
 
     def observe(self, name: str) -> Observed:
-        """What the model of that training has told."""
+        """Return what the model of that training has reported."""
         return observed(self._file(name))
 
     def _file(self, name: str) -> Path:
@@ -215,14 +217,14 @@ def _bench(folder: Path, ranks: int) -> Iterator[_Bench]:
 
 
 def differences(
-    plain: Observed, found: Observed, told: Mapping[str, object], tolerance: float
+    plain: Observed, found: Observed, expected: Mapping[str, object], tolerance: float
 ) -> list[str]:
-    """What is not as it should be in a training with keys of the recipe, in words.
+    """Return the differences between a training with keys of the recipe and the expected one.
 
-    All but what is `told` is as in `plain`, trained without them on one rank; the last loss may
-    differ by `tolerance`, a share of its own.
+    All values except the `expected` ones have to equal those of `plain`, trained without the keys
+    on one rank; the last loss may differ by `tolerance`, a share of the plain loss.
     """
-    wanted = plain.model_dump() | dict(told)
+    wanted = plain.model_dump() | dict(expected)
     problems = [
         f"{key} is {value}, not {wanted[key]}"
         for key, value in found.model_dump().items()
@@ -231,7 +233,7 @@ def differences(
     if not found.is_same_on_all_ranks:
         problems.append("ranks end with different weights")
     losses, last = found.losses, plain.losses[-1]
-    if not losses[-1] < 0.9 * losses[0]:  # also of one that is no number
+    if not losses[-1] < 0.9 * losses[0]:  # also true for NaN
         problems.append(f"it learns nothing: the loss goes from {losses[0]:g} to {losses[-1]:g}")
     if not abs(losses[-1] - last) <= tolerance * last:
         problems.append(f"the last loss is {losses[-1]:g}, of plain training {last:g}")

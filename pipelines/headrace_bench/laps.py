@@ -14,12 +14,12 @@ from headrace_bench.peers.peer import Epoch
 from headrace_bench.records import Kind, Lap
 
 Check = Callable[[Tensor, Tensor], bool]
-"""Whether samples `(batch, …)` with these numbers `(batch,)` are what was written."""
+"""Whether samples `(batch, …)` equal the written samples of these numbers `(batch,)`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Reader:
-    """One way of reading, with all that a lap needs to know."""
+    """One way to read, with all parameters of a lap."""
 
     epoch: Epoch
     lap_s: float
@@ -27,14 +27,14 @@ class Reader:
     """Samples that an epoch must deliver at least, each once."""
     check: Check
     skips_start: bool = False
-    """Leave the first batch of an epoch and the time until then out: peers start workers."""
+    """Exclude the first batch of an epoch and the time until then: peers start workers."""
 
 
 def read_lap(reader: Reader, is_warm_up: bool) -> Lap:
     """Read whole epochs, or the part of one that fits the time.
 
     Raises:
-        ValueError: The warm-up got wrong samples.
+        ValueError: The warm-up delivered wrong samples.
     """
     if is_warm_up:
         check_epoch(reader)
@@ -52,7 +52,7 @@ def read_lap(reader: Reader, is_warm_up: bool) -> Lap:
 def reading(
     name: str, kind: Kind, reader: Reader, settings: str, *, is_yardstick: bool = True
 ) -> Variant:
-    """A variant whose laps are those of a reader."""
+    """Return a variant with the laps of a reader."""
     return Variant(
         name=name,
         kind=kind,
@@ -63,10 +63,10 @@ def reading(
 
 
 def check_epoch(reader: Reader) -> None:
-    """Read one epoch and look at every sample.
+    """Read one epoch and check every sample.
 
     Raises:
-        ValueError: Samples are missing, come twice, or are not what was written.
+        ValueError: Samples are missing, duplicate, or differ from the written ones.
     """
     numbers: list[Tensor] = []
     for batch, these in reader.epoch():
@@ -79,7 +79,7 @@ def check_epoch(reader: Reader) -> None:
 
 
 def _epoch_lap(reader: Reader, at_most_s: float) -> Lap:
-    """One epoch, cut when the time is over."""
+    """Read one epoch, cut when the time is over."""
     began = time.perf_counter()
     batches = reader.epoch()
     if reader.skips_start:
@@ -102,7 +102,7 @@ class Tuned:
 
     Args:
         workers: Numbers of workers to try.
-        make: Opens a reader with so many workers.
+        make: Opens a reader with a number of workers.
         settings: How the peer is used.
     """
 
@@ -116,13 +116,13 @@ class Tuned:
         self._num_workers = self._choices[0]
 
     def lap(self, is_warm_up: bool) -> Lap:
-        """A lap; in the warm-up, the best one of all choices."""
+        """Return a lap; in the warm-up, the best lap of all choices."""
         if self._reader is None or is_warm_up:
             return self._choose()
         return read_lap(self._reader, is_warm_up=False)
 
     def settings(self) -> str:
-        """How the peer is used, with the workers chosen."""
+        """How the peer is used, with the chosen workers."""
         workers = f"best of {' and '.join(map(str, self._choices))} workers: {self._num_workers}"
         return f"{self._settings}; {workers}" if len(self._choices) > 1 else self._settings
 

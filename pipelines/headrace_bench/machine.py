@@ -1,4 +1,4 @@
-"""The machine that a benchmark runs on, and how busy it is."""
+"""The machine of a benchmark, and its load."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from headrace.steps.node_facts import cpu_model, versions
 from headrace_bench.records import BenchMachine
 
 _BUSY_SHARE = 0.25
-"""Load a core, before the benchmark begins, above which figures are doubtful."""
+"""Load per core before the benchmark, above which figures are doubtful."""
 
 PACKAGES = (
     "headrace", "torch", "numpy", "h5py", "hdf5plugin", "pillow", "xxhash", "dask", "s3fs",
@@ -21,7 +21,7 @@ PACKAGES = (
 
 
 def machine(packages: Iterable[str] = ()) -> BenchMachine:
-    """This machine, with versions of these distributions besides headrace's own."""
+    """Return this machine, with versions of these distributions besides headrace's own."""
     return BenchMachine(
         cpu=cpu_model() or platform.machine(),
         num_cores=len(os.sched_getaffinity(0)),
@@ -32,15 +32,15 @@ def machine(packages: Iterable[str] = ()) -> BenchMachine:
 
 
 def load() -> float:
-    """Load average over one minute."""
+    """Return the load average over one minute."""
     return os.getloadavg()[0]
 
 
 def busy_warnings(load_before: float, num_cores: int) -> tuple[str, ...]:
-    """Say that others use the machine, when they did as the benchmark began."""
+    """Return a warning if other processes used the machine at the start of the benchmark."""
     if load_before <= _BUSY_SHARE * num_cores:
         return ()
     return (
         f"The machine was busy: load {load_before:.2f} on {num_cores} cores before the run. "
-        "Ratios of one run stand; absolute figures are too low.",
+        "Ratios of one run are valid; absolute figures are too low.",
     )

@@ -1,4 +1,4 @@
-"""A small network that tells how it was trained: form of its weights, backend, losses."""
+"""A small network that records how it was trained: form of its weights, backend, losses."""
 
 from __future__ import annotations
 
@@ -24,33 +24,33 @@ NUM_CLASSES = 10
 
 
 class Observed(Figures):
-    """How a training went, as its first rank saw it."""
+    """Properties of a training, recorded by its first rank."""
 
     device: str
     world_size: int
     backend: str
-    """Of the process group, as in `nccl`; empty without one."""
+    """Of the process group, such as `nccl`; empty without one."""
     output_dtype: str
-    """What the network computes in, as in `torch.bfloat16`."""
+    """Data type of the outputs, such as `torch.bfloat16`."""
     is_compiled: bool
     """Whether `torch.compile` has made a graph."""
     is_channels_last: bool
     is_sharded: bool
-    """Whether weights are shared out over the ranks."""
+    """Whether weights are distributed over the ranks."""
     has_sync_batchnorm: bool
     is_same_on_all_ranks: bool
     """Whether all ranks have the same weights at the end."""
     losses: tuple[float, ...]
-    """Of each step since the last start, the mean over ranks."""
+    """Losses of each step since the last start, mean over ranks."""
 
 
 class ObservedNet(LightningModule):  # type: ignore[misc]
-    """Learns the labels of pictures `(batch, 32, 32, 3) uint8` by heart.
+    """Memorises the labels of pictures `(batch, 32, 32, 3) uint8`.
 
     Args:
-        file: For `Observed`, written by the first rank at the end.
+        file: File for `Observed`, written by the first rank at the end.
         dies_after: Steps after which the first rank kills itself (SIGKILL), once; 0 for never.
-        dropout: Share of features left out in each step, at random.
+        dropout: Share of random features left out in each step.
     """
 
     def __init__(self, file: str, dies_after: int = 0, dropout: float = 0.0) -> None:
@@ -65,7 +65,7 @@ class ObservedNet(LightningModule):  # type: ignore[misc]
         self._output_dtype: torch.dtype | None = None
 
     def training_step(self, batch: dict[str, Tensor], index: int) -> Tensor:
-        """Loss of a batch."""
+        """Return the loss of a batch."""
         del index
         pictures = batch["image"].permute(0, 3, 1, 2).float() / 255
         scores = self.network(pictures)
@@ -75,7 +75,7 @@ class ObservedNet(LightningModule):  # type: ignore[misc]
         return loss
 
     def on_train_batch_end(self, *_: object) -> None:
-        """Die where that is asked for."""
+        """Kill this process if requested."""
         died = self._file.with_suffix(".died")
         if self.global_rank or self.global_step != self._dies_after or died.exists():
             return
@@ -83,13 +83,13 @@ class ObservedNet(LightningModule):  # type: ignore[misc]
         os.kill(os.getpid(), signal.SIGKILL)
 
     def on_train_end(self) -> None:
-        """Tell how it went."""
+        """Write the file."""
         weights = [
             each.full_tensor() if isinstance(each, DTensor) else each for each in self.parameters()
         ]
         digest = torch.stack([weight.detach().double().abs().sum() for weight in weights])
         on_ranks = self.all_gather(digest).view(-1, len(weights))
-        dynamo = sys.modules.get("torch._dynamo.utils")  # it takes a second to import
+        dynamo = sys.modules.get("torch._dynamo.utils")  # takes a second to import
         has_group = dist.is_initialized()
         observed = Observed(
             device=self.device.type,
@@ -107,17 +107,17 @@ class ObservedNet(LightningModule):  # type: ignore[misc]
             write_record(self._file, observed)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        """SGD with momentum."""
+        """Return SGD with momentum."""
         return torch.optim.SGD(self.parameters(), lr=0.02, momentum=0.9)
 
 
 def observed(file: Path) -> Observed:
-    """What a training has told.
+    """Return the record of a training.
 
     Raises:
-        FileNotFoundError: It has not come to its end.
+        FileNotFoundError: The training has not ended.
     """
     found = read_record(file, Observed)
     if found is None:
-        raise FileNotFoundError(f"{file}: the training has told nothing")
+        raise FileNotFoundError(f"{file}: the training has written nothing")
     return found

@@ -1,4 +1,4 @@
-"""Packing small files, a process a core: plain concatenation, headrace, peers."""
+"""Packing small files, a process per core: plain concatenation, headrace, peers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _CHECKED_AT_ONCE = 128
 
 @dataclass(frozen=True, kw_only=True)
 class _Job(Measured):
-    """The files to pack, and who packs."""
+    """The files to pack, and the processes."""
 
     pool: ProcessPoolExecutor
     files: tuple[str, ...]
@@ -39,18 +39,18 @@ class _Job(Measured):
 
 
 def bench_pack(options: BenchOptions, tick: Tick) -> tuple[BenchTable, ...]:
-    """One table a size of sample.
+    """Return one table per sample size.
 
     Raises:
         StorageFullError: The folder has no room.
     """
     with new_pool() as pool:
         each = for_each(options.sizes, tick)
-        return tuple(_table(options, size, pool, told) for size, told in each)
+        return tuple(_table(options, size, pool, show) for size, show in each)
 
 
 def write_part(module: str, files: Sequence[str], number: int, folder: str) -> None:
-    """Let a peer write the samples of `.npy` files, named by their numbers; runs in the pool."""
+    """Let a peer write the samples of `.npy` files, numbered by their names; runs in the pool."""
     first = np.load(files[0])
     part = PeerPart(
         number=number,
@@ -86,10 +86,10 @@ def _table(options: BenchOptions, size: int, pool: ProcessPoolExecutor, tick: Ti
         title=f"pack, {shape.num_samples:,} .npy files of {shape.sample_bytes:,} bytes",
         rows=tuple(rows),
         notes=(
-            "Limit: the same folder listed, and its files read and written one after the other, "
-            "without looking at them.",
+            "Limit: the same folder listed, and its files read and written one after another, "
+            "without checking them.",
             f"All by {num_processes()} processes. headrace: listing, labels, checks, checksums, "
-            "statistics and manifest included; others are given the list of files. Processes are "
+            "statistics and manifest included; others get the list of files. Processes are "
             "started before the clock starts, for all.",
         ),
     )
@@ -133,7 +133,7 @@ def _peer_variant(job: _Job, peer: Loader) -> Variant:
 
 
 def _shares(files: Sequence[str]) -> list[Sequence[str]]:
-    """Files of each process: one piece of the list each."""
+    """Return the files of each process: one piece of the list each."""
     ends = [len(files) * n // num_processes() for n in range(num_processes() + 1)]
     return [files[a:b] for a, b in pairwise(ends)]
 
@@ -158,7 +158,7 @@ def _pack_by(job: _Job, peer: Loader) -> None:
 
 
 def check_packed(target: Path, samples: NDArray[np.uint8]) -> None:
-    """Compare what headrace packed with what was written.
+    """Compare headrace's dataset with the written samples.
 
     Args:
         target: Folder of the site.

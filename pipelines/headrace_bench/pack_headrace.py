@@ -23,24 +23,24 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 _SHARDS_A_PROCESS = 4
-"""Shards at least, so that processes get equally much."""
+"""Least number of shards, so that the work is divided equally over processes."""
 
 
 def num_processes() -> int:
-    """Processes that pack, of every variant: as many as cores that may be used."""
+    """Return the number of packing processes of every variant: the usable cores."""
     return len(os.sched_getaffinity(0))
 
 
 @contextmanager
 def new_pool() -> Iterator[ProcessPoolExecutor]:
-    """A pool of so many, each started anew and, since Python 3.11, without the working folder."""
+    """Yield a pool of these; each is a new process, without the working folder (Python >= 3.11)."""
     spawn = get_context("spawn")
     with environment({"PYTHONSAFEPATH": "1"}), ProcessPoolExecutor(num_processes(), spawn) as pool:
         yield pool
 
 
 class PoolFleet:
-    """What packing needs of a lease, done by a pool of processes."""
+    """The part of a lease that packing needs, done by a pool of processes."""
 
     def __init__(self, pool: ProcessPoolExecutor) -> None:
         self._pool = pool
@@ -53,7 +53,7 @@ class PoolFleet:
         check: Callable[[], None],
         retries: int = 2,
     ) -> Iterator[tuple[int, Result]]:
-        """Results of `function` with the index of their item, as they are done."""
+        """Yield results of `function` with the index of their item, in the order of completion."""
         del retries
         futures = {self._pool.submit(function, item): index for index, item in enumerate(items)}
         for future in as_completed(futures):
@@ -62,7 +62,7 @@ class PoolFleet:
 
 
 def shard_bytes_of(num_bytes: int, sample_bytes: int = 1) -> int:
-    """Size of shards of which each process gets some."""
+    """Return the size of shards of which each process gets several."""
     num_shards = _SHARDS_A_PROCESS * num_processes()
     return min(64 * 2**20, max(num_bytes // num_shards, sample_bytes))
 
@@ -77,7 +77,7 @@ def pack_folder(
 ) -> None:
     """Pack files in class folders, or a file of rows, into `site_folder / "datasets"`.
 
-    The source may be an S3 prefix; `options` are more of the recipe's `pack`.
+    The source may be an S3 prefix; `options` are added to the recipe's `pack`.
     """
     recipe = {
         "name": "benchmark",
@@ -100,7 +100,7 @@ def pack_folder(
 def pack_context(
     step: Path, recipe: Mapping[str, Any], site: Mapping[str, Any], run_id: str = "benchmark"
 ) -> StepContext:
-    """The context of a pack step outside of a run, in a new folder; recipe and site as written."""
+    """Return the context of a pack step outside of a run, in a new folder."""
     folder, run = StepFolder(step), str(step.parents[1] / "run")
     folder.path.mkdir(parents=True)
     spec = StepSpec(

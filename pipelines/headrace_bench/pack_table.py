@@ -18,11 +18,11 @@ from headrace_bench.workspace import workspace
 _NUM_COLUMNS = 17
 _ROW_BYTES = 4 * _NUM_COLUMNS
 _BATCH_ROWS = 2**16
-_WRITTEN_BYTES = 30  # of a number in a CSV file, from above
+_WRITTEN_BYTES = 30  # most bytes of a number in a CSV file
 
 
 def bench_table(options: BenchOptions, form: str, tick: Tick) -> tuple[BenchTable, ...]:
-    """One table: a `parquet` or `csv` file of 17 `float32` columns; sizes and peers do not count.
+    """Return one table: a `parquet` or `csv` file of 17 `float32` columns; peers are ignored.
 
     Raises:
         StorageFullError: The folder has no room.
@@ -93,7 +93,7 @@ def _copy(source: Path, target: Path) -> None:
 
 
 def _check(target: Path, numbers: NDArray[np.float32]) -> None:
-    """Compare what was packed with what was written.
+    """Compare the dataset with the written rows.
 
     Raises:
         ValueError: Rows are missing or differ.

@@ -1,4 +1,4 @@
-"""rclone: an S3 server on this machine, and the copies that work on S3 is measured by."""
+"""rclone: an S3 server on this machine, and the copies that are the limit of work on S3."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from headrace.errors import StepError, UserError
 from headrace.recipe.site import StoreOptions
 
 BUCKET = "bench"
-"""Folder below the served one, which is its bucket."""
+"""Subfolder of the served folder; it is the bucket."""
 CONCURRENCY = 32
-"""Requests under way at once, of every variant: headrace's default for a process."""
+"""Requests at once, of every variant: headrace's default for a process."""
 
 _KEYS = {"AWS_ACCESS_KEY_ID": "headrace-bench", "AWS_SECRET_ACCESS_KEY": "only-on-this-machine"}
 _QUICK = (
@@ -35,7 +35,7 @@ _QUICK = (
     "--s3-no-head",  # without a HEAD request after each upload
 )
 DEFAULTS = ("--stats=0",)
-"""For `RcloneServer.copy`: rclone as it is."""
+"""For `RcloneServer.copy`: rclone with its default options."""
 _STARTED = re.compile(r"Starting s3 server on \[(http://[^/\]]+)")
 
 
@@ -48,22 +48,22 @@ class RcloneServer:
     endpoint_url: str
 
     def options(self, num_processes: int = 1) -> StoreOptions:
-        """How so many processes reach it, with as many requests at once together as `copy` has."""
+        """Return options for so many processes, which together have the requests of `copy`."""
         connections = CONCURRENCY // num_processes
         return StoreOptions(endpoint_url=self.endpoint_url, connections=connections)
 
     def url(self, path: str) -> str:
-        """What headrace calls a prefix of the bucket."""
+        """Return headrace's URL of a prefix of the bucket."""
         return f"s3://{BUCKET}/{path}"
 
     def remote(self, path: str) -> str:
-        """What rclone calls a prefix of the bucket."""
+        """Return rclone's name of a prefix of the bucket."""
         return f"bench:{BUCKET}/{path}"
 
     def copy(self, source: str, target: str, flags: tuple[str, ...] = ()) -> None:
-        """Copy a local folder, or a prefix as `remote` gives it, by `rclone copy`.
+        """Copy a local folder, or a prefix as of `remote`, by `rclone copy`.
 
-        Without `flags` of rclone it has the quickest for this work.
+        The default `flags` of rclone are the fastest for this work.
 
         Raises:
             StepError: It failed.
@@ -91,7 +91,7 @@ class RcloneServer:
 
 
 def find_rclone() -> str:
-    """Path of the program.
+    """Return the path of the program.
 
     Raises:
         UserError: It is not installed.
@@ -107,7 +107,7 @@ def find_rclone() -> str:
 
 
 def credentials() -> AbstractContextManager[None]:
-    """The server's keys in the environment of this process and of those it starts."""
+    """Set the server's keys in the environment of this process and its children."""
     given = {**_KEYS, "NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1"}
     hidden = ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3")
     return environment(given, hidden)
@@ -115,7 +115,7 @@ def credentials() -> AbstractContextManager[None]:
 
 @contextmanager
 def environment(given: Mapping[str, str], hidden: Collection[str] = ()) -> Iterator[None]:
-    """Set some variables, and remove others, for a while."""
+    """Set some variables, and remove others, during the block."""
     before = {name: os.environ.pop(name, None) for name in (*given, *hidden)}
     os.environ.update(given)
     try:
@@ -129,7 +129,7 @@ def environment(given: Mapping[str, str], hidden: Collection[str] = ()) -> Itera
 
 @contextmanager
 def serving(folder: Path) -> Iterator[RcloneServer]:
-    """Serve a folder by S3 within `credentials`; what is in its `BUCKET` must be there before.
+    """Serve a folder by S3 within `credentials`; create the content of its `BUCKET` before.
 
     Raises:
         UserError: rclone is not installed.
@@ -154,7 +154,7 @@ def serving(folder: Path) -> Iterator[RcloneServer]:
 
 
 class _Log:
-    """What a server says: its URL first; the rest is read so that it never blocks."""
+    """Output of a server: its URL first; the rest is read so that the server never blocks."""
 
     def __init__(self, lines: IO[str] | None) -> None:
         self._lines = lines or io.StringIO()

@@ -1,4 +1,4 @@
-"""Reading shuffled batches: out of memory, by headrace's loader, by peers."""
+"""Reading shuffled batches: from memory, by headrace's loader, by peers."""
 
 from __future__ import annotations
 
@@ -26,26 +26,26 @@ from headrace_bench.shards import SAMPLE, SPLIT, write_dataset
 from headrace_bench.workspace import remove, workspace
 
 _NUM_ORDERS = 4
-"""Shuffled orders that the limit takes in turns, drawn before the clock starts."""
+"""Shuffled orders that the limit uses cyclically, drawn before the measured time."""
 
 
 _MAX, _MAX_WITH_PEERS = 2**20, 2**15
-"""Samples of a table at most: peers need many microseconds for each, and the user waits."""
+"""Most samples of a table: peers need many microseconds for each, and the user waits."""
 
 
 def bench_read(options: BenchOptions, tick: Tick) -> tuple[BenchTable, ...]:
-    """One table a size of sample.
+    """Return one table per sample size.
 
     Raises:
         StorageFullError: The folder has no room.
     """
-    return tuple(_table(options, size, told) for size, told in for_each(options.sizes, tick))
+    return tuple(_table(options, size, show) for size, show in for_each(options.sizes, tick))
 
 
 def loader_epoch(
     folder: Path, batch_size: int, *, prefetch: bool = True, verify: bool = False
 ) -> Epoch:
-    """Passes over a dataset by headrace's loader, each shuffled anew."""
+    """Return passes over a dataset by headrace's loader, each shuffled again."""
     dataset = ShardedDataset(folder, SPLIT)
     order = TrainOrder(num_samples=len(dataset), seed=0, global_batch_size=batch_size)
     ahead = DataSpec().prefetch if prefetch else 0
@@ -61,7 +61,7 @@ def loader_epoch(
 
 
 def peer_variant(peer: Loader, folder: Path, reader: Reader, shape: SampleShape) -> Variant:
-    """A peer that reads what it wrote into `folder`; the reader says what a lap is."""
+    """Return a peer that reads what it wrote into `folder`, with the reader's laps."""
 
     def make(num_workers: int) -> Reader:
         reading = PeerReading(
@@ -77,7 +77,7 @@ def peer_variant(peer: Loader, folder: Path, reader: Reader, shape: SampleShape)
 
 
 def missing_row(peer: Loader, problem: str) -> BenchRow:
-    """The row of a peer that cannot take part."""
+    """Return the row of a peer that cannot take part."""
     return BenchRow(name=peer.name, kind="peer", settings=peer.settings, problem=problem)
 
 
@@ -105,9 +105,9 @@ def _table(options: BenchOptions, size: int, tick: Tick) -> BenchTable:
         f"{shape.num_samples:,} samples",
         rows=tuple(rows),
         notes=(
-            "Limit: torch.index_select out of one tensor into one buffer, in the same order; "
-            "out of mapped shards: by addresses found before, into memory as the loader's.",
-            "Peers: time until the first batch of an epoch, as for starting workers, is left out.",
+            "Limit: torch.index_select from one tensor into one buffer, in the same order; "
+            "from mapped shards: by known addresses, into memory as the loader's.",
+            "Peers: the time until the first batch of an epoch (start of workers) is excluded.",
         ),
     )
 
@@ -124,8 +124,8 @@ def _own_variants(
     mapped = reader_of(options, samples, _mapped_epoch(folder / "headrace", shape.batch_size))
     others: tuple[tuple[str, Kind, Reader, str], ...] = (
         ("limit, mapped shards", "limit", mapped,
-         "torch.index_select out of the shards, all threads"),
-        ("headrace, prefetch off", "headrace", alone, "each batch read when it is asked for"),
+         "torch.index_select from the shards, all threads"),
+        ("headrace, prefetch off", "headrace", alone, "each batch read at its request"),
         ("headrace, samples verified", "headrace", verified, "data.verify_samples"),
     )  # fmt: skip
     return [
@@ -140,7 +140,7 @@ def _num_threads() -> int:
 
 
 def _limit_variant(reader: Reader, num_threads: int) -> Variant:
-    """On a busy machine torch's threads wait for each other, and one alone is faster."""
+    """Return the limit; on a busy machine one thread is faster than several, which wait."""
 
     def lap(is_warm_up: bool) -> Lap:
         before = _num_threads()
@@ -160,7 +160,7 @@ def _limit_variant(reader: Reader, num_threads: int) -> Variant:
 
 
 def reader_of(options: BenchOptions, samples: NDArray[np.uint8], epoch: Epoch) -> Reader:
-    """What reads and checks samples `(num_samples, …)`, a lap as long as the options say."""
+    """Return a reader of samples `(num_samples, …)` with checks and the options' time of laps."""
     return Reader(
         epoch=epoch,
         lap_s=options.lap_s,
@@ -170,7 +170,7 @@ def reader_of(options: BenchOptions, samples: NDArray[np.uint8], epoch: Epoch) -
 
 
 def check_against(samples: Tensor) -> Check:
-    """Compare batches with the samples of their numbers, `(num_samples, …)`."""
+    """Return a check that compares batches with the samples of their numbers."""
 
     def check(batch: Tensor, numbers: Tensor) -> bool:
         return torch.equal(batch, samples[numbers])
@@ -197,7 +197,7 @@ def _limit_epoch(samples: NDArray[np.uint8], batch_size: int) -> Epoch:
 
 
 def _mapped_epoch(folder: Path, batch_size: int) -> Epoch:
-    """As the limit, but out of the mapped shards: what is lost by small pages, and no loader."""
+    """Return the limit from mapped shards: its loss is due to small pages, not to a loader."""
     dataset = ShardedDataset(folder, SPLIT)
     gatherer = Gatherer(dataset)
     infos = [dataset.field(SAMPLE)]
@@ -219,7 +219,7 @@ def _mapped_epoch(folder: Path, batch_size: int) -> Epoch:
 
 
 def _written(peer: Loader, samples: NDArray[np.uint8], folder: Path) -> str:
-    """Let a peer write all samples; gives the problem when it cannot."""
+    """Let a peer write all samples; return the problem if it cannot."""
     folder.mkdir()
     part = PeerPart(
         number=0,

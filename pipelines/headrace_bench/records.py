@@ -1,4 +1,4 @@
-"""What a benchmark gives: laps, rows, tables, a report with hardware and versions."""
+"""Results of a benchmark: laps, rows, tables, a report with hardware and versions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pydantic import computed_field
 from headrace.record import Record
 
 Kind = Literal["limit", "headrace", "peer"]
-"""What the machine can do at best, headrace, or another library."""
+"""The best that the machine can do, headrace, or another library."""
 
 
 class Lap(Record):
@@ -23,7 +23,7 @@ class Lap(Record):
 
     @property
     def bytes_per_s(self) -> float:
-        """Rate in bytes."""
+        """Rate in bytes per second."""
         return self.num_bytes / self.seconds
 
 
@@ -33,7 +33,7 @@ class BenchRow(Record):
     name: str
     kind: Kind
     is_yardstick: bool = False
-    """Whether ratios may be taken of this row: limits, and headrace as users get it."""
+    """Whether ratios may refer to this row: limits, and headrace with its defaults."""
     settings: str = ""
     """How it was used."""
     laps: tuple[Lap, ...] = ()
@@ -48,26 +48,26 @@ class BenchRow(Record):
     @computed_field  # type: ignore[prop-decorator]
     @property
     def gb_per_s(self) -> float | None:
-        """Rate of the best lap, 10^9 bytes a second."""
+        """Rate of the best lap, 10^9 bytes per second."""
         return self.best.bytes_per_s / 1e9 if self.best else None
 
     @computed_field  # type: ignore[prop-decorator]
     @property
     def median_gb_per_s(self) -> float | None:
-        """Rate of the median lap, 10^9 bytes a second."""
+        """Rate of the median lap, 10^9 bytes per second."""
         rates = [lap.bytes_per_s for lap in self.laps]
         return statistics.median(rates) / 1e9 if rates else None
 
     @computed_field  # type: ignore[prop-decorator]
     @property
     def samples_per_s(self) -> float | None:
-        """Samples a second in the best lap."""
+        """Samples per second in the best lap."""
         return self.best.num_samples / self.best.seconds if self.best else None
 
     @computed_field  # type: ignore[prop-decorator]
     @property
     def spread(self) -> float | None:
-        """How far the slowest lap is below the best, as a share of the best."""
+        """Relative difference between the slowest and the best lap."""
         if self.best is None:
             return None
         return 1 - min(lap.bytes_per_s for lap in self.laps) / self.best.bytes_per_s
@@ -79,15 +79,15 @@ class BenchTable(Record):
     title: str
     rows: tuple[BenchRow, ...]
     notes: tuple[str, ...] = ()
-    """What a reader must know to judge the figures."""
+    """Notes for judging the figures."""
 
     def yardstick(self, kind: Kind) -> BenchRow | None:
-        """The fastest row that stands for its kind; None when there are no figures."""
+        """Return the fastest row that represents its kind; None without figures."""
         rows = [row for row in self.rows if row.kind == kind and row.is_yardstick and row.laps]
         return max(rows, key=lambda row: row.gb_per_s or 0.0, default=None)
 
     def ratio(self, row: BenchRow, kind: Kind) -> float | None:
-        """Rate of a row over that of the yardstick of a kind; None when one has no figures."""
+        """Return a row's rate relative to the yardstick of a kind; None without figures."""
         other = self.yardstick(kind)
         if row.best is None or other is None or other.best is None:
             return None
@@ -103,13 +103,13 @@ class BenchTable(Record):
     @computed_field  # type: ignore[prop-decorator]
     @property
     def headrace_over(self) -> dict[str, float]:
-        """How many times faster headrace is than each peer."""
+        """Speed of headrace relative to each peer."""
         found = {row.name: self.ratio(row, "headrace") for row in self.rows if row.kind == "peer"}
         return {name: 1 / ratio for name, ratio in found.items() if ratio}
 
 
 class BenchMachine(Record):
-    """Where a benchmark ran."""
+    """The machine of a benchmark."""
 
     cpu: str
     num_cores: int
@@ -117,7 +117,7 @@ class BenchMachine(Record):
     memory_bytes: int
     system: str
     versions: dict[str, str]
-    """Versions of Python and of the packages that took part."""
+    """Versions of Python and of the compared packages."""
 
 
 class BenchReport(Record):
@@ -126,15 +126,15 @@ class BenchReport(Record):
     command: str
     """Command that repeats it."""
     date: str
-    """When it began, UTC."""
+    """Start, UTC."""
     machine: BenchMachine
     load_before: float
-    """Processes that were running or ready when it began: load average over one minute."""
+    """Load average over one minute at the start."""
     load_after: float
-    """The same at the end; the benchmark itself is in it."""
+    """The same at the end; it includes the benchmark itself."""
     seconds: float
-    """Of the whole run, making the data included."""
+    """Seconds of the whole run, with the creation of the data."""
     tables: tuple[BenchTable, ...]
-    """One table for each kind of work and size of sample."""
+    """One table for each kind of work and sample size."""
     warnings: tuple[str, ...] = ()
-    """Why the figures may be worse than the machine allows."""
+    """Reasons why the figures may be too low."""

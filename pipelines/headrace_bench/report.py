@@ -1,4 +1,4 @@
-"""Runs a benchmark, puts hardware, versions and load beside its figures, and prints them."""
+"""Runs a benchmark, adds hardware, versions and load to its figures, and prints them."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from headrace_bench.records import BenchReport, BenchRow, BenchTable
 
 
 def all_peers() -> tuple[Loader, ...]:
-    """Every peer, also those that are not installed."""
+    """Return every peer, also those that are not installed."""
     return tuple(load(name) for name in MODULES)
 
 
 def run(
     command: str, peers: Sequence[Loader], bench: Callable[[], tuple[BenchTable, ...]]
 ) -> BenchReport:
-    """Run a benchmark, which `command` repeats; versions of the peers are told as well."""
+    """Run a benchmark, which `command` repeats; the report includes versions of the peers."""
     host = machine.machine(sorted({peer.package or peer.module for peer in peers}))
     load_before = machine.load()
     date = datetime.now(timezone.utc).isoformat(timespec="seconds")
@@ -41,7 +41,7 @@ def run(
 
 
 def show(report: BenchReport, console: Console) -> None:
-    """Print the tables, the machine and what makes the figures doubtful."""
+    """Print the tables, the machine and reasons for doubt."""
     for table in report.tables:
         console.print(_grid(table))
         for note in table.notes:

@@ -36,7 +36,7 @@ from headrace_bench.workspace import workspace
 
 Work = Literal["pack", "stage", "upload"]
 WORK: tuple[Work, ...] = get_args(Work)
-"""What may be measured."""
+"""Kinds of work."""
 
 _MAX_FILES = 16_384
 _SAMPLE_BYTES = 110_592
@@ -44,18 +44,18 @@ _LIMIT = f"rclone copy, {CONCURRENCY} transfers, no checksums"
 
 
 Copy = Callable[[Path], None]
-"""Does the work once; the folder is empty and takes the result."""
+"""Does the work once; the folder is empty and gets the result."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Job(Measured):
-    """One table's work."""
+    """Work of one table."""
 
     def check_size(self, target: Path) -> None:
-        """Make sure that rclone copied all: it takes a prefix without objects for success.
+        """Raise if rclone has not copied all: for rclone, a prefix without objects is a success.
 
         Raises:
-            ValueError: It did not.
+            ValueError: Bytes are missing.
         """
         if (found := bytes_in(target)) < self.num_bytes:
             raise ValueError(f"{found:,} bytes of {self.num_bytes:,} were copied")
@@ -63,7 +63,7 @@ class _Job(Measured):
     def variants(
         self, ours: tuple[Copy, Copy], rclone: RcloneCopy, peers: Collection[object]
     ) -> list[Variant]:
-        """Rclone at its best, headrace's work with its check, and rclone without options."""
+        """Return rclone at its best, headrace's work with its check, and rclone without options."""
         work, check = ours
         found = [
             Variant(
@@ -76,7 +76,7 @@ class _Job(Measured):
             Variant(name="headrace", kind="headrace", is_yardstick=True, lap=self.lap(work, check)),
         ]
         plain = self.lap(lambda to: rclone(to, DEFAULTS), self.check_size)
-        settings = "as it is without options: 4 transfers, checksums"
+        settings = "default options: 4 transfers, checksums"
         peer = Variant(name="rclone copy", kind="peer", lap=plain, settings=settings)
         return [*found, peer] if peers else found
 
@@ -86,7 +86,7 @@ RcloneCopy = Callable[[Path, tuple[str, ...]], None]
 
 
 def bench_s3(work: Collection[Work], options: BenchOptions, tick: Tick) -> tuple[BenchTable, ...]:
-    """One table a size of sample for packing, one for staging, one for uploads.
+    """Return one table per sample size for packing, one for staging, one for uploads.
 
     Raises:
         UserError: rclone is not installed.
@@ -97,7 +97,7 @@ def bench_s3(work: Collection[Work], options: BenchOptions, tick: Tick) -> tuple
     with credentials(), new_pool() as pool:
         if "pack" in work:
             each = for_each(options.sizes, tick)
-            tables += [_pack(options, size, pool, told) for size, told in each]
+            tables += [_pack(options, size, pool, show) for size, show in each]
         if "stage" in work:
             tables.append(_stage(options, tick))
         if "upload" in work:
@@ -106,10 +106,10 @@ def bench_s3(work: Collection[Work], options: BenchOptions, tick: Tick) -> tuple
 
 
 def known_work(text: str) -> tuple[Work, ...]:
-    """Kinds of work from their names, separated by commas.
+    """Return kinds of work from their names, separated by commas.
 
     Raises:
-        UnknownNameError: One is none.
+        UnknownNameError: A name is not known.
     """
     for name in text.split(","):
         if name not in WORK:
@@ -118,7 +118,7 @@ def known_work(text: str) -> tuple[Work, ...]:
 
 
 def upload_shard(shard: str, url: str, options: StoreOptions, path: str) -> None:
-    """Send a shard to a prefix; runs in a process of the pool."""
+    """Upload a shard to a prefix; runs in a process of the pool."""
     open_store(url, options).upload(Path(shard), path)
 
 
@@ -167,8 +167,8 @@ def _stage(options: BenchOptions, tick: Tick) -> BenchTable:
             check = lambda target: check_copied(dataset, target)  # noqa: E731
             variants = job.variants((stage, check), _download(server, "dataset"), options.peers)
             rows = compete(variants, options.rounds, tick)
-    note = "headrace compares every byte's checksum with the manifest's."
-    return BenchTable(title=f"stage from S3, {_told(manifest)}", rows=tuple(rows), notes=(note,))
+    note = "headrace compares the checksum of every byte with the manifest's."
+    return BenchTable(title=f"stage from S3, {_size_of(manifest)}", rows=tuple(rows), notes=(note,))
 
 
 def _upload(options: BenchOptions, pool: ProcessPoolExecutor, tick: Tick) -> BenchTable:
@@ -179,7 +179,7 @@ def _upload(options: BenchOptions, pool: ProcessPoolExecutor, tick: Tick) -> Ben
             job = _job(server.folder / "taken", manifest)
             numbers = count()
 
-            def fresh() -> str:  # the server remembers what its folders held
+            def fresh() -> str:  # the server remembers the content of its folders
                 return f"taken/{next(numbers)}"
 
             def upload(_: Path) -> None:
@@ -198,10 +198,10 @@ def _upload(options: BenchOptions, pool: ProcessPoolExecutor, tick: Tick) -> Ben
             variants = job.variants((upload, check), rclone, options.peers)
             rows = compete(variants, options.rounds, tick)
     note = (
-        f"headrace: as pack.target does it, {num_processes()} processes, in parts that are each "
+        f"headrace: as with pack.target, {num_processes()} processes, in parts that are each "
         "signed with their SHA-256."
     )
-    return BenchTable(title=f"upload to S3, {_told(manifest)}", rows=tuple(rows), notes=(note,))
+    return BenchTable(title=f"upload to S3, {_size_of(manifest)}", rows=tuple(rows), notes=(note,))
 
 
 def _download(server: RcloneServer, prefix: str) -> RcloneCopy:
@@ -223,5 +223,5 @@ def _room(options: BenchOptions) -> int:
     return int(1.1 * options.total_bytes) + SHARD_BYTES
 
 
-def _told(manifest: Manifest) -> str:
+def _size_of(manifest: Manifest) -> str:
     return f"{len(manifest.shards)} shards, {manifest.num_bytes:,} bytes"

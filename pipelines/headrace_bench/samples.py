@@ -16,7 +16,7 @@ _MIN_BATCH, _MAX_BATCH = 8, 512
 
 @dataclass(frozen=True, kw_only=True)
 class SampleShape:
-    """How many samples, and how large."""
+    """Number and size of samples."""
 
     side: int
     """Height and width of a sample, `(side, side, 3) uint8`."""
@@ -41,7 +41,7 @@ class SampleShape:
 
 
 def plan_shape(sample_bytes: int, total_bytes: int, max_samples: int = 32_768) -> SampleShape:
-    """Pictures of about `sample_bytes`, together about `total_bytes`, and not too many.
+    """Return pictures of about `sample_bytes`, together about `total_bytes`, but not too many.
 
     Batches hold about 12 MiB, but at least 8 and at most 512 samples; there are at least two.
     """
@@ -54,7 +54,7 @@ def plan_shape(sample_bytes: int, total_bytes: int, max_samples: int = 32_768) -
 
 
 def random_samples(shape: SampleShape) -> NDArray[np.uint8]:
-    """Samples of random bytes, `(num_samples, side, side, 3) uint8`; the same at each call."""
+    """Return samples of random bytes, `(num_samples, side, side, 3) uint8`; always the same."""
     random = np.random.Generator(np.random.SFC64(_SEED))
     words = random.integers(0, 2**64, size=-(-shape.num_bytes // 8), dtype=np.uint64)
     flat = words.view(np.uint8)[: shape.num_bytes]

@@ -14,7 +14,7 @@ from headrace.files.manifest import Codec, FieldInfo, Manifest, ShardInfo
 from headrace.files.manifest_file import content_fingerprint, write_manifest
 from headrace.packing.fields import chunk_samples
 from headrace.shards.columns import Block, ExpectedSizes
-from headrace.shards.placing import Buffer
+from headrace.shards.shard_layout import Buffer
 from headrace.shards.writer import ShardBuilder, WrittenShard
 
 SPLIT = "train"
@@ -92,7 +92,7 @@ class ShardWriter:
     """Collects the fields of a shard and publishes them as one HDF5 file.
 
     Args:
-        split: Split that all samples belong to.
+        split: Split of all samples.
         sample_ids: Numbers of the samples, unique in the dataset, `(num_samples,) int64`.
         sources: Source path of every sample.
     """
@@ -115,7 +115,7 @@ class ShardWriter:
             name: Its name.
             values: Its samples.
             codec: Compression.
-            chunk_samples: Samples in a chunk, when it is compressed.
+            chunk_samples: Samples in a chunk, if it is compressed.
 
         Raises:
             ShardError: The number of samples differs, or the name is taken.
@@ -143,10 +143,10 @@ class ShardWriter:
         self._shapes[name] = [item.shape for item in items]
 
     def publish(self, path: Path) -> WrittenShard:
-        """Write the shard under a temporary name, make it durable, give it its name.
+        """Write the shard under a temporary name, sync it, and rename it.
 
         Raises:
-            StorageFullError: There is no room; nothing is left behind.
+            StorageFullError: There is no room; no file is left.
         """
         expected = ExpectedSizes(
             num_samples=len(self._sample_ids),

@@ -31,7 +31,7 @@ Copy = Callable[[Path, Path], None]
 
 
 def bench_stage(place: Path, options: BenchOptions, tick: Tick) -> tuple[BenchTable, ...]:
-    """The table of staging a dataset that is made in `place`, and then is in the page cache.
+    """Return the table of staging a dataset, which is made in `place` and is in the page cache.
 
     Raises:
         StorageFullError: A folder has no room.
@@ -50,7 +50,7 @@ def bench_stage(place: Path, options: BenchOptions, tick: Tick) -> tuple[BenchTa
             title=f"stage, {len(manifest.shards)} shards, {manifest.num_bytes:,} bytes, "
             f"{place} to {options.folder}",
             rows=tuple(rows),
-            notes=("headrace reads every byte's checksum while it copies; the others do not.",),
+            notes=("headrace computes checksums of all bytes while it copies; the others do not.",),
         ),
     )
 
@@ -99,7 +99,7 @@ def _missing(names: Sequence[str]) -> list[BenchRow]:
 
 
 def check_copied(dataset: Path, target: Path) -> None:
-    """Compare the copied shards, wherever they lie in `target`, with the dataset's.
+    """Compare the copied shards, at any path in `target`, with the dataset's.
 
     Raises:
         ValueError: A shard is missing or differs.

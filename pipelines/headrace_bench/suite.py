@@ -1,4 +1,4 @@
-"""What a trial costs beside its own work: trivial ones, by a suite and by Ray Tune."""
+"""The overhead of a trial: trivial trials, by a suite and by Ray Tune."""
 
 from __future__ import annotations
 
@@ -44,16 +44,16 @@ print(json.dumps({"seconds": time.perf_counter() - began, "version": ray.__versi
 
 def suite(
     trials: Annotated[int, typer.Option(min=2, help="Trivial trials.")] = 200,
-    workers: Annotated[int, typer.Option(min=1, help="Workers, of a trial at a time each.")] = 2,
+    workers: Annotated[int, typer.Option(min=1, help="Workers with one trial at a time each.")] = 2,
     ray_python: Annotated[
         Path | None,
-        typer.Option("--peers", help="A Python that has ray[tune], which then runs the same."),
+        typer.Option("--peers", help="A Python with ray[tune], to run the same trials."),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Seconds a trial that does nothing: from the first start to the last end, by their number.
+    """Measure seconds per trial without work: from the first start to the last end.
 
-    Opening the lease, or starting Ray, is not counted.
+    The start of the lease, or of Ray, is not counted.
 
     Examples:
         headrace bench suite
@@ -74,8 +74,8 @@ def suite(
             seconds["Ray Tune"] = took_s / trials
     host = machine.machine()
     if as_json:
-        told = {"trials": trials, "workers": workers, "seconds_per_trial": seconds, "load": load}
-        typer.echo(json.dumps({**told, **versions, "machine": host.model_dump()}, indent=1))
+        shown = {"trials": trials, "workers": workers, "seconds_per_trial": seconds, "load": load}
+        typer.echo(json.dumps({**shown, **versions, "machine": host.model_dump()}, indent=1))
         return
     table = Table("", title=f"{trials} trials on {workers} workers", title_justify="left")
     table.add_column("s a trial", justify="right")
@@ -87,7 +87,7 @@ def suite(
 
 
 def _headrace(home: Path, trials: int, workers: int) -> float:
-    """Seconds from the first start of a trial to the last end."""
+    """Return the seconds from the first start of a trial to the last end."""
     export_digits(home / "examples" / "digits")
     for folder in ("recipes", "sites", "code"):
         (home / folder).mkdir()
@@ -121,29 +121,29 @@ def _headrace(home: Path, trials: int, workers: int) -> float:
 
 
 def made_home() -> tempfile.TemporaryDirectory[str]:
-    """A home for commands, which is removed at the end of a block."""
+    """Return a home for commands, which is removed at the end of a block."""
     return tempfile.TemporaryDirectory(prefix="headrace-bench-", ignore_cleanup_errors=True)
 
 
 def _ray(python: Path, folder: Path, trials: int, workers: int) -> tuple[float, str]:
-    """Seconds that Ray takes, and its version."""
+    """Return the seconds that Ray takes, and its version."""
     answer = json.loads(_by(python, folder, _RAY, str(trials), str(workers), str(folder / "ray")))
     return float(answer["seconds"]), str(answer["version"])
 
 
 def _by(python: Path, folder: Path, *code: str) -> str:
-    program = str(python.expanduser().absolute())  # a virtual environment's, as a link, is one
-    hint = "A peer needs: pip install 'ray[tune]', into a Python of its own."
+    program = str(python.expanduser().absolute())  # unresolved: a link in a venv
+    hint = "A peer needs: pip install 'ray[tune]', in a separate Python."
     return last_line(program, [program, "-c", *code], folder, hint=hint)
 
 
 def last_line(
     name: str, command: Sequence[str], home: Path, folder: Path | None = None, hint: str = ""
 ) -> str:
-    """The last line that a command says, in a home of its own and in a folder, by default that.
+    """Return the last line of a command's output, with its own home, in a folder (default: home).
 
     Raises:
-        StepError: The command, of this name, fails.
+        StepError: The command fails; the message has its `name`.
     """
     env = {**os.environ, "HEADRACE_HOME": str(home)}
     env.pop("HEADRACE_LEDGER", None)

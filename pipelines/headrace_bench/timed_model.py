@@ -1,4 +1,4 @@
-"""ResNet-50 that notes when its steps end; one network for headrace and for the plain loop."""
+"""ResNet-50 that records when its steps end; one network for headrace and for the plain loop."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from headrace.files.atomic import write_json
 from headrace_probes.training import loss_of, make_optimizer, resnet50
 
 WARM_UP = 3
-"""Steps that do not count: the first ones of a process take longer."""
+"""Steps that do not count: the first steps of a process take longer."""
 
 
 class StepTimes:
     """When the first step, those of the warm-up and all steps had ended: `[s, s, s]`, as JSON.
 
     Args:
-        file: Where to write them; what a rank but the first notes is for nobody.
-        steps: Steps there are, more than `WARM_UP`.
-        device: It is waited for, as its work is not done when it has been asked for.
+        file: File for the times; only the first rank's are used.
+        steps: Number of steps, more than `WARM_UP`.
+        device: Device to synchronise with, because its work is asynchronous.
     """
 
     def __init__(self, file: Path, steps: int, device: torch.device) -> None:
@@ -32,7 +32,7 @@ class StepTimes:
         self._times: list[float] = []
 
     def step_ended(self) -> None:
-        """Note the time, in seconds since the epoch, where it is wanted."""
+        """Record the time, in seconds since the epoch, if it is needed."""
         self._done += 1
         if self._done not in self._marks:
             return
@@ -44,10 +44,10 @@ class StepTimes:
 
 
 class TimedResNet50(LightningModule):  # type: ignore[misc]
-    """What headrace trains.
+    """The model that headrace trains.
 
     Args:
-        steps: Steps there will be.
+        steps: Number of steps.
         file: For `StepTimes` of rank 0.
     """
 
@@ -63,15 +63,15 @@ class TimedResNet50(LightningModule):  # type: ignore[misc]
             self._times = StepTimes(self._file, self._steps, self.device)
 
     def training_step(self, batch: dict[str, Tensor], index: int) -> Tensor:
-        """Loss of a batch."""
+        """Return the loss of a batch."""
         del index
         return loss_of(self.network, batch["image"], batch["label"])
 
     def on_train_batch_end(self, *_: object) -> None:
-        """Note the time."""
+        """Record the time."""
         if self._times is not None:
             self._times.step_ended()
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        """As in the plain loop."""
+        """Return the optimizer of the plain loop."""
         return make_optimizer(self.network)

@@ -40,7 +40,7 @@ _LIFETIME_S = 4 * 3600
 _LOST_AFTER_S = 60.0
 _POLL_S = 0.02
 _MODEL_BYTES = 400_000_000
-"""Of a checkpoint: weights and momentum."""
+"""Bytes of a checkpoint: weights and momentum."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,18 +50,18 @@ class TrainOptions:
     ranks: int = 2
     """Processes that train together."""
     batch_size: int = 16
-    """Samples a batch of each."""
+    """Samples per batch of each."""
     side: int = 32
     """Height and width of a picture."""
     steps: int = 20
     """Optimizer steps of a lap."""
     rounds: int = 3
     folder: Path
-    """Where dataset, lease and checkpoints are written."""
+    """Folder for dataset, lease and checkpoints."""
 
     @property
     def threads(self) -> int:
-        """Threads of each rank, on a share of the cores."""
+        """Threads of each rank: its share of the cores."""
         return max(len(os.sched_getaffinity(0)) // self.ranks, 1)
 
     @property
@@ -72,23 +72,23 @@ class TrainOptions:
 
 @dataclass(frozen=True)
 class TrainTimes:
-    """When things had happened in a training, seconds since the epoch."""
+    """Times of events in a training, seconds since the epoch."""
 
     asked: float
     first: float
-    """Its first optimizer step had ended."""
+    """End of its first optimizer step."""
     warm: float
-    """Those of the warm-up had."""
+    """End of the warm-up."""
     last: float
     data_wait: float = 0.0
-    """Share of its time that it waited for batches; 0 of the plain loop, where nobody counts."""
+    """Share of its time that it waited for batches; 0 for the plain loop, which lacks it."""
 
 
 _Train = Callable[[], TrainTimes]
 
 
 def bench_train(options: TrainOptions, tick: Tick) -> tuple[BenchTable, ...]:
-    """The tables of training: samples a second, and the time until the first step has ended.
+    """Return the tables of training: samples per second, and the time until the first step's end.
 
     Raises:
         UserError: There are too few steps, or too few samples for the network.
@@ -97,9 +97,9 @@ def bench_train(options: TrainOptions, tick: Tick) -> tuple[BenchTable, ...]:
 
 
 def time_trainings(options: TrainOptions, tick: Tick) -> dict[str, list[TrainTimes]]:
-    """Train in turns by `torchrun` and by `headrace`; times of each round. Raises as `bench_train`.
+    """Train alternately by `torchrun` and `headrace`; return the times. Raises as `bench_train`.
 
-    Side effects: writes into `options.folder`, and removes that at the end.
+    Side effects: writes into `options.folder`, and removes it at the end.
     """
     if options.steps <= WARM_UP or options.batch_size < 2:
         raise UserError(
@@ -131,7 +131,7 @@ def time_trainings(options: TrainOptions, tick: Tick) -> dict[str, list[TrainTim
 def train_tables(
     found: dict[str, list[TrainTimes]], options: TrainOptions
 ) -> tuple[BenchTable, BenchTable]:
-    """Samples a second, and seconds to the first step, of what `time_trainings` found."""
+    """Return samples per second, and seconds to the first step, by the times of trainings."""
     batch = options.ranks * options.batch_size
     num_samples = (options.steps - WARM_UP) * batch
 
@@ -220,7 +220,7 @@ def _trainings(lease: LeaseFolder, site: Site, options: TrainOptions) -> _Train:
 
 
 def train_once(lease: LeaseFolder, site: Site, recipe: Recipe, run_id: str) -> dict[str, Any]:
-    """Train as a new run, on `dataset` of the folder of a `bench_site`; outputs of the step.
+    """Train as a new run, on `dataset` of the folder of a `bench_site`; return the outputs.
 
     Raises:
         LeaseError: The lease has ended.
@@ -272,7 +272,7 @@ def _recipe(options: TrainOptions, file: Path) -> Recipe:
 
 
 def bench_site(folder: Path, ranks: int, threads: int) -> Site:
-    """This machine as a site, with its folder, and the models of this package allowed."""
+    """Return this machine as a site, with its folder, and the models of this package allowed."""
     role = {
         "kind": "gang",
         "ranks_per_node": ranks,
@@ -290,13 +290,13 @@ def bench_site(folder: Path, ranks: int, threads: int) -> Site:
 
 
 def lease_of(site_folder: Path) -> LeaseFolder:
-    """The folder of the one lease of a `bench_site`, opened or not."""
+    """Return the folder of the only lease of a `bench_site`, which may not be open yet."""
     return SiteFolder(site_folder).lease("bench")
 
 
 @contextmanager
 def open_lease(site: Site) -> Iterator[LeaseFolder]:
-    """A lease of this machine, which ends with the block, or with this process."""
+    """Open a lease of this machine, which ends with the block, or with this process."""
     folder = lease_of(Path(site.folder))
     spec = LeaseSpec(
         lease_id="bench",

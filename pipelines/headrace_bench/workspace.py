@@ -1,4 +1,4 @@
-"""The folder that a benchmark works in: with room, of its own, and gone afterwards."""
+"""The folder of a benchmark: with enough room, temporary, removed at the end."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from headrace.files.tiers import room_bytes
 
 @contextmanager
 def workspace(folder: Path, needed_bytes: int) -> Iterator[Path]:
-    """A fresh folder, removed at the end, also after Ctrl-C; with room for so many bytes at once.
+    """Yield a new folder with room for so many bytes; removed at the end, also after Ctrl-C.
 
     Raises:
-        UserError: `folder` is none.
-        StorageFullError: There is not so much room.
+        UserError: `folder` is not a folder.
+        StorageFullError: There is not enough room.
     """
     if not folder.is_dir():
-        raise UserError(f"{folder} is no folder", "Name one that exists with --folder.")
+        raise UserError(f"{folder} is not a folder", "Name an existing one with --folder.")
     room = room_bytes(folder)
     if room < needed_bytes:
         raise StorageFullError(
@@ -37,5 +37,5 @@ def workspace(folder: Path, needed_bytes: int) -> Iterator[Path]:
 
 
 def remove(folder: Path) -> None:
-    """Remove a folder of the benchmark with all that it holds."""
+    """Remove a folder of the benchmark with all its content."""
     shutil.rmtree(folder, ignore_errors=True)

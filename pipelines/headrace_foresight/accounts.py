@@ -1,4 +1,4 @@
-"""Budgets and forecasts as the engine asks for them; what brings NumPy is imported when asked."""
+"""Budgets and forecasts for the engine; modules that need NumPy are imported at the first call."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from headrace_foresight.prediction import ahead_of, predict
 
 
 class Foresight(Accounts):
-    """Budgets by the ledger, and times by earlier runs."""
+    """Budgets from the ledger, and durations from earlier runs."""
 
     def check(self, run: Run, role_name: str) -> None:
-        """Refuse a lease that a budget does not hold."""
+        """Raise if a lease would exceed a budget."""
         budget.check(run, role_name)
 
     def enforce(self, run: Run) -> None:
-        """End the leases of a run when a budget is about to be used up."""
+        """End the leases of a run when a budget is nearly used up."""
         budget.enforce(run)
 
     def budgets(self, sites: Sites) -> Iterator[BudgetRow]:
-        """What may be taken of the sites that are known here, some or all."""
+        """Yield the budgets of known sites, some or all."""
         for site, each in known_allowances(sites):
             yield BudgetRow(
                 key=each.key,
@@ -45,13 +45,13 @@ class Foresight(Accounts):
     def walltime(
         self, recipe: Recipe, site: Site, role_name: str, kind: str, run: Run | None = None
     ) -> Walltime | None:
-        """The time limit of a lease, a quantile of the forecast of its steps."""
+        """Return the time limit of a lease, a quantile of the forecast of its steps."""
         from headrace_foresight.lifetime import lifetime
 
         return lifetime(recipe, site, role_name, kind, run)
 
     def loss(self, recipe: Recipe, site: Site, role_name: str) -> str:
-        """What interruptions of a training on a role cost on average."""
+        """Return what interruptions cost a training on a role, on average."""
         role = site.roles[role_name]
         of_one = backend_of(role.backend).interruptions(role)
         if of_one is None:
@@ -63,9 +63,9 @@ class Foresight(Accounts):
     def predict(
         self, recipe: Recipe, site: Site, kind: str, options: StepOptions | None = None
     ) -> Prediction:
-        """What a run of this kind will take, by earlier ones of the recipe on the site."""
+        """Return what a run of this kind will take, by earlier runs of the recipe on the site."""
         return predict(recipe, site, kind, options)
 
     def ahead(self, folder: RunFolder, steps: Sequence[StepSeen]) -> Ahead | None:
-        """What a run that goes on was expected to take, and still will."""
+        """Return the prediction of a running run, and what is left of it."""
         return ahead_of(folder, steps)

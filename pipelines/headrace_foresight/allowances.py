@@ -1,4 +1,4 @@
-"""What may be spent: in money or in hours of GPUs, of a run or in a month, and how much is."""
+"""Allowances: the money or GPU hours that a run or a month may take, and how much is spent."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from headrace.record import Record
 from headrace.runs.costs import billed_s, run_cost
 from headrace.runs.site_machines import most_cost
 
-if TYPE_CHECKING:  # what is taken is told without recipes
+if TYPE_CHECKING:  # the amounts spent need no recipes
     from headrace.runs.runs import Run
 
 logger = logging.getLogger(__name__)
@@ -29,28 +29,28 @@ class Most(Record):
     """The most that a lease takes until the end of its lifetime."""
 
     amount: float | None
-    """Null where a price is not known."""
+    """Null if a price is unknown."""
     why: str
-    """What it is made of, or what is not known, for the user."""
+    """How it is computed, or which price is unknown, for the user."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Measure:
-    """In what spending is measured."""
+    """A unit of spending."""
 
     unit: Literal["usd", "gpu_hours"]
     shown: Callable[[float], str]
-    """An amount in words."""
+    """Formats an amount."""
     verbs: tuple[str, str, str]
-    """A run has _, may _, _."""
+    """For the sentences: a run has _, may _, _."""
     limit: str
-    """What is used up, before its amount."""
+    """The resource that is used up, before its amount."""
     most: Callable[[Role], Most | None]
-    """The most that a lease of a role takes; None where it takes nothing that is known."""
+    """Returns the most that a lease of a role takes; None if that is not limited."""
     of_run: Callable[[Run, float], float]
-    """What a run will have taken in so many seconds, if what runs goes on."""
+    """Returns what a run will have taken in so many seconds, if its leases continue."""
     of_users: Callable[[Site], Mapping[str, float]]
-    """What each user has taken of a site this month (UTC)."""
+    """Returns what each user has taken of a site this month (UTC)."""
 
 
 def _most_usd(role: Role) -> Most | None:
@@ -87,7 +87,7 @@ def _gpu_hours_of_run(run: Run, ahead_s: float) -> float:
 
 
 def _gpu_hours_of_users(site: Site) -> dict[str, float]:
-    """Hours of GPUs that were held, busy or not, as roles tell how many a node has."""
+    """Return GPU hours by user: of all held GPUs, busy or not, by the roles' GPUs per node."""
     found: defaultdict[str, float] = defaultdict(float)
     for name, role in site.roles.items():
         if gpus := role.batch.gpus_per_node:
@@ -131,7 +131,7 @@ class Allowance:
     """What some users together may take of a site in a month."""
 
     key: str
-    """What it is written as."""
+    """Its key in the site file."""
     measure: Measure
     most: float
     whose: str
@@ -150,10 +150,10 @@ _MONTHLY = (
 
 
 def allowances(site: Site, user: str | None = None) -> Iterator[Allowance]:
-    """What may be taken of a site each month: by anybody, or by a user and the teams of that.
+    """Yield the monthly allowances of a site: for all users, or for a user and the user's teams.
 
     Raises:
-        UserError: Teams count, and their file cannot be used.
+        UserError: Teams count, and their file is unusable.
     """
     for key, of, measure in _MONTHLY:
         if (most := getattr(site.limits, key)) is None:
@@ -172,13 +172,13 @@ def allowances(site: Site, user: str | None = None) -> Iterator[Allowance]:
 
 
 def known_allowances(sites: Sites = None) -> Iterator[tuple[str, Allowance]]:
-    """What may be taken of the sites that are known here, some or all, with their names."""
+    """Yield the names and allowances of known sites, some or all."""
     shown = (each for each in known_sites().values() if sites is None or each.name in sites)
     for site in shown:
         try:
             yield from ((site.name, each) for each in allowances(site))
         except UserError as error:
-            logger.warning("What is left of site %s is not shown: %s", site.name, error)
+            logger.warning("The budgets of site %s are not shown: %s", site.name, error)
 
 
 def _groups(of: str, users: Collection[str]) -> Mapping[str, Collection[str]]:

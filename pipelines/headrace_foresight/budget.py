@@ -1,4 +1,4 @@
-"""Budgets: no lease is started that they do not hold, and open ones end in order."""
+"""Budgets: a lease that would exceed one is not started, and open ones are stopped in order."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ from headrace_foresight.allowances import USD, Allowance, Measure, Most, allowan
 logger = logging.getLogger(__name__)
 
 AHEAD_S = 90.0
-"""A run is stopped so long before it reaches its budget: a checkpoint takes its time."""
+"""A run is stopped this many seconds before its budget is reached: a checkpoint takes time."""
 
 _GRACE_S = 60.0
-"""What does not stop by itself is closed after this time."""
+"""Leases that have not stopped by themselves are closed after this many seconds."""
 
 _WARN_SHARE = 0.8
-_told: set[tuple[str, str, str]] = set()
-"""Runs, budgets, and what of them this process has warned of."""
+_logged: set[tuple[str, str, str]] = set()
+"""Runs, budgets, and the warnings about them that this process has logged."""
 
 
 def check(run: Run, role_name: str) -> None:
-    """Refuse a lease that a budget does not hold; one that costs nothing never is.
+    """Raise if a lease would exceed a budget; a lease without costs never does.
 
-    What the lease may cost beyond what is left of a budget is told.
+    Warn how much the lease may cost beyond the rest of a budget.
 
     Raises:
-        BudgetError: One is used up, or nobody knows the prices with which to keep it.
-        UserError: The file of teams, whose budgets count, cannot be used.
+        BudgetError: A budget is used up, or it needs prices that are unknown.
+        UserError: The file of teams, whose budgets count, is unusable.
     """
     role, budgets = run.site.roles[role_name], budgets_of(run)
     most_of = {unit: unit.most(role) for unit in {budget.measure for budget in budgets}}
@@ -52,7 +52,7 @@ def check(run: Run, role_name: str) -> None:
             _check(run, role_name, budget, most)
         elif budget.measure is USD:
             words = f"Role {role_name} has no price, and is not limited by `{budget.key}`"
-            _tell_once(run, budget, role_name, words)
+            _log_once(run, budget, role_name, words)
 
 
 def _check(run: Run, role_name: str, budget: Budget, most: Most) -> None:
@@ -62,7 +62,7 @@ def _check(run: Run, role_name: str, budget: Budget, most: Most) -> None:
         raise BudgetError(
             f"`{budget.key}` of {measure.shown(budget.most)} cannot be kept for role {role_name}: "
             f"{why}",
-            f"Give the price, or leave `{budget.key}` out of the {budget.place.split()[0]}.",
+            f"Give the price, or remove `{budget.key}` from the {budget.place.split()[0]}.",
         )
     lifetime_s = run.site.roles[role_name].lifetime_s
     first_s = min(AHEAD_S, lifetime_s)
@@ -72,43 +72,43 @@ def _check(run: Run, role_name: str, budget: Budget, most: Most) -> None:
         raise BudgetError(
             f"{budget.whose} has {has} {measure.shown(budget.spent)}, and `{budget.key}` of "
             f"{budget.place} is {measure.shown(budget.most)}: no further lease of role {role_name} "
-            f"is started, as its first {first_s:.0f} s may {may} {measure.shown(first)} "
+            f"is started, because its first {first_s:.0f} s may {may} {measure.shown(first)} "
             f"({most.why})",
             budget.next_step(run.run_id),
         )
-    _tell_ahead(run, role_name, most.amount, budget)
+    _warn_ahead(run, role_name, most.amount, budget)
 
 
-def _tell_ahead(run: Run, role_name: str, amount: float, budget: Budget) -> None:
-    """Tell beforehand when a lease may come to the end of a budget, and what is spent beyond it."""
+def _warn_ahead(run: Run, role_name: str, amount: float, budget: Budget) -> None:
+    """Warn if a lease may use up a budget, and how much is spent beyond it."""
     _warn(run, budget)
     left = budget.most - budget.spent
     if amount <= left:
         return
     late_s = _GRACE_S + ENFORCED_EVERY_S
-    beyond, then = amount * late_s / run.site.roles[role_name].lifetime_s, "ends in order"
+    beyond, then = amount * late_s / run.site.roles[role_name].lifetime_s, "is stopped in order"
     if run.site_now.limits.when_over == "finish":
-        beyond, then = amount - left, "comes to its end, and no more begins"
+        beyond, then = amount - left, "continues to its end, and no more begins"
     shown = budget.measure.shown
     logger.warning(
         "A lease of role %s %s %s at most, and %s is left of `%s`: when that is used up, "
-        "what runs %s, for at most %s more",
+        "running work %s, for at most %s more",
         role_name, budget.measure.verbs[2], shown(amount), shown(left), budget.key, then,
         shown(min(beyond, amount - left)),
     )  # fmt: skip
 
 
 def enforce(run: Run) -> None:
-    """End the leases of a run when a budget is about to be used up, as far as it is counted.
+    """End the leases of a run when a budget is nearly used up.
 
-    Training stops with a checkpoint, as at the end of a lease's lifetime; a gang that does not end
-    by itself is closed a minute later, a pool at once. Where the site says `when_over: finish`
-    what runs goes on, and a suite is paused; its lease ends with its last trial.
+    Training stops with a checkpoint, as at the end of a lease's lifetime. A gang that does not end
+    by itself is closed a minute later, a pool at once. With the site's `when_over: finish`, running
+    work continues and a suite is paused; its lease ends with its last trial.
     """
     try:
         budgets = budgets_of(run)
-    except UserError as error:  # as of a file of teams that is being written
-        logger.warning("Budgets are not kept now: %s", error)
+    except UserError as error:  # such as a file of teams while it is written
+        logger.warning("Budgets are not checked at present: %s", error)
         return
     for budget in budgets:
         _warn(run, budget)
@@ -121,7 +121,7 @@ def enforce(run: Run) -> None:
 
 
 def _goes_on(run: Run) -> bool:
-    """Whether something runs that is to come to its end; a suite begins no more trials."""
+    """Whether work runs that may continue to its end; a suite is paused."""
     record = open_ledger().run(run.run_id)
     if not is_suite(record):
         return True
@@ -134,16 +134,16 @@ def _goes_on(run: Run) -> bool:
 
 
 def _warn(run: Run, budget: Budget) -> None:
-    """Tell once that most of a budget has been spent."""
+    """Warn once that most of a budget has been spent."""
     if budget.spent >= _WARN_SHARE * budget.most:
         spent, most = budget.measure.shown(budget.spent), budget.measure.shown(budget.most)
         words = f"{budget.whose} has {budget.measure.verbs[0]} {spent} of the {most} of "
-        _tell_once(run, budget, "spent", f"{words}`{budget.key}`")
+        _log_once(run, budget, "spent", f"{words}`{budget.key}`")
 
 
-def _tell_once(run: Run, budget: Budget, what: str, words: str) -> None:
-    if (told := (run.run_id, budget.key, what)) not in _told:
-        _told.add(told)
+def _log_once(run: Run, budget: Budget, what: str, words: str) -> None:
+    if (key := (run.run_id, budget.key, what)) not in _logged:
+        _logged.add(key)
         logger.warning("%s", words)
 
 
@@ -162,12 +162,12 @@ def _end_in_order(run: Run, lease: LeaseRecord, why: str) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Budget:
-    """A limit of what may be spent."""
+    """A limit of spending."""
 
     key: str
-    """What it is written as."""
+    """Its key in the site or recipe."""
     measure: Measure
-    """What is counted."""
+    """Its unit."""
     most: float
     """The limit."""
     place: str
@@ -175,31 +175,31 @@ class Budget:
     whose: str
     """Whose spending it limits, for the user."""
     spent: float
-    """What is spent by now."""
+    """Spent so far."""
     soon: float
-    """What is spent `AHEAD_S` from now, if what the run does goes on."""
+    """Spent `AHEAD_S` from now, if the run's work continues."""
     is_shared: bool = False
-    """Whether other runs spend of it, too."""
+    """Whether other runs spend it, too."""
 
     @property
     def why(self) -> str:
-        """Why a lease ends that it does not hold any more."""
+        """Why a lease is ended that exceeds it."""
         whose = self.whose if self.is_shared else "the run"
         limit = f"{self.measure.limit}{self.measure.shown(self.most)}"
         return f"{whose} has used up its {limit} (`{self.key}` of the {self.place.split()[0]})"
 
     def next_step(self, run_id: str) -> str:
-        """What to do when it is used up."""
+        """Return what to do when it is used up."""
         if self.place.startswith("site "):
             return f"Raise it in the site file, then: headrace resume {run_id}"
-        return f"What has ended is kept: headrace results {run_id}. Start another suite for more."
+        return f"Ended trials are kept: headrace results {run_id}. Start another suite for more."
 
 
 def budgets_of(run: Run) -> list[Budget]:
-    """The budgets that a run is under, its own first.
+    """Return the budgets of a run, its own first.
 
     Raises:
-        UserError: The file of teams, whose budgets count, cannot be used.
+        UserError: The file of teams, whose budgets count, is unusable.
     """
     site, recipe = run.site_now, run.recipe
     at = f"site {site.name}"
@@ -212,8 +212,8 @@ def budgets_of(run: Run) -> list[Budget]:
     for key, most, place in own:
         if most is not None:
             spent, soon = now_and_soon(USD)
-            told = {"key": key, "measure": USD, "most": most, "spent": spent, "soon": soon}
-            found.append(Budget(**told, place=place, whose=f"Run {run.run_id}"))
+            known = {"key": key, "measure": USD, "most": most, "spent": spent, "soon": soon}
+            found.append(Budget(**known, place=place, whose=f"Run {run.run_id}"))
     for each in allowances(site, run.user):
         before, after = now_and_soon(each.measure)
         found.append(

@@ -1,4 +1,4 @@
-"""Commands of what work costs and how long it takes."""
+"""Commands about the cost and duration of work."""
 
 from __future__ import annotations
 
@@ -18,6 +18,6 @@ COMMANDS = {
     "ownership": Command(
         "Admin",
         "headrace_foresight.ownership_command:ownership",
-        "Tell what an hour of an owned cluster costs.",
+        "Compute what an hour of an owned cluster costs.",
     ),
 }

@@ -1,4 +1,4 @@
-"""The command cost: what was spent on what."""
+"""The command cost: what was spent, by purpose."""
 
 from __future__ import annotations
 
@@ -40,27 +40,25 @@ def cost(  # noqa: PLR0913  options of a command
     run: Annotated[
         str,
         typer.Argument(
-            help="Id of a run or suite; all runs without.", autocompletion=arguments.runs
+            help="Id of a run or suite; default: all runs.", autocompletion=arguments.runs
         ),
     ] = "",
-    by: Annotated[str, typer.Option(help=f"What is told apart: {', '.join(get_args(By))}.")] = "",
+    by: Annotated[str, typer.Option(help=f"Group rows by: {', '.join(get_args(By))}.")] = "",
     since: Annotated[str, typer.Option(help="First day: 2026-11-01, 2026-11, or 30d.")] = "",
-    user: Annotated[str, typer.Option(help="Only what this user asked for.")] = "",
+    user: Annotated[str, typer.Option(help="Only requests of this user.")] = "",
     site: Annotated[
-        str, typer.Option(help="Only what ran on this site.", autocompletion=arguments.sites)
+        str, typer.Option(help="Only work on this site.", autocompletion=arguments.sites)
     ] = "",
-    refresh: Annotated[
-        bool, typer.Option("--refresh", help="Ask again for prices that are not known.")
-    ] = False,
-    limit: Annotated[int, typer.Option(min=1, help="Lines of the table, the dearest first.")] = 40,
+    refresh: Annotated[bool, typer.Option("--refresh", help="Query unknown prices again.")] = False,
+    limit: Annotated[int, typer.Option(min=1, help="Rows of the table, the most expensive.")] = 40,
     as_json: JsonOption = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV for spreadsheets.")] = False,
 ) -> None:
     """Show what machines took: hours, money, what was wasted.
 
-    Every attempt counts, the failed ones too, and the time in which machines were idle; the wait in
-    a queue is told beside it and costs nothing. Without a run it is told by month, else by the kind
-    of step.
+    Every attempt counts, failed ones too, and the idle time of machines. The wait in a queue is
+    shown beside it and costs nothing. Rows are months, or with a run the kinds of its steps; see
+    --by.
 
     Examples:
         headrace cost
@@ -73,12 +71,12 @@ def cost(  # noqa: PLR0913  options of a command
     if by not in get_args(By):
         raise UserError(f"--by '{by}' is not known", nearest(by, get_args(By)))
     if by == "trial" and not run:
-        raise UserError("--by trial is for one suite", "Name it: headrace cost RUN --by trial.")
+        raise UserError("--by trial needs one suite", "Name it: headrace cost RUN --by trial.")
     if refresh:
         typer.echo(f"Machines of {price_again(run or None)} leases have a price now.", err=True)
     try:
         bring_up_to_date(run or None)
-    except LedgerError as error:  # what is entered is shown all the same
+    except LedgerError as error:  # entered rows are shown nonetheless
         typer.echo(f"Without the last minutes: {error.what}", err=True)
     only = {name: value for name, value in (("owner", user), ("site_name", site)) if value}
     chosen: dict[str, Any] = {"run_id": run or None, "since": first_day(since), **only}
@@ -88,7 +86,7 @@ def cost(  # noqa: PLR0913  options of a command
         _write([_for_programs(by, each) for each in sums], as_json=as_json)
         return
     if not sums:
-        typer.echo("Nothing has been counted.")
+        typer.echo("No costs are recorded.")
         return
     (total,) = open_ledger().usage_sums(None, **chosen)
     open_console().print(_listed(by, sums[:limit], total, is_whole=len(sums) <= limit))
@@ -99,7 +97,7 @@ def cost(  # noqa: PLR0913  options of a command
 
 
 def _tell_allowances(run: str, site: str, user: str) -> None:
-    """Show what may be taken of sites this month, and how much of it is; beside no run's costs."""
+    """Show the allowances of sites this month and how much is spent; not with a run's costs."""
     if run:
         return
     listed = Listing("this month", "taken", "of", "by", figures=("taken", "of"))
@@ -145,7 +143,7 @@ def _notes(total: UsageSum, roles: Sequence[str]) -> list[str]:
         )
     if roles:
         notes.append(
-            f"No price is known of role {', '.join(roles)}: their hours are counted, and no money. "
+            f"No price is known of role {', '.join(roles)}: its hours are counted without a cost. "
             "Write `price` there in the site, or `ec2.prices`."
         )
     return notes

@@ -1,4 +1,4 @@
-"""Durations that somebody gives: as text, in a CSV file, or only their bounds and their sum."""
+"""Durations from the user: as text, in a CSV file, or only their bounds and their sum."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _UNITS_S = {"s": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 _PART = re.compile(r"(\d+(?:\.\d+)?)(s|min|m|h|d)")
 _COLUMNS = {"seconds": 1.0, "minutes": 60.0, "hours": 3600.0}
 _SIGMAS = 6.0
-"""Standard deviations between the bounds of durations of which only these are known."""
+"""Standard deviations between the bounds, if only these are known."""
 
 
 def duration_of(text: str) -> float:
-    """Seconds of a duration such as `90`, `30min`, `1h2m` or `10d16h`.
+    """Return the seconds of a duration such as `90`, `30min`, `1h2m` or `10d16h`.
 
     Raises:
-        UserError: It is none, or not above zero.
+        UserError: It is not a duration, or not above zero.
     """
     words = text.replace(" ", "")
     plain = re.fullmatch(r"\d+(?:\.\d+)?", words)
@@ -34,26 +34,26 @@ def duration_of(text: str) -> float:
         parts = []
     seconds = float(words) if plain else sum(float(each) * _UNITS_S[unit] for each, unit in parts)
     if not 0 < seconds <= MAX_SECONDS:
-        raise UserError(f"'{shortened(text)}' is no duration", "Write 90s, 30min, 1h2m or 10d16h.")
+        raise UserError(f"'{shortened(text)}' is not a duration", "Valid: 90s, 1h2m, 10d16h.")
     return seconds
 
 
 def filling(low_s: float, high_s: float, count: int, total_s: float | None = None) -> Floats:
-    """`(count,)` seconds between two bounds, the longest first, as quantiles of a distribution.
+    """Return `(count,)` seconds between two bounds, the longest first: quantiles of a distribution.
 
-    It is a log-normal one between the bounds, which lie six of its standard deviations apart. Its
-    median makes the sum the given one; without one it is the geometric mean of the bounds. One
-    duration is the lower bound, one the upper. That is an assumption: it is what a long tail looks
-    like of which no more is known.
+    It is a log-normal distribution between the bounds, which lie six of its standard deviations
+    apart. Its median gives the wanted sum; without a sum it is the geometric mean of the bounds.
+    One duration is the lower bound, one the upper. A long tail of this shape is an assumption: only
+    the bounds are known.
 
     Raises:
-        UserError: The bounds are no bounds, or no such durations have this sum.
+        UserError: The bounds are invalid, or no durations between them have this sum.
     """
     from scipy.optimize import brentq
 
     if not 0 < low_s < high_s or count < 2:
         raise UserError(
-            f"{count} durations from {low_s:g} s to {high_s:g} s are no range",
+            f"{count} durations from {low_s:g} s to {high_s:g} s are not a range",
             "Give a shorter one, a longer one and how many, as in --duration 1h:10d --trials 100.",
         )
     low, high = math.log(low_s), math.log(high_s)
@@ -75,7 +75,7 @@ def filling(low_s: float, high_s: float, count: int, total_s: float | None = Non
 
 
 def _between(low: float, high: float, count: int, shape: tuple[float, float]) -> Floats:
-    """Quantiles of a log-normal distribution cut off at two logarithms, these included."""
+    """Return quantiles of a log-normal distribution that is cut off at two logarithms."""
     from scipy.special import ndtr, ndtri
 
     middle, spread = shape
@@ -86,10 +86,10 @@ def _between(low: float, high: float, count: int, shape: tuple[float, float]) ->
 
 
 def read_durations(path: Path) -> list[float]:
-    """Seconds of a CSV file with a column `seconds`, `minutes`, `hours` or `duration` (`1h2m`).
+    """Return the seconds of a CSV file by its column `seconds`, `minutes`, `hours` or `duration`.
 
     Raises:
-        UserError: It has none of these, or a value is no duration; the line is told.
+        UserError: It has none of these, or a value is not a duration; the message names the line.
     """
     try:
         with path.open(newline="") as file:
@@ -107,7 +107,7 @@ def _rows(path: Path, rows: csv.DictReader[str]) -> Iterator[float]:
     if column is None:
         raise UserError(
             f"{path} has the columns {', '.join(titles) or 'none'}, none of them with durations",
-            "Name one seconds, minutes, hours or duration, which holds words such as 1h2m.",
+            "Name one of them seconds, minutes, hours or duration (with values such as 1h2m).",
         )
     for row in rows:
         yield _seconds(f"{path}, line {rows.line_num}", column, row)
@@ -122,5 +122,5 @@ def _seconds(where: str, column: str, row: Mapping[str, str | None]) -> float:
     except (ValueError, UserError):
         seconds = math.nan
     if not 0 < seconds < math.inf:
-        raise UserError(f"{where}: '{text}' is no duration", f"Write a number of {column}.")
+        raise UserError(f"{where}: '{text}' is not a duration", f"Write a number of {column}.")
     return seconds

@@ -1,10 +1,10 @@
-"""How long work will take, from what like work took, and when all of it will be done; pure.
+"""Forecasts of durations from durations of similar work, and of the end of all work; pure.
 
-Durations are told by Gaussian processes in logarithms: an exponent for each number of the recipe
-(linear part), a smooth bend of it (an overhead that does not grow with the epochs is one), noise.
-With few points they fall back to `EXPONENTS`, then to the mean; how strong each part is, is
-averaged over a grid by how well it explains what is known: the strength that explains it best
-promises too much where little is known. Source: Rasmussen & Williams, Gaussian Processes for
+Durations are predicted by Gaussian processes in logarithms: an exponent for each number of the
+recipe (linear part), a smooth bend of it (such as an overhead that does not grow with the epochs),
+and noise. With few points they fall back to `EXPONENTS`, then to the mean. The strength of each
+part is averaged over a grid, weighted by how well it explains the known durations: the single best
+strength is too confident with few points. Source: Rasmussen & Williams, Gaussian Processes for
 Machine Learning, 2006, algorithm 2.1 and section 5.2, https://gaussianprocess.org/gpml/.
 """
 
@@ -26,7 +26,7 @@ from headrace.suites.trial_order import Eta
 
 Floats = NDArray[np.float64]
 Features = Mapping[str, float | str]
-"""Numbers, and words that are the same or are not, by dotted key."""
+"""Numbers, and words that are compared for equality, by dotted key."""
 
 _PARTS = ("data", "model", "trainer")
 _NO_WORK = (
@@ -43,64 +43,64 @@ EXPONENTS = {
     "samples": 1.0,
     "ranks": -1.0,
 }
-"""How a duration grows with a feature as long as nothing tells otherwise: as its power."""
+"""Default power with which a duration grows with a feature, without other information."""
 
 LEVEL = 0.8
-"""Probability with which an interval holds what will be."""
+"""Probability that a value is in its interval."""
 
 MOST_KNOWN, AGEING = 60, 0.95
-"""So many of the newest durations count, and each so much of what the next newer one does."""
+"""Number of the newest durations that count, and the weight of each relative to the next newer."""
 
 _NOISES = (0.02, 0.05, 0.1, 0.2, 0.4, 0.8)
 _SLOPES = (0.05, 0.2, 0.8)
 _BENDS = (1e-6, 0.2, 0.6)
 _USUAL_NOISE, _USUAL_SLOPE = 0.15, 0.1
 _REACH = 1.0
-"""Distance of logarithms over which a bend is felt."""
+"""Distance of logarithms over which a bend has an effect."""
 _FLAT = 1e4
-"""Variance of the mean, of which nothing is known beforehand."""
+"""Variance of the mean: nothing is known about it beforehand."""
 _DRAWS = 200
 _WRONG, _WRONG_BY = 0.02, 0.7
-"""How often a forecast is wrong by more than it tells, and the spread then."""
+"""How often a forecast is wrong by more than its spread, and the spread in that case."""
 _FARTHEST, _RAREST = 30.0, 1e-9
-"""Standard deviations beyond which the tail of a normal distribution is no number any more, and the
-part of such a tail that is left out: the quantile of 0 is none."""
+"""Standard deviations beyond which the tail of a normal distribution underflows, and the share of
+such a tail that is left out: its quantile of 0 is not finite."""
 _SMALLEST_S = _SURE = 1e-3
 
 
 @dataclass(frozen=True, kw_only=True)
 class Forecast:
-    """A duration that is not known yet: a log-normal one."""
+    """An unknown duration: a log-normal distribution."""
 
     seconds: float
     """Its median."""
     spread: float = 0.0
-    """Standard deviation of its logarithm, as like work differs from one to the next."""
+    """Standard deviation of its logarithm: the variation of similar work."""
     shared: float = 0.0
-    """The same of what all forecasts of a kind may be wrong by together."""
+    """The same for the error that all forecasts of a kind have in common."""
     shares: tuple[float, ...] = ()
-    """Shares of it after which it may be ended, each as likely; none: it is done whole."""
+    """Shares of it after which it may be ended, equally likely; empty: it is done completely."""
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Bounds between which it lies with the probability `LEVEL`."""
+        """Return the bounds between which it lies with the probability `LEVEL`."""
         wide = math.exp(_NORMAL.inv_cdf((1 + LEVEL) / 2) * math.hypot(self.spread, self.shared))
         return self.seconds / wide, self.seconds * wide
 
 
 @dataclass(frozen=True, kw_only=True)
 class Running:
-    """Work under way."""
+    """Work in progress."""
 
     forecast: Forecast
-    """What it takes in all, as was thought before."""
+    """Its total duration, as forecast before its start."""
     elapsed_s: float
     done: float = 0.0
-    """Share that is done, 0 to 1; 0 where that is not known."""
+    """Share that is done, 0 to 1; 0 if unknown."""
 
 
 def duration_s(known: Sequence[tuple[Features, float]], features: Features) -> Forecast | None:
-    """Forecast of one duration; see `durations`. None when nothing is known."""
+    """Return the forecast of one duration; see `durations`. None if nothing is known."""
     found = durations(known, [features])
     return found[0] if found else None
 
@@ -108,13 +108,13 @@ def duration_s(known: Sequence[tuple[Features, float]], features: Features) -> F
 def durations(
     known: Sequence[tuple[Features, float]], wanted: Sequence[Features]
 ) -> list[Forecast]:
-    """Forecasts of durations from known ones, the newest of these last; empty without any.
+    """Return forecasts of durations from known ones, the newest last; empty without known ones.
 
-    Features count that some of the known ones and some of the wanted ones have.
+    Features count if some of the known and some of the wanted points have them.
 
     Args:
-        known: Features and seconds of work that ended.
-        wanted: Features of work to come.
+        known: Features and seconds of work that has ended.
+        wanted: Features of future work.
     """
     known = known[-MOST_KNOWN:]
     if not known or not wanted:
@@ -142,7 +142,7 @@ def durations(
 def _posterior(
     columns: Floats, logs: Floats, shape: tuple[float, float, float]
 ) -> tuple[float, Floats, Floats]:
-    """Log evidence of a shape; mean and standard deviation of the points that are not known."""
+    """Return a shape's log evidence; mean and standard deviation of the unknown points."""
     noise, slope, bend = shape
     num_known = len(logs)
     products, squares = columns[:num_known] @ columns.T, (columns**2).sum(axis=1)
@@ -150,23 +150,23 @@ def _posterior(
     alike = _FLAT + slope**2 * products + bend**2 * np.exp(-apart / (2 * _REACH**2))
     doubts = noise**2 * AGEING ** -np.arange(num_known)[::-1]
     lower = np.linalg.cholesky(alike[:, :num_known] + np.diag(doubts))
-    seen = np.linalg.solve(lower, logs - logs.mean())
+    explained = np.linalg.solve(lower, logs - logs.mean())
     reached = np.linalg.solve(lower, alike[:, num_known:])
-    means = logs.mean() + reached.T @ seen
+    means = logs.mean() + reached.T @ explained
     before = _FLAT + slope**2 * squares[num_known:] + bend**2
     variances = before - (reached**2).sum(axis=0)
     usual = -0.5 * (math.log(noise / _USUAL_NOISE) ** 2 + math.log(slope / _USUAL_SLOPE) ** 2)
-    evidence = -0.5 * (seen @ seen + num_known * math.log(2 * math.pi))
+    evidence = -0.5 * (explained @ explained + num_known * math.log(2 * math.pi))
     evidence -= np.log(lower.diagonal()).sum()
     return usual + float(evidence), means, np.sqrt(np.maximum(variances, 0.0))
 
 
 def corrected(running: Running) -> Forecast:
-    """What work under way takes in all, when its progress is heard as well.
+    """Return the total duration of work in progress, given its progress.
 
-    The extrapolated total is trusted the more, the more is done: the standard deviation of its
-    logarithm is taken as (1 - done) / (2 sqrt(done)). Both are weighted by their variances. Where
-    they differ by more than these explain, it is the forecast that is wrong, and doubted the more.
+    The extrapolated total counts more, the more is done: the standard deviation of its logarithm is
+    taken as (1 - done) / (2 sqrt(done)). Both are weighted by their variances. If they differ by
+    more than these explain, the forecast is wrong, and its variance is increased.
     """
     before, done = running.forecast, min(running.done, 1.0)
     if done <= 0.0 or running.elapsed_s <= 0.0:
@@ -184,16 +184,16 @@ def corrected(running: Running) -> Forecast:
 def eta(
     remaining: Sequence[Forecast], slots: int, running: Sequence[Running] = (), seed: int = 0
 ) -> Eta:
-    """When work will be done that begins in this order, each as soon as one of the slots is free.
+    """Return when all work will be done, if each item begins, in order, once a slot is free.
 
-    Durations are drawn many times, the same for each seed; those of work under way are longer than
-    what has elapsed, so that what takes longer than was thought is never taken to end at once.
+    Durations are drawn many times, the same for each seed. Those of work in progress are longer
+    than the elapsed time, so that work which takes longer than forecast is not assumed to end now.
 
     Args:
         remaining: Work that has not begun, in order.
-        slots: Pieces of work at once; at least as many as run count.
-        running: Work under way.
-        seed: Of the draws.
+        slots: Items of work at once; at least the number that runs.
+        running: Work in progress.
+        seed: Seed of the draws.
     """
     random = np.random.default_rng(seed)
     left = [_left(random, each) for each in running]
@@ -208,13 +208,13 @@ def eta(
 
 
 def longest_s(forecasts: Sequence[Forecast], level: float) -> float:
-    """Seconds within which work is done with a probability, one after another; 0 of none."""
+    """Return the seconds that all work, one after another, takes at most with a probability."""
     draws = possible(np.random.default_rng(0), forecasts, _DRAWS)
     return float(np.quantile(draws.sum(axis=0), level))
 
 
 def possible(random: np.random.Generator, forecasts: Sequence[Forecast], draws: int = 1) -> Floats:
-    """`(forecasts, draws)` seconds as they may turn out."""
+    """Return `(forecasts, draws)` possible seconds."""
     medians, spreads, shared = (
         np.array([getattr(each, name) for each in forecasts]).reshape(-1, 1)
         for name in ("seconds", "spread", "shared")
@@ -227,7 +227,7 @@ def possible(random: np.random.Generator, forecasts: Sequence[Forecast], draws: 
 
 
 def together(parts: Sequence[Forecast]) -> Forecast:
-    """Work that is done one after another, as one."""
+    """Return work that is done one after another as one forecast."""
     seconds = sum(part.seconds for part in parts)
     shares = [(part.seconds / seconds, part) for part in parts]
     return Forecast(
@@ -238,7 +238,7 @@ def together(parts: Sequence[Forecast]) -> Forecast:
 
 
 def _normals(random: np.random.Generator, rows: int, draws: int) -> Floats:
-    """Normal numbers; many of a row lie evenly, so that their middle is where it ought to be."""
+    """Return normal numbers; long rows are stratified, so that their median is exact."""
     if draws == 1:
         return random.standard_normal((rows, 1))
     evenly = [_NORMAL.inv_cdf((place + 0.5) / draws) for place in range(draws)]
@@ -246,10 +246,10 @@ def _normals(random: np.random.Generator, rows: int, draws: int) -> Floats:
 
 
 def _left(random: np.random.Generator, running: Running) -> Floats:
-    """`(draws,)` seconds until work under way ends, which has not ended yet.
+    """Return `(draws,)` seconds until work in progress ends.
 
-    A forecast is right with the spread that it tells, or, seldom, wrong by much more; the longer
-    work lasts, the likelier it is that it was wrong.
+    A forecast is right within its spread, or, rarely, wrong by much more; the longer work lasts,
+    the more likely it is that the forecast was wrong.
     """
     forecast, elapsed_s = corrected(running), max(running.elapsed_s, _SMALLEST_S)
     right = max(math.hypot(forecast.spread, forecast.shared), 0.01)
@@ -268,15 +268,15 @@ def _left(random: np.random.Generator, running: Running) -> Floats:
 
 
 def _above(sigmas: float) -> float:
-    """Chance of a normal number beyond so many deviations, far out as well."""
+    """Return the probability of a normal number beyond so many deviations, also in the far tail."""
     return math.erfc(sigmas / math.sqrt(2)) / 2
 
 
 def _columns(names: Sequence[str], known: Sequence[Features], wanted: Sequence[Features]) -> Floats:
-    """`(points, columns)`: logarithms where all are positive, and words, 0 or 1; known ones first.
+    """Return `(points, columns)`: logarithms if all are positive, and words as 0 or 1; known first.
 
-    Each is scaled to a variance of 1, but for those in `EXPONENTS`, and to a mean of 0 of the
-    known ones. Where nothing differs there is one column, of zeros.
+    Each is scaled to a variance of 1, except those in `EXPONENTS`, and to a mean of 0 of the known
+    ones. If nothing differs there is one column, of zeros.
     """
     every = [*known, *wanted]
     columns: list[Floats] = []
@@ -296,7 +296,7 @@ def _columns(names: Sequence[str], known: Sequence[Features], wanted: Sequence[F
 
 
 def _powers(known: Sequence[Features], wanted: Sequence[Features]) -> Floats:
-    """`(points,)` logarithm of the duration as `EXPONENTS` have it, but for a constant."""
+    """Return `(points,)` logarithms of the duration by `EXPONENTS`, except for a constant."""
     every = [*known, *wanted]
     total = np.zeros(len(every))
     for name, power in EXPONENTS.items():
@@ -308,7 +308,7 @@ def _powers(known: Sequence[Features], wanted: Sequence[Features]) -> Floats:
 
 
 def features_of(recipe: Recipe, ranks: int) -> dict[str, float | str]:
-    """What the duration of a training may depend on.
+    """Return what the duration of a training may depend on.
 
     Args:
         recipe: The recipe.
@@ -319,7 +319,7 @@ def features_of(recipe: Recipe, ranks: int) -> dict[str, float | str]:
 
 
 def features_of_point(values: Mapping[str, object]) -> dict[str, float | str]:
-    """The same of a trial, as far as it is different from the recipe: values by dotted key."""
+    """Return the same for a trial, as far as it differs from the recipe: values by dotted key."""
     return dict(_flat("", values))
 
 

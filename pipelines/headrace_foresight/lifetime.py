@@ -1,8 +1,8 @@
 """`lifetime: auto`: the time limit of a lease, a quantile of the forecast of its steps.
 
-Beside it what interruptions of spot instances cost a training on average. Where the notice comes in
-time only the start is lost. Else what was done since the last checkpoint is done again, which is
-half the time between two on average: an interruption comes at any moment.
+Also: what interruptions of spot instances cost a training on average. If the notice comes in time
+only the start is lost. Otherwise the work since the last checkpoint is repeated: on average half
+the time between two checkpoints, because an interruption comes at any moment.
 """
 
 from __future__ import annotations
@@ -41,17 +41,17 @@ from headrace_foresight.past_attempts import earlier, past_of, trained
 from headrace_foresight.prediction import forecast_of, part_of
 
 DEFAULT_S = 3600.0
-"""The least that is chosen where nothing is known of a step."""
+"""The least time limit if the duration of a step is unknown."""
 
 LEVEL = 0.95
-"""Probability with which the steps of a lease are done within its time."""
+"""Probability that the steps of a lease end within its time."""
 
 _EXTRA_S = 300.0
-"""What a lease has besides: its end takes some of it."""
+"""Additional time of a lease, for its end."""
 
 _ROUNDING_S = ((3600.0, 300.0), (4 * 3600.0, 900.0), (math.inf, 3600.0))
 _UNSURE = 0.3
-"""Spread of a training that only its own progress tells of. An assumption."""
+"""Spread of a training that is known only by its own progress. An assumption."""
 
 _NUM_ATTEMPTS = 200
 _NUM_STARTS = 3
@@ -60,12 +60,12 @@ _NUM_STARTS = 3
 def lifetime(
     recipe: Recipe, site: Site, role_name: str, kind: str, run: Run | None = None
 ) -> Walltime | None:
-    """The time limit of a run's next lease, or of a new run's first; None where the site says it.
+    """Return the time limit of a run's next lease, or a new run's first; None if the site sets it.
 
-    It is the time within which its steps are done with the probability `LEVEL`, plus the start and
-    5 minutes, rounded up to 5 minutes, 15 minutes from one hour on, an hour from four on.
+    The steps end within this time with the probability `LEVEL`. It includes the start and 5
+    minutes, and is rounded up to 5 minutes, 15 minutes from one hour on, an hour from four on.
 
-    Side effects: asks the batch system for its longest job.
+    Side effects: queries the batch system for its longest job.
     """
     role = site.roles[role_name]
     if not isinstance(role.lifetime, str):
@@ -85,7 +85,7 @@ def lifetime(
     ]
     parts = {}
     for step in left:
-        # what the lease that trains has to pack is there, as a rule
+        # the dataset is usually packed before the training's lease starts
         anew = step.kind != "pack" or step.role != recipe.train.role
         part = part_of(step, recipe, site, past, anew=anew)
         parts[step.name] = _left(part, step.name, step.kind, mine)
@@ -96,7 +96,7 @@ def lifetime(
 def _left(
     part: PredictedPart | None, name: str, kind: str, mine: Sequence[AttemptRecord]
 ) -> PredictedPart | None:
-    """What is left of a step: of training, what attempts of this run have not done yet."""
+    """Return the rest of a step: for training, what attempts of this run have not done yet."""
     seconds, kept, total = trained([each for each in mine if each.kind == kind == "train"])
     if not kept or not total:
         return part
@@ -118,9 +118,10 @@ def choose(
     start_s: float = 0.0,
     too_short_s: float | None = None,
 ) -> Walltime:
-    """Choose the time limit of a lease with some steps; of those that are None nothing tells.
+    """Choose the time limit of a lease with some steps; None stands for an unknown step.
 
-    It is twice `too_short_s` at least, the limit of a lease before this one in which a step came no
+    It is at least twice `too_short_s`, the limit of a previous lease in which a step made no
+    progress.
     further.
     """
     known = [part for part in parts.values() if part is not None]
@@ -131,23 +132,23 @@ def choose(
     if too_short_s is not None:
         needed_s = max(needed_s, 2 * too_short_s)
     wanted_s = max(rounded_up(needed_s), FLOOR_S)
-    reasons = [] if parts else ["none of its steps is left to do"]
+    reasons = [] if parts else ["none of its steps is left"]
     if known:
         num_runs = max(part.num_known for part in known)
-        told = [f"{part.name} {shown(part.seconds)}" for part in known]
-        told += [f"start {shown(start_s)}"] if start_s else []
+        times = [f"{part.name} {shown(part.seconds)}" for part in known]
+        times += [f"start {shown(start_s)}"] if start_s else []
         runs = "one earlier run" if num_runs == 1 else f"{num_runs} earlier runs"
         reasons.append(
-            f"{', '.join(told)} by {runs}, done within {shown(whole_s + start_s)} with a "
+            f"{', '.join(times)} by {runs}, done within {shown(whole_s + start_s)} with a "
             f"probability of {LEVEL:.0%}, plus 5 minutes"
         )
     if unknown := [name for name, part in parts.items() if part is None]:
         reasons.append(
-            f"no earlier run tells how long {' and '.join(unknown)} will take here, for which "
-            f"{shown(DEFAULT_S)} is the least"
+            f"no earlier run shows how long {' and '.join(unknown)} will take here; then it is at "
+            f"least {shown(DEFAULT_S)}"
         )
     if too_short_s is not None:
-        reasons.append(f"{shown(too_short_s)} was too short for the lease before, so twice that")
+        reasons.append(f"{shown(too_short_s)} was too short for the previous lease, so twice that")
     if wanted_s > most.seconds:
         reasons.append(f"{shown(wanted_s)} is more than {most.why}")
     seconds = min(wanted_s, most.seconds)
@@ -155,13 +156,13 @@ def choose(
 
 
 def rounded_up(seconds: float) -> float:
-    """A time rounded up to what people would write."""
+    """Return a time rounded up to a round number."""
     step_s = next(step_s for until_s, step_s in _ROUNDING_S if seconds <= until_s)
     return math.ceil(seconds / step_s) * step_s
 
 
 def _too_short_s(run: Run | None, attempts: Sequence[AttemptRecord]) -> float | None:
-    """Time limit of the last lease, if a step ran out of it and how much is left is not known."""
+    """Return the time limit of the last lease, if a step exceeded it and its rest is unknown."""
     if run is None or not attempts or attempts[-1].failure_class is not FailureClass.TIMED_OUT:
         return None
     *before, last = attempts
@@ -175,7 +176,7 @@ def _too_short_s(run: Run | None, attempts: Sequence[AttemptRecord]) -> float | 
 
 
 def starts_of(site_name: str, role_name: str) -> list[float]:
-    """Seconds from asking for leases of a role until they were ready, the newest first."""
+    """Return the seconds from requests for leases of a role until they were ready, newest first."""
     return [
         lease.ready_at - lease.created_at
         for lease in open_ledger().leases()
@@ -189,7 +190,7 @@ def _start_s(recipe: Recipe, site: Site, role_name: str) -> float:
 
 
 def start_s(attempts: Sequence[AttemptRecord], leases: Path) -> float:
-    """Longest time from the start of a job until its machines were ready, in the newest leases.
+    """Return the longest time from a job's start to ready machines, in the newest leases.
 
     The attempts are those on one role, the newest first; `leases` is the site's folder of leases.
     """
@@ -206,7 +207,7 @@ def _starts(folder: LeaseFolder) -> Iterator[float]:
 
 
 def pace(recipe: Recipe, site: Site, role_name: str) -> Pace:
-    """What the newest earlier runs tell of steps of training, and of starts, on a role."""
+    """Return the duration of training steps and starts on a role, by the newest earlier runs."""
     past = [each for each in earlier(recipe, site, role_name) if each.kind == "train"]
     return Pace(
         step_s=next((each.seconds / each.steps.num for each in past[::-1] if each.steps.num), None),
@@ -215,17 +216,17 @@ def pace(recipe: Recipe, site: Site, role_name: str) -> Pace:
 
 
 ASSUMED_START_S = 300.0
-"""From asking for instances to a training that goes on, where no earlier run tells."""
+"""Seconds from a request for instances to a running training, if no earlier run shows it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pace:
-    """What earlier runs on the same role tell; None where they do not."""
+    """Durations from earlier runs on the same role; None if unknown."""
 
     step_s: float | None = None
-    """Seconds of an optimizer step, with what comes between steps."""
+    """Seconds of an optimizer step, with the time between steps."""
     start_s: float | None = None
-    """Seconds from asking for a lease until its nodes were ready."""
+    """Seconds from a request for a lease until its nodes were ready."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -233,13 +234,13 @@ class Loss:
     """What interruptions of a gang cost on average."""
 
     steps: float
-    """Optimizer steps that are done again after one."""
+    """Optimizer steps that are repeated after an interruption."""
     start_s: float
-    """Time from an interruption to a training that goes on."""
+    """Time from an interruption until the training continues."""
     seconds: float
-    """Time that is lost by one: the start and, where their time is known, these steps."""
+    """Time lost by an interruption: the start and, if their time is known, the repeated steps."""
     per_hour: float
-    """Interruptions of any of the nodes an hour."""
+    """Interruptions of any of the nodes per hour."""
 
     @property
     def share(self) -> float:
@@ -248,7 +249,7 @@ class Loss:
 
 
 def expected_loss(recipe: Recipe, nodes: int, of_one: Interruptions, pace: Pace) -> Loss:
-    """Expected loss of a training on nodes whose notice does not come in time."""
+    """Return the expected loss of a training on nodes whose notice does not come in time."""
     steps = 0.0 if recipe.model is None else _interval(recipe) / 2
     start_s = ASSUMED_START_S if pace.start_s is None else pace.start_s
     seconds = start_s + steps * (pace.step_s or 0.0)
@@ -256,23 +257,23 @@ def expected_loss(recipe: Recipe, nodes: int, of_one: Interruptions, pace: Pace)
 
 
 def loss_in_words(recipe: Recipe, nodes: int, of_one: Interruptions, pace: Pace) -> str:
-    """The same in one line for the user."""
+    """Return the same in one line for the user."""
     loss = expected_loss(recipe, nodes, of_one, pace)
     start = f"a start of {shown(loss.start_s)}{' (assumed)' if pace.start_s is None else ''}"
     return (
-        f"spot: an interruption costs {start} and, when its notice does not come in time, "
-        f"{_again(recipe, loss, pace)}; {loss.per_hour:.2g} interruptions an hour of "
+        f"spot: an interruption costs {start} and, if its notice does not come in time, "
+        f"{_again(recipe, loss, pace)}; {loss.per_hour:.2g} interruptions per hour of "
         f"{nodes} node{'s' if nodes > 1 else ''} ({of_one.source}) take "
         f"{'at least ' if pace.step_s is None else ''}{100 * loss.share:.2g} % of the time"
     )
 
 
 def _again(recipe: Recipe, loss: Loss, pace: Pace) -> str:
-    """What is done again after one."""
+    """Return what is repeated after an interruption."""
     if recipe.model is None:
         own = "script" if recipe.train.function is None else "function"
         return (
-            f"half of what lies between two checkpoints of the {own}, which headrace does not know"
+            f"half of the work between two checkpoints of the {own}, which headrace does not know"
         )
     time = f"{shown(loss.steps * pace.step_s)}: " if pace.step_s is not None else ""
     whose = f"half of trainer.checkpoint_every_steps, {recipe.trainer.checkpoint_every_steps}"
@@ -282,6 +283,6 @@ def _again(recipe: Recipe, loss: Loss, pace: Pace) -> str:
 
 
 def _interval(recipe: Recipe) -> int:
-    """Optimizer steps between two checkpoints; the last one is at the end."""
+    """Return the optimizer steps between two checkpoints; the last one is at the end."""
     every, most = recipe.trainer.checkpoint_every_steps, recipe.trainer.max_steps
     return every if most < 0 else min(every, most)

@@ -1,4 +1,4 @@
-"""What an hour of an owned cluster costs, and what a whole project on it; pure.
+"""The cost of an hour of an owned cluster, and of a whole project on it; pure.
 
 Purchase and running costs are spread over the hours that are really used, as in Barroso, Hölzle,
 Ranganathan, The Datacenter as a Computer, 3rd edition, 2018, chapter 6,
@@ -22,18 +22,18 @@ Positive = Annotated[float, Field(gt=0)]
 
 
 class Cluster(Record):
-    """A cluster that is owned; US dollars."""
+    """An owned cluster; US dollars."""
 
     purchase_usd: Amount
     """Machines, network, storage, racks, installation."""
     resale_usd: Amount = 0.0
-    """What they are worth at the end of their life."""
+    """Resale value at the end of their life."""
     lifetime_years: Positive
     interest: Amount = 0.0
-    """Interest a year on what is bound in them: 0.04 is four per cent."""
+    """Interest per year on the bound capital: 0.04 is four per cent."""
     nodes: int = Field(ge=1)
     gpus_per_node: int = Field(default=0, ge=0)
-    """GPUs of each node; 0: the price of an hour is that of a node."""
+    """GPUs of each node; 0: the price is that of a node hour."""
     watts_per_node: Amount
     """Mean power of a node, its part of network and storage included."""
     pue: float = Field(default=1.5, ge=1)
@@ -44,25 +44,25 @@ class Cluster(Record):
     maintenance: Amount = 0.0
     """Contracts and spare parts, a share of the purchase each year."""
     staff: Amount = 0.0
-    """People who run it, in full positions."""
+    """Staff in full positions."""
     usd_per_position_year: Amount = 0.0
-    """What a full position costs in a year."""
+    """Cost of a full position per year."""
     utilisation: float = Field(gt=0, le=1)
-    """Share of the hours in which a GPU, or node, is given out."""
+    """Share of the hours in which a GPU, or node, is in use."""
 
 
 class Project(Record):
-    """What a project takes besides hours of the cluster."""
+    """What a project needs besides hours of the cluster."""
 
     hours: Amount
-    """Hours of GPUs, or of nodes without: of all attempts, as `headrace cost` tells."""
+    """GPU hours, or node hours without GPUs: of all attempts, as in `headrace cost`."""
     storage_gb_months: Amount = 0.0
     usd_per_gb_month: Amount = 0.0
     transfer_gb: Amount = 0.0
     usd_per_gb: Amount = 0.0
     licences_usd: Amount = 0.0
     staff_hours: Amount = 0.0
-    """Of people who set it up, watch it and mend it."""
+    """Of people who set it up, operate and repair it."""
     usd_per_staff_hour: Amount = 0.0
 
 
@@ -74,7 +74,7 @@ class Ownership(Record):
 
 
 def costs_per_year(cluster: Cluster) -> dict[str, float]:
-    """US dollars a year, by what they are for."""
+    """Return US dollars per year, by purpose."""
     kw = cluster.nodes * cluster.watts_per_node / 1000.0
     return {
         "purchase": _annuity(cluster),
@@ -86,14 +86,14 @@ def costs_per_year(cluster: Cluster) -> dict[str, float]:
 
 
 def usd_per_hour(cluster: Cluster) -> float:
-    """US dollars for an hour of a GPU; of a node where the nodes have none."""
+    """Return US dollars for an hour of a GPU, or of a node if the nodes have none."""
     count = cluster.nodes * (cluster.gpus_per_node or 1)
     used = count * HOURS_PER_YEAR * cluster.utilisation
     return sum(costs_per_year(cluster).values()) / used
 
 
 def costs_of_project(project: Project, hourly_usd: float) -> dict[str, float]:
-    """US dollars of a project, by what they are for."""
+    """Return US dollars of a project, by purpose."""
     return {
         "machines": project.hours * hourly_usd,
         "storage": project.storage_gb_months * project.usd_per_gb_month,
@@ -104,7 +104,7 @@ def costs_of_project(project: Project, hourly_usd: float) -> dict[str, float]:
 
 
 def _annuity(cluster: Cluster) -> float:
-    """Yearly payment for the purchase, less what the resale brings at the end."""
+    """Return the yearly payment for the purchase, less the resale at the end."""
     rate, years = cluster.interest, cluster.lifetime_years
     if rate == 0:
         return (cluster.purchase_usd - cluster.resale_usd) / years

@@ -1,4 +1,4 @@
-"""The command ownership: what an hour of an owned cluster costs."""
+"""The command ownership: the cost of an hour of an owned cluster."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from headrace_foresight.ownership import Ownership, costs_of_project, costs_per_
 
 
 def ownership(
-    file: Annotated[Path, typer.Argument(help="YAML file: cluster, and project if there is one.")],
+    file: Annotated[Path, typer.Argument(help="YAML file with cluster, and optionally project.")],
     as_json: JsonOption = False,
 ) -> None:
-    """Tell what an hour of an owned cluster costs.
+    """Compute what an hour of an owned cluster costs.
 
-    Purchase, power, room, people and utilisation make it. The result goes into the site as
-    `price: {usd_per_gpu_hour: …}`. With `project` in the file its whole cost is told, too.
+    It depends on purchase, power, room, people and utilisation. The result goes into the site as
+    `price: {usd_per_gpu_hour: …}`. With `project` in the file, its whole cost is shown, too.
 
     Example: headrace ownership cluster.yaml
     """
@@ -31,8 +31,8 @@ def ownership(
     project = costs_of_project(given.project, hourly) if given.project else {}
     what = "gpu" if given.cluster.gpus_per_node else "node"
     if as_json:
-        told = {f"usd_per_{what}_hour": hourly, "usd_per_year": yearly, "usd_of_project": project}
-        tell_json(told)
+        costs = {f"usd_per_{what}_hour": hourly, "usd_per_year": yearly, "usd_of_project": project}
+        tell_json(costs)
         return
     _tell("a year", yearly)
     typer.echo(f"price: {{usd_per_{what}_hour: {hourly:.4f}}}")

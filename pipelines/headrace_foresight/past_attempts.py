@@ -1,4 +1,4 @@
-"""What steps of earlier runs took: the one reader of what has been."""
+"""What steps of earlier runs took: the one reader of the past."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _NUM_RUNS = 60
 _NUM_TRIALS = 60
 _SQLITE = "sqlite:///"
 _FOUND = 0.02
-"""Share of the time of packing that it takes to find a dataset packed, before one was found. An
+"""Share of the packing time that it takes to find a dataset packed, before this was measured. An
 assumption."""
 
 Value = TypeVar("Value")
@@ -49,24 +49,24 @@ Value = TypeVar("Value")
 BATCH = "data.global_batch_size"
 
 SUITE = "suite"
-"""Kind of the step that runs trials: also one that has failed tells of those that succeeded."""
+"""Kind of the step that runs trials: a failed one also informs, by its successful trials."""
 
 
 class Steps(NamedTuple):
-    """What a training in one go tells of its steps; of another one at most how many they are."""
+    """Optimizer steps of an uninterrupted training; of other trainings at most their number."""
 
     num: float = 0.0
     """Optimizer steps."""
     a_batch: int = 1
-    """More where a model steps several optimizers by itself."""
+    """More than one if a model steps several optimizers by itself."""
     in_loop: float = 0.0
-    """Those after its first batch, which is slower than all others."""
+    """Steps after its first batch, which is slower than all others."""
     loop_s: float = 0.0
-    """Seconds that these took."""
+    """Seconds of these steps."""
 
     @property
     def seconds(self) -> float:
-        """Seconds of all; what is left of a training does not grow with them."""
+        """Seconds of all steps; the rest of a training does not grow with them."""
         return self.loop_s * self.num / self.in_loop if self.in_loop else 0.0
 
 
@@ -82,28 +82,28 @@ class PastAttempt:
     ranks: int
     """Ranks that trained, or tasks that packed at once."""
     seconds: float
-    """Of a training that has not succeeded: what the whole of it would have taken."""
+    """Expected total of a training that has not succeeded."""
     queue_s: float = 0.0
     """Seconds of these in which it waited for the first node of its pool."""
     was_done: bool
-    """Whether it found its work done: a dataset that is packed, shards that are staged."""
+    """Whether its work was already done: a packed dataset, staged shards."""
     attempts: int
     steps: Steps = NO_STEPS
     num_samples: float | None = None
-    """Samples that it packed, all splits, or evaluated; None where the step does not tell."""
+    """Samples packed (all splits) or evaluated; None if not reported."""
     num_bytes: float | None
-    """Size of the dataset; None where the step does not tell."""
+    """Size of the dataset; None if not reported."""
     run_id: str
     options: StepOptions | None = None
-    """What a step of another package was given; None of other steps."""
+    """Options of a step of another package; None for other steps."""
     succeeded: bool = True
-    """Whether it did; of others suites tell, of trials that did, and trainings that came on."""
+    """Whether it succeeded; failed suites still inform by their trials, trainings by progress."""
     values: Point = field(default_factory=dict)
-    """What was different in a trial from its suite's recipe."""
+    """Differences between a trial and its suite's recipe."""
     is_trial: bool = False
-    """Whether it was a trial's, whose processes are there before it begins."""
+    """Whether it belongs to a trial, whose processes exist before it begins."""
     is_pruned: bool = False
-    """Whether it was ended early, since it promised little."""
+    """Whether it was ended early, because its results were poor."""
 
     @property
     def start_s(self) -> float:
@@ -112,9 +112,9 @@ class PastAttempt:
 
 
 def earlier(recipe: Recipe, site: Site, role_name: str) -> tuple[PastAttempt, ...]:
-    """What steps of earlier runs of this recipe took on a role of a site, the newest last.
+    """Return what steps of earlier runs of this recipe took on a role of a site, the newest last.
 
-    Runs that cannot be read tell nothing, nor do steps that gave nothing.
+    Unreadable runs and steps without a result are left out.
     """
     if not has_ledger():
         return ()
@@ -130,12 +130,12 @@ def earlier(recipe: Recipe, site: Site, role_name: str) -> tuple[PastAttempt, ..
 
 
 def runs_of(run_ids: Sequence[str]) -> tuple[RunRecord, ...]:
-    """Runs by their ids, the newest first, asked for at once."""
+    """Return runs by their ids, the newest first, by one query."""
     return open_ledger().runs(len(run_ids), run_ids=run_ids) if run_ids else ()
 
 
 def has_ledger() -> bool:
-    """Whether there can be earlier runs: asking for them makes no file."""
+    """Whether earlier runs can exist; asking for them creates no file."""
     url = default_url()
     return not url.startswith(_SQLITE) or Path(url.removeprefix(_SQLITE)).exists()
 
@@ -175,7 +175,7 @@ def _of_run(run: Run, role_name: str, rows: Sequence[AttemptRecord]) -> Iterator
 
 
 def trained(attempts: Sequence[AttemptRecord]) -> tuple[float, float, float | None]:
-    """Seconds of the attempts at one training that came further, steps they did, steps in all."""
+    """Return seconds of a training's attempts with progress, steps they did, steps in all."""
     seconds, steps, total = 0.0, 0.0, None
     for attempt in attempts:
         is_done = attempt.state is StepState.SUCCEEDED
@@ -188,12 +188,12 @@ def trained(attempts: Sequence[AttemptRecord]) -> tuple[float, float, float | No
 
 
 def took_s(row: AttemptRecord) -> float:
-    """Seconds of an attempt that has begun and ended; 0 of others."""
+    """Return the seconds of an attempt that has begun and ended; else 0."""
     return row.finished_at - row.started_at if row.started_at and row.finished_at else 0.0
 
 
 def _without_nodes_s(run: Run, row: AttemptRecord) -> float:
-    """How long a step waited in a queue for the first node of its pool."""
+    """Return the seconds that a step waited in a queue for the first node of its pool."""
     pool = read_record(run.lease_folder(row.lease_id).pool, PoolRecord)
     if pool is None or pool.first_node_at is None or row.started_at is None:
         return 0.0
@@ -201,7 +201,7 @@ def _without_nodes_s(run: Run, row: AttemptRecord) -> float:
 
 
 def _steps(folder: RunFolder, batch: float) -> Steps | None:
-    """What the history of a training tells; None unless it was done in one go."""
+    """Return the steps in a training's history; None if the training was interrupted."""
     with suppress(OSError, ValidationError):
         file = training_file(folder)
         with open_to_read(file) as lines:
@@ -218,10 +218,10 @@ def _steps(folder: RunFolder, batch: float) -> Steps | None:
 def past_of(
     recipe: Recipe, site: Site, kind: str, options: StepOptions | None = None
 ) -> tuple[PastAttempt, ...]:
-    """What steps of earlier runs took on the roles of a kind of run, given the same options.
+    """Return what steps of earlier runs took on the roles of a kind of run, given the same options.
 
-    Trials of like suites are among it where a suite is asked for, or no run has trained; and what
-    was packed on any role: where it is found, another one looks at it.
+    It includes trials of similar suites, if a suite is wanted or no run has trained; and packing on
+    any role, because every role can find the dataset packed.
     """
     roles = {step.role for step in steps_of(recipe, kind)}
     found = tuple(
@@ -236,24 +236,24 @@ def past_of(
 
 
 def suites_of(taken: Sequence[PastAttempt], recipe: Recipe) -> Sequence[PastAttempt]:
-    """Suites of like trials: those that have succeeded, if there are such."""
+    """Return suites of similar trials: the successful ones, if there are any."""
     alike = [one for one in taken if one.kind == SUITE and is_alike("train", one.recipe, recipe)]
     return preferred(alike, lambda one: one.succeeded)
 
 
 def board_of(folder: RunFolder) -> Board:
-    """How the trials of a suite stand, as far as its journal is written."""
+    """Return the trials of a suite, as far as its event log is written."""
     board = Board()
     for line in folder.journal.read_bytes().split(b"\n") if folder.journal.exists() else []:
-        with suppress(ValidationError):  # it is damaged, or still being written
+        with suppress(ValidationError):  # damaged, or incomplete at present
             board.take(ENTRY.validate_json(line))
     return board
 
 
 def _trials(suite: PastAttempt) -> Iterator[PastAttempt]:
-    """Trainings and evaluations of the trials of a suite that have ended well.
+    """Yield trainings and evaluations of a suite's successful trials.
 
-    What the first of them waited for processes to start is not theirs.
+    The first trials' wait for the start of processes is left out.
     """
     run, ranks = open_run(suite.run_id), ranks_of_trial(suite.recipe)
     rows = [row for row in board_of(run.folder).rows.values() if row.state is StepState.SUCCEEDED]
@@ -278,24 +278,24 @@ def _trials(suite: PastAttempt) -> Iterator[PastAttempt]:
 
 
 def own_seconds(rows: Sequence[TrialState]) -> list[tuple[TrialState, float]]:
-    """Trials that succeeded at once, if there are such, some of many, and what they took.
+    """Return some trials that succeeded at the first attempt, if there are any, and their seconds.
 
-    Without what the first ones waited at their start, for processes.
+    The first trials' wait for the start of processes is left out.
     """
-    told = [row for row in rows if row.attempts == 1] or rows
-    usual_s = usual_start_s(told)
+    chosen = [row for row in rows if row.attempts == 1] or rows
+    usual_s = usual_start_s(chosen)
     return [
-        (row, row.took_s - max(row.start_s - usual_s, 0.0)) for row in some_of(told, _NUM_TRIALS)
+        (row, row.took_s - max(row.start_s - usual_s, 0.0)) for row in some_of(chosen, _NUM_TRIALS)
     ]
 
 
 def usual_start_s(rows: Sequence[TrialState]) -> float:
-    """Their lower quartile: most trials of a short suite are first ones."""
+    """Return their lower quartile: most trials of a short suite are first ones."""
     return sorted(row.start_s for row in rows)[len(rows) // 4] if rows else 0.0
 
 
 def some_of(values: Sequence[Value], most: int) -> Sequence[Value]:
-    """Values at random places, always the same ones, in their order."""
+    """Return values at random places, always the same places, in their order."""
     if len(values) <= most:
         return values
     places = random.Random(0).sample(range(len(values)), most)
@@ -303,16 +303,16 @@ def some_of(values: Sequence[Value], most: int) -> Sequence[Value]:
 
 
 def ranks_of_trial(recipe: Recipe) -> int:
-    """Ranks of a trial: one, unless its recipe says more."""
+    """Return the ranks of a trial: one, unless its recipe has more."""
     return (recipe.train.nodes or 1) * (recipe.train.ranks_per_node or 1)
 
 
 def known_of(
     kind: str, recipe: Recipe, taken: Sequence[PastAttempt], *, anew: bool = False
 ) -> list[tuple[Features, float]]:
-    """Known durations of a kind of step that tell of this recipe, the newest last.
+    """Return known durations of a kind of step that inform about this recipe, the newest last.
 
-    What is packed and staged already is found there the next time, but with `anew`.
+    A dataset that is packed and staged is found the next time, except with `anew`.
     """
     alike = alike_of(kind, recipe, taken)
     if kind == "pack" and anew:
@@ -327,7 +327,7 @@ def known_of(
 
 
 def alike_of(kind: str, recipe: Recipe, taken: Sequence[PastAttempt]) -> Sequence[PastAttempt]:
-    """What a kind of step took that tells of this recipe, the newest last.
+    """Return the past of a kind of step that informs about this recipe, the newest last.
 
     The dataset must be the same, for training and evaluation the model or script as well.
     """
@@ -337,7 +337,7 @@ def alike_of(kind: str, recipe: Recipe, taken: Sequence[PastAttempt]) -> Sequenc
 
 
 def slots(kind: str, recipe: Recipe, role: Role) -> int:
-    """Ranks that train, or tasks that pack at once."""
+    """Return the ranks that train, or the tasks that pack at once."""
     if kind == "pack":
         return role.nodes * role.threads_per_node
     nodes, ranks_per_node = gang_size(recipe, role)
@@ -348,7 +348,7 @@ def is_alike(kind: str, past: Recipe, now: Recipe) -> bool:
     """Whether a step of one recipe informs about the other's: the same dataset, the same model.
 
     The model, function or script counts for steps that train or evaluate. Recipes are compared as
-    runs keep them, with their paths resolved.
+    runs record them, with their paths resolved.
     """
     if absolute(past).dataset != absolute(now).dataset:
         return False
@@ -362,9 +362,9 @@ def _model_of(recipe: Recipe) -> tuple[object, ...]:
 
 
 def usual(some: Sequence[PastAttempt], taken: Sequence[PastAttempt]) -> Sequence[PastAttempt]:
-    """What runs took that found their dataset packed, if there are such, as the next run will.
+    """Return runs that found their dataset packed, if there are any, as the next run will.
 
-    Elsewhere processes start while shards are packed, and nobody waits for them.
+    In other runs processes start while shards are packed, so their start takes no extra time.
     """
     first = {each.run_id for each in taken if each.kind == "pack" and not each.was_done}
     return preferred(some, lambda each: each.run_id not in first)
@@ -373,12 +373,12 @@ def usual(some: Sequence[PastAttempt], taken: Sequence[PastAttempt]) -> Sequence
 def preferred(
     some: Sequence[PastAttempt], is_telling: Callable[[PastAttempt], bool]
 ) -> Sequence[PastAttempt]:
-    """Those that tell best; all where there are none."""
+    """Return the most informative ones; all if there are none."""
     return [each for each in some if is_telling(each)] or some
 
 
 def _packing_s(recipe: Recipe, alike: Sequence[PastAttempt]) -> list[float]:
-    """Seconds of packing: what was packed in the same way is found there the next time."""
+    """Return the seconds of packing; a dataset packed in the same way is found the next time."""
     pack = absolute(recipe).pack
     same = [each for each in alike if absolute(each.recipe).pack == pack]
     if not same:
@@ -388,8 +388,8 @@ def _packing_s(recipe: Recipe, alike: Sequence[PastAttempt]) -> list[float]:
 
 
 def features_for(recipe: Recipe, ranks: int) -> Features:
-    """What the duration of an evaluation depends on."""
-    from headrace_foresight.forecast import features_of  # it brings numpy
+    """Return what the duration of an evaluation depends on."""
+    from headrace_foresight.forecast import features_of  # imports NumPy
 
     found = features_of(recipe, ranks)
     kept = {name: each for name, each in found.items() if not name.startswith("trainer.")}
@@ -398,7 +398,7 @@ def features_for(recipe: Recipe, ranks: int) -> Features:
 
 
 def epoch_of(recipe: Recipe, taken: Sequence[PastAttempt]) -> float | None:
-    """Samples of an epoch by what was packed; None where no earlier run tells."""
+    """Return the samples of an epoch by packed datasets; None if no earlier run has them."""
     share = None if recipe.dataset is None else recipe.dataset.splits.get("train")
     sizes = [
         each.num_samples

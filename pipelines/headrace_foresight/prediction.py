@@ -1,4 +1,4 @@
-"""What a run will take, told before it begins, kept in its folder, and corrected as it goes."""
+"""The prediction of a run: made before it begins, kept in its folder, corrected as it runs."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ logger = logging.getLogger(__name__)
 def predict(
     recipe: Recipe, site: Site, kind: str, options: StepOptions | None = None
 ) -> Prediction:
-    """What a run of this kind will take, by earlier ones of the recipe on the site.
+    """Return what a run of this kind will take, by earlier runs of the recipe on the site.
 
-    Of a kind with options those tell that were given the same.
+    For a kind with options, only runs with the same options count.
     """
     from headrace_foresight.forecast import eta
 
@@ -71,34 +71,34 @@ def predict(
 
 
 def forecast_of(part: PredictedPart) -> Forecast:
-    """The forecast of a part of a run."""
+    """Return the forecast of a part of a run."""
     from headrace_foresight.forecast import Forecast
 
     return Forecast(seconds=part.seconds, spread=part.spread, shared=part.shared)
 
 
 def ahead_of(folder: RunFolder, steps: Sequence[StepSeen]) -> Ahead | None:
-    """What a run that goes on was expected to take, and how long it will; None where nobody said.
+    """Return the prediction of a running run, and its rest; None without a prediction.
 
-    How long is not told while attempts at a step fail without progress.
+    The rest is left out while attempts at a step fail without progress.
     """
     prediction = read_record(folder.prediction, Prediction)
     if prediction is None:
         return None
-    told = Ahead.of(prediction)
+    ahead = Ahead.of(prediction)
     if any(_is_failing(step, folder) for step in steps):
-        return told
+        return ahead
     suite = read_record(folder.summary, SuiteSummary)
     if suite is not None and suite.eta_s is not None:
         left: tuple[float | None, ...] = (suite.eta_s, suite.eta_error_s)
     else:
         found = left_of(prediction, steps)
         left = (None, None) if found is None else (found.seconds, found.half_s)
-    return told.model_copy(update={"eta_s": left[0], "eta_half_s": left[1]})
+    return ahead.model_copy(update={"eta_s": left[0], "eta_half_s": left[1]})
 
 
 def _is_failing(step: StepSeen, folder: RunFolder) -> bool:
-    """Whether attempts at a step fail, and the newest one has come no further so far."""
+    """Whether attempts at a step fail, and the newest one has made no progress so far."""
     if not step.failures:
         return False
     if step.name == "train":
@@ -107,7 +107,7 @@ def _is_failing(step: StepSeen, folder: RunFolder) -> bool:
 
 
 def left_of(prediction: Prediction, steps: Sequence[StepSeen]) -> Eta | None:
-    """How long a run will go on; None where nothing tells of a step that is left."""
+    """Return how long a run will continue; None if the rest of a step is unknown."""
     from headrace_foresight.forecast import Running, eta
 
     parts = {part.name: part for part in prediction.parts}
@@ -143,7 +143,7 @@ def part_of(
     *,
     anew: bool = False,
 ) -> PredictedPart | None:
-    """What a step will take; None where nothing tells. See `known_of` for `anew`."""
+    """Return what a step will take; None if unknown. See `known_of` for `anew`."""
     from headrace_foresight.forecast import duration_s, features_of
     from headrace_foresight.training_time import training_s
 
@@ -151,8 +151,8 @@ def part_of(
         return _suite(step.name, recipe, site, taken)
     ranks = slots(step.kind, recipe, site.roles[step.role])
     if step.kind == "train":
-        trained, told = training_s(recipe, [features_of(recipe, ranks)], taken, of_trials=False)
-        return _named(step.name, trained[0], len(told)) if trained else None
+        trained, known_by = training_s(recipe, [features_of(recipe, ranks)], taken, of_trials=False)
+        return _named(step.name, trained[0], len(known_by)) if trained else None
     known = known_of(step.kind, recipe, taken, anew=anew)
     wanted = {"ranks": float(ranks)} if step.kind == "pack" else features_for(recipe, ranks)
     found = duration_s(known, wanted)
@@ -173,7 +173,7 @@ def _suite(
 
 
 def _between(steps: Sequence[PlannedStep], taken: Sequence[PastAttempt]) -> PredictedPart | None:
-    """What runs took besides their steps, of those that did just these steps, each once."""
+    """Return what runs with exactly these steps, each once, took besides their steps."""
     from headrace_foresight.forecast import duration_s
 
     by_run: dict[str, list[PastAttempt]] = {}

@@ -1,4 +1,4 @@
-"""How far trials come before a pruner ends them, where nobody has seen it: by the pruner itself."""
+"""How long trials run before a pruner ends them, computed by the pruner without past trials."""
 
 from __future__ import annotations
 
@@ -16,25 +16,26 @@ if TYPE_CHECKING:
     import optuna
 
 _TRIALS, _VALIDATIONS, _REPEATS = 60, 100, 4
-"""Most that are made up; of more validations the first ones; how often."""
+"""Most simulated trials; most validations, of more the first ones; repeats."""
 _NOISE = 0.5
-"""Spread from one validation to the next, in that of the trials among each other. An assumption."""
+"""Spread between validations, relative to that between trials. An assumption."""
 
 
 def pruner_of(recipe: Recipe) -> str | Target:
-    """Who ends trials of a recipe's suite early."""
+    """Return the pruner of a recipe's suite."""
     search = recipe.suite.search if recipe.suite else None
     return "none" if search is None else search.pruner
 
 
 def rule_shares(recipe: Recipe, places: int) -> tuple[float, ...]:
-    """Shares of their validations that trials of a search have; empty where none is ended early.
+    """Return the shares of their validations that trials of a search have; empty without pruning.
 
-    Made-up trials differ from the first validation on, and are asked of in turns. What a pruner of
+    Simulated trials differ from the first validation on, and report alternately. The effect of a
+    user's own pruner is unknown here.
     the user's does is not known here.
 
     Args:
-        recipe: The suite's.
+        recipe: Recipe of the suite.
         places: Trials at once.
     """
     search = recipe.suite.search if recipe.suite else None

@@ -1,8 +1,8 @@
-"""Work on machines that come and go, event by event: how long all of it takes, and what it costs.
+"""Simulation of work on machines that come and go, event by event: its time and cost.
 
-A node waits in a queue, boots, serves trials on its GPUs, and is given back when none waits, when
-its time limit comes, or when it is interrupted. Trials go on elsewhere from their last checkpoint.
-SimPy (https://simpy.readthedocs.io) keeps the order of events. A seed always gives one outcome.
+A node waits in a queue, boots, serves trials on its GPUs, and is returned if no trial waits, at its
+time limit, or at an interruption. Trials continue elsewhere from their last checkpoint. SimPy
+(https://simpy.readthedocs.io) orders the events. A seed always gives the same outcome.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _DONE_S = 1e-6
 
 @dataclass(frozen=True, kw_only=True)
 class SimulatedFigure:
-    """A figure over repeats: its mean, and where it lies with the probability `forecast.LEVEL`."""
+    """A figure over repeats: its mean, and its interval with the probability `forecast.LEVEL`."""
 
     mean: float
     low: float
@@ -42,7 +42,7 @@ Draw = Callable[[np.random.Generator], Sequence[SimulatedJob]]
 def repeated(
     draw: Draw, scenario: Scenario, repeats: int = 20, seed: int = 0
 ) -> dict[str, SimulatedFigure]:
-    """Each figure of `Outcome` over repeats, with durations and mishaps drawn anew."""
+    """Return each figure of `Outcome` over repeats, with new random durations and interruptions."""
     outcomes = []
     for each in np.random.SeedSequence(seed).spawn(repeats):
         jobs, mishaps = map(np.random.default_rng, each.spawn(2))
@@ -57,12 +57,12 @@ def simulate(
     """Simulate a suite once.
 
     Raises:
-        ValueError: There is no job, one wants more GPUs than any node has, or a node ends before a
+        ValueError: There is no job, one needs more GPUs than any node has, or a node ends before a
             trial can have started on it.
     """
     most = max((kind.gpus for kind in scenario.nodes if kind.count), default=0)
     if not jobs or max(job.gpus for job in jobs) > most:
-        raise ValueError(f"there must be trials, and none of more GPUs than a node has, {most}")
+        raise ValueError(f"there must be trials, each with at most the GPUs of a node, {most}")
     if any(kind.walltime_s <= kind.boot_s + scenario.restart_s for kind in scenario.nodes):
         raise ValueError("a time limit must be longer than booting and the start of a trial")
     import simpy
@@ -88,7 +88,7 @@ class _Piece:
     gpus: tuple[int, ...] = ()
     began: bool = False
     gpu_rate: float = 0.0
-    """GPU seconds of a second of its work, as it was last."""
+    """GPU seconds of a second of its work, at last."""
 
 
 @dataclass(eq=False)
@@ -120,14 +120,14 @@ class _World:
             self.put(_Piece(job, rank, job.seconds))
 
     def put(self, piece: _Piece) -> None:
-        """Let a trial wait, in its place, and wake nodes that have room."""
+        """Let a trial wait, in its place, and wake nodes with room."""
         sign = {"longest": -1.0, "shortest": 1.0, "given": 0.0}[self.scenario.order]
         bisect.insort(self.waiting, piece, key=lambda each: (sign * each.left_s, each.rank))
         came, self.came = self.came, self.env.event()
         came.succeed()
 
     def place(self, kind: Nodes) -> Events:
-        """One place of a node: nodes come and go in it for as long as there is work for them."""
+        """Serve one place of a node: nodes come and go in it as long as it has work."""
         while True:
             while not self.has_work(kind):
                 yield self.came
@@ -137,11 +137,11 @@ class _World:
                 yield from self.node(kind)
 
     def has_work(self, kind: Nodes) -> bool:
-        """Whether anything waits that such a node is large enough for."""
+        """Whether a trial waits that fits on such a node."""
         return any(piece.job.gpus <= kind.gpus for piece in self.waiting)
 
     def node(self, kind: Nodes) -> Events:
-        """One node, from its first paid second to the last."""
+        """Serve one node, from its first paid second to the last."""
         begun, held = self.env.now, list[_Piece]()
         rate = kind.interruptions_per_hour / _HOUR_S
         lost_at = begun + (self.random.exponential(1 / rate) if rate else math.inf)
@@ -150,7 +150,7 @@ class _World:
         while self.env.now < end - _DONE_S:
             self.take(kind, held, begun + kind.walltime_s - self.env.now)
             if not held and (self.has_work(kind) or not self.to_come):
-                break  # what waits does not fit into its time, or nothing does
+                break  # no waiting trial fits into its time
             yield from self.work(kind, held, end)
         self.interruptions += bool(held) and lost_at == end
         for piece in held:
@@ -161,7 +161,7 @@ class _World:
         self.usd += paid_s / _HOUR_S * kind.usd_per_hour
 
     def take(self, kind: Nodes, held: list[_Piece], left_s: float) -> None:
-        """Begin what waits, has room on this node, and fits into its time."""
+        """Begin waiting trials that have room on this node and fit into its time."""
         loads = _loads(kind, held)
         for piece in tuple(self.waiting):
             if min(loads.values()) >= self.scenario.pack:
@@ -187,7 +187,7 @@ class _World:
         return need_s <= left_s
 
     def work(self, kind: Nodes, held: list[_Piece], end: float) -> Events:
-        """Let a node's trials go on until one is done, others come, or the node ends."""
+        """Let a node's trials run until one is done, others come, or the node ends."""
         loads = _loads(kind, held)
         slow = {}
         for piece in held:
@@ -209,7 +209,7 @@ class _World:
         held[:] = [piece for piece in held if piece not in ended]
 
     def go_on(self, piece: _Piece, seconds: float) -> None:
-        """Let a trial work for so many seconds, of which it starts first."""
+        """Let a trial run for so many seconds; its start is part of them."""
         started_s = min(seconds, piece.start_left_s)
         piece.start_left_s -= started_s
         piece.left_s -= seconds - started_s
@@ -217,14 +217,14 @@ class _World:
         self.useful_gpu_s += (seconds - started_s) * piece.gpu_rate
 
     def cut(self, piece: _Piece, *, is_lost: bool) -> None:
-        """End an attempt before its time; without notice, what came after a checkpoint is lost."""
+        """End an attempt early; without notice, the work since the last checkpoint is lost."""
         lost_s = piece.unsaved_s % self.scenario.checkpoint_s if is_lost else 0.0
         piece.left_s += lost_s
         self.useful_gpu_s -= lost_s * piece.gpu_rate
         self.put(piece)
 
     def outcome(self, jobs: Sequence[SimulatedJob]) -> Outcome:
-        """What all of it took."""
+        """Return what all of it took."""
         return Outcome(
             makespan_s=self.ended_at - min(job.at_s for job in jobs),
             node_hours=self.paid_node_s / _HOUR_S,
@@ -237,7 +237,7 @@ class _World:
 
 
 def _loads(kind: Nodes, held: Sequence[_Piece]) -> dict[int, float]:
-    """Trials on each GPU of a node; infinite where one has several GPUs for itself."""
+    """Return the trials on each GPU of a node; infinite if a trial has several GPUs alone."""
     loads = dict.fromkeys(range(kind.gpus), 0.0)
     for piece in held:
         for gpu in piece.gpus:

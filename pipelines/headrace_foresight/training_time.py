@@ -1,8 +1,8 @@
-"""What trainings take: a start, and for each batch a fixed time and one for each sample.
+"""Durations of trainings: a start, and for each batch a fixed time and a time per sample.
 
-What is fixed in a step (launching kernels, the optimizer, gradients sent) and what grows with a
-rank's part of the batch, two sizes of it tell apart; as long as one is known, half is taken for
-fixed. What else a duration depends on is the forecast's, of which this is one feature.
+A step has a fixed part (launching kernels, the optimizer, gradients sent) and a part that grows
+with a rank's part of the batch. Two batch sizes separate them; with one known size, half is taken
+as fixed. The forecast covers all other dependencies; this time is one of its features.
 """
 
 from __future__ import annotations
@@ -33,39 +33,39 @@ from headrace_foresight.past_attempts import (
 
 _LENGTHS = ("trainer.max_epochs", "trainer.max_steps", "data.samples_per_epoch", "ranks")
 _DOUBT = 0.01
-"""How much the even split of a step's time weighs, in trainings of a size of their own."""
+"""Weight of the even split of a step's time, in trainings of their own size."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingTime:
-    """How trainings of a recipe go."""
+    """Parts of the duration of a recipe's trainings."""
 
     start_s: float
     """Seconds that do not grow with the steps."""
     step_s: float
     """Fixed seconds of each batch of all ranks."""
     sample_s: float
-    """Seconds of each sample of a rank's part of it."""
+    """Seconds of each sample in a rank's part of it."""
 
     def seconds(self, batches: float, of: Features) -> float:
-        """What so many batches take."""
+        """Return the seconds of so many batches."""
         return self.start_s + batches * (self.step_s + self.sample_s * _rank_batch(of))
 
 
 def training_s(
     recipe: Recipe, wanted: Sequence[Features], taken: Sequence[PastAttempt], *, of_trials: bool
 ) -> tuple[list[Forecast], Sequence[PastAttempt]]:
-    """What trainings of a recipe will take, and the earlier ones that tell, the newest last.
+    """Return what trainings of a recipe will take, and the earlier ones used, the newest last.
 
-    Runs tell of runs, and trials of trials, if there are such; else each of the other. Processes
-    of a trial are there: of runs only what grows with the steps tells of it. What was ended early
-    tells of steps, and of a whole only if there is no other.
+    Runs are forecast from runs and trials from trials, if there are any; else each from the other.
+    A trial's processes exist before it: of runs only the part that grows with the steps is used for
+    it. A training that ended early informs about steps; about a whole only if there is no other.
 
     Args:
         recipe: The recipe.
-        wanted: As `features_of` gives them.
+        wanted: Features as of `features_of`.
         taken: What steps of earlier runs took.
-        of_trials: Whether they are trials.
+        of_trials: Whether the trainings are trials.
     """
     alike = usual(alike_of("train", recipe, taken), taken)
     known = preferred(alike, lambda one: one.is_trial == of_trials)
@@ -87,9 +87,9 @@ def training_s(
 
 
 def training_time(measured: Sequence[PastAttempt]) -> TrainingTime:
-    """How trainings went that told of their steps, the newest last; long ones tell more.
+    """Return the parts by trainings with reported steps, the newest last; long ones count more.
 
-    By least squares of the shares of a training's time that batches and samples have.
+    Least squares over the shares that batches and samples have in a training's time.
     """
     seconds = np.array([max(one.steps.loop_s, 1e-3) for one in measured])
     batches = np.array([one.steps.in_loop / one.steps.a_batch for one in measured])
@@ -104,10 +104,10 @@ def training_time(measured: Sequence[PastAttempt]) -> TrainingTime:
     each_s = even * np.maximum(split, 0.0)
     each_s *= (ages @ seconds) / (ages @ (each_s @ work))
     starts = np.array([one.start_s for one in measured])
-    told = ages * [not one.is_pruned for one in measured]
-    told = told if told.any() else ages
+    weights = ages * [not one.is_pruned for one in measured]
+    weights = weights if weights.any() else ages
     return TrainingTime(
-        start_s=float(told @ starts / told.sum()),
+        start_s=float(weights @ starts / weights.sum()),
         step_s=float(each_s[0]),
         sample_s=float(each_s[1]),
     )
@@ -118,7 +118,7 @@ def _features(one: PastAttempt) -> Features:
 
 
 def _expecting(of: Features, time: TrainingTime, batches: float) -> Features:
-    """Features with the time that is expected by its steps in place of how long it is."""
+    """Return features with the expected time of its steps in place of its length."""
     kept = {name: value for name, value in of.items() if name not in _LENGTHS}
     return {**kept, "world_size": of["ranks"], "expected_s": time.seconds(batches, of)}
 
@@ -128,7 +128,7 @@ def _rank_batch(of: Features) -> float:
 
 
 def _per_epoch(of: Features, samples: float | None) -> int | None:
-    """Batches of an epoch; None where nobody tells its samples."""
+    """Return the batches of an epoch; None if its samples are unknown."""
     own = of["data.samples_per_epoch"]
     samples = own if isinstance(own, float) else samples
     if samples is None:
@@ -138,7 +138,7 @@ def _per_epoch(of: Features, samples: float | None) -> int | None:
 
 
 def _batches(of: Features, steps_a_batch: int, samples: float | None) -> float:
-    """Batches that a training goes over."""
+    """Return the batches of a whole training."""
     whole = float(of["trainer.max_epochs"]) * (_per_epoch(of, samples) or 0)
     most = float(of["trainer.max_steps"])
     return whole if most < 0 else min(whole, most / steps_a_batch)

@@ -1,4 +1,4 @@
-"""When a suite will be done, and in which order its trials wait: from what trials took."""
+"""When a suite will be done, and the order of its waiting trials: from what trials took."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ from headrace_foresight.pruning import rule_shares
 _EVERY_S = 10.0
 _LEAST_S = 3.0
 _SHARE = 0.02
-"""Most of its time that the driver of a suite spends on looking ahead."""
+"""Largest share of its time that a suite's driver spends on forecasts."""
 
 _LEAST_DONE = 0.05
-"""Trials that run tell what one takes when so much is done, as long as none has ended."""
+"""Progress after which running trials count as known, as long as no trial has ended."""
 
 _RULE = 8
-"""Trials as which the pruner's rule counts, beside those that have ended."""
+"""Number of trials that the pruner's rule counts as, beside ended trials."""
 
 _MOST_ASKED = 500
-"""Of more trials that wait some stand for their neighbours, too."""
+"""Of more waiting trials, some represent their neighbours, too."""
 
 
 class ForecastOrder(TrialOrder):
-    """Thinks now and then, and when more is known."""
+    """Computes forecasts periodically, and when more is known."""
 
     def __init__(self, recipe: Recipe) -> None:
         super().__init__(recipe)
@@ -47,7 +47,7 @@ class ForecastOrder(TrialOrder):
         self._shares: tuple[float, ...] | None = None
 
     def left(self, board: Board, done: Callable[[TrialState], float], total: int) -> Eta | None:
-        """Time that is left; None when nothing tells."""
+        """Return the time left; None if unknown."""
         now_s, num_known = time.monotonic(), board.num_ended
         if now_s >= self._due_s or num_known > 2 * self._num_known:
             self._num_known = num_known
@@ -61,7 +61,7 @@ class ForecastOrder(TrialOrder):
         return Eta(seconds=left_s, half_s=self._found.half_s)
 
     def _rule(self, board: Board) -> tuple[float, ...]:
-        """Shares by the rule of the pruner, once trials run."""
+        """Return shares by the rule of the pruner, once trials run."""
         if self._shares is None and board.running:
             self._shares = rule_shares(self._recipe, len(board.running))
         return self._shares or ()
@@ -84,7 +84,7 @@ def eta_of(
     total: int,
     rule: tuple[float, ...] = (),
 ) -> Eta | None:
-    """When all trials of a suite will be done; see `TrialOrder.left`, for `rule` `shares_of`."""
+    """Return when a suite will be done; see `TrialOrder.left`, for `rule` `shares_of`."""
     under_way = [(row, elapsed_s(row), done(row)) for row in board.running.values()]
     known = known_of(board.rows.values()) or [
         (_features(row), elapsed_s / share)
@@ -113,45 +113,45 @@ def shares_of(
     known: Sequence[tuple[Features, float]],
     rule: tuple[float, ...] = (),
 ) -> tuple[float, ...]:
-    """Shares of their time after which trials ended, and of some more, by the pruner's rule."""
+    """Return shares of their time after which trials ended, and more by the pruner's rule."""
     ended = [row for row in rows if row.state is StepState.SUCCEEDED]
     pruned = [row for row in ended if row.pruned]
     if not pruned and not rule:
         return ()
     whole = durations(known, list(map(_features, pruned)))
-    seen = [min(row.took_s / each.seconds, 1.0) for row, each in zip(pruned, whole, strict=False)]
-    return (*seen, *[1.0] * (len(ended) - len(pruned)), *some_of(rule, _RULE))
+    ran = [min(row.took_s / each.seconds, 1.0) for row, each in zip(pruned, whole, strict=False)]
+    return (*ran, *[1.0] * (len(ended) - len(pruned)), *some_of(rule, _RULE))
 
 
 def expected_of(board: Board) -> dict[int, float]:
-    """Seconds that waiting trials are expected to take, by number; empty when nothing tells."""
+    """Return the expected seconds of waiting trials by number; empty if unknown."""
     waiting = board.waiting()
     found = durations(known_of(board.rows.values()), list(map(_features, waiting)))
     return {row.trial.number: each.seconds for row, each in zip(waiting, found, strict=False)}
 
 
 def known_of(rows: Iterable[TrialState]) -> list[tuple[Features, float]]:
-    """Features and seconds of trials that have succeeded, and were not ended early."""
+    """Return features and seconds of trials that succeeded and were not ended early."""
     whole = [row for row in rows if row.state is StepState.SUCCEEDED and not row.pruned]
     return [(_features(row), seconds) for row, seconds in own_seconds(whole)]
 
 
 def around_s(board: Board, took_s: float) -> float:
-    """Seconds of a suite that are no trial's, with what its first trials waited at their start."""
+    """Return a suite's seconds outside of trials, and its first trials' wait at their start."""
     began, ended = board.span
-    told = [row for row in board.rows.values() if row.state is StepState.SUCCEEDED]
-    if not told:
+    done = [row for row in board.rows.values() if row.state is StepState.SUCCEEDED]
+    if not done:
         return 0.0
-    waited_s = max(row.start_s for row in told) - usual_start_s(told)
+    waited_s = max(row.start_s for row in done) - usual_start_s(done)
     return max(took_s - (ended - began), 0.0) + waited_s
 
 
 def forecasts_of(board: Board) -> tuple[list[Forecast], list[Forecast]]:
-    """What trials that have succeeded took, and what all others will, as far as that is known."""
-    told = [row for row in board.rows.values() if row.state is StepState.SUCCEEDED]
+    """Return what successful trials took, and what all others will, as far as known."""
+    done = [row for row in board.rows.values() if row.state is StepState.SUCCEEDED]
     left = [row for row in board.rows.values() if row.state is not StepState.SUCCEEDED]
-    taken = [Forecast(seconds=max(row.took_s, 1e-3)) for row in told]
-    return taken, durations(known_of(told), list(map(_features, left)))
+    taken = [Forecast(seconds=max(row.took_s, 1e-3)) for row in done]
+    return taken, durations(known_of(done), list(map(_features, left)))
 
 
 def _features(row: TrialState) -> Features:

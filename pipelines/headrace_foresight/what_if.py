@@ -1,4 +1,4 @@
-"""The same trials on other machines, shared out in another way: a table of scenarios; pure."""
+"""The same trials on other machines, or with machines shared in another way: scenarios; pure."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ _EQUAL = 1 + 1e-9
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """What nodes of a site are like; times and prices of one node."""
+    """Properties of a site's nodes; times and prices of one node."""
 
     name: str = ""
-    """Name of the site; empty: of none."""
+    """Name of the site; empty: no site."""
     nodes: int = 1
-    """How many it has, where no number is asked for."""
+    """Number of its nodes, if no number is given."""
     gpus: int = 1
     usd_per_hour: float | None = None
-    """US dollars; None: not known."""
+    """US dollars; None: unknown."""
     spot_usd_per_hour: float | None = None
     queue_s: float = 0.0
     boot_s: float = 0.0
@@ -38,24 +38,24 @@ class Place:
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """Trials, and what is to be tried with them: every combination is a scenario."""
+    """Trials, and options to try with them: every combination is a scenario."""
 
     trials: Sequence[Forecast]
-    """What each takes alone, in the order in which they are given."""
+    """What each takes alone, in the given order."""
     gpus: int = 1
     """GPUs of each trial."""
     places: tuple[Place, ...] = (Place(),)
     nodes: tuple[int, ...] = ()
-    """Numbers of nodes; none: those of the place."""
+    """Numbers of nodes; empty: those of the place."""
     spots: tuple[float, ...] = (0.0,)
     """Shares of nodes that are spot instances."""
     packs: tuple[int, ...] = (1,)
     orders: tuple[str, ...] = ("longest",)
     walltimes_s: tuple[float, ...] = (math.inf,)
     beside: tuple[Nodes, ...] = ()
-    """Other machines, which every scenario has."""
+    """Other machines in every scenario."""
     interruptions_per_hour: float = 0.0
-    """Of one spot instance."""
+    """Interruptions of one spot instance."""
     slow_down: float = 0.0
     """This and the next two as in `Scenario`."""
     checkpoint_s: float = 600.0
@@ -63,7 +63,7 @@ class Question:
 
 
 class WhatIfFigure(Record):
-    """A figure, and the bounds between which it lies with a probability of 0.8."""
+    """A figure and its 80 % interval."""
 
     mean: float
     low: float
@@ -71,7 +71,7 @@ class WhatIfFigure(Record):
 
 
 class WhatIfRow(Record):
-    """A scenario and what it takes."""
+    """A scenario and its results."""
 
     site: str
     nodes: int
@@ -84,7 +84,7 @@ class WhatIfRow(Record):
     """Time limit of a node; null: none."""
     makespan_s: WhatIfFigure
     usd: WhatIfFigure | None
-    """US dollars; null where a price is not known."""
+    """US dollars; null if a price is unknown."""
     node_hours: WhatIfFigure
     utilisation: WhatIfFigure
     waste: WhatIfFigure
@@ -97,14 +97,14 @@ def answer(question: Question, repeats: int = 20, seed: int = 0) -> tuple[WhatIf
     """Simulate every scenario, and mark the fastest and the cheapest.
 
     Raises:
-        UserError: They are too many, or one can never end.
+        UserError: There are too many, or one can never end.
     """
     unknown = [each for each in question.orders if each not in get_args(Order)]
     if unknown or any(not 0 <= spot <= 1 for spot in question.spots):
         raise UserError(
             f"Orders are {', '.join(question.orders)}, shares of spot instances "
             f"{', '.join(map(str, question.spots))}",
-            f"Orders may be {', '.join(get_args(Order))}; shares go from 0 to 1.",
+            f"Valid orders: {', '.join(get_args(Order))}; shares are from 0 to 1.",
         )
     axes = (
         question.places, question.nodes or (0,), question.spots, question.packs, question.orders,
@@ -113,7 +113,7 @@ def answer(question: Question, repeats: int = 20, seed: int = 0) -> tuple[WhatIf
     count = math.prod(len(axis) for axis in axes)
     if count > MOST_SCENARIOS:
         raise UserError(
-            f"These are {count} scenarios, of {MOST_SCENARIOS} at most", "Ask for fewer at once."
+            f"{count} scenarios are more than the most, {MOST_SCENARIOS}", "Compare fewer at once."
         )
     rows = [_row(question, values, repeats, seed) for values in itertools.product(*axes)]
     fastest_s = min(row.makespan_s.mean for row in rows)
@@ -180,7 +180,7 @@ def _row(
 def _kinds(
     question: Question, place: Place, count: int, spot: float, walltime_s: float
 ) -> Iterator[Nodes]:
-    """Nodes on demand, and spot instances."""
+    """Yield nodes on demand, and spot instances."""
     num_spot = round(count * spot)
     shares = (
         (count - num_spot, place.usd_per_hour, 0.0),

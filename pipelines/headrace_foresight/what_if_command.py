@@ -45,8 +45,8 @@ def what_if(  # noqa: PLR0913  options of a command
     """Compare what trials take on other sites, nodes, time limits.
 
     Each combination of the options with several values is simulated, event by event: queue, boot,
-    interruptions, restarts from checkpoints, trials that share a GPU. Where durations or mishaps
-    are left to chance, a figure is a mean, with half of the interval that holds 80 % of the cases.
+    interruptions, restarts from checkpoints, trials that share a GPU. If durations or interruptions
+    are random, a figure is a mean, with half of its 80 % interval.
 
     Examples:
         headrace what-if digits --nodes 1,2,4 --pack 1,2
@@ -57,7 +57,7 @@ def what_if(  # noqa: PLR0913  options of a command
     from headrace_foresight.what_if import Question, answer
 
     given = words.Given(duration=lasting, trials=trials, total=total)
-    forecasts, told = words.trials_of(work, overrides or [], given, (site or ["laptop"])[0])
+    forecasts, source = words.trials_of(work, overrides or [], given, (site or ["laptop"])[0])
     asked = {"gpus": gpus, "usd_per_hour": price, "spot_usd_per_hour": spot_price}
     waits = {"queue_s": words.seconds(queue), "boot_s": words.seconds(boot)}
     question = Question(
@@ -74,20 +74,20 @@ def what_if(  # noqa: PLR0913  options of a command
         checkpoint_s=duration_of(checkpoint),
         restart_s=words.seconds(restart) or 0.0,
     )
-    _tell(answer(question, repeats, seed), told, sum(each.seconds for each in forecasts), as_json)
+    _tell(answer(question, repeats, seed), source, sum(each.seconds for each in forecasts), as_json)
 
 
-def _tell(rows: Sequence[WhatIfRow], told: str, total_s: float, as_json: bool) -> None:
+def _tell(rows: Sequence[WhatIfRow], source: str, total_s: float, as_json: bool) -> None:
     if as_json:
         tell_json(rows)
         return
     console = open_console()
-    console.print(f"{told}: {_hours(total_s)} one after another")
+    console.print(f"{source}: {_hours(total_s)} one after another")
     console.print(_table(rows))
 
 
 def _table(rows: Sequence[WhatIfRow]) -> Table:
-    """Scenarios, with the columns in which they differ."""
+    """Return a table of scenarios, with the columns in which they differ."""
     shown = {
         "site": [row.site for row in rows],
         "nodes": [str(row.nodes) for row in rows],
@@ -107,7 +107,7 @@ def _table(rows: Sequence[WhatIfRow]) -> Table:
         table.add_row(
             *(cells[index] for cells in chosen.values()),
             _figure(row.makespan_s, _hours),
-            "not known" if row.usd is None else _figure(row.usd, "${:,.2f}".format),
+            "unknown" if row.usd is None else _figure(row.usd, "${:,.2f}".format),
             _figure(row.node_hours, "{:,.1f}".format),
             f"{row.utilisation.mean:.1%}",
             f"{abs(row.waste.mean):.1%}",
@@ -122,7 +122,7 @@ def _figure(figure: WhatIfFigure, shown: Callable[[float], str]) -> str:
 
 
 def _hours(seconds: float) -> str:
-    """A long time for people: `11.5 d`, `3.2 h`, else as `duration` has it."""
+    """Return a long time for people: `11.5 d`, `3.2 h`, else as by `duration`."""
     if seconds >= 2 * 86_400:
         return f"{seconds / 86_400:,.1f} d"
     return f"{seconds / 3600:,.1f} h" if seconds >= 2 * 3600 else duration(seconds)

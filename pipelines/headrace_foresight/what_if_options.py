@@ -1,4 +1,4 @@
-"""Options of what-if, and what their words mean."""
+"""Options of what-if, and the meaning of their values."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 Value = TypeVar("Value", int, float)
 
 _ANY_ORDER = 0
-"""Seed of the order of durations of which only bounds are given."""
+"""Seed of the order of durations, if only bounds are given."""
 
 Work = Annotated[
     str | None,
@@ -34,56 +34,56 @@ Changes = Annotated[
 ]
 Lasting = Annotated[
     str,
-    typer.Option("--duration", help="Durations in place of WORK: 30min, or bounds 1h:10d16h."),
+    typer.Option("--duration", help="Durations instead of WORK: 30min, or bounds 1h:10d16h."),
 ]
 Trials = Annotated[int, typer.Option(min=0, max=100_000, help="How many; 0: as many as WORK has.")]
-Total = Annotated[str, typer.Option(help="With bounds: what all of them take together.")]
+Total = Annotated[str, typer.Option(help="With bounds: the total of all durations.")]
 Sites = Annotated[
     list[str] | None,
     typer.Option(
         help="Site whose nodes count; several are compared.", autocompletion=arguments.sites
     ),
 ]
-NumNodes = Annotated[str, typer.Option(help="Numbers of nodes, as 10,20,60; else the site's.")]
-Gpus = Annotated[int | None, typer.Option(min=1, help="GPUs of a node; else the site's.")]
+NumNodes = Annotated[str, typer.Option(help="Numbers of nodes, as 10,20,60; default: the site's.")]
+Gpus = Annotated[int | None, typer.Option(min=1, help="GPUs of a node; default: the site's.")]
 Also = Annotated[
     str, typer.Option(help="Further nodes: 1x8 with 8 GPUs; 1x8@2.5 for $2.50 an hour.")
 ]
 Spot = Annotated[str, typer.Option(help="Shares of spot instances, as 0,0.5,1.")]
 Interruptions = Annotated[
-    float | None, typer.Option(min=0, help="Of a spot instance an hour; else 1 in 5 a month.")
+    float | None, typer.Option(min=0, help="Of a spot instance per hour; default: 1 in 5 a month.")
 ]
 Pack = Annotated[str, typer.Option(help="Trials at once on one GPU, as 1,2,4.")]
 SlowDown = Annotated[
-    float, typer.Option(min=0, help="How much longer each further trial on a GPU makes all.")
+    float, typer.Option(min=0, help="Share by which each further trial on a GPU slows all.")
 ]
 Orders = Annotated[str, typer.Option(help="Which begin first: longest, given, shortest.")]
-Walltimes = Annotated[str, typer.Option(help="Time limits of a node, as 4h,1d; else none.")]
+Walltimes = Annotated[str, typer.Option(help="Time limits of a node, as 4h,1d; default: none.")]
 Usd = Annotated[
-    float | None, typer.Option(min=0, help="US dollars an hour of a node; else the site's.")
+    float | None, typer.Option(min=0, help="US dollars per node hour; default: the site's.")
 ]
-SpotUsd = Annotated[float | None, typer.Option(min=0, help="The same of a spot instance.")]
-Queue = Annotated[str, typer.Option(help="Mean wait for a node; else as it was on the site.")]
-Boot = Annotated[str, typer.Option(help="From then to its first trial; else as it was there.")]
+SpotUsd = Annotated[float | None, typer.Option(min=0, help="The same for a spot instance.")]
+Queue = Annotated[str, typer.Option(help="Mean wait for a node; default: as on the site.")]
+Boot = Annotated[str, typer.Option(help="From then to its first trial; default: as on the site.")]
 Checkpoint = Annotated[str, typer.Option(help="Time between two checkpoints.")]
 Restart = Annotated[str, typer.Option(help="Start of a trial, each time it begins.")]
 Repeats = Annotated[int, typer.Option(min=1, max=10_000, help="Simulations of each scenario.")]
-Seed = Annotated[int, typer.Option(min=0, help="Seed of what is left to chance.")]
+Seed = Annotated[int, typer.Option(min=0, help="Seed of the random numbers.")]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Given:
-    """Durations that somebody gives."""
+    """Durations from the user."""
 
     duration: str
-    """One, or two bounds with a colon; empty: none."""
+    """One duration, or two bounds with a colon; empty: none."""
     trials: int
     total: str
-    """What all take together; empty: not known."""
+    """Total of all; empty: unknown."""
 
 
 def seconds(text: str) -> float | None:
-    """A duration; None where none is given."""
+    """Return the seconds of a duration; None for an empty text."""
     from headrace_foresight.durations import duration_of
 
     return duration_of(text) if text else None
@@ -92,28 +92,28 @@ def seconds(text: str) -> float | None:
 def trials_of(
     work: str | None, overrides: Sequence[str], given: Given, site: str
 ) -> tuple[Sequence[Forecast], str]:
-    """The trials, and where their durations are from."""
+    """Return the trials, and the source of their durations."""
     from headrace_foresight.work_ahead import work_of
 
     if given.duration:
         if work is not None:
             raise UserError(
-                f"Durations are given twice: by '{work}' and by --duration", "Leave one out."
+                f"Durations are given twice: by '{work}' and by --duration", "Remove one of them."
             )
         return _given(given)
     if work is None:
         raise UserError(
-            "Nothing says how long trials take",
+            "The trials' durations are missing",
             "Name a run, a suite, a recipe or a CSV file, or write --duration 1h:10h --trials 100.",
         )
     found = work_of(work, overrides, site)
     if not given.trials or given.trials == len(found.trials):
-        return found.trials, found.told
+        return found.trials, found.source
     if len(found.trials) > 1:
         raise UserError(
-            f"--trials is {given.trials}, but {work} has {len(found.trials)}", "Leave it out."
+            f"--trials is {given.trials}, but {work} has {len(found.trials)}", "Remove --trials."
         )
-    return [*found.trials] * given.trials, f"{given.trials} times {found.told}"
+    return [*found.trials] * given.trials, f"{given.trials} times {found.source}"
 
 
 def _given(given: Given) -> tuple[Sequence[Forecast], str]:
@@ -129,12 +129,12 @@ def _given(given: Given) -> tuple[Sequence[Forecast], str]:
     total_s = duration_of(given.total) if given.total else None
     found = filling(duration_of(low), duration_of(high), given.trials, total_s)
     mixed = np.random.default_rng(_ANY_ORDER).permutation(found)
-    told = f"{given.trials} trials of {low} to {high}, log-normal between these, in any order"
-    return [Forecast(seconds=float(each)) for each in mixed], told
+    source = f"{given.trials} trials of {low} to {high}, log-normal between these, in any order"
+    return [Forecast(seconds=float(each)) for each in mixed], source
 
 
 def places(sites: Sequence[str], **asked: float | None) -> Iterator[Place]:
-    """Nodes of sites, or of none, with what is asked for in place of what they are like."""
+    """Yield nodes of sites, or of no site, with given values in place of their own."""
     from headrace_foresight.what_if import Place
     from headrace_foresight.work_ahead import place_of
 
@@ -144,7 +144,7 @@ def places(sites: Sequence[str], **asked: float | None) -> Iterator[Place]:
 
 
 def numbers(option: str, text: str, kind: Callable[[str], Value], least: Value) -> list[Value]:
-    """Numbers that an option gives with commas."""
+    """Return the comma-separated numbers of an option."""
     try:
         found = [kind(each) for each in text.split(",") if each]
     except ValueError:
@@ -155,7 +155,7 @@ def numbers(option: str, text: str, kind: Callable[[str], Value], least: Value) 
 
 
 def beside(text: str) -> Iterator[Nodes]:
-    """Nodes that every scenario has, as in `1x8@2.5`."""
+    """Yield nodes that every scenario has, as in `1x8@2.5`."""
     from headrace_foresight.scenario import Nodes
 
     for each in filter(None, text.split(",")):

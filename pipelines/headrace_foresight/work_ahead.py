@@ -1,4 +1,4 @@
-"""Trials of which the time is asked: of a file, a suite, a run, or a recipe and what is known."""
+"""Trials whose time is wanted: of a file, a suite, a run, or a recipe with its earlier runs."""
 
 from __future__ import annotations
 
@@ -49,29 +49,29 @@ from headrace_foresight.trial_forecast import around_s, forecasts_of, known_of, 
 from headrace_foresight.what_if import Place
 
 _DRIFT = 0.15
-"""Spread of what machines are slower or faster by from one suite to the next: known trials are of
-few suites, and do not tell it. An assumption."""
+"""Spread of the machines' speed from one suite to the next: known trials belong to few suites, so
+they do not show it. An assumption."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class WorkAhead:
-    """Trials, and where their durations are from."""
+    """Trials, and the source of their durations."""
 
     trials: Sequence[Forecast]
-    told: str
-    """That, for the user."""
+    source: str
+    """For the user."""
 
 
 def work_of(word: str, overrides: Sequence[str], site_name: str) -> WorkAhead:
-    """The trials that a word means: a CSV file, the id of a run or a suite, a recipe.
+    """Return the trials by a CSV file, the id of a run or a suite, or a recipe.
 
     Raises:
-        UserError: It is none of these, or no earlier run tells how long they take.
+        UserError: It is none of these, or no earlier run shows how long they take.
     """
     if word.endswith(".csv"):
         seconds = read_durations(Path(word))
-        told = f"{len(seconds)} durations of {word}"
-        return WorkAhead(trials=[Forecast(seconds=each) for each in seconds], told=told)
+        source = f"{len(seconds)} durations of {word}"
+        return WorkAhead(trials=[Forecast(seconds=each) for each in seconds], source=source)
     run = _run(word)
     if run is None:
         return _of_recipe(load_recipe(word, overrides), load_site(site_name))
@@ -81,7 +81,7 @@ def work_of(word: str, overrides: Sequence[str], site_name: str) -> WorkAhead:
 
 
 def suite_ahead(recipe: Recipe, site: Site, taken: Sequence[PastAttempt]) -> tuple[Eta | None, int]:
-    """What the trials of a recipe's suite take together, and how many known durations tell it."""
+    """Return what the trials of a recipe's suite take together, and the number of known ones."""
     trials, num_known = _forecasts(recipe, site, taken)
     if recipe.suite is not None and recipe.suite.order == "longest":
         trials.sort(key=lambda each: -each.seconds)
@@ -92,9 +92,9 @@ def suite_ahead(recipe: Recipe, site: Site, taken: Sequence[PastAttempt]) -> tup
 
 
 def _around_s(recipe: Recipe, taken: Sequence[PastAttempt]) -> float:
-    """Seconds of a suite before its first trial and after its last: the mean of those that were.
+    """Return a suite's seconds before its first and after its last trial: the mean of earlier ones.
 
-    Before there was one, its processes start as those of a run do.
+    Without an earlier suite, its processes start as those of a run do.
     """
     spent = [
         around_s(board_of(open_run(one.run_id).folder), one.seconds)
@@ -107,7 +107,7 @@ def _around_s(recipe: Recipe, taken: Sequence[PastAttempt]) -> float:
 
 
 def places_of(recipe: Recipe, role: Role) -> int:
-    """Trials that a role has room for at once, as far as can be told before its nodes are there."""
+    """Return how many trials a role has room for at once, as far as known without its nodes."""
     suite, ranks = recipe.suite or SuiteSpec(), recipe.train.ranks_per_node or 1
     shared = suite.trials_per_gpu if isinstance(suite.trials_per_gpu, int) else 1
     if role.batch.gpus_per_node:
@@ -122,33 +122,33 @@ def places_of(recipe: Recipe, role: Role) -> int:
 def _forecasts(
     recipe: Recipe, site: Site, taken: Sequence[PastAttempt]
 ) -> tuple[list[Forecast], int]:
-    """Of each trial of a recipe's suite, or of one training; each with its evaluation."""
+    """Return forecasts of the trials of a suite, or of one training, with evaluations."""
     nodes, ranks = gang_size(recipe, site.roles[recipe.train.role])
     is_suite = recipe.suite is not None
     base = features_of(recipe, ranks_of_trial(recipe) if is_suite else nodes * ranks)
     wanted = [
         {**base, **features_of_point(each)} for each in (_points(recipe) if is_suite else [{}])
     ]
-    found, told = training_s(recipe, wanted, taken, of_trials=is_suite)
+    found, known_by = training_s(recipe, wanted, taken, of_trials=is_suite)
     if recipe.evaluate is not None:
         known = usual(alike_of("evaluate", recipe, taken), taken)
-        known = [one for one in known if told and one.is_trial == told[-1].is_trial]
+        known = [one for one in known if known_by and one.is_trial == known_by[-1].is_trial]
         evaluated = durations([({}, one.seconds) for one in known], [{}])
         found = [together([each, *evaluated]) for each in found]
     drift = _DRIFT if is_suite else 0.0
     shares = _shares(recipe, site, taken) if is_suite else ()
     wide = [replace(one, shared=math.hypot(one.shared, drift), shares=shares) for one in found]
-    return wide, len(told)
+    return wide, len(known_by)
 
 
 def _shares(recipe: Recipe, site: Site, taken: Sequence[PastAttempt]) -> tuple[float, ...]:
-    """After which shares of them trials end: as in suites with the same pruner, or by its rule."""
-    told: list[float] = []
+    """Return shares after which trials end: as in suites with the same pruner, or by its rule."""
+    shares: list[float] = []
     for one in suites_of(taken, recipe):
         if pruner_of(one.recipe) == pruner_of(recipe):
             rows = board_of(open_run(one.run_id).folder).rows.values()
-            told += shares_of(rows, known_of(rows))
-    return tuple(told) or rule_shares(recipe, places_of(recipe, site.roles[recipe.train.role]))
+            shares += shares_of(rows, known_of(rows))
+    return tuple(shares) or rule_shares(recipe, places_of(recipe, site.roles[recipe.train.role]))
 
 
 def _run(word: str) -> Run | None:
@@ -162,29 +162,29 @@ def _run(word: str) -> Run | None:
 
 
 def _of_suite(run: Run) -> WorkAhead:
-    """Trials of a suite that is there: those that have ended took what they took."""
+    """Return the trials of an existing suite; ended ones with what they took."""
     taken, left = forecasts_of(board_of(run.folder))
     if not taken:
         raise _unknown(f"No trial of {run.run_id} has ended")
-    told = f"{len(taken)} trials of {run.run_id} as they were"
+    source = f"{len(taken)} trials of {run.run_id} as they were"
     if left:
-        told += f", {len(left)} forecast from them"
-    return WorkAhead(trials=[*taken, *left], told=told)
+        source += f", {len(left)} forecast from them"
+    return WorkAhead(trials=[*taken, *left], source=source)
 
 
 def _of_recipe(recipe: Recipe, site: Site) -> WorkAhead:
-    """The trials of a recipe's suite, or one training with its evaluation, by what others took."""
+    """Return a recipe's trials, or one training with its evaluation, by earlier ones."""
     kind = "suite" if recipe.suite else "train"
     found, num_known = _forecasts(recipe, site, past_of(recipe, site, kind))
     if not found:
-        raise _unknown(f"No earlier run tells how long {recipe.name} takes on {site.name}")
+        raise _unknown(f"No earlier run shows how long {recipe.name} takes on {site.name}")
     count = "1 earlier run or trial" if num_known == 1 else f"{num_known} earlier runs or trials"
     what = f"{len(found)} trials of {recipe.name}" if recipe.suite else recipe.name
-    return WorkAhead(trials=found, told=f"{what}, by {count} on {site.name}")
+    return WorkAhead(trials=found, source=f"{what}, by {count} on {site.name}")
 
 
 def _points(recipe: Recipe) -> Iterator[Point]:
-    """What is different in each trial; what a sampler will propose is not known."""
+    """Yield what differs in each trial; a sampler's points are unknown."""
     if recipe.suite is not None and recipe.suite.search is not None:
         yield from ({} for _ in range(points.count(recipe)))
     yield from (trial.values for trial in points.expand(recipe))
@@ -193,14 +193,14 @@ def _points(recipe: Recipe) -> Iterator[Point]:
 def _unknown(what: str) -> UserError:
     return UserError(
         what,
-        "Run it for a few epochs, or say how long trials take: --duration 1h:10h --trials 100.",
+        "Run it for a few epochs, or give their durations: --duration 1h:10h --trials 100.",
     )
 
 
 def place_of(site_name: str, role_name: str = "gpu") -> Place:
-    """What the nodes of a site's role are like, and how long earlier ones took to come.
+    """Return the nodes of a site's role, and how long earlier ones took to come.
 
-    Side effects: asks who knows the prices of its machines, where these cost something.
+    Side effects: queries the prices of its machines, if these cost something.
     """
     site = load_site(site_name)
     role = site.roles.get(role_name) or next(iter(site.roles.values()))

@@ -1,4 +1,4 @@
-"""Questions of tasks and triggers to Airflow's API server, and DAG runs as owners of runs."""
+"""Requests of tasks and triggers to Airflow's API server, and DAG runs as owners of runs."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from headrace.ledger.usage_rows import at_most
 logger = logging.getLogger(__name__)
 
 STOPPED = "in Airflow, ending"
-"""Part of the reason for which work is stopped whose task a user has ended."""
+"""Part of the reason why work stops: a user has ended its task."""
 
 _KIND = "airflow"
 _MOST_EVENTS = 1000
 _AT_ONCE = 100
-"""DAG runs that one question names."""
+"""DAG runs per request."""
 _ACTIVE_DAG_RUN = ["queued", "running"]
 _ENDED_TASK = frozenset({"success", "failed", "skipped", "upstream_failed", "removed"})
 
@@ -45,7 +45,7 @@ def task_states(dag_id: str, run_id: str) -> dict[str, str | None]:
 
 
 def tasks_of_runs(dag_id: str, run_ids: Sequence[str]) -> dict[str, dict[str, str | None]]:
-    """The same of several DAG runs, by the id of each."""
+    """Return the same for several DAG runs, by the id of each."""
     by_run = RuntimeTaskInstance.get_task_states(dag_id=dag_id, run_ids=list(run_ids))
     return {
         run_id: {task: None if state is None else str(state) for task, state in states.items()}
@@ -56,7 +56,7 @@ def tasks_of_runs(dag_id: str, run_ids: Sequence[str]) -> dict[str, dict[str, st
 def show(dag_id: str, run_id: str, task_id: str, key: str, text: str) -> None:
     """Put a text on a task's tab XCom, also while it is deferred: only users can write notes.
 
-    An API server that does not take it is no reason to fail: the same text is in the log.
+    A failure is only logged, because the log has the same text.
     """
     try:
         BaseXCom.set(key, text, dag_id=dag_id, run_id=run_id, task_id=task_id)
@@ -65,12 +65,12 @@ def show(dag_id: str, run_id: str, task_id: str, key: str, text: str) -> None:
 
 
 def stopped(task: str, user: str = "a user") -> str:
-    """Why work is stopped whose task a user has marked or cleared."""
+    """Return why work stops: a user has marked or cleared its task."""
     return f"by {user} {STOPPED} {task}"
 
 
 def published_extras(asset: Asset) -> list[dict[str, Any]]:
-    """What came with the newest events of an asset, the newest first. Works in tasks."""
+    """Return the extras of an asset's newest events, the newest first. Works in tasks."""
     events = InletEventsAccessor(asset_name=asset.name, asset_uri=asset.uri)
     return [dict(event.extra) for event in events.ascending(False).limit(_MOST_EVENTS)]
 
@@ -84,13 +84,13 @@ class DagRunAddress:
 
     @classmethod
     def of(cls, context: Mapping[str, Any]) -> DagRunAddress:
-        """The DAG run of a task's context."""
+        """Return the DAG run of a task's context."""
         dag_run = context["dag_run"]
         return cls(dag_id=dag_run.dag_id, run_id=dag_run.run_id)
 
     @classmethod
     def parse(cls, owner: str) -> DagRunAddress | None:
-        """Read an owner's text; None for an owner of another kind."""
+        """Parse an owner's text; None for an owner of another kind."""
         kind, _, rest = owner.partition(":")
         if kind != _KIND:
             return None
@@ -98,7 +98,7 @@ class DagRunAddress:
         return cls(dag_id=dag_id, run_id=run_id)
 
     def run(self) -> RunRecord:
-        """The run that it has made; `UnknownNameError` before that."""
+        """Return the run that it has made; `UnknownNameError` before that."""
         record = open_ledger().run_by_key(str(self))
         if record is None:
             what = f"DAG run {self.run_id} of {self.dag_id} has no run of headrace yet"
@@ -110,9 +110,9 @@ class DagRunAddress:
 
 
 class Owners:
-    """The DAG runs of many runs, of which Airflow is asked together.
+    """The DAG runs of many runs, requested from Airflow together.
 
-    Only what goes on is believed: of all others it is asked again, one by one, when that counts.
+    Only active ones are trusted: all others are requested again, one by one, before a decision.
     """
 
     def __init__(self, records: Iterable[RunRecord]) -> None:
@@ -141,7 +141,7 @@ class Owners:
     def has_left(self, record: RunRecord, step: str) -> bool:
         """Whether the task of a running step has ended; in our DAGs it has the name of the step."""
         address = DagRunAddress.parse(record.owner)
-        seen = self._tasks.get(record.owner, {step: "failed"})
-        if address is None or seen.get(step) not in _ENDED_TASK:
+        states = self._tasks.get(record.owner, {step: "failed"})
+        if address is None or states.get(step) not in _ENDED_TASK:
             return False
         return task_states(address.dag_id, address.run_id).get(step) in _ENDED_TASK

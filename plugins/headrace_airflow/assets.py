@@ -1,4 +1,4 @@
-"""Assets: what packing and training publish, with figures, and what a DAG may be scheduled on."""
+"""Assets: published by packing and training, with figures; DAGs can be scheduled on them."""
 
 from __future__ import annotations
 
@@ -29,25 +29,25 @@ Outputs = Mapping[str, Any]
 
 
 def dataset_asset(name: str) -> Asset:
-    """The asset of a packed dataset, by `dataset.name` of the recipe."""
+    """Return the asset of a packed dataset, by `dataset.name` of the recipe."""
     return Asset(name=f"headrace-dataset-{name}", uri=f"headrace://dataset/{name}")
 
 
 def model_asset(name: str) -> Asset:
-    """The asset of trained models, by the name of the recipe."""
+    """Return the asset of trained models, by the name of the recipe."""
     return Asset(name=f"headrace-model-{name}", uri=f"headrace://model/{name}")
 
 
 def publish_dataset(context: Mapping[str, Any], run_id: str, name: str, outputs: Outputs) -> None:
-    """Tell Airflow what a packing task, with the outlet `DATASETS`, gave or found.
+    """Publish to Airflow what a packing task, with the outlet `DATASETS`, packed or found.
 
-    What it found is told only if no event tells of it yet, as of a dataset that was packed from a
+    A found dataset is published only if no event has it yet, for example after it was packed from a
     terminal: DAGs that are scheduled on a dataset run once for each version of it.
     """
     asset = dataset_asset(name)
     extra = {"run": run_id} | {key: outputs[key] for key in _OF_DATASET if key in outputs}
     if outputs.get("reused"):
-        known = {told.get("fingerprint") for told in published_extras(asset)}
+        known = {event.get("fingerprint") for event in published_extras(asset)}
         if outputs.get("fingerprint") in known:
             return
     context["outlet_events"][DATASETS].add(asset, extra=extra)
@@ -56,9 +56,9 @@ def publish_dataset(context: Mapping[str, Any], run_id: str, name: str, outputs:
 def publish_model(
     context: Mapping[str, Any], run_id: str, name: str, outputs: Mapping[str, Outputs]
 ) -> None:
-    """Tell Airflow what a run, whose last task has the outlet `MODELS`, has trained.
+    """Publish to Airflow what a run, whose last task has the outlet `MODELS`, has trained.
 
-    Metrics of the evaluation take the place of those of training that have the same name.
+    Metrics of the evaluation replace metrics of the training with the same name.
     """
     train, evaluate = outputs["train"], outputs.get("evaluate", {})
     metrics = {**train.get("metrics", {}), **evaluate.get("metrics", {})}
@@ -76,6 +76,6 @@ def publish_model(
 
 
 def train_schedule() -> list[Asset] | None:
-    """Schedule of `headrace_train`: the dataset named by the environment, or none."""
+    """Return the schedule of `headrace_train`: the dataset in the environment, or none."""
     name = os.environ.get(SCHEDULE_VARIABLE)
     return [dataset_asset(name)] if name else None

@@ -1,4 +1,4 @@
-"""The DAGs that come with headrace, as an Airflow DAG bundle."""
+"""headrace's own DAGs, as an Airflow DAG bundle."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from headrace.recipe.load import available
 from headrace_airflow.service import dags_folder
 
 LOOKS_EVERY_S = 5
-"""Airflow itself looks no more often, see `[dag_processor] bundle_refresh_check_interval`."""
+"""Airflow itself looks at most this often, see `[dag_processor] bundle_refresh_check_interval`."""
 
 
 class HeadraceDagBundle(LocalDagBundle):  # type: ignore[misc]
     """Bundle for Airflow's `dag_bundle_config_list`; needs no arguments of its own.
 
-    The form of its DAGs offers the recipes and sites that there are: when these change, the DAG
-    processor is asked to read the DAGs anew at once, and not only when it would do so anyway.
+    The form of its DAGs offers the existing recipes and sites. When these change, the DAG processor
+    is asked to read the DAGs again at once.
     """
 
     def __init__(self, *, refresh_interval: int = LOOKS_EVERY_S, **kwargs: Any) -> None:
@@ -26,7 +26,7 @@ class HeadraceDagBundle(LocalDagBundle):  # type: ignore[misc]
         self._offered = _offered()
 
     def refresh(self) -> None:
-        """Called by the DAG processor every `refresh_interval` seconds."""
+        """Request a new read if files have changed; called every `refresh_interval` seconds."""
         offered = _offered()
         if offered == self._offered:
             return
@@ -41,6 +41,6 @@ class HeadraceDagBundle(LocalDagBundle):  # type: ignore[misc]
 
 
 def _offered() -> dict[Path, int]:
-    """Files of all recipes and sites, with the times at which they were changed, in ns."""
+    """Return the files of all recipes and sites, with their times of change in ns."""
     files = [file for kind in ("recipes", "sites") for file in available(kind).values()]
     return {file: file.stat().st_mtime_ns for file in files if file.exists()}

@@ -1,7 +1,7 @@
 """Runs one component of Airflow: `python -m headrace_airflow.component scheduler …`.
 
-As `python -m airflow` does, but it ends quickly, see `headrace.processes.identity.end_quickly`, and
-it imports and reads once what each of the processes that it forks would read anew.
+It does the same as `python -m airflow`, but ends quickly, see
+`headrace.processes.identity.end_quickly`, and imports once what its forked processes need.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _TASKS = (
     "airflow.sdk.serde",
     "headrace_airflow.preview",
 )
-"""What runs Airflow's tasks, and what the first task of a DAG imports when it is at work."""
+"""Modules that run Airflow's tasks, and imports of a DAG's first task."""
 
 READ_FIRST = {
     "scheduler": (*_TASKS, *_DAG_FILES, "airflow.jobs.scheduler_job_runner"),
@@ -29,25 +29,25 @@ READ_FIRST = {
     "triggerer": ("airflow.jobs.triggerer_job_runner",),
     "api-server": ("airflow.api_fastapi.main",),
 }
-"""By component, what itself and the tasks or the files of DAGs in its children are made of."""
+"""Imports by component: its own, and those of its child processes."""
 
 
 def preload(command: Sequence[str]) -> None:
-    """Import what a component and its children use, by the words after `airflow`."""
+    """Import what a component and its children use, by the arguments after `airflow`."""
     name = command[0] if command else ""
     for module in READ_FIRST.get(name, ()):
         importlib.import_module(module)
     if name == "scheduler":
         importlib.import_module("airflow.sdk.listener").get_listener_manager()
-    if name in ("scheduler", "api-server"):  # tasks and the first pages do not wait for it
+    if name in ("scheduler", "api-server"):  # tasks and the first pages need it at once
         importlib.import_module("headrace.execution.rehearsal").rehearse()
 
 
 def main() -> None:
-    """Entry point: the exit code is that of the component.
+    """Entry point: the exit code is the component's.
 
-    What is imported stays. To look for garbage in it takes the API server 0.7 s each time, in which
-    nobody is answered, and a tenth of what all components need to start.
+    Imported objects stay. Collecting garbage among them takes the API server 0.7 s each time,
+    without any answer, and a tenth of the start of all components.
     """
     gc.disable()
     from airflow.__main__ import main as run

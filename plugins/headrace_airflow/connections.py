@@ -1,4 +1,4 @@
-"""Fields of Airflow's connections, from whatever secrets backend Airflow has."""
+"""Fields of Airflow's connections, from any secrets backend of Airflow."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _FIELDS = (*_PLAIN, "password")
 
 
 def field_of(connection_id: str, field: str) -> str:
-    """A field of a connection, or what stands in its `extra` under that name.
+    """Return a field of a connection, or the value of that name in its `extra`.
 
-    Side effects: Airflow masks it in logs from now on, if it is a password or in `extra`.
+    Side effects: Airflow masks the value in logs from now on, if it is a password or in `extra`.
 
     Raises:
         SecretError: There is no such connection, or it has no such field.
@@ -25,7 +25,7 @@ def field_of(connection_id: str, field: str) -> str:
     except AirflowNotFoundException:
         raise SecretError(
             f"Airflow has no connection '{connection_id}', which the site's `secrets` name",
-            "Make it under Admin, Connections, or in Airflow's secrets backend.",
+            "Create it under Admin, Connections, or in Airflow's secrets backend.",
         ) from None
     value = getattr(found, field) if field in _FIELDS else found.extra_dejson.get(field)
     if value is None:

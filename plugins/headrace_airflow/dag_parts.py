@@ -1,7 +1,7 @@
-"""What the DAG files are made of: parameters and their checks, defaults of tasks.
+"""Parts of the DAG files: parameters and their checks, defaults of tasks.
 
-Whoever may trigger a DAG must not be able to read files or the environment of the host: recipes and
-sites are named, never given by path, and overrides are plain values without interpolation.
+Users who trigger DAGs must not be able to read the host's files or environment: recipes and sites
+are given by name, never by path, and overrides are plain values without interpolation.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from headrace.suites import values as sweep_values
 TAGS = ["headrace"]
 
 POOL_VARIABLE = "HEADRACE_POOL"
-"""Environment variable: Airflow pool of the tasks. The pool must exist; give it `include_deferred`
-to cap the tasks that wait. By default the site's `limits.max_leases` is the only cap."""
+"""Environment variable: Airflow pool of the tasks. The pool must exist; with `include_deferred` it
+also limits waiting tasks. By default only the site's `limits.max_leases` limits them."""
 
 _MAIN_KEYS: dict[str, dict[str, Any]] = {
     "trainer.max_epochs": {
@@ -38,14 +38,14 @@ _MAIN_KEYS: dict[str, dict[str, Any]] = {
     },
     "data.global_batch_size": {
         "title": "Batch size",
-        "description": "samples an optimizer step, over all ranks",
+        "description": "samples per optimizer step, over all ranks",
         "type": ["null", "integer"],
         "minimum": 1,
         "maximum": MAX_COUNT,
     },
     "model.learning_rate": {
         "title": "Learning rate",
-        "description": "for models that have an argument of this name",
+        "description": "for models with an argument of this name",
         "type": ["null", "number"],
         "exclusiveMinimum": 0,
     },
@@ -57,7 +57,7 @@ _MAIN_KEYS: dict[str, dict[str, Any]] = {
         "maximum": 2**32 - 1,
     },
 }
-"""Keys of recipes with a field of their own in the form, as JSON schemas."""
+"""Keys of recipes with their own field in the form, as JSON schemas."""
 
 _OWN_PARAMS = frozenset({"recipe", "site", "overrides", "trials"})
 _MOST_SHOWN = 5
@@ -65,13 +65,13 @@ _MOST_SHOWN = 5
 _KEY = r"[A-Za-z_][A-Za-z0-9_-]*(\.[A-Za-z0-9_-]+)*"
 
 OVERRIDE_PATTERN = rf"^(?!code[.=]){_KEY}=(?!.*\$\{{)[^\r\n]*$"
-"""An override as the trigger form and the REST API check it."""
+"""An override, as the trigger form and the REST API check it."""
 
 
 def task_defaults() -> dict[str, Any]:
-    """Default arguments of the tasks: quick retries, as a retry finds the work under way.
+    """Return default arguments of the tasks: quick retries, because a retry finds the running work.
 
-    An Airflow that has just come back, on a busy machine, needs minutes until tasks reach it.
+    After a restart on a busy machine, Airflow needs minutes until tasks reach it.
     """
     return {
         "owner": "headrace",
@@ -84,7 +84,7 @@ def task_defaults() -> dict[str, Any]:
 
 
 def params() -> dict[str, Param]:
-    """Parameters of the DAGs, with the JSON schema that the form and the REST API check."""
+    """Return parameters of the DAGs, with the JSON schema that the form and the REST API check."""
     return {
         "recipe": choice("recipes", "Recipe", "What is done to which data."),
         "site": choice("sites", "Site", "Where: the machines and the storage."),
@@ -100,7 +100,7 @@ def params() -> dict[str, Param]:
 
 
 def train_params() -> dict[str, Param]:
-    """Parameters of DAGs that train: those above, and the main keys of recipes."""
+    """Return parameters of training DAGs: those above, and the main keys of recipes."""
     contents = written("recipes")
     keys = {
         key: Param(
@@ -114,7 +114,7 @@ def train_params() -> dict[str, Param]:
 
 
 def suite_params() -> dict[str, Param]:
-    """Parameters of the DAG of suites."""
+    """Return parameters of the DAG of suites."""
     trials = Param(
         None,
         type=["null", "integer"],
@@ -127,13 +127,13 @@ def suite_params() -> dict[str, Param]:
 
 
 def overrides_of(params: Mapping[str, Any]) -> tuple[str, ...]:
-    """What a DAG run asks for besides recipe and site, as `key=value`, unchecked.
+    """Return the requested changes besides recipe and site, as `key=value`, unchecked.
 
-    Each parameter that is none of the DAGs' own is a key of the recipe; empty ones count for
-    nothing.
+    Every parameter that is not one of the DAGs' own is a key of the recipe; empty ones are
+    ignored.
 
     Raises:
-        RecipeError: A key has a parameter of its own and stands among the overrides, too.
+        RecipeError: A key has its own parameter and is also among the overrides.
     """
     lines = tuple(params.get("overrides") or ())
     keys = {
@@ -143,7 +143,7 @@ def overrides_of(params: Mapping[str, Any]) -> tuple[str, ...]:
     if twice:
         raise RecipeError(
             f"{', '.join(twice)} is given twice: by its own field and in the overrides",
-            "Empty one of the two.",
+            "Leave one of the two empty.",
         )
     overrides = (*(as_override(key, value) for key, value in keys.items()), *lines)
     check_size(overrides)
@@ -151,7 +151,7 @@ def overrides_of(params: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def check_choice(kind: str, name: str) -> str:
-    """The name of one of the known `recipes` or `sites`, which is the kind."""
+    """Return the name if it is one of the known `recipes` or `sites` (the kind); else raise."""
     names = available(kind)
     if name not in names:
         error: type[UserError] = RecipeError if kind == "recipes" else SiteError
@@ -160,7 +160,7 @@ def check_choice(kind: str, name: str) -> str:
 
 
 def check_overrides(overrides: Sequence[str]) -> tuple[str, ...]:
-    """Overrides that are safe to take from whoever may trigger a DAG."""
+    """Return the overrides if they are safe for any user who may trigger a DAG; else raise."""
     for override in overrides:
         key, sign, text = override.partition("=")
         if not sign or re.fullmatch(_KEY, key) is None or "\n" in text or "\r" in text:
@@ -173,13 +173,13 @@ def check_overrides(overrides: Sequence[str]) -> tuple[str, ...]:
 
 
 def check_sweep(words: Sequence[str], trials: int | None) -> tuple[str, ...]:
-    """Overrides of which some name several values, as overrides that are safe to take."""
+    """Return a sweep, in which keys may have several values, as safe overrides; else raise."""
     overrides, update = sweep_values.parse(words, trials=trials)
     return check_overrides((*overrides, *sweep_values.as_overrides(update)))
 
 
 def choice(kind: str, title: str, description: str) -> Param:
-    """Parameter that is one of the `recipes` or `sites` that there are."""
+    """Return a parameter whose values are the existing `recipes` or `sites`."""
     names = sorted(available(kind))
     singular = kind.removesuffix("s")
     wanted = os.environ.get(f"HEADRACE_DEFAULT_{singular.upper()}")
@@ -192,8 +192,8 @@ def _description(key: str, meaning: str, contents: Mapping[str, Mapping[str, Any
     said = {name: _at(key, content) for name, content in contents.items()}
     shown = [f"{name} {value}" for name, value in said.items() if isinstance(value, int | float)]
     more = ["…"] if len(shown) > _MOST_SHOWN else []
-    told = f" ({', '.join([*shown[:_MOST_SHOWN], *more])})" if shown else ""
-    return f"{key}: {meaning}. Empty: as the recipe says{told}."
+    values = f" ({', '.join([*shown[:_MOST_SHOWN], *more])})" if shown else ""
+    return f"{key}: {meaning}. Empty: the recipe's value{values}."
 
 
 def _at(key: str, content: Any) -> object:

@@ -1,6 +1,6 @@
-"""What `headrace up` keeps small while it is up for weeks: Airflow's rows and logs of the reaper.
+"""Keeps `headrace up` small over weeks: removes Airflow's rows and logs of the reaper.
 
-The reaper has 5,760 DAG runs a day, of which Airflow forgets none by itself.
+The reaper has 5,760 DAG runs a day, and Airflow removes none by itself.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ logger = logging.getLogger(__name__)
 
 REAPER = "headrace_reaper"
 KEPT = timedelta(days=1)
-"""How long DAG runs of the reaper are kept, and their logs."""
+"""How long DAG runs of the reaper and their logs are kept."""
 MOST_LOG_BYTES = 2**24
-"""Length of a component's log, one more of which is kept beside it."""
+"""Length of a component's log; one more log of this length is kept beside it."""
 
 _FIRST_S, _EVERY_S = 600.0, 3600.0
 _TABLES = "dag_run,task_instance,log"
 
 
 class Housekeeping:
-    """Cleans now and then, beside other work."""
+    """Cleans periodically, beside other work."""
 
     def __init__(self, folder: Path, environment: Mapping[str, str], logs: Path) -> None:
         self._folder, self._environment, self._logs = folder, environment, logs
@@ -38,7 +38,7 @@ class Housekeeping:
         self._process: subprocess.Popen[bytes] | None = None
 
     def look(self) -> None:
-        """Begin to clean when it is time again; tell if that has failed."""
+        """Begin to clean if it is time; log a failure of the last time."""
         if self._process is not None and self._process.poll() is not None:
             if self._process.returncode:
                 logger.warning("old rows of the reaper were not removed: see %s", self._log)
@@ -47,7 +47,7 @@ class Housekeeping:
             self._due_s = time.monotonic() + _EVERY_S
             try:
                 self._clean(datetime.now(timezone.utc) - KEPT)
-            except OSError as error:  # as on a full disk, which Airflow is to outlive
+            except OSError as error:  # such as a full disk; Airflow has to survive it
                 logger.warning("old runs of the reaper are removed later: %s", error)
 
     def _clean(self, before: datetime) -> None:
@@ -66,7 +66,7 @@ class Housekeeping:
 
 
 def clean_command(before: datetime) -> tuple[str, ...]:
-    """Airflow's command that removes rows of the reaper from before a time."""
+    """Return Airflow's command that removes rows of the reaper from before a time."""
     words = f"db clean --yes --skip-archive --tables {_TABLES} --dag-ids {REAPER}"
     until = ("--clean-before-timestamp", before.isoformat())
     return python_module("headrace_airflow.component", *words.split(), *until)
@@ -80,7 +80,7 @@ def remove_logs(folder: Path, before: datetime) -> None:
 
 
 def shorten(log: Path) -> None:
-    """Move a long log to another file beside it; who writes it, at its end, goes on from there."""
+    """Move a long log to another file beside it; processes that append to it continue in it."""
     if log.stat().st_size > MOST_LOG_BYTES:
         shutil.copyfile(log, log.with_suffix(".log.1"))
         os.truncate(log, 0)

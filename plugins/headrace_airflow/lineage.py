@@ -1,4 +1,4 @@
-"""What a step read and gave, for OpenLineage; imported only where its provider asks for it."""
+"""Inputs and outputs of a step, for OpenLineage; imported only if its provider requests them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _OF_MODEL = ("checkpoint", "best_checkpoint")
 
 @attrs.define
 class HeadraceRunFacet(RunFacet):
-    """Which run of headrace a task worked on, and what came of it."""
+    """The run of headrace that a task worked on, and its result."""
 
     runId: str  # noqa: N815
     recipe: str
@@ -47,7 +47,7 @@ class HeadraceRunFacet(RunFacet):
 
 
 def lineage_of(run: Run, step: str) -> OperatorLineage:
-    """What a step that has succeeded read and gave: samples, packed dataset, model, report."""
+    """Return inputs and outputs of a successful step: samples, packed dataset, model, report."""
     outputs = outputs_of(run.run_id)
     own = outputs.get(step, {})
     packed = outputs.get("pack", {}).get("dataset")
@@ -97,7 +97,7 @@ def _read(location: str, manifest: Manifest) -> InputDataset:
 
 
 def _content(manifest: Manifest) -> dict[str, Any]:
-    """The fields of a packed dataset, and its fingerprint as its version."""
+    """Return the fields of a packed dataset, and its fingerprint as its version."""
     fields = [
         SchemaDatasetFacetFields(name=each.name, type=_type(each)) for each in manifest.fields
     ]
@@ -108,14 +108,14 @@ def _content(manifest: Manifest) -> dict[str, Any]:
 
 
 def _type(field: FieldInfo) -> str:
-    """As `float32[8, 8]`, or for ragged fields how their bytes are to be read, as `png`."""
+    """Return a type such as `float32[8, 8]`; for ragged fields the format of their bytes, `png`."""
     if field.layout == "ragged":
         return field.encoding if field.encoding != "raw" else f"{field.dtype}[]"
     return f"{field.dtype}{list(field.shape) or ''}"
 
 
 def _name(location: str) -> tuple[str, str]:
-    """Namespace and name. Source: https://openlineage.io/docs/spec/naming."""
+    """Return namespace and name. Source: https://openlineage.io/docs/spec/naming."""
     url = urlsplit(without_secrets(location))
     if not url.scheme or not url.netloc:
         return "file", url.path

@@ -1,8 +1,8 @@
-"""Airflow's listener: what a user has ended in the UI or by the API is stopped in the user's name.
+"""Airflow's listener: stops, in the user's name, work that a user has ended in the UI or the API.
 
-The API server calls it, and alone knows who it was. Triggers hear of the same a moment later,
-without a name; what this module misses, they stop. The scheduler calls it, too, when a DAG run has
-ended, and it alone can write the note that says why.
+The API server calls it, and only the API server knows the user. Triggers notice the same a moment
+later, without a name, and stop what this module misses. The scheduler calls it, too, when a DAG run
+has ended; only the scheduler can write the note with the reason.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ from headrace_airflow.run_operators import WHY_KEY
 logger = logging.getLogger(__name__)
 
 _AUTHOR = "headrace"
-"""Of notes; those of users have their names, or none."""
+"""Author of headrace's notes; notes of users have their names, or none."""
 
 _MOST_CHARS = 1000
-"""That a note takes."""
+"""Longest text of a note."""
 
 _JUST_NOW = timedelta(minutes=1)
 
 
 @hookimpl  # type: ignore[untyped-decorator]
 def on_task_instance_failed(previous_state: object, task_instance: Any) -> None:
-    """A task has failed, or was marked as failed, alone or with its DAG run."""
-    if previous_state is None:  # so it is by hand only
+    """Stop the work of a task that was marked as failed, alone or with its DAG run."""
+    if previous_state is None:  # marked by a user, not failed by itself
         _stop(task_instance)
 
 
 @hookimpl  # type: ignore[untyped-decorator]
 def on_dag_run_failed(dag_run: Any) -> None:
-    """A DAG run has failed: its note says what its first task said that failed."""
+    """Write the error of the first failed task into the DAG run's note."""
     if not (why := _first_why(dag_run)):
         return
     before = dag_run.dag_run_note
@@ -55,7 +55,7 @@ def on_dag_run_failed(dag_run: Any) -> None:
 
 @hookimpl  # type: ignore[untyped-decorator]
 def on_dag_run_success(dag_run: Any) -> None:
-    """A DAG run has succeeded in the end: what failed before is told no longer."""
+    """Remove the note about an earlier failure: the DAG run has succeeded in the end."""
     note_before = dag_run.dag_run_note
     if note_before is not None and note_before.user_id == _AUTHOR:
         dag_run.dag_run_note = None
@@ -63,13 +63,13 @@ def on_dag_run_success(dag_run: Any) -> None:
 
 @hookimpl  # type: ignore[untyped-decorator]
 def on_task_instance_success(previous_state: object, task_instance: Any) -> None:
-    """A task has succeeded, or was marked as success."""
+    """Stop the work of a task that was marked as success."""
     if previous_state is None:
         _stop(task_instance)
 
 
 def _stop(ti: Any) -> None:
-    """Stop what a task waits for; in our DAGs it has the name of the step."""
+    """Stop the step that a task waits for; in our DAGs the task has the name of the step."""
     owner = str(DagRunAddress(dag_id=ti.dag_id, run_id=ti.run_id))
     try:
         record = open_ledger().run_by_key(owner)
@@ -84,7 +84,7 @@ def _stop(ti: Any) -> None:
 
 
 def _first_why(dag_run: Any) -> str:
-    """What the first task of a DAG run that failed by a mistake said; empty for none."""
+    """Return the error of a DAG run's first task that failed by a mistake; empty without one."""
     from airflow.models.xcom import XComModel  # as in `_user`
     from sqlalchemy.orm import object_session
 
@@ -97,8 +97,8 @@ def _first_why(dag_run: Any) -> str:
 
 
 def _user(ti: Any) -> str | None:
-    """Who has just changed a DAG run or a task of it, by the audit log; None where it is silent."""
-    from airflow.models.log import Log  # not in tasks, which have no use for it
+    """Return who has just changed a DAG run or a task of it, by the audit log; None if unknown."""
+    from airflow.models.log import Log  # not in tasks, which do not need it
     from sqlalchemy import select
     from sqlalchemy.orm import object_session
 

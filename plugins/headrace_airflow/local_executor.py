@@ -1,4 +1,4 @@
-"""Airflow's LocalExecutor, which here gives back what a killed worker has taken along."""
+"""Airflow's LocalExecutor, which here requeues tasks of a killed worker."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from airflow.executors import local_executor
 class LocalExecutor(local_executor.LocalExecutor):  # type: ignore[misc]
     """Runs tasks in processes of this machine.
 
-    A worker that is killed after it took a task from the queue, and before it told Airflow that the
-    task has started, leaves it queued for ever: Airflow's own class never gives a task back.
+    If a worker is killed after it took a task from the queue and before it reported the task's
+    start, the task stays queued for ever: Airflow's own class never requeues it.
     """
 
     def revoke_task(self, *, ti: Any) -> None:
         """Forget a task that is queued for longer than `task_queued_timeout`; it is queued again.
 
         Raises:
-            NotImplementedError: Some tasks wait for a worker, this one perhaps among them; the
-                scheduler then leaves it alone until it looks again.
+            NotImplementedError: Tasks wait for a worker, perhaps this one, too; the scheduler then
+                leaves it until its next look.
         """
         with self._unread_messages:
             num_waiting = self._unread_messages.value
@@ -31,7 +31,7 @@ class LocalExecutor(local_executor.LocalExecutor):  # type: ignore[misc]
         self.running.discard(ti.key)
 
     def end(self) -> None:
-        """End with the workers, for which Python waits, also if a full disk takes no more log."""
+        """End with the workers, which Python waits for, also if a full disk refuses the log."""
         try:
             super().end()
         finally:

@@ -1,7 +1,7 @@
 """The plugin that Airflow loads: links of its operators, the listener, one middleware.
 
 Loading it also imports the operators: the scheduler's workers are forked from a process that has
-loaded its plugins, and each task then starts a second sooner.
+loaded its plugins, so each task starts a second sooner.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from headrace_airflow.run_operators import DaskDashboardLink, RunPageLink
 
 _READING = frozenset({"GET", "HEAD", "OPTIONS"})
 _OWN = "/headrace/"
-"""Requests to the pages write nothing of Airflow's, and may take a while."""
+"""Paths of the pages: their requests write nothing of Airflow's, and may take long."""
 
 
 class OneWriter:
     """Middleware (ASGI): on SQLite, requests that write are served one after another.
 
     Airflow's API server records a user's action on its event loop (`log_action` commits there).
-    When just then another request holds SQLite's one write lock and needs that same loop to give it
-    back, both wait for the lock's time limit and one of them fails with "database is locked". One
-    writing request at a time cannot get there. On other databases nothing is changed.
+    If at that moment another request holds SQLite's one write lock and needs the same loop to
+    release it, both wait for the lock's time limit, and one fails with "database is locked". With
+    one writing request at a time this cannot happen. Other databases are not affected.
     """
 
     def __init__(self, app: Any) -> None:
@@ -36,7 +36,7 @@ class OneWriter:
         self._needed = conf.get("database", "sql_alchemy_conn").startswith("sqlite")
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Serve a request; a writing one waits for those before it."""
+        """Serve a request; a writing one waits for the earlier ones."""
         is_writing = scope["type"] == "http" and scope["method"] not in _READING
         if self._needed and is_writing and _OWN not in scope["path"]:
             async with self._lock:

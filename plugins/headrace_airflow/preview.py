@@ -1,6 +1,6 @@
-"""What a run is about to do, for its first task to show: the resolved recipe, and the plan.
+"""Preview of a run for its first task: the resolved recipe, and the plan.
 
-Tasks import it when they need it: it brings what `headrace plan` is made of.
+Tasks import it only when they need it, because it imports the modules of `headrace plan`.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ from headrace.runs.prediction import Prediction
 from headrace.runs.runs import Run
 
 _WIDTH = 50
-"""Characters in a line that Airflow's pages show whole in a window of 900 pixels."""
+"""Characters in a line that Airflow's pages show completely in a window of 900 pixels."""
 
 
 def recipe_text(run: Run) -> str:
-    """The resolved recipe as YAML, without what has its default.
+    """Return the resolved recipe as YAML, without default values.
 
-    Airflow shows it to whoever may read the DAG run: values whose keys look like those of secrets
-    are masked as in Airflow's logs.
+    Airflow shows it to all users who may read the DAG run: values whose keys look like those of
+    secrets are masked as in Airflow's logs.
     """
     content = run.recipe.model_dump(mode="json", by_alias=True, exclude_defaults=True)
     return yaml.safe_dump(redact(content), sort_keys=False, allow_unicode=True)
 
 
 def plan_text(run: Run) -> str:
-    """The leases that a run will ask for, and what it will take; the queue may be asked for it."""
+    """Return the leases that a run will request, and what it will take; may query the queue."""
     try:
         leases = previews(run.recipe, run.site, run.request.kind)
-    except HeadraceError as error:  # as of a queue that is silent just now; the run waits for it
-        return f"Nothing can be told of its machines: {error.what}"
+    except HeadraceError as error:  # such as a queue without an answer; the run waits for it
+        return f"Its machines are unknown: {error.what}"
     lines = [line for lease in leases for line in lease_words(lease)]
     prediction = read_record(run.folder.prediction, Prediction)
     lines += [] if prediction is None else plan_words(run.recipe, prediction, leases)

@@ -1,4 +1,4 @@
-"""What Airflow is told about this package; imports nothing, as every Airflow process reads it."""
+"""Package data for Airflow; imports nothing, because every Airflow process reads it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 
 def get_provider_info() -> dict[str, Any]:
-    """Name, version and extra links of the package, for the entry point of Airflow providers."""
+    """Return name, version and extra links of the package, for Airflow's entry point."""
     return {
         "package-name": "headrace",
         "name": "headrace",

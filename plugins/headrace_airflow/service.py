@@ -1,4 +1,4 @@
-"""What `headrace up` runs: how it configures Airflow, its port, and one component kept alive."""
+"""The service of `headrace up`: Airflow's configuration, its port, and one component kept alive."""
 
 from __future__ import annotations
 
@@ -22,40 +22,40 @@ from headrace.processes.working_folder import python_module
 logger = logging.getLogger(__name__)
 
 GENERATION_MARK = "HEADRACE_AIRFLOW_COMPONENT"
-"""Environment variable `<name>/<generation>` of a component and all that it starts."""
+"""Environment variable `<name>/<generation>` of a component and its child processes."""
 
 ORPHAN_GRACE_S = 20.0
-"""A task of a scheduler that was killed may end by itself within this time."""
+"""Seconds within which a task of a killed scheduler may end by itself."""
 
 _LONG_LIFE_S = 60.0
 _LONGEST_WAIT_S = 30.0
 
 PREFERRED_PORT = 8080
 PARALLELISM = 8
-"""Tasks at once; they are short, and a waiting one takes no place."""
+"""Tasks at once; they are short, and a waiting one takes no slot."""
 
 _NUM_TRIED = 100
 _BUNDLE = "headrace_airflow.bundle.HeadraceDagBundle"
 _HERE = Path(__file__).parent
 
 _LOCK_TIMEOUT_S = 60
-"""SQLite has one writer at a time; the others wait this long, not only 5 s, before they give up."""
+"""SQLite has one writer at a time; others wait this long before they fail, instead of 5 s."""
 
 _NOBODY_LISTENS = "1"
-"""A port without a server: logs are read from disk, not from a server open to the network."""
+"""A port without a server: logs are read from disk, not from a server that the network reaches."""
 
 
 def dags_folder() -> Path:
-    """Folder of the DAG files: inside the installed package, or `dags/` of a checkout."""
+    """Return the folder of the DAG files: in the installed package, or `dags/` of a checkout."""
     packaged = _HERE / "dags"
     return packaged if packaged.is_dir() else _HERE.parent.parent / "dags"
 
 
 def airflow_settings(folder: Path, port: int, jwt_secret: Path) -> dict[str, str]:
-    """Environment variables that configure all components of Airflow, of a home and a port.
+    """Return environment variables that configure all components of Airflow, of a home and a port.
 
-    `jwt_secret` is a file with what signs the tokens between the components, at least 64 bytes. The
-    secret itself is in no environment: leases and their work inherit that of a task.
+    `jwt_secret` is a file with the key of the tokens between the components, at least 64 bytes. The
+    key itself is in no environment: leases and their work inherit that of a task.
     """
     url = f"http://127.0.0.1:{port}"
     values = {
@@ -69,7 +69,7 @@ def airflow_settings(folder: Path, port: int, jwt_secret: Path) -> dict[str, str
             "simple_auth_manager_passwords_file": str(passwords_file(folder)),
             "execution_api_server_url": f"{url}/execution/",
             "hostname_callable": "socket.gethostname",
-            # the form shows a new recipe when the DAG has been stored anew
+            # the form shows a new recipe once the DAG has been stored again
             "min_serialized_dag_update_interval": "1",
         },
         "database": {
@@ -82,7 +82,7 @@ def airflow_settings(folder: Path, port: int, jwt_secret: Path) -> dict[str, str
                 [{"name": "headrace", "classpath": _BUNDLE, "kwargs": {}}]
             ),
             "parsing_processes": "1",
-            # the bundle asks for an earlier look when what the files show has changed
+            # the bundle requests an earlier look when files have changed
             "min_file_process_interval": "300",
         },
         "logging": {
@@ -102,11 +102,11 @@ def airflow_settings(folder: Path, port: int, jwt_secret: Path) -> dict[str, str
 
 
 def _recovery() -> dict[str, dict[str, str]]:
-    """A component that was killed is replaced at once; its tasks should not wait for minutes."""
+    """Return settings that replace a killed component at once; its tasks should not wait long."""
     return {
         "scheduler": {
-            "scheduler_idle_sleep_time": "0.4",  # ten tasks of a run each wait for it
-            "max_dagruns_per_loop_to_schedule": "4",  # of many that wait, the others' turn comes
+            "scheduler_idle_sleep_time": "0.4",  # a run has ten tasks that wait for it
+            "max_dagruns_per_loop_to_schedule": "4",  # so that many waiting runs all progress
             "scheduler_health_check_threshold": "20",
             "orphaned_tasks_check_interval": "10",
             "task_instance_heartbeat_timeout": "45",
@@ -116,17 +116,17 @@ def _recovery() -> dict[str, dict[str, str]]:
         },
         "triggerer": {"triggerer_health_check_threshold": "20"},
         "workers": {
-            # on a busy machine an answer may take long; asking again meanwhile costs the task a try
+            # on a busy machine an answer may take long; a repeated request costs the task a try
             "execution_api_timeout": "60",
             "execution_api_retry_wait_max": "5",
-            # a worker may notice the end of its task this late, and is not free until then
+            # a worker notices the end of its task this late, and is not free until then
             "min_heartbeat_interval": "2",
         },
     }
 
 
 def loopback_without_proxy(environment: Mapping[str, str]) -> dict[str, str]:
-    """Variables that keep a proxy of the surroundings away from the loopback interface."""
+    """Return variables that exclude the loopback interface from the environment's proxy."""
     names = environment.get("NO_PROXY") or environment.get("no_proxy") or ""
     hosts = [*(host for host in names.split(",") if host), "127.0.0.1", "localhost"]
     value = ",".join(dict.fromkeys(hosts))
@@ -137,8 +137,8 @@ def loopback_without_proxy(environment: Mapping[str, str]) -> dict[str, str]:
 class Reservation:
     """A port that no other supervisor on this machine takes while this one lives.
 
-    The API server binds its port only after many seconds; until then a name in the abstract
-    namespace of Unix sockets, which the kernel frees with the process, stands for it.
+    The API server binds its port only after many seconds. Until then, a name in the abstract
+    namespace of Unix sockets represents it; the kernel frees the name with the process.
     """
 
     port: int
@@ -146,7 +146,7 @@ class Reservation:
 
 
 def reserve_port(asked: int | None) -> Reservation:
-    """Reserve the port that was asked for, or, with None, the first free one from 8080 on."""
+    """Reserve the given port, or, with None, the first free one from 8080 on."""
     candidates = range(PREFERRED_PORT, PREFERRED_PORT + _NUM_TRIED) if asked is None else (asked,)
     for port in candidates:
         holder = _hold(port) if is_free(port) else None
@@ -155,11 +155,11 @@ def reserve_port(asked: int | None) -> Reservation:
     if asked is not None:
         raise UserError(
             f"Port {asked} of 127.0.0.1 is taken",
-            "Name another one, or none to have a free one chosen.",
+            "Give another one, or none: then a free one is chosen.",
         )
     raise CapacityError(
         f"The ports {candidates[0]} to {candidates[-1]} of 127.0.0.1 are all taken",
-        "Name another one: headrace up --port 9090",
+        "Give another one: headrace up --port 9090",
     )
 
 
@@ -185,12 +185,12 @@ def _hold(port: int) -> socket.socket | None:
 
 
 def wait_before_restart_s(num_short_lives: int) -> float:
-    """Seconds to wait before the next start, after so many lives in a row that ended soon."""
+    """Return the seconds until the next start, after so many early ends in a row."""
     return 0.0 if num_short_lives <= 1 else min(_LONGEST_WAIT_S, 2.0 ** (num_short_lives - 2))
 
 
 class Component:
-    """A component of Airflow, kept alive; `command` is what follows `airflow`, its name first."""
+    """A component of Airflow, kept alive; `command` follows `airflow`, its name first."""
 
     def __init__(self, command: Sequence[str], environment: dict[str, str], log_file: Path) -> None:
         self.name = command[0]
@@ -206,7 +206,7 @@ class Component:
 
     @property
     def was_started(self) -> bool:
-        """Whether the component has been started, however it fared."""
+        """Whether the component has been started at least once."""
         return self._generation > 0
 
     def listens(self, port: int) -> bool:
@@ -214,7 +214,7 @@ class Component:
         return self._process is not None and listens(self._process.pid, port)
 
     def look(self) -> None:
-        """Start the component when it is due; end what an earlier generation has left."""
+        """Start the component if it is due; end processes of an earlier generation."""
         now = time.monotonic()
         if self._process is not None and self._process.poll() is not None:
             self._note_end(self._process.returncode, now)
@@ -230,7 +230,7 @@ class Component:
             self._process.terminate()
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait for the end; False when the component still runs after the time."""
+        """Wait for the end; return False if the component still runs after the time."""
         if self._process is None:
             return True
         try:
@@ -270,7 +270,7 @@ class Component:
 
 
 def listens(pid: int, port: int) -> bool:
-    """Whether a process, or one that it has started, listens on a port."""
+    """Whether a process, or one of its child processes, listens on a port."""
     try:
         process = psutil.Process(pid)
         family = [process, *process.children(recursive=True)]

@@ -1,9 +1,9 @@
 """Runs Airflow's components on one machine: `python -m headrace_airflow.supervisor [--port N]`.
 
-`headrace up` starts it, detached. It prepares the database, starts the API server, the DAG
-processor, the triggerer and, once the API server listens, the scheduler, starts again whichever of
-them ends, and publishes `up.json` when all are healthy. SIGTERM or SIGINT ends it with everything
-it started; so does, by way of the kernel and of a guard (`--guard`), its own sudden death.
+`headrace up` starts it, detached. It prepares the database and starts the API server, the DAG
+processor, the triggerer and, once the API server listens, the scheduler. It restarts any of them
+that ends, and publishes `up.json` when all are healthy. SIGTERM or SIGINT ends it with all its
+child processes; if it is killed, the kernel and a guard (`--guard`) end them.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Supervisor:
             **os.environ,
             **self._settings,
             **loopback_without_proxy(os.environ),
-            "SPT_NOENV": "1",  # processes that change their title keep their marks
+            "SPT_NOENV": "1",  # processes that change their title keep their environment variables
         }
         logs = log_file().parent
         self._components = [
@@ -110,7 +110,7 @@ class Supervisor:
         api_server, scheduler, *others = self._components
         for component in (api_server, *others):
             component.look()
-        # what it starts is at once the work of before, and loses a try where no API server answers
+        # the scheduler starts waiting work at once, which loses a try without an API server
         if scheduler.was_started or api_server.listens(self._port):
             scheduler.look()
         if self._published:
@@ -131,7 +131,7 @@ class Supervisor:
 
     def _missing(self) -> list[str]:
         if not self._components[0].listens(self._port):
-            return ["api-server"]  # whoever answers there is not ours
+            return ["api-server"]  # another server may answer there
         wanted = {path.stem for path in dags_folder().glob("headrace_*.py")}
         try:
             api = AirflowApi(self._url, read_login(self._folder))
@@ -169,14 +169,14 @@ class Supervisor:
         write_text(done, current)
 
     def _end(self) -> None:
-        """The others first: they end sooner while the API server still answers."""
+        """End all others first: they end sooner while the API server still answers."""
         api_server, *others = self._components
         left = _ended(others) + _ended([api_server])
         logger.info("ended%s", f"; to be killed: {', '.join(left)}" if left else "")
 
 
 def unhealthy_components(health: Mapping[str, Any]) -> list[str]:
-    """Components that do not report to be healthy, by the answer of Airflow's health endpoint."""
+    """Return components that are not healthy, by the answer of Airflow's health endpoint."""
     return [name for name in _REPORTING if (health.get(name) or {}).get("status") != "healthy"]
 
 
@@ -188,10 +188,10 @@ def _ended(components: list[Component]) -> list[str]:
 
 
 def _guard() -> int:
-    """Wait for the supervisor's end, then end every process that carries the service's mark."""
+    """Wait for the supervisor's end, then end every process of the service."""
     for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(ignored, signal.SIG_IGN)
-    sys.stdin.buffer.read()  # nothing is ever written
+    sys.stdin.buffer.read()  # returns when the supervisor has ended
     end_processes(processes(), grace_s=ASKED_BEFORE_S)
     return 0
 
@@ -208,7 +208,7 @@ def main(arguments: list[str]) -> int:
     folder = airflow_folder()
     try:
         with FileLock(folder / "supervisor.lock", timeout=0):
-            # ends Airflow when this process, the other end of its standard input, is gone
+            # ends Airflow if this process, the other end of its standard input, is killed
             command = python_module("headrace_airflow.supervisor", "--guard")
             guard = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
             logger.info("guard started, process %d", guard.pid)

@@ -1,7 +1,7 @@
-"""Metrics and traces of runs by Airflow's own means: where its settings leave these off, nothing.
+"""Metrics and traces of runs by Airflow's own means; nothing if its settings disable these.
 
-Metrics come when a lease is ready, a step is collected or a run has ended, the spans of a run when
-it has ended: nothing of headrace's lives as long as the work.
+Metrics are sent when a lease is ready, a step is collected or a run has ended, the spans of a run
+at its end: no process of headrace has to live as long as the work.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _tracer = trace.get_tracer("headrace")
 
 
 def tell_lease(run: Run, lease_id: str) -> None:
-    """How long the machines of a lease that is ready were waited for."""
+    """Send how long the machines of a ready lease were waited for."""
     for lease in open_ledger().leases(run_id=run.run_id):
         if lease.lease_id == lease_id and lease.ready_at is not None:
             tags = {**_tags(run), "role": lease.role}
@@ -37,7 +37,7 @@ def tell_lease(run: Run, lease_id: str) -> None:
 
 
 def tell_step(run: Run, step: str, result: StepResult) -> None:
-    """How an attempt at a step has ended, how long it took, and what it made of its machines."""
+    """Send how an attempt at a step has ended, how long it took, and its use of machines."""
     tags = {**_tags(run), "step": step}
     failure = result.failure.failure_class.value if result.failure else "none"
     ending = {**tags, "state": result.state.value, "failure_class": failure}
@@ -49,9 +49,9 @@ def tell_step(run: Run, step: str, result: StepResult) -> None:
 
 
 def tell_run(run: Run) -> None:
-    """How long a run that has ended took, what it cost, and its spans: run, steps, attempts.
+    """Send how long an ended run took, what it cost, and its spans: run, steps, attempts.
 
-    The trace is that of the DAG run; times are those of the ledger.
+    The trace is that of the DAG run; times are from the ledger.
     """
     ledger = open_ledger()
     record, leases = ledger.run(run.run_id), ledger.leases(run_id=run.run_id)
@@ -113,7 +113,7 @@ def _span(
     attributes: Mapping[str, str | None],
     until: AttemptRecord | None = None,
 ) -> Iterator[None]:
-    """A span from when a row was made to its end, or that of `until`, within the current one."""
+    """Open a span from a row's creation to its end, or that of `until`, within the current one."""
     last = until or row
     with _tracer.start_as_current_span(
         name,

@@ -1,6 +1,6 @@
-"""Who may see headrace's pages and act on them: as Airflow's auth manager says of DAG runs.
+"""Permissions on headrace's pages: those of Airflow's auth manager on DAG runs.
 
-The one module that imports Airflow, whose checks are not declared public.
+The only module that imports Airflow, whose checks are not declared public.
 """
 
 from __future__ import annotations
@@ -21,53 +21,54 @@ from headrace.recipe.teams import Sites, sites_for
 from headrace_airflow.airflow_api import DagRunAddress
 
 DAG_ID = "headrace_train"
-"""Whoever may read or trigger runs of this DAG may read the pages, or act on them."""
+"""The right to read or trigger runs of this DAG is the right to read the pages, or act on them."""
 
 reads = Depends(requires_access_dag("GET", DagAccessEntity.RUN, DAG_ID))
-"""Dependency of endpoints that show something: 401 without a login, 403 without the permission."""
+"""Dependency of endpoints that show data: 401 without a login, 403 without the permission."""
 
 acts = Depends(requires_access_dag("POST", DagAccessEntity.RUN, DAG_ID))
 """Dependency of endpoints that change something."""
 
 User = Annotated[BaseUser, Depends(get_user)]
-"""Parameter of an endpoint: who asks."""
+"""Parameter of an endpoint: the user of the request."""
 
 
 def visible_sites(user: User) -> Sites:
-    """Sites whose runs who asks may see.
+    """Return the sites whose runs the user may see; None for all.
 
-    Whoever may change Airflow's connections sees those of all sites.
+    Users who may change Airflow's connections see the runs of all sites.
     """
     sees_all = get_auth_manager().is_authorized_connection(method="PUT", user=user)
     return None if sees_all else sites_for(user.get_name())
 
 
-Seen = Annotated[Sites, Depends(visible_sites)]
-"""Parameter of an endpoint: of which sites who asks may see runs."""
+VisibleSites = Annotated[Sites, Depends(visible_sites)]
+"""Parameter of an endpoint: sites whose runs the user may see."""
 
 
-def _asker(user: User, seen: Seen) -> str:
-    return "" if seen is None else str(user.get_name())
+def _asker(user: User, sites: VisibleSites) -> str:
+    return "" if sites is None else str(user.get_name())
 
 
 Asker = Annotated[str, Depends(_asker)]
-"""Parameter of an endpoint: whose refused requests may be seen; empty for everybody's."""
+"""Parameter of an endpoint: user whose refused requests are shown; empty for all users."""
 
 
-def check_site(site_name: str, seen: Sites) -> None:
-    """Refuse (403) who may not see runs of a site."""
-    if seen is not None and site_name not in seen:
+def check_site(site_name: str, visible: Sites) -> None:
+    """Raise 403 if the user may not see runs of a site."""
+    if visible is not None and site_name not in visible:
         what = f"Runs of site {site_name} are not shown to you"
-        raise HTTPException(403, {"what": what, "hint": "Ask whoever writes its `allowed_users`."})
+        hint = "Ask the owner of the site file for a place in its `allowed_users`."
+        raise HTTPException(403, {"what": what, "hint": hint})
 
 
 def _check_runs(
-    seen: Seen,
+    sites: VisibleSites,
     names: Annotated[tuple[str, ...], Query(alias="id")] = (),
     dag_id: str = "",
     dag_run_id: str = "",
 ) -> None:
-    if seen is None:
+    if sites is None:
         return
     ledger = open_ledger()
     keys = [str(DagRunAddress(dag_id=dag_id, run_id=dag_run_id))]
@@ -75,26 +76,26 @@ def _check_runs(
         if DagRunAddress.parse(name):
             keys.append(name)
         else:
-            check_site(ledger.run(name.partition(":")[0]).site_name, seen)
+            check_site(ledger.run(name.partition(":")[0]).site_name, sites)
     for record in filter(None, map(ledger.run_by_key, keys)):
-        check_site(record.site_name, seen)
+        check_site(record.site_name, sites)
 
 
 sees_runs = Depends(_check_runs)
-"""Dependency of endpoints that show the runs or trials that they are asked for: 403 as above."""
+"""Dependency of endpoints that show the requested runs or trials: 403 as above."""
 
 
 def may_act(user: User) -> bool:
-    """Whether who asks may act at all."""
+    """Whether the user may act at all."""
     return _may_trigger(user, DAG_ID)
 
 
 MayAct = Annotated[bool, Depends(may_act)]
-"""Parameter of an endpoint: whether who asks may act."""
+"""Parameter of an endpoint: whether the user may act."""
 
 
 def check_acts_on(user: BaseUser, record: RunRecord) -> None:
-    """Refuse (403) who may not see a run, or not trigger runs of the DAG that it belongs to."""
+    """Raise 403 if the user may not see a run, or not trigger runs of its DAG."""
     check_site(record.site_name, visible_sites(user))
     address = DagRunAddress.parse(record.owner)
     if address is not None and not _may_trigger(user, address.dag_id):
@@ -102,7 +103,7 @@ def check_acts_on(user: BaseUser, record: RunRecord) -> None:
 
 
 def secret_key() -> str:
-    """What all processes of the API server share, and nobody else knows."""
+    """Return the secret that only processes of the API server share."""
     return str(conf.get_mandatory_value("api", "secret_key"))
 
 

@@ -1,4 +1,4 @@
-"""What a user may ask of runs, suites and leases from the pages."""
+"""Actions of users on runs, suites and leases from the pages."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class ById(Record):
 
 
 class SuiteAct(ById):
-    """What is asked of a suite, or of some of its trials."""
+    """An action on a suite, or on some of its trials."""
 
     what: Literal["pause", "resume", "cancel", "retry"]
     trials: tuple[TrialNumber, ...] = Field(default=(), max_length=MAX_TRIALS)
@@ -47,21 +47,21 @@ class SuiteAct(ById):
 
 
 class MoreTrials(ById):
-    """Trials that are added to a suite."""
+    """Trials to add to a suite."""
 
     words: str = Field(max_length=20_000)
-    """What is different from its recipe, as in `model.lr=0.1,0.2 seed=3`; quoted as in a shell."""
+    """Differences from its recipe, as in `model.lr=0.1,0.2 seed=3`; quoted as in a shell."""
     priority: int | None = None
-    """Greater ones begin first; null: as the suite says."""
+    """Greater ones start first; null: the suite's."""
     preview: bool = False
-    """Whether only to tell how many they would be."""
+    """Whether only to count them."""
 
 
 class Done(Record):
-    """What was asked for."""
+    """The request that was made."""
 
     done: str
-    """In words for the user."""
+    """As a text for the user."""
 
 
 @router.post("/cancel")
@@ -74,16 +74,16 @@ def cancel(named: ById, user: User) -> Done:
 
 @router.post("/suite")
 def suite(act: SuiteAct, user: User) -> Done:
-    """Pause a suite, go on with it, cancel or retry trials."""
+    """Pause or continue a suite, cancel or retry trials."""
     record = find_suite(act.id)
     ask(record, act.what, act.trials, by=_checked(user, record, act.what))
     which = f" of trials {', '.join(map(str, act.trials))}" if act.trials else ""
-    return Done(done=f"Asked for: {act.what}{which}{_when(record)}")
+    return Done(done=f"Requested: {act.what}{which}{_when(record)}")
 
 
 @router.post("/suite/add")
 def add(act: MoreTrials, user: User) -> Done:
-    """Add trials to a suite, or tell how many they would be."""
+    """Add trials to a suite, or only count them."""
     record = find_suite(act.id)
     by = _checked(user, record, "add")
     words = _split(act.words)
@@ -99,20 +99,20 @@ def lease(named: ById, user: User) -> Done:
     row = open_ledger().lease(named.id)
     by = _checked(user, open_ledger().run(row.run_id), "close")
     if not row.state.is_active:
-        what = f"Lease {row.lease_id} is {row.state.value} already: {row.why_ended}"
+        what = f"Lease {row.lease_id} is already {row.state.value}: {row.why_ended}"
         raise UserError(what, "There is nothing to close.")
     close_lease(LeaseFolder(Path(row.folder)), by, _GRACE_S)
     return Done(done=f"Lease {row.lease_id} is closed")
 
 
 def _checked(user: User, record: RunRecord, what: str) -> Actor:
-    """Who asks, unless this one may not act on a run."""
+    """Return the user as an actor; raise if the user may not act on a run."""
     by = Actor(user.get_name(), AIRFLOW)
     try:
         check_acts_on(user, record)
     except HTTPException as error:
-        told: object = error.detail
-        why = str(told["what"] if isinstance(told, dict) else told)
+        detail: object = error.detail
+        why = str(detail["what"] if isinstance(detail, dict) else detail)
         note(by, what, record.run_id, refused=why)
         raise
     return by
@@ -125,7 +125,9 @@ def _split(words: str) -> list[str]:
         hint = "Each quotation mark needs a second one."
         raise UserError(f"The values cannot be read: {error}", hint) from error
     if not found:
-        raise UserError("No values are named", "Write KEY=VALUES, as in model.lr=0.1,0.2 seed=3.")
+        raise UserError(
+            "The values are missing", "Write KEY=VALUES, as in model.lr=0.1,0.2 seed=3."
+        )
     overrides, update = sweep_values.parse(found)
     check_from_outside((*overrides, *sweep_values.as_overrides(update)))
     return found
@@ -136,5 +138,5 @@ def _counted(count: int) -> str:
 
 
 def _when(record: RunRecord) -> str:
-    """What a suite that has ended needs besides."""
+    """Return the next step for a suite that has ended."""
     return f"; it has ended: headrace resume {record.run_id}" if record.state.is_final else ""

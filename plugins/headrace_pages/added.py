@@ -1,4 +1,4 @@
-"""Pages, and columns of the list of runs, that other packages add."""
+"""Pages, and columns of the list of runs, from other packages."""
 
 from __future__ import annotations
 
@@ -21,35 +21,35 @@ from headrace.status.run_list import RunsPage, runs_page
 logger = logging.getLogger(__name__)
 
 GROUP = "headrace.pages"
-"""Entry points: each a `Page`, by the name that is its address."""
+"""Entry points: each a `Page`; its name is its address."""
 
 _MOST_CHARACTERS = 200
 
 
 @dataclass(frozen=True, kw_only=True)
 class Page:
-    """What a package adds: a page, columns of the list of runs, or both."""
+    """Addition of a package: a page, columns of the list of runs, or both."""
 
     title: str = ""
-    """Of the page in the navigation; without one there is no page."""
+    """Title in the navigation; without one there is no page."""
     script: Path = Path()
     """JavaScript module of the page, whose default export is its component (Preact)."""
     answer: Callable[[Sites], Record] | None = None
-    """The data of the page, from the sites whose runs who asks may see (None: all); it is asked for
-    at `data/added?name=NAME`."""
+    """Returns the page's data, of the sites whose runs the user may see (None: all); requested at
+    `data/added?name=NAME`."""
     columns: Mapping[str, Callable[[RunView], str | float | None]] = field(default_factory=dict)
-    """What columns of the list of runs show of one, by their titles; at most 200 characters."""
+    """Functions from a run to the text of a column, by titles; at most 200 characters."""
 
 
 class Cell(Record):
-    """What a column shows of a run, or why it shows nothing."""
+    """Content of a column for a run, or why it is empty."""
 
     value: str | float | None = None
     why: str = ""
 
 
 class RunsWithColumns(RunsPage):
-    """Runs, and what other packages tell of them."""
+    """Runs, with the columns of other packages."""
 
     columns: tuple[str, ...] = ()
     cells: dict[str, tuple[Cell, ...]] = {}
@@ -58,7 +58,7 @@ class RunsWithColumns(RunsPage):
 
 @cache
 def added() -> Mapping[str, Page]:
-    """What packages add, by name; what cannot be used is told once and left out."""
+    """Return the additions of packages, by name; unusable ones are logged once and left out."""
     found = {}
     for name in names_in(GROUP):
         try:
@@ -69,18 +69,18 @@ def added() -> Mapping[str, Page]:
         if isinstance(page, Page):
             found[name] = page
         else:
-            logger.warning("'%s' of %s is a %s, and no Page", name, GROUP, type(page).__name__)
+            logger.warning("'%s' of %s is a %s, not a Page", name, GROUP, type(page).__name__)
     return found
 
 
 def shell(text: str) -> str:
-    """The HTML of all pages, with those of other packages in the navigation."""
+    """Return the HTML of all pages, with those of other packages in the navigation."""
     tabs = [(name, page.title) for name, page in added().items() if page.title]
     return text.replace("{added}", html.escape(json.dumps(tabs)))
 
 
 def runs_with_columns(*question: Any) -> RunsWithColumns:
-    """See `runs_page`."""
+    """Return `runs_page` with the columns of other packages."""
     page = runs_page(*question)
     columns = [each for one in added().values() for each in one.columns.items()]
     cells = {row.run_id: tuple(_cell(*each, row) for each in columns) for row in page.rows}
@@ -91,7 +91,7 @@ def runs_with_columns(*question: Any) -> RunsWithColumns:
     )
 
 
-_told: set[str] = set()
+_logged: set[str] = set()
 
 
 def _cell(title: str, show: Callable[[RunView], str | float | None], run: RunView) -> Cell:
@@ -99,7 +99,7 @@ def _cell(title: str, show: Callable[[RunView], str | float | None], run: RunVie
         value = show(run)
         return Cell(value=value[:_MOST_CHARACTERS] if isinstance(value, str) else value)
     except Exception as error:
-        if title not in _told:
-            _told.add(title)
-            logger.warning("Column '%s' cannot tell of %s", title, run.run_id, exc_info=error)
+        if title not in _logged:
+            _logged.add(title)
+            logger.warning("Column '%s' fails for %s", title, run.run_id, exc_info=error)
         return Cell(why=f"{type(error).__name__}: {error}"[:_MOST_CHARACTERS])

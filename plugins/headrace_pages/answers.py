@@ -1,4 +1,4 @@
-"""Answers of the data endpoints: made once for all who ask, sent only when they have changed."""
+"""Answers of the data endpoints: computed once for all users, sent only when they have changed."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from fastapi import Request, Response
 from headrace.record import Record, as_json_values
 
 KEPT_S = 2.0
-"""Seconds that an answer is given to everybody who asks the same."""
+"""Seconds for which an answer is reused for equal requests."""
 
 PRIVATE = {"Cache-Control": "private, no-cache", "X-Content-Type-Options": "nosniff"}
-"""Headers of what not everybody may see."""
+"""Headers of data that not every user may see."""
 
 _AT_ONCE = 4
-"""Answers that are made at once: Airflow's own threads stay free for Airflow."""
+"""Answers computed at once: Airflow's own threads stay free for Airflow."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,15 +34,15 @@ class Rendered:
     body: bytes
     """JSON."""
     etag: str
-    """Of all but the time at which it was made."""
+    """Hash of all but the time of the answer."""
     made_at: float
-    """By the clock that nobody sets."""
+    """By the monotonic clock."""
 
 
 class Answers:
-    """Makes answers in a few threads of its own, each at most once every `kept_s` seconds.
+    """Computes answers in a few threads of its own, each at most once every `kept_s` seconds.
 
-    Each is made within the context that `within` gives.
+    Each is computed within the context of `within`.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class Answers:
         self._asked: dict[object, asyncio.Task[Rendered]] = {}
 
     async def send(self, request: Request, question: partial[Any]) -> Response:
-        """Answer a request by what a call gives; 304 when the one who asks has that already."""
+        """Answer a request by the result of a call; 304 if the browser has that already."""
         answer = await self.of(question)
         headers = {"ETag": answer.etag, **PRIVATE}
         known = request.headers.get("if-none-match", "").replace("W/", "").split(", ")
@@ -64,12 +64,12 @@ class Answers:
         return Response(answer.body, media_type="application/json", headers=headers)
 
     async def of(self, question: partial[Any]) -> Rendered:
-        """The answer to a question; whoever asks while it is made waits for the same one."""
+        """Return the answer to a question; requests during its computation share it."""
         self._forget()
         key = (question.func, question.args, *sorted(question.keywords.items()))
         if key not in self._asked:
             self._asked[key] = asyncio.create_task(self._make(question))
-        return await asyncio.shield(self._asked[key])  # who goes away takes it from nobody
+        return await asyncio.shield(self._asked[key])  # others still wait if one disconnects
 
     async def _make(self, question: Callable[[], Record]) -> Rendered:
         loop = asyncio.get_running_loop()
@@ -89,7 +89,7 @@ def _answer(
     with within():
         record = question()
     body = record.model_dump_json().encode()
-    if b"NaN" in body or b"Infinity" in body:  # browsers refuse what is no JSON
+    if b"NaN" in body or b"Infinity" in body:  # browsers refuse these in JSON
         body = json.dumps(as_json_values(record)).encode()
     lasting = body
     if "now" in type(record).model_fields:

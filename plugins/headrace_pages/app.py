@@ -1,4 +1,4 @@
-"""The FastAPI app of headrace's pages: the shell, its files, the data that the pages ask for."""
+"""The FastAPI app of headrace's pages: the shell, its files, and the pages' data."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from headrace.status.suite import suite_page, trials_page
 from headrace.status.training import compare_page, curves_page
 from headrace_airflow.airflow_api import DagRunAddress
 from headrace_pages import acts, added, proxy
-from headrace_pages.access import Asker, MayAct, Seen, reads, sees_runs
+from headrace_pages.access import Asker, MayAct, VisibleSites, reads, sees_runs
 from headrace_pages.answers import PRIVATE, Answers
 from headrace_pages.sample_page import sample_page
 from headrace_pages.samples import SampleQuestion
@@ -52,14 +52,14 @@ app = FastAPI(title="headrace", openapi_url=None)
 data = APIRouter(prefix="/data", dependencies=[reads])
 answers = Answers(within=lambda: open_ledger().snapshot())
 from_storage = Answers()
-"""Of what storage may be slow to give: the other pages do not wait for it."""
+"""Answers that depend on storage, which may be slow: the other pages do not wait for it."""
 
 
 class _Files(StaticFiles):
-    """Static files that browsers ask for anew, as a release may have changed them."""
+    """Static files that browsers revalidate, because a release may have changed them."""
 
     async def get_response(self, path: str, scope: Scope) -> Response:
-        """The file, or 304."""
+        """Return the file, or 304."""
         response = await super().get_response(path, scope)
         response.headers["Cache-Control"] = "no-cache"
         return response
@@ -67,14 +67,14 @@ class _Files(StaticFiles):
 
 @app.get("/")
 def runs_shell() -> HTMLResponse:
-    """The page of all runs; it holds no data."""
+    """Return the page of all runs; it holds no data."""
     content = added.shell((STATIC / "index.html").read_text())
     return HTMLResponse(content, headers=_LIVELY)
 
 
 @app.get("/{page}/")
 def shell(page: str) -> Response:
-    """The other pages: the same file, one folder further down."""
+    """Return the other pages: the same file, one folder further down."""
     if page not in PAGES and page not in added.added():
         return _NO_PAGE
     content = added.shell((STATIC / "index.html").read_text()).replace('="static/', '="../static/')
@@ -83,7 +83,7 @@ def shell(page: str) -> Response:
 
 @app.get("/added/{name}.js")
 def script(name: str) -> Response:
-    """The script of a page that another package adds; it holds no data."""
+    """Return the script of another package's page; it holds no data."""
     page = added.added().get(name)
     if page is None or not page.title:
         return _NO_PAGE
@@ -91,8 +91,8 @@ def script(name: str) -> Response:
 
 
 @data.get("/added")
-async def of_added(request: Request, name: str, sites: Seen) -> Response:
-    """The data of such a page."""
+async def of_added(request: Request, name: str, sites: VisibleSites) -> Response:
+    """Return the data of another package's page."""
     page = added.added().get(name)
     if page is None or page.answer is None:
         return _NO_PAGE
@@ -102,13 +102,13 @@ async def of_added(request: Request, name: str, sites: Seen) -> Response:
 @data.get("/runs")
 async def runs(
     request: Request,
-    sites: Seen,
+    sites: VisibleSites,
     asker: Asker,
     limit: Annotated[int, Query(ge=1, le=1000)] = 200,
     states: Annotated[tuple[StepState, ...], Query(alias="state")] = (),
     text: Annotated[str, Query(max_length=200)] = "",
 ) -> Response:
-    """The newest runs."""
+    """Return the newest runs."""
     question = partial(added.runs_with_columns, limit, states, text, sites, asker)
     return await answers.send(request, question)
 
@@ -122,7 +122,7 @@ async def run(
     dag_id: str = "",
     dag_run_id: str = "",
 ) -> Response:
-    """One run, by its id or by its DAG run; why one was refused."""
+    """Return one run, by its id or by its DAG run; or why its DAG run was refused."""
     dag_run = DagRunAddress.parse(run_id)
     if dag_id:
         dag_run = DagRunAddress(dag_id=dag_id, run_id=dag_run_id)
@@ -151,43 +151,43 @@ async def log(
     name: str,
     lines: Annotated[int, Query(ge=1, le=MOST_LINES)] = 200,
 ) -> Response:
-    """The end of a log."""
+    """Return the end of a log."""
     return await answers.send(request, partial(log_page, run_id, step, attempt, name, lines))
 
 
 @data.get("/run/report", dependencies=[sees_runs])
 def report(run_id: Id) -> Response:
-    """The report; it may hold HTML of the user's own, and runs nothing."""
+    """Return the report; the user's own HTML in it runs no scripts."""
     return FileResponse(report_file(run_id), media_type="text/html", headers=_HARMLESS)
 
 
 @data.get("/curves", dependencies=[sees_runs])
 async def curves(request: Request, names: Names) -> Response:
-    """The curves of up to twenty runs or trials."""
+    """Return the curves of up to twenty runs or trials."""
     return await answers.send(request, partial(curves_page, tuple(names)))
 
 
 @data.get("/compare", dependencies=[sees_runs])
 async def compare(request: Request, names: Names) -> Response:
-    """In what up to twenty runs or trials differ."""
+    """Return the differences between up to twenty runs or trials."""
     return await answers.send(request, partial(compare_page, tuple(names)))
 
 
 @data.get("/suite", dependencies=[sees_runs])
 async def suite(request: Request, run_id: Id, can_act: MayAct) -> Response:
-    """One suite."""
+    """Return one suite."""
     return await answers.send(request, partial(suite_page, run_id, can_act=can_act))
 
 
 @data.get("/trials", dependencies=[sees_runs])
 async def trials(request: Request, run_id: Id, since: Place = 0) -> Response:
-    """The trials of a suite, or those that have changed."""
+    """Return the trials of a suite, or those that have changed."""
     return await answers.send(request, partial(trials_page, run_id, since))
 
 
 @data.get("/leases")
-async def leases(request: Request, can_act: MayAct, sites: Seen) -> Response:
-    """Open leases, and those that have ended last."""
+async def leases(request: Request, can_act: MayAct, sites: VisibleSites) -> Response:
+    """Return open leases, and the last ended ones."""
     return await answers.send(request, partial(leases_page, can_act=can_act, sites=sites))
 
 
@@ -202,14 +202,14 @@ def _sample_question(
 
 
 @data.get("/datasets")
-async def datasets(request: Request, sites: Seen) -> Response:
-    """What was packed."""
+async def datasets(request: Request, sites: VisibleSites) -> Response:
+    """Return the packed datasets."""
     return await from_storage.send(request, partial(datasets_page, sites))
 
 
 @data.get("/dataset")
-async def dataset(request: Request, name: Id, sites: Seen) -> Response:
-    """One dataset, by its fingerprint or name."""
+async def dataset(request: Request, name: Id, sites: VisibleSites) -> Response:
+    """Return one dataset, by its fingerprint or name."""
     return await from_storage.send(request, partial(dataset_page, name, sites))
 
 
@@ -217,30 +217,30 @@ async def dataset(request: Request, name: Id, sites: Seen) -> Response:
 async def sample(
     request: Request,
     name: Id,
-    sites: Seen,
+    sites: VisibleSites,
     question: Annotated[SampleQuestion, Depends(_sample_question)],
 ) -> Response:
-    """One sample of a dataset."""
+    """Return one sample of a dataset."""
     return await from_storage.send(request, partial(sample_page, name, question, sites))
 
 
 @data.get("/cost")
-async def cost(request: Request, sites: Seen, by: By = "month") -> Response:
-    """What runs took, told apart."""
+async def cost(request: Request, sites: VisibleSites, by: By = "month") -> Response:
+    """Return what runs took, by month, user and so on."""
     return await answers.send(request, partial(cost_page, by, sites))
 
 
 @app.exception_handler(RequestValidationError)
 async def _malformed(_request: Request, error: RequestValidationError) -> JSONResponse:
-    """A request whose values are of the wrong kind, which are not repeated: some are no texts."""
+    """Answer a request with invalid values; they are not repeated, because some are not texts."""
     problems = (f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())
     what = "; ".join(problems).encode(errors="backslashreplace").decode()
     return JSONResponse({"detail": {"what": shortened(what, 1000), "hint": ""}}, 422)
 
 
 @app.exception_handler(HeadraceError)
-async def _told(_request: Request, error: HeadraceError) -> JSONResponse:
-    """What headrace refuses, in its words."""
+async def _refused(_request: Request, error: HeadraceError) -> JSONResponse:
+    """Answer with an error of headrace and its text."""
     status = 503
     if isinstance(error, UnknownNameError):
         status = 404
@@ -251,8 +251,8 @@ async def _told(_request: Request, error: HeadraceError) -> JSONResponse:
 
 @app.exception_handler(OSError)
 async def _unreadable(_request: Request, error: OSError) -> JSONResponse:
-    """A file that the account of Airflow's API server may not read, or a disk that fails."""
-    what, hint = f"{error.filename} cannot be read: {error.strerror}", "Ask who owns the run."
+    """Answer if Airflow's API server cannot read a file: its permissions or the disk fail."""
+    what, hint = f"{error.filename} cannot be read: {error.strerror}", "Ask the run's owner."
     return JSONResponse({"detail": {"what": what, "hint": hint}}, 503)
 
 

@@ -1,4 +1,4 @@
-"""One array as people see it: a picture, waveforms, or figures; large ones are thinned."""
+"""One array for people: a picture, waveforms, or figures; large arrays are thinned."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ MOST_PIXELS = 512
 """Longest side of a picture that is sent."""
 MOST_LINES = 8
 MOST_STRETCHES = 1000
-"""Stretches of a waveform; of each the lowest and the highest value are sent."""
+"""Most stretches of a waveform; of each, the lowest and the highest value are sent."""
 
-_MOST_VALUES = 2**22  # that figures are made of, and a picture before it is scaled
+_MOST_VALUES = 2**22  # for the figures, and for a picture before it is scaled
 _FEW = 16  # numbers in a row that are written out; channels of waveforms
 _LONG = 8  # times as long as wide: waveforms, not a picture
 _LEAST_SIDE = 4
-_DARK = 64  # 8-bit pixels that are all below, as of masks, are stretched
+_DARK = 64  # 8-bit pixels that are all below (masks, for example) are stretched
 
 Array = NDArray[Any]
 
@@ -33,7 +33,7 @@ class Wave(Record):
 
     x: tuple[float, ...]
     y: tuple[float | None, ...]
-    """Null where a value is not finite."""
+    """Null for values that are not finite."""
 
 
 class Drawn(Record):
@@ -51,41 +51,41 @@ class Drawn(Record):
     height: int = 0
     frame: int = 0
     num_frames: int = 1
-    """Pictures that the array holds."""
+    """Number of pictures in the array."""
     waves: tuple[Wave, ...] = ()
     x_unit: Literal["second", "place"] = "place"
-    """What the places of waves are counted in."""
+    """Unit of the positions of waves."""
     minimum: float | None = None
     maximum: float | None = None
     mean: float | None = None
     """Of the finite values."""
     notes: tuple[str, ...] = ()
-    """How what is shown differs from what is stored."""
+    """Differences between the shown and the stored values."""
 
 
 def drawn(
     values: Array, frame: int = 0, *, is_sound: bool = False, sample_rate: int | None = None
 ) -> Drawn:
-    """Show numbers of any shape; of several pictures the one asked for, or the last.
+    """Return numbers of any shape as shown; of several pictures number `frame`, or the last.
 
-    `values` may be mapped: of large ones only a part is read. Sound is `(frames[, channels])`, of
-    `sample_rate` frames a second, where that is known.
+    `values` may be mapped: of large arrays only a part is read. Sound is `(frames[, channels])`,
+    with `sample_rate` frames per second, if known.
     """
     notes: list[str] = []
-    told: dict[str, Any] = {"shape": values.shape, "dtype": str(values.dtype)}
+    content: dict[str, Any] = {"shape": values.shape, "dtype": str(values.dtype)}
     if values.dtype.kind == "c":
         values = np.abs(values)
         notes.append("magnitudes of complex numbers")
-    told |= _figures(values, notes)
+    content |= _figures(values, notes)
     kind = _kind(values.shape, is_sound=is_sound)
     if kind == "text":
-        told["text"] = np.array2string(values, precision=6, separator=", ")
+        content["text"] = np.array2string(values, precision=6, separator=", ")
     elif kind == "waves":
-        told["waves"] = _waves(values, sample_rate, notes)
-        told["x_unit"] = "second" if sample_rate is not None else "place"
+        content["waves"] = _waves(values, sample_rate, notes)
+        content["x_unit"] = "second" if sample_rate is not None else "place"
     elif kind == "picture":
-        told |= _picture(values, frame, notes)
-    return Drawn(kind=kind, notes=tuple(notes), **told)
+        content |= _picture(values, frame, notes)
+    return Drawn(kind=kind, notes=tuple(notes), **content)
 
 
 def _kind(
@@ -102,7 +102,7 @@ def _kind(
 
 
 def _axes(shape: tuple[int, ...]) -> tuple[Literal["", "last", "first"], tuple[int, int]]:
-    """Which axis of the last ones is that of colours, and height and width."""
+    """Return which of the last axes is that of colours, and height and width."""
     if len(shape) > 2 and shape[-1] in (1, 3, 4):
         return "last", (shape[-3], shape[-2])
     if len(shape) > 2 and shape[-3] in (1, 3):
@@ -147,7 +147,7 @@ def _picture(values: Array, frame: int, notes: list[str]) -> dict[str, Any]:
 
 
 def _bytes(pixels: Array, notes: list[str]) -> NDArray[np.uint8]:
-    """Pixels of 8 bits; others are stretched from their lowest to their highest value."""
+    """Return pixels of 8 bits; others are stretched from their lowest to their highest value."""
     if pixels.dtype == np.uint8 and (pixels.ndim == 3 or int(pixels.max()) >= _DARK):
         return np.ascontiguousarray(pixels)
     real = pixels.astype(np.float64)

@@ -1,4 +1,4 @@
-"""The plugin of headrace's pages, which Airflow loads beside that of the operators."""
+"""The plugin of headrace's pages; Airflow loads it beside the plugin of the operators."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from headrace_airflow.run_operators import RUN_TAB
 
 
 class _WhenAsked:
-    """The app of the pages; only the API server asks for it, the others need not load FastAPI."""
+    """The pages' app; only the API server reads it, so other processes do not load FastAPI."""
 
     def __get__(self, plugin: object, kind: type) -> list[dict[str, Any]]:
         from headrace_pages.app import app
@@ -24,15 +24,15 @@ _VIEWS = (
     ("dag_run", RUN_TAB, _RUN),
     ("task_instance", "headrace-task", f"{_RUN}&task_id={{TASK_ID}}"),
 )
-"""Where in Airflow a page is shown, under which route, and its address below Airflow's own."""
+"""Place in Airflow of each page, its route, and its address below Airflow's own."""
 
 
 class PagesPlugin(AirflowPlugin):  # type: ignore[misc]
-    """Registers the pages, and where Airflow shows them."""
+    """Registers the pages, and their places in Airflow."""
 
     name = "headrace_pages"
     fastapi_apps = _WhenAsked()
-    external_views = [  # a list, as Airflow takes out what is there twice
+    external_views = [  # a list, because Airflow removes duplicates
         {
             "name": "headrace",
             "href": href,

@@ -1,8 +1,8 @@
-"""Dask's dashboards and TensorBoard through Airflow, for who holds a ticket.
+"""Dask's dashboards and TensorBoard through Airflow, for holders of a ticket.
 
-Their pages run scripts, and a lease runs the code of its user: so browsers are told to give these
-pages no rights (`sandbox`). They are sent no cookies then, nor may they read Airflow's answers; the
-ticket in their address lets them in. Where they lie is told by the files of the lease or run alone.
+Their pages run scripts, and a lease runs its user's code: so headers give these pages no rights in
+the browser (`sandbox`). They then get no cookies and cannot read Airflow's answers; the ticket in
+their address admits them. Only the files of the lease or run say where the pages are.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from headrace.errors import HeadraceError
 from headrace.files.layout import LeaseFolder, RunFolder
 from headrace.ledger.ledger import open_ledger
 from headrace.record import Record
-from headrace_pages.access import Seen, User, check_site, reads
+from headrace_pages.access import User, VisibleSites, check_site, reads
 from headrace_pages.answers import PRIVATE
 from headrace_pages.tensorboard import serve
 from headrace_pages.tickets import LASTS_S, Ticket, sealed, unsealed
@@ -39,11 +39,11 @@ router = APIRouter()
 _ASKED = (
     "accept", "accept-encoding", "content-type", "if-none-match", "if-modified-since", "range",
 )  # fmt: skip
-_TOLD = (
+_PASSED = (
     "content-type", "content-encoding", "content-length", "content-range", "accept-ranges",
     "etag", "last-modified", "cache-control",
 )  # fmt: skip
-"""Headers that pass, in each direction: no cookies, no logins, no policies of theirs."""
+"""Headers that pass, in each direction: no cookies, logins or policies of theirs."""
 
 _NO_RIGHTS = {
     "Content-Security-Policy": "sandbox allow-scripts; form-action 'none'; base-uri 'none'; "
@@ -60,29 +60,29 @@ _SILENT = (aiohttp.ClientError, asyncio.TimeoutError, OSError)
 
 @dataclass(frozen=True, kw_only=True)
 class Upstream:
-    """Where pages lie."""
+    """Location of pages."""
 
     url: str
     """Address of their folder, with a slash at its end."""
     connector: Callable[[], aiohttp.BaseConnector]
-    """Makes what connects there; called in the event loop."""
+    """Makes the connector; called in the event loop."""
     first: str
-    """The page to begin with."""
+    """The first page."""
     quick: str
-    """A page that is made quickly."""
+    """A page that answers quickly."""
     methods: tuple[str, ...]
     """Methods that only read."""
     hint: str
-    """What to do when nobody answers there."""
+    """Next step if the server does not answer."""
 
 
 class Opened(Record):
-    """Pages that who asks may open now."""
+    """Pages that the user may open now."""
 
     address: str
-    """Below that of headrace's pages."""
+    """Relative to the address of headrace's pages."""
     lasts_s: int
-    """For how many seconds."""
+    """Seconds for which it is valid."""
 
 
 @router.get("/data/open", dependencies=[reads])
@@ -90,11 +90,11 @@ async def open_pages(
     kind: Literal["dask", "tensorboard"],
     given: Annotated[str, Query(alias="id", max_length=500)],
     user: User,
-    seen: Seen,
+    visible: VisibleSites,
     response: Response,
 ) -> Opened:
-    """A ticket for the dashboard of a lease, or for TensorBoard of a run, which is started then."""
-    check_site(await asyncio.to_thread(_site_of, kind, given), seen)
+    """Return a ticket for a lease's dashboard, or for TensorBoard of a run, which it starts."""
+    check_site(await asyncio.to_thread(_site_of, kind, given), visible)
     ticket = Ticket(kind=kind, id=given, user=user.get_name())
     place = await asyncio.to_thread(_place, ticket)
     async with _session(place) as session:
@@ -111,13 +111,13 @@ def _site_of(kind: str, given: str) -> str:
 
 @router.options("/proxy/{text}/{path:path}")
 def allow(text: str, path: str) -> Response:
-    """What a browser asks before a page without origin may send a header of its own."""
+    """Answer the browser's question whether a page without origin may send its own headers."""
     return Response(headers={**_NO_RIGHTS, "Access-Control-Allow-Headers": "*"})
 
 
 @router.api_route("/proxy/{text}/{path:path}", methods=["GET", "HEAD", "POST"])
 async def pass_on(text: str, path: str, request: Request) -> Response:
-    """A page, or a file of it, as it comes."""
+    """Return a page, or a file of it, as a stream."""
     place = await asyncio.to_thread(_place, unsealed(text))
     if request.method not in place.methods:
         raise HTTPException(405, {"what": "These pages are for reading only", "hint": ""})
@@ -131,13 +131,13 @@ async def pass_on(text: str, path: str, request: Request) -> Response:
     except BaseException:
         await session.close()
         raise
-    told = {name: value for name in _TOLD if (value := answer.headers.get(name))}
-    return StreamingResponse(_parts(session, answer), answer.status, {**told, **_NO_RIGHTS})
+    headers = {name: value for name in _PASSED if (value := answer.headers.get(name))}
+    return StreamingResponse(_parts(session, answer), answer.status, {**headers, **_NO_RIGHTS})
 
 
 @router.websocket("/proxy/{text}/{path:path}")
 async def pass_messages(browser: WebSocket, text: str, path: str) -> None:
-    """Messages both ways, for as long as a ticket is good."""
+    """Pass messages both ways while a ticket is valid."""
     try:
         place = await asyncio.to_thread(_place, unsealed(text))
         async with (
@@ -151,13 +151,13 @@ async def pass_messages(browser: WebSocket, text: str, path: str) -> None:
             await browser.accept(target.protocol)
             await _exchange(browser, target)
     except (HTTPException, HeadraceError, *_SILENT) as error:
-        logger.info("No messages any more: %s", error)
+        logger.info("Messages end: %s", error)
         if browser.application_state is not WebSocketState.DISCONNECTED:
             await browser.close(_REFUSED)
 
 
 def _place(ticket: Ticket) -> Upstream:
-    """Where the pages lie that a ticket is for: as the ledger and the files it names have it."""
+    """Return the location of a ticket's pages, by the ledger and the files that it names."""
     if ticket.kind == "dask":
         pages = pages_of(LeaseFolder(Path(open_ledger().lease(ticket.id).folder)))
         return Upstream(
@@ -196,17 +196,17 @@ async def _ask(
     method: str = "GET",
     **more: Any,
 ) -> aiohttp.ClientResponse:  # fmt: skip
-    """The answer of a place; 502 when there is none."""
+    """Return the answer of a server; raise 502 if there is none."""
     url = _below(place, path, query)
     try:
         return await session.request(method, url, allow_redirects=False, **more)
     except _SILENT as error:
-        what = f"Nobody answers at {url.host}:{url.port}: {error or 'it took too long'}"
+        what = f"No answer from {url.host}:{url.port}: {error or 'it took too long'}"
         raise HTTPException(502, {"what": what, "hint": place.hint}) from error
 
 
 def _below(place: Upstream, path: str, query: str) -> URL:
-    """An address in the folder of a place, never beside or above it."""
+    """Return an address in the folder of a server, never beside or above it."""
     if ".." in path.split("/"):
         raise HTTPException(404, {"what": f"There is no page {path}", "hint": ""})
     return URL(f"{place.url}{quote(path)}{query and '?'}{query}", encoded=True)
@@ -221,7 +221,7 @@ async def _parts(
 
 
 async def _exchange(browser: WebSocket, target: aiohttp.ClientWebSocketResponse[Any]) -> None:
-    """Pass messages on until one of both goes away, or the time of a ticket is over."""
+    """Pass messages until one side closes, or the ticket expires."""
     pumps = [asyncio.create_task(_up(browser, target)), asyncio.create_task(_down(target, browser))]
     await asyncio.wait(pumps, timeout=LASTS_S, return_when=asyncio.FIRST_COMPLETED)
     for pump in pumps:

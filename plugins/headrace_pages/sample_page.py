@@ -1,4 +1,4 @@
-"""The sample of a dataset that somebody wants to see, read by another process."""
+"""A sample of a dataset for a user, read by another process."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ from headrace_pages.samples import Sample, SampleQuestion
 
 
 def sample_page(name: str, question: SampleQuestion, sites: Sites = None) -> Sample:
-    """A sample of a dataset of the ledger, by its fingerprint or name.
+    """Return a sample of a dataset of the ledger, by its fingerprint or name.
 
     Raises:
-        UnknownNameError: There is no such dataset, split or sample; a path is none.
+        UnknownNameError: There is no dataset, split or sample of that name; no paths are accepted.
         UserError: The dataset is in an object store.
         DataError: The shard is damaged, missing, or takes too long to read.
     """
     known = find_dataset(name, sites)
     if is_remote(known.location):
         raise UserError(
-            f"Samples of {known.location} are not shown: each look would fetch a whole shard",
-            "Copy it to a folder and set dataset.path to that, or see headrace inspect URL.",
+            f"Samples of {known.location} are not shown: each view would download a whole shard",
+            "Copy it to a folder and set dataset.path to the folder, or see headrace inspect URL.",
         )
     placed = {"folder": known.location, "fingerprint": known.fingerprint}
     return _READER.ask(question.model_copy(update=placed))
 
 
 class SampleProcess:
-    """Asks a process for samples, one after the other; it is started when there is none."""
+    """Requests samples from a process, one after another, and starts the process if needed."""
 
     def __init__(self, patience_s: float = PATIENCE_S) -> None:
         command = python_module(sample_process.__name__, str(patience_s))
@@ -44,10 +44,10 @@ class SampleProcess:
         self._process = CallServer(start_program)
 
     def ask(self, question: SampleQuestion) -> Sample:
-        """The sample, or what `read_sample` raises.
+        """Return the sample, or raise as `read_sample` does.
 
         Raises:
-            DataError: The process has ended, which it also does when it takes too long.
+            DataError: The process has ended, for example because it took too long.
         """
         try:
             sample: Sample = self._process.call(self._child, question, lambda: True)
@@ -55,7 +55,7 @@ class SampleProcess:
             raise DataError(
                 f"Sample {question.index:,} of '{question.split}' in {question.folder} cannot be "
                 f"read: {error.what}",
-                "`headrace verify` tells whether the dataset is damaged.",
+                "`headrace verify` shows whether the dataset is damaged.",
             ) from error
         return sample
 

@@ -1,10 +1,10 @@
-"""Reads samples in a process of its own.
+"""A process that reads samples.
 
 `python -m headrace_pages.sample_process SECONDS FD` starts it.
 
-A shard that is damaged can hang HDF5, and one that is cut short while it is mapped ends the process
-that reads it: neither may happen to a server. The process ends with the server's end of its line,
-when nobody asks for a while, and by an alarm when it takes too long. It does not die with the
+A damaged shard can hang HDF5, and a shard that is truncated while it is mapped ends the process
+that reads it: neither may happen to a server. The process ends when the server closes its
+connection, after a time without requests, and by an alarm if it takes too long. It outlives the
 thread that started it, which soon ends.
 """
 
@@ -20,11 +20,11 @@ PATIENCE_S = 20.0
 """Seconds that reading a sample may take."""
 
 IDLE_S = 120.0
-"""Seconds without a question after which it ends."""
+"""Seconds without a request after which it ends."""
 
 
 def main(patience_s: float) -> None:
-    """Answer questions until there are no more."""
+    """Answer requests until there are no more."""
 
     def answer(question: SampleQuestion) -> Sample:
         signal.setitimer(signal.ITIMER_REAL, patience_s)

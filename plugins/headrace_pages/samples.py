@@ -1,4 +1,4 @@
-"""Samples of a dataset, one at a time: what each field holds, as people see it."""
+"""Samples of a dataset, one at a time: the content of each field, for people."""
 
 from __future__ import annotations
 
@@ -23,41 +23,41 @@ from headrace.shards.reader import ShardReader
 from headrace_pages.drawn import Drawn, drawn
 
 MOST_LETTERS = 10_000
-"""Letters of a text that are sent."""
+"""Most letters of a text that are sent."""
 MOST_BYTES = 2**28
-"""Bytes of an encoded or compressed field of a sample beyond which it is not decoded."""
+"""Most bytes of an encoded or compressed field of a sample that are decoded."""
 
 _LABEL = "label"
 
 
 class SampleQuestion(Record):
-    """Which sample."""
+    """Request for a sample."""
 
     folder: str = ""
-    """Of the dataset."""
+    """Folder of the dataset."""
     fingerprint: str = ""
-    """Its content."""
+    """Fingerprint of its content."""
     split: str
     index: int
     """Place in the split, from 0."""
     label: int | None = None
-    """Only samples with it: the first from `index` on."""
+    """Only samples of this class: the first from `index` on."""
     is_back: bool = False
-    """Whether such a sample is sought towards the beginning."""
+    """Whether to search towards the beginning."""
     frame: int = 0
-    """Which picture of a field that holds several."""
+    """Number of the picture, in a field with several."""
 
 
 class FieldOfSample(Record):
-    """What a field of a sample holds."""
+    """The content of a field of a sample."""
 
     name: str
     text: str | None
-    """Text, or the name of a class; null of other fields."""
+    """Text, or the name of a class; null for other fields."""
     drawn: Drawn | None
-    """Numbers; null of texts."""
+    """Numbers; null for texts."""
     problem: str
-    """Why neither is there; else empty."""
+    """Why neither is shown; else empty."""
 
 
 class Sample(Record):
@@ -68,18 +68,18 @@ class Sample(Record):
     """Of the split."""
     index: int
     source: str
-    """The file that it was packed from, or its place in one."""
+    """The file that it was packed from, or its position in one."""
     shard: str
-    """The file that it lies in."""
+    """The file that holds it."""
     fields: tuple[FieldOfSample, ...]
 
 
 def read_sample(question: SampleQuestion) -> Sample:
-    """Read a sample; of large fields only what is shown.
+    """Read a sample; of large fields only the shown part.
 
     Raises:
         UnknownNameError: There is no such split, or no such sample.
-        ManifestError: Something else lies there by now.
+        ManifestError: The folder has another content by now.
         ShardError: Its shard is missing or damaged.
     """
     manifest = _manifest(question)
@@ -109,11 +109,11 @@ def _manifest(question: SampleQuestion) -> Manifest:
     try:
         found = (folder / FILE_NAME).stat()
     except FileNotFoundError:
-        return read_manifest(folder)  # which says what is wrong
+        return read_manifest(folder)  # raises with the reason
     manifest = _parsed(folder, found.st_mtime_ns, found.st_size)
     if manifest.fingerprint != question.fingerprint:
-        what = f"At {folder} lies another content by now, not {question.fingerprint}"
-        raise DataError(what, "Open the page of the dataset anew.")
+        what = f"{folder} now holds another content, not {question.fingerprint}"
+        raise DataError(what, "Reload the page of the dataset.")
     return manifest
 
 
@@ -123,11 +123,11 @@ def _parsed(folder: Path, _changed_ns: int, _num_bytes: int) -> Manifest:
 
 
 def _sought(manifest: Manifest, shards: Sequence[ShardInfo], question: SampleQuestion) -> int:
-    """Place in the split of the sample that is asked for."""
+    """Return the position in the split of the requested sample."""
     split, index, last = question.split, question.index, manifest.splits[question.split] - 1
     if not 0 <= index <= last:
         what = f"Split '{split}' has {last + 1:,} samples, no sample {index:,}"
-        raise UnknownNameError(what, f"They have the numbers 0 to {last:,}.")
+        raise UnknownNameError(what, f"Valid numbers are 0 to {last:,}.")
     if question.label is None:
         return index
     starts = itertools.accumulate((shard.num_samples for shard in shards), initial=0)
@@ -141,7 +141,7 @@ def _sought(manifest: Manifest, shards: Sequence[ShardInfo], question: SampleQue
             return int(fit[0])
     where = "up to" if question.is_back else "from"
     what = f"Split '{split}' has no sample of this class {where} sample {index:,}"
-    raise UnknownNameError(what, "Look in the other direction, or choose another class.")
+    raise UnknownNameError(what, "Search in the other direction, or choose another class.")
 
 
 def _reader(question: SampleQuestion, shard: ShardInfo) -> ShardReader:
@@ -172,7 +172,7 @@ def _field(
 
 
 def _stored(reader: ShardReader, info: FieldInfo, at: int) -> NDArray[Any]:
-    """What lies in the shard: of a ragged field its bytes; mapped where it is not compressed."""
+    """Return the content of the shard: of a ragged field its bytes; mapped if not compressed."""
     key = f"{FIELDS_GROUP}/{info.name}"
     if info.layout == "ragged":
         reader.check_offsets(key)
@@ -189,8 +189,8 @@ def _stored(reader: ShardReader, info: FieldInfo, at: int) -> NDArray[Any]:
 
 def _check_size(num_bytes: int) -> None:
     if num_bytes > MOST_BYTES:
-        what = f"{num_bytes:,} bytes are not decoded to be looked at"
-        raise DataError(what, f"Up to {MOST_BYTES:,} bytes are.")
+        what = f"{num_bytes:,} bytes are too many to decode for a view"
+        raise DataError(what, f"At most {MOST_BYTES:,} bytes are decoded.")
 
 
 def _decoded(reader: ShardReader, info: FieldInfo, at: int, stored: NDArray[Any]) -> NDArray[Any]:

@@ -1,4 +1,4 @@
-"""TensorBoard for runs that wrote event files: one process a run, started when somebody looks."""
+"""TensorBoard for runs with event files: one process a run, started at the first view."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ _POLL_S = 0.05
 _LONGEST_LINE = 500
 
 _started: dict[Path, subprocess.Popen[bytes]] = {}
-"""Children of this process, so that none of them that has ended stays behind."""
+"""Children of this process, so that ended ones can be removed."""
 
 
 def serve(run: RunFolder, kept_s: float = 900.0) -> Path:
-    """Have a TensorBoard for a run.
+    """Start a TensorBoard for a run, unless it runs.
 
-    It ends `kept_s` seconds after the last question, and with the process that started it.
+    It ends `kept_s` seconds after the last request, and with the process that started it.
 
     Returns:
-        The Unix socket on which it answers HTTP; it is for this account alone.
+        The Unix socket on which it answers HTTP; only this account can use it.
 
     Raises:
         UserError: There is nothing to show, or too many run already.
@@ -44,7 +44,7 @@ def serve(run: RunFolder, kept_s: float = 900.0) -> Path:
     if not has_events(run):
         raise UserError(
             f"Run {run.run_id} has no event files",
-            "TensorBoard reads what `trainer.loggers: [csv, tensorboard]` of the recipe writes.",
+            "TensorBoard reads the files of `trainer.loggers: [csv, tensorboard]` in the recipe.",
         )
     # not below headrace's home: names of sockets are short
     folder = Path(tempfile.gettempdir()) / f"headrace-tensorboard-{os.getuid()}"
@@ -62,13 +62,13 @@ def serve(run: RunFolder, kept_s: float = 900.0) -> Path:
 def _check_room(folder: Path) -> None:
     if sum(map(_answers, folder.glob("*.sock"))) >= MOST:
         raise UserError(
-            f"{MOST} runs are open in TensorBoard already",
-            "One ends a quarter of an hour after the last look at it.",
+            f"{MOST} runs are already open in TensorBoard",
+            "One ends a quarter of an hour after its last view.",
         )
 
 
 def _start(run: RunFolder, place: Path, kept_s: float) -> None:
-    place.unlink(missing_ok=True)  # of one that was killed
+    place.unlink(missing_ok=True)  # a killed process leaves it
     if (before := _started.pop(place, None)) is not None:
         before.kill()
         before.wait()

@@ -2,8 +2,8 @@
 
 `python -m headrace_pages.tensorboard_process FOLDER SOCKET S` starts it.
 
-It answers on a Unix socket, as every account of the machine reaches ports of 127.0.0.1. It has the
-plugins that come with TensorBoard, but for the one that opens whatever files event files name.
+It answers on a Unix socket, because every account of the machine reaches ports of 127.0.0.1. It has
+TensorBoard's own plugins, except the one that opens any file that event files name.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ window.Worker = function (script) {
   return new Known(URL.createObjectURL(new Blob([text])));
 };
 }</script>"""
-"""Stands for what a browser refuses to pages without rights, and TensorBoard needs."""
+"""Replaces what TensorBoard needs and browsers refuse to pages without rights."""
 
 
 class _SocketServer(TensorBoardServer):  # type: ignore[misc]
-    """Serves TensorBoard on a Unix socket, and notes when it was asked last."""
+    """Serves TensorBoard on a Unix socket, and records the time of the last request."""
 
     asked_s = 0.0
 
@@ -62,14 +62,14 @@ class _SocketServer(TensorBoardServer):  # type: ignore[misc]
 
 
 class _Quiet(WSGIRequestHandler):
-    """Writes no line for each request, as the log grows for as long as somebody looks."""
+    """Writes no line for each request, because the log would grow without limit."""
 
     def log_request(self, *_: object) -> None:
         """Nothing."""
 
 
 def _home(app: Any) -> Any:
-    """TensorBoard's own page, as it can be shown in a frame without rights, below any path."""
+    """Wrap TensorBoard's own page for a frame without rights, below any path."""
 
     def answer(environment: Any, start: Any) -> Any:
         page = Response.from_app(app, {**environment, "HTTP_ACCEPT_ENCODING": "identity"})
@@ -80,11 +80,11 @@ def _home(app: Any) -> Any:
 
 
 def main(folder: str, socket: str, kept_s: str) -> None:
-    """Serve the event files of a folder until nobody has asked for so many seconds."""
+    """Serve the event files of a folder until so many seconds pass without a request."""
     parent = os.getppid()
     plugins = [each for each in default.get_static_plugins() if _name(each) != _OPENS_FILES]
     board = TensorBoard(plugins=plugins, server_class=partial(_SocketServer, socket))
-    # fast loading is a process of its own, on a port that everybody reaches
+    # fast loading is a separate process, on a port that every account reaches
     board.configure(argv=("",), logdir=folder, load_fast="false")
     board.launch()
     while time.monotonic() - _SocketServer.asked_s < float(kept_s) and os.getppid() == parent:

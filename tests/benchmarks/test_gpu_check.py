@@ -49,7 +49,7 @@ def test_whatever_ends_a_part_is_a_failed_row_and_the_others_run(tmp_path):
     assert told["raises"] == ("failed", "RuntimeError: CUDA error: an illegal memory access")
     assert told["crashes"][0] == "failed"
     assert told["crashes"][1].startswith("signal SIGBUS")
-    assert told["leaves"] == ("failed", "it has told nothing")
+    assert told["leaves"] == ("failed", "it has no result")
     assert [(row.name, row.outcome, row.figure) for row in rows[3:]] == [
         ("rate", "failed", 0.97), ("rate", "ok", 0.99), ("size", "measured", 3.0),
     ]  # fmt: skip

@@ -34,7 +34,7 @@ def test_predictions_are_summed_up_by_how_many_runs_were_known() -> None:
     assert in_words(found, "more", range(2, 9)).startswith(
         "with more known: 2 predictions, off by 30% in the median, 50% most; 1 within"
     )
-    assert in_words(found[:1], "none", (0,)) == "with none known: nothing was foretold"
+    assert in_words(found[:1], "none", (0,)) == "with none known: no predictions"
 
 
 def test_what_runs_were_expected_to_take_is_told_beside_what_they_took() -> None:

@@ -16,7 +16,7 @@ from headrace.files.manifest_file import read_manifest
 from headrace.objects import s3_errors
 from headrace.objects.protocol import Store
 from headrace.objects.store import open_store
-from headrace.shards import places as copies
+from headrace.shards import shard_locations as copies
 from headrace.shards.inspection import summarise, verify_dataset
 from headrace.states import StepState
 from headrace.status.dataset import dataset_page

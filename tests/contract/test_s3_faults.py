@@ -209,7 +209,7 @@ def test_a_refusal_is_told_at_once(store: Store, faults: Faults, code: str) -> N
 def test_a_missing_bucket_is_told(moto_server: S3Server, s3_credentials: None) -> None:
     store = open_store("s3://no-such-bucket-here/data", moto_server.options)
     for action in (lambda: list(store.list_files()), lambda: store.read("a")):
-        with pytest.raises(StoreAccessError, match="no bucket for s3://no-such-bucket-here"):
+        with pytest.raises(StoreAccessError, match="bucket of s3://no-such-bucket-here"):
             action()
 
 

@@ -194,7 +194,7 @@ def test_prepare_shows_the_plan_and_the_resolved_recipe(context, headrace_home):
         assert line in operator.resolved_recipe
     assert "gpu: gang of 1 node" in operator.plan
     assert "stage, train, evaluate" in operator.plan
-    assert "no earlier run tells" in operator.plan
+    assert "no earlier run shows" in operator.plan
     assert max(map(len, operator.plan.splitlines())) <= 50  # Airflow's pages cut longer ones
     model = Target.model_validate({"_target_": "a.B", "api_key": "hush"})
     secretive = replace(run, recipe=run.recipe.model_copy(update={"model": model}))

@@ -73,7 +73,7 @@ def test_a_package_that_cannot_be_loaded_is_named(site_packages: Path, module: s
     install(site_packages, "broken_addon", module, "[headrace.commands]\nx = broken_addon:add\n")
     with pytest.raises(UserError, match=told) as caught:
         load_group("headrace.commands")
-    assert "The package broken_addon adds 'x' to headrace.commands" in str(caught.value)
+    assert "'x' of headrace.commands cannot be loaded" in str(caught.value)
     assert "pip uninstall broken_addon" in str(caught.value)
 
 
@@ -89,7 +89,7 @@ def test_commands_of_a_package_are_a_mapping_and_replace_none(site_packages: Pat
     (site_packages / "addon-1.0.dist-info" / "entry_points.txt").write_text(f"{entry}register\n")
     with pytest.raises(subprocess.CalledProcessError) as failed:
         headrace("--help")
-    assert "'x' of headrace.commands is a function, and no mapping" in failed.value.stderr
+    assert "'x' of headrace.commands is a function" in failed.value.stderr
     headrace("runs")
 
 

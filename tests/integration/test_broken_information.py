@@ -145,5 +145,5 @@ def test_a_broken_part_is_counted(ended: Broken, part: str):
 
 def test_the_count_and_the_last_reason_are_shown(ended: Broken):
     count, last = len(ended.failures), ended.failures[-1]
-    assert f"what informs failed {count} times" in ended.status.stdout
+    assert f"{count} failures of parts that only inform" in ended.status.stdout
     assert ended.as_json["informing"] == {"count": count, "last": f"{last.part}: {last.why}"}

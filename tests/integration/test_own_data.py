@@ -55,7 +55,7 @@ def test_a_script_for_torchrun_runs_unchanged_and_goes_on_after_kill_9(place: Pl
     words(log, "epoch 1 from 0: loss", "epoch 2 from 2: loss")
 
     told = place.shown("status", record.run_id)
-    words(told.output, "train", "none: what is trained brings its own data")
+    words(told.output, "train", "none: the training reads its own data")
     assert "pack" not in told.output
     seen = json.loads(place.shown("status", record.run_id, "--json").output)
     assert [step["name"] for step in seen["steps"]] == ["train"]
@@ -86,4 +86,4 @@ def test_a_function_without_a_dataset_is_swept_over(place: Place) -> None:
     assert [(row.step, row.state) for row in attempts] == [("suite", StepState.SUCCEEDED)]
     assert attempts[0].outputs["counts"] == {"succeeded": 2, "failed": 2}
     shown = place.shown("suite", "show", record.run_id, "--json").output
-    words(shown, "The recipe has no 'dataset', so there is none to read")
+    words(shown, "The recipe has no 'dataset', so there is no data to read")

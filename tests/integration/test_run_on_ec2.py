@@ -316,7 +316,7 @@ def test_the_plan_shows_the_requests_and_what_instances_run(home: Path, ec2_sim:
     shown = headrace("plan", "paced", "--site", "aws", "--dry-run")
     assert shown.exit_code == 0, shown.output
     assert '"InstanceType": "c5.large"' in shown.stdout
-    assert "  what it costs is not known: no price is known of c5.large (on-demand)" in shown.stdout
+    assert "  cost unknown: no price is known of c5.large (on-demand)" in shown.stdout
     assert "  costs $0.01 at most: 2 x 0:10:00 x $0.03 an hour of m5.large (spot)" in shown.stdout
     assert "# without capacity for that: m5.large" in shown.stdout
     assert '"MinCount": 2' in shown.stdout

@@ -171,7 +171,7 @@ def _check_that_the_next_lease_is_shorter(earlier: Run, slurm: DevSlurm) -> None
     """What `headrace plan` tells of the time limit, and what Slurm then gets."""
     first = lease_client.spec(earlier.lease_folder(f"{earlier.run_id}-gpu-1"))
     assert first.role.lifetime_s == DEFAULT_S
-    assert first.walltime.why.startswith("no earlier run tells how long stage and train")
+    assert first.walltime.why.startswith("no earlier run shows how long stage and train")
     planned = {each.role: each for each in previews(load_recipe("held"), load_site("quick"))}
     chosen = planned["gpu"].walltime
     assert chosen.seconds < DEFAULT_S

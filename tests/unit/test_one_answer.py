@@ -108,7 +108,7 @@ def told() -> Told:
         without_a_lease().run_id: ("No such partition", "", None),
     }  # fmt: skip
     orphan = make_run(owner=ended_owner()).run_id
-    expected[orphan] = (f"its process has ended: headrace resume {orphan}", "", None)
+    expected[orphan] = (f"abandoned: its process has ended; headrace resume {orphan}", "", None)
     for each in FailureClass:
         state = {"cancelled": StepState.CANCELLED, "lost": StepState.LOST}.get(
             each.value, StepState.FAILED

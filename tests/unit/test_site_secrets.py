@@ -108,7 +108,7 @@ def test_what_is_started_inherits_neither_the_secret_nor_what_it_was_taken_from(
 @pytest.mark.parametrize(
     ("source", "told"),
     [
-        ("env:NOT_THERE", "Secret KEY of site laptop is to be in NOT_THERE"),
+        ("env:NOT_THERE", "Secret KEY of site laptop is not set: .* no variable NOT_THERE"),
         ("file:/not/there", "Secret KEY of site laptop cannot be read: /not/there"),
         ("env:EMPTY", "Secret KEY of site laptop is empty"),
         ("file:/dev/null", "Secret KEY of site laptop is empty"),
@@ -123,7 +123,7 @@ def test_a_secret_that_cannot_be_had_is_told_by_name(source, told, monkeypatch):
 
 def test_what_is_no_text_is_not_quoted(tmp_path):
     (tmp_path / "key").write_bytes(b"hunter2\xff")
-    with pytest.raises(SecretError, match="is no text") as refused:
+    with pytest.raises(SecretError, match="is not a text") as refused:
         value(f"file:{tmp_path}/key")
     assert "hunter" not in str(refused.value)
 
@@ -131,7 +131,7 @@ def test_what_is_no_text_is_not_quoted(tmp_path):
 @pytest.mark.parametrize("user", ["", "../ada", "-x", "a b", "ada/..", "ada\n", "{user}", "."])
 def test_a_hostile_name_of_a_user_leads_nowhere(user):
     asked = []
-    with pytest.raises(SecretError, match="each user's own"):
+    with pytest.raises(SecretError, match="depends on the user"):
         value("airflow:wandb-{user}.password", Asker(user=user, connection=asked.append))
     assert not asked
     assert value("airflow:wandb.login", Asker(user=user, connection=of_airflow))

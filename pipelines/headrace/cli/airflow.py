@@ -46,9 +46,9 @@ def up(
 ) -> None:
     """Start Airflow with headrace's DAGs on this machine.
 
-    This is for trying out and for one person. It keeps its database in SQLite, listens on 127.0.0.1
-    only and asks for a password, which the first start makes and shows. A team installs Airflow in
-    its own way and adds headrace.
+    It is for trials and for one person: the database is SQLite, it listens on 127.0.0.1 only, and
+    it asks for a password, which the first start creates and shows. A team installs Airflow in its
+    own way and adds headrace.
 
     Examples:
         headrace up
@@ -59,7 +59,7 @@ def up(
     login = airflow_server.login()
     server = airflow_server.running()
     if server is not None:
-        console.print(f"Airflow is up already: {server.url}")
+        console.print(f"Airflow is already up: {server.url}")
     else:
         with console.status("Starting Airflow"):
             server = airflow_server.up(port)
@@ -74,14 +74,14 @@ def up(
 def down() -> None:
     """Stop the Airflow that `headrace up` started.
 
-    No process of it is left. Leases live on until their work is done or their idle time is over:
+    All its processes end. Leases stay open until their work is done or their idle time is over:
     `headrace lease list`.
     """
     typer.echo("Airflow is down" if airflow_server.down() else "Airflow was not up")
 
 
 def env() -> None:
-    """Print the settings with which `airflow` talks to this Airflow.
+    """Print the settings that connect `airflow` to this Airflow.
 
     Examples:
         eval "$(headrace env)"
@@ -96,7 +96,8 @@ def env() -> None:
 def password() -> None:
     """Print the password of the Airflow of `headrace up`.
 
-    `headrace demo` has the same. Its user is `admin`; only the owner of its file is shown it.
+    `headrace demo` has the same password. The user is `admin`; only the owner of the password's
+    file can read it.
 
     Examples:
         headrace password
@@ -105,7 +106,7 @@ def password() -> None:
 
 
 def words_for(login: Credentials, *, shows_password: bool) -> str:
-    """How to log in, for the user; with a new password where only its owner sees the words."""
+    """Return how to log in; a new password is included if only its owner can read the text."""
     if login.is_new and shows_password:
         return f"Log in as {login.user}, password {login.password} (kept in {login.file})"
     return f"Log in as {login.user}; its password: headrace password (kept in {login.file})"
@@ -124,7 +125,7 @@ def demo(
     once: Annotated[
         bool,
         typer.Option(
-            help="Stop Airflow and exit when the run is done (implied without a terminal)."
+            help="Stop Airflow and exit when the run has ended (implied without a terminal)."
         ),
     ] = False,
     overrides: Annotated[
@@ -149,7 +150,7 @@ def demo(
             run_id = _followed(api, dag_run, console)
         succeeded = _tell_end(run_id, api.run_url(DAG_ID, dag_run), console)
         if not once:
-            console.print(f"Airflow stays up at {server.url}; Ctrl-C ends it.")
+            console.print(f"Airflow stays up at {server.url}; Ctrl-C stops it.")
             _until_interrupted()
     if not succeeded:
         raise typer.Exit(1)
@@ -166,7 +167,7 @@ def _prepare_digits(console: Console) -> None:
 
 @contextmanager
 def _airflow(console: Console, login: Credentials) -> Iterator[tuple[Server, Callable[[], None]]]:
-    """Airflow, and how to stop it early; one that was up before is never stopped."""
+    """Yield Airflow, and a function that stops it early; one that was up before never stops."""
     was_up = airflow_server.running() is not None
 
     def stop() -> None:
@@ -189,9 +190,9 @@ def _airflow(console: Console, login: Credentials) -> Iterator[tuple[Server, Cal
 def _cancelled_when_left(
     api: AirflowApi, dag_run: str, stop_airflow: Callable[[], None], console: Console
 ) -> Iterator[None]:
-    """End a run that is left before its end, by Ctrl-C say, with all its work.
+    """Cancel a run, with all its work, if the block is left before the run's end (as by Ctrl-C).
 
-    Its leases would work on without Airflow, and the DAG run would go on with the next Airflow.
+    Otherwise its leases would work on without Airflow, and the next Airflow would continue it.
     """
     try:
         yield
@@ -199,10 +200,10 @@ def _cancelled_when_left(
         try:
             api.fail_run(DAG_ID, dag_run)
         except HeadraceError as error:
-            console.print(f"The DAG run will go on when Airflow is started again: {error.what}")
+            console.print(f"The DAG run will continue when Airflow is started again: {error.what}")
         else:
             record = open_ledger().run_by_key(_key(dag_run))
-            if record is not None:  # before a last task of the DAG run tells it as failed
+            if record is not None:  # before a last task of the DAG run reports it as failed
                 open_ledger().finish_run(record.run_id, StepState.CANCELLED, time.time())
         stop_airflow()
         record = open_ledger().run_by_key(_key(dag_run))  # its first task may have made it since
@@ -226,7 +227,7 @@ def _trigger(api: AirflowApi, overrides: list[str], console: Console) -> str:
 
 
 class _DagRunEnd:
-    """Tells whether the DAG run has ended; asks now and then, and bears an API that stalls."""
+    """Whether the DAG run has ended; asks periodically, and tolerates an API that stalls."""
 
     def __init__(self, api: AirflowApi, dag_run: str) -> None:
         self._api = api
@@ -250,7 +251,7 @@ class _DagRunEnd:
 
 
 def _followed(api: AirflowApi, dag_run: str, console: Console) -> str:
-    """Show how the DAG run goes, until its end; gives the run's id."""
+    """Show the progress of the DAG run until its end; return the run's id."""
     run_id = _run_id(api, dag_run, console)
     with Watching(run_id, console) as tick:
         ended = _DagRunEnd(api, dag_run)

@@ -1,7 +1,7 @@
-"""Airflow on this machine: started as a service that outlives the terminal, asked, ended.
+"""Airflow on this machine: a service that outlives the terminal; its start, state and end.
 
-The service itself lives in the package `headrace_airflow`, which needs Airflow; here are only its
-login, its record on disk, the handling of its processes, and calls to its public REST API.
+The service itself is in the package `headrace_airflow`, which needs Airflow. Here are only its
+login, its record on disk, its processes, and calls to its public REST API.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ from headrace.record import Record
 USER = "admin"
 
 MARK = "HEADRACE_AIRFLOW_HOME"
-"""Environment variable that all processes of the service carry; its value is headrace's home."""
+"""Environment variable of all processes of the service; its value is headrace's home."""
 
 ASKED_BEFORE_S = 1.0
-"""Seconds until processes are killed that the supervisor had asked to end before."""
+"""Seconds that processes have to end after the supervisor's request, before they are killed."""
 
 
 _START_TIMEOUT_S = 600.0
-"""Its services take 15 to 30 s on a free machine; on a loaded one the API server alone took 180 s.
-One that ends, or an interrupt, ends the wait at once."""
+"""Its services take 15 to 30 s on an idle machine; on a busy one the API server alone took 180 s.
+If a service ends, or at an interrupt, the wait ends at once."""
 
 _STOP_GRACE_S = 20.0
 _POLL_S = 0.2
@@ -50,7 +50,7 @@ _API_TIMEOUT_S = 30.0
 _TOKEN = "/auth/token"
 
 _DIRECTLY = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-"""This machine's Airflow is never reached by way of a proxy."""
+"""Opener without a proxy, for this machine's Airflow."""
 
 
 class AirflowError(HeadraceError):
@@ -64,37 +64,38 @@ class Credentials:
     user: str
     password: str = field(repr=False)
     file: Path
-    """The file that holds the password."""
+    """The file with the password."""
     is_new: bool = False
-    """Whether it was made just now."""
+    """Whether it was created just now."""
 
 
 def passwords_file(folder: Path) -> Path:
-    """The file in Airflow's home that its simple auth manager reads the password from."""
+    """Return the file in Airflow's home from which its simple auth manager reads the password."""
     return folder / "passwords.json"
 
 
 def read_login(folder: Path) -> Credentials:
-    """The login that `make_login` has made.
+    """Return the login that `make_login` created.
 
     Raises:
-        UserError: There is none, or its file is another account's.
+        UserError: There is none, or its file belongs to another account.
     """
     file = passwords_file(folder)
     try:
         text = read_text(file)
     except PermissionError as error:
-        raise UserError(f"{file} is for its owner alone", "Ask who called headrace up.") from error
+        hint = "Ask the user who called headrace up."
+        raise UserError(f"{file} is readable by its owner only", hint) from error
     password = json.loads(text).get(USER) if text else None
     if password is None:
-        raise UserError(f"{file} holds no password of the user '{USER}'", "Run: headrace up")
+        raise UserError(f"{file} has no password of the user '{USER}'", "Run: headrace up")
     return Credentials(user=USER, password=password, file=file)
 
 
 def make_login(folder: Path) -> Credentials:
-    """The login, made with a random password the first time; a password that was changed stays.
+    """Return the login; the first call creates a random password, a changed password stays.
 
-    Side effects: writes the password's file, readable by its owner alone.
+    Side effects: writes the password's file, readable by its owner only.
     """
     file = passwords_file(folder)
     if file.exists():
@@ -115,41 +116,41 @@ class Server(Record):
     folder: str
     """Airflow's home: database, logs."""
     environment: dict[str, str]
-    """Variables with which `airflow` on the command line talks to this Airflow."""
+    """Variables that connect `airflow` on the command line to this Airflow."""
 
 
 def airflow_folder() -> Path:
-    """Airflow's home inside headrace's."""
+    """Return Airflow's home inside headrace's."""
     return home() / "airflow"
 
 
 def record_file() -> Path:
-    """File with the record of the running Airflow."""
+    """Return the file with the record of the running Airflow."""
     return airflow_folder() / "up.json"
 
 
 def log_file() -> Path:
-    """Log of the supervisor; the components' logs lie beside it."""
+    """Return the log of the supervisor; the components' logs lie beside it."""
     return airflow_folder() / "logs" / "supervisor.log"
 
 
 def login() -> Credentials:
-    """How to log in to the Airflow of `up`; made with a new password the first time."""
+    """Return the login of the Airflow of `up`; the first call creates a password."""
     make_private(airflow_folder())
     return make_login(airflow_folder())
 
 
 def running() -> Server | None:
-    """The Airflow that is up, if there is one."""
+    """Return the Airflow that is up; None if there is none."""
     server = read_record(record_file(), Server)
     return server if server is not None and server.process.is_alive else None
 
 
 def up(port: int | None = None) -> Server:
-    """Start Airflow and wait until it is healthy; one that is up already is left as it is.
+    """Start Airflow and wait until it is healthy; if it is already up, return it.
 
     Raises:
-        AirflowError: It did not become healthy; the message ends with the end of its log.
+        AirflowError: It did not become healthy; the message includes the end of its log.
         UserError: Airflow is not installed.
     """
     if not any(distributions(name="apache-airflow-core")):
@@ -170,7 +171,7 @@ def up(port: int | None = None) -> Server:
 
 
 def down() -> bool:
-    """End all processes of Airflow, also what a killed supervisor left; whether there were any."""
+    """End all processes of Airflow, also those of a killed supervisor; return if there were any."""
     found = processes()
     server = running()
     if server is not None:
@@ -183,18 +184,18 @@ def down() -> bool:
 
 
 def processes() -> list[psutil.Process]:
-    """Living processes of the service, without this one and its ancestors."""
+    """Return living processes of the service, without this one and its ancestors."""
     own = {os.getpid(), *(parent.pid for parent in psutil.Process().parents())}
     return [each for each in all_marked(MARK, str(home())) if each.pid not in own]
 
 
 def all_marked(name: str, value: str) -> list[psutil.Process]:
-    """Living processes of this machine with an environment variable of this value."""
+    """Return living processes of this machine with that value of an environment variable."""
     return [each for each in psutil.process_iter() if marked(each, name) == value]
 
 
 def marked(process: psutil.Process, name: str) -> str | None:
-    """Value of an environment variable of a living process; None when it has none or has ended."""
+    """Return the value of a living process's environment variable; None if it has none."""
     try:
         if process.status() == psutil.STATUS_ZOMBIE:
             return None
@@ -230,11 +231,11 @@ def _log_end(num_lines: int = 15) -> str:
 
 
 class AirflowBusyError(HeadraceError):
-    """Airflow's API server did not answer in time; it may be busy or starting anew."""
+    """Airflow's API server did not answer in time; it may be busy or restarting."""
 
 
 class AirflowApi:
-    """The few calls to Airflow's REST API (v2) that the command line makes, and its supervisor."""
+    """Calls to Airflow's REST API (v2) that the command line and Airflow's supervisor need."""
 
     def __init__(self, base_url: str, login: Credentials) -> None:
         self._base_url = base_url.rstrip("/")
@@ -242,36 +243,36 @@ class AirflowApi:
         self._token = ""
 
     def trigger(self, dag_id: str, conf: Mapping[str, object]) -> str:
-        """Trigger a DAG; the id of the DAG run.
+        """Trigger a DAG; return the id of the DAG run.
 
         Raises:
             UnknownNameError: Airflow does not know the DAG (yet).
-            StepError: Airflow refuses, with its reason.
+            StepError: Airflow refuses; the message gives its reason.
         """
         body = {"logical_date": None, "conf": dict(conf)}
         answer = self._call("POST", f"/api/v2/dags/{dag_id}/dagRuns", body)
         return str(answer["dag_run_id"])
 
     def dag_ids(self) -> frozenset[str]:
-        """Ids of the DAGs that Airflow knows."""
+        """Return the ids of the DAGs that Airflow knows."""
         return frozenset(
             str(dag["dag_id"]) for dag in self._call("GET", "/api/v2/dags?limit=100")["dags"]
         )
 
     def health(self) -> dict[str, Any]:
-        """How the components of Airflow are."""
+        """Return the health of Airflow's components, by name."""
         return self._call("GET", "/api/v2/monitor/health")
 
     def run_state(self, dag_id: str, run_id: str) -> str:
-        """State of a DAG run: queued, running, success, failed."""
+        """Return the state of a DAG run: queued, running, success, failed."""
         return str(self._call("GET", _dag_run(dag_id, run_id))["state"])
 
     def fail_run(self, dag_id: str, run_id: str) -> None:
-        """Mark a DAG run as failed: nothing more of it is started but what cleans up."""
+        """Mark a DAG run as failed: from now on it starts only tasks that clean up."""
         self._call("PATCH", _dag_run(dag_id, run_id), {"state": "failed"})
 
     def run_url(self, dag_id: str, run_id: str) -> str:
-        """Page of a DAG run in the web UI."""
+        """Return the address of a DAG run's page in the web UI."""
         return f"{self._base_url}/dags/{dag_id}/runs/{quote(run_id)}"
 
     def _call(self, method: str, path: str, body: object = None) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""`headrace`: where the command line begins, before what takes a second to import."""
+"""`headrace`: start of the command line, before imports that take a second."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from headrace.cli import EXIT_INTERRUPTED
 
 
 def main() -> None:
-    """Entry point: Ctrl-C ends the command quietly also while it is imported."""
-    heeds = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # not under nohup
-    if heeds:
+    """Entry point: Ctrl-C ends the command quietly also during imports."""
+    interrupts = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # not under nohup
+    if interrupts:
         signal.signal(signal.SIGINT, lambda *_: os._exit(EXIT_INTERRUPTED))
     if sys.argv[1:] == ["--version"]:
-        with suppress(OSError):  # which the command names, or drops
+        with suppress(OSError):  # the command reports it, or drops the output
             os.write(1, f"{__version__}\n".encode())
             return
-    gc.disable()  # what is imported stays: looking for garbage takes a tenth of a short command
+    gc.disable()  # imported objects stay: collecting takes a tenth of a short command
     from headrace.cli.commands import run
 
-    if heeds:
+    if interrupts:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     run()

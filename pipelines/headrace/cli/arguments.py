@@ -1,7 +1,7 @@
-"""What commands are given: recipes, sites, runs and suites, and what a shell completes of them.
+"""Arguments of commands (recipes, sites, runs, suites), and their completion in a shell.
 
-That is asked at each press of Tab: nothing is made, migrated or waited for, and nothing is said
-where none is known. What it takes is imported only then: every command has these arguments.
+Completion runs at each press of Tab: it creates nothing, migrates nothing, waits for nothing, and
+prints nothing if it fails. It imports what it needs only then: every command has these arguments.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ _MOST = 200
 
 
 def recipes(incomplete: str) -> list[str]:
-    """Names of recipes."""
+    """Return names of recipes."""
     from headrace.recipe.load import available
 
     return _beginning(incomplete, available("recipes"))
 
 
 def sites(incomplete: str) -> list[str]:
-    """Names of sites."""
+    """Return names of sites."""
     from headrace.recipe.load import available
 
     return _beginning(incomplete, available("sites"))
 
 
 def runs(incomplete: str) -> list[str]:
-    """Ids of runs, the newest first."""
+    """Return ids of runs, the newest first."""
     return _beginning(incomplete, _newest())
 
 
 def suites(incomplete: str) -> list[str]:
-    """Ids of suites, the newest first."""
+    """Return ids of suites, the newest first."""
     from headrace.files.atomic import is_there
     from headrace.files.layout import RunFolder
 
@@ -52,7 +52,7 @@ def _newest() -> dict[str, str]:
     os.environ.setdefault("PGCONNECT_TIMEOUT", "2")
     try:
         return newest_runs(_MOST)
-    except LedgerError:  # nobody asked for it: who runs a command is told
+    except LedgerError:  # completion stays silent: the command itself reports it
         return {}
 
 
@@ -67,15 +67,15 @@ Recipe = Annotated[
 Overrides = Annotated[
     list[str] | None,
     typer.Argument(
-        help="Changes to the recipe, as in trainer.max_epochs=3; +key=value adds a key that is "
-        "not there, ~key takes one out."
+        help="Changes to the recipe, as in trainer.max_epochs=3; +key=value adds a missing key, "
+        "~key removes one."
     ),
 ]
 RunArgument = Annotated[
     str | None,
     typer.Argument(
         metavar="RUN",
-        help="Id of the run; the newest one when left out.",
+        help="Id of the run; default: the newest one.",
         autocompletion=runs,
     ),
 ]
@@ -84,7 +84,7 @@ OneSuite = Annotated[
     str | None,
     typer.Argument(
         metavar="SUITE",
-        help="Id of the suite; may be left out when only one is there, or goes on.",
+        help="Id of the suite; optional if there is only one, or only one is running.",
         autocompletion=suites,
     ),
 ]
@@ -92,7 +92,7 @@ AnySuite = Annotated[
     str | None,
     typer.Argument(
         metavar="SUITE",
-        help="Id of the suite; the newest one when left out.",
+        help="Id of the suite; default: the newest one.",
         autocompletion=suites,
     ),
 ]

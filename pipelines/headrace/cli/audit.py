@@ -1,4 +1,4 @@
-"""The command audit: who asked for what."""
+"""The command audit: user actions."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from headrace.runs.spending import first_day
 
 
 def audit(
-    user: Annotated[str, typer.Option(help="Only what this user asked for.")] = "",
+    user: Annotated[str, typer.Option(help="Only actions of this user.")] = "",
     run: Annotated[
-        str, typer.Option(help="Only about this run or suite.", autocompletion=arguments.runs)
+        str, typer.Option(help="Only actions on this run or suite.", autocompletion=arguments.runs)
     ] = "",
     since: Annotated[str, typer.Option(help="First day: 2026-11-01, 2026-11, or 30d.")] = "",
-    refused: Annotated[bool, typer.Option("--refused", help="Only what was refused.")] = False,
-    limit: Annotated[int, typer.Option(min=1, help="Newest lines to list.")] = 50,
+    refused: Annotated[bool, typer.Option("--refused", help="Only refused requests.")] = False,
+    limit: Annotated[int, typer.Option(min=1, help="At most this many, the newest.")] = 50,
     as_json: JsonOption = False,
 ) -> None:
     """List who started, changed or stopped what, the newest first.
 
-    A refused request in Airflow has the id of its DAG run in place of a run's. Who marks or clears
-    tasks in Airflow is in Airflow's own audit log.
+    A refused request in Airflow has the id of its DAG run in place of a run's. Airflow's own audit
+    log has the tasks that were marked or cleared in Airflow.
 
     Examples:
         headrace audit --since 7d
@@ -47,9 +47,9 @@ def audit(
     listed = Listing("when", "who", "what", "run", "details")
     for row in found:
         when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(row.created_at))
-        who = Actor(row.user or "somebody", row.through)
+        who = Actor(row.user or "unknown", row.through)
         listed.add(when, str(who), row.what, row.run_id or "-", _details(row))
-    open_console().print(listed if found else "Nothing is noted.")
+    open_console().print(listed if found else "No actions.")
 
 
 def _details(row: ActRecord) -> str:
@@ -58,6 +58,6 @@ def _details(row: ActRecord) -> str:
 
 
 def _begin(since: str) -> float:
-    """When a day began (UTC), seconds since the epoch."""
+    """Return when a day began (UTC), in seconds since the epoch."""
     day = first_day(since)
     return calendar.timegm(time.strptime(f"{day}-01"[:10], "%Y-%m-%d")) if day else 0.0

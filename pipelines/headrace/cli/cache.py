@@ -25,7 +25,7 @@ app = typer.Typer(
 
 NamesArgument = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[COPY]...", help="Fingerprints, their beginnings, or dataset names."),
+    typer.Argument(metavar="[COPY]...", help="Fingerprints, the first digits of one, or names."),
 ]
 
 
@@ -33,7 +33,7 @@ NamesArgument = Annotated[
 def list_copies(site: SiteOption = "laptop", as_json: JsonOption = False) -> None:
     """List staged datasets, tier by tier, the least recently used first.
 
-    Only what lies on this machine is seen: on a cluster, run it on a node, as with `srun`.
+    Only this machine is listed: for a node of a cluster, run it there, as with `srun`.
 
     Examples:
         headrace cache list
@@ -59,15 +59,15 @@ def list_copies(site: SiteOption = "laptop", as_json: JsonOption = False) -> Non
 @app.command()
 def evict(
     names: NamesArgument = None,
-    every: Annotated[bool, typer.Option("--all", help="All that nobody uses.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="All copies that are not in use.")] = False,
     site: SiteOption = "laptop",
     as_json: JsonOption = False,
 ) -> None:
     """Remove staged datasets from this machine; they can be staged again.
 
-    Without names, those that nobody has used for the `keep` of their tier, as each staging does.
-    What is in use or being staged stays: then the exit code is 1. Datasets themselves, on shared
-    storage, are not touched.
+    Without names, copies are removed that were unused for the `keep` of their tier, as each staging
+    does. Copies that are in use or being staged stay: then the exit code is 1. The datasets
+    themselves, on shared storage, stay.
 
     Examples:
         headrace cache evict
@@ -104,8 +104,8 @@ def verify(
 ) -> None:
     """Compare the checksums of staged datasets with their manifests; all of them by default.
 
-    Damaged shards are removed from the copy, and staged anew by the next run that needs them. The
-    exit code is 1 when there were any.
+    Damaged shards are removed from the copy; the next run that needs them stages them again. The
+    exit code is 1 if there were any.
 
     Examples:
         headrace cache verify
@@ -128,7 +128,7 @@ def verify(
 def _chosen(tiers: Sequence[Tier], names: Sequence[str], every: bool) -> list[CachedCopy]:
     copies = cache.copies_of(tiers)
     if every and names:
-        raise UserError("Give names or --all, not both")
+        raise UserError("Names and --all cannot be combined", "Give names, or --all.")
     if every:
         return list(copies)
     chosen: list[CachedCopy] = []
@@ -171,11 +171,11 @@ def _print_room(room: TierRoom, console: Console) -> None:
 
 def _tell_verified(copy: CachedCopy, damaged: Sequence[str]) -> None:
     if copy.state in ("interrupted", "being staged"):
-        typer.echo(f"{_title(copy)}: not looked at, it is {copy.state}")
+        typer.echo(f"{_title(copy)}: not checked, it is {copy.state}")
     elif not damaged:
         typer.echo(f"{_title(copy)}: intact, {copy.num_shards} shards")
     else:
-        typer.echo(f"{_title(copy)}: {len(damaged)} damaged, will be staged anew:")
+        typer.echo(f"{_title(copy)}: {len(damaged)} damaged, will be staged again:")
         for file in damaged:
             typer.echo(f"  {file}")
 

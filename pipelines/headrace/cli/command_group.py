@@ -1,6 +1,6 @@
-"""All commands by name: each is imported when it is called, and listed by what is told of it here.
+"""All commands by name: a command is imported when it is called; lists need only this data.
 
-So help, completion and short commands do not wait for what the long ones need.
+So help, completion and short commands do not import what the long ones need.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ _MARKUP: Literal["markdown"] = "markdown"
 
 @dataclass(frozen=True)
 class Command:
-    """A command, or a group of them, that is not imported yet."""
+    """A command or a group of commands that is not imported yet."""
 
     panel: str
-    """Part of the help that lists it."""
+    """Section of the help that lists it."""
     target: str
-    """Where it is, as `module:name`: a function, or a `typer.Typer` for a group."""
+    """Its place as `module:name`: a function, or a `typer.Typer` for a group."""
     summary: str
-    """What it does, in a line: that with which its docstring begins."""
+    """Its purpose in a line: the first line of its docstring."""
 
     def listed(self, name: str) -> TyperCommand:
-        """What lists need of it."""
+        """Return the command as lists need it, without importing it."""
         return TyperCommand(
             name=name,
             help=self.summary,
@@ -44,10 +44,10 @@ class Command:
         )
 
     def loaded(self, name: str) -> Any:
-        """The command itself."""
+        """Import and return the command itself."""
         module, _, attribute = self.target.partition(":")
         found = getattr(import_module(module), attribute)
-        if not gc.isenabled():  # of `headrace` in a terminal, see `app.main`
+        if not gc.isenabled():  # disabled by `app.main`
             gc.freeze()
             gc.enable()
         app = typer.Typer(rich_markup_mode=_MARKUP, add_completion=False)
@@ -62,30 +62,30 @@ class Command:
 
 
 class _LazyCommands(Mapping[str, Any]):
-    """Commands by name, loaded when they are taken."""
+    """Commands by name, imported when they are looked up."""
 
     def __init__(self, group: str, own: Mapping[str, Command]) -> None:
         self.group, self.own = group, own
 
     def known(self) -> Mapping[str, Command]:
-        """Own ones, then those of other packages, which replace none.
+        """Return headrace's own commands, then those of other packages, which replace none.
 
         Raises:
-            UserError: A package adds something else.
+            UserError: An entry point of a package is not a mapping.
         """
         found = dict(self.own)
         for name, added in load_group(self.group).items():
             if not isinstance(added, Mapping):
                 raise UserError(
-                    f"'{name}' of {self.group} is a {type(added).__name__}, "
-                    "and no mapping of names to `Command`",
+                    f"The entry point '{name}' of {self.group} is a {type(added).__name__}; it "
+                    "has to be a mapping of names to `Command`",
                     "See docs/how-to/extend.md, or remove the package that adds it.",
                 )
             found |= {each: added[each] for each in added if each not in found}
         return found
 
     def __getitem__(self, name: str) -> Any:
-        # others are not looked up for an own one
+        # headrace's own commands need no other packages
         command = self.own.get(name) or self.known()[name]
         return command.loaded(name)
 
@@ -97,10 +97,10 @@ class _LazyCommands(Mapping[str, Any]):
 
 
 class CommandGroup(TyperGroup):
-    """A group of such commands; a class of its own says which."""
+    """A group of lazily imported commands; a subclass defines which."""
 
     group: str
-    """Entry points of other packages: each a mapping, in a module that imports little."""
+    """Group of entry points of other packages: each a mapping, in a module that imports little."""
     own: Mapping[str, Command]
 
     def __init__(self, **settings: Any) -> None:
@@ -110,22 +110,22 @@ class CommandGroup(TyperGroup):
         self._lists = False
 
     def list_commands(self, _context: Any) -> list[str]:
-        """Names in the order of the help."""
+        """Return the names in the order of the help."""
         return list(self._all)
 
     def get_command(self, _context: Any, name: str) -> Any:
-        """A command; while they are listed, only what is told of it."""
+        """Return a command; while commands are listed, without importing it."""
         if self._lists:
             return self._all.known()[name].listed(name)
         return self._all.get(name)
 
     def format_help(self, *arguments: Any) -> None:
-        """The help."""
+        """Write the help."""
         with self._listing():
             super().format_help(*arguments)
 
     def shell_complete(self, *arguments: Any) -> Any:
-        """Names that begin so."""
+        """Return the names that begin with the incomplete text."""
         with self._listing():
             return super().shell_complete(*arguments)
 
@@ -139,7 +139,7 @@ class CommandGroup(TyperGroup):
 
 
 def part_examples(app: typer.Typer) -> None:
-    """Have each example of a help on a line of its own: they are a block of code in Markdown."""
+    """Put each example of a help on its own line: they are a block of code in Markdown."""
     for part in (*app.registered_commands, app.registered_callback):
         if part is None or part.callback is None:
             continue

@@ -1,4 +1,4 @@
-"""All commands of `headrace`, and how they tell errors."""
+"""All commands of `headrace`, and how errors are shown."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ from headrace.files.machine import storage_error, system_error
 from headrace.processes.identity import end_quickly, tell_children
 
 COMMANDS = "headrace.commands"
-"""Entry points: mappings of names to `Command` of other packages, as of the benchmarks."""
+"""Entry points of other packages: mappings of names to `Command`, as of the benchmarks."""
 
 _PANELS: dict[str, dict[str, tuple[str, str]]] = {
     "Run": {
         "run": ("runs:run", "Run a recipe on a site from this terminal, without Airflow."),
-        "sweep": ("runs:sweep", "Run many trials of a recipe, as its suite and the words say."),
+        "sweep": ("runs:sweep", "Run many trials of a recipe, by its suite and the arguments."),
         "evaluate": ("runs:evaluate", "Evaluate checkpoints of a run, also while it trains."),
-        "resume": ("runs:resume", "Go on with a run that was interrupted."),
+        "resume": ("runs:resume", "Continue a run that was interrupted."),
         "rerun": ("origins:rerun", "Run a run or a trial once more, from its record alone."),
         "cancel": ("runs:cancel", "Ask the running steps of a run to stop."),
-        "plan": ("plan:plan", "Show what a run would ask of a site, take and cost."),
+        "plan": ("plan:plan", "Show what a run would request from a site, take and cost."),
     },
     "Look": {
-        "status": ("run_status:status", "Show how a run stands: steps, progress, rate, time left."),
+        "status": ("run_status:status", "Show a run's state: steps, progress, rate, time left."),
         "logs": ("run_status:logs", "Print the logs of a run: driver and ranks of every attempt."),
-        "runs": ("run_list:app", "List runs, the newest first; `runs show` tells of one."),
-        "suite": ("suites:app", "Suites: see their trials; pause, cancel, add some."),
-        "results": ("results:results", "Tell what a suite gave: the best, means, what matters."),
-        "diff": ("origins:diff", "Show in what two runs or trials differ."),
+        "runs": ("run_list:app", "List runs, the newest first; `runs show` shows one."),
+        "suite": ("suites:app", "Suites: list trials; pause, cancel, add some."),
+        "results": ("results:results", "Show the results of a suite: best, means, importance."),
+        "diff": ("origins:diff", "Show the differences between two runs or trials."),
         "shell": ("shell:shell", "Open a shell on a node of a run, or of a lease for it."),
     },
     "Data": {
-        "inspect": ("datasets:inspect", "Show what a dataset or a shard holds."),
+        "inspect": ("datasets:inspect", "Show the content of a dataset or a shard."),
         "verify": ("datasets:verify", "Check a dataset: its manifest, and every shard."),
         "export": ("export:export", "Write trained weights for other programs."),
         "cache": ("cache:app", "Staged datasets on this machine's tiers."),
@@ -48,7 +48,7 @@ _PANELS: dict[str, dict[str, tuple[str, str]]] = {
         "demo": ("airflow:demo", "Train and evaluate the digits under Airflow on this machine."),
         "up": ("airflow:up", "Start Airflow with headrace's DAGs on this machine."),
         "down": ("airflow:down", "Stop the Airflow that `headrace up` started."),
-        "env": ("airflow:env", "Print the settings with which `airflow` talks to this Airflow."),
+        "env": ("airflow:env", "Print the settings that connect `airflow` to this Airflow."),
         "password": ("airflow:password", "Print the password of the Airflow of `headrace up`."),
     },
     "Admin": {
@@ -59,7 +59,7 @@ _PANELS: dict[str, dict[str, tuple[str, str]]] = {
         "schema": ("site:schema", "Print the JSON schema of recipe or site files, for editors."),
     },
 }
-"""Commands and groups of commands, by the parts of the help: where each is, and what it does."""
+"""Commands and groups by the sections of the help: the place and purpose of each."""
 
 _OWN = {
     name: Command(panel, f"headrace.cli.{target}", summary)
@@ -76,7 +76,7 @@ class _Root(CommandGroup):
 
 
 def build() -> typer.Typer:
-    """The application with all its commands."""
+    """Return the application with all its commands."""
     app = typer.Typer(
         name="headrace",
         cls=_Root,
@@ -100,7 +100,7 @@ def build() -> typer.Typer:
 
 
 def run() -> None:
-    """Do what the command line asks; errors that headrace raises on purpose have no trace."""
+    """Run the command line; errors that headrace raises on purpose are shown without a trace."""
     tell_children()
     outlive_readers()
     end_quickly()
@@ -116,7 +116,7 @@ def run() -> None:
         _tell(error)
         sys.exit(_EXIT_USAGE if error.failure_class.value == "user_error" else _EXIT_ERROR)
     except (OSError, RuntimeError) as error:
-        is_loop = str(error).startswith("Symlink loop")  # which pathlib says of links
+        is_loop = str(error).startswith("Symlink loop")  # pathlib's text for links
         named = storage_error(system_error(error) if is_loop else error, Path())
         if named is None:
             raise

@@ -1,4 +1,4 @@
-"""What all commands share: the console, options, figures for people, and how they end."""
+"""Shared by all commands: the console, options, formats of numbers, signals and output errors."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ _UNSEEN = re.compile(
     r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]|\r(?!\n)|"
     "[\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 )
-"""Control characters, those that change the direction of text, and halves of characters."""
+"""Control characters, characters that change the direction of text, and lone surrogates."""
 
 
 def printable(text: str) -> str:
-    """Return a text whose characters steer no terminal: others are written as JSON escapes."""
+    """Return a text without terminal control: such characters become JSON escapes."""
     return _UNSEEN.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
@@ -48,19 +48,19 @@ class Console(rich.console.Console):
     """Shows texts as `printable`; the codes of its own styles stay."""
 
     def render_str(self, text: str, **options: Any) -> Text:
-        """A text, before it is laid out."""
+        """Return a text before it is laid out."""
         return super().render_str(printable(text), **options)
 
     def render(self, *arguments: Any, **options: Any) -> Iterator[Segment]:
-        """What is printed, which may be of a `Text`."""
+        """Yield the output, which may come from a `Text`."""
         for each in super().render(*arguments, **options):
             yield each if each.control else each._replace(text=printable(each.text))
 
 
 def open_console(*, stderr: bool = False, quiet: bool = False) -> Console:
-    """A console as wide as the terminal; in files and pipes wide enough not to cut ids and paths.
+    """Return a console as wide as the terminal; for files and pipes, wide enough for ids and paths.
 
-    Text is shown as it is: `[x]` in a name, path or message is no markup.
+    Text is shown literally: `[x]` in a name, path or message is not markup.
     """
     console = Console(stderr=stderr, quiet=quiet, markup=False)
     if not console.is_terminal:
@@ -69,18 +69,18 @@ def open_console(*, stderr: bool = False, quiet: bool = False) -> Console:
 
 
 def tell(line: str) -> None:
-    """Print a line for people: on a terminal broken between words, elsewhere as it is."""
+    """Print a line for people: on a terminal wrapped between words, elsewhere unwrapped."""
     console = open_console()
     console.print(line, highlight=False, soft_wrap=not console.is_terminal)
 
 
 def tell_json(content: object) -> None:
-    """Print records, rows, and mappings and lists of these, for programs."""
+    """Print records, rows, or mappings and lists of these, for programs."""
     typer.echo(as_json_text(content))
 
 
 def as_json_text(content: object) -> str:
-    """Records, rows, and mappings and lists of these, as JSON."""
+    """Return records, rows, or mappings and lists of these, as JSON."""
 
     def plain(value: Any) -> object:
         return as_json_values(value) if isinstance(value, BaseModel) else asdict(value)
@@ -89,7 +89,7 @@ def as_json_text(content: object) -> str:
 
 
 def plain_table(*words: str, figures: Sequence[str] = ()) -> Table:
-    """A table without lines, with columns of words, then of figures."""
+    """Return a table without lines, with columns of words, then of figures."""
     table = Table(*words, box=None, pad_edge=False)
     for title in figures:
         table.add_column(title, justify="right")
@@ -97,9 +97,9 @@ def plain_table(*words: str, figures: Sequence[str] = ()) -> Table:
 
 
 def duration(seconds: float | None) -> str:
-    """A duration for people: `4.2 s`, `3:05`, `1:02:03`; empty when not known.
+    """Return a duration for people: `4.2 s`, `3:05`, `1:02:03`; empty if unknown.
 
-    One below zero, of a clock that was set back, is told as none.
+    A negative one (the clock was set back) counts as zero.
     """
     if seconds is None:
         return ""
@@ -112,12 +112,12 @@ def duration(seconds: float | None) -> str:
 
 
 def hundredths(value: float) -> str:
-    """Hours or money for people: `1,234.50`; of what is small but not nothing, more: `0.0042`."""
+    """Return hours or money for people: `1,234.50`; small values with more digits: `0.0042`."""
     return f"{value:,.4f}" if 0 < value < 0.1 else f"{value:,.2f}"
 
 
 def amount(value: float | None) -> str:
-    """A count for people: `950`, `1.8k`, `12M`; empty when not known."""
+    """Return a count for people: `950`, `1.8k`, `12M`; empty if unknown."""
     if value is None:
         return ""
     shown = float(f"{value:.3g}")
@@ -129,7 +129,7 @@ def amount(value: float | None) -> str:
 
 @contextmanager
 def with_handler(handler: Callable[..., object], *signals: signal.Signals) -> Iterator[None]:
-    """Have signals handled otherwise while the block runs."""
+    """Handle signals by `handler` while the block runs."""
     before = {number: signal.signal(number, handler) for number in signals}
     try:
         yield
@@ -139,22 +139,22 @@ def with_handler(handler: Callable[..., object], *signals: signal.Signals) -> It
 
 
 def tidy_end() -> AbstractContextManager[None]:
-    """Let SIGTERM interrupt as Ctrl-C does, so that what was written or started is removed."""
+    """Let SIGTERM interrupt as Ctrl-C does, so that files and processes are cleaned up."""
     return with_handler(signal.default_int_handler, signal.SIGTERM)
 
 
 def outlive_terminal() -> None:
-    """Have this process go on, from now on, when its terminal is closed, as `nohup` does."""
+    """Keep this process running when its terminal is closed, as `nohup` does."""
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
 
 class _Outlet(io.FileIO):
-    """A file descriptor that drops all further output once some cannot be written."""
+    """A file descriptor that drops all further output after a write has failed."""
 
     is_gone = False
-    """Whether that is so: the reader of a pipe has left, a terminal is closed, a disk is full."""
+    """Whether a write has failed: the pipe or terminal is closed, or the disk is full."""
     problem: OSError | None = None
-    """Why, unless the reader has left."""
+    """The error; None if a reader closed the pipe."""
 
     def write(self, data: object) -> int:
         try:
@@ -171,9 +171,9 @@ class _Outlet(io.FileIO):
 
 
 class _Screen(io.TextIOWrapper):
-    """A stream of texts, shown as `printable`; consoles write past that, their codes of styles too.
+    """A text stream that shows texts as `printable`; consoles bypass it to keep their styles.
 
-    Its attribute is what rich looks for: https://github.com/Textualize/rich, `rich.file_proxy`.
+    rich looks for its attribute: https://github.com/Textualize/rich, `rich.file_proxy`.
     """
 
     @property
@@ -185,13 +185,13 @@ class _Screen(io.TextIOWrapper):
 
 
 class _Styled:
-    """A `_Screen` that takes texts as they are."""
+    """A `_Screen` that writes texts unchanged."""
 
     def __init__(self, screen: _Screen) -> None:
         self._screen = screen
 
     def write(self, text: str) -> int:
-        """Write a text as it is."""
+        """Write a text unchanged."""
         return io.TextIOWrapper.write(self._screen, text)
 
     def __getattr__(self, name: str) -> Any:
@@ -199,7 +199,7 @@ class _Styled:
 
 
 def outlive_readers() -> None:
-    """Have no command end since its output cannot be written, and its output steer no terminal."""
+    """Keep commands running when output fails, and keep control characters from the terminal."""
     if sys.stdout is None:  # closed by the caller: writing to this one fails
         sys.stdout = os.fdopen(os.open(os.devnull, os.O_RDONLY), closefd=False)
     for name in ("stdout", "stderr"):
@@ -210,17 +210,17 @@ def outlive_readers() -> None:
 
 
 def output_is_gone() -> bool:
-    """Whether the reader of standard output has left, or it cannot be written."""
+    """Whether standard output fails: its reader has left, or it cannot be written."""
     raw = _outlet()
     if raw is None:
         return False
     poll = select.poll()
-    poll.register(raw, 0)  # an end is told unasked
+    poll.register(raw, 0)  # poll always reports a closed end
     return raw.is_gone or bool(poll.poll(0))
 
 
 def output_problem() -> OSError | None:
-    """Write what waits to be; return why standard output cannot be, unless its reader has left."""
+    """Write pending output; return the error of standard output, unless its reader has left."""
     sys.stdout.flush()
     raw = _outlet()
     return None if raw is None else raw.problem
@@ -235,7 +235,7 @@ def _reopened(stream: io.TextIOWrapper) -> io.TextIOWrapper:
     return _Screen(
         io.BufferedWriter(_Outlet(stream.fileno(), "w", closefd=False)),
         encoding=stream.encoding,
-        errors="backslashreplace",  # what a terminal cannot show ends no command
+        errors="backslashreplace",  # characters that a terminal lacks end no command
         line_buffering=stream.line_buffering,
         write_through=stream.write_through,
     )

@@ -1,4 +1,4 @@
-"""Figures of a training under way in a terminal: newest, best, and a curve of blocks each."""
+"""Metrics of a running training in a terminal: the newest and best value, and a small curve."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _WIDTH = 24
 _MOST = 6
 _BEST = "best "
 _OF_THE_STEP = ("samples_per_s", "data_wait", "skipped_shards", "skipped_samples")
-"""Figures of a train step that the model has not logged."""
+"""Figures of a train step that are not the model's metrics."""
 
 
 def history_of(run: RunFolder) -> History:
-    """The history of a training; read anew only when its file has grown."""
+    """Return the history of a training; read again only if its file has grown."""
     file = training_file(run)
     return _read(run.path, file.stat().st_size) if file.exists() else History(())
 
@@ -35,14 +35,14 @@ def _read(folder: Path, _num_bytes: int) -> History:
 
 
 def metrics_table(newest: Mapping[str, float], history: History) -> Table | None:
-    """What a training has told of itself: the loss, then what has a best value, then the rest.
+    """Return a table of a training's metrics: the loss, metrics with a best value, the rest.
 
     Args:
         newest: As in the step's status; the best value of a metric is under `best METRIC`.
-        history: What it told so far.
+        history: What the training has reported so far.
 
     Returns:
-        None where nothing is told yet.
+        None before the first report.
     """
     curves = {
         "loss" if each.kind == "loss" else each.name: [value for _, value in each.points]
@@ -62,17 +62,17 @@ def metrics_table(newest: Mapping[str, float], history: History) -> Table | None
     table.add_column("so far", no_wrap=True)
     for name in names[:_MOST]:
         best = found.get(f"{_BEST}{name}")
-        told = "" if best is None else f"{best:.4g}"
-        table.add_row(Text(name), f"{found[name]:.4g}", told, curve(curves.get(name, ())))
+        best_value = "" if best is None else f"{best:.4g}"
+        table.add_row(Text(name), f"{found[name]:.4g}", best_value, curve(curves.get(name, ())))
     if len(names) > _MOST:
         table.add_row(f"and {len(names) - _MOST} more: --json", "", "", "")
     return table
 
 
 def curve(values: Sequence[float], width: int = _WIDTH) -> str:
-    """Values as blocks of eight heights, the newest last; empty for fewer than two.
+    """Return values as blocks of eight heights, the newest last; empty for fewer than two.
 
-    Of more values than `width`, those that fall together are shown by their mean.
+    If there are more values than `width`, neighbours are shown by their mean.
     """
     known = [value for value in values if math.isfinite(value)]
     if len(known) < 2:

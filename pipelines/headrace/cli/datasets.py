@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 _NUM_SHOWN = 20
 _UNSEALED = (
-    "an earlier release wrote the manifest, without a digest, and its statistics, counts of "
-    "classes and provenance are not computed anew: they may have been changed"
+    "the manifest is of an earlier release and has no digest; its statistics, class counts and "
+    "provenance are not computed again: they may have been changed"
 )
 
 examples = typer.Typer(
@@ -39,7 +39,7 @@ examples = typer.Typer(
 S3SiteOption = Annotated[
     str | None,
     typer.Option(
-        help="Site, by name or YAML file, that says how S3 is reached.",
+        help="Site, by name or YAML file, whose S3 settings are used.",
         autocompletion=arguments.sites,
     ),
 ]
@@ -50,7 +50,7 @@ def inspect(
     site: S3SiteOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show what a dataset or a shard holds.
+    """Show the content of a dataset or a shard.
 
     Examples:
         headrace inspect ~/.headrace/datasets/digits-0123456789ab
@@ -79,9 +79,8 @@ def verify(
 ) -> None:
     """Check a dataset: its manifest, and every shard.
 
-    Of shards size, checksum, structure and sample ids are checked; those in S3 are brought one by
-    one to the folder for temporary files. The exit code is 1 when
-    something is wrong.
+    Size, checksum, structure and sample ids of each shard are checked; shards in S3 are downloaded
+    one by one to the folder for temporary files. The exit code is 1 if there is a problem.
 
     Examples:
         headrace verify ~/.headrace/datasets/digits-0123456789ab
@@ -118,7 +117,7 @@ def verify(
 def digits(
     folder: Annotated[
         Path | None,
-        typer.Argument(metavar="[DIR]", help="Where; by default where the recipe digits looks."),
+        typer.Argument(metavar="[DIR]", help="Target folder; default: that of the recipe digits."),
     ] = None,
 ) -> None:
     """Write scikit-learn's 1,797 handwritten digits as PNG files in class folders.
@@ -176,7 +175,7 @@ def _print_findings(
     damaged = {finding.file for finding in findings}
     console.print(
         f"{len(damaged):,} of {len(manifest.shards):,} shards are damaged. Remove them and run "
-        "the recipe again: only they are packed anew.",
+        "the recipe again: only they are packed again.",
         highlight=False,
     )
 
@@ -223,7 +222,7 @@ def _fields(manifest: Manifest) -> Table:
 
 
 def _figures(title: str, words: Sequence[str], *figures: str) -> Table:
-    """A table with columns of words, then of figures."""
+    """Return a table with columns of words, then of figures."""
     table = Table(*words, title=title)
     for each in figures:
         table.add_column(each, justify="right")

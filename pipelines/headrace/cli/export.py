@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Format(str, Enum):
-    """What can be written; typer knows no `Literal` before 0.19."""
+    """What can be written; typer before 0.19 does not support `Literal`."""
 
     WEIGHTS = "weights"
     SAFETENSORS = "safetensors"
@@ -39,15 +39,15 @@ def export(
     output: Annotated[Path, typer.Option("--output", "-o", help="File to write.")],
     form: Annotated[Format, typer.Option("--format", help="What to write.")] = Format.WEIGHTS,
     checkpoint: Annotated[
-        str, typer.Option(help="Of a run: best, last, or a number of steps; best if there is one.")
+        str, typer.Option(help="Of a run: best, last, or a number of steps. Default: best, if any.")
     ] = "",
-    force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Write trained weights for other programs.
 
-    The file is written whole or not at all. The formats: **weights**, a `state_dict` that
-    `torch.load(…, weights_only=True)` reads; **safetensors**, without any pickle.
+    The file is written completely or not at all. Formats: **weights**, a `state_dict` for
+    `torch.load(…, weights_only=True)`; **safetensors**, without pickle.
 
     Examples:
         headrace export digits-20260102-030405-0a1b2c3d -o digits.pt
@@ -60,11 +60,11 @@ def export(
     if output.exists() and not force:
         raise UserError(f"{output} exists", "Name another file, or replace it with --force.")
     if not output.parent.is_dir():
-        raise UserError(f"There is no folder {output.parent}", "Make it, or name another one.")
+        raise UserError(f"The folder {output.parent} does not exist", "Make it, or name another.")
     found = Path(what).expanduser().absolute()
     if found.exists():
         if checkpoint:
-            raise UserError("--checkpoint goes with a run, not with a file", "Leave it out.")
+            raise UserError("--checkpoint needs the id of a run, not a file", "Leave it out.")
         run, file = _run_of(found), found
     else:
         from headrace.checkpoints.files import chosen
@@ -79,7 +79,7 @@ def export(
 
 
 def _run_of(checkpoint: Path) -> RunFolder | None:
-    """The run in whose folder of checkpoints a file lies."""
+    """Return the run in whose folder of checkpoints a file lies; None if there is none."""
     run = RunFolder(checkpoint.parent.parent)
     return run if checkpoint.parent == run.checkpoints and run.recipe.exists() else None
 

@@ -1,4 +1,4 @@
-"""`headrace lease`: see, watch, close and enter leases."""
+"""`headrace lease`: list, watch, close and adopt leases."""
 
 from __future__ import annotations
 
@@ -64,19 +64,18 @@ _STYLES = {LeaseState.READY: "green", LeaseState.STARTING: "yellow", LeaseState.
 
 @app.command("list")
 def list_leases(
-    ended: Annotated[bool, typer.Option("--all", help="Also those that have ended.")] = False,
+    ended: Annotated[bool, typer.Option("--all", help="Also ended leases.")] = False,
     watch: Annotated[
-        bool, typer.Option("--watch", help="Open ones of all sites, with how busy their nodes are.")
+        bool, typer.Option("--watch", help="Open leases of all sites, with the load of nodes.")
     ] = False,
     site: SiteOption = "laptop",
     as_json: JsonOption = False,
 ) -> None:
     """List the leases of a site, the newest first.
 
-    With **--watch** the open leases of all sites that the ledger knows are shown, with the steps
-    that run on them and how busy their nodes and GPUs are: anew every two seconds, until Ctrl-C.
-    Nodes are measured while they train, also by trials of suites. With --json, and in a pipe, that
-    is told once.
+    With **--watch** the open leases of all sites in the ledger are shown, with their steps and the
+    load of their nodes and GPUs: every two seconds, until Ctrl-C. Nodes are measured while they
+    train, also by trials of suites. With --json, and in a pipe, they are shown once.
 
     Examples:
         headrace lease list
@@ -94,7 +93,7 @@ def list_leases(
     elif views:
         open_console().print(Listing.of(views, *_COLUMNS))
     else:
-        typer.echo("No leases." if ended else "No open leases; --all lists those that have ended.")
+        typer.echo("No leases." if ended else "No open leases; --all lists ended ones, too.")
     if not as_json and (kept := zygote_bytes()):
         size = decimal(kept)
         typer.echo(f"Imported for the next ones: {size}; `headrace lease close --kept` frees it.")
@@ -112,8 +111,8 @@ def show(lease_id: LeaseArgument, site: SiteOption = "laptop", as_json: JsonOpti
     cost = cost_of(filter(has_price, machines), time.time())
     if as_json:
         rows = [asdict(each) | start_split(each) for each in machines]
-        told = {"view": view, "spec": spec, "info": info, "cost": cost if cost.lines else None}
-        tell_json({**told, "machines": rows})
+        parts = {"view": view, "spec": spec, "info": info, "cost": cost if cost.lines else None}
+        tell_json({**parts, "machines": rows})
         return
     open_console().print(_details(view, spec, info, tuple(mailbox.submitted(folder))))
     if cost.lines:
@@ -125,23 +124,23 @@ def close(
     lease_id: Annotated[str | None, _LEASE] = None,
     site: SiteOption = "laptop",
     kept: Annotated[
-        bool, typer.Option("--kept", help="What is kept imported for later ones (`keep_warm`).")
+        bool, typer.Option("--kept", help="End processes that stay imported (`keep_warm`).")
     ] = False,
-    reason: Annotated[str, typer.Option(help="Told to whoever asks why it ended.")] = "",
+    reason: Annotated[str, typer.Option(help="Shown as the reason of the lease's end.")] = "",
     grace: Annotated[float, typer.Option(help="Seconds before its processes are killed.")] = 20.0,
 ) -> None:
-    """Close a lease; its running steps end, nothing of it stays.
+    """Close a lease: its running steps end, nothing of it stays.
 
     Examples:
         headrace lease close digits-20260102-030405-0a1b2c3d-gpu-1 --reason "wrong data"
 
         headrace lease close --kept
     """
-    from headrace.execution.end_run import close_lease  # lists do without
+    from headrace.execution.end_run import close_lease  # lists do not need it
 
     if kept:
         end_processes(zygotes())
-        typer.echo("Nothing is kept imported.")
+        typer.echo("No process stays imported.")
     if lease_id is None:
         if not kept:
             raise typer.BadParameter("Name a lease, or --kept.")
@@ -154,15 +153,15 @@ def close(
 
 @app.command()
 def reap(site: SiteOption = "laptop") -> None:
-    """End leases that are lost or whose owner has gone, and processes they left.
+    """End leases that are lost or whose owner has ended, and their remaining processes.
 
-    Runs whose owner was a process that has gone are closed in the ledger; those of Airflow are left
-    to its own reaper. Instances of EC2 whose lease has ended, or that should have ended long ago,
-    are ended in all regions of all sites, as `headrace cloud list` shows them.
+    Runs whose owner process has ended are closed in the ledger; Airflow's own reaper closes those
+    of Airflow. EC2 instances are ended in all regions of all sites if their lease has ended, or if
+    they should have ended long ago; `headrace cloud list` shows them.
 
     Example: headrace lease reap
     """
-    from headrace.execution.reap import reap as reap_ledger  # lists do without
+    from headrace.execution.reap import reap as reap_ledger  # lists do not need it
 
     with open_console(stderr=True).status("Looking …"):
         closed = reap_ledger(lambda _run: False, lambda _run, _step: False)
@@ -179,27 +178,27 @@ def reap(site: SiteOption = "laptop") -> None:
 
 @app.command()
 def adopt(site: SiteOption = "laptop") -> None:
-    """Enter runs and open leases that the ledger does not know: it, or Airflow's, was lost.
+    """Enter runs and open leases that the ledger does not have, because a ledger was lost.
 
-    A run comes with its leases and steps. What asks for such a run again, an Airflow run with the
-    same id or `headrace resume`, goes on with the lease and the step that runs on it.
+    A run comes with its leases and steps. If the same run is requested again (an Airflow run of the
+    same id, or `headrace resume`), it continues with the lease and its running step.
 
     Example: headrace lease adopt --site my-cluster
     """
-    from headrace.execution.reap import adopt as adopt_leases  # lists do without
+    from headrace.execution.reap import adopt as adopt_leases  # lists do not need it
 
     adopted = adopt_leases(_site_folder(site))
     for line in adopted:
         typer.echo(line)
     if not adopted:
-        typer.echo("Nothing to adopt: the ledger knows all runs and open leases.")
+        typer.echo("Nothing to adopt: the ledger has all runs and open leases.")
 
 
 @app.command()
 def shell(
     lease_id: LeaseArgument,
     site: SiteOption = "laptop",
-    command: Annotated[str, typer.Option("-c", help="Python to run in place of a prompt.")] = "",
+    command: Annotated[str, typer.Option("-c", help="Python code, in place of a prompt.")] = "",
 ) -> None:
     """Open Python with `client` (Dask) and `fleet` connected to the lease.
 
@@ -242,7 +241,7 @@ def _watch(*, as_json: bool) -> None:
 
 
 def _in_use(found: Sequence[LeaseView]) -> RenderableType:
-    """Open leases, each with its nodes."""
+    """Return open leases, each with its nodes."""
     if not found:
         return Text("No open leases.")
     here = sum(each.nodes_here for each in found)
@@ -254,13 +253,14 @@ def _in_use(found: Sequence[LeaseView]) -> RenderableType:
 
 
 def _parts(lease: LeaseView) -> Iterator[RenderableType]:
-    told = (
+    parts = (
         *(f"{lease.role} on {lease.site}", lease.state.value, f"nodes {nodes_words(lease)}"),
         *(", ".join(lease.running) or _used(lease), f"age {duration(lease.age_s)}"),
         *(lease.waits_for.partition("\n")[0], lease.damage),
     )
     yield Text(f"\n{lease.lease_id}", style="bold", overflow="fold")
-    yield Padding(Text(" · ".join(filter(None, told)), overflow="fold"), (0, 0, 0, 2), expand=False)
+    line = Text(" · ".join(filter(None, parts)), overflow="fold")
+    yield Padding(line, (0, 0, 0, 2), expand=False)
     if lease.use:
         yield Padding(_busy_nodes(lease.use), (0, 0, 0, 2), expand=False)
 
@@ -331,9 +331,9 @@ def _facts(
 
 def _node_facts(view: LeaseView, role: Role) -> Iterator[tuple[str, RenderableType]]:
     if view.bad_nodes:
-        what = "the run's next leases do without them"
+        what = "the run's next leases avoid them"
         if not role.leaves_nodes_out:
-            what = "the batch system may give them again, since it cannot leave nodes out"
+            what = "the batch system may assign them again, because it cannot exclude nodes"
         yield "bad nodes", f"{', '.join(view.bad_nodes)}: {what}"
     if view.excludes:
         yield "without", f"{', '.join(view.excludes)}, where earlier leases of the run failed"
@@ -344,10 +344,13 @@ def _node_facts(view: LeaseView, role: Role) -> Iterator[tuple[str, RenderableTy
 
 
 def _jobs(jobs: Sequence[PoolJobView]) -> Listing:
-    listed = Listing("node", "job", "state", "why", labels=("job",))
-    for job in jobs:
-        listed.add(job.node, job.job_id, job.stage, job.why)
-    return listed
+    return Listing.of(
+        jobs,
+        ListColumn(title="node", cell=lambda job: job.node),
+        ListColumn(title="job", cell=lambda job: job.job_id, is_label=True),
+        ListColumn(title="state", cell=lambda job: job.stage),
+        ListColumn(title="why", cell=lambda job: job.why),
+    )
 
 
 def _ended(jobs: Sequence[EndedJob]) -> Listing:

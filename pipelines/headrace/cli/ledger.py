@@ -1,4 +1,4 @@
-"""`headrace ledger`: what the database of runs holds, where it is, its schema, all of its usage."""
+"""`headrace ledger`: the content, address, schema and usage of the database of runs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ app = typer.Typer(
 
 @app.command()
 def show(as_json: JsonOption = False) -> None:
-    """Show how much the ledger holds, its schema revision and where it is.
+    """Show how much the ledger holds, its schema revision and its address.
 
     Example: headrace ledger show
     """
@@ -41,9 +41,9 @@ def show(as_json: JsonOption = False) -> None:
 
 @app.command()
 def migrate() -> None:
-    """Make the schema, or bring it to the revision of this release.
+    """Create the schema, or bring it to the revision of this release.
 
-    Opening the ledger does the same; this is for doing it at a time of your choice.
+    Opening the ledger does the same; this command does it at a time of your choice.
 
     Example: headrace ledger migrate
     """
@@ -56,13 +56,13 @@ def export(
     file: Annotated[Path, typer.Argument(help="File to write, .parquet or .csv.", dir_okay=False)],
     run: Annotated[
         str,
-        typer.Option(help="Id of a run or suite; all runs without.", autocompletion=arguments.runs),
+        typer.Option(help="Id of a run or suite; default: all.", autocompletion=arguments.runs),
     ] = "",
     since: Annotated[str, typer.Option(help="First day: 2026-11-01, 2026-11, or 30d.")] = "",
 ) -> None:
     """Write what each attempt took, a row for each, for other programs.
 
-    A row is an attempt at a step or a trial, or the time in which machines of a lease were idle.
+    A row is an attempt at a step or a trial, or the idle time of a lease's machines.
 
     Examples:
         headrace ledger export attempts.parquet

@@ -1,4 +1,4 @@
-"""Lists that nothing is cut from, however narrow the terminal."""
+"""Lists whose texts are never cut, however narrow the terminal is."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ class ListColumn:
 
     title: str
     cell: Callable[[Any], str | Text]
-    """What it shows of a record."""
+    """Returns its text for a record."""
     is_figure: bool = False
     is_label: bool = False
-    """Whether its cells say nothing without the title."""
+    """Whether its cells need the title to be understood."""
     is_optional: bool = False
-    """Whether it is left out where no record has anything there."""
+    """Whether it is omitted if no record has a value."""
 
 
 class Listing:
-    """A table where it fits; else each row as a text, below its first cell unless that is short.
+    """A table if it fits; else each row as a text, below its first cell unless that is short.
 
-    The last cell may be a long text: in a table it is folded when there is room for 40 characters.
+    The last cell may be a long text: a table folds it if there is room for 40 characters.
 
     Args:
-        titles: Of the columns.
-        figures: Those of numbers.
-        labels: Others whose cells say nothing without their title, either.
+        titles: Titles of the columns.
+        figures: Titles of columns with numbers.
+        labels: Titles of other columns whose cells need the title to be understood.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class Listing:
 
     @classmethod
     def of(cls, records: Sequence[Any], *columns: ListColumn) -> Listing:
-        """A row for each record."""
+        """Return a list with a row for each record."""
         shown = [
             (column, cells)
             for column in columns
@@ -82,7 +82,7 @@ class Listing:
         yield from self._blocks()
 
     def _widths(self) -> Iterator[int]:
-        """Columns of the terminal that each column of the table takes without folding anything."""
+        """Yield the terminal columns that each column of the table takes without folding."""
         for title, *cells in zip(self._titles, *self._rows, strict=True):
             lines = (line for cell in cells for line in cell.plain.splitlines())
             yield max(map(cell_len, (title, *lines)))
@@ -105,12 +105,12 @@ class Listing:
         is_short = all(row[0].cell_len <= _SHORT for row in self._rows)
         grid = Table.grid(padding=(0, 2, 0, 0))
         for row in self._rows:
-            told = [
+            parts = [
                 Text.assemble(f"{title} ", cell) if title in self._labels else cell
                 for title, cell in zip(self._titles[1:], row[1:], strict=True)
                 if cell.plain
             ]
-            rest = Text(" · ").join(told)
+            rest = Text(" · ").join(parts)
             rest.overflow = "fold"
             if is_short:
                 grid.add_row(row[0], rest)

@@ -1,4 +1,4 @@
-"""The commands diff and rerun: what runs and trials were made of, and the same once more."""
+"""The commands diff and rerun: what runs and trials consist of, and how to repeat one."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ def diff(
     second: Annotated[
         str,
         typer.Argument(
-            metavar="RUN", help="The one to compare it with.", autocompletion=arguments.runs
+            metavar="RUN", help="The run to compare with.", autocompletion=arguments.runs
         ),
     ],
     as_json: JsonOption = False,
 ) -> None:
-    """Show in what two runs or trials differ.
+    """Show the differences between two runs or trials.
 
-    Recipe, code, images, packages, data and metrics are compared. A trial of a suite is named by
-    its number, as in SUITE:7.
+    Recipe, code, images, packages, data and metrics are compared. A trial of a suite is identified
+    by its number, as in SUITE:7.
 
     Examples:
         headrace diff digits-20260102-030405-0a1b2c3d digits-20260103-030405-4e5f6a7b
@@ -55,7 +55,7 @@ def diff(
         return
     console = open_console()
     if not found:
-        console.print("They do not differ in anything that is recorded.")
+        console.print("No recorded part differs.")
         return
     console.print(f"first:  {before.name}\nsecond: {after.name}\n", highlight=False)
     _print(found, ("first", "second"), console)
@@ -64,22 +64,22 @@ def diff(
 def rerun(
     name: Which,
     check: Annotated[
-        bool, typer.Option("--check", help="Only tell what is different today.")
+        bool, typer.Option("--check", help="Only show what is different today.")
     ] = False,
     site: Annotated[
         str,
         typer.Option(
-            help="Name or file of a site; as it was then.", autocompletion=arguments.sites
+            help="Name or file of a site; default: as recorded.", autocompletion=arguments.sites
         ),
     ] = "",
     as_json: JsonOption = False,
 ) -> None:
     """Run a run or a trial once more, from its record alone.
 
-    The recipe is the resolved one, its seed included, a trial's with as many ranks as have trained
-    it, and the site as it was. What is different
-    today is told before anything runs: commit and what is not committed, Python and packages, the
-    images of containers, the packed dataset. With `--json` it goes to standard error.
+    The recipe is the resolved one with its seed, the site is as recorded, and a trial gets as many
+    ranks as trained it. What is different today is shown first: commit and uncommitted changes,
+    Python and packages, images of containers, the packed dataset. With `--json` it goes to standard
+    error.
 
     Examples:
         headrace rerun digits-20260102-030405-0a1b2c3d --check
@@ -105,7 +105,7 @@ def _request(before: Origin, site: str) -> RunRequest:
     more = {name: getattr(asked, name) for name in names}
     recipe, suite = Path(before.folder) / run.recipe.name, before.recipe.suite
     overrides = tuple(f"train.{key}={value}" for key, value in before.launch.items())
-    if suite is not None:  # interpolations of its source follow the values of trials
+    if suite is not None:  # interpolations of its source depend on the values of trials
         given = suite.model_dump(mode="json", exclude_defaults=True)
         recipe, overrides = run.source, as_overrides(given)
     return request_of(str(recipe), overrides, site or str(run.site), **more)
@@ -113,7 +113,7 @@ def _request(before: Origin, site: str) -> RunRequest:
 
 def _tell_today(before: Origin, found: Sequence[Differing], console: Console) -> None:
     if not found:
-        console.print("Nothing that is recorded is different today.")
+        console.print("No recorded part is different today.")
         return
     _print(found, ("then", "today"), console)
     for line in _ways_back(before, found):
@@ -128,9 +128,9 @@ def _ways_back(before: Origin, found: Sequence[Differing]) -> Iterator[str]:
     )
     if keys & {"commit", "uncommitted"} and then.git is not None:
         apply = f" && git -C {then.code_folder} apply {diff}" if diff.exists() else ""
-        yield (f"The code as it was: git -C {then.code_folder} checkout {then.git.commit}{apply}")
+        yield f"To restore the code: git -C {then.code_folder} checkout {then.git.commit}{apply}"
     if then.left_out:
-        yield f"Not committed then, and too large to be kept: {', '.join(then.left_out)}"
+        yield f"Uncommitted then, and too large to be recorded: {', '.join(then.left_out)}"
 
 
 def _print(found: Sequence[Differing], titles: tuple[str, str], console: Console) -> None:

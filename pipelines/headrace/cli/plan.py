@@ -1,4 +1,4 @@
-"""The command plan: what a run will ask of a site, and what it will take; a short run to tell."""
+"""The command plan: what a run will request, take and cost; and a short run to measure that."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ from headrace.runs.prediction import BETWEEN, Prediction
 from headrace.runs.runs import RunRequest
 
 CALIBRATION_STEPS = 50
-"""Optimizer steps of a training that is run only to tell how long a whole one takes."""
+"""Optimizer steps of a short training that measures how long a whole one takes."""
 
-_CALIBRATED = f"`headrace plan --calibrate` runs {CALIBRATION_STEPS} steps to tell"
-_SHORT = "run it once, with arguments that make it short; then plan tells more"
+_CALIBRATED = f"`headrace plan --calibrate` runs {CALIBRATION_STEPS} steps to measure it"
+_SHORT = "run it once with arguments for a short training, then plan again"
 
 
 def plan(
@@ -41,19 +41,19 @@ def plan(
     overrides: arguments.Overrides = None,
     site: SiteOption = "laptop",
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the exact scripts of the jobs, too.")
+        bool, typer.Option("--dry-run", help="Also print the exact scripts of the jobs.")
     ] = False,
     measure: Annotated[
-        bool, typer.Option("--calibrate", help="First do a short run there, of 50 steps.")
+        bool, typer.Option("--calibrate", help="Do a short run there first, of 50 steps.")
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Show what a run would ask of a site, take and cost.
+    """Show what a run would request from a site, take and cost.
 
-    Leases, their time limits, time and money are told. Time and cost are known from earlier runs of
-    the recipe there, within 80 % intervals. Nothing is submitted or written but by --calibrate;
-    `RUN` stands for the id of the run. Where a role has `lifetime: auto`, the chosen time and the
-    reason are told, and the queue is asked for its longest job.
+    It shows leases, time limits, time and cost. Time and cost come from earlier runs of the recipe
+    on the site, with 80 % intervals. Only --calibrate submits or writes anything; `RUN` stands for
+    the id of the run. For a role with `lifetime: auto`, the chosen time and the reason are shown,
+    and the queue is asked for its longest job.
 
     Examples:
         headrace plan digits --site slurm-dev
@@ -62,7 +62,7 @@ def plan(
     """
     check_size(overrides or ())
     if measure:
-        from headrace.cli.runs import request_of  # a plan alone does without
+        from headrace.cli.runs import request_of  # only a calibration needs it
 
         calibrate(request_of(recipe, overrides, site))
     asked, place = load_recipe(recipe, overrides or ()), load_site(site)
@@ -81,10 +81,10 @@ def plan(
 
 
 def calibrate(request: RunRequest) -> None:
-    """Do a run with few optimizer steps, so that the ledger tells of such runs; show how it goes.
+    """Do a run with few optimizer steps, so that the ledger has such a run; show its progress.
 
     Raises:
-        RecipeError: It trains by a script, which headrace cannot make shorter.
+        RecipeError: The recipe trains by a script, which headrace cannot shorten.
         StepError: A step of it fails.
     """
     from headrace.cli.watching import Watching
@@ -93,7 +93,7 @@ def calibrate(request: RunRequest) -> None:
     recipe = load_recipe(request.recipe, request.overrides)
     if recipe.train.script is not None:
         raise RecipeError(
-            f"{recipe.name} trains by a script, which alone knows how to do only a few steps",
+            f"{recipe.name} trains by a script, which headrace cannot limit to a few steps",
             f"{_SHORT[0].upper()}{_SHORT[1:]}.",
         )
     most = recipe.trainer.max_steps
@@ -111,17 +111,17 @@ def calibrate(request: RunRequest) -> None:
 
 
 def lease_words(lease: LeasePreview) -> Iterator[str]:
-    """What a run would ask for on a lease: machines, steps, time, the most that it costs."""
+    """Yield what a run would request for a lease: machines, steps, time, its maximum cost."""
     yield f"{lease.role}: {lease.machines}, for {', '.join(lease.steps)}"
     for line in filter(None, (lease.time, lease.loss, most_words(lease.cost))):
         yield f"  {line}"
 
 
 def plan_words(recipe: Recipe, found: Prediction, leases: Sequence[LeasePreview]) -> Iterator[str]:
-    """What a run will take, by its parts, or of what nothing is known and what to do about it."""
+    """Yield what a run will take, by its parts; or which parts are unknown, and what to do."""
     if found.parts:
         parts = ", ".join(
-            f"{'what is between' if part.name == BETWEEN else part.name} {duration(part.seconds)}"
+            f"{'time between' if part.name == BETWEEN else part.name} {duration(part.seconds)}"
             for part in found.parts
         )
         runs = max(part.num_known for part in found.parts)
@@ -132,7 +132,7 @@ def plan_words(recipe: Recipe, found: Prediction, leases: Sequence[LeasePreview]
         yield f"{whole}{parts}, by {runs} earlier run{'s' if runs > 1 else ''}"
     if found.unknown:
         yield (
-            f"no earlier run tells how long {', '.join(found.unknown)} will take here; "
+            f"no earlier run shows how long {', '.join(found.unknown)} will take here; "
             f"{_CALIBRATED if recipe.train.script is None else _SHORT}"
         )
     if recipe.dataset is None:

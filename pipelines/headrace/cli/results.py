@@ -1,4 +1,4 @@
-"""The command results: what the trials of a suite tell together."""
+"""The command results: the results of a suite's trials together."""
 
 from __future__ import annotations
 
@@ -55,19 +55,19 @@ def results(  # noqa: PLR0913  options of a command
     report: Annotated[bool, typer.Option("--report", help="One HTML file of all.")] = False,
     by: Annotated[
         list[str] | None,
-        typer.Option(help="METRIC:min or METRIC:max in place of what the suite sought; repeat it."),
+        typer.Option(help="METRIC:min or METRIC:max instead of the suite's objective; repeatable."),
     ] = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="File to write.", dir_okay=False)
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Tell what a suite gave: the best, means, what matters.
+    """Show the results of a suite: best, means, importance.
 
-    Of several objectives the front is told: trials that no other one beats in all of them. Folds
-    and seeds of a point are one result, with its mean. How much each key matters is told by
-    Optuna's fANOVA, of more than 500 trials by its PED-ANOVA, once ten trials have ended. A suite
-    that still runs tells what is there.
+    For several objectives it shows the front: the trials that no other trial beats in all of them.
+    Folds and seeds of a point are one result, with its mean. The importance of each key is computed
+    by Optuna's fANOVA, of more than 500 trials by its PED-ANOVA, once ten trials have ended. A
+    running suite shows the results so far.
 
     Examples:
         headrace results
@@ -78,21 +78,21 @@ def results(  # noqa: PLR0913  options of a command
     """
     if csv + parquet + report + as_json > 1:
         raise UserError(
-            "Several forms are asked for", "Give one of --csv, --parquet, --json, --report."
+            "Several formats are given", "Give one of --csv, --parquet, --json, --report."
         )
     if parquet and output is None:
-        raise UserError("Parquet is no text", "Name a file: -o trials.parquet.")
+        raise UserError("Parquet is not a text format", "Name a file: -o trials.parquet.")
     sought = tuple(_objective(each) for each in by or ())
     shown: list[RenderableType] = []
     text = ""
-    with open_console(stderr=True).status("Reading the trials …") as told:
+    with open_console(stderr=True).status("Reading the trials …") as shown_status:
         record = find_suite(suite)
         if report:
             text, output = f"{write_report(record, output, sought)}\n", None
         else:
             rows = judged_by(trials_of(record), sought) if sought else trials_of(record)
             objectives = sought or sought_by(RunFolder(Path(record.folder))).objectives
-            told.update(f"Comparing {len(rows):,} trials …")
+            shown_status.update(f"Comparing {len(rows):,} trials …")
             if parquet and output is not None:
                 write_parquet(table_of(rows, objectives), output)
             elif csv:
@@ -112,13 +112,14 @@ def results(  # noqa: PLR0913  options of a command
 def _objective(word: str) -> Objective:
     metric, _, mode = word.rpartition(":")
     if mode not in ("min", "max") or not metric:
-        raise UserError(f"'{word}' is no metric with min or max", "Write for example accuracy:max.")
+        raise UserError(f"'{word}' is not METRIC:min or METRIC:max", "Example: accuracy:max.")
     return Objective(metric=metric, mode="min" if mode == "min" else "max")
 
 
 def _for_programs(rows: Sequence[TrialRecord], found: Results) -> str:
-    told = importance_of(rows, found.objectives)
-    return as_json_text({**dict(found), "importance": told.shares, "no_importance": told.why_not})
+    matters = importance_of(rows, found.objectives)
+    importance = {"importance": matters.shares, "no_importance": matters.why_not}
+    return as_json_text({**dict(found), **importance})
 
 
 def _for_people(rows: Sequence[TrialRecord], found: Results) -> Iterator[RenderableType]:
@@ -127,7 +128,7 @@ def _for_people(rows: Sequence[TrialRecord], found: Results) -> Iterator[Rendera
     title = "Trials that no other one beats in all objectives:" if found.front else "Best trial:"
     if not found.objectives:
         names = ", ".join(sorted({name for row in rows for name in row.metrics}))
-        yield f"It seeks nothing: say by what to judge, as in --by NAME:max, of {names}."
+        yield f"The suite has no objective: name one, as in --by NAME:max, of {names}."
     elif are_folds(rows) and found.points[0].spread is not None:
         yield "Folds of the best point:" if len(found.points) > 1 else "Folds:"
         yield folds_table(found.points[0], found.objectives)
@@ -151,25 +152,25 @@ def _of_keys(rows: Sequence[TrialRecord], found: Results) -> Iterator[Table | st
     for column in table.columns[1:]:
         column.no_wrap = True
     names = short_keys(found.marginals)
-    for key, told in found.marginals.items():
+    for key, marginals in found.marginals.items():
         share = f", importance {matters.shares[key]:.0%}" if key in matters.shares else ""
         table.add_row(Text(f"{names[key]}{share}"))
-        for each in told[:_SHOWN]:
+        for each in marginals[:_SHOWN]:
             table.add_row(
                 Text(f"  {_value(each)}"),
                 str(each.spread.count),
                 spread_words(each.spread),
                 interval_words(each.spread),
             )
-        if len(told) > _SHOWN:
-            table.add_row(f"  and {len(told) - _SHOWN} more")
-    yield "\nBy the value of each key, whatever else differs:"
+        if len(marginals) > _SHOWN:
+            table.add_row(f"  and {len(marginals) - _SHOWN} more")
+    yield "\nBy the value of each key, over all other differences:"
     yield table
     if matters.why_not:
-        yield f"How much each key matters is not told: {matters.why_not}"
+        yield f"The importance of keys is not computed: {matters.why_not}"
 
 
-def _value(told: Marginal) -> str:
-    if told.between is not None:
-        return range_words(told)
-    return f"{told.value:.6g}" if isinstance(told.value, float) else str(told.value)
+def _value(marginal: Marginal) -> str:
+    if marginal.between is not None:
+        return range_words(marginal)
+    return f"{marginal.value:.6g}" if isinstance(marginal.value, float) else str(marginal.value)

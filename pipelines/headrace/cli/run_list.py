@@ -10,12 +10,12 @@ import typer
 from headrace.cli.arguments import NamedRun
 from headrace.cli.console import JsonOption, amount, duration, open_console, tell, tell_json
 from headrace.cli.listing import ListColumn, Listing
-from headrace.cli.words import money, took_words
+from headrace.cli.words import ABANDONED, money, took_words
 from headrace.ledger.ledger import open_ledger
 from headrace.record import as_json_values
 from headrace.runs.audit import Actor
 from headrace.states import StepState
-from headrace.status.run import Headline, RunView, Trials, run_views
+from headrace.status.run import MainMetric, RunView, Trials, run_views
 from headrace.status.run_list import runs_page
 from headrace.status.step import AttemptView, attempt_views
 
@@ -29,13 +29,13 @@ def runs(
     state: Annotated[StepState | None, typer.Option(help="Only runs in this state.")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List runs, the newest first; `runs show` tells of one.
+    """List runs, the newest first; `runs show` shows one.
 
     The main metric is what training monitors (`trainer.monitor`), else the first of evaluation by
-    name, else the loss. A suite has its trials there, and the best value; a cross-validation the
-    mean ± standard deviation of its folds. What is left and what machines cost are told as far as
-    they are known. Below them is what was asked for in Airflow meanwhile and refused; `headrace
-    audit --refused` tells it whole.
+    name, else the loss. A suite shows its trials and the best value; a cross-validation the mean ±
+    standard deviation of its folds. Time left and cost of machines are shown if they are known.
+    Requests in Airflow that were refused since the oldest of these runs follow; `headrace audit
+    --refused` shows them in full.
 
     Examples:
         headrace runs
@@ -52,7 +52,7 @@ def runs(
     open_console().print(Listing.of(page.rows, *_COLUMNS))
     for act in page.refused:
         ago, why = duration(page.now - act.at), act.refused.splitlines()[0]
-        tell(f"Refused {ago} ago to {Actor(act.user or 'somebody', act.through)}: {why}")
+        tell(f"Refused {ago} ago to {Actor(act.user or 'a user', act.through)}: {why}")
 
 
 @app.command()
@@ -75,7 +75,7 @@ def show(run_id: NamedRun, as_json: JsonOption = False) -> None:
 
 
 def _left(row: RunView) -> str:
-    """Time until its end; where nothing foretells that, until that of its step."""
+    """Return the time until a run's end; if that is unknown, until the end of its step."""
     if row.eta_s is not None or row.step_eta_s is None:
         return duration(row.eta_s)
     return f"{duration(row.step_eta_s)} of {row.step}"
@@ -83,7 +83,7 @@ def _left(row: RunView) -> str:
 
 def _result(row: RunView) -> str:
     if row.is_orphan:
-        return f"its process has ended: headrace resume {row.run_id}"
+        return f"{ABANDONED}; headrace resume {row.run_id}"
     if why := row.why or row.damage:
         step = f"{row.failure.step}: " if row.failure else ""
         return step + why.splitlines()[0]
@@ -92,7 +92,7 @@ def _result(row: RunView) -> str:
     return "" if row.metric is None else f"{row.metric.name} {amount(row.metric.value)}"
 
 
-def _trials_words(trials: Trials, metric: Headline | None) -> str:
+def _trials_words(trials: Trials, metric: MainMetric | None) -> str:
     words = [f"{trials.ended:,} of {trials.total:,} trials"]
     words += [f"{trials.useless:,} without success"] if trials.useless else []
     if metric is not None and trials.best is not None:

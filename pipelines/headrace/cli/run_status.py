@@ -1,4 +1,4 @@
-"""How one run stands, and what its processes said: status, logs."""
+"""State of one run, and the logs of its processes: status, logs."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def status(
     watch: Annotated[bool, typer.Option(help="Until the run ends.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Show how a run stands: steps, progress, rate, time left.
+    """Show a run's state: steps, progress, rate, time left.
 
-    Of a suite it tells how its trials stand. With **--watch** that is told until it ends: as a
-    table, or in lines where the output is no terminal.
+    A suite shows its trials by state. With **--watch** the state is shown until the run ends: as a
+    table, or as lines if the output is not a terminal.
 
     Examples:
         headrace status
@@ -51,7 +51,7 @@ def status(
 
 
 def known_run(run_id: str | None) -> str:
-    """Id of the run that is meant: the newest one when none is named."""
+    """Return the id of the named run, else of the newest one."""
     newest = open_ledger().runs(limit=1)
     if run_id is None and not newest:
         raise UnknownNameError("There are no runs yet", "Start one: headrace run digits")
@@ -61,7 +61,7 @@ def known_run(run_id: str | None) -> str:
 def logs(
     run_id: RunArgument = None,
     step: Annotated[str | None, typer.Argument(help="Only this step.")] = None,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as lines come.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Print new lines, too.")] = False,
 ) -> None:
     """Print the logs of a run: driver and ranks of every attempt.
 
@@ -74,19 +74,19 @@ def logs(
     names = [planned.name for planned in steps_of(job.recipe, job.request.kind)]
     if step is not None and step not in names:
         raise UnknownNameError(f"This run has no step '{step}'", nearest(step, names))
-    seen: dict[Path, int] = {}
-    _print_new(job, step, seen)
+    printed: dict[Path, int] = {}
+    _print_new(job, step, printed)
     while follow and not output_is_gone() and run_details(job.run_id).goes_on:
         time.sleep(REFRESH_S)
-        _print_new(job, step, seen)
+        _print_new(job, step, printed)
 
 
-def _print_new(job: Run, step: str | None, seen: dict[Path, int]) -> None:
+def _print_new(job: Run, step: str | None, printed: dict[Path, int]) -> None:
     for attempt, folder in step_folders(job, step):
         for file in sorted((folder / "logs").glob("*.log")):
             with file.open("rb") as log:
-                log.seek(seen.get(file, 0))
+                log.seek(printed.get(file, 0))
                 text = log.read().decode(errors="replace")
-                seen[file] = log.tell()
+                printed[file] = log.tell()
             for line in text.splitlines():
                 typer.echo(f"{attempt.step}/{attempt.attempt} {file.stem} | {line}")

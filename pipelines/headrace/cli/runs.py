@@ -42,9 +42,9 @@ def run(
 ) -> None:
     """Run a recipe on a site from this terminal, without Airflow.
 
-    The command stays until the run has ended; Ctrl-C cancels it and closes its leases. A terminal
-    that is closed ends nothing: `headrace status --watch` shows the run in another one. The exit
-    code is 0 when the run succeeded, 1 when it did not, 2 when the request cannot be used.
+    The command stays until the run has ended; Ctrl-C cancels it and closes its leases. The run
+    continues if the terminal is closed: `headrace status --watch` shows it in another one. The exit
+    code is 0 if the run succeeded, 1 if it did not, 2 if the request is invalid.
 
     Examples:
         headrace run digits
@@ -58,8 +58,8 @@ def run(
 
 
 def request_of(recipe: str, overrides: Sequence[str] | None, site: str, **more: Any) -> RunRequest:
-    """What somebody asks for from this terminal; `more` are further fields of `RunRequest`."""
-    if more.get("kind") != "suite":  # of which the sweeps are written out
+    """Return a request from this terminal; `more` are further fields of `RunRequest`."""
+    if more.get("kind") != "suite":  # the sweeps of a suite are checked when written out
         check_size(overrides or ())
     given = {"recipe": recipe, "site": site, "overrides": tuple(overrides or ()), **more}
     own = {"key": f"cli:{uuid.uuid4().hex}", "owner": process_owner()}
@@ -67,7 +67,7 @@ def request_of(recipe: str, overrides: Sequence[str] | None, site: str, **more: 
 
 
 def carry_out(job: Run, *, as_json: bool) -> None:
-    """Do a run in this process, show how it goes, and leave with the exit code of its end."""
+    """Do a run in this process, show its progress, and exit with the code of its result."""
     outlive_terminal()
     console = open_console(stderr=as_json)
     with Watching(job.run_id, console, job.folder) as tick:
@@ -76,7 +76,7 @@ def carry_out(job: Run, *, as_json: bool) -> None:
 
 
 def tell_end(view: RunDetails, console: Console, *, as_json: bool) -> None:
-    """Show how a run has ended, and leave with exit code 1 when that is not well."""
+    """Show how a run has ended, and exit with code 1 if it did not succeed."""
     if as_json:
         tell_json(view)
 
@@ -95,23 +95,23 @@ def sweep(
     words: Annotated[
         list[str] | None,
         typer.Argument(
-            help="Values as for Hydra's multirun: model.lr=1e-3,1e-2 'seed=range(0,5)'; what has "
+            help="Values as for Hydra's multirun: model.lr=1e-3,1e-2 'seed=range(0,5)'; a key with "
             "one value changes the recipe for all trials."
         ),
     ] = None,
     trials: Annotated[
         int | None,
-        typer.Option(min=1, help="Points that a sampler proposes, in place of all combinations."),
+        typer.Option(min=1, help="Points that a sampler proposes, instead of all combinations."),
     ] = None,
     site: SiteOption = "laptop",
     as_json: JsonOption = False,
 ) -> None:
-    """Run many trials of a recipe, as its suite and the words say.
+    """Run many trials of a recipe, by its suite and the arguments.
 
     The dataset is packed once; then the trials share one lease. The command stays until they have
-    ended; Ctrl-C cancels those that run, and `headrace resume` goes on: nothing that has finished
-    is run twice. A terminal that is closed ends none: `headrace status --watch` shows them in
-    another one. The exit code is 0 when the suite succeeded, even if some trials have failed.
+    ended. Ctrl-C cancels running trials, and `headrace resume` continues: a complete trial is never
+    run twice. The trials continue if the terminal is closed: `headrace status --watch` shows them
+    in another one. The exit code is 0 if the suite succeeded, even if some trials have failed.
 
     Examples:
         headrace sweep digits data.global_batch_size=32,64 'seed=range(0,3)'
@@ -131,25 +131,25 @@ def evaluate(
         typer.Argument(help="Changes to the run's recipe, as in evaluate.split=val."),
     ] = None,
     checkpoint: Annotated[
-        str, typer.Option(help="best, last, a number of steps, or a file; as the recipe says.")
+        str, typer.Option(help="best, last, a number of steps, or a file; default: the recipe's.")
     ] = "",
     watch: Annotated[
-        bool, typer.Option("--watch", help="Each checkpoint as it comes, until training is over.")
+        bool, typer.Option("--watch", help="Each new checkpoint, until the training ends.")
     ] = False,
     site: Annotated[
         str,
         typer.Option(
-            help="Name or file of a site; that of the run.", autocompletion=arguments.sites
+            help="Name or file of a site; default: the run's.", autocompletion=arguments.sites
         ),
     ] = "",
     as_json: JsonOption = False,
 ) -> None:
     """Evaluate checkpoints of a run, also while it trains.
 
-    They have a lease of their own. This is a run of its own, with the recipe of the other one:
-    other splits, metrics and figures are overrides of it, and `headrace resume` goes on with it.
+    The checkpoints get a lease of their own. This is a separate run with the recipe of the other:
+    overrides change its splits, metrics and figures, and `headrace resume` continues it.
     `train.role=cpu` takes the machines of another role of the site. With **--watch**, the values
-    are also among the curves of the report of the run that trains.
+    are also among the curves in the report of the training run.
 
     Examples:
         headrace evaluate digits-20260102-030405-0a1b2c3d --checkpoint best
@@ -176,23 +176,23 @@ def resume(
     run_id: RunArgument = None,
     overrides: Annotated[
         list[str] | None,
-        typer.Argument(help="Changes to where and how wide it is run, as in train.nodes=1."),
+        typer.Argument(help="Changes to place and size of the run, as in train.nodes=1."),
     ] = None,
     site: Annotated[
         str,
         typer.Option(
-            help="Name or file of a site with the same folder; it is read anew.",
+            help="Name or file of a site with the same folder; it is read again.",
             autocompletion=arguments.sites,
         ),
     ] = "",
     as_json: JsonOption = False,
 ) -> None:
-    """Go on with a run that was interrupted.
+    """Continue a run that was interrupted.
 
-    Steps that have succeeded are not run again. Training goes on from its last checkpoint: with the
-    nodes and ranks that it had, or with those that are asked for here. Batches and the order of
-    samples stay. A run keeps its site as it was; with **--site** it goes on with another one, or
-    with what its site file says now.
+    Steps that have succeeded are not run again. Training continues from its last checkpoint, with
+    the same nodes and ranks as before or those given here. Batches and the order of samples stay.
+    A run keeps its site as it was; with **--site** it continues on another site, or with the
+    current content of its site file.
 
     Examples:
         headrace resume
@@ -208,7 +208,7 @@ def resume(
     view = run_details(known)
     if view.state is StepState.SUCCEEDED and not has_more_to_do(RunFolder(Path(view.folder))):
         console = open_console(stderr=as_json)
-        console.print(f"{known} has succeeded; there is nothing to go on with.")
+        console.print(f"{known} has succeeded; there is nothing to continue.")
         tell_end(view, console, as_json=as_json)
         return
     if changes or site:
@@ -224,7 +224,7 @@ def cancel(
 ) -> None:
     """Ask the running steps of a run to stop.
 
-    A run that waits for machines is ended.
+    A run that waits for machines ends.
 
     Examples:
         headrace cancel digits-20260102-030405-0a1b2c3d

@@ -28,26 +28,26 @@ def shell(
         list[str] | None,
         typer.Argument(
             metavar="[RUN] [-- COMMAND]",
-            help="Id of a run; a command and its words.",
+            help="Id of a run; a command and its arguments.",
             autocompletion=arguments.runs,
         ),
     ] = None,
     site: Annotated[
         str | None,
         typer.Option(
-            help="Open a lease of one node on this site, in place of a run's.",
+            help="Open a lease of one node on this site, instead of a run's.",
             autocompletion=arguments.sites,
         ),
     ] = None,
     role: Annotated[str | None, typer.Option(help="Role of the site; its first gang.")] = None,
     lifetime: Annotated[
-        float, typer.Option(min=60, help="Seconds that the lease lasts at most.")
+        float, typer.Option(min=60, help="Maximum lifetime of the lease, seconds.")
     ] = _HOUR_S,
 ) -> None:
     """Open a shell on a node of a run, or of a lease for it.
 
     It has the run's dataset and checkpoints in `HEADRACE_DATASET` and `HEADRACE_CHECKPOINTS`. A
-    lease of its own is closed when the shell ends. Works on this machine and on Slurm, where the
+    lease of its own is closed when the shell ends. It works on this machine and on Slurm, where the
     shell is one more step of the job (`srun --overlap`). The exit code is the command's.
 
     Examples:
@@ -63,7 +63,7 @@ def shell(
         stack.enter_context(with_handler(signal.default_int_handler, *ends))
         run = None
         if site is not None:
-            with telling(open_console(stderr=True)) as tick:  # it leaves the terminal to the shell
+            with telling(open_console(stderr=True)) as tick:  # ends before the shell starts
                 folder = stack.enter_context(lease_on(load_site(site), role, lifetime, tick))
         elif given:
             run = open_run(given.pop(0))
@@ -76,9 +76,9 @@ def shell(
 
 
 def _run(command: Sequence[str], environment: Mapping[str, str]) -> int:
-    """Run a command at this terminal to its end; Ctrl-C and the terminal's end are its own."""
+    """Run a command at this terminal until it ends; it handles Ctrl-C and the terminal's end."""
     try:
-        # the command gets the signal as well; its end is waited for
+        # the command gets the signal as well; headrace waits for its end
         with with_handler(lambda *_: None, signal.SIGINT, signal.SIGHUP):
             return subprocess.call(list(command), env=dict(environment))
     except OSError as error:

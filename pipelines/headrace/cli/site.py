@@ -1,4 +1,4 @@
-"""`headrace site` and `headrace schema`: see sites, check one, and the schema of YAML files."""
+"""`headrace site` and `headrace schema`: list, show and check sites; the schema of YAML files."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ app = typer.Typer(name="site", help="Sites: where work runs.", no_args_is_help=T
 
 @app.command("list")
 def list_sites(as_json: JsonOption = False) -> None:
-    """List the sites that can be named, with their files; of equal names the first one counts.
+    """List the sites by name, with their files; of equal names the first one counts.
 
     Example: headrace site list
     """
@@ -63,9 +63,7 @@ def show(
 @app.command("check")
 def check_site(
     site: SiteOption = "laptop",
-    role: Annotated[
-        list[str] | None, typer.Option(help="Only this role; may be given several times.")
-    ] = None,
+    role: Annotated[list[str] | None, typer.Option(help="Only this role; repeatable.")] = None,
     submit: Annotated[
         bool, typer.Option("--submit", help="Run a short job for each role, on all its nodes.")
     ] = False,
@@ -73,13 +71,13 @@ def check_site(
         float, typer.Option(help="Longest wait for the nodes of a job, seconds.")
     ] = 600,
     user: Annotated[
-        str | None, typer.Option(help="Whose `{user}` is; else this account.", metavar="NAME")
+        str | None, typer.Option(help="User for `{user}`; default: this account.", metavar="NAME")
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Check a site file against the real machines, and say what to fix.
+    """Check a site file against the real machines, and show what to correct.
 
-    Exit code 1 when something would keep leases from working.
+    The exit code is 1 if there is a problem that prevents leases.
 
     Examples:
         headrace site check --site my-cluster
@@ -92,7 +90,7 @@ def check_site(
             load_site(site, user),
             role or (),
             wait if submit else None,
-            lambda told: status.update(Text(f"A job was submitted: {told}")),
+            lambda text: status.update(Text(f"A job was submitted: {text}")),
         )
     if as_json:
         tell_json(sections)
@@ -105,7 +103,7 @@ def check_site(
 def schema(
     kind: Annotated[str, typer.Argument(help="recipe or site")],
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Write to this file instead.")
+        Path | None, typer.Option("--out", "-o", help="File to write; default: standard output.")
     ] = None,
 ) -> None:
     """Print the JSON schema of recipe or site files, for editors.
@@ -123,12 +121,12 @@ def schema(
 
 
 def _table(sections: Sequence[Section]) -> Table:
-    table = plain_table("", "part", "looked at", "seen")
+    table = plain_table("", "part", "checked", "found")
     for section in sections:
         for each in section.findings:
-            seen = Text(each.seen)
+            found = Text(each.seen)
             if each.advice:
-                seen.append(f"\n→ {each.advice}", style="dim")
+                found.append(f"\n→ {each.advice}", style="dim")
             grade = Text(each.grade.value, style=_STYLES[each.grade])
-            table.add_row(grade, section.part, each.subject, seen)
+            table.add_row(grade, section.part, each.subject, found)
     return table

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from headrace.cli.console import duration, plain_table
 from headrace.cli.listing import ListColumn, Listing
-from headrace.cli.words import cost_words, money, took_words
+from headrace.cli.words import ABANDONED, cost_words, money, took_words
 from headrace.ledger.trial_rows import TrialRecord
 from headrace.recipe.base import from_json
 from headrace.recipe.suite import Objective
@@ -33,7 +33,7 @@ _MOST_RUNNING = 10
 
 
 def suites_list(views: Sequence[SuiteView]) -> Listing:
-    """A row for each suite."""
+    """Return a list with a row for each suite."""
     return Listing.of(
         views,
         ListColumn(title="suite", cell=lambda view: view.run_id),
@@ -49,18 +49,18 @@ def suites_list(views: Sequence[SuiteView]) -> Listing:
 
 
 def trials_list(rows: Sequence[TrialRecord], objectives: Sequence[Objective]) -> Listing:
-    """A row for each trial."""
+    """Return a list with a row for each trial."""
     metrics = [each.metric for each in objectives]
     titles = ("#", "state", "differs in", *metrics, "time", "node", "why it failed")
     listed = Listing(*titles, figures=("#", *metrics, "time"))
     keys = varying(rows) or tuple(dict.fromkeys(key for row in rows for key in row.values))
     names = short_keys(keys)
     for row in rows:
-        told = {names[key]: row.values[key] for key in keys if key in row.values}
+        values = {names[key]: row.values[key] for key in keys if key in row.values}
         listed.add(
             str(row.number),
             _state_of(row),
-            values_words(told) or row.name,
+            values_words(values) or row.name,
             *_objectives(row, len(objectives)),
             took_words(row),
             row.node,
@@ -70,7 +70,7 @@ def trials_list(rows: Sequence[TrialRecord], objectives: Sequence[Objective]) ->
 
 
 def points_table(found: Sequence[PointResult], objectives: Sequence[Objective]) -> Table:
-    """A row for each point, whose trials differ only by fold and seed."""
+    """Return a table with a row for each point, whose trials differ only by fold and seed."""
     name = objectives[0].metric if objectives else "objective"
     table = Table(box=None, pad_edge=False)
     table.add_column("point", overflow="fold", ratio=3)
@@ -79,10 +79,10 @@ def points_table(found: Sequence[PointResult], objectives: Sequence[Objective]) 
     table.add_column("95 % of the mean", no_wrap=True)
     names = short_keys(dict.fromkeys(key for point in found for key in point.values))
     for point in found:
-        told = {names[key]: value for key, value in point.values.items()}
+        values = {names[key]: value for key, value in point.values.items()}
         missing = f"{len(point.numbers) - point.missing}/" if point.missing else ""
         table.add_row(
-            Text(values_words(told) or "the recipe's"),
+            Text(values_words(values) or "the recipe's"),
             f"{missing}{len(point.numbers)}",
             spread_words(point.spread),
             interval_words(point.spread),
@@ -91,7 +91,7 @@ def points_table(found: Sequence[PointResult], objectives: Sequence[Objective]) 
 
 
 def folds_table(point: PointResult, objectives: Sequence[Objective]) -> Table:
-    """A row for each fold of a point, and one for their mean."""
+    """Return a table with a row for each fold of a point, and one for their mean."""
     name = objectives[0].metric if objectives else "objective"
     table = plain_table("fold", figures=("trials", name))
     for fold, found in (*point.folds.items(), ("all", point.spread)):
@@ -100,7 +100,7 @@ def folds_table(point: PointResult, objectives: Sequence[Objective]) -> Table:
 
 
 def live(view: SuiteView) -> RenderableType:
-    """What is shown while a suite goes on."""
+    """Return the table of a running suite."""
     bar = Table.grid(padding=(0, 2))
     bar.add_row(
         ProgressBar(total=max(view.trials.total, 1), completed=view.trials.ended, width=30),
@@ -118,30 +118,30 @@ def live(view: SuiteView) -> RenderableType:
             duration(time.time() - each.started_at),
         )
     more = len(view.running) - _MOST_RUNNING
-    told = [Text(f"and {more} more", style="dim")] if more > 0 else []
+    notes = [Text(f"and {more} more", style="dim")] if more > 0 else []
     waiting = [each for each in view.running if each.waits]
     if waiting:
         others = f", and {len(waiting) - 1} others wait" if len(waiting) > 1 else ""
-        told.append(Text(f"#{waiting[0].number} {waiting[0].waits}{others}"))
+        notes.append(Text(f"#{waiting[0].number} {waiting[0].waits}{others}"))
     table = [running] if view.running else []
-    return Group(_heading(view), bar, *table, *told, *_foot(view))
+    return Group(_heading(view), bar, *table, *notes, *_foot(view))
 
 
 def closing(view: SuiteView) -> RenderableType:
-    """What is shown of its trials when a suite has ended."""
+    """Return what is shown of the trials of a suite that has ended."""
     return Group(Text(_counts(view)), *_foot(view.model_copy(update={"cost": None})))
 
 
 def counts_words(view: SuiteView) -> str:
-    """How a suite stands, in a line."""
+    """Return the state of a suite in a line."""
     left = f", {_left(view)} left" if view.eta_s is not None else ""
-    told = best_words(view)
-    best = f", {_best_title(view)} {told}" if told else ""
+    best_trial = best_words(view)
+    best = f", {_best_title(view)} {best_trial}" if best_trial else ""
     return f"{_state_words(view)}: {_counts(view)}{best}{left}"
 
 
 def best_words(view: SuiteView, *, named: bool = True) -> str:
-    """The best value and its trial, of folds their mean; empty without any."""
+    """Return the best value and its trial, or the mean of folds; empty without a value."""
     if view.point is not None and view.point.spread is not None:
         mean = f"{view.objectives[0].metric} {spread_words(view.point.spread)}"
         return f"{mean} of {len(view.point.folds)} folds"
@@ -152,7 +152,7 @@ def best_words(view: SuiteView, *, named: bool = True) -> str:
 
 
 def values_words(values: dict[str, JsonValue]) -> str:
-    """Values of a trial in short: `lr=0.1 depth=4`."""
+    """Return the values of a trial as a short text: `lr=0.1 depth=4`."""
     return " ".join(
         f"{key}={value:.6g}" if isinstance(value, float) else f"{key}={from_json(value)}"
         for key, value in values.items()
@@ -160,19 +160,12 @@ def values_words(values: dict[str, JsonValue]) -> str:
 
 
 def _foot(view: SuiteView) -> Iterator[Text]:
-    if told := best_words(view):
-        yield Text(f"{_best_title(view)}: {told}", overflow="fold")
+    if best := best_words(view):
+        yield Text(f"{_best_title(view)}: {best}", overflow="fold")
     if view.cost is not None:
         yield Text(f"cost: {cost_words(view.cost)}", overflow="fold")
     if view.damage:
         yield Text(view.damage, style="yellow", overflow="fold")
-    if view.is_orphan:
-        yield Text(
-            f"Nobody goes on with this suite: its process has ended. Go on with it: "
-            f"headrace resume {view.run_id}",
-            style="yellow",
-            overflow="fold",
-        )
 
 
 def _best_title(view: SuiteView) -> str:
@@ -187,16 +180,16 @@ def _heading(view: SuiteView) -> Text:
 
 def _state_words(view: SuiteView) -> str:
     if view.is_orphan:
-        return "its process has ended"
+        return ABANDONED
     return "paused" if view.paused else view.state.value
 
 
 def _counts(view: SuiteView) -> str:
     total, counts = view.trials.total, view.trials.counts
-    told = [f"{count:,} {state}" for state, count in counts.items()]
+    parts = [f"{count:,} {state}" for state, count in counts.items()]
     unknown = total - sum(counts.values())
-    told += [f"{unknown:,} to come"] if unknown > 0 else []
-    return f"{total:,}: {', '.join(told)}" if len(told) > 1 else "".join(told) or "none yet"
+    parts += [f"{unknown:,} to come"] if unknown > 0 else []
+    return f"{total:,}: {', '.join(parts)}" if len(parts) > 1 else "".join(parts) or "none yet"
 
 
 def _left(view: SuiteView) -> str:

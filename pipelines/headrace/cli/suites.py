@@ -1,4 +1,4 @@
-"""Commands about suites: list, show, logs, and what is asked of one while it runs."""
+"""Commands about suites: list, show, logs, and requests to a running suite."""
 
 from __future__ import annotations
 
@@ -29,26 +29,26 @@ Numbered = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="SUITE|NUMBER",
-        help="Id of the suite, when there are several; numbers of trials.",
+        help="Id of the suite, if there are several; numbers of trials.",
         autocompletion=arguments.suites,
     ),
 ]
 
-_SOON = "its driver heeds it within seconds"
+_SOON = "it takes effect within seconds"
 
-app = typer.Typer(name="suite", help="Suites: see their trials; pause, cancel, add some.")
+app = typer.Typer(name="suite", help="Suites: list trials; pause, cancel, add some.")
 
 TrialState = Enum(  # type: ignore[misc]
     "TrialState", {name: name for name in (*(state.value for state in StepState), PRUNED)}
 )
-"""States that trials can be chosen by."""
+"""States for `--state`."""
 
 _MOST = 1_000_000
 
 
 @app.command("list")
 def list_(
-    limit: Annotated[int, typer.Option(min=1, help="Newest suites to list.")] = 20,
+    limit: Annotated[int, typer.Option(min=1, help="At most this many, the newest.")] = 20,
     as_json: JsonOption = False,
 ) -> None:
     """List suites, the newest first: trials by state, the best value, time left, cost.
@@ -72,13 +72,13 @@ def show(
     sort: Annotated[
         str, typer.Option(help=f"By {', '.join(TRIAL_ORDERS)}; -objective: the greatest first.")
     ] = "number",
-    limit: Annotated[int, typer.Option(min=1, help="Most trials.")] = 100,
+    limit: Annotated[int, typer.Option(min=1, help="At most this many trials.")] = 100,
     by_point: Annotated[
         bool, typer.Option("--points", help="Folds and seeds of a point together: mean ± std.")
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Show the trials of a suite: what is different, objective, time, node, why one failed.
+    """Show the trials of a suite: different values, objective, time, node, why one failed.
 
     With **--points**, trials that differ only by fold and seed are one row, with mean, standard
     deviation and the 95 % confidence interval of the mean.
@@ -122,7 +122,7 @@ def logs(words: Numbered) -> None:
     """
     record, numbers = _suite_and_numbers(words)
     if len(numbers) != 1:
-        raise UserError("Name one trial", "By its number: headrace suite logs 7.")
+        raise UserError("Exactly one trial is needed", "Example: headrace suite logs 7.")
     row = open_ledger().trial(record.run_id, *numbers)
     folder = RunFolder(Path(record.folder)).trial(*numbers)
     for attempt in range(1, row.attempts + 1):
@@ -133,24 +133,24 @@ def logs(words: Numbered) -> None:
 
 @app.command()
 def pause(suite: OneSuite = None) -> None:
-    """Begin no more trials; those that run go on.
+    """Start no more trials; running ones continue.
 
     Examples:
         headrace suite pause digits-20260102-030405-0a1b2c3d
     """
     record = _suite(suite)
     ask(record, "pause")
-    typer.echo(f"{record.run_id}: asked to begin no more trials; {_SOON}")
+    typer.echo(f"{record.run_id}: asked to start no more trials; {_SOON}")
 
 
 @app.command()
 def resume(
     suite: OneSuite = None,
     limit: Annotated[
-        int | None, typer.Option(min=1, help="From now on so many trials at once at most.")
+        int | None, typer.Option(min=1, help="Most trials at once from now on.")
     ] = None,
 ) -> None:
-    """Begin trials again after a pause; a suite whose driver has gone: headrace resume.
+    """Start trials again after a pause; if the suite's process has ended: headrace resume.
 
     Examples:
         headrace suite resume digits-20260102-030405-0a1b2c3d
@@ -161,12 +161,12 @@ def resume(
     if limit is not None:
         ask(record, "limit", details=f"to {limit}", limit=limit)
     ask(record, "resume")
-    typer.echo(f"{record.run_id}: asked to begin trials; {_SOON}")
+    typer.echo(f"{record.run_id}: asked to start trials; {_SOON}")
 
 
 @app.command()
 def cancel(words: Numbered = None) -> None:
-    """Cancel trials that wait or run, by number, or all: what has ended stays.
+    """Cancel trials that wait or run, by number, or all; ended ones stay.
 
     Examples:
         headrace suite cancel digits-20260102-030405-0a1b2c3d 7 12
@@ -182,7 +182,7 @@ def cancel(words: Numbered = None) -> None:
 def retry(words: Numbered = None) -> None:
     """Run trials that have failed or were cancelled again, by number, or all.
 
-    Of a suite that has ended they run with `headrace resume`; those that succeeded do not again.
+    If the suite has ended, they run with `headrace resume`. Successful trials are not run again.
 
     Examples:
         headrace suite retry
@@ -197,12 +197,12 @@ def retry(words: Numbered = None) -> None:
 @app.command()
 def prioritize(
     words: Numbered,
-    priority: Annotated[int, typer.Option(help="The greatest begins first.")] = 1,
+    priority: Annotated[int, typer.Option(help="Trials with a greater one start first.")] = 1,
 ) -> None:
-    """Have trials that wait begin before others; those that run go on.
+    """Start waiting trials before others; running ones continue.
 
-    Those with the greatest priority begin first; it is 0 unless `suite.priority` of the recipe says
-    otherwise.
+    The trials with the greatest priority start first. The default is 0, or `suite.priority` of the
+    recipe.
 
     Examples:
         headrace suite prioritize digits-20260102-030405-0a1b2c3d 7 12
@@ -211,9 +211,9 @@ def prioritize(
     """
     record, numbers = _suite_and_numbers(words)
     if not numbers:
-        raise UserError("No trial is named", "Say which: headrace suite prioritize 7 12.")
-    told = f"{_named(numbers)}: priority {priority}"
-    ask(record, "prioritize", numbers, details=told, priority=priority)
+        raise UserError("A trial's number is missing", "Example: headrace suite prioritize 7 12.")
+    details = f"{_named(numbers)}: priority {priority}"
+    ask(record, "prioritize", numbers, details=details, priority=priority)
     typer.echo(f"{record.run_id}: asked to give {_named(numbers)} priority {priority}; {_SOON}")
 
 
@@ -223,12 +223,12 @@ def add(
         list[str],
         typer.Argument(
             metavar="SUITE|KEY=VALUES",
-            help="Id of the suite, when there are several; values of new trials, as for sweep.",
+            help="Id of the suite, if there are several; values of new trials, as for sweep.",
             autocompletion=arguments.suites,
         ),
     ],
     priority: Annotated[
-        int | None, typer.Option(help="Greater ones begin first; as suite.priority says.")
+        int | None, typer.Option(help="Greater ones start first; default: suite.priority.")
     ] = None,
 ) -> None:
     """Add trials to a suite: every combination of the values, with its seeds and folds.
@@ -246,7 +246,7 @@ def add(
 
 
 def _rows(run_id: str, state: TrialState | None, sort: str, limit: int) -> tuple[TrialRecord, ...]:
-    """Trials in a state; those that were pruned are a state of their own."""
+    """Return trials in a state; `pruned` is a state here."""
     if state is None:
         return open_ledger().trials(run_id, order=sort, limit=limit)
     pruned = state.value == PRUNED
@@ -256,15 +256,15 @@ def _rows(run_id: str, state: TrialState | None, sort: str, limit: int) -> tuple
 
 
 def _suite_and_numbers(words: Sequence[str] | None) -> tuple[RunRecord, list[int]]:
-    """A suite, the only one when the first word is a number or missing, and numbers of trials.
+    """Return a suite and numbers of trials; the only suite if the first word is a number or none.
 
     Raises:
-        UserError: A word is no number; several suites may be meant.
+        UserError: A word is not a number; there are several suites.
     """
     given = list(words or ())
     named = given.pop(0) if given and not given[0].isdecimal() else None
     if wrong := [word for word in given if not word.isdecimal()]:
-        raise UserError(f"'{wrong[0]}' is no number of a trial", "List them: headrace suite show.")
+        raise UserError(f"'{wrong[0]}' is not a trial's number", "List them: headrace suite show.")
     return _suite(named), [int(word) for word in given]
 
 
@@ -274,11 +274,11 @@ def _suite(run_id: str | None) -> RunRecord:
 
 def _when(record: RunRecord) -> str:
     is_over = record.state.is_final
-    return f"it has ended, so go on with it: headrace resume {record.run_id}" if is_over else _SOON
+    return f"it has ended, so resume it: headrace resume {record.run_id}" if is_over else _SOON
 
 
 def _named(numbers: Sequence[int]) -> str:
     if not numbers:
-        return "all trials that can be"
+        return "all possible trials"
     word = "trial" if len(numbers) == 1 else "trials"
     return f"{word} {', '.join(map(str, numbers))}"

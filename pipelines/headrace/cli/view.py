@@ -15,6 +15,7 @@ from rich.text import Text
 from headrace.cli.console import duration
 from headrace.cli.curves import metrics_table
 from headrace.cli.words import (
+    ABANDONED,
     busy,
     cost_words,
     ends,
@@ -38,7 +39,7 @@ _STYLES = {
 
 
 def live(view: RunDetails, history: History | None = None) -> RenderableType:
-    """What is shown while a run goes on; `history` is of a training that runs just now."""
+    """Return the table of a running run; `history` belongs to its current training."""
     table = Table(expand=True, box=None, pad_edge=False)
     for title in ("step", "state"):
         table.add_column(title, no_wrap=True)
@@ -52,14 +53,14 @@ def live(view: RunDetails, history: History | None = None) -> RenderableType:
         foot.append(f" · Dask dashboard {view.dashboard_url}")
     if view.cost is not None:
         foot.append(f" · {cost_words(view.cost)}")
-    told = [Text(remark, style="yellow", overflow="fold") for remark in remarks(view)]
+    notes = [Text(remark, style="yellow", overflow="fold") for remark in remarks(view)]
     figures: list[RenderableType] = [*_learned(view, history or History(()))]
     figures += [Text(line, overflow="fold") for line in busy(view.use)]
-    return Group(_heading(view), table, *figures, *told, foot)
+    return Group(_heading(view), table, *figures, *notes, foot)
 
 
 def trains(view: RunDetails) -> StepView | None:
-    """The train step of a run that trains just now."""
+    """Return the train step of a run that trains at present; None if it does not."""
     running = (step for step in view.steps if step.state is StepState.RUNNING)
     return next((step for step in running if step.name == "train"), None)
 
@@ -78,29 +79,29 @@ def _heading(view: RunDetails, *more: str) -> Text:
 
 def _state(view: RunDetails) -> tuple[str, str]:
     if view.is_orphan:
-        return ("its process has ended", "red")
+        return (ABANDONED, "red")
     return (view.state.value, _STYLES.get(view.state, "red"))
 
 
 def remarks(view: RunDetails) -> Iterator[str]:
-    """What a reader should know of a run that does not go on, with the next step."""
+    """Yield notes about a run's problems, with the next step."""
     process = owner_process(view.owner)
     if view.is_orphan and process is not None:
         yield (
-            f"Nobody goes on with this run: process {process.pid} on {process.host}, which ran it, "
-            f"has ended. Go on with it: headrace resume {view.run_id}"
+            f"Abandoned: process {process.pid} on {process.host}, which ran it, has ended. "
+            f"Resume it: headrace resume {view.run_id}"
         )
-    yield from (f"Went on with changes, {each}" for each in view.changed)
+    yield from (f"Resumed with changes, {each}" for each in view.changed)
     if view.waits_for:
         yield f"Waits for {'nodes' if view.has_lease else 'a lease'}: {view.waits_for}"
     if view.without:
         nodes = ", ".join(view.without)
-        yield f"Does without {nodes}, where its jobs failed: headrace lease show LEASE tells why"
+        yield f"Avoids {nodes}: jobs failed there; details: headrace lease show LEASE"
     if view.lost_nodes:
         count, last = len(view.lost_nodes), view.lost_nodes[-1]
         nodes = "1 node" if count == 1 else f"{count} nodes"
         where, why = f" (on {last.host})" if last.host else "", last.why.partition("\n")[0]
-        yield f"{nodes} of its pools came to an early end, the last: {why}{where}"
+        yield f"{nodes} of its pools ended early, the last: {why}{where}"
     if view.informing.count:
         yield view.informing.words
     for step in view.steps:
@@ -110,8 +111,8 @@ def remarks(view: RunDetails) -> Iterator[str]:
         yield view.damage
     if view.suspects:
         yield (
-            f"Its jobs failed on {', '.join(view.suspects)}, and the batch system cannot leave "
-            "nodes out: headrace lease show LEASE tells why"
+            f"Its jobs failed on {', '.join(view.suspects)}, and the batch system cannot exclude "
+            "nodes; details: headrace lease show LEASE"
         )
 
 
@@ -137,7 +138,7 @@ def _row(step: StepView) -> Iterator[RenderableType]:
 
 
 def closing(view: RunDetails) -> RenderableType:
-    """What is shown when a run has ended: its name, steps, metrics, where things lie."""
+    """Return the summary of an ended run: its name, steps, metrics and files."""
     steps = Table("step", "state", "attempts", "time", "result", expand=False)
     for step in view.steps:
         state = step.state.value if step.state else "not begun"
@@ -155,7 +156,7 @@ def closing(view: RunDetails) -> RenderableType:
 
 
 def print_failures(view: RunDetails, console: Console) -> None:
-    """Say why each step that did not succeed failed, once, and what can be done."""
+    """Print why each step without success failed, once, and what can be done."""
     ended = [step for step in view.steps if step.state is not None and step.state.is_final]
     failed = [step for step in ended if step.state is not StepState.SUCCEEDED]
     if view.why and view.failure is None:
@@ -175,7 +176,7 @@ def print_failures(view: RunDetails, console: Console) -> None:
 
 
 def _frames(trace: str, message: str) -> str:
-    """A trace without the error at its end where the message tells that already."""
+    """Return a trace without the error at its end if the message has it already."""
     lines = trace.rstrip().splitlines()
     for index, line in enumerate(lines):
         error = "\n".join([re.sub(r"^[\w.]+\.(?=\w+(:|$))", "", line), *lines[index + 1 :]])
@@ -186,15 +187,15 @@ def _frames(trace: str, message: str) -> str:
 
 def _ways_on(view: RunDetails, failed: StepView) -> Iterator[str]:
     if failed.failure_class not in (FailureClass.USER_ERROR, FailureClass.DATA_ERROR):
-        yield f"once it is put right: headrace resume {view.run_id}"
+        yield f"after the cause is corrected: headrace resume {view.run_id}"
         return
     done = {step.name for step in view.steps if step.state is StepState.SUCCEEDED}
     if "train" in done:
         way = f"headrace evaluate {view.run_id} evaluate.KEY=VALUE (nothing is trained again)"
-        yield f"once the recipe's evaluate is put right: {way}"
+        yield f"after a correction of the recipe's evaluate: {way}"
     again = " (the packed dataset is used again)" if "pack" in done else ""
-    yield f"once recipe or site are put right: headrace {shlex.join(view.asked)}{again}"
-    yield f"once anything else is, as this run keeps its recipe: headrace resume {view.run_id}"
+    yield f"after a correction of recipe or site: headrace {shlex.join(view.asked)}{again}"
+    yield f"after any other correction, with the recipe of this run: headrace resume {view.run_id}"
 
 
 def _print_plain(text: str, console: Console) -> None:
@@ -214,7 +215,7 @@ def _places(view: RunDetails) -> Iterator[tuple[str, str]]:
         if isinstance(value, str) and value:
             yield title, value
     if outputs.keys() & {"train", "suite"} and "pack" not in outputs:
-        yield "dataset", "none: what is trained brings its own data"
+        yield "dataset", "none: the training reads its own data"
     yield from (("changed", each) for each in view.changed)
     yield from (("image", f"{image} ({digest})") for image, digest in view.images.items())
     if "suite" in outputs:

@@ -1,4 +1,4 @@
-"""What goes on right now, in the terminal: of a run, or of another command."""
+"""Progress in the terminal: of a run, or of another command."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from headrace.status.step import StepView
 from headrace.status.suite import SuiteView, suite_view
 
 REFRESH_S = 0.5
-"""Time between two looks at the run."""
+"""Time between two updates."""
 
 EVERY_S = 5.0
-"""Where standard error is no terminal: time between two lines at least."""
+"""Shortest time between two lines, if standard error is not a terminal."""
 
 Tick = Callable[[str], None]
 
@@ -36,8 +36,8 @@ Tick = Callable[[str], None]
 class Watching:
     """Shows a live table on a terminal; elsewhere a line whenever a step changes its state.
 
-    Of a suite whose trials have begun it is the suite's table, or a line of how its trials stand.
-    As a context manager it gives a function to call while the run is waited for.
+    For a suite whose trials have begun, it is the suite's table, or a line of trials by state. As a
+    context manager it gives a function to call while waiting for the run.
     """
 
     def __init__(self, run_id: str, console: Console, folder: RunFolder | None = None) -> None:
@@ -71,7 +71,7 @@ class Watching:
         inform(self._folder, "progress on the terminal", work)
 
     def show(self) -> RunDetails:
-        """Show how the run stands now; gives it."""
+        """Show and return the current state of the run."""
         view = run_details(self._run_id)
         if self._live is not None:
             self._live.update(look(view), refresh=True)
@@ -79,9 +79,9 @@ class Watching:
         if view.dashboard_url and self._dashboard_url != view.dashboard_url:
             self._dashboard_url = view.dashboard_url
             self._console.print(f"Dask dashboard: {view.dashboard_url}", highlight=False)
-        if (told := tuple(remarks(view))) != self._remarks:
-            self._remarks = told
-            for remark in told:
+        if (notes := tuple(remarks(view))) != self._remarks:
+            self._remarks = notes
+            for remark in notes:
                 self._console.print(remark, highlight=False, soft_wrap=True)
         if (suite := _begun_suite(view)) is not None:
             self._counts.tell(suite)
@@ -93,7 +93,7 @@ class Watching:
         return view
 
     def _line(self, step: StepView) -> str:
-        """A step's state; of a new attempt also why, in a line: how the run ends is told then."""
+        """Return a step's state; of a new attempt also why the last one failed, in a line."""
         line = f"{step.name}: {step.state.value if step.state else ''}"
         line += f" (attempt {step.attempt})" if step.attempt > 1 else ""
         why = self._why.pop(step.name, "")
@@ -103,7 +103,7 @@ class Watching:
 
 
 def watch(run_id: str, console: Console) -> None:
-    """Show how a run stands until nobody goes on with it, or nobody reads that any more."""
+    """Show the state of a run until it ends or is abandoned, or until its reader has left."""
     watching = Watching(run_id, console)
     with watching:
         while not output_is_gone() and watching.show().goes_on:
@@ -111,28 +111,28 @@ def watch(run_id: str, console: Console) -> None:
 
 
 class Counts:
-    """Tells how the trials of a suite stand in lines: when that has changed, and not too often.
+    """Prints the trials of a suite by state in lines: after a change, and not too often.
 
     Args:
-        console: Where to.
+        console: Console to print on.
     """
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._told: tuple[bool, dict[str, int]] = (False, {})
+        self._last: tuple[bool, dict[str, int]] = (False, {})
         self._at = -EVERY_S
 
     def tell(self, view: SuiteView) -> None:
-        """A line, if there is something new; at once, and always, when the suite has ended."""
-        told = (view.state.is_final, view.trials.counts)
+        """Print a line after a change; at once, and always, when the suite has ended."""
+        shown = (view.state.is_final, view.trials.counts)
         is_time = view.state.is_final or time.monotonic() - self._at >= EVERY_S
-        if is_time and told != self._told:
-            self._told, self._at = told, time.monotonic()
+        if is_time and shown != self._last:
+            self._last, self._at = shown, time.monotonic()
             self._console.print(of_suites.counts_words(view), highlight=False, soft_wrap=True)
 
 
 def _begun_suite(view: RunDetails) -> SuiteView | None:
-    """How the trials of a run stand; None of one without, and before they begin."""
+    """Return the suite of a run whose trials have begun; else None."""
     has_ended = view.kind == "suite" and view.state.is_final
     if has_ended or any(step.name == "suite" and step.state for step in view.steps):
         return suite_view(open_ledger().run(view.run_id))
@@ -140,23 +140,23 @@ def _begun_suite(view: RunDetails) -> SuiteView | None:
 
 
 def look(view: RunDetails) -> RenderableType:
-    """What is shown of a run that goes on; of a suite whose trials have begun, how these stand."""
+    """Return the view of a running run; for a suite whose trials have begun, of these."""
     suite = _begun_suite(view)
     if suite is None:
         return live(view, history_of(RunFolder(Path(view.folder))) if trains(view) else None)
-    told = [Text(remark, style="yellow") for remark in remarks(view)]
-    return Group(of_suites.live(suite), *told)
+    notes = [Text(remark, style="yellow") for remark in remarks(view)]
+    return Group(of_suites.live(suite), *notes)
 
 
 def end_of(view: RunDetails) -> RenderableType:
-    """What is shown of a run that has ended; of a suite also what its trials found."""
+    """Return the view of an ended run; for a suite also its results."""
     suite = _begun_suite(view)
     return closing(view) if suite is None else Group(closing(view), of_suites.closing(suite))
 
 
 @contextmanager
 def telling(console: Console, now_s: Callable[[], float] = time.perf_counter) -> Iterator[Tick]:
-    """Gives a function to call with what goes on now, for a console of standard error."""
+    """Yield a function to call with the current activity, for a console of standard error."""
     if console.is_terminal:
         columns = (
             SpinnerColumn(),
@@ -172,13 +172,13 @@ def telling(console: Console, now_s: Callable[[], float] = time.perf_counter) ->
 
 def _lines(console: Console, now_s: Callable[[], float]) -> Tick:
     began = now_s()
-    told_at = began - EVERY_S
+    printed_at = began - EVERY_S
 
     def tell(text: str) -> None:
-        nonlocal told_at
-        if now_s() - told_at >= EVERY_S:
-            told_at = now_s()
-            line = f"{told_at - began:4.0f} s  {text}"
+        nonlocal printed_at
+        if now_s() - printed_at >= EVERY_S:
+            printed_at = now_s()
+            line = f"{printed_at - began:4.0f} s  {text}"
             console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     return tell

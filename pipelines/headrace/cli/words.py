@@ -1,4 +1,4 @@
-"""Runs and steps in words: what they gave, cost, keep busy, and will take."""
+"""Runs and steps as texts: results, costs, load, and predictions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from headrace.cli.console import amount, duration, hundredths
 from headrace.states import StepState
 
-if TYPE_CHECKING:  # who has such records has imported what makes them
+if TYPE_CHECKING:  # modules with such records have imported these
     from headrace.ledger.trial_rows import TrialRecord
     from headrace.runs.costs import Cost, CostLine
     from headrace.runs.prediction import Ahead
@@ -19,20 +19,23 @@ if TYPE_CHECKING:  # who has such records has imported what makes them
     from headrace.status.step import AttemptView, StepView
     from headrace.steps.history import NodeLoad, NodeRow
 
+ABANDONED = "abandoned: its process has ended"
+"""State of a run or suite without a process that drives it."""
+
 _MAX_NODES = 4
 
 
 def took_words(row: AttemptView | TrialRecord) -> str:
-    """How long an attempt or a trial has taken so far; empty before it began."""
+    """Return how long an attempt or a trial has taken so far; empty before it began."""
     if row.started_at is None:
         return ""
     return duration((row.finished_at or time.time()) - row.started_at)
 
 
 def result_line(step: StepView) -> str:
-    """What a step gave, in a few words."""
+    """Return the result of a step as a short text."""
     if step.state is not StepState.SUCCEEDED:
-        return ""  # `print_failures` says why
+        return ""  # `print_failures` shows why
     if step.name == "evaluate" or (step.name == "train" and "steps" not in step.outputs):
         return _evaluated(step.outputs)
     if step.name == "stage":
@@ -46,18 +49,18 @@ def result_line(step: StepView) -> str:
 
 def _tried(outputs: Mapping[str, object]) -> str:
     counts = outputs.get("counts")
-    told = (
+    parts = (
         [f"{number} {state}" for state, number in counts.items()]
         if isinstance(counts, dict)
         else []
     )
     best, value = outputs.get("best"), outputs.get("best_value")
-    told += [f"best is trial {best}: {value:.6g}"] if isinstance(value, float) else []
-    return ", ".join(told)
+    parts += [f"best is trial {best}: {value:.6g}"] if isinstance(value, float) else []
+    return ", ".join(parts)
 
 
 def _evaluated(outputs: Mapping[str, object]) -> str:
-    """The first metrics; with several checkpoints or splits, a line for each."""
+    """Return the first metrics; for several checkpoints or splits, a line for each."""
     also = outputs.get("also")
     others = [each for each in also if isinstance(each, dict)] if isinstance(also, list) else []
     lines = []
@@ -72,80 +75,80 @@ def _evaluated(outputs: Mapping[str, object]) -> str:
 
 def _packed(outputs: Mapping[str, object]) -> str:
     num_samples, num_left_out = outputs.get("num_samples"), outputs.get("num_quarantined")
-    told = [f"{amount(num_samples)} samples"] if isinstance(num_samples, (int, float)) else []
+    parts = [f"{amount(num_samples)} samples"] if isinstance(num_samples, (int, float)) else []
     if isinstance(num_left_out, int) and num_left_out:
-        told.append(f"{num_left_out:,} more in quarantine (headrace inspect tells why)")
-    told += ["reused"] if outputs.get("reused") is True else []
+        parts.append(f"{num_left_out:,} more in quarantine (headrace inspect shows why)")
+    parts += ["reused"] if outputs.get("reused") is True else []
     problems = outputs.get("passed_over")
     if isinstance(problems, list):
-        told += [f"a new dataset, although pack.append is set: {problem}" for problem in problems]
+        parts += [f"a new dataset, although pack.append is set: {problem}" for problem in problems]
     notes = outputs.get("notes")
-    return "\n".join((", ".join(told), *(map(str, notes) if isinstance(notes, list) else ())))
+    return "\n".join((", ".join(parts), *(map(str, notes) if isinstance(notes, list) else ())))
 
 
 def _trained(outputs: Mapping[str, object]) -> str:
     steps, left_out = outputs.get("steps"), outputs.get("skipped_samples")
-    told = [f"{amount(steps)} steps"] if isinstance(steps, (int, float)) and steps else []
+    parts = [f"{amount(steps)} steps"] if isinstance(steps, (int, float)) and steps else []
     if isinstance(left_out, int):
         shards = outputs.get("skipped_shards")
         num_shards = len(shards) if isinstance(shards, list) else 0
-        told.append(f"without {left_out} samples of {num_shards} damaged shards")
+        parts.append(f"without {left_out} samples of {num_shards} damaged shards")
     streamed = outputs.get("streamed")
     nodes = list(streamed.values()) if isinstance(streamed, dict) else []
     for key, place in (("peer_bytes", "other nodes"), ("source_bytes", "the source")):
         num_bytes = sum(node.get(key, 0) for node in nodes)
-        told += [f"{amount(num_bytes)}B from {place}"] if num_bytes else []
+        parts += [f"{amount(num_bytes)}B from {place}"] if num_bytes else []
     causes = outputs.get("restart_causes")
     if isinstance(causes, list) and causes:
-        told.append(restarted_words([str(cause) for cause in causes]))
-    told += [str(outputs["problem"])] if "problem" in outputs else []
-    return ", ".join(told)
+        parts.append(restarted_words([str(cause) for cause in causes]))
+    parts += [str(outputs["problem"])] if "problem" in outputs else []
+    return ", ".join(parts)
 
 
 def _staged(outputs: Mapping[str, object]) -> str:
     nodes = outputs.get("nodes")
     rows = [row for row in nodes if isinstance(row, dict)] if isinstance(nodes, list) else []
     num_bytes, copied_bytes = outputs.get("num_bytes"), outputs.get("copied_bytes")
-    told = [f"{amount(num_bytes)}B"] if isinstance(num_bytes, (int, float)) else []
-    told += [f"on {len(rows)} nodes"] if len(rows) > 1 else []
-    told += [", ".join(sorted({f"on {row['tier']}" for row in rows if "tier" in row}))]
+    parts = [f"{amount(num_bytes)}B"] if isinstance(num_bytes, (int, float)) else []
+    parts += [f"on {len(rows)} nodes"] if len(rows) > 1 else []
+    parts += [", ".join(sorted({f"on {row['tier']}" for row in rows if "tier" in row}))]
     rate = outputs.get("bytes_per_s")
     if not copied_bytes:
-        told.append("reused")
+        parts.append("reused")
     elif isinstance(rate, (int, float)):
-        told.append(f"{amount(rate)}B/s")
+        parts.append(f"{amount(rate)}B/s")
     left_out = outputs.get("left_out_bytes")
     if left_out and isinstance(left_out, (int, float)):
-        told.append(f"{amount(left_out)}B left at the source")
+        parts.append(f"{amount(left_out)}B left at the source")
     coming = sum(row.get("coming_bytes", 0) for row in rows)
-    told += [f"{amount(coming)}B to come while training runs"] if coming else []
-    return ", ".join(filter(None, told))
+    parts += [f"{amount(coming)}B to come while training runs"] if coming else []
+    return ", ".join(filter(None, parts))
 
 
 def restarted_words(causes: Sequence[str]) -> str:
-    """How often a step's processes were started again, and why the last time."""
+    """Return how often a step's processes were restarted, and why the last time."""
     last = causes[-1].splitlines()[0]
     if len(causes) == 1:
-        return f"started again once: {last}"
-    return f"started again {len(causes)} times, the last: {last}"
+        return f"restarted once: {last}"
+    return f"restarted {len(causes)} times, the last: {last}"
 
 
 def failed_words(step: StepView) -> str:
-    """How often a step has failed without progress, and why the last time."""
+    """Return how often a step has failed without progress, and why the last time."""
     if step.failures == 1:
         return f"failed once without progress: {step.last_failure}"
     return f"failed {step.failures} times without progress, the last: {step.last_failure}"
 
 
 def cost_words(cost: Cost) -> str:
-    """What something has cost so far, and of what."""
+    """Return the cost so far, with a line for each kind of machine."""
     spent = f"${hundredths(cost.usd)} for {hundredths(cost.hours)} hours"
     whole = ", ".join((spent, *_doubts(cost)))
     return "\n".join((whole, *(_line(each) for each in cost.lines)))
 
 
 def money(cost: Cost | None) -> str:
-    """US dollars for a table: `?` and `+?` are of machines whose price is not known."""
+    """Return US dollars for a table; `?` and `+?` stand for machines without a known price."""
     if cost is None:
         return ""
     if cost.unpriced and not cost.usd:
@@ -154,17 +157,17 @@ def money(cost: Cost | None) -> str:
 
 
 def most_words(most: MostCost | None) -> str:
-    """What a lease costs at most, or why nobody knows; empty where it costs nothing."""
+    """Return the maximum cost of a lease, or why it is unknown; empty if it costs nothing."""
     if most is None:
         return ""
     if most.usd is None:
-        return f"what it costs is not known: {most.why}"
+        return f"cost unknown: {most.why}"
     return f"costs ${most.usd:,.2f} at most: {most.why}"
 
 
 def _doubts(cost: Cost) -> Iterator[str]:
     if cost.unpriced:
-        yield f"and what {cost.unpriced} machines cost whose price is not known"
+        yield f"and {cost.unpriced} machines of unknown price"
     if cost.estimated:
         yield f"the end of {cost.estimated} machines is an estimate"
 
@@ -177,13 +180,13 @@ def _line(line: CostLine) -> str:
 
 
 def nodes_words(view: LeaseView) -> str:
-    """Nodes that are there, of those that a gang has or a pool may have: `2/4 (pool)`."""
+    """Return the ready nodes, of those of a gang or the maximum of a pool: `2/4 (pool)`."""
     here = f"{view.nodes_here}/" if view.state.is_active else ""
     return f"{here}{view.nodes} ({view.kind})"
 
 
 def busy(use: NodeLoad) -> Iterator[str]:
-    """How busy nodes that train are, a line each, and which rank has the most memory."""
+    """Yield the load of training nodes, a line each, and which rank has the most memory."""
     nodes, ranks = use.nodes, use.ranks
     for node in nodes[:_MAX_NODES]:
         gpu = "" if node.gpu is None else f", GPUs {node.gpu:.0%}"
@@ -200,24 +203,24 @@ def busy(use: NodeLoad) -> Iterator[str]:
 
 
 def _traffic(node: NodeRow) -> str:
-    told = (
+    rates = (
         ("disk read", node.disk_read_bytes_per_s),
         ("written", node.disk_write_bytes_per_s),
         ("network in", node.network_in_bytes_per_s),
         ("out", node.network_out_bytes_per_s),
     )
-    return "".join(f", {name} {amount(rate)}B/s" for name, rate in told if rate is not None)
+    return "".join(f", {name} {amount(rate)}B/s" for name, rate in rates if rate is not None)
 
 
 def ends(ahead: Ahead | None) -> str:
-    """When a run will end; empty where nothing tells."""
+    """Return when a run will end; empty if unknown."""
     if ahead is None or ahead.eta_s is None:
         return ""
     return f" · ends in {duration(ahead.eta_s)} ± {duration(ahead.eta_half_s)}"
 
 
 def predicted(ahead: Ahead | None, took_s: float) -> Iterator[tuple[str, str]]:
-    """What it was expected to take and took, under a title; nothing where nobody said."""
+    """Yield the predicted and actual time under a title; nothing without a prediction."""
     if ahead is not None and ahead.predicted_s is not None:
         expected = f"{duration(ahead.predicted_s)} ± {duration(ahead.predicted_half_s)}"
         yield "predicted", f"{expected}, took {duration(took_s)}"

@@ -1,4 +1,4 @@
-"""Reads ahead in threads: while one batch is worked on, the next ones are made."""
+"""Reads ahead in threads: while one batch is in use, the next ones are read."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import torch
 T = TypeVar("T")
 G = TypeVar("G")
 
-_PAYS = 0.25  # work for the time of reading, from which reading ahead pays
+_PAYS = 0.25  # time of use over time of reading, from which on reading ahead pays
 _STILL_PAYS = 0.1
 _FEW = 8
 
@@ -23,22 +23,22 @@ _FEW = 8
 def read_ahead(
     begin: Callable[[Sequence[G]], Callable[[G], T]], parts: Sequence[G], depth: int
 ) -> Generator[T, None, None]:
-    """What is read for each part, in order; the threads end with the iterator.
+    """Yield what is read for each part, in order; the threads end with the iterator.
 
-    Threads of one core each read whole parts: they never wait for one another within one, as the
-    threads that torch shares a single copy among do, which is slow when cores are busy. A part
-    should take 100 us at least: that is what waking a thread takes.
+    Each thread has one core and reads whole parts, so threads never wait for each other within a
+    part. Torch's own threads share a single copy and do wait, which is slow when cores are busy. A
+    part should take at least 100 us: waking a thread takes that long.
 
-    Each thread asks `begin` how to read its share of the parts, which it then reads in order; what
-    is raised there is raised here, in its turn. At most `depth` results are made or wait, by half
-    as many threads; 0 reads each part here, when it is asked for.
+    Each thread calls `begin` to get the function that reads its share of the parts, in order; an
+    error is raised here, in the order of the parts. At most `depth` results are being read or wait,
+    by half as many threads; 0 reads each part here, when it is requested.
     """
     if depth == 0:
         yield from map(begin(parts), parts)
         return
     num_threads = torch.get_num_threads()
     readers = [_Reader(begin, parts[first :: -(-depth // 2)]) for first in range(-(-depth // 2))]
-    torch.set_num_threads(num_threads)  # the readers set it for themselves, and for new threads
+    torch.set_num_threads(num_threads)  # readers set it for their own thread, and for new threads
     reads = (reader.read(part) for part, reader in zip(parts, cycle(readers), strict=False))
     try:
         waiting = deque(islice(reads, depth))
@@ -54,7 +54,7 @@ def read_ahead(
 def read_ahead_while_it_pays(
     begin: Callable[[Sequence[G]], Callable[[G], T]], parts: Sequence[G], depth: int, payoff: Payoff
 ) -> Generator[T, None, None]:
-    """As `read_ahead`, as long as that pays; reading a part again must give the same."""
+    """Do the same as `read_ahead` while it pays; reading a part again must give the same."""
     left = parts
     while left:
         was_ahead, num_read = payoff.is_ahead, 0
@@ -73,14 +73,14 @@ def read_ahead_while_it_pays(
 
 
 class Payoff:
-    """Compares the work on what was read with the time that reading takes.
+    """Compares the time a reader's results are used with the time that reading takes.
 
-    Without work there is nothing to overlap with, and what waits only drives out of the processor's
-    caches what is read next. Copies out of memory are then faster one at a time, by all cores, into
-    memory that was just used.
+    Without use there is nothing to overlap with, and results that wait only evict the next data
+    from the processor's caches. Copies from memory are then faster one at a time, by all cores,
+    into memory that was just used.
 
     Attributes:
-        is_ahead: Whether reading ahead pays, as far as seen; it does until something else is seen.
+        is_ahead: Whether reading ahead pays, by the measured times; True before any measurement.
     """
 
     def __init__(self) -> None:
@@ -91,7 +91,7 @@ class Payoff:
         self._num_enough = _FEW
 
     def saw(self, read_s: float, worked_s: float) -> None:
-        """Count a part: the time to read or to wait for it, and until the next was asked for."""
+        """Count a part: the time to read or to wait for it, and until the next was requested."""
         self._read_s += read_s
         self._worked_s += worked_s
         self._num_parts += 1
@@ -103,7 +103,7 @@ class Payoff:
         pays = self._worked_s >= least * self._read_s
         if pays != self.is_ahead:
             self.is_ahead = pays
-            self._num_enough *= 2  # what was read ahead is lost at a change: it must not come often
+            self._num_enough *= 2  # a change loses what was read ahead: it must be rare
         self._worked_s = self._read_s = 0.0
         self._num_parts = 0
 
@@ -125,4 +125,4 @@ class _Reader(Generic[G, T]):
 
 def _take_one_core() -> None:
     torch.set_num_threads(1)
-    torch.get_num_threads()  # without it, this thread would take what another one sets next
+    torch.get_num_threads()  # without it, this thread would take the next value of another thread

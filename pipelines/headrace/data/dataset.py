@@ -1,6 +1,6 @@
-"""A split as samples and batches: for headrace's loader, or as a `Dataset` for torch's.
+"""A split as samples and batches: for headrace's loader, or as a torch `Dataset`.
 
-The recipe's `data.dataset` is a `Dataset` of the user's over a split.
+The recipe's `data.dataset` is a user's own `Dataset` over a split.
 """
 
 from __future__ import annotations
@@ -35,21 +35,21 @@ from headrace.data.transforms import (
 from headrace.errors import DataError, UserError, blaming_user_code
 from headrace.recipe.recipe import DataSpec
 from headrace.shards.dataset import ShardedDataset, check_samples
-from headrace.shards.places import ShardSource
+from headrace.shards.shard_locations import ShardSource
 
 _OWN_HINT = (
-    "data.dataset names a class that is given the samples of a split, as a SampleDataset. It has "
-    "__len__, and __getitem__(number), which gives a dict and is called by several threads at once."
+    "data.dataset names a class that gets the samples of a split, as a SampleDataset. It needs "
+    "__len__, and __getitem__(number), which returns a dict and is called by several threads."
 )
 
 
 class OwnSamples:
-    """What the user's `Dataset` makes of a split; its items are counted from 0.
+    """Items that the user's `Dataset` makes of a split, numbered from 0.
 
     Args:
-        name: Of the class, for errors.
+        name: Name of the class, for errors.
         made: The user's object.
-        dataset: The split that it was made for.
+        dataset: The split of the object.
     """
 
     def __init__(self, name: str, made: Any, dataset: ShardedDataset) -> None:
@@ -68,13 +68,13 @@ class OwnSamples:
         return self._len == len(self._dataset)
 
     def samples(self, indices: Indices) -> list[Sample]:
-        """Items, `indices (n,) int64`; those without a `sample_id` get one.
+        """Return items, `indices (n,) int64`; those without a `sample_id` get one.
 
-        It is that of the split's sample at this place, where there are as many items as samples;
+        It is that of the split's sample of the same number, if there are as many items as samples;
         else the number of the item.
 
         Raises:
-            UserCodeError: The user's code raised, or gave something else than a dict.
+            UserCodeError: The user's code raised, or did not return a dict.
         """
         ids = self._dataset.gather(SAMPLE_ID, indices) if self.is_as_long else indices
         both = zip(indices.tolist(), ids.tolist(), strict=True)
@@ -85,7 +85,7 @@ class OwnSamples:
         with blaming_user_code(f"{self._name}.__getitem__", _OWN_HINT, where):
             item = self._made[index]
             if not isinstance(item, dict):
-                raise TypeError(f"it returned a {type(item).__name__}, no dict")
+                raise TypeError(f"it returned a {type(item).__name__}, not a dict")
         return item
 
 
@@ -93,7 +93,7 @@ class OwnDataset:
     """Makes the user's `Dataset` of a split, once for each split in use.
 
     Args:
-        name: Of the class, for errors.
+        name: Name of the class, for errors.
         make: The class; takes the samples of a split.
     """
 
@@ -102,11 +102,11 @@ class OwnDataset:
         self._made: dict[ShardedDataset, OwnSamples] = {}
 
     def over(self, dataset: ShardedDataset, samples: Any) -> OwnSamples:
-        """The user's samples of a split, of which `samples` are the packed ones.
+        """Return the user's items of a split, given its packed `samples`.
 
         Raises:
             UserCodeError: The user's code raised.
-            DataError: There are none.
+            DataError: There are no items.
         """
         if dataset not in self._made:
             with blaming_user_code(self._name, _OWN_HINT, f"split '{dataset.split}'"):
@@ -116,12 +116,12 @@ class OwnDataset:
 
 
 def check_each_once(own: OwnSamples | None, dataset: ShardedDataset) -> None:
-    """Refuse to evaluate items that are not the samples of the split, as many as there are."""
+    """Raise if the items to evaluate are not one for each sample of the split."""
     if own is not None and not own.is_as_long:
         raise UserError(
             f"data.dataset makes {len(own)} items of the {len(dataset)} samples of split "
             f"'{dataset.split}', and evaluation takes each sample exactly once",
-            "Let it give one item a sample, or set evaluate: null.",
+            "Let it make one item per sample, or set evaluate: null.",
         )
 
 
@@ -130,24 +130,24 @@ class Reading:
     """How samples become batches."""
 
     pad: float | None = None
-    """Fills up arrays of varying length; None gives lists."""
+    """Pads arrays of varying length; None gives lists."""
     transforms: tuple[SampleTransform, ...] = ()
     """Applied to each sample before batches are formed."""
     verify: bool = False
     """Compare each sample with its checksum."""
     collate: Collate | None = None
-    """Forms batches in place of stacking and `pad`."""
+    """Forms batches instead of stacking and `pad`."""
     own: OwnDataset | None = None
-    """Makes other samples of those that are packed, before `transforms`."""
+    """Makes the user's samples from packed ones, before `transforms`."""
 
     @property
     def is_special(self) -> bool:
-        """Whether anything differs from reading batches as they are."""
+        """Whether anything differs from plain batches."""
         return self != Reading()
 
 
 def reading_of(spec: DataSpec, allowed: Allowed) -> Reading:
-    """How a recipe wants samples to be read, the same in training and evaluation."""
+    """Return how a recipe's samples are read, the same in training and evaluation."""
     transforms = instantiate_all(spec.sample_transforms, allowed, "data.sample_transforms")
     collate = own = None
     if spec.collate is not None:
@@ -165,10 +165,10 @@ def reading_of(spec: DataSpec, allowed: Allowed) -> Reading:
 
 
 class SampleReader:
-    """Reads samples and batches of a split; `fields` are those wanted, by default all.
+    """Reads samples and batches of a split; `fields` are the wanted ones, by default all.
 
     `gatherer` gathers the fields of fixed shape `fixed`, with `sample_id`; others are `ragged`.
-    `own` are samples that a `Dataset` of the user's makes of these, which `indices` then count.
+    `own` are samples that a user's `Dataset` makes; then `indices` count these.
     """
 
     def __init__(
@@ -194,13 +194,13 @@ class SampleReader:
             self.own = self.reading.own.over(dataset, SplitSamples(plain))
 
     def __len__(self) -> int:
-        """Samples there are to read."""
+        """Return the number of samples."""
         return len(self.dataset if self.own is None else self.own)
 
     def read(self, indices: Indices, seeds: Sequence[int] | None = None) -> Batch:
-        """A batch of samples, `indices (batch,) int64` of the split.
+        """Return a batch of samples, `indices (batch,) int64` of the split.
 
-        `seeds` are of each sample's transforms; None when nothing should be random.
+        `seeds` are for the transforms of each sample; None if nothing should be random.
 
         Raises:
             DataError: Samples cannot be decoded, or differ where they must not.
@@ -227,7 +227,7 @@ class SampleReader:
             return batch
 
     def samples(self, indices: Indices, seeds: Sequence[int] | None = None) -> list[Sample]:
-        """Single samples, transformed; arguments and errors as `read`."""
+        """Return single samples, transformed; arguments and errors as `read`."""
         samples = self._packed(indices) if self.own is None else self.own.samples(indices)
         if not self.reading.transforms:
             return samples
@@ -257,7 +257,7 @@ class SampleReader:
         return columns
 
     def _join(self, samples: Sequence[Sample], indices: Indices) -> Batch:
-        """Form a batch; arrays of varying length are filled up, or must agree."""
+        """Form a batch; arrays of varying length are padded, or must agree."""
         batch: Batch = {}
         varying = {info.name for info in self.ragged if varies(info)}
         for name in samples[0] if samples else ():
@@ -275,7 +275,7 @@ class SampleReader:
 
 
 class SplitSamples(Dataset[Sample]):
-    """Samples that a reader reads, one by one or several."""
+    """Samples of a reader, one by one or several."""
 
     def __init__(self, reader: SampleReader) -> None:
         self.manifest = reader.dataset.manifest
@@ -285,11 +285,11 @@ class SplitSamples(Dataset[Sample]):
         return len(self._reader)
 
     def __getitem__(self, index: int) -> Sample:
-        """One sample; negative indices count from the end."""
+        """Return one sample; negative indices count from the end."""
         return self.__getitems__([index])[0]
 
     def __getitems__(self, indices: Sequence[int]) -> list[Sample]:
-        """Several samples by one read a field; torch's DataLoader asks for whole batches."""
+        """Return several samples by one read per field; torch's DataLoader requests batches."""
         places = np.array([self._place(index) for index in indices], dtype=np.int64)
         return self._reader.samples(places)
 
@@ -309,9 +309,9 @@ class SampleDataset(SplitSamples):
     Args:
         folder: Folder of a dataset, packed or staged.
         split: Name of the split.
-        fields: Names of the fields wanted; default is all.
-        transforms: Callables `sample -> sample`, applied in order. One that has a parameter
-            `generator` gets None: seed your own in the workers.
+        fields: Names of the wanted fields; default: all.
+        transforms: Callables `sample -> sample`, applied in order. A transform with a parameter
+            `generator` gets None: seed your own generator in the workers.
         source: Folder or S3 prefix of the dataset, for shards that are not in `folder`.
     """
 

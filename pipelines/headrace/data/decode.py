@@ -1,4 +1,4 @@
-"""Batches of encoded samples to arrays, in threads."""
+"""Decodes batches of encoded samples to arrays, in threads."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ from headrace.shards.dataset import ShardedDataset
 from headrace.shards.format import MEND
 
 Lend = Callable[[int], Tensor]
-"""Gives memory of so many bytes, `(num_bytes,) uint8`."""
+"""Returns memory of so many bytes, `(num_bytes,) uint8`."""
 
 Name = Callable[[], str]
-"""Gives the name of a sample, for errors."""
+"""Returns the name of a sample, for errors."""
 
 _MAX_THREADS = 8
-_SLICES = 4  # a thread's share of a batch, so that none waits long for the others
+_SLICES = 4  # parts of a thread's share of a batch, so that no thread waits long for the others
 
 
 class _Side:
-    """Samples of a batch side by side in one memory, as long as they are of one shape.
+    """Samples of a batch side by side in one memory, as long as they have one shape.
 
-    Without `lend`, which gives memory, each is kept for itself.
+    Without `lend`, which provides the memory, each is kept separately.
     """
 
     def __init__(self, count: int, lend: Lend | None) -> None:
@@ -48,7 +48,7 @@ class _Side:
         self._opening = threading.Lock()
 
     def put(self, place: int, array: NDArray[Any]) -> None:
-        """Take over a sample; several threads may do so at once."""
+        """Copy a sample; several threads may do so at once."""
         if self._lend is not None:
             with self._opening:
                 if self._values is None:
@@ -69,10 +69,10 @@ class _Side:
 
 
 class Decoder:
-    """Decodes batches of encoded samples; starts its threads when first used, in each process.
+    """Decodes batches of encoded samples; starts its threads at the first use in each process.
 
-    At most eight threads, one a core; one in a worker of torch's DataLoader, of which there are
-    as many as the user has asked for.
+    At most eight threads, one per core; one in a worker of torch's DataLoader, whose number the
+    user chooses.
     """
 
     def __init__(self) -> None:
@@ -89,9 +89,9 @@ class Decoder:
         indices: Indices,
         lend: Lend | None = None,
     ) -> list[Any] | Tensor:
-        """Read and decode samples of a ragged field; a `DataError` for one that cannot be.
+        """Read and decode samples of a ragged field; raise `DataError` if one cannot be decoded.
 
-        Gives one array a sample, text as `str`; with `lend`, images of one shape as
+        Returns one array per sample, text as `str`; with `lend`, images of one shape as
         `(batch, *shape)`.
         """
         with dataset.holding(indices):
@@ -119,7 +119,7 @@ class Decoder:
         count = min(len(items), _num_threads() * _SLICES)
         threads = self._threads()
         parts = [threads.submit(decode, range(first, len(items), count)) for first in range(count)]
-        wait(parts)  # also when one raises: shards may be unmapped after that
+        wait(parts)  # also after an error: shards may be unmapped after that
         for part in parts:
             part.result()
 

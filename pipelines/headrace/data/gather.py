@@ -1,11 +1,11 @@
-"""Samples of fixed fields straight from the shards into batches: one native call a field.
+"""Gathers samples of fixed fields from the shards into batches: one native call per field.
 
-Shards are mapped into one address space, so a batch is an `index_select` by addresses. They are
-found for many batches at once: for a batch of small samples that takes as long as the copy. Large
-samples are taken in pieces: PyTorch shares out whole rows among its threads, but the inside of rows
-of 32,768 elements and more, one by one, which takes up to twice as long. Samples go into the memory
-of batches that are no longer referred to: the kernel must clear fresh memory first, which costs as
-much as the copy.
+Shards are mapped into one address space, so a batch is an `index_select` by addresses. Addresses
+are found for many batches at once: for a batch of small samples that takes as long as the copy.
+Large samples are copied in pieces: PyTorch distributes whole rows over its threads, but copies the
+inside of rows of 32,768 elements and more sequentially, which takes up to twice as long. Samples go
+into the memory of batches that are no longer referenced: the kernel must clear fresh memory first,
+which takes as long as the copy.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from torch import Tensor
 from headrace.files.manifest import FieldInfo
 from headrace.shards.dataset import ShardedDataset
 
-_LARGE_BYTES = 32_768  # PyTorch's grain: elements that it gives a thread at least
-_MIN_PIECE_BYTES = 8192  # for smaller ones, the pieces' own cost shows
+_LARGE_BYTES = 32_768  # PyTorch's grain: least number of elements per thread
+_MIN_PIECE_BYTES = 8192  # smaller pieces have a noticeable overhead
 _MIN_REUSED_BYTES = 2**16  # below, the allocator of the C library reuses memory by itself
 _MAX_FREE = 8  # of one size
 _MAX_SIZES = 64
@@ -50,12 +50,12 @@ class _Rows:
 
 @dataclass(frozen=True, kw_only=True)
 class Located:
-    """Where samples lie; for single numbers, what they are."""
+    """Addresses of samples; for single numbers, their values."""
 
     indices: NDArray[np.int64]
-    """Places in the split, `(n,) int64`."""
+    """Positions in the split, `(n,) int64`."""
     fields: dict[str, _Rows | Tensor | None]
-    """By field: its rows, its numbers `(n,)`, or None when it is compressed."""
+    """By field: its rows, its numbers `(n,)`, or None if it is compressed."""
 
 
 class Gatherer:
@@ -71,28 +71,28 @@ class Gatherer:
         return {**self.__dict__, "_views": {}}
 
     def lend(self, num_bytes: int) -> Tensor:
-        """Memory for part of a batch with any content, `(num_bytes,) uint8`."""
+        """Return memory for a part of a batch, with any content, `(num_bytes,) uint8`."""
         return self._buffers.lend(num_bytes)
 
     def gather(self, fields: Sequence[FieldInfo], indices: NDArray[np.int64]) -> dict[str, Tensor]:
-        """Samples in the order asked for; call it inside the dataset's `holding`.
+        """Return samples in the order of `indices`; call it inside the dataset's `holding`.
 
-        Takes fields of fixed shape and places in the split, `(n,) int64`, in any order, repeats
-        allowed. Gives by field `(n, *shape)` of its dtype; nobody else will write to it.
+        Takes fields of fixed shape and positions in the split, `(n,) int64`, in any order, repeats
+        allowed. Returns by field `(n, *shape)` of its dtype, which is never written to again.
         """
         return self.take(self.find(fields, indices), 0, len(indices))
 
     def find(self, fields: Sequence[FieldInfo], indices: NDArray[np.int64]) -> Located:
-        """Look up where samples lie; valid until a shard moves. Arguments as `gather`.
+        """Look up the addresses of samples; valid until a shard moves. Arguments as `gather`.
 
-        Numbers of one field are one tensor, which batches of `take` share.
+        The numbers of one field are one tensor, which batches of `take` share.
         """
         shard_of = self.dataset.shard_of(indices)
         found = {info.name: self._find(info, indices, shard_of) for info in fields}
         return Located(indices=indices, fields=found)
 
     def take(self, found: Located, start: int, stop: int) -> dict[str, Tensor]:
-        """Samples `start` to `stop` of those found, as `gather` gives them."""
+        """Return samples `start` to `stop` of the found ones, as `gather` does."""
         return {name: self._take(name, found, start, stop) for name in found.fields}
 
     def _find(
@@ -146,7 +146,7 @@ class Gatherer:
         return self._kinds[info.name]
 
     def _rows(self, row_bytes: int) -> Tensor:
-        """Row `i` begins at byte `i` of the dataset's memory, `(n, row_bytes) uint8`."""
+        """Return rows that begin at each byte of the dataset's memory, `(n, row_bytes) uint8`."""
         if row_bytes not in self._views:
             memory = torch.from_numpy(self.dataset.memory)
             size = (len(memory) - row_bytes + 1, row_bytes)
@@ -157,10 +157,10 @@ class Gatherer:
 class Buffers:
     """Lends memory for batches and takes it back when the last tensor on it is gone.
 
-    Whoever keeps a batch, or a view of it, keeps its memory: it is never written to again. With
-    CUDA in use, memory is page-locked and comes from PyTorch, which reuses it after all copies to
-    the device that were begun. What is free is kept, as long as there are few sizes: never more
-    than was lent at once of each.
+    The memory of a batch is not written to as long as the batch, or a view of it, exists. With CUDA
+    in use, memory is page-locked and comes from PyTorch, which reuses it after all started copies
+    to the device. Free memory is kept while there are few sizes: of each size at most what was lent
+    at once.
     """
 
     def __init__(self) -> None:
@@ -171,16 +171,16 @@ class Buffers:
         return Buffers, ()
 
     def lend(self, num_bytes: int) -> Tensor:
-        """Memory with any content, `(num_bytes,) uint8`."""
+        """Return memory with any content, `(num_bytes,) uint8`."""
         if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
             return torch.empty(num_bytes, dtype=torch.uint8, pin_memory=True)
         if num_bytes < _MIN_REUSED_BYTES:
             return torch.empty(num_bytes, dtype=torch.uint8)
         try:
-            memory = self._free[num_bytes].pop()  # what was used last is still in the caches
+            memory = self._free[num_bytes].pop()  # the last used is still in the caches
         except LookupError:  # none was lent so far, or all are in use
             memory = np.empty(num_bytes, dtype=np.uint8)
-        lent = memory[:]  # an object of its own, which tensors keep alive
+        lent = memory[:]  # a new object, which tensors keep alive
         key = id(memory)
         self._lent[key] = weakref.ref(lent, lambda _: self._take_back(key, memory))
         return torch.from_numpy(lent)
@@ -188,13 +188,13 @@ class Buffers:
     def _take_back(self, key: int, memory: NDArray[np.uint8]) -> None:
         self._lent.pop(key, None)
         if len(self._free) >= _MAX_SIZES and len(memory) not in self._free:
-            self._free.clear()  # hardly a size comes twice, as with images of any shape
+            self._free.clear()  # sizes rarely repeat, as with images of any shape
         self._free.setdefault(len(memory), deque(maxlen=_MAX_FREE)).append(memory)
 
 
 @lru_cache
 def _piece_bytes(row_bytes: int) -> int:
-    """Largest equal pieces of a large row that are small ones; the row, when there are none."""
+    """Return the largest equal pieces of a large row that are small; the row, if there are none."""
     if row_bytes < _LARGE_BYTES:
         return row_bytes
     sizes = range(_LARGE_BYTES - 1, _MIN_PIECE_BYTES - 1, -1)

@@ -1,9 +1,9 @@
-"""`_target_` to objects, only what the site allows.
+"""Makes objects of `_target_`, only as the site allows.
 
-Whoever may start a run must not be able to name any callable. So a target is a class of a framework
-of a kind that belongs at its key, or lies in a package that the site lists or in a module of the
-recipe's `code` folders (which the site must allow) and is defined there, or is listed by its whole
-name. All targets of a configuration are judged before the first is called.
+Users who start runs must not be able to call arbitrary code. So a target is one of these: a class
+of a framework, of a kind that fits its key; a name defined in a package that the site lists, or in
+a module of the recipe's `code` folders (which the site must allow); or a name that the site lists
+in full. All targets of a configuration are checked before the first is called.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from headrace.recipe.targets import (
 
 @dataclass(frozen=True)
 class Allowed:
-    """What targets may name.
+    """Names that targets may have.
 
     Use `Allowed.of`, which also puts the code folders on the module path.
     """
@@ -52,7 +52,7 @@ class Allowed:
 
     @classmethod
     def of(cls, recipe: Recipe, site: Site) -> Allowed:
-        """What a recipe may name on a site; puts the recipe's code folders on the module path."""
+        """Return the names that are allowed; put the recipe's code folders on the module path."""
         folders = tuple(check_code(folder, site) for folder in recipe.code)
         sys.path += [each for each in dict.fromkeys(map(str, folders)) if each not in sys.path]
         importlib.invalidate_caches()
@@ -63,7 +63,7 @@ class Allowed:
         return is_listed(name, self.listed) or self.in_code(name.partition(".")[0])
 
     def in_code(self, top: str) -> bool:
-        """Whether a top-level module is the one in a code folder, not another of that name."""
+        """Whether a top-level module is that of a code folder, not another of the same name."""
         if not self.code:
             return False
         module = sys.modules.get(top)
@@ -78,7 +78,7 @@ class Allowed:
 
 
 def check_code(folder: str, site: Site) -> Path:
-    """A folder or file of user code, resolved; a `TargetError` when the site does not allow it."""
+    """Return the resolved path of user code; raise `TargetError` if the site does not allow it."""
     path = allowed_path(folder, site)
     if not path.exists():
         raise TargetError(f"The code {path} does not exist", "Correct 'code' of the recipe.")
@@ -88,14 +88,14 @@ def check_code(folder: str, site: Site) -> Path:
 def instantiate(
     target: Target | Mapping[str, Any], allowed: Allowed, key: str, *, partial: bool = False
 ) -> Any:
-    """Make the object that a target describes, and those in its arguments.
+    """Make the object that a target describes, and the objects in its arguments.
 
-    `key` is its place in the recipe, which says what it may be. With `partial`, gives a callable
-    that still takes keyword arguments.
+    `key` is its place in the recipe, which determines its kind. With `partial`, return a callable
+    that takes further keyword arguments.
 
     Raises:
-        TargetError: A name is not allowed or does not exist, or gives something that does not
-            belong there.
+        TargetError: A name is not allowed or does not exist, or its object has the wrong kind for
+            its place.
         UserCodeError: The code raised.
     """
     config = target.as_config() if isinstance(target, Target) else dict(target)
@@ -115,7 +115,7 @@ def instantiate_all(targets: Sequence[Target], allowed: Allowed, key: str) -> tu
 
 
 def _made(key: str, config: Any, found: Mapping[str, Any]) -> Any:
-    """Plain values with an object in place of each target, the inner ones first."""
+    """Return plain values with an object in place of each target, the inner ones first."""
     if isinstance(config, list | tuple):
         return [_made(f"{key}[{index}]", value, found) for index, value in enumerate(config)]
     if not isinstance(config, Mapping):
@@ -135,7 +135,7 @@ def _called(key: str, name: str, call: functools.partial[Any]) -> Any:
 
 
 def resolve(use: TargetUse, allowed: Allowed) -> Any:
-    """The class or function that a target names; errors as `instantiate`."""
+    """Return the class or function that a target names; errors as `instantiate`."""
     parts = use.name.split(".")
     is_own = allowed.covers(use.name)
     if not is_own:
@@ -147,7 +147,7 @@ def resolve(use: TargetUse, allowed: Allowed) -> Any:
     if not fits and use.name not in allowed.listed:
         raise not_allowed(use, f"{defined_in}.{parts[-1]}", allowed.listed, allowed.code)
     if not callable(found):
-        raise TargetError(f"'{use.name}' is no class or function but a {type(found).__name__}")
+        raise TargetError(f"'{use.name}' is a {type(found).__name__}, not a class or function")
     kind = made_at(use.key)
     if kind is not None and isinstance(found, type) and not issubclass(found, _base(kind)):
         raise wrong_kind(use.key, f"is the class {use.name}", kind)
@@ -155,7 +155,7 @@ def resolve(use: TargetUse, allowed: Allowed) -> Any:
 
 
 def _attribute(use: TargetUse, allowed: Allowed, module: ModuleType, names: Sequence[str]) -> Any:
-    """What lies in a module; of a class nothing, unless the site lists the whole name."""
+    """Return what a module has of that name; members of a class only if the site lists the name."""
     found: Any = module
     for name in names:
         owner, found = found, getattr(found, name, None)
@@ -169,7 +169,7 @@ def _attribute(use: TargetUse, allowed: Allowed, module: ModuleType, names: Sequ
 
 
 def _is_of_kind(found: Any, use: TargetUse) -> bool:
-    """Whether it is a class of a framework that belongs where the target stands."""
+    """Whether it is a class of a framework whose kind fits the target's place."""
     return isinstance(found, type) and any(
         is_under(found.__module__, kind.homes) and issubclass(found, _base(kind))
         for kind in use.kinds
@@ -192,7 +192,7 @@ def _import_longest(parts: Sequence[str]) -> tuple[ModuleType, Sequence[str]]:
             if module is None:
                 raise TargetError(
                     f"There is no module '{name}'",
-                    "Install it, or name its folder in 'code' of the recipe.",
+                    "Install it, or add its folder to 'code' of the recipe.",
                 )
             return module, parts[end - 1 :]
         module = found
@@ -202,7 +202,7 @@ def _import_longest(parts: Sequence[str]) -> tuple[ModuleType, Sequence[str]]:
 
 
 def _imported(name: str) -> ModuleType | None:
-    """A module; None when there is none of that name."""
+    """Return a module; None if there is none of that name."""
     with blaming_user_code(
         f"Importing {name}", "Correct the module; it must import on the nodes that train."
     ):

@@ -24,27 +24,27 @@ from headrace.shards.dataset import ShardedDataset
 
 _TOGETHER_BYTES = 8 * 2**20
 _MAX_TOGETHER = 16
-_FOUND_SAMPLES = 2**14  # looked up at once: what that takes stays in the processor's cache
+_FOUND_SAMPLES = 2**14  # looked up at once: their addresses stay in the processor's cache
 
 ReadGroup = Callable[[range], deque[Batch]]
 """Reads the batches of these numbers; used by one thread."""
 
 
 class BatchLoader:
-    """Batches of a `dataset` in an `order`; what Lightning takes for a DataLoader.
+    """Batches of a `dataset` in an `order`; Lightning uses it as a DataLoader.
 
-    While a batch is worked on, threads read the next ones; no process is started. The position is
-    counted in batches handed out, so reading ahead does not change it.
+    While a batch is in use, threads read the next ones; no process is started. The position counts
+    batches handed out, so reading ahead does not change it.
 
     Memory is that of `prefetch` batches (or groups of small ones), and of those that the caller
-    keeps. One pass at a time: a pass that is given up ends with its iterator. Without `set_epoch`
-    the next pass takes the same epoch again.
+    keeps. There is one pass at a time: an abandoned pass ends with its iterator. Without
+    `set_epoch` the next pass takes the same epoch again.
 
-    `fields` are names of those wanted, by default all; `reading` is how samples are made of them.
-    `prefetch` batches are read ahead, by half as many threads; 0 reads one when it is asked for.
-    Small ones are read several in one go (up to 8 MiB), and count as one. Copies out of memory are
-    not made ahead as long as the caller does no work on them, see `Payoff`. `num_epochs` there will
-    be, so that no shard is fetched for one more; None: unknown.
+    `fields` are the names of the wanted fields, by default all; `reading` is how samples are made
+    of them. `prefetch` batches are read ahead, by half as many threads; 0 reads one at a time, on
+    request. Several small ones are read at once (up to 8 MiB), and count as one. Copies from memory
+    are not made ahead while the caller does no work on them, see `Payoff`. `num_epochs` avoids that
+    shards are fetched for an epoch after the last; None: unknown.
 
     Attributes:
         wait_s: Seconds spent waiting for batches so far.
@@ -74,7 +74,7 @@ class BatchLoader:
         self._position = 0
 
     def __len__(self) -> int:
-        """Batches of a whole epoch, also when the next pass starts in the middle of one."""
+        """Return the batches of a whole epoch, also if the next pass starts in the middle."""
         return self.order.num_batches
 
     @property
@@ -84,41 +84,41 @@ class BatchLoader:
 
     @property
     def batch_sampler(self) -> None:
-        """Lightning asks for one."""
+        """None; Lightning reads this attribute."""
         return
 
     def set_epoch(self, epoch: int) -> None:
-        """Go to the start of an epoch; keeps the position when it is in that epoch already."""
+        """Go to the start of an epoch; keep the position if it is in that epoch already."""
         if epoch != self._epoch:
             self._epoch, self._start, self._position = epoch, 0, 0
 
     def state_dict(self) -> dict[str, int]:
-        """Position, valid for any world size: `epoch` and `global_index`.
+        """Return the position, valid for any world size: `epoch` and `global_index`.
 
-        The latter counts samples of the epoch that all ranks together were handed, with the batch
-        that is worked on.
+        The latter counts the samples of the epoch that all ranks together were handed, with the
+        batch in use.
         """
         return {"epoch": self._epoch, "global_index": self._position * self.order.batch_span}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        """Go to a position that `state_dict` gave, of this or another world size.
+        """Go to a position of `state_dict`, with this or another world size.
 
-        The next pass begins there; one that is under way must have ended. A `StepError` means that
-        it is not at a batch boundary of this order.
+        The next pass begins there; a running pass must have ended. A `StepError` means that the
+        position is not at a batch boundary of this order.
         """
         number, rest = divmod(state["global_index"], self.order.batch_span)
         if number == self.order.num_batches + 1:  # a short last batch that other ranks could share
             number = self.order.num_batches
         if rest or number > self.order.num_batches:
             raise StepError(
-                f"Position {state['global_index']} of epoch {state['epoch']} is no boundary of "
+                f"Position {state['global_index']} of epoch {state['epoch']} is not a boundary of "
                 f"batches of {self.order.batch_span}",
-                "Resume with the global batch size that the checkpoint was made with.",
+                "Resume with the global batch size of the checkpoint.",
             )
         self._epoch, self._start, self._position = state["epoch"], number, number
 
     def __iter__(self) -> Iterator[Batch]:
-        """Batches from the position on; epoch and position are looked up at the first one."""
+        """Yield batches from the position on; epoch and position are read at the first one."""
         start, self._start = self._start, 0
         epoch, number = self._epoch, start
         began = time.perf_counter()
@@ -131,7 +131,7 @@ class BatchLoader:
                     number += 1
                     self._position = number
                     yield batch
-                    del batch  # its memory is used again when the caller drops it, too
+                    del batch  # its memory is reused once the caller drops it, too
                     began = time.perf_counter()
 
     def _read_groups(self, epoch: int, start: int) -> Generator[deque[Batch], None, None]:
@@ -147,17 +147,17 @@ class BatchLoader:
 def _way_to_read(
     reader: SampleReader, order: Order, ahead: ReadAhead | None
 ) -> _OneByOne | _InGroups:
-    """How batches are read from now on; once all shards are there it may be another way."""
+    """Return how batches are read from now on; it may change once all shards are there."""
     if not reader.ragged and not reader.reading.is_special and reader.dataset.places.is_whole:
         return _InGroups(reader, order)
     return _OneByOne(reader, order, ahead)
 
 
 class _OneByOne:
-    """Reads each batch for itself: decoded, transformed, verified, or from shards that move.
+    """Reads each batch separately: decoded, transformed, verified, or from shards that move.
 
-    Samples of a `TrainOrder` get random numbers that depend on seed, epoch and place in the global
-    order only, so on no world size.
+    Samples of a `TrainOrder` get random numbers that depend only on seed, epoch and position in the
+    global order, not on the world size.
     """
 
     num_together = 1
@@ -187,7 +187,7 @@ class _OneByOne:
 
 
 class _InGroups:
-    """Reads small batches several in one go (up to 8 MiB), when all fields are of fixed shape.
+    """Reads several small batches at once (up to 8 MiB), if all fields are of fixed shape.
 
     All shards of the split are mapped.
     """
@@ -207,9 +207,10 @@ class _InGroups:
 
 
 class _Groups:
-    """Reads groups one after the other; where samples lie is looked up for many groups at once.
+    """Reads groups one after another; addresses of samples are looked up for many groups at once.
 
-    For the first group alone, so that it comes at once. Batches of a group share their memory.
+    For the first group they are looked up alone, so that it is ready at once. Batches of a group
+    share their memory.
     """
 
     def __init__(self, way: _InGroups, epoch: int, groups: Sequence[range]) -> None:
@@ -242,7 +243,7 @@ class _Groups:
 
 
 def _split(whole: dict[str, Tensor], sizes: list[int]) -> deque[Batch]:
-    """Views of a group's memory, one batch each; a call a field, as a batch takes little longer."""
+    """Return views of a group's memory, one batch each; one call per field is much faster."""
     if len(sizes) == 1:
         return deque([dict(whole)])
     columns = [values.split_with_sizes(sizes) for values in whole.values()]

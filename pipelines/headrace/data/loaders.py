@@ -14,12 +14,12 @@ from headrace.data.transforms import Transform
 from headrace.recipe.dataset import TRAIN, VALIDATION
 from headrace.recipe.recipe import DataSpec
 from headrace.shards.dataset import ShardedDataset
-from headrace.shards.places import ShardSource
+from headrace.shards.shard_locations import ShardSource
 
 
 @dataclass(frozen=True, kw_only=True)
 class DataSettings:
-    """What a rank needs to know to read its share."""
+    """What a rank needs to read its share."""
 
     folder: Path
     """Folder of the dataset, packed or staged."""
@@ -38,15 +38,15 @@ class DataSettings:
     reading: Reading = field(default_factory=Reading)
     """How samples become batches."""
     source: ShardSource | None = None
-    """Where shards come from that are not in `folder`."""
+    """Source of shards that are not in `folder`."""
     skipped: tuple[str, ...] = ()
-    """Files of damaged shards that are left out."""
+    """Files of damaged shards, which are left out."""
     overlap: bool = False
     """Whether epoch 0 may start before all shards are there, see `stage.overlap`."""
     accumulate: int = 1
-    """Batches an optimizer step."""
+    """Batches per optimizer step."""
     num_epochs: int | None = None
-    """Epochs there will be, so that nothing is fetched for one more; null: unknown."""
+    """Number of epochs, so that nothing is fetched for an epoch after the last; null: unknown."""
 
 
 class Loaders:
@@ -54,7 +54,7 @@ class Loaders:
 
     Attributes:
         train: Batches to train on, with a position that can be saved.
-        epochs: Which samples each epoch of it takes.
+        epochs: Which samples each epoch takes.
     """
 
     def __init__(self, settings: DataSettings) -> None:
@@ -80,7 +80,7 @@ class Loaders:
         return self.train.dataset.manifest.splits.get(VALIDATION, 0) > 0
 
     def validation(self) -> BatchLoader:
-        """Batches of the validation split, each sample once over all ranks."""
+        """Return batches of the validation split, each sample once over all ranks."""
         dataset = self._split(VALIDATION)
         order = EachOnceOrder(
             num_samples=len(SampleReader(dataset, self._settings.reading)),
@@ -91,18 +91,18 @@ class Loaders:
         return self._loader(dataset, order)
 
     def _epochs(self, dataset: ShardedDataset) -> Epochs:
-        told = self._settings
-        if told.spec.dataset is not None:  # its items are not those that shards hold
-            num_items = len(SampleReader(dataset, told.reading))
-            return Whole(num_samples=num_items, seed=told.seed, shuffle=told.spec.shuffle)
-        return choose_epochs(dataset, told.spec, told.seed, told.overlap)
+        settings = self._settings
+        if settings.spec.dataset is not None:  # its items differ from the shards' samples
+            num_items = len(SampleReader(dataset, settings.reading))
+            return Whole(num_samples=num_items, seed=settings.seed, shuffle=settings.spec.shuffle)
+        return choose_epochs(dataset, settings.spec, settings.seed, settings.overlap)
 
     def _split(self, name: str) -> ShardedDataset:
-        told = self._settings
-        return ShardedDataset(told.folder, name, told.source, told.spec.fold, told.skipped)
+        of = self._settings
+        return ShardedDataset(of.folder, name, of.source, of.spec.fold, of.skipped)
 
     def _loader(self, dataset: ShardedDataset, order: Order) -> BatchLoader:
-        told, prefetch = self._settings, self._settings.spec.prefetch
+        of, prefetch = self._settings, self._settings.spec.prefetch
         return BatchLoader(
-            dataset, order, prefetch=prefetch, reading=told.reading, num_epochs=told.num_epochs
+            dataset, order, prefetch=prefetch, reading=of.reading, num_epochs=of.num_epochs
         )

@@ -1,4 +1,4 @@
-"""Whether a model has the steps that evaluation calls: known as soon as there is the model."""
+"""Checks that a model has the steps that evaluation calls, as soon as the model exists."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from headrace.recipe.model_source import (
 
 
 def check_steps(model: LightningModule, spec: EvaluateSpec | None) -> None:
-    """Refuse a model that cannot be evaluated as a recipe asks, also before it is trained.
+    """Raise if a model lacks a step that evaluation needs; checked before training, too.
 
     Raises:
-        UserCodeError: It has no such step, or a test that does not come apart into shards.
+        UserCodeError: The step is missing, or the test cannot be divided by shards.
     """
     name = type(model).__name__
     if spec is None:
@@ -36,6 +36,6 @@ def check_steps(model: LightningModule, spec: EvaluateSpec | None) -> None:
 
 
 def _has(model: LightningModule, name: str) -> bool:
-    """Whether a method is not that of every LightningModule."""
+    """Whether the model overrides a method of LightningModule."""
     found = getattr(model, name)
     return getattr(found, "__func__", found) is not getattr(LightningModule, name)

@@ -16,7 +16,7 @@ from headrace.errors import StepError
 class HeadraceDataModule(LightningDataModule):  # type: ignore[misc]
     """Training and validation batches of one rank.
 
-    Transforms run after the batch is on the model's device, so that small integers travel and
+    Transforms run after the batch is on the model's device, so that small integers are moved and
     the accelerator converts them.
     """
 
@@ -33,23 +33,23 @@ class HeadraceDataModule(LightningDataModule):  # type: ignore[misc]
         return self._loaders.has_validation
 
     def train_dataloader(self) -> BatchLoader:
-        """Batches to train on; the same loader each time, so that its position can be read."""
+        """Return batches to train on; the same loader each time, so its position can be read."""
         return self.train_loader
 
     def val_dataloader(self) -> BatchLoader | list[BatchLoader]:
-        """Batches to validate on; an empty list when the dataset has none."""
+        """Return batches to validate on; an empty list if the dataset has none."""
         return self._loaders.validation() if self.has_validation else []
 
     def state_dict(self) -> dict[str, Any]:
-        """Position in training.
+        """Return the position in training.
 
-        Lightning keeps a loader's position too, but forgets to restore it when the model has
-        asked for `estimated_stepping_batches`.
+        Lightning keeps a loader's position too, but does not restore it if the model has read
+        `estimated_stepping_batches`.
         """
         return {"position": self.train_loader.state_dict(), "order": self._loaders.epochs.kind}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go to the position of a checkpoint; a `StepError` within an epoch of another order."""
+        """Go to a checkpoint's position; raise `StepError` inside an epoch of another order."""
         position, kind = state_dict["position"], state_dict["order"]
         if position["global_index"] and kind != self._loaders.epochs.kind:
             raise StepError(
@@ -61,7 +61,7 @@ class HeadraceDataModule(LightningDataModule):  # type: ignore[misc]
         self.train_loader.load_state_dict(position)
 
     def on_after_batch_transfer(self, batch: Batch, dataloader_idx: int) -> Batch:
-        """Transforms, and augmentation with random numbers of this place in training."""
+        """Apply transforms, and augmentation with random numbers of this position in training."""
         del dataloader_idx
         batch = apply(self.settings.transforms, batch)
         trainer = self.trainer

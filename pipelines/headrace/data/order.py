@@ -33,10 +33,10 @@ from headrace.recipe.gang_size import check_global_batch
 from headrace.recipe.recipe import DataSpec, Recipe
 
 if TYPE_CHECKING:
-    from headrace.shards.dataset import ShardedDataset  # h5py takes half a second
+    from headrace.shards.dataset import ShardedDataset  # importing h5py takes half a second
 
 FIRST_WINDOW = 4
-"""Shards that are shuffled together in epoch 0 when the others come while training runs."""
+"""Shards that are shuffled together in epoch 0 if the others arrive while training runs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,13 +44,13 @@ class TrainOrder:
     """Order of a training split for one rank."""
 
     num_samples: int
-    """Samples an epoch."""
+    """Samples per epoch."""
     seed: int
     """Seed of the run."""
     global_batch_size: int
-    """Samples an optimizer step over all ranks."""
+    """Samples per optimizer step over all ranks."""
     accumulate: int = 1
-    """Batches an optimizer step."""
+    """Batches per optimizer step."""
     rank: int = 0
     """Rank, from 0."""
     world_size: int = 1
@@ -58,7 +58,7 @@ class TrainOrder:
     shuffle: bool = True
     """Another order each epoch."""
     drop_last: bool = True
-    """Leave out the last step when it is not full. Otherwise its last batch is cut to a multiple of
+    """Leave out the last step if it is not full. Otherwise its last batch is cut to a multiple of
     the ranks, which leaves out at most `world_size - 1` samples of the epoch."""
     epochs: Epochs | None = None
     """Which samples an epoch takes; null: all of the split, by `shuffle`."""
@@ -74,7 +74,7 @@ class TrainOrder:
 
     @property
     def num_batches(self) -> int:
-        """Batches an epoch, the same for every rank."""
+        """Batches per epoch, the same for every rank."""
         if self.drop_last:
             return self.num_samples // self.global_batch_size * self.accumulate
         full, rest = divmod(self.num_samples, self.batch_span)
@@ -82,19 +82,19 @@ class TrainOrder:
 
     @property
     def batch_span(self) -> int:
-        """Samples that one batch moves the global index by: those of a batch over all ranks."""
+        """Samples by which one batch moves the global index: those of a batch over all ranks."""
         return self.global_batch_size // self.accumulate
 
     @property
     def num_left_out(self) -> int:
-        """Samples that an epoch leaves out, because they fill no batch that ranks can share."""
+        """Samples that an epoch leaves out, because they fill no batch for all ranks."""
         if self.drop_last:
             return self.num_samples % self.global_batch_size
         rest = self.num_samples % self.batch_span
         return rest if rest < self.world_size else rest % self.world_size
 
     def batch(self, epoch: int, number: int) -> Indices:
-        """Samples of this rank in a batch; all ranks get equally many."""
+        """Return this rank's samples in a batch; all ranks get equally many."""
         order, size = _cached_order(self._taken, epoch), self.batch_span
         whole = order[number * size : (number + 1) * size]
         share = len(whole) // self.world_size
@@ -109,23 +109,23 @@ class TrainOrder:
 
 @dataclass(frozen=True, kw_only=True)
 class EachOnceOrder:
-    """Every sample exactly once over all ranks, none repeated or left out: for validation.
+    """Every sample exactly once over all ranks, without repeats or gaps: for validation.
 
     Ranks hold contiguous parts of the split that differ by at most one sample, each cut into the
-    same number of batches that differ by at most one sample. So metrics that add up sums and
-    counts are exact, and no rank waits for a batch that another does not have.
+    same number of batches that differ by at most one sample. So metrics that add up sums and counts
+    are exact, and all ranks have the same number of batches.
     """
 
     num_samples: int
     """Samples in the split."""
     global_batch_size: int
-    """Samples a batch over all ranks, about; never exceeded by more than `world_size`."""
+    """Samples per batch over all ranks, about; at most `world_size` more."""
     rank: int = 0
     """Rank, from 0."""
     world_size: int = 1
     """Number of ranks."""
     places: Indices | None = field(default=None, compare=False)
-    """Places of the samples in the split, `(num_samples,) int64`; null: all, in order."""
+    """Positions of the samples in the split, `(num_samples,) int64`; null: all, in order."""
 
     def __post_init__(self) -> None:
         if self.num_samples < self.world_size:
@@ -144,11 +144,11 @@ class EachOnceOrder:
 
     @property
     def batch_span(self) -> int:
-        """Samples that one batch moves the global index by."""
+        """Samples by which one batch moves the global index."""
         return self.global_batch_size
 
     def batch(self, epoch: int, number: int) -> Indices:
-        """Samples of this rank in a batch; the same in every epoch."""
+        """Return this rank's samples in a batch; the same in every epoch."""
         del epoch
         start, stop = _part(0, self.num_samples, self.rank, self.world_size)
         first, last = _part(start, stop, number, self.num_batches)
@@ -158,7 +158,7 @@ class EachOnceOrder:
 
 
 Order = TrainOrder | EachOnceOrder
-"""What a loader follows: which samples make up which batch."""
+"""Order of a loader: which samples make up which batch."""
 
 
 def _part(start: int, stop: int, number: int, count: int) -> tuple[int, int]:
@@ -166,7 +166,7 @@ def _part(start: int, stop: int, number: int, count: int) -> tuple[int, int]:
     return start + size * number // count, start + size * (number + 1) // count
 
 
-_ordering = threading.Lock()  # threads that begin an epoch together wait for the one order
+_ordering = threading.Lock()  # so that threads that begin an epoch together compute one order
 
 
 def _cached_order(epochs: Epochs, epoch: int) -> Indices:
@@ -184,11 +184,11 @@ def _order(epochs: Epochs, epoch: int) -> Indices:
 def choose_epochs(
     dataset: ShardedDataset, spec: DataSpec, seed: int, overlap: bool = False
 ) -> Epochs:
-    """The order of a training split; the same on all ranks and nodes.
+    """Return the order of a training split; the same on all ranks and nodes.
 
     With `overlap`, epoch 0 may start before all shards are there. A `UserError` means that
-    `data.sampling` names no field that samples can be drawn by, or goes with shards that are not on
-    this node; a `DataError` that a weight is none.
+    `data.sampling` names no field to draw by, or that it needs shards that are not on this node; a
+    `DataError` that a weight is invalid.
     """
     if spec.sampling != "uniform":
         return _weighted(dataset, spec, seed)
@@ -207,7 +207,7 @@ def _each_once(shards: Sequence[ShardInfo], spec: DataSpec, seed: int, overlap: 
 
 
 def needed_first(recipe: Recipe, manifest: Manifest) -> frozenset[str] | None:
-    """Files of the shards of the first window, which training waits for; None: for all shards."""
+    """Return the files of the first window's shards, which training waits for; None: all shards."""
     if not recipe.stage.overlap:
         return None
     spec = recipe.data

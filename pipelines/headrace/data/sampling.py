@@ -1,8 +1,8 @@
-"""Which samples an epoch takes, in which order: pure functions of (seed, epoch).
+"""Samples of an epoch, and their order: pure functions of (seed, epoch).
 
 All random numbers are the raw 64-bit stream of NumPy's Philox generator, shuffled by `RandomState`;
-both are fixed for all NumPy versions. None depends on ranks, so the global order is the same for
-any world size.
+both are fixed for all NumPy versions. They do not depend on ranks, so the global order is the same
+for any world size.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from headrace.files.manifest import Manifest
 Indices = NDArray[np.int64]
 
 _FULL, _SHARDS, _WINDOWS, _DRAWS = range(4)
-"""What random numbers are for: other purposes of one epoch get other numbers."""
+"""Purposes of random numbers: each purpose of an epoch has its own numbers."""
 
 
 def random_bits(num: int, seed: int, epoch: int, purpose: int) -> NDArray[np.uint64]:
-    """Random numbers of 64 bits, `(num,) uint64`, a pure function of the arguments."""
+    """Return random numbers of 64 bits, `(num,) uint64`, a pure function of the arguments."""
     return _philox(seed, epoch, purpose).random_raw(num)
 
 
@@ -36,14 +36,14 @@ def _philox(seed: int, epoch: int, purpose: int) -> np.random.Philox:
 
 
 def _shuffler(seed: int, epoch: int, purpose: int) -> np.random.RandomState:
-    """Shuffles in the way that NumPy has promised to keep; arguments as `random_bits`."""
+    """Return a shuffler whose algorithm NumPy has promised to keep; arguments as `random_bits`."""
     return np.random.RandomState(_philox(seed, epoch, purpose))
 
 
 def epoch_order(num_samples: int, seed: int, epoch: int, shuffle: bool = True) -> Indices:
-    """Order of a split's samples in one epoch, `(num_samples,) int64`, shuffled as a whole.
+    """Return the order of a split's samples in one epoch, `(num_samples,) int64`.
 
-    Without `shuffle` it is the order of the dataset.
+    It is shuffled over the whole split; without `shuffle` it is the order of the dataset.
     """
     if not shuffle:
         return np.arange(num_samples, dtype=np.int64)
@@ -59,16 +59,16 @@ class Whole:
     seed: int
     """Seed of the run."""
     shuffle: bool = True
-    """Shuffle anew each epoch."""
+    """Shuffle again each epoch."""
 
     @property
     def kind(self) -> str:
-        """What a position in an epoch rests on."""
+        """Description of the order, by which positions in an epoch are compared."""
         name = f"shuffled by seed {self.seed}" if self.shuffle else "not shuffled"
         return f"{self.num_samples} samples {name}"
 
     def order(self, epoch: int) -> Indices:
-        """Places in the split, `(num_samples,) int64`."""
+        """Return positions in the split, `(num_samples,) int64`."""
         return epoch_order(self.num_samples, self.seed, epoch, self.shuffle)
 
 
@@ -76,7 +76,7 @@ class Whole:
 class Blocks:
     """Every sample once an epoch, shuffled within windows of shards, which come in random order.
 
-    So each stretch of an epoch reads the shards of one window, or of two where they meet.
+    So each part of an epoch reads the shards of one window, or of two at their boundary.
     """
 
     shard_samples: tuple[int, ...]
@@ -84,7 +84,7 @@ class Blocks:
     seed: int
     """Seed of the run."""
     window: int
-    """Shards a window; the last window may have fewer."""
+    """Shards per window; the last window may have fewer."""
 
     @property
     def num_samples(self) -> int:
@@ -93,19 +93,19 @@ class Blocks:
 
     @property
     def kind(self) -> str:
-        """What a position in an epoch rests on."""
+        """Description of the order, by which positions in an epoch are compared."""
         return (
             f"{self.num_samples} samples shuffled in windows of {self.window} of "
             f"{len(self.shard_samples)} shards by seed {self.seed}"
         )
 
     def shard_order(self, epoch: int) -> Indices:
-        """Numbers of the shards as windows take them, `(num_shards,) int64`."""
+        """Return the numbers of the shards in the order of windows, `(num_shards,) int64`."""
         bits = random_bits(len(self.shard_samples), self.seed, epoch, _SHARDS)
         return np.argsort(bits, kind="stable").astype(np.int64, copy=False)
 
     def order(self, epoch: int) -> Indices:
-        """Places in the split, `(num_samples,) int64`."""
+        """Return positions in the split, `(num_samples,) int64`."""
         sizes = np.array(self.shard_samples, dtype=np.int64)
         starts = np.cumsum(sizes) - sizes
         shuffle = _shuffler(self.seed, epoch, _WINDOWS)
@@ -124,8 +124,8 @@ class Blocks:
 class BlocksFirst:
     """Epoch 0 shuffled within windows of shards, the others over the whole split.
 
-    So training may start when the first shards are there. The order is the same wherever shards
-    are and whenever they come.
+    So training may start with the first shards. The order does not depend on the location of shards
+    or on the time of their arrival.
     """
 
     first: Blocks
@@ -140,11 +140,11 @@ class BlocksFirst:
 
     @property
     def kind(self) -> str:
-        """What a position in an epoch rests on."""
+        """Description of the order, by which positions in an epoch are compared."""
         return f"{self.later.kind}, epoch 0 in windows of {self.first.window} shards"
 
     def order(self, epoch: int) -> Indices:
-        """Places in the split, `(num_samples,) int64`."""
+        """Return positions in the split, `(num_samples,) int64`."""
         return self.first.order(0) if epoch == 0 else self.later.order(epoch)
 
 
@@ -157,13 +157,13 @@ class Weighted:
     seed: int
     """Seed of the run."""
     num_samples: int
-    """Draws an epoch."""
+    """Draws per epoch."""
     name: str = "weights"
-    """What the weights are, for `kind`."""
+    """Name of the weights, for `kind`."""
 
     @property
     def kind(self) -> str:
-        """What a position in an epoch rests on."""
+        """Description of the order, by which positions in an epoch are compared."""
         return (
             f"{self.num_samples} draws from {len(self.weights)} samples by {self.name} "
             f"and seed {self.seed}"
@@ -174,7 +174,7 @@ class Weighted:
         return np.cumsum(self.weights)
 
     def order(self, epoch: int) -> Indices:
-        """Places in the split, `(num_samples,) int64`; repeats are to be expected."""
+        """Return positions in the split, `(num_samples,) int64`, with repeats."""
         bits = random_bits(self.num_samples, self.seed, epoch, _DRAWS)
         uniform = (bits >> np.uint64(11)).astype(np.float64) * 2.0**-53
         by_value = np.argsort(uniform)  # searching in order is many times faster
@@ -188,12 +188,12 @@ class Weighted:
 
 
 Epochs = Whole | Blocks | BlocksFirst | Weighted
-"""The samples of every epoch: `num_samples`, the same for all; their `order` in one, places in the
-split `(num_samples,) int64`; and `kind`, what a position rests on: a resume needs the same."""
+"""The samples of every epoch: `num_samples`, the same for all; their `order` in one, positions in
+the split `(num_samples,) int64`; and `kind`, which has to be the same for a resume."""
 
 
 def class_weights(labels: NDArray[Any]) -> NDArray[np.float64]:
-    """Weights that make all classes equally likely, `(num_samples,) float64`.
+    """Return weights that make all classes equally likely, `(num_samples,) float64`.
 
     Each is one over the samples of the class; `labels (num_samples,)` are the classes.
     """
@@ -202,12 +202,12 @@ def class_weights(labels: NDArray[Any]) -> NDArray[np.float64]:
 
 
 def weight_field(sampling: str, manifest: Manifest) -> str:
-    """Name of the field that `data.sampling` draws by; a `UserError` when there is none."""
+    """Return the field that `data.sampling` draws by; raise `UserError` if there is none."""
     name = "label" if sampling == "balanced" else sampling
     numbers = [info.name for info in manifest.fields if info.layout == "fixed" and not info.shape]
     if name not in numbers:
         raise UserError(
-            f"data.sampling '{sampling}' needs a field '{name}' with one number a sample, which "
+            f"data.sampling '{sampling}' needs a field '{name}' with one number per sample, which "
             f"the dataset '{manifest.name}' does not have",
             f"Valid: {', '.join(['uniform', 'balanced', *numbers])}.",
         )
@@ -215,18 +215,18 @@ def weight_field(sampling: str, manifest: Manifest) -> str:
 
 
 def check_weights(weights: NDArray[Any], field_name: str) -> NDArray[np.float64]:
-    """Weights of samples as floats; an error when they cannot be drawn by."""
+    """Return weights of samples as floats; raise if they are invalid."""
     if weights.ndim != 1 or weights.dtype.kind not in "iufb":
         raise UserError(
             f"data.sampling names the field '{field_name}', which is "
-            f"{weights.dtype} {weights.shape[1:]} a sample",
-            "Name a field with one number a sample, or write uniform or balanced.",
+            f"{weights.dtype} {weights.shape[1:]} per sample",
+            "Name a field with one number per sample, or write uniform or balanced.",
         )
     values = weights.astype(np.float64)
     bad = np.flatnonzero(~np.isfinite(values) | (values < 0))
     if len(bad):
         raise DataError(
-            f"Sample {bad[0]} has {values[bad[0]]} in '{field_name}', which is no weight",
+            f"Sample {bad[0]} has {values[bad[0]]} in '{field_name}', which is not a valid weight",
             "Weights by data.sampling must be finite and not negative.",
         )
     if not values.any():
@@ -235,19 +235,19 @@ def check_weights(weights: NDArray[Any], field_name: str) -> NDArray[np.float64]
 
 
 def position_seed(seed: int, epoch: int, batch: int, rank: int, purpose: str) -> int:
-    """Seed of one use of random numbers, 64 bits; other purposes at one place get other numbers."""
+    """Return a 64-bit seed of one use of random numbers; each purpose of a position has its own."""
     text = f"{seed}/{epoch}/{batch}/{rank}/{purpose}"
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
 
 
 def seed_at(seed: int, epoch: int, batch: int, rank: int, purpose: str) -> None:
     """Seed Python's, NumPy's and torch's global generators for one place in training."""
-    import torch  # plans need none of it
+    import torch  # not needed for plans
 
     value = position_seed(seed, epoch, batch, rank, purpose)
     random.seed(value)
     np.random.seed(value % 2**32)
     if torch.accelerator.is_available():
         torch.manual_seed(value)
-    else:  # that would note a stack trace for each kind of device that is not there
+    else:  # this would record a stack trace for each missing kind of device
         torch.default_generator.manual_seed(value)

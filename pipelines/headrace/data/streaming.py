@@ -19,7 +19,7 @@ AT_ONCE = 4
 """Shards that each rank fetches at once, at most."""
 
 
-class Needs:
+class ShardDemand:
     """Which batches of one epoch need which of the shards that are far away."""
 
     def __init__(self, dataset: ShardedDataset, order: Order, epoch: int) -> None:
@@ -32,7 +32,7 @@ class Needs:
         self._keys = np.unique(np.concatenate(found))  # by shard, then by batch
 
     def after(self, number: int) -> dict[int, float]:
-        """The next batch, from `number` on, that needs a shard; soonest first, others left out."""
+        """Return the first batch, from `number` on, that needs each shard, the soonest first."""
         firsts = self._far * self._num_batches
         places = np.searchsorted(self._keys, firsts + number)
         keys = np.append(self._keys, np.iinfo(np.int64).max)[places]
@@ -45,8 +45,8 @@ class Needs:
 class ReadAhead:
     """Fetches shards in the order in which batches need them, several at once.
 
-    Near the end of an epoch it goes on with the first shards of the next one, if there will be one
-    (`num_epochs`; None: unknown). It holds no more than the scratch has room for, see
+    Near the end of an epoch it continues with the first shards of the next epoch, if there is one
+    (`num_epochs`; None: unknown). It holds at most what the scratch has room for, see
     `data.read_ahead`.
     """
 
@@ -60,7 +60,7 @@ class ReadAhead:
         self._tasks: set[Future[None]] = set()
         self._reading: dict[int, tuple[int, int]] = {}
         self._last = (0, 0)
-        self._needs: dict[int, Needs] = {}
+        self._demands: dict[int, ShardDemand] = {}
         self._lock = threading.Lock()
         self._planning = threading.Lock()
 
@@ -68,10 +68,10 @@ class ReadAhead:
     def reading(self, epoch: int, number: int) -> Iterator[None]:
         """Read a batch in the block; several threads may do so at once.
 
-        It raises what fetching a shard ahead has raised.
+        Raises the errors of fetching ahead.
         """
         key = threading.get_ident()
-        self._settle()
+        self._raise_errors()
         with self._lock:
             self._reading[key] = self._last = (epoch, number)
         self._start()
@@ -85,9 +85,9 @@ class ReadAhead:
         """Wait until there is nothing to fetch ahead at the moment; errors as `reading`."""
         while self._tasks:
             wait(list(self._tasks))
-            self._settle()
+            self._raise_errors()
 
-    def _settle(self) -> None:
+    def _raise_errors(self) -> None:
         with self._lock:
             done = [task for task in self._tasks if task.done()]
             self._tasks.difference_update(done)
@@ -95,7 +95,7 @@ class ReadAhead:
             task.result()
 
     def _start(self) -> None:
-        """Let one more thread look what to fetch, unless all are busy."""
+        """Let one more thread look for a shard to fetch, unless all are busy."""
         with self._lock:
             if sum(not task.done() for task in self._tasks) < AT_ONCE:
                 self._tasks.add(self._pool.submit(self._fetch))
@@ -110,42 +110,42 @@ class ReadAhead:
         with self._planning:
             with self._lock:
                 epoch, number = min(self._reading.values(), default=self._last)
-            needs = self._coming(epoch, number, scratch.room)
-            scratch.needs(needs)
-            return scratch.claim_ahead(list(needs)[: scratch.room])
+            demand = self._coming(epoch, number, scratch.room)
+            scratch.needs(demand)
+            return scratch.claim_ahead(list(demand)[: scratch.room])
 
     def _coming(self, epoch: int, number: int, room: int) -> dict[int, float]:
-        """When shards are needed, counted in batches from the epoch's first; soonest first."""
-        needs = self._needs_of(epoch).after(number)
-        if len(needs) >= room or epoch + 1 == self._num_epochs:
-            return needs
+        """Return when shards are needed, in batches from the epoch's first; the soonest first."""
+        demand = self._demand_of(epoch).after(number)
+        if len(demand) >= room or epoch + 1 == self._num_epochs:
+            return demand
         first = self._order.num_batches
-        for shard, batch in self._needs_of(epoch + 1).after(0).items():
-            needs.setdefault(shard, first + batch)
-        return needs
+        for shard, batch in self._demand_of(epoch + 1).after(0).items():
+            demand.setdefault(shard, first + batch)
+        return demand
 
-    def _needs_of(self, epoch: int) -> Needs:
-        if epoch not in self._needs:
-            self._needs = {
-                known: needs for known, needs in self._needs.items() if abs(known - epoch) == 1
+    def _demand_of(self, epoch: int) -> ShardDemand:
+        if epoch not in self._demands:
+            self._demands = {
+                known: demand for known, demand in self._demands.items() if abs(known - epoch) == 1
             }
-            self._needs[epoch] = Needs(self._dataset, self._order, epoch)
-        return self._needs[epoch]
+            self._demands[epoch] = ShardDemand(self._dataset, self._order, epoch)
+        return self._demands[epoch]
 
 
 def in_turn(spec: DataSpec) -> bool:
-    """Whether batches need few shards at a time, so that these can be fetched for them."""
+    """Whether batches need few shards at a time, so that shards can be fetched for them."""
     return spec.sampling == "uniform" and (spec.shuffle_window is not None or not spec.shuffle)
 
 
 def shards_held(spec: DataSpec) -> int:
-    """Shards that each rank holds at once, at most, of a split that is not on its node."""
+    """Return how many shards of a split that is not on its node each rank holds, at most."""
     window = spec.shuffle_window or 1
     return window + (spec.read_ahead or max(window, 2))
 
 
 def check_streamable(dataset: ShardedDataset, spec: DataSpec) -> None:
-    """Raise a `UserError` when every batch needs shards of the whole split, most of them far."""
+    """Raise a `UserError` if every batch needs shards of the whole split, most of them far."""
     num_far = 0 if dataset.places.has_room_for_all else len(dataset.places.far)
     if spec.shuffle and spec.shuffle_window is None and num_far > shards_held(spec):
         raise UserError(

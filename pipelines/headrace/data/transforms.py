@@ -1,4 +1,4 @@
-"""Callables `batch -> batch` that recipes name in `data.transforms` and `data.augment`."""
+"""Callables `batch -> batch` for `data.transforms` and `data.augment` of recipes."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ Sample = dict[str, Any]
 """Fields of one sample by name: tensors, text as `str`; and `sample_id () int64`."""
 
 SampleTransform = Callable[..., Sample]
-"""Takes a sample, and `generator` when it has a parameter of that name."""
+"""Takes a sample, and `generator` if it has a parameter of that name."""
 
 Batch = dict[str, Any]
 """Fields by name, and `sample_id (batch,) int64`.
 
 Each is a tensor `(batch, *shape)`; fields that vary in shape by nature, such as text and arrays of
-varying length, are lists of samples unless they are filled up, see `collate`.
+varying length, are lists of samples unless they are padded, see `collate`.
 """
 
 Collate = Callable[[list[Sample]], Batch]
@@ -33,12 +33,12 @@ Collate = Callable[[list[Sample]], Batch]
 SAMPLE_ID = "sample_id"
 
 SHAPE = "_shape"
-"""Ending of the field with the shapes that samples had before they were filled up."""
+"""Suffix of the field with the shapes of samples before they were padded."""
 
 _SAMPLE_HINT = "data.sample_transforms take a sample, a dict of its fields, and return one."
 
 Names = Callable[[], Sequence[str]]
-"""Gives the names of a batch's samples, for errors."""
+"""Returns the names of a batch's samples, for errors."""
 
 
 class SampleChain:
@@ -48,10 +48,10 @@ class SampleChain:
         self._steps = [(transform, _takes_generator(transform)) for transform in transforms]
 
     def __call__(self, sample: Sample, seed: int | None) -> Sample:
-        """Apply them. `seed` is of the generator that transforms may take; None gives them None.
+        """Apply them; `seed` is for the transforms' generator, None gives them no generator.
 
         Raises:
-            UserCodeError: A transform raised, or gave something else than a sample.
+            UserCodeError: A transform raised, or did not return a sample.
         """
         generator = None if seed is None else torch.Generator().manual_seed(seed)
         for transform, takes_generator in self._steps:
@@ -70,14 +70,14 @@ def varies(info: FieldInfo) -> bool:
 def collate(
     name: str, items: Sequence[Any], names: Names, *, varying: bool, pad: float | None
 ) -> dict[str, Any]:
-    """One field of a batch, from its samples: arrays, tensors, numbers, or anything else.
+    """Return one field of a batch, from its samples: arrays, tensors, numbers, or anything else.
 
     Arrays and numbers give `(batch, *shape)`, other things a list. Arrays that may differ in shape
-    (`varying`) are a list of tensors, or filled up with `pad`: `(batch, *largest)`, and
-    `<name>_shape (batch, ndim) int64`. `names` gives the names of the samples, for errors.
+    (`varying`) are a list of tensors, or padded with `pad`: `(batch, *largest)`, and
+    `<name>_shape (batch, ndim) int64`. `names` returns the names of the samples, for errors.
 
     Raises:
-        DataError: Samples that must be of one shape are not, or they differ in axes or dtype.
+        DataError: Samples that must have one shape do not, or they differ in axes or dtype.
     """
     if not all(isinstance(item, Tensor | np.ndarray | np.generic | int | float) for item in items):
         return {name: list(items)}
@@ -92,17 +92,17 @@ def collate(
 
 
 def collated(form: Collate, samples: list[Sample]) -> Batch:
-    """The batch that a user's `form` makes of samples, with their ids.
+    """Return the batch that a user's `form` makes of samples, with their ids.
 
     Raises:
-        UserCodeError: It raised, or gave something else than a dict.
+        UserCodeError: It raised, or did not return a dict.
     """
     ids = torch.stack([torch.as_tensor(sample[SAMPLE_ID]) for sample in samples])
     hint = "data.collate takes a list of samples, each a dict, and returns a batch, a dict."
     with blaming_user_code(_name(form), hint, f"batch with sample {int(ids[0])}"):
         batch = form(samples)
         if not isinstance(batch, dict):
-            raise TypeError(f"it returned a {type(batch).__name__}, no dict")
+            raise TypeError(f"it returned a {type(batch).__name__}, not a dict")
     return {**batch, SAMPLE_ID: ids}
 
 
@@ -124,7 +124,7 @@ def _check_alike(
                 f"Field '{name}' of one batch holds {_shown(items[0])} ({shown[0]}) and "
                 f"{_shown(item)} ({shown[number]})",
                 "Samples of one dataset must have one shape: resize them before packing, or in "
-                "data.sample_transforms; arrays of varying length are filled up with data.pad.",
+                "data.sample_transforms; arrays of varying length are padded with data.pad.",
             )
 
 
@@ -134,7 +134,7 @@ def _shown(item: Tensor) -> str:
 
 def _checked(sample: Any) -> Sample:
     if not isinstance(sample, dict) or "sample_id" not in sample:
-        raise TypeError(f"it returned a {type(sample).__name__}, no dict with 'sample_id'")
+        raise TypeError(f"it returned a {type(sample).__name__}, not a dict with 'sample_id'")
     return sample
 
 
@@ -151,7 +151,7 @@ def _name(transform: Callable[..., Any]) -> str:
 
 
 Transform = Callable[[Batch], Batch]
-"""Takes a batch on the model's device and gives another one; the one given does not change."""
+"""Takes a batch on the model's device and returns a new one; the given one does not change."""
 
 
 def apply(transforms: Iterable[Transform], batch: Batch) -> Batch:
@@ -163,18 +163,18 @@ def apply(transforms: Iterable[Transform], batch: Batch) -> Batch:
 
 def _field(batch: Batch, name: str) -> Tensor:
     if name not in batch:
-        raise DataError(f"A transform asks for the field '{name}'", nearest(name, batch))
+        raise DataError(f"A transform needs the missing field '{name}'", nearest(name, batch))
     values = batch[name]
     if not isinstance(values, Tensor):
         raise DataError(
-            f"A transform asks for the field '{name}', whose samples differ in shape: it is a list",
+            f"A transform needs the field '{name}', whose samples differ in shape: it is a list",
             "Set data.pad, or change samples one by one, in data.sample_transforms.",
         )
     return values
 
 
 class ScaleToUnit:
-    """Integers of `field` from 0 to `maximum` become floats from 0 to 1."""
+    """Convert integers of `field` from 0 to `maximum` into floats from 0 to 1."""
 
     def __init__(self, field: str = "image", maximum: float = 255.0) -> None:
         self.field = field
@@ -187,7 +187,7 @@ class ScaleToUnit:
 
 
 class Normalize:
-    """Subtract `mean` from `field` and divide by `std`: one each, or one a channel (last axis)."""
+    """Subtract `mean` from `field` and divide by `std`: one, or one per channel (last axis)."""
 
     def __init__(
         self, mean: float | Sequence[float], std: float | Sequence[float], field: str = "image"
@@ -204,7 +204,7 @@ class Normalize:
 
 
 class ChannelsFirst:
-    """Pictures `(batch, height, width[, channels])` in `field` get the channels as second axis."""
+    """Move the channels of pictures `(batch, height, width[, channels])` to the second axis."""
 
     def __init__(self, field: str = "image") -> None:
         self.field = field

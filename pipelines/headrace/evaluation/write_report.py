@@ -50,7 +50,7 @@ from headrace.recipe.site import Site
 from headrace.report.html import Card, Report, Table, columns, render
 from headrace.shards import format as names
 from headrace.shards.dataset import ShardedDataset
-from headrace.shards.places import DEFAULT_ROOM
+from headrace.shards.shard_locations import DEFAULT_ROOM
 from headrace.staging.cache import Soundness, all_threads
 from headrace.staging.gang_store import Traffic, node_source
 from headrace.staging.peers import PeerGroup

@@ -1,4 +1,4 @@
-"""A prefix of an object store as fsspec opens it: one code for all its schemes."""
+"""A prefix of an object store as fsspec opens it: one implementation for all its schemes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from headrace.objects.protocol import (
 from headrace.recipe.site import StoreOptions
 
 PIECE_BYTES = 8 * 2**20
-_PIECES_AHEAD = 12  # with the pieces' size, the memory that one download takes: 96 MiB
+_PIECES_AHEAD = 12  # times the pieces' size, the memory of one download: 96 MiB
 _LOOK_S = 1.0
 
 _GROUP_FILES = 256
@@ -47,13 +47,13 @@ _GROUP_BYTES = 32 * 2**20
 _JOINT_BYTES = 4 * 2**20
 _GAP_BYTES = 64 * 2**10
 READ_AHEAD_BYTES = 4 * 2**20
-"""Bytes that are read at once of a file that is open."""
+"""Bytes per read of an open file."""
 
 Joint = tuple[ByteRange, list[ByteRange]]
-"""A range that covers neighbours, and these."""
+"""A range that covers neighbours, and these neighbours."""
 
 _VERSIONS = ("ETag", "etag", "e_tag", "generation", "blob_id", "last_modified", "mtime", "created")
-"""What file systems call that which changes with the content, the best first."""
+"""File systems' names for a value that changes with the content, the best first."""
 
 
 class Piece(NamedTuple):
@@ -61,29 +61,29 @@ class Piece(NamedTuple):
 
     content: bytes
     version: str = ""
-    """Of the file that they come from; empty where the answer does not say."""
+    """Version of their file; empty if the answer lacks it."""
 
 
 class Connection(NamedTuple):
-    """What a process uses to talk to one server; safe to share by threads."""
+    """Connection of a process to one server; safe to share by threads."""
 
     files: Any
     pool: ThreadPoolExecutor
-    """Runs the calls that are under way at once; tasks in it must not submit further ones."""
+    """Runs concurrent calls; tasks in it must not submit further ones."""
 
 
 _connections: dict[tuple[int, str, StoreOptions], Connection] = {}
-"""By process, as neither sockets nor threads survive a fork."""
+"""By process, because neither sockets nor threads survive a fork."""
 
 
 class Sent(fsspec.Callback):  # type: ignore[misc]
-    """Counts the bytes of an upload in the threads that send, and stops it there."""
+    """Counts the bytes of an upload in the sending threads, and can stop it there."""
 
     def __init__(self) -> None:
         super().__init__()
         self.is_stopped = False
         self.position = 0
-        self._told = 0
+        self._reported = 0
 
     def restart(self) -> None:
         self.position = 0
@@ -100,15 +100,15 @@ class Sent(fsspec.Callback):  # type: ignore[misc]
             yield chunk
 
     def tell(self, tick: Tick | None) -> None:
-        """Tick off the bytes since the last time; those sent again count once."""
-        new = max(self.position - self._told, 0)
-        self._told += new
+        """Report the bytes since the last call; repeated ones count once."""
+        new = max(self.position - self._reported, 0)
+        self._reported += new
         if tick is not None:
             tick(new)
 
 
 class FsspecStore:
-    """A prefix of an object store; what comes after the bucket in its URL is taken literally."""
+    """A prefix of an object store; the part of its URL after the bucket is taken literally."""
 
     folder: Path | None = None
 
@@ -213,7 +213,7 @@ class FsspecStore:
         return fsspec.filesystem(self._scheme, **more)
 
     def _pages(self) -> Iterator[Sequence[Mapping[str, Any]]]:
-        """What fsspec knows of the files below the prefix, folder by folder or page by page."""
+        """Yield fsspec's data of the files below the prefix, by folder or page."""
         try:
             for _, _, files in self._files().walk(self._root, detail=True, on_error="raise"):
                 yield list(files.values())
@@ -228,7 +228,7 @@ class FsspecStore:
                 content = self._files().cat_file(where, **span)
             except EOFError:  # starts behind the end
                 return Piece(b"")
-        if end is not None and len(content) > end - start:  # a server that does not know ranges
+        if end is not None and len(content) > end - start:  # the server ignored the range
             content = content[start:end]
         return Piece(content)
 
@@ -240,7 +240,7 @@ class FsspecStore:
     def _existing(self, path: str) -> StoredFile:
         found = self.stat(path)
         if found is None:
-            raise StoreMissingError(f"There is no file {self._url}/{path}")
+            raise StoreMissingError(f"{self._url}/{path} does not exist")
         return found
 
     def _pieces(self, found: StoredFile, tick: Tick | None, start: int = 0) -> Iterator[memoryview]:
@@ -262,7 +262,7 @@ class FsspecStore:
             raise changed(self._url, found.path)
 
     def _read_group(self, group: Sequence[StoredFile]) -> list[bytes | DataError]:
-        step = self._options.connections  # each takes every step-th file: less to hand about
+        step = self._options.connections  # each takes every step-th file: fewer tasks
         shares = [group[start::step] for start in range(min(step, len(group)))]
         found: list[bytes | DataError] = [b""] * len(group)
         parts = in_order(self._connection().pool, self._read_share, shares, step + 1)
@@ -276,7 +276,7 @@ class FsspecStore:
     def _read_one(self, path: str, version: str) -> bytes | DataError:
         try:
             content, found = self._get(path)
-            if version and not found:  # read first: what is still the same was the same then
+            if version and not found:  # content was read first: an unchanged version covers it
                 found = self._existing(path).version
         except StoreMissingError:
             return gone(self._url, path)
@@ -297,7 +297,7 @@ class FsspecStore:
     def _connection(self) -> Connection:
         key = self._key()
         found = _connections.get(key)
-        if found is None:  # two threads at once may both connect; the first one's stays
+        if found is None:  # two threads may both connect; the first connection stays
             pool = ThreadPoolExecutor(self._options.connections, f"headrace-{self._scheme}")
             found = _connections.setdefault(key, Connection(files=self._open(), pool=pool))
         return found
@@ -307,19 +307,19 @@ class FsspecStore:
 
     @contextmanager
     def _errors(self, path: str | None) -> Iterator[str]:
-        """Gives fsspec's name of a file, and raises this project's errors about it."""
+        """Yield fsspec's name of a file, and raise this project's errors about it."""
         url = self._url if path is None else f"{self._url}/{checked_path(self._url, path)}"
         try:
             yield url.partition("://")[2]
         except (StoreAccessError, PermissionError) as error:
-            _connections.pop(self._key(), None)  # with mended credentials, no need to restart
+            _connections.pop(self._key(), None)  # so that new credentials need no restart
             if isinstance(error, StoreAccessError):
                 raise
             raise StoreAccessError(f"The server refuses access to {url}: {error}") from error
         except HeadraceError:
             raise
         except FileNotFoundError as error:
-            raise StoreMissingError(f"There is no file {url}") from error
+            raise StoreMissingError(f"{url} does not exist") from error
         except Exception as error:
             reason = without_secrets(f"{type(error).__name__}: {error}")
             raise StoreError(f"{url} failed with: {reason}", "Run again.") from error
@@ -327,7 +327,7 @@ class FsspecStore:
 
 def _stored(path: str, about: Mapping[str, Any]) -> StoredFile:
     version = next((about[name] for name in _VERSIONS if about.get(name)), "")
-    if isinstance(version, datetime):  # which listings give as a number
+    if isinstance(version, datetime):  # listings give it as a number
         version = version.timestamp()
     return StoredFile(path, about["size"], str(version).strip('"'))
 
@@ -365,7 +365,7 @@ class _Stream(io.RawIOBase):
 
 
 def joints(ranges: Sequence[ByteRange]) -> Iterator[Joint]:
-    """Ranges that cover the given ones in their order; neighbours share one, up to 4 MiB."""
+    """Yield ranges that cover the given ones in their order; neighbours share one, up to 4 MiB."""
     members: list[ByteRange] = []
     start = end = 0
     for each in ranges:
@@ -384,7 +384,7 @@ def joints(ranges: Sequence[ByteRange]) -> Iterator[Joint]:
 def grouped(
     items: Iterable[Item], num_bytes: Callable[[Item], int], most: int
 ) -> Iterator[list[Item]]:
-    """Consecutive items to read at once: `most`, or 32 MiB, or one that is larger."""
+    """Yield consecutive items to read at once: `most`, or 32 MiB, or one that is larger."""
     group: list[Item] = []
     total = 0
     for item in items:

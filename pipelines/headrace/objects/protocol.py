@@ -1,4 +1,4 @@
-"""What folders and object stores offer: one protocol, for sources as for datasets."""
+"""The interface of folders and object stores, for sources and datasets."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 Tick = Callable[[int], None]
-"""Called with the bytes moved since the last call; may raise to stop."""
+"""Called with the bytes since the last call; may raise to stop."""
 
 Check = Callable[[], None]
 """Called often; may raise to stop."""
@@ -23,13 +23,13 @@ _LOOK_S = 1.0
 
 
 class StoredFile(NamedTuple):
-    """A file as a store lists it."""
+    """A file in a store's listing."""
 
     path: str
     """Path relative to the store's URL, with `/`."""
     num_bytes: int
     version: str
-    """Changes with the content: time of change in nanoseconds as text, the ETag or its like."""
+    """Changes with the content: time of change in nanoseconds as text, the ETag or similar."""
 
 
 class ByteRange(NamedTuple):
@@ -44,12 +44,12 @@ class ByteRange(NamedTuple):
 class Store(Protocol):
     """A folder or a prefix of an object store.
 
-    Instances are light, may be shared by threads, cross forks and pickles, and hold no connection
-    before their first use in a process.
+    Instances are small, can be shared by threads, survive forks and pickling, and connect only at
+    their first use in a process.
 
     Errors of all methods: `StoreAccessError` (a user error: credentials, permissions, bucket),
-    `StoreError` (still failing after several attempts), `DataError` for a path that leads out of
-    the store. Local stores raise `OSError` for what is wrong with the file system.
+    `StoreError` (several attempts failed), `DataError` for a path that leads out of the store.
+    Local stores raise `OSError` for errors of the file system.
     """
 
     @property
@@ -61,102 +61,102 @@ class Store(Protocol):
         """The local folder; None for an object store."""
 
     def list_names(self, check: Check | None = None) -> Iterator[str]:
-        """Paths of all files below the URL, in any order; `check` as in `list_files`."""
+        """Return the paths of all files below the URL, in any order; `check` as in `list_files`."""
 
     def list_files(
         self, check: Check | None = None, wanted: Callable[[str], object] = bool
     ) -> Iterator[StoredFile]:
-        """The files below the URL whose paths are `wanted`, in any order.
+        """Return the files below the URL whose paths are `wanted`, in any order.
 
         Names with a part that begins with a dot are left out; links to folders are not followed.
-        `check` is called for every page, or some files of a folder.
+        `check` is called for every page, or group of files of a folder.
         """
 
     def stat(self, path: str) -> StoredFile | None:
-        """The file as it is now; None when there is none."""
+        """Return the current state of a file; None if there is none."""
 
     def read(self, path: str, start: int = 0, end: int | None = None) -> bytes:
-        """Bytes `[start, end)` of a file, cut at its end.
+        """Return bytes `[start, end)` of a file, cut at its end.
 
         Raises:
-            StoreMissingError: There is no such file.
+            StoreMissingError: The file does not exist.
         """
 
     def read_files(self, files: Sequence[StoredFile]) -> Iterator[bytes | DataError]:
-        """Contents of whole files, in order; the next are read while one is worked on.
+        """Yield contents of whole files, in order; the next are read while one is in use.
 
         At most 64 MiB are held, or two files.
 
         Returns:
-            Of each file its content, a `StoreMissingError`, a `StoreChangedError` for one that has
-            not its version (an empty one is not compared), or an `UnreadableError` for a local one
-            that may not be read.
+            For each file its content, a `StoreMissingError`, a `StoreChangedError` if it has
+            another version (an empty version is not compared), or an `UnreadableError` for a local
+            file without permission.
         """
 
     def read_ranges(self, ranges: Sequence[ByteRange]) -> Iterator[bytes]:
-        """Bytes of parts of files, in order; neighbours are read at once. Errors as `open`."""
+        """Yield parts of files, in order; neighbours are read at once. Errors as `open`."""
 
     def open(self, path: str, version: str) -> BinaryIO:
-        """A file to read and seek in.
+        """Return a file to read and seek in.
 
         Raises:
-            StoreMissingError: It is gone.
+            StoreMissingError: It was removed.
             StoreChangedError: It has another version.
         """
 
     def download(self, path: str, target: Path, tick: Tick | None = None) -> str:
-        """Copy a file into a local one; large ones by several ranged reads at once.
+        """Copy a file to a local one; large files by several ranged reads at once.
 
         Args:
             path: The file.
-            target: File to create or overwrite; none is left by a download that fails.
-            tick: Called with the bytes of every piece that was read, by one thread at a time.
+            target: File to create or overwrite; a download that fails leaves none.
+            tick: Called with the bytes of every piece, by one thread at a time.
 
         Returns:
             XXH3 of the content, 128 bits, hexadecimal.
 
         Raises:
-            StoreMissingError: There is no such file.
+            StoreMissingError: The file does not exist.
             StoreChangedError: It changed during the download.
-            OSError: `target` cannot be written, as with a full disk.
+            OSError: `target` cannot be written, for example because the disk is full.
         """
 
     def upload(self, source: Path, path: str, tick: Tick | None = None) -> None:
-        """Copy a local file into the store; readers see the old or the whole new file.
+        """Copy a local file into the store; readers get the complete old or new file.
 
-        `tick` is called with the bytes that were sent since the last call, about every second.
+        `tick` is called with the bytes since the last call, about every second.
         """
 
     def write(self, path: str, content: bytes) -> None:
-        """Replace a file by `content`; readers see the old or the new one, never a part."""
+        """Replace a file by `content`; readers get the complete old or new file."""
 
     def delete(self, path: str) -> None:
-        """Remove a file, and folders that it leaves empty; no error when there is none."""
+        """Remove a file, and folders that become empty; no error if there is none."""
 
 
 def checked_path(url: str, path: str) -> str:
-    """A path inside a store, as it is; a `DataError` for one that leads out of it."""
+    """Return a path inside a store; raise `DataError` if it leads out of the store."""
     pure = PurePosixPath(path)
     if not pure.parts or pure.is_absolute() or ".." in pure.parts or "\0" in path:
         raise DataError(
-            f"'{path}' is no path inside {url}",
+            f"'{path}' is not a path inside {url}",
             "Paths are relative, with '/' between their parts and without '..'.",
         )
     return path
 
 
 def gone(url: str, path: str) -> StoreMissingError:
-    """The error for a listed file that is not there any more."""
+    """Return the error for a listed file that was removed."""
     return StoreMissingError(f"{url}/{path} is gone")
 
 
 def changed(url: str, path: str) -> StoreChangedError:
-    """The error for a file that has not the version that was listed."""
+    """Return the error for a file whose version differs from the listed one."""
     return StoreChangedError(f"{url}/{path} was written to")
 
 
 def as_listed(store: Store, path: str, version: str) -> StoredFile:
-    """A file that has its version still; errors as `Store.open`."""
+    """Return a file if it still has its version; errors as `Store.open`."""
     found = store.stat(path)
     if found is None:
         raise gone(store.url, path)
@@ -172,10 +172,10 @@ def in_order(
     ahead: int,
     look: Callable[[], None] | None = None,
 ) -> Iterator[Result]:
-    """Results of a function in the order of its items, `ahead` of them under way or waiting.
+    """Yield results of a function in the order of its items, with `ahead` of them in progress.
 
-    When it ends early, by an error or because nobody asks for more, what has begun is waited for.
-    `look` is called every second while a result is waited for, and may raise to stop.
+    At an early end, by an error or by the caller, items in progress are waited for. `look` is
+    called every second while a result is waited for, and may raise to stop.
     """
     waiting: deque[Future[Result]] = deque()
     try:

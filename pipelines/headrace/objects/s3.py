@@ -1,4 +1,4 @@
-"""An S3 prefix as a store: s3fs with retries and errors of our own, and obstore for less work."""
+"""An S3 prefix as a store: s3fs with headrace's retries and errors, and obstore for speed."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ _MAX_PARTS = 10_000  # S3's limit
 class S3Store(FsspecStore):
     """A prefix of a bucket; see `FsspecStore`.
 
-    Requests that fail in a way that may pass are sent again; see `s3_errors.retried`. An upload
-    that fails is taken back. One whose process is killed leaves invisible parts in the bucket; a
-    lifecycle rule of the bucket (AbortIncompleteMultipartUpload) removes those.
+    Requests with a temporary failure are sent again; see `s3_errors.retried`. A failed upload is
+    removed. If its process is killed, invisible parts stay in the bucket; a lifecycle rule of the
+    bucket (AbortIncompleteMultipartUpload) removes those.
     """
 
     def _open(self) -> Any:
@@ -74,7 +74,7 @@ class S3Store(FsspecStore):
 
 
 class S3Files(S3FileSystem):  # type: ignore[misc]
-    """s3fs whose requests are sent again, and whose errors tell what to do."""
+    """s3fs with repeated requests, and with errors that state the next step."""
 
     retries = 1
     """s3fs itself tries once."""
@@ -84,7 +84,7 @@ class S3Files(S3FileSystem):  # type: ignore[misc]
         self._options = options
 
     def pages(self, bucket: str, prefix: str, after: str) -> Iterator[list[dict[str, Any]]]:
-        """Objects whose names begin with `prefix` and come after `after`, up to 1,000 at once."""
+        """Yield objects whose names begin with `prefix` and follow `after`, up to 1,000 at once."""
         more = {"StartAfter": after} if after else {}
         while True:
             request = {"Bucket": bucket, "Prefix": prefix, **more}
@@ -97,12 +97,12 @@ class S3Files(S3FileSystem):  # type: ignore[misc]
 
     @cached_property
     def quick(self) -> Quick:
-        """Does with less work what is not special."""
+        """Return the faster implementation for common requests."""
         meta = self.s3.meta
         return Quick(meta.endpoint_url, meta.region_name, self._options)
 
     def split_path(self, path: str) -> tuple[str, str, None]:
-        """Bucket and key, literally: s3fs takes the end of some names for a version."""
+        """Return bucket and key, literally: s3fs would read the end of some names as a version."""
         bucket, _, key = path.partition("/")
         return bucket, key, None
 
@@ -133,27 +133,27 @@ def _connect(options: StoreOptions) -> S3Files:
             session=session,
             client_kwargs={"region_name": region},
             config_kwargs=_config(options),
-            max_concurrency=1,  # of parts of a file that is read: `read` knows how many it wants
+            max_concurrency=1,  # of parts of one read: `read` itself decides on parts
             use_listings_cache=False,
             skip_instance_cache=True,
         )
         endpoint_url = files.s3.meta.endpoint_url
     except BotoCoreError as error:
         raise explained(error, where) from error
-    except ValueError as error:  # what botocore raises for a malformed endpoint
+    except ValueError as error:  # botocore's error for a malformed endpoint
         raise StoreAccessError(
-            f"'{where.endpoint}' is no endpoint of S3", "Valid: http://host:port or https://host."
+            f"'{where.endpoint}' is not an S3 endpoint", "Valid: http://host:port or https://host."
         ) from error
     if "@" in urlsplit(endpoint_url).netloc:
         raise StoreAccessError(
-            "The endpoint of S3 holds a user or password",
+            "The endpoint of S3 contains a user or password",
             "Give credentials in the environment (AWS_ACCESS_KEY_ID, ...) or in a profile.",
         )
     return files
 
 
 def _place(url: str, options: StoreOptions) -> S3Request:
-    """What the errors of requests about a URL name; never a secret."""
+    """Return what errors of requests about a URL name; never a secret."""
     profile = options.profile or os.environ.get("AWS_PROFILE")
     identity = f"profile '{profile}'" if profile else "the environment's credentials"
     endpoint = options.endpoint_url or os.environ.get("AWS_ENDPOINT_URL_S3")
@@ -173,7 +173,7 @@ def _config(options: StoreOptions) -> dict[str, Any]:
         "retries": {"total_max_attempts": 1},
         "s3": {"addressing_style": options.addressing},
         "tcp_keepalive": True,
-        # checksums that servers other than AWS may not know; uploads carry an MD5 instead
+        # servers other than AWS may not know these checksums; uploads carry an MD5 instead
         "request_checksum_calculation": "when_required",
         "response_checksum_validation": "when_required",
     }

@@ -1,4 +1,4 @@
-"""What goes wrong with S3: what is tried again, and what the reader is told."""
+"""Errors of S3: which requests are repeated, and the messages for users."""
 
 from __future__ import annotations
 
@@ -67,29 +67,29 @@ _WRONG_REGION = frozenset(
 
 @dataclass(frozen=True, kw_only=True)
 class S3Request:
-    """What a request is about, for its error message."""
+    """Facts about a request, for its error message."""
 
     url: str
     endpoint: str
     """The server's URL, or `AWS`."""
     identity: str
-    """Whose credentials are used: `profile 'x'`, `no credentials` or the environment's."""
+    """Used credentials: `profile 'x'`, `no credentials` or the environment's."""
 
 
 async def retried(
     call: Callable[[], Awaitable[Result]], place: S3Request, max_attempts: int
 ) -> Result:
-    """Result of a request; one that may succeed later is sent again after a random pause.
+    """Return the result of a request; after a temporary failure, repeat it after a random pause.
 
-    The pause is drawn from zero to a bound that doubles with every attempt ("full jitter"), so
-    that many workers which were throttled together do not come back together. `call` sends the
+    The pause is drawn from zero to a bound that doubles with every attempt ("full jitter"), so that
+    workers that were throttled at the same time do not repeat at the same time. `call` sends the
     request and reads the whole answer.
 
     Raises:
-        StoreError: It still fails in a way that may pass.
+        StoreError: All attempts failed temporarily.
         StoreAccessError: The server refuses it, or there are no usable credentials.
-        StoreMissingError: There is no such file.
-        EOFError: It asks for a range behind the end.
+        StoreMissingError: The file does not exist.
+        EOFError: It requests a range behind the end.
     """
     for attempt in range(1, max_attempts + 1):
         try:
@@ -116,16 +116,16 @@ def _is_transient(error: Exception) -> bool:
 
 
 def explained(error: Exception, place: S3Request) -> Exception:
-    """The error to raise instead of one of botocore that no further attempt can mend."""
+    """Return the error to raise for a permanent error of botocore."""
     reason = _reason(error)
     if isinstance(error, ClientError):
         if _status(error) == 416:
             return EOFError(f"The range begins behind the end of {place.url}")
         if _code(error) == "NoSuchBucket":
-            what = f"There is no bucket for {place.url} at {place.endpoint}"
+            what = f"The bucket of {place.url} does not exist at {place.endpoint}"
             return StoreAccessError(what, _ENDPOINT_HINT)
         if _status(error) == 404:
-            return StoreMissingError(f"There is no file {place.url} at {place.endpoint}")
+            return StoreMissingError(f"{place.url} does not exist at {place.endpoint}")
     what = f"{place.endpoint} refuses access to {place.url} with {place.identity}: {reason}"
     if not isinstance(error, ClientError):
         what = f"{place.url} cannot be reached with {place.identity}: {reason}"
@@ -162,14 +162,14 @@ def _next_step(error: Exception) -> str:
 
 
 def _source(error: Exception) -> Exception:
-    """What the server said, which s3fs turns into an error of the operating system."""
+    """Return the server's answer, which s3fs turns into an error of the operating system."""
     return error.__cause__ if isinstance(error.__cause__, ClientError) else error
 
 
 def _kept_failing(error: Exception, place: S3Request, num_attempts: int) -> StoreError:
     return StoreError(
         f"{place.url} at {place.endpoint} failed {num_attempts} times, last with: {_reason(error)}",
-        "Look at the server and the network between, then run again: finished work is kept. "
+        "Check the server and the network, then run again: finished work is kept. "
         "`s3.max_attempts` and `s3.timeout` of the site bound the attempts.",
     )
 

@@ -1,7 +1,7 @@
-"""What obstore does: a tenth of the work of s3fs for small objects, half of it for large ones.
+"""Requests by obstore: a tenth of the CPU time of s3fs for small objects, half for large ones.
 
-Only success is understood: for everything else the caller asks s3fs, which redirects, tells what
-is wrong and what may pass.
+Only plain success is handled here. For everything else the caller uses s3fs, which follows
+redirects, reports errors and knows temporary failures.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from headrace.errors import StoreAccessError, without_secrets
 from headrace.objects.fsspec_store import Piece
 from headrace.recipe.site import StoreOptions
 
-_EXPRESS = "--x-s3"  # ends the names of buckets whose requests are signed in another way
+_EXPRESS = "--x-s3"  # suffix of buckets whose requests are signed in another way
 _KEYS_LAST = timedelta(minutes=15)
-"""Credentials are asked for again after this time; botocore renews those that expire."""
+"""Credentials are read again after this time; botocore renews expiring ones."""
 
 _CHUNK_BYTES = 8 * 2**20
 PARTS_AHEAD = 8
-"""With the parts' size, the memory that one upload takes: 64 MiB."""
+"""Times the parts' size, the memory of one upload: 64 MiB."""
 _FAILURES = (BaseError, BotoCoreError, OSError, ValueError)
 
 About = dict[str, Any]
-"""What is known of an object, as fsspec's `info` gives it."""
+"""Facts about an object, as in fsspec's `info`."""
 
 _user: dict[str, int] = {}
-"""The process that uses obstore: its threads do not survive a fork, and it hangs without them."""
+"""The process that uses obstore: its threads do not survive a fork, and it would hang."""
 
 
 class Quick:
@@ -53,7 +53,7 @@ class Quick:
         self._opened = lru_cache(maxsize=64)(self._open)
 
     def get(self, bucket: str, key: str, start: int = 0, end: int | None = None) -> Piece | None:
-        """An object or a part of it; None when there was no plain success."""
+        """Return an object or a part of it; None without a plain success."""
         is_whole = start == 0 and end is None
         store = self._store(bucket, key)
         if store is None or (not is_whole and self._knows_ranges is False):
@@ -69,9 +69,9 @@ class Quick:
             return None
 
     def stream(self, bucket: str, key: str, version: str) -> Iterator[memoryview]:
-        """A version of an object from its start, where the server does not know ranges.
+        """Yield a version of an object from its start, if the server does not support ranges.
 
-        Ends early at whatever is no plain success; yields nothing where ranges are quicker.
+        Ends early without a plain success; yields nothing if ranges are faster.
         """
         if self._knows_ranges is None:
             self.get(bucket, key, 0, 1)
@@ -90,7 +90,7 @@ class Quick:
         """Objects whose names begin with `prefix`, which is empty or ends with a slash, in pages.
 
         Returns:
-            None at the end of the listing; else after which name s3fs must go on.
+            None at the end of the listing; else the name after which s3fs must continue.
         """
         last = ""
         store = self._store(bucket, f"{prefix}x")
@@ -98,7 +98,7 @@ class Quick:
             return last
         try:
             for page in obstore.list(store, prefix or None, chunk_size=1000):
-                if not all(one["size"] for one in page):  # a marker's name has lost its slash
+                if not all(one["size"] for one in page):  # obstore drops the slash of markers
                     return last
                 yield [{"name": f"{bucket}/{one['path']}", **one} for one in page]
                 last = page[-1]["path"]
@@ -107,7 +107,7 @@ class Quick:
         return None
 
     def put(self, bucket: str, key: str, chunks: Iterator[bytes], chunk_bytes: int) -> bool:
-        """Put a large object in parts, each signed by its SHA-256; gives whether it is there."""
+        """Put a large object in parts, each signed by its SHA-256; return whether it exists."""
         store = self._store(bucket, key, self._options.max_attempts - 1)
         if store is None:
             return False
@@ -119,7 +119,7 @@ class Quick:
         return True
 
     def _store(self, bucket: str, key: str, max_retries: int = 0) -> ObjectStore | None:
-        """A bucket; None where obstore cannot be asked about the object."""
+        """Return a bucket; None if obstore cannot handle the object."""
         is_own = _user.setdefault("pid", os.getpid()) == os.getpid()
         can_ask = is_own and normpath(key) == key and not bucket.endswith(_EXPRESS)
         return self._opened(bucket, max_retries) if can_ask else None
@@ -135,7 +135,7 @@ class Quick:
         }
         config: Any = {
             "endpoint": url,
-            "aws_endpoint_url_s3": url,  # else the environment's, before the site's
+            "aws_endpoint_url_s3": url,  # else the environment's would precede the site's
             "region": self._region,
             "virtual_hosted_style_request": is_virtual,
             "skip_signature": options.anonymous,
@@ -148,8 +148,8 @@ class Quick:
             return ObjectStore(bucket, client_options=client, **more)  # type: ignore[arg-type]
         except _FAILURES as error:
             raise StoreAccessError(
-                f"{without_secrets(url)} cannot be asked: {error}",
-                "Look at `s3` of the site and at AWS_CA_BUNDLE.",
+                f"{without_secrets(url)} cannot be used: {error}",
+                "Check `s3` of the site and AWS_CA_BUNDLE.",
             ) from error
 
     def _trust(self) -> dict[str, bytes]:
@@ -167,7 +167,7 @@ class Quick:
 
 
 def bucket_url(endpoint_url: str, bucket: str, addressing: str) -> tuple[str, bool]:
-    """What obstore takes for a bucket's endpoint, and whether the bucket's name is part of it."""
+    """Return obstore's endpoint of a bucket, and whether the bucket's name is part of it."""
     parts = urlsplit(endpoint_url)
     is_aws = (parts.hostname or "").endswith((".amazonaws.com", ".amazonaws.com.cn"))
     if addressing == "virtual" or (addressing == "auto" and is_aws and "." not in bucket):

@@ -1,4 +1,4 @@
-"""Where files of sources and datasets lie: a folder, or an object store."""
+"""Stores of source files and datasets: a folder, or an object store."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ _PACKAGES = {
     "hf": "huggingface_hub",
     "memory": "fsspec",
 }
-"""Schemes of object stores, and what opens each."""
+"""Schemes of object stores, and the class of each."""
 _MAX_OPEN = 64
 _PART_FILES = 256  # files that are listed and statted together
 _NUM_THREADS = 8
 _MAX_WAITING = 128  # parts that wait for their stats
-_WAITS = 0.25  # share of stats that had to wait, from which on threads pay
+_WAITS = 0.25  # share of stats with a wait, from which on threads pay
 
 _Entries = list[tuple[str, "os.DirEntry[str]"]]
 _EXTRAS = {"gcsfs": "gs", "adlfs": "az", "huggingface_hub": "hf"}
@@ -60,9 +60,9 @@ _EXTRAS = {"gcsfs": "gs", "adlfs": "az", "huggingface_hub": "hf"}
 class LocalStore:
     """A folder of this machine; `~` stands for the user's home.
 
-    `on_link` is called with the folder and a path in it for each link to a folder, each link that
-    is listed, and each file that is asked for by `stat`; it may raise to refuse it. Then a folder
-    that vanishes while it is listed is an error, too.
+    `on_link` is called with the folder and a path in it for each link to a folder, each listed
+    link, and each file of a `stat`; it may raise to refuse it. Then a folder that vanishes while it
+    is listed is an error, too.
     """
 
     def __init__(self, folder: str, on_link: Callable[[Path, str], None] | None = None) -> None:
@@ -108,7 +108,7 @@ class LocalStore:
             try:
                 handle = os.open(prefix + path, os.O_RDONLY | os.O_CLOEXEC)
             except PermissionError as error:
-                yield UnreadableError(f"it may not be read: {error.strerror}")
+                yield UnreadableError(f"it cannot be read: {error.strerror}")
                 continue
             except (FileNotFoundError, NotADirectoryError):
                 yield gone(self.url, path)
@@ -142,7 +142,7 @@ class LocalStore:
         except FileNotFoundError:
             raise gone(self.url, path) from None
         except PermissionError as error:
-            raise DataError(f"{self.url}/{path} may not be read", "Allow it.") from error
+            raise DataError(f"{self.url}/{path} cannot be read", "Allow it.") from error
         if str(os.fstat(file.fileno()).st_mtime_ns) != version:
             file.close()
             raise changed(self.url, path)
@@ -168,7 +168,7 @@ class LocalStore:
     def delete(self, path: str) -> None:
         file = self._path(path)
         file.unlink(missing_ok=True)
-        with suppress(OSError):  # it is not empty
+        with suppress(OSError):  # the folder is not empty
             for folder in itertools.takewhile(self.folder.__ne__, file.parents):
                 folder.rmdir()
 
@@ -176,7 +176,7 @@ class LocalStore:
         return self.folder / checked_path(self.url, path)
 
     def _scanned(self, check: Check | None) -> Iterator[tuple[str, list[os.DirEntry[str]]]]:
-        """All files, some of a folder at a time: the folder and their entries."""
+        """Yield all files, groups of a folder at a time: the folder and their entries."""
         waiting = [""]
         while waiting:
             prefix = waiting.pop()
@@ -193,7 +193,7 @@ class LocalStore:
                     yield prefix, [entry for entry in some if self._is_file(prefix, entry, waiting)]
 
     def _is_file(self, prefix: str, entry: os.DirEntry[str], waiting: list[str]) -> bool:
-        """Whether an entry may be a file; a folder is put with those that wait."""
+        """Whether an entry may be a file; a folder is added to the waiting ones."""
         if entry.name[0] == ".":
             return False
         if not entry.is_dir():
@@ -214,14 +214,14 @@ class LocalStore:
         content = b""
         while (missing := num_bytes - len(content)) > 0:
             more = os.pread(handle, missing, start + len(content))
-            if not more:  # it was cut
+            if not more:  # the file was truncated
                 raise changed(self.url, path)
             content += more
         return content
 
 
 def _statted(groups: Iterator[_Entries]) -> Iterator[StoredFile]:
-    """Files with their stats, in order; taken by threads once each waits for a server."""
+    """Yield files with their stats, in order; by threads if stats wait for a server."""
     for group in groups:
         before = _num_waits()
         yield from _stats(group)
@@ -237,7 +237,7 @@ def _stats(group: _Entries) -> list[StoredFile]:
 
 
 def _num_waits() -> int:
-    """How often this thread has waited for a server, a disk or another thread."""
+    """Return how often this thread has waited for a server, a disk or another thread."""
     return resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
 
 
@@ -247,11 +247,11 @@ def is_remote(url: str) -> bool:
 
 
 def open_store(url: str, options: StoreOptions | None = None) -> Store:
-    """The store at a location; nothing is connected or checked yet.
+    """Return the store at a location, without connecting or checking it.
 
     Args:
         url: `s3://bucket/prefix` or of another object store, `file:///folder` or a path.
-        options: How to reach an object store; defaults when None.
+        options: Access to an object store; None: defaults.
 
     Raises:
         UserError: The URL has another scheme, names no bucket, or its package is not installed.
@@ -277,15 +277,15 @@ def open_store(url: str, options: StoreOptions | None = None) -> Store:
 
 
 def below(url: str, *names: str) -> str:
-    """Location of something below a location: `s3://bucket/a` and `b` give `s3://bucket/a/b`."""
+    """Return the location of a path below another: `s3://bucket/a` and `b` give `s3://bucket/a/b`."""
     return "/".join((url.rstrip("/"), *names))
 
 
 def check_package(url: str) -> None:
-    """Refuse the URL of an object store whose Python package is not installed here.
+    """Raise if the Python package of a URL's object store is not installed here.
 
     Raises:
-        UserError: It is not; names the extra that brings it.
+        UserError: It is not installed; the message has the extra that installs it.
     """
     package = _PACKAGES.get(urlsplit(url).scheme)
     if package is not None and find_spec(package) is None:
@@ -299,7 +299,7 @@ def read_manifest_at(location: str, options: StoreOptions | None = None) -> Mani
     """Read the manifest of a dataset at a folder or URL.
 
     Raises:
-        ManifestError: There is none, it is damaged, or a newer release wrote it.
+        ManifestError: There is none, it is damaged, or of a newer release.
         StoreError: The store cannot be read.
     """
     store = open_store(location, options)
@@ -326,7 +326,7 @@ def _stored(path: str, status: os.stat_result) -> StoredFile:
 
 
 def _missing(path: Path) -> StoreMissingError:
-    return StoreMissingError(f"There is no file {path}")
+    return StoreMissingError(f"{path} does not exist")
 
 
 def _open(path: Path) -> BinaryIO:

@@ -30,7 +30,7 @@ from headrace.packing.sources.row_container import ColumnOfRows
 from headrace.packing.sources.rows import RowSource
 from headrace.packing.statistics import Moments, SampledMoments
 from headrace.shards.columns import Block
-from headrace.shards.placing import Buffer
+from headrace.shards.shard_layout import Buffer
 
 _BLOCK_BYTES = 2**20  # what was read is in the processor's cache when it is written
 _BLOCK_SAMPLES = 512

@@ -17,7 +17,7 @@ from headrace.packing.fields import FieldRule, first_rules, settled
 from headrace.packing.sample_table import SampleRef
 from headrace.packing.samples import Source, Unreadable, Values
 from headrace.recipe.dataset import PackSpec
-from headrace.shards.placing import Buffer
+from headrace.shards.shard_layout import Buffer
 
 NUM_TRIED = 100
 """Samples of which one must be readable, so that shapes and dtypes are known."""

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from headrace.files.manifest import FieldInfo, FieldStatistics, LengthStatistics
 from headrace.record import Record
-from headrace.shards.placing import Buffer
+from headrace.shards.shard_layout import Buffer
 
 MAX_ELEMENTS = 2**23
 """Elements of a field that count, about, unless all are wanted."""

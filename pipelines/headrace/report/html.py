@@ -1,4 +1,4 @@
-"""A report: one HTML file that needs nothing else, no network either; its tables and figures.
+"""A report: one HTML file with all tables and figures, which needs no other file and no network.
 
 Figures are drawn without a display; equal input gives equal bytes.
 """
@@ -21,12 +21,12 @@ Cell = str | bytes | None
 Kind = Literal["text", "number", "path", "image"]
 
 ACCENT = "#0b6e99"
-"""Colour of what a figure is about."""
+"""Colour of a figure's main data."""
 
 _DPI = 144
 
 _POLICY = "default-src 'none'; img-src data:; font-src data:; style-src 'unsafe-inline'"
-"""What HTML of the user's own may load: nothing from elsewhere."""
+"""What the user's own HTML may load: nothing from elsewhere."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +37,7 @@ class Card:
     value: str
     note: str = ""
     is_bad: bool = False
-    """Whether it misses what was asked for."""
+    """Whether it misses its goal."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +50,7 @@ class Column:
 
 
 def columns(*names: str, kind: Kind = "text") -> tuple[Column, ...]:
-    """Columns of one kind."""
+    """Return columns of one kind."""
     return tuple(Column(name=name, kind=kind) for name in names)
 
 
@@ -62,14 +62,14 @@ class Table:
     columns: tuple[Column, ...]
     rows: Sequence[Sequence[Cell]]
     empty: str = ""
-    """What to say when there is no row."""
+    """Text in place of a table without rows."""
     shown: int | None = None
-    """Rows seen at first, the others when they are asked for; None for all."""
+    """Rows shown at first; the others after a click. None for all."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """All that the report shows."""
+    """All data of a report."""
 
     title: str
     lead: str
@@ -79,15 +79,15 @@ class Report:
     """PNG bytes by title."""
     tables: tuple[Table, ...]
     training: dict[str, bytes] = field(default_factory=dict)
-    """PNG bytes by title: how training went."""
+    """PNG bytes by title: figures of the training."""
     pages: dict[str, str] = field(default_factory=dict)
-    """HTML by title, of the user's own; shown on its own, and may load and run nothing."""
+    """The user's own HTML by title; isolated, it may load and run nothing."""
     failures: tuple[str, ...] = ()
-    """What was asked for and is not reached."""
+    """Goals that were missed."""
 
 
 def render(report: Report) -> str:
-    """The report as HTML; whatever comes from data is escaped."""
+    """Return the report as HTML; everything that comes from data is escaped."""
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         autoescape=True,
@@ -105,7 +105,7 @@ def _data_url(content: bytes) -> str:
 
 
 def figure(width: float, height: float) -> tuple[Figure, Axes]:
-    """A figure of so many inches with one pair of axes."""
+    """Return a figure of that size, in inches, with one pair of axes."""
     made = Figure(figsize=(width, height), layout="compressed")
     axes = made.add_subplot()
     axes.spines[["top", "right"]].set_visible(False)
@@ -113,9 +113,9 @@ def figure(width: float, height: float) -> tuple[Figure, Axes]:
 
 
 def png(drawn: Figure) -> bytes:
-    """A figure as a PNG."""
+    """Return a figure as PNG bytes."""
     buffer = BytesIO()
     drawn.set_dpi(_DPI)
-    # `savefig` draws once more beforehand for its layout, which any drawing brings about
+    # `savefig` draws once more beforehand for its layout; any drawing does that
     FigureCanvasAgg(drawn).print_png(buffer, metadata={"Software": None})
     return buffer.getvalue()

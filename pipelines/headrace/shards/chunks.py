@@ -1,6 +1,6 @@
-"""Rows of compressed arrays, decompressed by the libraries of hdf5plugin without HDF5.
+"""Reads rows of compressed arrays with the libraries of hdf5plugin, without HDF5.
 
-HDF5 lets one thread in at a time; these functions run in all threads at once, without Python's
+HDF5 allows one thread at a time; these functions run in all threads at once, without Python's
 lock. Sources of the formats: the HDF5 filters 32015 (Zstandard), 32004 (LZ4) and 32001 (Blosc).
 """
 
@@ -25,17 +25,17 @@ from headrace.errors import ShardError
 from headrace.shards.format import MEND
 
 Decompress = Callable[[int, int, int, int], bool]
-"""Takes address and bytes of a chunk, address and bytes of the room for it; whether it filled the
-room."""
+"""Takes address and bytes of a chunk, address and bytes of the target; returns whether it was
+filled."""
 
-_UNFILTERED = 1  # bit of the filter mask: the chunk is kept as it was
+_UNFILTERED = 1  # bit of the filter mask: the chunk is not compressed
 _LZ4_HEADER = struct.Struct(">QI")
 _LZ4_SIZE = struct.Struct(">I")
 _POINTER, _SIZE, _INT = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
 
 
 class ChunkTables:
-    """Finds the chunks of compressed arrays, each array's once; another process finds its own."""
+    """Finds the chunks of compressed arrays, once per array; another process finds its own."""
 
     def __init__(self) -> None:
         self._tables: dict[tuple[Path, str], ChunkTable | None] = {}
@@ -44,7 +44,7 @@ class ChunkTables:
         return ChunkTables, ()
 
     def table(self, path: Path, key: str) -> ChunkTable | None:
-        """The chunks of an array of a shard; None when only `read_rows` can read them."""
+        """Return the chunks of a shard's array; None if only `read_rows` can read them."""
         place = (path, key)
         if place not in self._tables:
             with _opened(path, key) as array:
@@ -52,13 +52,13 @@ class ChunkTables:
         return self._tables[place]
 
     def forget(self, path: Path) -> None:
-        """Forget a file, as one that is to be removed."""
+        """Forget a file, for example before it is removed."""
         for place in [place for place in list(self._tables) if place[0] == path]:
             self._tables.pop(place, None)
 
 
 def read_rows(path: Path, key: str, wanted: NDArray[np.int64]) -> NDArray[Any]:
-    """Rows `wanted (n,) int64` of a compressed array by HDF5, `(n, *shape)`; in any order.
+    """Read rows `wanted (n,) int64` of a compressed array by HDF5, `(n, *shape)`; in any order.
 
     Every chunk is decompressed once. A `ShardError` means that the shard cannot be read.
     """
@@ -93,7 +93,7 @@ class ChunkTable:
     num_rows: int
     """Rows of the array."""
     chunk_rows: int
-    """Rows in a chunk; the last one is filled up."""
+    """Rows in a chunk; the last chunk is padded."""
     shape: tuple[int, ...]
     """Shape of a row."""
     dtype: np.dtype[Any]
@@ -103,7 +103,7 @@ class ChunkTable:
 
     @classmethod
     def of(cls, array: h5py.Dataset, name: str) -> ChunkTable | None:
-        """The chunks of an array; None when only HDF5 can read them."""
+        """Return the chunks of an array; None if only HDF5 can read them."""
         filters = array.id.get_create_plist()
         if filters.get_nfilters() != 1 or array.chunks[1:] != array.shape[1:]:
             return None
@@ -138,7 +138,7 @@ class ChunkTable:
         """Decompress rows; a chunk of several rows once.
 
         Takes the file `content (num_bytes,) uint8` and the rows `wanted (n,) int64`, in any order,
-        repeats allowed; they go to the places `positions (n,) int64` of `out (m, *shape)`. A
+        repeats allowed; they go to the positions `positions (n,) int64` of `out (m, *shape)`. A
         `ShardError` means that a chunk is damaged.
         """
         room = np.empty((self.chunk_rows, *self.shape), dtype=self.dtype)
@@ -171,7 +171,7 @@ class ChunkTable:
 
 
 def _by_chunk(chunk_of: NDArray[np.int64]) -> Iterator[tuple[int, NDArray[np.int64]]]:
-    """Yield `(chunk, places of the rows that lie in it)`."""
+    """Yield `(chunk, positions of the rows in it)`."""
     order = np.argsort(chunk_of, kind="stable")
     numbers, starts = np.unique(chunk_of[order], return_index=True)
     yield from zip(numbers.tolist(), np.split(order, starts[1:]), strict=True)
@@ -179,11 +179,11 @@ def _by_chunk(chunk_of: NDArray[np.int64]) -> Iterator[tuple[int, NDArray[np.int
 
 @cache
 def decompressor(filter_id: int) -> Decompress | None:
-    """What decompresses chunks of an HDF5 filter, by its number; None when only HDF5 can."""
+    """Return a function for chunks of an HDF5 filter, by its number; None if only HDF5 can."""
     make = {32015: _zstd, 32004: _lz4, 32001: _blosc}.get(filter_id)
     try:
         return make() if make is not None else None
-    except (OSError, AttributeError):  # a build of hdf5plugin that keeps its functions to itself
+    except (OSError, AttributeError):  # a build of hdf5plugin without exported functions
         return None
 
 
@@ -191,7 +191,7 @@ def _zstd() -> Decompress:
     library = _library("zstd")
     function = library.ZSTD_decompressDCtx
     function.argtypes, function.restype = (_POINTER, _POINTER, _SIZE, _POINTER, _SIZE), _SIZE
-    tables = threading.local()  # making them takes as long as decompressing 4 KiB
+    tables = threading.local()  # creating them takes as long as decompressing 4 KiB
 
     def decompress(chunk: int, num_bytes: int, room: int, room_bytes: int) -> bool:
         if not hasattr(tables, "own"):
@@ -215,7 +215,7 @@ class _ZstdTables:
 
 
 def _lz4() -> Decompress:
-    """Big-endian: bytes in all, bytes of a block; then each block behind its compressed bytes."""
+    """Return a function for LZ4: big-endian total size, block size; then sized blocks."""
     function = _library("lz4").LZ4_decompress_safe
     function.argtypes, function.restype = (_POINTER, _POINTER, _INT, _INT), _INT
 
@@ -232,7 +232,7 @@ def _lz4() -> Decompress:
             at += _LZ4_SIZE.size
             if at + packed > end:
                 return False
-            if packed == size:  # stored raw: compression did not make it smaller
+            if packed == size:  # stored uncompressed, because compression did not shrink it
                 ctypes.memmove(room + done, at, size)
             elif function(at, room + done, packed, size) != size:
                 return False

@@ -1,4 +1,4 @@
-"""What a shard holds while it is built: the bytes of its arrays, and their sizes."""
+"""Content of a shard while it is built: the bytes of its arrays, and their sizes."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ from numpy.typing import NDArray
 
 from headrace.files.manifest import FieldInfo
 from headrace.shards import format as names
-from headrace.shards.placing import ArraySpec, Buffer, write_all
+from headrace.shards.shard_layout import ArraySpec, Buffer, write_all
 
 MEMORY_BYTES = 32 * 2**20
-"""Bytes of an array that are kept in memory, of more than two arrays an equal part of twice that;
-beyond, all go to a file without a name."""
+"""Bytes of an array that are kept in memory; more than two arrays share twice that equally. Beyond,
+all go to an unnamed file."""
 PIECE_BYTES = 2**20
-"""Bytes that are written at once, small enough to be in the processor's cache still."""
+"""Bytes per write, few enough to be still in the processor's cache."""
 _JOINED_BYTES = 16 * 2**10  # smaller buffers are joined first
-_MAX_BUFFERS = 512  # at most 1024 can be written by one call
+_MAX_BUFFERS = 512  # one call can write at most 1024
 _SOURCE_DATA = f"{names.SOURCE}/{names.DATA}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExpectedSizes:
-    """Sizes known before the samples are read; the shard is written in one go when they hold."""
+    """Sizes known before the samples are read; if they are right, the shard is written at once."""
 
     num_samples: int
     """Samples."""
     source_bytes: int
     """Bytes of all source paths in UTF-8."""
     first_bytes: int = 0
-    """Bytes of all samples of the first field, when it is ragged."""
+    """Bytes of all samples of the first field, if it is ragged."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,19 +44,19 @@ class Block:
     """Some samples."""
 
     ids: NDArray[np.int64]
-    """Their numbers, `(num_samples,) int64`."""
+    """Their ids, `(num_samples,) int64`."""
     sources: Sequence[bytes]
     """Their source paths in UTF-8."""
     columns: Sequence[Sequence[Buffer]]
-    """By field, the bytes of each sample; empty where `joined` has those of all fields."""
+    """By field, the bytes of each sample; empty if `joined` has those of all fields."""
     shapes: Mapping[str, Sequence[tuple[int, ...]]]
     """Shapes of the samples, of ragged fields of arrays."""
     joined: Sequence[Buffer | None] = ()
-    """By field, the bytes of all samples, where these lie one after the other; they may change once
-    the block was added."""
+    """By field, the bytes of all samples back to back, if they are contiguous; they may change
+    after the block was added."""
 
     def checksums(self) -> NDArray[np.uint64]:
-        """XXH3 (64 bits) over the bytes of all fields of each sample, `(num_samples,) uint64`."""
+        """Return XXH3 (64 bits) over the bytes of all fields of each sample, `(num_samples,)`."""
         if all(len(column) for column in self.columns):
             return names.sample_checksums(self.columns)
         num_rows = len(self.ids)
@@ -66,10 +66,10 @@ class Block:
 
 
 class ShardArrays:
-    """Arrays of one shard; files for what does not fit in memory are made in `folder`.
+    """Arrays of one shard; files for data beyond the memory limit are made in `folder`.
 
     Attributes:
-        direct: Takes the bytes of the first field, when their place is known beforehand.
+        direct: Takes the bytes of the first field, if their position is known beforehand.
     """
 
     def __init__(self, folder: Path, fields: Sequence[FieldInfo]) -> None:
@@ -93,13 +93,13 @@ class ShardArrays:
         return sum(self.data(info).num_bytes for info in self.fields)
 
     def data(self, info: FieldInfo) -> Spool | DirectStream:
-        """Bytes of a field."""
+        """Return the bytes of a field."""
         if self.direct is not None and info is self.fields[0]:
             return self.direct
         return self._spools[data_key(info)]
 
     def feed(self, info: FieldInfo) -> Callable[[int], Iterator[bytes]]:
-        """Gives the bytes of a compressed field, so many at a time."""
+        """Return a function that yields the bytes of a compressed field, in pieces of that size."""
         return self._spools[data_key(info)].blocks
 
     def add(self, block: Block) -> None:
@@ -125,7 +125,7 @@ class ShardArrays:
         self.num_samples += len(block.ids)
 
     def specs(self, expected: ExpectedSizes | None = None) -> tuple[ArraySpec, ...]:
-        """Arrays as they lie in the file: of these sizes, or of the samples that were added."""
+        """Return the arrays of the file: of these sizes, or of the samples that were added."""
         count = expected.num_samples if expected else self.num_samples
         found: list[ArraySpec] = []
         for info in self.fields:
@@ -141,7 +141,7 @@ class ShardArrays:
         )
 
     def write(self, descriptor: int, places: Mapping[str, int]) -> None:
-        """Write arrays to their places in a file, but the one that is there already."""
+        """Write arrays to their positions in a file, except the one that is already there."""
         if self.direct is not None:
             self.direct.flush()
         for key, offset in places.items():
@@ -151,7 +151,7 @@ class ShardArrays:
                 offset += len(block)
 
     def close(self) -> None:
-        """Forget all."""
+        """Drop all data."""
         for spool in self._spools.values():
             spool.close()
 
@@ -161,7 +161,7 @@ class ShardArrays:
 
 
 class Spool:
-    """Keeps the bytes of an array until their place is known."""
+    """Keeps the bytes of an array until their position is known."""
 
     def __init__(self, folder: Path, memory_bytes: int) -> None:
         self.num_bytes = 0
@@ -174,22 +174,22 @@ class Spool:
         self.num_bytes += sum(map(len, items))
 
     def flush(self) -> None:
-        """Nothing waits."""
+        """Do nothing: no data waits."""
 
     def blocks(self, block_bytes: int) -> Iterator[bytes]:
-        """All bytes, so many at a time."""
+        """Yield all bytes, in pieces of that size."""
         self._file.seek(0)
         while block := self._file.read(block_bytes):
             yield block
 
     def close(self) -> None:
-        """Forget the bytes."""
-        with suppress(OSError):  # of a full disk, which `extend` raised before
+        """Drop the bytes."""
+        with suppress(OSError):  # `extend` has already raised for a full disk
             self._file.close()
 
 
 class DirectStream:
-    """Writes the bytes of an array to their place in an open, empty file, in small pieces.
+    """Writes the bytes of an array to their position in an open, empty file, in small pieces.
 
     `written` is called with all bytes in order.
     """
@@ -214,12 +214,12 @@ class DirectStream:
                 self.flush()
 
     def flush(self) -> None:
-        """Write what is waiting."""
+        """Write pending bytes."""
         if not self._waiting:
             return
         start = self.offset + self.num_bytes - self._waiting_bytes
         done = os.pwritev(self._descriptor, self._waiting, start)
-        if done < self._waiting_bytes:  # cut short, as by a disk that is about to be full
+        if done < self._waiting_bytes:  # partial write, for example on a nearly full disk
             write_all(self._descriptor, b"".join(self._waiting)[done:], start + done)
         for item in self._waiting:
             self._written(item)
@@ -246,7 +246,7 @@ def _specs(info: FieldInfo, count: int, num_bytes: int) -> Iterator[ArraySpec]:
 
 
 def data_key(info: FieldInfo) -> str:
-    """Array of the bytes of a field."""
+    """Return the HDF5 path of the bytes of a field."""
     group = _group(info.name)
     return f"{group}/{names.DATA}" if info.layout == "ragged" else group
 

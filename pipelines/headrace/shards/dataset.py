@@ -1,4 +1,4 @@
-"""One split of a dataset as if it were one array a field."""
+"""One split of a dataset as if it were one array per field."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from headrace.shards import format as names
 from headrace.shards.chunks import ChunkTables, read_rows
 from headrace.shards.format import MEND
 from headrace.shards.mapped import MappedShards
-from headrace.shards.places import ShardPlaces, ShardSource
 from headrace.shards.reader import ShardReader
+from headrace.shards.shard_locations import ShardPlaces, ShardSource
 
 _SAMPLE_ID = FieldInfo(name=names.SAMPLE_ID, dtype="int64", layout="fixed")
 
@@ -26,15 +26,15 @@ _SAMPLE_ID = FieldInfo(name=names.SAMPLE_ID, dtype="int64", layout="fixed")
 class ShardedDataset:
     """Samples of one split over all its shards.
 
-    Opens a shard when a sample of it is first asked for. Safe to use before and after a fork, to
-    send to another process, and from threads. `indices` are always places in the split,
+    Opens a shard when one of its samples is first read. Safe to use before and after a fork, to
+    send to another process, and from threads. `indices` are always positions in the split,
     `(n,) int64`, in any order, repeats allowed. Methods that take them raise an `IndexError` for
-    one outside the split, and a `ShardError` when a shard is damaged or the field is of another
+    positions outside the split, and a `ShardError` if a shard is damaged or the field has another
     layout.
 
     `folder` holds `manifest.json`, and shards that do not come from `source`. `fold` of split
-    `train` is split `val`; None leaves the folds together. Shards with the files `skipped` are left
-    out, as if the dataset had never had them.
+    `train` is split `val`; None keeps all folds together. Shards with the files `skipped` are left
+    out, as if the dataset never had them.
     """
 
     def __init__(
@@ -59,22 +59,22 @@ class ShardedDataset:
 
     @property
     def memory(self) -> NDArray[np.uint8]:
-        """All shards that are mapped, `(num_bytes,) uint8`; the same array always.
+        """All mapped shards, `(num_bytes,) uint8`; always the same array.
 
-        Only what `rows` names may be read, and nothing may be written.
+        Only bytes of `rows` may be read, and nothing may be written.
         """
         return self._mapped.content
 
     def field(self, name: str) -> FieldInfo:
-        """Field by name; `sample_id` is one, too."""
+        """Return a field by name; `sample_id` is one, too."""
         return _SAMPLE_ID if name == names.SAMPLE_ID else self.manifest.field(name)
 
     def shard_of(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Number of the shard of each sample, `(n,) int64`."""
+        """Return the number of the shard of each sample, `(n,) int64`."""
         return self._mapped.shard_of(indices)
 
     def table(self, field: str, shard_of: NDArray[np.int64]) -> NDArray[Any] | None:
-        """An uncompressed field of single numbers in memory, `(len(self),)`; None when too many.
+        """Return a field of uncompressed numbers in memory, `(len(self),)`; None if too large.
 
         Valid in `holding`. Numbers of other shards than `shard_of` may be missing.
         """
@@ -83,9 +83,9 @@ class ShardedDataset:
     def rows(
         self, field: str, indices: NDArray[np.int64], shard_of: NDArray[np.int64] | None = None
     ) -> NDArray[np.int64]:
-        """First byte in `memory` of samples of an uncompressed fixed field, `(n,) int64`.
+        """Return the first byte in `memory` of an uncompressed fixed field's samples, `(n,) int64`.
 
-        Valid in `holding`. `shard_of` is the shard of each, when it is known.
+        Valid in `holding`. `shard_of` is the shard of each, if it is known.
         """
         info = self.field(field)
         if info.layout != "fixed" or info.codec != "none":
@@ -97,9 +97,9 @@ class ShardedDataset:
     def gather(
         self, field: str, indices: NDArray[np.int64], out: NDArray[Any] | None = None
     ) -> NDArray[Any]:
-        """Samples of a fixed field in the order asked for, `(n, *shape)` of the field's dtype.
+        """Return samples of a fixed field in the order of `indices`, `(n, *shape)` of its dtype.
 
-        They go into `out`, if it is given.
+        They are written into `out`, if it is given.
         """
         info = self.field(field)
         if info.layout != "fixed":
@@ -119,7 +119,7 @@ class ShardedDataset:
         return out
 
     def items(self, field: str, indices: NDArray[np.int64]) -> list[NDArray[np.uint8]]:
-        """Bytes of samples of a ragged field, as views that are only valid inside `holding`."""
+        """Return the bytes of samples of a ragged field, as views that are valid in `holding`."""
         if self.field(field).layout != "ragged":
             raise ShardError(f"Field '{field}' is of fixed shape", "Use `gather`.")
         spans = self._numbers(f"{_key(field)}/{names.OFFSETS}", np.dtype("int64"), indices, 2)
@@ -129,7 +129,7 @@ class ShardedDataset:
         return [memory[start:stop] for start, stop in spans.tolist()]
 
     def shapes(self, field: str, indices: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Shapes of samples of a ragged field of arrays, `(n, ndim) int64`; valid in `holding`."""
+        """Return shapes of samples of a ragged field, `(n, ndim) int64`; valid in `holding`."""
         axes = self.field(field).ndim
         if axes is None:
             raise ShardError(f"Field '{field}' has no shapes")
@@ -137,7 +137,7 @@ class ShardedDataset:
         return self._numbers(f"{_key(field)}/{names.SHAPES}", row, indices, axes)
 
     def sources(self, indices: NDArray[np.int64]) -> list[str]:
-        """Source paths of samples, relative to the folder they were packed from."""
+        """Return source paths of samples, relative to the folder they were packed from."""
         found = [""] * len(indices)
         with self.holding(indices):
             for number, positions, local in self._mapped.by_shard(indices):
@@ -147,19 +147,19 @@ class ShardedDataset:
         return found
 
     def checksums(self, indices: NDArray[np.int64]) -> NDArray[np.uint64]:
-        """Checksums that samples were packed with, `(n,) uint64`; valid in `holding`."""
+        """Return checksums from packing, `(n,) uint64`; valid in `holding`."""
         row = np.dtype("uint64")
         return self._numbers(names.CHECKSUM, row, indices, 1)[:, 0].view(np.uint64)
 
     def shards_with(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Numbers of the shards that hold samples, `(num_shards,) int64`, sorted."""
+        """Return the numbers of the shards that hold samples, `(num_shards,) int64`, sorted."""
         return np.unique(self._mapped.shard_of(indices))
 
     def holding(self, indices: NDArray[np.int64]) -> AbstractContextManager[None]:
-        """Keep the shards of samples mappable while a block runs; free when all are near.
+        """Keep the shards of samples mappable while a block runs; free of cost if all are near.
 
-        Every read does so by itself; around several reads of the same samples it makes sure that
-        no shard is fetched twice.
+        Every read does so by itself. Around several reads of the same samples it prevents that a
+        shard is fetched twice.
         """
         if self.places.is_whole:
             return nullcontext()
@@ -187,7 +187,7 @@ class ShardedDataset:
     def _numbers(
         self, key: str, row: np.dtype[Any], indices: NDArray[np.int64], width: int
     ) -> NDArray[np.int64]:
-        """Whole numbers from the beginning of a row on, `(n, width) int64`."""
+        """Return the first `width` integers of each row, `(n, width) int64`."""
         if width == 0:
             return np.empty((len(indices), 0), dtype=np.int64)
         starts = self._mapped.starts(key, row, indices, self.shard_of(indices))
@@ -204,9 +204,9 @@ def _row(info: FieldInfo) -> np.dtype[Any]:
 
 
 def check_samples(dataset: ShardedDataset, indices: NDArray[np.int64]) -> None:
-    """Make sure that samples are what was packed, byte for byte; call it inside `holding`.
+    """Raise if samples differ from what was packed, byte for byte; call it inside `holding`.
 
-    A `ShardError` names the shard and the samples.
+    The `ShardError` names the shard and the samples.
     """
     stored = dataset.checksums(indices)
     found = names.sample_checksums(

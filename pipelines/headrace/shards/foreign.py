@@ -1,4 +1,4 @@
-"""HDF5 files that others wrote: their datasets as columns, one row a sample."""
+"""HDF5 files of other programs: their datasets as columns, one row per sample."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ Cell: TypeAlias = "NDArray[Any] | bytes | str | int | float"
 _GAP_ROWS = 16
 _GAP_BYTES = 2**16
 _RUN_BYTES = 2**24
-_ROW_BYTES = 2**26  # of a row, or of a chunk, that may be made of fill values
+_ROW_BYTES = 2**26  # most bytes of a row, or of a chunk, that may consist of fill values
 _DAMAGE = (OSError, RuntimeError, LookupError, ValueError, TypeError, OverflowError, MemoryError)
-"""What h5py raises for bytes that are no sound HDF5; `MemoryError` for absurd sizes."""
+"""h5py's errors for invalid HDF5; `MemoryError` for absurd sizes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +33,7 @@ class ForeignColumn:
 
     kind: Literal["value", "array", "bytes", "text", "unknown"]
     """Numbers `(num_rows,)`, arrays `(num_rows, ...)` or of varying length, bytes of varying
-    length, text, or what is none of these."""
+    length, text, or unknown."""
     dtype: str
     """numpy name of the elements' dtype."""
     ndim: int
@@ -43,9 +43,9 @@ class ForeignColumn:
 
 
 class ForeignFile:
-    """An HDF5 file, opened to read; a context manager. `name` is for messages.
+    """An HDF5 file, opened for reading; a context manager. `name` is for messages.
 
-    All methods raise a `DataError` when it is damaged, is a shard of headrace, or keeps values in
+    All methods raise a `DataError` if it is damaged, is a shard of headrace, or keeps values in
     other files.
     """
 
@@ -58,7 +58,7 @@ class ForeignFile:
             self._file.close()
             raise DataError(
                 f"{name} is a shard that headrace packed",
-                "Set dataset.path to the folder of its manifest.json, in place of dataset.source.",
+                "Set dataset.path to the folder of its manifest.json, instead of dataset.source.",
             )
 
     def __enter__(self) -> ForeignFile:
@@ -68,16 +68,16 @@ class ForeignFile:
         self._file.close()
 
     def columns(self) -> Mapping[str, ForeignColumn]:
-        """Datasets by path, those in groups as `group/name`; `not_fields` says why others are none.
+        """Return datasets by path, those in groups as `group/name`.
 
-        These are scalars and links.
+        `not_fields` has the reason why others are not fields: scalars and links.
         """
         found: dict[str, ForeignColumn] = {}
         self.not_fields: dict[str, str] = {}
 
         def visit(path: str, item: object) -> None:
             if isinstance(item, h5py.Dataset) and not item.shape:
-                self.not_fields[path] = "one value, not one a row"
+                self.not_fields[path] = "one value, not one per row"
             elif isinstance(item, h5py.Dataset):
                 self._check_inside(path, item)
                 self._check_claim(path, item)
@@ -93,18 +93,18 @@ class ForeignFile:
         return found
 
     def num_bytes(self, path: str) -> int:
-        """Bytes of all rows of a dataset, not compressed.
+        """Return the uncompressed bytes of all rows of a dataset.
 
-        Of text and arrays of varying length, of which the file does not tell, those of the file.
+        For text and arrays of varying length, whose size the file lacks, those of the file.
         """
         dataset = self._file[path]
         size = self._file.id.get_filesize() if dataset.dtype.hasobject else dataset.nbytes
         return int(size)
 
     def rows(self, path: str, rows: Sequence[int]) -> list[Cell]:
-        """Some rows of a dataset, in the order asked for; neighbours are read at once.
+        """Return some rows of a dataset, in the given order; neighbours are read at once.
 
-        No more than 16 MiB, or one row of chunks, are read beside what is asked for. Text is bytes.
+        At most 16 MiB, or one row of chunks, are read in addition. Text is bytes.
         """
         wanted, at = np.unique(np.asarray(rows, dtype=np.int64), return_inverse=True)
         found: list[Cell] = []
@@ -117,7 +117,7 @@ class ForeignFile:
         return [found[place] for place in at]
 
     def numbers(self, path: str, rows: NDArray[np.int64]) -> NDArray[Any] | None:
-        """Some rows of a dataset, ascending, `(num_rows, *shape)`; None when they hold no numbers.
+        """Return some rows, ascending, `(num_rows, *shape)`; None if they are not numbers.
 
         As with `rows`, neighbours are read at once.
         """
@@ -135,7 +135,7 @@ class ForeignFile:
     def _blocks(
         self, path: str, rows: NDArray[np.int64]
     ) -> Iterator[tuple[NDArray[np.int64], NDArray[Any]]]:
-        """Rows, ascending, that are read at once, and what was read from the first to the last."""
+        """Yield ascending rows that are read at once, and the data from the first to the last."""
         dataset = self._file[path]
         for mine in _runs(dataset, rows):
             with self._placed(f"'{path}', rows {mine[0]:,} to {mine[-1]:,}: "):
@@ -150,7 +150,7 @@ class ForeignFile:
             )
 
     def _check_claim(self, path: str, dataset: h5py.Dataset) -> None:
-        """Refuse rows that the file cannot hold, before anything is made for each of them."""
+        """Raise if the file cannot hold all its rows, before memory is allocated for them."""
         num_rows, item_bytes = dataset.shape[0], dataset.id.get_type().get_size()
         row_bytes = math.prod(dataset.shape[1:]) * item_bytes
         at_once = max(row_bytes, math.prod(dataset.chunks or (0,)) * item_bytes)
@@ -165,7 +165,7 @@ class ForeignFile:
 
     @contextmanager
     def _placed(self, place: str) -> Iterator[None]:
-        """Name the place in the file at which h5py fails."""
+        """Add to h5py's errors the position in the file."""
         try:
             yield
         except _DAMAGE as error:
@@ -180,7 +180,7 @@ def _column(dataset: h5py.Dataset) -> ForeignColumn:
     num_rows, ndim = dataset.shape[0], dataset.ndim - 1
     try:
         dtype = dataset.dtype
-    except TypeError as error:  # NumPy has none like it, such as of 24 bits
+    except TypeError as error:  # NumPy lacks the type, such as 24 bits
         return ForeignColumn(kind=kind, dtype=f"'{error}'", ndim=ndim, num_rows=num_rows)
     inner = h5py.check_vlen_dtype(dtype)
     if h5py.check_string_dtype(dtype) is not None:
@@ -197,7 +197,7 @@ def _column(dataset: h5py.Dataset) -> ForeignColumn:
 
 
 def _reach(dataset: h5py.Dataset) -> tuple[int, int]:
-    """Rows not asked for that one read may pass over, and rows that it takes at most."""
+    """Return the additional rows that one read may include, and the most rows of one read."""
     row_bytes = max(dataset.nbytes // max(len(dataset), 1), 1)
     span = max(_RUN_BYTES // row_bytes, 1)
     if dataset.chunks is None:
@@ -207,7 +207,7 @@ def _reach(dataset: h5py.Dataset) -> tuple[int, int]:
 
 
 def _runs(dataset: h5py.Dataset, rows: NDArray[np.int64]) -> list[NDArray[np.int64]]:
-    """Rows, ascending, that are read at once."""
+    """Return ascending rows, by groups that are read at once."""
     gap, span = _reach(dataset)
     apart = (np.diff(rows) > gap) | (np.diff(rows // span) > 0)
     return np.split(rows, np.flatnonzero(apart) + 1) if len(rows) else []

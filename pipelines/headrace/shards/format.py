@@ -10,11 +10,11 @@ import xxhash
 from numpy.typing import NDArray
 
 MEND = (
-    "A staged copy: `headrace cache verify` on that node takes out what is damaged, and the next "
-    "run stages it anew. The dataset itself: `headrace verify` names its damaged shards; remove "
-    "them, and packing again makes only them anew."
+    "A staged copy: `headrace cache verify` on that node removes damaged shards, and the next run "
+    "stages them again. The dataset itself: `headrace verify` lists its damaged shards; remove "
+    "them, and packing again makes only them again."
 )
-"""What to do about a damaged shard, which lies in a dataset or in a copy of one."""
+"""Next step for a damaged shard, in a dataset or in a copy of one."""
 
 SHARD_FORMAT = 1
 """Version of the shard format, the file attribute `headrace_format`."""
@@ -23,7 +23,7 @@ FORMAT_ATTRIBUTE = "headrace_format"
 """File attribute with the format's version."""
 
 SPLIT_ATTRIBUTE = "split"
-"""File attribute with the split that all samples of the shard belong to."""
+"""File attribute with the split of all samples of the shard."""
 
 FIELDS_GROUP = "fields"
 """Group of the fields of a sample."""
@@ -50,7 +50,7 @@ ALIGNMENT_BYTES = 64
 """Every array begins at a multiple of this in the file."""
 
 HEADER_BYTES = 16 * 2**10
-"""Upper estimate of what a shard holds besides its samples."""
+"""Upper estimate of the bytes of a shard besides its samples."""
 
 _SMALL_BYTES = 2**16
 _MOST_RATIO = 1032
@@ -58,7 +58,7 @@ _HASHED_TOGETHER_BYTES = 64 * 2**10  # below, copying is faster than hashing in 
 
 
 def most_bytes(stored_bytes: int) -> int:
-    """Bytes that so many stored ones may stand for; more is a header that lies, or a bomb.
+    """Return the most bytes that stored ones can expand to; more is a false header or a bomb.
 
     The ratio is the highest that deflate reaches.
     """
@@ -66,7 +66,7 @@ def most_bytes(stored_bytes: int) -> int:
 
 
 def sample_checksums(columns: Sequence[Sequence[Any]]) -> NDArray[np.uint64]:
-    """XXH3 (64 bits) over the bytes of all fields of each sample, `(num_samples,) uint64`.
+    """Return XXH3 (64 bits) over the bytes of all fields of each sample, `(num_samples,) uint64`.
 
     `columns` are the bytes of each sample, by field in the manifest's order.
     """
@@ -82,7 +82,7 @@ def sample_checksums(columns: Sequence[Sequence[Any]]) -> NDArray[np.uint64]:
 
 
 def row_checksums(rows: NDArray[np.uint8]) -> NDArray[np.uint64]:
-    """As `sample_checksums`, of samples that are rows of bytes, `(num_samples, num_bytes)`."""
+    """Do the same as `sample_checksums` for rows of bytes, `(num_samples, num_bytes)`."""
     each = rows.view(f"V{rows.shape[1]}")[:, 0].tolist()
     return np.fromiter(map(xxhash.xxh3_64_intdigest, each), dtype=np.uint64, count=len(each))
 

@@ -1,4 +1,4 @@
-"""What a dataset or a shard holds, and whether it is what its manifest says."""
+"""Content of a dataset or a shard, and whether it agrees with its manifest."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from headrace.objects.store import is_remote, open_store, read_manifest_at
 from headrace.recipe.site import StoreOptions
 from headrace.record import Record
 from headrace.shards import format as names
-from headrace.shards.places import LocalCopy
 from headrace.shards.reader import ShardLayout, ShardReader, read_layout
+from headrace.shards.shard_locations import LocalCopy
 
 _SUFFIX = ".h5"  # of the names of shards
 _VALID = "Give the folder of a dataset, or a shard file."
@@ -40,10 +40,10 @@ class ArraySummary(Record):
 
 
 class ShardSummary(Record):
-    """What one shard file holds."""
+    """Content of one shard file."""
 
     kind: Literal["shard"] = "shard"
-    """Tells it from a dataset."""
+    """Distinguishes it from a dataset."""
     path: str
     """The file."""
     split: str
@@ -57,10 +57,10 @@ class ShardSummary(Record):
 
 
 class DatasetSummary(Record):
-    """What a dataset holds."""
+    """Content of a dataset."""
 
     kind: Literal["dataset"] = "dataset"
-    """Tells it from a shard."""
+    """Distinguishes it from a shard."""
     path: str
     """The folder or URL."""
     num_samples: int
@@ -68,7 +68,7 @@ class DatasetSummary(Record):
     num_bytes: int
     """Bytes of all shards."""
     missing: tuple[str, ...]
-    """Shards that are not there with their size."""
+    """Shards that are missing or of another size."""
     manifest: Manifest
     """The manifest."""
 
@@ -76,9 +76,9 @@ class DatasetSummary(Record):
 def summarise(
     location: Path | str, options: StoreOptions | None = None
 ) -> DatasetSummary | ShardSummary:
-    """Summary of a dataset's folder or URL, of its `manifest.json`, or of a shard.
+    """Return the summary of a dataset's folder or URL, of its `manifest.json`, or of a shard.
 
-    An `UnknownNameError` means that there is nothing there, or something else.
+    An `UnknownNameError` means that there is nothing, or something else.
     """
     if is_remote(str(location)):
         return _remote(str(location).rstrip("/"), options)
@@ -87,7 +87,7 @@ def summarise(
         raise UnknownNameError(f"{path} does not exist", _VALID)
     if path.is_file() and path.name != FILE_NAME:
         if path.suffix != _SUFFIX:
-            raise UnknownNameError(f"{path} is no shard, whose name ends with {_SUFFIX}", _VALID)
+            raise UnknownNameError(f"{path} is not a shard: these end with {_SUFFIX}", _VALID)
         return _of_shard(str(path), read_layout(path))
     folder = path.parent if path.is_file() else path
     manifest = read_manifest(folder)
@@ -153,18 +153,18 @@ def _of_shard(location: str, layout: ShardLayout) -> ShardSummary:
 
 
 class ShardProblem(Record):
-    """Something wrong with a shard."""
+    """A problem of a shard."""
 
     file: str
     """The shard, relative to the dataset's folder."""
     split: str
     """Its split."""
     first_sample: int
-    """Place in the split of its first sample."""
+    """Position in the split of its first sample."""
     last_sample: int
-    """Place in the split of its last sample."""
+    """Position in the split of its last sample."""
     problem: str
-    """What is wrong."""
+    """The problem."""
 
 
 def verify_dataset(
@@ -174,7 +174,7 @@ def verify_dataset(
 ) -> tuple[ShardProblem, ...]:
     """Check every shard: size, checksum, structure, labels, and that sample ids are unique.
 
-    `location` is a folder or URL with `manifest.json`; a staged copy will do. `tick` is called with
+    `location` is a folder or URL with `manifest.json`, also of a staged copy. `tick` is called with
     the bytes of every chunk that was read, and may raise to stop.
     """
     manifest = read_manifest_at(str(location), options)
@@ -205,7 +205,7 @@ class _Ids:
         self._largest = -1
 
     def add(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Add the ids of a shard; gives those that occurred before, in it or in another shard."""
+        """Add the ids of a shard; return those that occurred before, in any shard."""
         unique, counts = np.unique(ids, return_counts=True)
         repeated = unique[counts > 1]
         if len(unique) and unique[0] <= self._largest:  # ids grow from shard to shard
@@ -227,7 +227,7 @@ def _problems(manifest: Manifest, shard: ShardInfo, ids: _Ids, copy: LocalCopy) 
         path, checksum = copy.read(shard)
         if checksum == shard.xxh3_128:
             yield from _structure(manifest, shard, ShardReader(path), ids)
-        else:  # HDF5 is not asked about damaged files: it can hang on them
+        else:  # damaged files are not opened by HDF5: it can hang on them
             yield f"the checksum is {checksum}, not {shard.xxh3_128}"
     except DataError as error:
         yield error.what
@@ -251,7 +251,7 @@ def _structure(
         yield from _field_problems(manifest, reader, layout, info)
     repeated = ids.add(reader.array(names.SAMPLE_ID))
     if len(repeated):
-        yield f"{len(repeated):,} sample ids occur more than once, as {repeated[0]}"
+        yield f"{len(repeated):,} sample ids occur more than once, such as {repeated[0]}"
 
 
 def _field_problems(

@@ -1,4 +1,4 @@
-"""All shards of a split in one address space: where each row of each array lies."""
+"""All shards of a split in one address space, and the address of each row of each array."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ class _NumberTable:
 
 
 class MappedShards:
-    """Finds rows over all shards of a split; opens a shard when a row of it is first asked for.
+    """Finds rows over all shards of a split; opens a shard when one of its rows is first needed.
 
     Safe to use before and after a fork, to send to another process, and from threads. `row` is the
-    dtype of a row of an array, `np.dtype((element, shape))`. Methods raise a `ShardError` when a
-    shard is damaged, or its rows are of another kind. `shards` are in the order of the samples and
-    lie at `paths`.
+    dtype of a row of an array, `np.dtype((element, shape))`. Methods raise a `ShardError` if a
+    shard is damaged, or its rows have another dtype. `shards` are in the order of the samples, with
+    their files at `paths`.
     """
 
     def __init__(self, split: str, shards: Sequence[ShardInfo], paths: Sequence[Path]) -> None:
@@ -62,7 +62,7 @@ class MappedShards:
         return self._region.content
 
     def reader(self, number: int) -> ShardReader:
-        """A shard by its number; errors name its place in the split."""
+        """Return a shard by its number; errors name its position in the split."""
         reader, shard = self._readers[number], self._shards[number]
         first = self._first(number)
         place = (
@@ -83,7 +83,7 @@ class MappedShards:
     def move(self, number: int, path: Path) -> Path | None:
         """Read a shard from another path from now on; no thread may be reading it.
 
-        Gives where it was read from before; None when that is the same place.
+        Return its previous path; None if it is the same.
         """
         old = self._readers[number].path
         if old == path:
@@ -95,7 +95,7 @@ class MappedShards:
         return old
 
     def shard_of(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Number of the shard of each sample, `(n,) int64`; an `IndexError` outside the split."""
+        """Return each sample's shard number, `(n,) int64`; raise `IndexError` outside the split."""
         wanted = np.ascontiguousarray(indices, dtype=np.int64)
         if len(wanted) and int(wanted.view(np.uint64).max()) >= len(self):  # negative: very large
             raise IndexError(
@@ -107,7 +107,7 @@ class MappedShards:
     def by_shard(
         self, indices: NDArray[np.int64]
     ) -> Iterator[tuple[int, NDArray[np.int64], NDArray[np.int64]]]:
-        """Yield `(shard, positions in the request, places in the shard)`."""
+        """Yield `(shard, positions in the request, positions in the shard)`."""
         wanted = np.asarray(indices, dtype=np.int64)
         shard_of = self.shard_of(wanted)
         for number in np.unique(shard_of).tolist():
@@ -117,15 +117,15 @@ class MappedShards:
     def starts(
         self, key: str, row: np.dtype[Any], indices: NDArray[np.int64], shard_of: NDArray[np.int64]
     ) -> NDArray[np.int64]:
-        """First byte in `content` of rows `indices (n,) int64` of an array, `(n,) int64`.
+        """Return the first byte in `content` of an array's rows `indices (n,) int64`, `(n,) int64`.
 
-        `shard_of` is what `shard_of` gives for them.
+        `shard_of` is the result of `shard_of` for them.
         """
         bases = self._bases.get(key)
         if bases is None:
             bases = self._bases[key] = np.full(len(self._shards), _UNKNOWN)
         found = bases[shard_of]
-        if len(found) and found.min() == _UNKNOWN:  # a shard is asked for the first time
+        if len(found) and found.min() == _UNKNOWN:  # first access to a shard
             for number in np.unique(shard_of[found == _UNKNOWN]).tolist():
                 bases[number] = self._base(number, key, row)
             found = bases[shard_of]
@@ -134,10 +134,10 @@ class MappedShards:
     def table(
         self, key: str, row: np.dtype[Any], shard_of: NDArray[np.int64]
     ) -> NDArray[Any] | None:
-        """An array of numbers over all shards in memory, `(num_samples,)`; None if too large.
+        """Return an array of numbers over all shards, `(num_samples,)`; None if too large.
 
-        Single numbers all over the shards would cost as much time as samples of several KB. Those
-        of the shards `shard_of` are there.
+        Reading single numbers from many shards would take as long as samples of several KB. Numbers
+        of the shards `shard_of` are present.
         """
         if row.itemsize * len(self) > _MAX_TABLE_BYTES:
             return None
@@ -157,14 +157,14 @@ class MappedShards:
         return table.values
 
     def data_starts(self, group: str, shard_of: NDArray[np.int64]) -> NDArray[np.int64]:
-        """First byte in `content` of the data of a ragged group in each shard, `(n,) int64`."""
+        """Return the first byte in `content` of a ragged group's data by shard, `(n,) int64`."""
         numbers, inverse = np.unique(shard_of, return_inverse=True)
         key = f"{group}/{names.DATA}"
         offsets = [self._readers[number].place(key).offset for number in numbers.tolist()]
         return (self._region.starts[numbers] + np.array(offsets, dtype=np.int64))[inverse]
 
     def check(self, number: int, key: str, row: np.dtype[Any]) -> ArrayPlace:
-        """Make sure that an array of a shard has rows of some kind."""
+        """Raise if an array of a shard has rows of another dtype; return its place."""
         reader, shape = self.reader(number), (self._shards[number].num_samples, *row.shape)
         place = reader.place(key)
         if key.endswith("/" + names.OFFSETS):
@@ -191,9 +191,9 @@ class MappedShards:
 class ShardSearch:
     """Finds the shard of each of many samples; `ends (num_shards,) int64` end them.
 
-    The samples are cut into spans that no more than two shards share, so that the shard of a sample
-    is that of the first of its span, or the next one. A search among the ends, which takes 20 ns
-    more for each sample of 40 shards, is left for splits with a shard too small for that.
+    The samples are cut into spans that at most two shards share, so that the shard of a sample is
+    that of the first of its span, or the next one. If a shard is too small for that, the ends are
+    searched, which takes 20 ns more per sample with 40 shards.
     """
 
     def __init__(self, ends: NDArray[np.int64]) -> None:
@@ -207,7 +207,7 @@ class ShardSearch:
             self._firsts = ends.searchsorted(starts, side="right")
 
     def __call__(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Number of the shard of each sample; `places (n,) int64` lie within the split."""
+        """Return each sample's shard number; `places (n,) int64` lie within the split."""
         if self._firsts is None:
             return self._ends.searchsorted(places, side="right")
         found: NDArray[np.int64] = self._firsts[places >> self._shift]

@@ -1,7 +1,7 @@
-"""Reads one shard by mapping it into memory; HDF5 only tells where its arrays lie.
+"""Reads one shard by mapping it into memory; HDF5 only provides the positions of its arrays.
 
-The file is opened with HDF5 once, without a lock, and closed again before the first sample is read.
-So no HDF5 state of mapped arrays crosses a fork.
+The file is opened with HDF5 once, without a lock, and closed before the first sample is read. So no
+HDF5 state of mapped arrays survives into a fork.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from headrace.shards.chunks import read_rows
 from headrace.shards.format import MEND
 from headrace.shards.region import Region
 
-_MOST_GROUPS = 4  # in one another
+_MOST_GROUPS = 4  # levels of groups
 _DAMAGE = (OSError, LookupError, RuntimeError, TypeError, ValueError, OverflowError, MemoryError)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ArrayPlace:
-    """Where an array lies in the file."""
+    """Position of an array in the file."""
 
     dtype: str
-    """NumPy dtype with byte order, as in `<f4`."""
+    """NumPy dtype with byte order, such as `<f4`."""
     shape: tuple[int, ...]
     """Shape of the whole array."""
     offset: int
-    """First byte in the file; 0 for an array in chunks."""
+    """First byte in the file; 0 for a chunked array."""
     chunk_rows: int = 0
-    """Rows in a compressed chunk; 0 when the array lies in one piece and can be mapped."""
+    """Rows in a compressed chunk; 0 if the array is contiguous and can be mapped."""
 
     @property
     def num_bytes(self) -> int:
@@ -46,7 +46,7 @@ class ArrayPlace:
 
 @dataclass(frozen=True, kw_only=True)
 class ShardLayout:
-    """What a shard holds, and where."""
+    """Content of a shard, with positions."""
 
     split: str
     """Split of all samples."""
@@ -55,10 +55,10 @@ class ShardLayout:
     num_bytes: int
     """Size of the file."""
     arrays: dict[str, ArrayPlace]
-    """Every array by its HDF5 path, as in `fields/image` or `source/offsets`."""
+    """Every array by its HDF5 path, such as `fields/image` or `source/offsets`."""
 
     def field_names(self) -> tuple[str, ...]:
-        """Names of the fields, sorted."""
+        """Return the names of the fields, sorted."""
         prefix = names.FIELDS_GROUP + "/"
         parts = [key.removeprefix(prefix) for key in self.arrays if key.startswith(prefix)]
         return tuple(sorted({part.split("/")[0] for part in parts}))
@@ -72,7 +72,7 @@ class ShardReader:
     """Arrays of one shard, mapped read-only on first use; into a slot of a region.
 
     Safe to use before and after a fork, to send to another process, and from threads. All methods
-    raise a `ShardError` when the file is missing, truncated or damaged, or holds no such array.
+    raise a `ShardError` if the file is missing, truncated or damaged, or lacks the array.
     """
 
     def __init__(self, path: Path, region: Region | None = None, slot: int = 0) -> None:
@@ -87,7 +87,7 @@ class ShardReader:
 
     @property
     def layout(self) -> ShardLayout:
-        """What the shard holds, read once."""
+        """Content of the shard, read once."""
         if self._layout is None:
             self._layout = read_layout(self.path)
         return self._layout
@@ -98,41 +98,41 @@ class ShardReader:
         return self.layout.num_samples
 
     def fixed(self, name: str) -> NDArray[Any]:
-        """A field of fixed shape, `(num_samples, *shape)`: mapped, or decompressed as a whole."""
+        """Return a field of fixed shape, `(num_samples, *shape)`: mapped, or decompressed."""
         key = f"{names.FIELDS_GROUP}/{name}"
         if not self.place(key).chunk_rows:
             return self.array(key)
         return read_rows(self.path, key, np.arange(self.num_samples))
 
     def ragged(self, name: str) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-        """`data (num_bytes,) uint8`, `offsets (num_samples + 1,) int64` of a ragged field."""
+        """Return a ragged field's `data (num_bytes,) uint8`, `offsets (num_samples + 1,) int64`."""
         prefix = f"{names.FIELDS_GROUP}/{name}/"
         return self.array(prefix + names.DATA), self.array(prefix + names.OFFSETS)
 
     def shapes(self, name: str) -> NDArray[np.int64] | None:
-        """Shapes of the samples of a ragged field, `(num_samples, ndim) int64`, if stored."""
+        """Return the shapes of a ragged field's samples, `(num_samples, ndim) int64`, if stored."""
         key = f"{names.FIELDS_GROUP}/{name}/{names.SHAPES}"
         return self.array(key) if key in self.layout.arrays else None
 
     def sources(self, indices: Sequence[int] | NDArray[np.int64]) -> list[str]:
-        """Source paths of the samples at these places in the shard."""
+        """Return source paths of the samples at these positions in the shard."""
         data = self.array(f"{names.SOURCE}/{names.DATA}")
         offsets = self.array(f"{names.SOURCE}/{names.OFFSETS}")
         return [data[offsets[at] : offsets[at + 1]].tobytes().decode() for at in indices]
 
     def place(self, key: str) -> ArrayPlace:
-        """Where an array lies, by its HDF5 path."""
+        """Return the position of an array, by its HDF5 path."""
         place = self.layout.arrays.get(key)
         if place is None:
             name = key.removeprefix(names.FIELDS_GROUP + "/")
             raise ShardError(
-                f"{self.path} holds no '{name}' of that layout",
+                f"{self.path} has no '{name}' of that layout",
                 nearest(name, self.layout.field_names()),
             )
         return place
 
     def check_offsets(self, group: str) -> None:
-        """Make sure that the offsets of a ragged group, as `fields/image`, fit its data."""
+        """Raise if the offsets of a ragged group, such as `fields/image`, do not fit its data."""
         data, offsets = self.place(f"{group}/{names.DATA}"), self.array(f"{group}/{names.OFFSETS}")
         fit = offsets[0] == 0 and offsets[-1] == data.num_bytes and (np.diff(offsets) >= 0).all()
         if offsets.dtype != np.dtype("<i8") or not fit:
@@ -142,7 +142,7 @@ class ShardReader:
             )
 
     def mapped(self) -> NDArray[np.uint8]:
-        """The whole file, `(num_bytes,) uint8`, mapped read-only."""
+        """Return the whole file, `(num_bytes,) uint8`, mapped read-only."""
         if self._map is None:
             if self._region is None:
                 self._region, self._slot = Region([self.layout.num_bytes]), 0
@@ -150,7 +150,7 @@ class ShardReader:
         return self._map
 
     def array(self, key: str) -> NDArray[Any]:
-        """An array that is not compressed, by its HDF5 path, mapped read-only."""
+        """Return an uncompressed array, by its HDF5 path, mapped read-only."""
         place = self.place(key)
         if place.num_bytes == 0:
             return np.empty(place.shape, dtype=place.dtype)
@@ -159,15 +159,15 @@ class ShardReader:
 
 
 def read_layout(path: Path) -> ShardLayout:
-    """Read where the arrays of a shard lie; a `ShardError` when it is missing or damaged."""
+    """Read the positions of a shard's arrays; raise `ShardError` if it is missing or damaged."""
     try:
-        # through a Python file: HDF5 neither locks it nor knows it from other openings of it
+        # by a Python file: HDF5 neither locks it nor confuses it with other openings of it
         with path.open("rb") as stream, h5py.File(stream, "r") as file:
             layout = _layout(path, file, path.stat().st_size)
     except FileNotFoundError:
         raise ShardError(f"The shard {path} is missing", MEND) from None
     except _DAMAGE as error:
-        if isinstance(error, OSError) and error.errno is not None:  # HDF5's own have none
+        if isinstance(error, OSError) and error.errno is not None:  # HDF5's own errors have none
             raise ShardError(f"The shard {path} cannot be read: {error.strerror}") from error
         raise ShardError(f"The shard {path} is truncated or damaged: {error}", MEND) from error
     _check_places(path, layout)
@@ -177,7 +177,7 @@ def read_layout(path: Path) -> ShardLayout:
 def _layout(path: Path, file: h5py.File, num_bytes: int) -> ShardLayout:
     version = file.attrs.get(names.FORMAT_ATTRIBUTE)
     if version is None:
-        raise ShardError(f"{path} is an HDF5 file, but no headrace shard")
+        raise ShardError(f"{path} is an HDF5 file, but not a headrace shard")
     if int(version) > names.SHARD_FORMAT:
         raise ShardError(
             f"{path} has shard format {int(version)}; this release reads up to "
@@ -185,8 +185,8 @@ def _layout(path: Path, file: h5py.File, num_bytes: int) -> ShardLayout:
             "Upgrade headrace.",
         )
     arrays = {key: _place(path, key, item) for key, item in _datasets(file)}
-    if arrays[names.SAMPLE_ID].chunk_rows:  # so that there are no more samples than bytes
-        raise ValueError(f"'{names.SAMPLE_ID}' does not lie in one piece")
+    if arrays[names.SAMPLE_ID].chunk_rows:  # so that there are at most as many samples as bytes
+        raise ValueError(f"'{names.SAMPLE_ID}' is not contiguous")
     return ShardLayout(
         split=str(file.attrs[names.SPLIT_ATTRIBUTE]),
         num_samples=arrays[names.SAMPLE_ID].shape[0],
@@ -198,11 +198,11 @@ def _layout(path: Path, file: h5py.File, num_bytes: int) -> ShardLayout:
 def _datasets(group: h5py.Group, prefix: str = "") -> Iterator[tuple[str, object]]:
     for key in group:
         if not isinstance(group.get(key, getlink=True), h5py.HardLink):
-            raise TypeError(f"'{prefix}{key}' is a link to elsewhere")
+            raise TypeError(f"'{prefix}{key}' is a link")
         item = group[key]
         if isinstance(item, h5py.Group):
             if prefix.count("/") >= _MOST_GROUPS:
-                raise ValueError(f"'{prefix}{key}' lies too deep")
+                raise ValueError(f"'{prefix}{key}' is nested too deeply")
             yield from _datasets(item, f"{prefix}{key}/")
         else:
             yield prefix + key, item
@@ -210,13 +210,13 @@ def _datasets(group: h5py.Group, prefix: str = "") -> Iterator[tuple[str, object
 
 def _place(path: Path, key: str, item: object) -> ArrayPlace:
     if not isinstance(item, h5py.Dataset):
-        raise ShardError(f"The shard {path} is damaged: '{key}' is no array", MEND)
+        raise ShardError(f"The shard {path} is damaged: '{key}' is not an array", MEND)
     dtype, shape = item.dtype.str, tuple(item.shape)
     if item.chunks is not None:
         return ArrayPlace(dtype=dtype, shape=shape, offset=0, chunk_rows=item.chunks[0])
     offset = item.id.get_offset()
     if offset is None and item.size:
-        raise ShardError(f"{path}: '{key}' is not stored in one piece and cannot be mapped")
+        raise ShardError(f"{path}: '{key}' is not contiguous and cannot be mapped")
     return ArrayPlace(dtype=dtype, shape=shape, offset=offset or 0)
 
 

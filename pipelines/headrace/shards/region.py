@@ -1,6 +1,6 @@
 """Address space for the files of a split: every shard is mapped into its own slot of it.
 
-So samples of all shards lie in one array, and one native call gathers them by their addresses.
+So samples of all shards are in one array, and one native call gathers them by their addresses.
 No file stays open for a mapping.
 """
 
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from headrace.errors import ShardError
 from headrace.shards.format import MEND
 
-_SLOT_BYTES = 2 * 2**20  # a huge page: files that the kernel keeps in those are mapped in them
+_SLOT_BYTES = 2 * 2**20  # a huge page, so that the kernel can map files in huge pages
 _MAP_FIXED = 0x10
 _MAP_NORESERVE = 0x4000
 _FAILED = ctypes.c_void_p(-1).value
@@ -34,11 +34,10 @@ _libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 
 
 class Region:
-    """Slots for files in one reservation of address space, which holds no memory of its own.
+    """Slots for files in one reservation of address space, which takes no memory.
 
-    Safe before and after a fork; another process that gets it by pickle maps anew. Arrays handed
-    out keep the reservation alive, but not the file in a slot. `num_bytes` are the sizes of the
-    files.
+    Safe before and after a fork; a process that unpickles it maps the files again. Returned arrays
+    keep the reservation alive, but not the file in a slot. `num_bytes` are the sizes of the files.
     """
 
     def __init__(self, num_bytes: Sequence[int]) -> None:
@@ -49,8 +48,8 @@ class Region:
         self.content = self._reserved.window(0, int(self._slots.sum()), read_only=False)
         """All slots, `(num_bytes,) uint8`.
 
-        Only what lies in a mapped file may be read, and nothing may be written; anything else
-        ends the process. It is marked as writable because PyTorch wants arrays to be.
+        Only bytes of a mapped file may be read, and nothing may be written; anything else crashes
+        the process. It is marked as writable because PyTorch requires it.
         """
 
     def __getstate__(self) -> dict[str, object]:
@@ -60,7 +59,7 @@ class Region:
         self.__init__(state["sizes"])  # type: ignore[misc]
 
     def map(self, slot: int, path: Path) -> NDArray[np.uint8]:
-        """Map a file into its slot, in place of what was there; `(num_bytes,) uint8`, read-only."""
+        """Map a file into its slot, replacing the previous one; `(num_bytes,) uint8`, read-only."""
         start, size = int(self.starts[slot]), int(self._sizes[slot])
         try:
             with path.open("rb") as file:
@@ -78,7 +77,7 @@ class Region:
         return self._reserved.window(start, size, read_only=True)
 
     def release(self, slot: int) -> None:
-        """Forget the file of a slot; no thread may be reading it."""
+        """Unmap the file of a slot; no thread may be reading it."""
         if self._slots[slot]:
             address = self._reserved.address + int(self.starts[slot])
             _reserve(address, int(self._slots[slot]))
@@ -94,7 +93,7 @@ class _Reserved:
         except OSError as error:
             raise ShardError(
                 f"{size / 2**30:,.1f} GiB of address space cannot be reserved: {error}",
-                "Lift the limit of virtual memory: `ulimit -v unlimited`.",
+                "Raise the limit of virtual memory: `ulimit -v unlimited`.",
             ) from error
         self.address = -(-start // _SLOT_BYTES) * _SLOT_BYTES
         ending = weakref.finalize(self, _libc.munmap, start, size)
@@ -113,14 +112,14 @@ class _Reserved:
 
 
 class _Window:
-    """What NumPy makes an array of."""
+    """The array interface of a part of the reservation, for NumPy."""
 
     memory: _Reserved
     __array_interface__: dict[str, object]
 
 
 def _reserve(address: int | None, num_bytes: int) -> int:
-    """Reserve address space, which holds no memory, anywhere or in place of what is there."""
+    """Reserve address space without memory, anywhere or at a mapped address."""
     anonymous = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
     return _mapped(address, num_bytes, 0, anonymous | (_MAP_FIXED if address else 0), -1)
 

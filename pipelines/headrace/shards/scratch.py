@@ -1,9 +1,9 @@
 """Shards that are fetched from a store when they are needed, into room for some or for all.
 
-Each process has a folder of its own below the scratch, and holds a lock in it while it lives. A
-shard that another process of the node has at the moment is linked, not fetched again. Folders of
-dead processes are removed by the next one that comes. Where there is room for all, shards move into
-the dataset's folder, once a node, and stay.
+Each process has its own folder below the scratch, and holds a lock in it while it lives. A shard
+that another process of the node holds is linked, not fetched again. The next process removes the
+folders of dead ones. If there is room for all, shards move into the dataset's folder, once per
+node, and stay.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ _ALIVE = ".alive"
 
 
 class Downloads(Protocol):
-    """What is needed of a `Store`."""
+    """The required part of a `Store`."""
 
     def download(self, path: str, target: Path) -> str:
-        """Fetch a file; gives its XXH3 checksum, 128 bits, hexadecimal."""
+        """Fetch a file; return its XXH3 checksum, 128 bits, hexadecimal."""
 
 
 @dataclass
@@ -50,9 +50,9 @@ class ShardScratch:
     """Shards of one dataset that this process holds, for its threads.
 
     At most `room` shards are held at once; None: all of them, which then stay in the dataset's
-    folder, that of `folder`. `on_evict` is called with the number of a shard before
-    its file is removed. `max_held` counts shards that were held at once, `num_fetched` those out of
-    the store, `num_linked` those that another process had.
+    folder, that of `folder`. `on_evict` is called with the number of a shard before its file is
+    removed. `max_held` is the most shards held at once, `num_fetched` counts those from the store,
+    `num_linked` those of other processes.
     """
 
     def __init__(
@@ -82,33 +82,33 @@ class ShardScratch:
         require_room(self._own, sum(largest))
 
     def close(self) -> None:
-        """Remove what this process holds."""
+        """Remove this process's shards."""
         self._close()
 
     def needs(self, needs: dict[int, float]) -> None:
-        """Tell when shards are needed next, smaller is sooner; others may go at once."""
+        """Set when shards are needed next, smaller is sooner; others may be evicted at once."""
         with self._changed:
             self._needs = needs
             self._changed.notify_all()
 
     def holds(self, number: int) -> bool:
-        """Whether a shard is there, or on its way."""
+        """Whether a shard is present or being fetched."""
         with self._changed:
             return number in self._held
 
     @contextmanager
     def holding(self, numbers: Iterable[int]) -> Iterator[dict[int, Path]]:
-        """Keep shards while the block runs, and fetch those that are not there; paths by number.
+        """Keep shards while the block runs, and fetch missing ones; yield paths by number.
 
         Raises:
-            ShardError: A shard is not what the manifest says, or more than `room` are wanted.
+            ShardError: A shard differs from the manifest, or more than `room` are needed.
             StoreError: The store cannot be read.
         """
         wanted = sorted(set(numbers))
         if len(wanted) > self.room:
             raise ShardError(
-                f"One batch takes samples of {len(wanted)} shards, more than the {self.room} that "
-                "are held of those read from afar",
+                f"One batch has samples of {len(wanted)} shards, more than the {self.room} "
+                "remote ones that are held at once",
                 "Set data.shuffle_window, or raise data.read_ahead.",
             )
         if not self._pin_ready(wanted):
@@ -119,10 +119,10 @@ class ShardScratch:
             self._unpin(wanted)
 
     def claim_ahead(self, coming: Sequence[int]) -> int | None:
-        """Take room for the first of the shards `coming` neither there nor on its way.
+        """Reserve room for the first of the shards `coming` that is neither present nor fetched.
 
-        None that is needed sooner goes for it. Whoever gets a number must call `fetch_claimed`;
-        None when all are there or no room can be made.
+        No shard that is needed sooner is evicted for it. After a number, call `fetch_claimed`; None
+        if all are present or no room can be made.
         """
         with self._changed:
             number = next((number for number in coming if number not in self._held), None)
@@ -132,12 +132,12 @@ class ShardScratch:
             return number
 
     def fetch_claimed(self, number: int) -> None:
-        """Fetch a shard that `claim_ahead` gave; errors as `holding`."""
+        """Fetch a shard of `claim_ahead`; errors as `holding`."""
         self._fill(number, self._held[number])
         self._unpin([number])
 
     def _pin_ready(self, numbers: Sequence[int]) -> bool:
-        """Pin shards when all are there; so who holds them already never waits for others."""
+        """Pin shards if all are present, so that their holders never wait for others."""
         with self._changed:
             found = [self._held[number] for number in numbers if number in self._held]
             if len(found) < len(numbers) or not all(held.ready for held in found):
@@ -147,7 +147,7 @@ class ShardScratch:
             return True
 
     def _pin_all(self, numbers: Sequence[int]) -> None:
-        """Pin and fetch shards, one thread at a time: two with a half each would wait for ever."""
+        """Pin and fetch shards, one thread at a time: two with a half each would deadlock."""
         pinned: list[int] = []
         with self._turn:
             try:
@@ -197,12 +197,12 @@ class ShardScratch:
             self._changed.notify_all()
 
     def _obtain(self, shard: ShardInfo, path: Path) -> bool:
-        """Bring a shard; gives whether it came from the store, not from another process."""
+        """Get a shard; return whether it came from the store, not from another process."""
         with exclusive([self._root / f".{path.name}.lock"]):
             if path.exists():
                 return False
             for sibling in self._root.glob(f"*/{path.name}"):
-                with suppress(OSError):  # it has just been let go
+                with suppress(OSError):  # it has just been released
                     os.link(sibling, path)
                     return False
             part = self._own / f".{path.name}.part"
@@ -214,7 +214,7 @@ class ShardScratch:
                         f"Shard {shard.file} came with checksum {checksum}, the manifest says "
                         f"{shard.xxh3_128}; it holds {shard.num_samples} samples of split "
                         f"'{shard.split}'",
-                        "Run `headrace verify` on the dataset it comes from.",
+                        "Run `headrace verify` on its dataset.",
                     )
                 part.rename(path)
                 return True
@@ -222,7 +222,7 @@ class ShardScratch:
                 part.unlink(missing_ok=True)
 
     def _make_room(self, ahead: int | None) -> bool:
-        """Let shards go until one more fits; for a shard ahead only those needed later."""
+        """Evict shards until one more fits; for a shard ahead only those needed later."""
         while len(self._held) >= self.room:
             free = [number for number, held in self._held.items() if held.ready and not held.pins]
             if not free:

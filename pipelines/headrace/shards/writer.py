@@ -1,9 +1,9 @@
-"""Writes one shard, block by block in bounded memory: whole or not at all.
+"""Writes one shard, block by block in bounded memory: completely or not at all.
 
-The bytes of the first field go straight to their place in the file. Where that place is, and what
-HDF5 writes before it, follows from the sizes expected. When these turn out different, the place is
-the same, for nothing lies before the first field whose size depends on them; the file is then read
-again for its checksum.
+The bytes of the first field go directly to their position in the file. That position, and HDF5's
+content before it, follow from the expected sizes. If these are wrong, the position is still right,
+because nothing before the first field has a size that depends on them; the file is then read again
+for its checksum.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from headrace.files.atomic import fsync
 from headrace.files.machine import told_when_full
 from headrace.files.manifest import FieldInfo
 from headrace.shards.columns import Block, DirectStream, ExpectedSizes, ShardArrays, data_key
-from headrace.shards.placing import (
+from headrace.shards.shard_layout import (
     Skeleton,
     make_skeleton,
     place_arrays,
@@ -28,13 +28,13 @@ from headrace.shards.placing import (
     write_all,
 )
 
-_TEMPORARY_SUFFIX = ".tmp"  # of files that are being written; they begin with a dot
+_TEMPORARY_SUFFIX = ".tmp"  # of unfinished files, whose names begin with a dot
 _HASHED_BYTES = 4 * 2**20
 
 
 @dataclass(frozen=True, kw_only=True)
 class WrittenShard:
-    """What is now on disk."""
+    """A finished file."""
 
     num_bytes: int
     """Size of the file."""
@@ -43,10 +43,10 @@ class WrittenShard:
 
 
 class ShardBuilder:
-    """Takes blocks of samples; leaving its context without `finish` leaves nothing behind.
+    """Takes blocks of samples; leaving its context without `finish` removes everything.
 
-    The folder of `path` must exist; `fields` are in the order of the manifest; `expected` tells the
-    sizes, as far as they are known. All methods raise a `StorageFullError` when there is no room.
+    The folder of `path` must exist; `fields` are in the order of the manifest; `expected` are the
+    sizes, as far as they are known. All methods raise a `StorageFullError` if there is no room.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class ShardBuilder:
             self._arrays.add(block)
 
     def finish(self) -> WrittenShard:
-        """Make the shard durable and give it its name."""
+        """Sync the shard and rename it to its name."""
         with told_when_full(self.path.parent, self._arrays.num_bytes):
             written = self._write_compressed() if self._compressed else self._write_plain()
             os.fsync(self._file)
@@ -98,7 +98,7 @@ class ShardBuilder:
         return written
 
     def close(self) -> None:
-        """Remove what is not finished."""
+        """Remove unfinished files."""
         self._arrays.close()
         if self._file >= 0:
             os.close(self._file)
@@ -106,7 +106,7 @@ class ShardBuilder:
             self._temporary.unlink(missing_ok=True)
 
     def _begin(self, expected: ExpectedSizes) -> None:
-        """Write the first field where it will lie, if sizes are as expected."""
+        """Write the first field at its position, if sizes are as expected."""
         skeleton = make_skeleton(self._split, self._arrays.specs(expected))
         offset = skeleton.places.get(data_key(self._arrays.fields[0]))
         if offset is not None:
@@ -134,7 +134,7 @@ class ShardBuilder:
         return self._sealed(os.fstat(self._file).st_size)
 
     def _sealed(self, num_bytes: int, hashed_bytes: int = 0) -> WrittenShard:
-        """Checksum the file, from where it was not hashed while it was written."""
+        """Return the file's checksum; only the part not hashed during writing is read."""
         state = self._hash if hashed_bytes else xxhash.xxh3_128()
         for start in range(hashed_bytes, num_bytes, _HASHED_BYTES):
             length = min(_HASHED_BYTES, num_bytes - start)
@@ -143,7 +143,7 @@ class ShardBuilder:
 
 
 def remove_temporary(folder: Path) -> int:
-    """Remove what killed writers left in `folder`, where none can be at work; how many."""
+    """Remove files of killed writers in `folder`, which must have no writer; return how many."""
     left = list(folder.glob(f".*{_TEMPORARY_SUFFIX}"))
     for path in left:
         path.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Shards brought to a folder by several threads, verified on the way."""
+"""Copies shards to a folder by several threads, and verifies them."""
 
 from __future__ import annotations
 
@@ -25,35 +25,35 @@ _TELL_S = 0.5
 
 @dataclass(frozen=True, kw_only=True)
 class Fetch:
-    """What is brought, from where, to where."""
+    """Source, target and options of a copy."""
 
     store: GangStore
     """The dataset, or nodes of a gang before it."""
     folder: Path
-    """Where the shards go, as they are named in the manifest."""
+    """Target of the shards, which keep their names in the manifest."""
     shards: Sequence[ShardInfo]
     """The shards."""
     verify: bool
-    """Compare checksums; those of shards that come from peers always are."""
+    """Compare checksums; those of shards from peers are always compared."""
     is_intact: Callable[[ShardInfo], bool]
-    """Whether a shard need not be brought; called by several threads."""
+    """Whether a shard need not be copied; called by several threads."""
     member: GangMember | None = None
-    """This node in a gang whose nodes bring the same dataset at the same time."""
+    """This node in a gang whose nodes copy the same dataset at the same time."""
 
     @property
     def num_threads(self) -> int:
-        """Shards that are brought at once: one a core. More of them share a core's cache."""
+        """Shards that are copied at once: one per core. More of them would share a core's cache."""
         return min(max(len(os.sched_getaffinity(0)), _LEAST_THREADS), _MOST_THREADS)
 
 
 def fetch_shards(fetch: Fetch, tick: Tick | None = None) -> None:
-    """Bring shards, several at once; the first fault stops all.
+    """Copy shards, several at once; the first error stops all.
 
-    What has come by then stays, each shard whole or not at all. `tick` is called about twice a
+    Shards that are complete by then stay; no part of a shard stays. `tick` is called about twice a
     second and at the end.
 
     Raises:
-        ShardError: A shard is missing or is not what the manifest says.
+        ShardError: A shard is missing or differs from the manifest.
         StoreError: The store cannot be read.
     """
     work = _Work(fetch, tick)
@@ -85,7 +85,7 @@ class _Work:
         self._lock = threading.Lock()
 
     def run(self, futures: Sequence[Future[None]]) -> None:
-        """Wait for all, telling how far they are; raises what any of them raised."""
+        """Wait for all and report progress; raise what any of them raised."""
         pending = set(futures)
         while pending:
             done, pending = wait(pending, timeout=_TELL_S, return_when=FIRST_EXCEPTION)
@@ -109,7 +109,7 @@ class _Work:
             self.bring(shard)
 
     def bring(self, shard: ShardInfo, *, from_source: bool = False) -> None:
-        """Bring a shard that is not there yet; others that want it wait for it."""
+        """Copy a shard that is not there yet; others that need it wait for it."""
         self.moved(0)
         with self._turns[shard.file]:
             if shard.file not in self.here:
@@ -119,12 +119,12 @@ class _Work:
 
     @contextmanager
     def holding(self, file: str) -> Iterator[Path]:
-        """Bring a shard for another node, which asks this one to; see `Holding`."""
-        self.bring(self._shards[file], from_source=True)  # never from one that asks this one
+        """Copy a shard at the request of another node; see `Holding`."""
+        self.bring(self._shards[file], from_source=True)  # never from the node that requests it
         yield self._fetch.folder / file
 
     def moved(self, num_bytes: int) -> None:
-        """Count bytes; raises `StepCancelledError` when the work is to stop."""
+        """Count bytes; raises `StepCancelledError` if the work has to stop."""
         if self.stopped.is_set():
             raise StepCancelledError("Staging was stopped")
         with self._lock:
@@ -147,7 +147,7 @@ class _Work:
             part.replace(target)
         except StoreMissingError as error:
             raise ShardError(
-                f"Shard {source} is missing, though the manifest of the dataset names it",
+                f"Shard {source} is missing, although the dataset's manifest has it",
                 "Pack the dataset again or restore the shard.",
             ) from error
         finally:

@@ -1,4 +1,4 @@
-"""Staged copies on the tiers of a node: what lies there, what may go, what is damaged."""
+"""Staged copies on the tiers of a node: their state, eviction, and damaged shards."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from headrace.staging.staged_folder import StagedFile, StagedFolder, stat_of
 logger = logging.getLogger(__name__)
 
 SMALL_BYTES = 128 * 2**20
-"""A copy of this size is looked at before it is used: that takes less than a tenth of a second."""
+"""A copy up to this size is verified before use: that takes less than a tenth of a second."""
 
 Tick = Callable[[int], None]
 """Called with the bytes that were read, by the thread that read them; may raise to stop."""
@@ -34,7 +34,7 @@ _INTERRUPTED_KEPT_S = 86400.0
 
 
 class CachedCopy(Record):
-    """One staged copy as it is now."""
+    """State of one staged copy."""
 
     fingerprint: str
     """Content of the dataset; name of the folder."""
@@ -45,17 +45,17 @@ class CachedCopy(Record):
     path: Path
     """Folder."""
     state: Literal["in use", "being staged", "idle", "interrupted"]
-    """`interrupted`: half a copy, completed by the next stage of the dataset."""
+    """`interrupted`: an incomplete copy, completed by the next stage of the dataset."""
     splits: tuple[str, ...]
     """Splits of the copy."""
     num_shards: int
-    """Shards that lie there."""
+    """Shards on the tier."""
     num_left_out: int
-    """Shards of these splits that are read from where the dataset lies."""
+    """Shards of these splits that are read from the dataset's own location."""
     num_bytes: int
     """Bytes on the tier."""
     last_used_at: float
-    """Seconds since the epoch; 0 when never."""
+    """Seconds since the epoch; 0: never."""
 
     @property
     def folder(self) -> StagedFolder:
@@ -64,24 +64,24 @@ class CachedCopy(Record):
 
 
 def copies_on(tier: str, datasets: Path) -> tuple[CachedCopy, ...]:
-    """Staged copies below `<tier folder>/datasets`, the least recently used first."""
+    """Return staged copies below `<tier folder>/datasets`, the least recently used first."""
     found = [_look_at(StagedFolder(path, tier)) for path in _folders(datasets)]
     return tuple(sorted(found, key=lambda copy: (copy.last_used_at, copy.fingerprint)))
 
 
 def copies_of(tiers: Sequence[Tier]) -> tuple[CachedCopy, ...]:
-    """Staged copies on all tiers, fastest tier first."""
+    """Return staged copies on all tiers, fastest tier first."""
     return tuple(copy for tier in tiers for copy in copies_on(tier.name, _datasets(tier)))
 
 
 def evict(folder: StagedFolder) -> bool:
-    """Remove a copy unless it is in use or being staged; gives whether it was removed."""
-    with at_once(folder.lock_file) as nobody_stages, at_once(folder.use_file) as unused:
-        if not (nobody_stages and unused):
+    """Remove a copy unless it is in use or being staged; return whether it was removed."""
+    with at_once(folder.lock_file) as is_unstaged, at_once(folder.use_file) as unused:
+        if not (is_unstaged and unused):
             return False
         going = folder.path.with_name(f"{_GOING}{folder.path.name}-{os.getpid()}")
         try:
-            folder.path.rename(going)  # at once, so that nobody finds half a copy
+            folder.path.rename(going)  # at once, so that an incomplete copy is never found
         except FileNotFoundError:
             return False
         shutil.rmtree(going)
@@ -89,9 +89,9 @@ def evict(folder: StagedFolder) -> bool:
 
 
 def idle_copies(datasets: Path, idle_for_s: float, but: str) -> list[CachedCopy]:
-    """Copies that may go, the first to go first: interrupted ones, then by last use.
+    """Return copies that may be evicted, the first one first: interrupted ones, then by last use.
 
-    Those used in the last `idle_for_s` seconds stay, and the copy with the fingerprint `but`.
+    Copies used in the last `idle_for_s` seconds stay, and the copy with the fingerprint `but`.
     """
     copies = [copy for copy in copies_on("", datasets) if copy.fingerprint != but]
     old = [
@@ -104,7 +104,7 @@ def idle_copies(datasets: Path, idle_for_s: float, but: str) -> list[CachedCopy]
 
 
 def sweep(tier: Tier) -> None:
-    """Remove what dead processes left half evicted, and copies past the tier's `keep`."""
+    """Remove remains of evictions by dead processes, and copies past the tier's `keep`."""
     datasets = _datasets(tier)
     for path in datasets.glob(f"{_GOING}*"):
         name, _, _ = path.name.removeprefix(_GOING).rpartition("-")
@@ -113,11 +113,11 @@ def sweep(tier: Tier) -> None:
                 shutil.rmtree(path, ignore_errors=True)
     for copy in past_keep(tier):
         if evict(copy.folder):
-            logger.info("%s was removed from tier %s: nobody has used it", copy.path, copy.tier)
+            logger.info("%s was removed from tier %s: unused", copy.path, copy.tier)
 
 
 def past_keep(tier: Tier) -> tuple[CachedCopy, ...]:
-    """Copies of this user that nobody has used for the tier's `keep`; half ones after a day."""
+    """Return this user's copies unused for the tier's `keep`; incomplete ones after a day."""
     datasets = _datasets(tier)
     own = [path for path in _folders(datasets) if path.stat().st_uid == os.getuid()]
     return tuple(
@@ -128,9 +128,9 @@ def past_keep(tier: Tier) -> tuple[CachedCopy, ...]:
 
 
 def verify(copy: CachedCopy) -> tuple[str, ...]:
-    """Compare the checksums of a published copy; damaged shards are named, and removed from it.
+    """Compare the checksums of a published copy; return and remove damaged shards.
 
-    The next stage of the dataset brings them anew. Programs that read one at the moment keep it.
+    The next stage of the dataset copies them again. Programs that read one now keep it.
     """
     complete = copy.folder.complete()
     if complete is None:
@@ -187,7 +187,7 @@ def _keep_s(tier: Tier, folder: StagedFolder) -> float:
 
 
 def _idle_s(folder: StagedFolder) -> float:
-    """Seconds since the last use; since a half copy was worked on."""
+    """Return the seconds since the last use, or since an incomplete copy was last changed."""
     if folder.complete() is None or not folder.use_file.exists():
         return idle_s(folder.path)
     return idle_s(folder.use_file)
@@ -203,13 +203,13 @@ def _datasets(tier: Tier) -> Path:
 
 
 class Soundness:
-    """Tells which shards of a copy are no longer what they were when this was made.
+    """Finds shards of a copy that have changed or are damaged since this object was made.
 
-    A shard counts as damaged when its bytes have another checksum than the manifest's, when it
-    cannot be read, and when the file has gone or was changed or replaced since: then others have
-    mended it perhaps, and it was read before that.
+    A shard counts as damaged if its bytes have another checksum than the manifest's, if it cannot
+    be read, or if the file was removed, changed or replaced since: another process may have
+    repaired it, and it was read before that.
 
-    `shards` are those of the dataset; what is not there yet may come.
+    `shards` are those of the dataset; missing ones may arrive later.
     """
 
     def __init__(self, folder: Path, shards: Sequence[ShardInfo]) -> None:
@@ -224,7 +224,7 @@ class Soundness:
         tick: Tick | None = None,
         only: Collection[str] | None = None,
     ) -> tuple[str, ...]:
-        """Read shards that are there (`only` some files); gives the files of those damaged."""
+        """Read existing shards (`only` some files); return the files of damaged ones."""
         files = {shard.file for shard in self._shards} if only is None else set(only)
         changed = self.changed(files)
         asked = [shard for shard in self._present() if shard.file in files - changed]
@@ -232,7 +232,7 @@ class Soundness:
         return tuple(sorted({*changed, *wrong}))
 
     def changed(self, files: Iterable[str]) -> set[str]:
-        """Those of some files that have gone, were changed or replaced; reads none of them."""
+        """Return the files that were removed, changed or replaced; read none of them."""
         known = ((file, self._known.get(file)) for file in files)
         return {file for file, was in known if was and stat_of(self._folder / file) != was}
 
@@ -249,20 +249,20 @@ class Soundness:
 def wrong_shards(
     folder: Path, shards: Sequence[ShardInfo], num_threads: int = 1, tick: Tick | None = None
 ) -> tuple[str, ...]:
-    """Files of the shards below a folder whose bytes are not what the manifest says."""
+    """Return the files of the shards below a folder whose bytes differ from the manifest."""
     with ThreadPoolExecutor(num_threads, "recheck") as pool:
         right = list(pool.map(lambda shard: _is_right(folder / shard.file, shard, tick), shards))
     return tuple(shard.file for shard, is_right in zip(shards, right, strict=True) if not is_right)
 
 
 def drop(folder: Path, files: Iterable[str]) -> None:
-    """Take shards out of a copy, so that the next stage brings them anew."""
+    """Remove shards from a copy, so that the next stage copies them again."""
     for file in files:
         (folder / file).unlink(missing_ok=True)
 
 
 def all_threads() -> int:
-    """Threads that read as fast as this machine can, when nothing else runs."""
+    """Return the number of threads that read fastest, if nothing else runs."""
     return min(len(os.sched_getaffinity(0)), _MOST_THREADS)
 
 
@@ -272,5 +272,5 @@ def _is_right(path: Path, shard: ShardInfo, tick: Tick | None) -> bool:
         return False
     try:
         return file_xxh3_128(path, tick) == shard.xxh3_128
-    except OSError:  # such as EIO: what cannot be read is damaged
+    except OSError:  # such as EIO: an unreadable shard is damaged
         return False

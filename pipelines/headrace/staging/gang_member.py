@@ -1,4 +1,4 @@
-"""One node's part in a gang that passes shards on: it serves what it has, or fetches it."""
+"""One node of a gang whose nodes share shards: it serves its own shards, or fetches others."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ RELAYED_SHARDS = 4
 """Shards that a node holds for others at once, at most."""
 
 _FIRST_WORD_S = 1.0
-"""Seconds in which peers tell what they have before anything is read where the dataset lies."""
+"""Seconds in which peers report their shards, before shards are read from the dataset."""
 
 _POLL_S = 0.1
 
 
 class GangMember:
-    """This node, as it serves a gang; raises `OSError` when it cannot listen at its address."""
+    """This node as a server of its gang; raises `OSError` if it cannot listen at its address."""
 
     def __init__(self, group: PeerGroup) -> None:
         self.group = group
@@ -36,9 +36,9 @@ class GangMember:
         self._is_closed = False
 
     def meet(self, store: GangStore, holding: Holding, files: Sequence[str], tick: Tick) -> None:
-        """Serve while this node stages, and let the others tell what they have.
+        """Serve while this node stages, and let the others report their shards.
 
-        From now on `store` waits for nodes that have not come. `tick` is called while this waits.
+        From now on `store` waits for nodes that have not reported. `tick` is called while waiting.
         """
         self._server.holding = holding
         self.group.announce(self._server.server_port, files, is_staged=False)
@@ -53,7 +53,7 @@ class GangMember:
     def serve_to_the_end(
         self, holding: Holding, files: Sequence[str], check: Callable[[], None]
     ) -> None:
-        """Serve what is here until no other node stages any more.
+        """Serve this node's shards until no other node stages.
 
         `check` is called several times a second, and may raise to stop.
         """
@@ -66,12 +66,12 @@ class GangMember:
                 time.sleep(_POLL_S)
 
     def all_hold(self, files: Sequence[str]) -> bool:
-        """Whether all nodes hold these shards, so that none will ask."""
+        """Whether all nodes hold these shards, so that no node needs them."""
         held = [self.group.held_by(node) or frozenset() for node in range(len(self.group.hosts))]
         return all(each.issuperset(files) for each in held)
 
     def close(self) -> None:
-        """Serve no longer; a second call does nothing."""
+        """Stop serving; a second call does nothing."""
         if not self._is_closed:
             self._is_closed = True
             self._server.close()
@@ -85,7 +85,7 @@ class GangMember:
 
 @contextmanager
 def joining(group: PeerGroup | None) -> Iterator[GangMember | None]:
-    """Be able to serve while the block runs; None for a node alone, or that cannot listen."""
+    """Serve while the block runs; None for a single node, or if it cannot listen."""
     member = None
     try:
         member = GangMember(group) if group else None
@@ -99,9 +99,9 @@ def joining(group: PeerGroup | None) -> Iterator[GangMember | None]:
 
 
 class Relay:
-    """Gives shards of a copy (`files`), and fetches others of the dataset, once for all that ask.
+    """Serves shards of a copy (`files`), and fetches others of the dataset once for all nodes.
 
-    What ranks of this node have at the moment is linked, and they link what is fetched here.
+    Shards that ranks of this node hold are linked, and the ranks link shards fetched here.
     """
 
     def __init__(
@@ -133,7 +133,7 @@ class Relay:
             yield paths[number]
 
     def close(self) -> None:
-        """Remove what was fetched."""
+        """Remove the fetched shards."""
         if self._scratch is not None:
             self._scratch.close()
 

@@ -1,4 +1,4 @@
-"""Shards that are not on this node, from the nodes of a gang and from where the dataset lies."""
+"""Shards that are not on this node, from the nodes of a gang and from the dataset's location."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from headrace.objects.protocol import Store
 from headrace.objects.store import is_remote, open_store
 from headrace.recipe.site import StoreOptions
 from headrace.record import Record
-from headrace.shards.places import ShardSource
+from headrace.shards.shard_locations import ShardSource
 from headrace.staging.peers import Notice, Peer, PeerGroup, PeerLostError
 
 logger = logging.getLogger(__name__)
@@ -22,19 +22,19 @@ _LEFT_S = 60.0
 """Seconds for which a node that failed is not asked again."""
 
 _LOOK_S = 1.0
-"""Seconds between two looks at what a node holds, while it stages."""
+"""Seconds between two requests for a node's report, while it stages."""
 
 _POLL_S = 0.1
 
 Tick = Callable[[int], None]
-"""Called with bytes that came, negative for those that came in vain; may raise to stop."""
+"""Called with bytes received, negative for those that were discarded; may raise to stop."""
 
 
 class Brought(Record):
-    """What was brought to a node, in bytes."""
+    """Bytes copied to a node."""
 
     source_bytes: int = 0
-    """From where the dataset lies."""
+    """From the dataset's location."""
     peer_bytes: int = 0
     """From other nodes."""
 
@@ -53,19 +53,19 @@ class Traffic:
         self._lock = threading.Lock()
 
     def add(self, *, source_bytes: int = 0, peer_bytes: int = 0) -> None:
-        """Count more."""
+        """Add bytes."""
         with self._lock:
             self.brought += Brought(source_bytes=source_bytes, peer_bytes=peer_bytes)
 
 
 class GangStore:
-    """Takes each shard from a node that holds it, so that it leaves the shared storage once.
+    """Takes each shard from a node that holds it, so that it is read once from shared storage.
 
-    A shard that no node holds is asked of one node, the same for all, which fetches it for all.
-    A node that has gone or gives wrong bytes is passed over for a minute: another one fetches what
-    it had. When that is this node, or fails, the shard is read where the dataset lies.
+    If no node holds a shard, one node, the same for all, fetches it for all. A node that is gone or
+    sends wrong bytes is skipped for a minute: another one fetches its shards. If that is this node,
+    or if it fails, the shard is read from the dataset's location.
 
-    `shards` may be asked for, the same on all nodes; `group` is None for a node alone.
+    `shards` may be requested, the same on all nodes; `group` is None for a single node.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class GangStore:
         self._left_until: dict[tuple[int, bool], float] = {}
         self._lock = threading.Lock()
         self.patient_until = 0.0
-        """Until when nodes that have not come are waited for (`time.monotonic`)."""
+        """Time limit of the wait for nodes that have not reported (`time.monotonic`)."""
 
     def download(self, path: str, target: Path, tick: Tick | None = None) -> str:
         """Fetch a shard; see `Store.download`."""
@@ -96,13 +96,13 @@ class GangStore:
         return self.read_source(path, target, tick)
 
     def read_source(self, path: str, target: Path, tick: Tick | None = None) -> str:
-        """Fetch a shard from where the dataset lies."""
+        """Fetch a shard from the dataset's location."""
         checksum = self.source.download(path, target, tick)
         self.traffic.add(source_bytes=self._shards[path].num_bytes)
         return checksum
 
     def own_first(self, shards: Sequence[ShardInfo]) -> list[ShardInfo]:
-        """Shards that this node fetches for all, then those of the others, who are fetching."""
+        """Return the shards that this node fetches for all, then those that others fetch."""
         group = self.group
         if group is None:
             return list(shards)
@@ -130,7 +130,7 @@ class GangStore:
         return False
 
     def _whom(self, group: PeerGroup, file: str) -> list[tuple[int, bool]]:
-        """Nodes to ask for a shard, and whether they hold it; the nearest after this one first."""
+        """Return nodes to ask for a shard, and whether they hold it; the nearest next one first."""
         now = time.monotonic()
         with self._lock:
             holders = [(node, True) for node in group.others if file in self._held(group, node)]
@@ -138,7 +138,7 @@ class GangStore:
             return asked or self._who_fetches(group, file, now)
 
     def _who_fetches(self, group: PeerGroup, file: str, now: float) -> list[tuple[int, bool]]:
-        """The node that fetches for all what none can give; none when it is this one."""
+        """Return the node that fetches a shard for all; empty if it is this one."""
         for node in group.order(self._numbers[file]):
             if node == group.index:
                 return []
@@ -151,7 +151,7 @@ class GangStore:
         return known.files if known is not None else ()
 
     def _look(self, group: PeerGroup, node: int) -> Notice | None:
-        """What a node has told; asked for again each second while it stages."""
+        """Return a node's report; requested again each second while the node stages."""
         known, now = self._notices.get(node), time.monotonic()
         is_due = now - self._looked_at.get(node, now - _LOOK_S) >= _LOOK_S
         if is_due and not (known and known.is_staged):
@@ -162,7 +162,7 @@ class GangStore:
         return known
 
     def _peer(self, group: PeerGroup, node: int, tick: Tick) -> Peer:
-        """A node; waits for one that may still come."""
+        """Return a node; wait for it if it may still come."""
         while True:
             with self._lock:
                 known = self._look(group, node)
@@ -181,12 +181,12 @@ def node_source(
     group: PeerGroup | None,
     traffic: Traffic,
 ) -> ShardSource:
-    """The source at `url` for a node that holds a part of the dataset.
+    """Return the source at `url` for a node that holds a part of the dataset.
 
-    Each process holds `room` shards at once, at most; None: what it fetches stays on the node.
-    Nodes of `group` hold shards which are not on this one, and fetch for all what none holds;
-    without a group, what is missing comes from `url`, and is mapped if that is a folder and it need
-    not stay.
+    Each process holds at most `room` shards at once; None: fetched shards stay on the node. Nodes
+    of `group` provide shards that are not on this one, and fetch for all what no node holds.
+    Without a group, missing shards come from `url`; they are mapped if that is a folder and they
+    need not stay.
     """
     if group is None and room is not None and not is_remote(url):
         return ShardSource.at(url, options, room)

@@ -1,8 +1,8 @@
-"""How a node gives shards to the others of its group, and takes them: HTTP, one request a shard.
+"""Exchange of shards between nodes of a group: HTTP, one request per shard.
 
-`GET /<file>` with the proof of `PeerGroup.sign` in `Authorization` is answered by newlines, one a
-second, while the shard is being fetched, and then by `+` and its bytes, or by `-` when the node
-does not hold it.
+`GET /<file>` needs the proof of `PeerGroup.sign` in `Authorization`. The answer is one newline a
+second while the shard is being fetched, then `+` and its bytes, or `-` if the node does not hold
+it.
 """
 
 from __future__ import annotations
@@ -35,24 +35,24 @@ from headrace.states import FailureClass
 
 
 class Notice(Record):
-    """What a node tells the others of its group."""
+    """Report of a node to the others of its group."""
 
     port: int
     """Port of its `ShardServer`."""
     files: tuple[str, ...]
-    """Shards that lie there."""
+    """Shards on the node."""
     is_staged: bool
     """Whether these are all that it will hold."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PeerGroup:
-    """The nodes, as one of them sees them."""
+    """The nodes, from the view of one of them."""
 
     folder: Path
-    """Folder on shared storage where they find each other."""
+    """Folder on shared storage for their reports."""
     hosts: tuple[str, ...]
-    """Address that each node is reached by, in order of their indices."""
+    """Address of each node, in order of their indices."""
     index: int
     """This node."""
 
@@ -63,37 +63,37 @@ class PeerGroup:
         return tuple((self.index + step) % count for step in range(1, count))
 
     def order(self, number: int) -> tuple[int, ...]:
-        """Nodes in the order in which they are to fetch a shard, by its number in the manifest."""
+        """Return the nodes in the order in which they should fetch a shard, by its number."""
         count = len(self.hosts)
         return tuple((number + step) % count for step in range(count))
 
     def part(self, number: int) -> tuple[int, ...]:
-        """Sort key of a shard by its number: those that this node is to hold come first.
+        """Return a sort key of shards by number: shards for this node to hold come first.
 
-        The nodes take turns. What a node has room for beyond its own turns, it takes from the end,
-        since the others hold the first ones of theirs.
+        Shards are assigned to nodes cyclically. If a node has more room, it takes further shards
+        from the end, because the others hold the first ones of theirs.
         """
         turn, node = divmod(number, len(self.hosts))
         distance = (node - self.index) % len(self.hosts)
         return (1, -turn, distance) if distance else (0, turn)
 
     def sign(self, file: str) -> str:
-        """Proof that who asks for a shard can read the group's folder."""
+        """Return the proof that a client can read the group's folder."""
         key = (self.folder / "key").read_bytes()
         return hmac.new(key, file.encode(), hashlib.sha256).hexdigest()
 
     def announce(self, port: int, files: Iterable[str], *, is_staged: bool) -> None:
-        """Give the others this node's `Notice`."""
+        """Write this node's `Notice` for the others."""
         notice = Notice(port=port, files=tuple(files), is_staged=is_staged)
         self._notice(self.index).write_text(f"{notice.model_dump_json()}\n")
 
     def notice_of(self, index: int) -> Notice | None:
-        """What a node has told; None when it has not yet."""
+        """Return a node's report; None if there is none yet."""
         text = self._notice(index).read_text()
         return Notice.model_validate_json(text) if text.endswith("\n") else None
 
     def held_by(self, index: int) -> frozenset[str] | None:
-        """Shards that a node holds; None while it stages."""
+        """Return the shards that a node holds; None while it stages."""
         notice = self.notice_of(index)
         return frozenset(notice.files) if notice and notice.is_staged else None
 
@@ -104,12 +104,12 @@ class PeerGroup:
 def groups_of(
     folder: Path, hosts: Sequence[str], mode: Literal["auto", "never"]
 ) -> list[PeerGroup | None]:
-    """Who passes shards on to whom: all nodes, unless some share a host and so its storage.
+    """Return the group of each node: all nodes, unless some share a host and so its storage.
 
-    The files of the nodes are made here, empty, and written in place later: clients of NFS remember
-    for half a minute that a file is not there, but look at its content when they open it.
+    The nodes' files are created here, empty, and later written in place: NFS clients cache for half
+    a minute that a file does not exist, but read its content when they open it.
 
-    Gives the group as each node sees it; None for a node that stages alone.
+    The result has the group from the view of each node; None for a node that stages alone.
     """
     if mode == "never" or len(hosts) < 2 or len(set(hosts)) < len(hosts):
         return [None] * len(hosts)
@@ -126,27 +126,27 @@ def groups_of(
 logger = logging.getLogger(__name__)
 
 PATIENCE_S = 10.0
-"""Seconds without a sign of life, or below the least rate, after which a peer is left."""
+"""Seconds without a byte, or below the least rate, after which a peer is abandoned."""
 
 TELL_S = 1.0
-"""Seconds between two signs of life to a peer that waits for a shard."""
+"""Seconds between two bytes to a peer that waits for a shard."""
 
 _LEAST_BYTES_PER_S = 2**20
-_THREADS_PER_NODE = 128  # two a connection: one answers, one tells to wait
+_THREADS_PER_NODE = 128  # two per connection: one answers, one sends newlines
 _WAIT, _HERE, _NOT_HERE = b"\n", b"+", b"-"
 
 Holding = Callable[[str], AbstractContextManager[Path]]
-"""Keeps a shard on this node while a block runs; raises `KeyError` for one that it cannot give."""
+"""Keeps a shard on this node while a block runs; raises `KeyError` for an unavailable shard."""
 
 
 class PeerLostError(HeadraceError):
-    """A peer has gone, is too slow, or gives something else than it was asked for."""
+    """A peer has gone, is too slow, or sends wrong data."""
 
     failure_class = FailureClass.LOST
 
 
 class ShardServer(ThreadingHTTPServer):
-    """Gives shards to those who know the group's key, from its making until `close`."""
+    """Serves shards to nodes with the group's key, until `close`."""
 
     request_queue_size = 128
 
@@ -160,16 +160,16 @@ class ShardServer(ThreadingHTTPServer):
         threading.Thread(target=self.serve_forever, args=(0.1,), daemon=True).start()
 
     def close(self) -> None:
-        """Serve no longer."""
+        """Stop serving."""
         self.shutdown()
         self.server_close()
 
     def get_request(self) -> tuple[socket.socket, Any]:
-        """Accept a connection; without a free file, the next attempt comes a moment later."""
+        """Accept a connection; without a free file descriptor, try again a moment later."""
         try:
             return super().get_request()
         except OSError as error:
-            logger.warning("A peer could not be let in: %s", error)
+            logger.warning("A peer's connection could not be accepted: %s", error)
             time.sleep(0.05)
             raise
 
@@ -178,7 +178,7 @@ class ShardServer(ThreadingHTTPServer):
         return threading.active_count() < self._most_threads
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Log it; the peer finds out by itself."""
+        """Log the error; the peer notices it by itself."""
         logger.info("A peer's request failed: %s", sys.exc_info()[1])
 
 
@@ -214,7 +214,7 @@ class _Answer(BaseHTTPRequestHandler):
         done = threading.Event()
 
         def tell() -> None:
-            with suppress(OSError):  # the peer has gone: who sends it the shard finds out
+            with suppress(OSError):  # the peer has gone; the thread that sends the shard reports it
                 while not done.wait(TELL_S):
                     self.wfile.write(_WAIT)
 
@@ -236,10 +236,10 @@ class Peer:
     port: int
 
     def take(self, shard: ShardInfo, target: Path, tick: Callable[[int], None]) -> bool:
-        """Take a shard into a file; gives whether the peer can give it.
+        """Copy a shard into a file; return whether the peer has it.
 
         `tick` is called with the bytes of every chunk, and about every second. A `PeerLostError`
-        (the peer has gone, is too slow, or gives wrong bytes) leaves no file.
+        (the peer has gone, is too slow, or sends wrong bytes) leaves no file.
         """
         with self._asked(shard.file) as answer:
             sign = _read(answer, 1)
@@ -285,7 +285,7 @@ def _content(answer: HTTPResponse, num_bytes: int) -> Iterator[memoryview]:
         left_bytes -= len(got)
         took_s = time.monotonic() - began
         if took_s > PATIENCE_S and num_bytes - left_bytes < took_s * _LEAST_BYTES_PER_S:
-            raise PeerLostError(f"it gave less than {_LEAST_BYTES_PER_S} bytes a second")
+            raise PeerLostError(f"it sent less than {_LEAST_BYTES_PER_S} bytes per second")
 
 
 def _read(answer: HTTPResponse, num_bytes: int, chunk: memoryview | None = None) -> memoryview:

@@ -1,4 +1,4 @@
-"""The stage step: the dataset onto every node of the lease, once a node."""
+"""The stage step: copies the dataset to every node of the lease, once per node."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ def run(context: StepContext) -> dict[str, Any]:
 
     Returns:
         `fingerprint`, `num_bytes` of one copy, `seconds`, `copied_bytes` and `bytes_per_s` over
-        all nodes, `left_out_bytes` that no node holds, and `nodes`: for each its name, folder,
-        tier, whether it was reused, bytes, bytes read where the dataset lies, taken from other
-        nodes, there before, left where the dataset lies, and to come while training runs (with
-        `stage.overlap`), seconds and bytes a second.
+        all nodes, `left_out_bytes` that no node holds, and `nodes`. For each node: name, folder,
+        tier, whether it was reused, bytes, bytes read from the dataset, taken from other nodes,
+        there before, left at the dataset, and to come while training runs (with
+        `stage.overlap`), seconds and bytes per second.
     """
     dataset = context.given("dataset", "pack")
     manifest = read_manifest_at(dataset, context.site.s3)
@@ -80,29 +80,29 @@ def stage_node(
     options: StagingOptions,
     progress_file: str,
 ) -> StagedCopy:
-    """Stage the dataset on this node, and tell in a file how far it is."""
+    """Stage the dataset on this node, and write the progress into a file."""
     tick = Ticker(Path(progress_file))
     return ensure_staged(dataset, tiers, stage.splits, stage.verify, tick, options)
 
 
 class NodeProgress(Record):
-    """How far one node is; a small file that the step driver reads."""
+    """Progress of one node; a small file that the step driver reads."""
 
     done_bytes: int
-    """Bytes that lie on the node, verified."""
+    """Verified bytes on the node."""
     total_bytes: int
-    """Bytes that will lie there."""
+    """Bytes that will be on the node."""
 
 
 class Ticker:
-    """Writes the progress of a node, not more often than twice a second."""
+    """Writes the progress of a node, at most twice a second."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
         self._written_at = float("-inf")
 
     def __call__(self, done_bytes: int, total_bytes: int) -> None:
-        """Note how far the node is; raises `StepCancelledError` when nobody waits for it."""
+        """Write the progress; raises `StepCancelledError` if the step was cancelled."""
         if not wanted():
             raise StepCancelledError("Staging was stopped: its step was cancelled or has gone")
         now = time.monotonic()
@@ -113,7 +113,7 @@ class Ticker:
 
 
 def total_done_bytes(files: Iterable[Path]) -> int:
-    """Bytes that all nodes have by now."""
+    """Return the bytes that all nodes have now."""
     found = (read_record(file, NodeProgress) for file in files)
     return sum(progress.done_bytes for progress in found if progress is not None)
 
@@ -152,7 +152,7 @@ def _num_bytes(manifest: Manifest, context: StepContext, only: frozenset[str] | 
 
 
 def _nowhere_bytes(manifest: Manifest, copies: Sequence[StagedCopy]) -> int:
-    """Bytes of the shards that no node holds."""
+    """Return the bytes of the shards that no node holds."""
     nowhere = frozenset.intersection(*(copy.left_out for copy in copies))
     return sum(shard.num_bytes for shard in manifest.shards if shard.file in nowhere)
 

@@ -1,8 +1,8 @@
-"""Datasets on a node's own storage: copied once a node, verified, published whole.
+"""Datasets on a node's own storage: copied once per node, verified, published as a whole.
 
 `<tier folder>/datasets/<fingerprint>/` has the layout of a dataset, with the staged splits only.
-`.complete.json` there is written last and tells what was published; a copy without it is one
-that was interrupted, and is completed by the next caller.
+`.complete.json` there is written last and lists what was published. A copy without it was
+interrupted, and the next caller completes it.
 """
 
 from __future__ import annotations
@@ -23,26 +23,26 @@ from headrace.staging.bringing import Tick
 from headrace.staging.gang_member import GangMember, Relay, joining
 from headrace.staging.gang_store import Brought, GangStore, Traffic
 from headrace.staging.peers import PeerGroup
-from headrace.staging.placing import TierPlace, Wanted, choose_place
 from headrace.staging.staged_folder import Filling, StagedFolder, TierFullError, shards_in
+from headrace.staging.tier_choice import TierPlace, Wanted, choose_place
 
 
 @dataclass(frozen=True, kw_only=True)
 class StagingOptions:
-    """How a dataset is staged."""
+    """Options of staging."""
 
     partial: bool = False
-    """When no tier has room for all, stage what fits and leave the rest where it is."""
+    """If no tier has room for all, stage what fits and leave the rest at its location."""
     only: frozenset[str] | None = None
-    """Shards to bring now, on a tier that can take the others later; null: all of them."""
+    """Shards to copy now, on a tier that can take the others later; null: all of them."""
     skipped: frozenset[str] = frozenset()
-    """Files of damaged shards that the copy does without."""
+    """Files of damaged shards, which the copy leaves out."""
     s3: StoreOptions | None = None
-    """How to reach S3."""
+    """Access to S3."""
     group: PeerGroup | None = None
-    """Nodes that stage the dataset at the same time and pass shards on to each other."""
+    """Nodes that stage the dataset at the same time and share shards."""
     serves_readers: bool = False
-    """The group goes on to pass shards on while the copy is used; see `GangStore`."""
+    """Whether the group continues to share shards while the copy is used; see `GangStore`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,37 +52,37 @@ class StagedCopy:
     folder: Path
     """Folder with `manifest.json` and `shards/`."""
     tier: str
-    """Name of the tier it lies on."""
+    """Name of its tier."""
     reused: bool
-    """Whether all of it was there already."""
+    """Whether all of it was already there."""
     num_bytes: int
-    """Bytes of the shards asked for."""
+    """Bytes of the requested shards."""
     source_bytes: int
-    """Bytes that this call read where the dataset lies."""
+    """Bytes that this call read from the dataset."""
     peer_bytes: int
     """Bytes that this call took from other nodes."""
     left_out_bytes: int
-    """Bytes of the shards asked for that stayed where the dataset lies, for want of room."""
+    """Bytes of the requested shards that stayed at the dataset, for lack of room."""
     left_out: frozenset[str]
     """Files of these shards."""
     seconds: float
-    """Time that this call took, waiting for others included."""
+    """Duration of this call, with waits for others."""
     relayed: Traffic | None = None
-    """What is fetched for other nodes while the copy is used; null when nothing is."""
+    """Bytes fetched for other nodes while the copy is used; null if not counted."""
 
     @property
     def copied_bytes(self) -> int:
-        """Bytes that this call brought to the node."""
+        """Bytes that this call copied to the node."""
         return self.source_bytes + self.peer_bytes
 
     @property
     def reused_bytes(self) -> int:
-        """Bytes of the shards asked for that lay on the node before."""
+        """Bytes of the requested shards that were on the node before."""
         return max(self.num_bytes - self.copied_bytes - self.left_out_bytes, 0)
 
     @property
     def bytes_per_s(self) -> float:
-        """Bytes copied a second; 0 when nothing was copied."""
+        """Bytes copied per second; 0 if nothing was copied."""
         return self.copied_bytes / self.seconds if self.seconds > 0 else 0.0
 
 
@@ -94,7 +94,7 @@ def ensure_staged(
     tick: Tick | None = None,
     options: StagingOptions | None = None,
 ) -> StagedCopy:
-    """`staged`, but nothing keeps the copy from being evicted later."""
+    """Do the same as `staged`, but allow the copy to be evicted later."""
     with staged(dataset, tiers, splits, verify, tick, options) as copy:
         return copy
 
@@ -110,26 +110,26 @@ def staged(
 ) -> Iterator[StagedCopy]:
     """Put splits of a dataset onto this node's fastest tier with room, or find them there.
 
-    Processes of a node that ask for one dataset at once wait for the one that copies. The copy is
-    not evicted while the block runs; others that nobody uses are evicted for it.
+    If several processes of a node stage the same dataset, they wait for the one that copies. The
+    copy is not evicted while the block runs; other unused copies are evicted for it.
 
     Args:
         dataset: Folder or URL of the packed dataset.
         tiers: Tiers of the site, fastest first.
-        splits: Splits wanted; None for all.
+        splits: Splits to stage; None for all.
         verify: Compare checksums of shards that are copied or were left by an interrupted copy.
         tick: Called with bytes done and bytes in all, about twice a second; may raise to stop.
-        options: How it is staged.
+        options: Options of staging.
 
     Raises:
-        ManifestError: `dataset` is no dataset, or lacks a split.
-        ShardError: A shard is missing, or its checksum is not that of the manifest.
+        ManifestError: `dataset` is not a dataset, or lacks a split.
+        ShardError: A shard is missing, or its checksum differs from the manifest.
         StorageFullError: No tier has room.
     """
     options = options or StagingOptions()
     manifest = _identified(read_manifest_at(str(dataset), options.s3)).without(options.skipped)
     for split in splits or ():
-        manifest.shards_of(split)  # names the valid splits when there is no such one
+        manifest.shards_of(split)  # raises with the valid splits if there is no such split
     wanted = Wanted(
         manifest=manifest,
         splits=tuple(name for name in manifest.splits if splits is None or name in splits),
@@ -149,7 +149,7 @@ def staged(
 
 @dataclass(frozen=True)
 class _Staging:
-    """One call of `staged`; what it finds or makes is in use until `using` is closed."""
+    """One call of `staged`; the copy that it finds or makes is in use until `using` is closed."""
 
     dataset: str
     wanted: Wanted
@@ -160,7 +160,7 @@ class _Staging:
     member: GangMember | None
     using: ExitStack
     traffic: Traffic = field(default_factory=Traffic)
-    """What was brought."""
+    """Bytes copied."""
 
     @property
     def shards(self) -> tuple[ShardInfo, ...]:
@@ -224,7 +224,7 @@ class _Staging:
         return found
 
     def _claim(self, folders: Sequence[StagedFolder]) -> StagedFolder | None:
-        """A copy that is what was staged, also after it was kept from being evicted."""
+        """Return a copy that is sound, also after it was protected from eviction."""
         manifest, splits = self.wanted.manifest, self.wanted.splits
         for folder in folders:
             if not folder.holds(manifest, splits):
@@ -244,7 +244,7 @@ class _Staging:
         return not wrong
 
     def _stage(self) -> StagedFolder:
-        """Copy to the first tier with room; one that turns out full is left for the next one."""
+        """Copy to the first tier with room; if it runs full, continue with the next one."""
         full: dict[str, str] = {}
         while True:
             try:
@@ -280,7 +280,7 @@ class _Staging:
 
 
 def _identified(manifest: Manifest) -> Manifest:
-    """A dataset by the fingerprint of what it lists; that of a part is the whole dataset's."""
+    """Return the dataset by the fingerprint of what it lists; a part has the whole dataset's."""
     if not manifest.is_part:
         return manifest
     fingerprint = content_fingerprint(manifest.fields, manifest.classes, manifest.shards)

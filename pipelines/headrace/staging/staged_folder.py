@@ -1,4 +1,4 @@
-"""One staged copy of a dataset: what is there, what is missing, and how it is completed."""
+"""One staged copy of a dataset: its shards, the missing ones, and how it is completed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from headrace.states import FailureClass
 
 
 class StagedFile(Record):
-    """A file as it was when it was published."""
+    """A file at the time of its publication."""
 
     num_bytes: int
     """Size."""
@@ -35,7 +35,7 @@ class StagedFile(Record):
 
 
 def stat_of(path: Path) -> StagedFile | None:
-    """A file as it is now; None when there is none."""
+    """Return the current state of a file; None if there is none."""
     try:
         status = path.stat()
     except FileNotFoundError:
@@ -49,7 +49,7 @@ class Complete(Record):
     splits: tuple[str, ...]
     """Splits of the copy's manifest."""
     files: dict[str, StagedFile]
-    """All files by path relative to the folder; shards that are absent were left at the source."""
+    """All files by path relative to the folder; missing shards were left at the source."""
 
 
 class TierFullError(HeadraceError):
@@ -64,22 +64,22 @@ class TierFullError(HeadraceError):
 
 @dataclass(frozen=True, kw_only=True)
 class Filling:
-    """What is to be put into a copy."""
+    """What to put into a copy."""
 
     store: GangStore
-    """The dataset, or nodes that fill a copy of their own at the same time."""
+    """The dataset, or nodes that fill their own copies at the same time."""
     manifest: Manifest
     """Its manifest."""
     splits: tuple[str, ...]
-    """Splits to add to those that are there."""
+    """Splits to add to the existing ones."""
     verify: bool = True
     """Compare checksums of shards that are copied or were left by an interrupted copy."""
     look_again: bool = False
     """Also compare checksums of published shards that look unchanged."""
     left_out: frozenset[str] = frozenset()
-    """Files of the shards that stay at the source, for want of room or for later."""
+    """Files of the shards that stay at the source, for lack of room or until later."""
     member: GangMember | None = None
-    """This node among such nodes."""
+    """This node among these nodes."""
 
 
 @dataclass(frozen=True)
@@ -91,24 +91,24 @@ class StagedFolder:
 
     @property
     def lock_file(self) -> Path:
-        """Held by the process that changes this copy."""
+        """Lock of the process that changes this copy."""
         return self.path.with_suffix(".lock")
 
     @property
     def use_file(self) -> Path:
-        """Held by the processes that read this copy; see `use`."""
+        """Lock of the processes that read this copy; see `use`."""
         return self.path.with_suffix(".use")
 
     @property
     def reserved_file(self) -> Path:
-        """Bytes that the copy will have when the holder of `lock_file` is done."""
+        """File with the bytes that the copy will have when the holder of `lock_file` is done."""
         return self.path.with_suffix(".reserved")
 
     def complete(self) -> Complete | None:
-        """What was published; None for an interrupted copy."""
+        """Return what was published; None for an interrupted copy."""
         try:
             return read_record(self._complete_file, Complete)
-        except StepError:  # of another release: the copy is looked at shard by shard
+        except StepError:  # from another release: every shard of the copy is checked
             return None
 
     def holds(self, manifest: Manifest, splits: Sequence[str]) -> bool:
@@ -126,7 +126,7 @@ class StagedFolder:
         )
 
     def missing(self, manifest: Manifest, splits: Sequence[str]) -> tuple[ShardInfo, ...]:
-        """Shards that have yet to be copied, with those of published splits that have gone."""
+        """Return shards that are not copied yet, or were removed from published splits."""
         shards = shards_in(manifest, self._with_published(splits))
         return tuple(shard for shard in shards if not self._has_size(shard))
 
@@ -134,7 +134,7 @@ class StagedFolder:
         """Complete the copy and publish it.
 
         The caller holds the lock. `tick` is called with bytes done and bytes in all, about twice a
-        second. Raises what `fetch_shards` raises, and `TierFullError` when there is no space left.
+        second. Raises as `fetch_shards`, and `TierFullError` if there is no space left.
         """
         published = self.complete()
         every = self._with_published(filling.splits)
@@ -161,7 +161,7 @@ class StagedFolder:
             raise TierFullError(error, self.tier) from error
 
     def take_out(self, files: Iterable[str]) -> None:
-        """Remove shards as if they had never been published; the next stage brings them anew."""
+        """Remove shards as if they were never published; the next stage copies them again."""
         with exclusive([self.lock_file]):
             complete, gone = self.complete(), set(files)
             if complete is not None:
@@ -172,7 +172,7 @@ class StagedFolder:
 
     @contextmanager
     def reserving(self, num_bytes: int) -> Iterator[None]:
-        """Tell other stages how large the copy will be; raises `TierFullError` for a full tier."""
+        """Reserve the size of the copy against other stages; raise `TierFullError` if full."""
         try:
             write_text(self.reserved_file, json.dumps(num_bytes))
         except OSError as error:
@@ -185,7 +185,7 @@ class StagedFolder:
             self.reserved_file.unlink(missing_ok=True)
 
     def _tells(self, manifest: Manifest, shards: Sequence[ShardInfo]) -> bool:
-        """Whether the copy's manifest is whole and says of shards what the dataset's says."""
+        """Whether the copy's manifest is complete and describes shards as the dataset's does."""
         try:
             ours = read_manifest(self.path)
         except ManifestError:
@@ -210,7 +210,7 @@ class StagedFolder:
             (self.path / file).unlink(missing_ok=True)
 
     def _remove_leftovers(self, shards: Iterable[ShardInfo]) -> None:
-        """Remove temporary files of dead processes; nobody else writes while the lock is held."""
+        """Remove temporary files of dead processes; the lock excludes other writers."""
         folders = {self.path, *((self.path / shard.file).parent for shard in shards)}
         for folder in folders:
             for path in folder.glob(".*"):
@@ -242,7 +242,7 @@ class StagedFolder:
 
 
 def restrict(manifest: Manifest, splits: Collection[str]) -> Manifest:
-    """The manifest of a copy that holds some splits only."""
+    """Return the manifest of a copy that holds some splits only."""
     return manifest.model_copy(
         update={
             "splits": {name: num for name, num in manifest.splits.items() if name in splits},
@@ -257,5 +257,5 @@ def restrict(manifest: Manifest, splits: Collection[str]) -> Manifest:
 
 
 def shards_in(manifest: Manifest, splits: Collection[str]) -> tuple[ShardInfo, ...]:
-    """Shards of splits."""
+    """Return the shards of splits."""
     return tuple(shard for shard in manifest.shards if shard.split in splits)

@@ -1,4 +1,4 @@
-"""The page of costs: what machines took, told apart, budgets, and what was foretold."""
+"""The page of costs: what machines took, by kind, budgets, and predictions."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ class CostRow(Record):
 
     name: str
     usd: float
-    """US dollars, of what has a known price."""
+    """US dollars, of everything with a known price."""
     hours: float
-    """Hours of machines."""
+    """Machine hours."""
     gpu_hours: float
     attempts: int
     wasted_share: float | None
-    """Share of the hours that were idle, or of attempts that did not succeed; null: no hours."""
+    """Share of the hours that were idle, or of attempts without success; null: no hours."""
     unknown: bool
-    """Whether the price of something is not known."""
+    """Whether a price is unknown."""
 
 
 class ForetoldRow(Record):
-    """A run that has succeeded, and was foretold when it began; null is what is not known."""
+    """A run that has succeeded and had a prediction at its start; null: unknown."""
 
     run_id: str
     recipe: str
@@ -53,26 +53,26 @@ class ForetoldRow(Record):
     finished_at: float
     expected_s: float
     expected_half_s: float | None
-    """Half of the interval in which the time was to lie, with a probability of 0.8."""
+    """Half of the 80 % interval of the predicted time, in seconds."""
     took_s: float
     expected_usd: float | None
-    """Of the expected times of its steps, at what such a time has cost in the run."""
+    """Predicted times of its steps, at the run's own cost per second."""
     usd: float | None
 
 
 class CostPage(Record):
-    """Costs, the dearest first; months the newest first."""
+    """Costs, the highest first; months the newest first."""
 
     by: By
     as_of: float | None
-    """When the oldest figures of machines that are there now were entered; null without any."""
+    """When the oldest figures of current machines were entered; null without any."""
     rows: tuple[CostRow, ...]
     budgets: tuple[BudgetRow, ...]
     foretold: tuple[ForetoldRow, ...]
 
 
 def cost_page(by: By = "month", sites: Sites = None) -> CostPage:
-    """What runs took, on some sites or all; of those that go on, as the reaper has entered it."""
+    """Return what runs took, on some sites or all; of open runs, as the reaper has entered it."""
     rows = [_row(each) for each in open_ledger().usage_sums(by, limit=_MOST_ROWS, sites=sites)]
     if by == "month":
         rows.sort(key=lambda row: row.name, reverse=True)
@@ -101,7 +101,7 @@ _LOOKED_AT = 200
 
 
 def foretold_rows(sites: Sites = None) -> Iterator[ForetoldRow]:
-    """Those of the newest runs, the newest first."""
+    """Yield a row for each of the newest runs, the newest first."""
     ledger, known = open_ledger(), []
     for run in ledger.runs(_LOOKED_AT, (StepState.SUCCEEDED,), sites=sites):
         prediction = _prediction(run.folder)
@@ -117,10 +117,10 @@ def foretold_rows(sites: Sites = None) -> Iterator[ForetoldRow]:
 
 @lru_cache(maxsize=10_000)
 def _prediction(folder: str) -> Prediction | None:
-    """What was written when a run began, and does not change."""
+    """Return what was written when the run began; it never changes."""
     try:
         return read_record(RunFolder(Path(folder)).prediction, Prediction)
-    except (StepError, OSError):  # the page of the run tells what cannot be read
+    except (StepError, OSError):  # the run's page shows the error
         return None
 
 
@@ -152,7 +152,7 @@ def _expected_usd(
     leases: Sequence[LeaseRecord],
     machines: Sequence[MachineRecord],
 ) -> float | None:
-    """The expected seconds of each step, at what a second of its role's steps has cost."""
+    """Return the cost of the predicted seconds of each step, at the cost per second of its role."""
     expected_s = {part.name: part.seconds for part in prediction.parts}
     usd = None
     for role in {lease.role for lease in leases}:

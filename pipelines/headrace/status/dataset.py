@@ -1,4 +1,4 @@
-"""Datasets: what was packed, where it lies, on which nodes, and what was trained on it."""
+"""Datasets: what was packed, its location, its copies on nodes, and what was trained on it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from headrace.states import StepState
 from headrace.status.run import RunView, run_views
 
 MOST_PACKINGS = 10_000
-"""Packings that the list is made of, the newest ones."""
+"""Newest packings that the list is made of."""
 
 MOST_QUARANTINED = 200
 MOST_RUNS = 50
@@ -44,28 +44,28 @@ class StagedOn(Record):
 
 
 class DatasetView(Record):
-    """A dataset by its content; null is what is not known."""
+    """A dataset by its content; null: unknown."""
 
     fingerprint: str
     name: str
     location: str
-    """Folder or URL that it was last found at."""
+    """Last known folder or URL."""
     is_remote: bool
-    """Whether that is in an object store."""
+    """Whether it is in an object store."""
     is_there: bool | None
-    """Whether the folder is there, as this machine sees it; null in an object store."""
+    """Whether the folder exists on this machine; null in an object store."""
     num_samples: int | None
     num_bytes: int | None
     num_shards: int | None
     num_quarantined: int | None
     made_at: float | None
-    """When it was packed; null when no run of the ledger has packed it."""
+    """When it was packed; null if no run of the ledger packed it."""
     made_by: str
-    """The run that packed it; empty when none of the ledger has."""
+    """The run that packed it; empty if no run of the ledger did."""
     num_runs: int
-    """Runs that trained on it, suites as one."""
+    """Runs that trained on it, a suite as one."""
     staged: tuple[StagedOn, ...]
-    """Copies on nodes of open leases, as far as steps have told of them."""
+    """Copies on nodes of open leases, as reported by steps."""
 
 
 class SplitRow(Record):
@@ -80,37 +80,37 @@ class SplitRow(Record):
 
 
 class OtherContent(Record):
-    """What lay at the same place before, or lies there now."""
+    """What was at the same location before, or is there now."""
 
     fingerprint: str
     num_samples: int | None
 
 
 class DatasetPage(DatasetView):
-    """All that the page of a dataset shows."""
+    """All data of a dataset's page."""
 
     now: float
     damage: str
-    """Why the manifest is not shown; else empty."""
+    """Why the manifest is not shown; empty if it is."""
     manifest: Manifest | None
-    """The manifest, without its shards, and with the first samples that are quarantined."""
+    """The manifest without its shards, and with the first quarantined samples only."""
     splits: tuple[SplitRow, ...]
     missing: tuple[str, ...]
-    """The first shards that are not there with their size."""
+    """The first shards that are missing or of another size."""
     num_missing: int
     others: tuple[OtherContent, ...]
-    """What else lay at this place, the newest first, as where samples were added."""
+    """Other contents of this location, the newest first, as after samples were added."""
     runs: tuple[RunView, ...]
     """The newest runs that trained on it."""
 
 
 class DatasetsPage(Record):
-    """Datasets, the ones that were used last first."""
+    """Datasets, the last used first."""
 
     now: float
     rows: tuple[DatasetView, ...]
     is_whole: bool
-    """Whether the whole ledger was looked at, not only its newest packings."""
+    """Whether these are all of the ledger, not only its newest packings."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,16 +119,16 @@ class Known:
 
     fingerprint: str
     packings: Sequence[Packing]
-    """All runs that have packed it or found it packed, the newest first; at least one."""
+    """All runs that packed it or found it packed, the newest first; at least one."""
 
     @property
     def outputs(self) -> Mapping[str, Any]:
-        """What the newest packing gave."""
+        """Outputs of the newest packing."""
         return self.packings[0].outputs
 
     @property
     def location(self) -> str:
-        """Folder or URL that it was last found at."""
+        """Last known folder or URL."""
         return str(self.outputs["dataset"])
 
     @property
@@ -138,13 +138,13 @@ class Known:
 
     @property
     def made(self) -> Packing | None:
-        """The first one that did not find it there; None when there is none."""
+        """The first packing that wrote it; None if unknown."""
         made = (each for each in self.packings if not each.outputs["reused"])
         return next(reversed([*made]), None)
 
 
 def datasets_page(sites: Sites = None) -> DatasetsPage:
-    """The datasets that runs of the ledger, of some sites or all, have packed, or were given."""
+    """Return the datasets that runs of the ledger, of some sites or all, packed or were given."""
     packings, staged = _packings_of("", sites), _staged()
     rows = (_row(known, staged.get(known.fingerprint, ())) for known in _by_content(packings))
     is_whole = len(packings) < MOST_PACKINGS
@@ -152,10 +152,10 @@ def datasets_page(sites: Sites = None) -> DatasetsPage:
 
 
 def dataset_page(name: str, sites: Sites = None) -> DatasetPage:
-    """A dataset, by its fingerprint or name.
+    """Return a dataset, by its fingerprint or name.
 
     Raises:
-        UnknownNameError: The ledger knows none of that name; a path is none.
+        UnknownNameError: The ledger has no dataset of that name; paths are not accepted.
     """
     known, summary, damage = find_dataset(name, sites), None, ""
     try:
@@ -185,10 +185,10 @@ def dataset_page(name: str, sites: Sites = None) -> DatasetPage:
 
 
 def find_dataset(name: str, sites: Sites = None) -> Known:
-    """A dataset of the ledger by its fingerprint, or the newest one of a name.
+    """Return a dataset of the ledger by its fingerprint, or the newest dataset of a name.
 
     Raises:
-        UnknownNameError: No run has packed it or was given it; a path is no name.
+        UnknownNameError: No run packed it or was given it; a path is not a name.
     """
     for known in _by_content(_packings_of(name, sites)):
         if name in (known.fingerprint, known.name):
@@ -198,17 +198,17 @@ def find_dataset(name: str, sites: Sites = None) -> Known:
 
 
 def others_at(known: Known, sites: Sites = None) -> Iterator[Known]:
-    """Datasets with another content that lay at the same place, the newest first."""
+    """Yield datasets with another content at the same location, the newest first."""
     for other in _by_content(_packings_of(known.location, sites)):
         if other.location == known.location and other.fingerprint != known.fingerprint:
             yield other
 
 
 def _summary(known: Known) -> DatasetSummary:
-    """What lies where a dataset was last found.
+    """Return what is at a dataset's last known location.
 
     Raises:
-        UnknownNameError: Nothing does, as this machine sees it.
+        UnknownNameError: There is nothing, on this machine.
         ManifestError: It has another content, or its manifest is damaged.
         StoreError: The object store does not answer.
     """
@@ -216,8 +216,8 @@ def _summary(known: Known) -> DatasetSummary:
     there = found.manifest.fingerprint if isinstance(found, DatasetSummary) else None
     if not isinstance(found, DatasetSummary) or there != known.fingerprint:
         raise ManifestError(
-            f"At {known.location} lies another content by now, with the fingerprint {there}",
-            "Samples were added there, or it was packed anew.",
+            f"{known.location} now holds another content, with the fingerprint {there}",
+            "Samples were added there, or it was packed again.",
         )
     return found
 
@@ -257,7 +257,7 @@ def _by_content(packings: Sequence[Packing]) -> Iterator[Known]:
 
 
 def _staged() -> Mapping[str, Sequence[StagedOn]]:
-    """Copies on nodes of open leases, by fingerprint."""
+    """Return copies on nodes of open leases, by fingerprint."""
     ledger, found = open_ledger(), defaultdict(list)
     leases = {lease.lease_id: lease.run_id for lease in ledger.active_leases()}
     attempts = ledger.attempts_of({*leases.values()}) if leases else {}
@@ -270,7 +270,7 @@ def _staged() -> Mapping[str, Sequence[StagedOn]]:
 
 
 def _row(known: Known, staged: Sequence[StagedOn]) -> DatasetView:
-    made, location, told = known.made, known.location, known.outputs
+    made, location, outputs = known.made, known.location, known.outputs
     far = is_remote(location)
     return DatasetView(
         fingerprint=known.fingerprint,
@@ -278,10 +278,10 @@ def _row(known: Known, staged: Sequence[StagedOn]) -> DatasetView:
         location=location,
         is_remote=far,
         is_there=None if far else Path(location).is_dir(),
-        num_samples=told.get("num_samples"),
-        num_bytes=told.get("num_bytes"),
-        num_shards=told.get("num_shards"),
-        num_quarantined=told.get("num_quarantined"),
+        num_samples=outputs.get("num_samples"),
+        num_bytes=outputs.get("num_bytes"),
+        num_shards=outputs.get("num_shards"),
+        num_quarantined=outputs.get("num_quarantined"),
         made_at=made.ended_at if made else None,
         made_by=made.run_id if made else "",
         num_runs=sum(packing.is_trained_on for packing in known.packings),

@@ -38,17 +38,17 @@ class LogPage(Record):
 def log_names(
     attempts: Sequence[AttemptRecord], leases: Sequence[LeaseRecord]
 ) -> Iterator[LogName]:
-    """The logs of a run, in the order of its attempts."""
+    """Yield the logs of a run, in the order of its attempts."""
     for row, folder in _folders(attempts, leases):
         for name in sorted(_files(folder)):
             yield LogName(step=row.step, attempt=row.attempt, name=name)
 
 
 def log_page(run_id: str, step: str, attempt: int, name: str, lines: int) -> LogPage:
-    """The last lines of a log.
+    """Return the last lines of a log.
 
     Raises:
-        UnknownNameError: There is no such run, attempt or log; a path is none.
+        UnknownNameError: There is no run, attempt or log of that name; paths are not accepted.
     """
     ledger = open_ledger()
     ledger.run(run_id)
@@ -65,10 +65,10 @@ def log_page(run_id: str, step: str, attempt: int, name: str, lines: int) -> Log
 
 
 def report_file(run_id: str) -> Path:
-    """The report of a run's evaluation, one HTML file inside the run's folder.
+    """Return the file of a run's evaluation report, one HTML file inside the run's folder.
 
     Raises:
-        UnknownNameError: There is no such run, or it has no report.
+        UnknownNameError: There is no run of that id, or it has no report.
     """
     record = open_ledger().run(run_id)
     file = _reported(open_ledger().attempts(run_id))
@@ -78,12 +78,12 @@ def report_file(run_id: str) -> Path:
 
 
 def report_address(run_id: str, attempts: Sequence[AttemptRecord]) -> str:
-    """Address of a run's report below that of the pages; empty without one."""
+    """Return the report's address, relative to the pages' address; empty without a report."""
     return f"data/run/report?id={run_id}" if _reported(attempts) else ""
 
 
 def _reported(attempts: Sequence[AttemptRecord]) -> Path | None:
-    """The report that the newest attempt with one names, if it is there."""
+    """Return the report that the newest attempt with one names, if the file exists."""
     named = [Path(str(row.outputs["report"])) for row in attempts if row.outputs.get("report")]
     return next((file for file in reversed(named) if file.is_file()), None)
 

@@ -1,4 +1,4 @@
-"""How runs stand: what each is, how far, how good, what it cost, why it failed."""
+"""State of runs: what each is, its progress, result, cost, and why it failed."""
 
 from __future__ import annotations
 
@@ -35,49 +35,49 @@ _OPEN = (StepState.QUEUED.value, StepState.RUNNING.value)
 _USEFUL = (StepState.SUCCEEDED.value, PRUNED)
 
 
-class Facts(Record):
-    """What a run is, from its beginning on: read once a process."""
+class RunTraits(Record):
+    """What a run is; fixed at its beginning, and read once a process."""
 
     kind: str = "train"
     monitor: str | None = None
     """`trainer.monitor` of its recipe."""
     monitor_mode: str = "min"
-    """Whether lower values of that are better, `min`, or higher ones, `max`."""
+    """Whether lower (`min`) or higher (`max`) values of that metric are better."""
     own_data: bool = False
-    """Whether what it trains brings its own data: nothing is packed or staged."""
+    """Whether the training reads its own data: nothing is packed or staged."""
     objectives: tuple[Objective, ...] = ()
-    """Of a suite: what it seeks."""
+    """Objectives of a suite."""
     log_keys: tuple[str, ...] = ()
-    """Of a suite: keys that it samples on a logarithmic scale."""
+    """Keys that a suite samples on a logarithmic scale."""
     is_folded: bool = False
     """Whether its trials are folds of a cross-validation."""
 
 
-class Headline(Record):
-    """A figure by its name."""
+class MainMetric(Record):
+    """The main metric of a run: its name and value."""
 
     name: str
     value: float
     std: float | None = None
-    """Standard deviation, where it is the mean of the folds of a cross-validation."""
+    """Standard deviation, if it is the mean of the folds of a cross-validation."""
 
 
 class Trials(Record):
-    """How the trials of a suite stand."""
+    """The trials of a suite by state."""
 
     total: int
-    """Trials so far; with a sampler also those that it will propose."""
+    """Trials so far; with a sampler also the trials that it will propose."""
     counts: dict[str, int]
-    """Trials by state; `pruned` is one."""
+    """Trials by state; `pruned` is a state here."""
     ended: int
     useless: int
-    """Those of them that neither succeeded nor were pruned."""
+    """Ended trials that neither succeeded nor were pruned."""
     best: int | None
-    """Number of the best one; null of folds, of several objectives, or before one has a value."""
+    """Number of the best trial; null for folds, several objectives, or before any value."""
 
     @classmethod
     def of(cls, total: int, counts: Mapping[str, int], best: int | None) -> Trials:
-        """Trials by state, of at least so many in all."""
+        """Return trials by state, at least `total` in all."""
         ended = sum(count for name, count in counts.items() if name not in _OPEN)
         return cls(
             total=max(total, sum(counts.values())),
@@ -101,7 +101,7 @@ class FailedAttempt(Record):
 
 
 class RunView(Record):
-    """A run at one moment; null is what is not known."""
+    """A run at one moment; null: unknown."""
 
     run_id: str
     kind: str = "train"
@@ -109,47 +109,47 @@ class RunView(Record):
     site: str
     user: str = ""
     owner: str = ""
-    """Process or DAG run that goes on with it."""
+    """Process or DAG run that drives it."""
     folder: str
     state: StepState
     step: str = ""
-    """The step under way, or the last one; empty before the first."""
+    """The current step, or the last one; empty before the first."""
     progress: float | None = None
-    """Share of that step that is done, of a suite of its trials, 0 to 1."""
+    """Share of the step that is done, of a suite the share of its trials, 0 to 1."""
     created_at: float
-    """When it was asked for, seconds since the epoch."""
+    """When the run was requested, seconds since the epoch."""
     finished_at: float | None = None
-    """When it ended; null while it goes on."""
+    """When it ended; null before its end."""
     elapsed_s: float
     eta_s: float | None = None
     """Seconds until its end."""
     step_eta_s: float | None = None
-    """Seconds until the end of the step under way, as fast as it goes."""
-    metric: Headline | None = None
-    """The main one; of a suite the best value, of a cross-validation the mean of the folds."""
+    """Seconds until the end of the current step, at its present rate."""
+    metric: MainMetric | None = None
+    """The main metric; of a suite its best value, of a cross-validation the mean of the folds."""
     cost: Cost | None = None
-    """What its machines have cost so far; null where nobody counts them."""
+    """What its machines have cost so far; null if nothing records it."""
     why: str = ""
-    """Why it failed; empty when it did not."""
+    """Why it failed; empty if it did not."""
     failure: FailedAttempt | None = None
-    """The attempt that tells why; null also where it failed as it got no lease."""
+    """The attempt that failed; null also if the run failed because it got no lease."""
     is_orphan: bool = False
-    """Whether nobody goes on with it: its process, on this machine, has ended before the run."""
+    """Whether it is abandoned: its process, on this machine, has ended before the run."""
     trials: Trials | None = None
     own_data: bool = False
     """Whether it has no dataset, so that nothing is packed or staged."""
     damage: str = ""
-    """Why no more is known: a file cannot be read; else empty."""
+    """Why more is unknown: a file cannot be read; else empty."""
 
     @property
     def goes_on(self) -> bool:
-        """Whether somebody still works on it."""
+        """Whether the run has not ended and is not abandoned."""
         return not self.state.is_final and not self.is_orphan
 
 
 @dataclass(frozen=True, kw_only=True)
-class Books:
-    """What the ledger knows of some runs, by their ids."""
+class LedgerRows:
+    """Rows of the ledger about some runs, by run id."""
 
     attempts: Mapping[str, Sequence[AttemptRecord]]
     leases: Mapping[str, Sequence[LeaseRecord]]
@@ -157,8 +157,8 @@ class Books:
     trials: Mapping[str, Mapping[StepState, int]]
 
     @classmethod
-    def of(cls, records: Sequence[RunRecord]) -> Books:
-        """Ask the ledger, once for each table."""
+    def of(cls, records: Sequence[RunRecord]) -> LedgerRows:
+        """Query the ledger, once for each table."""
         ledger, run_ids = open_ledger(), [record.run_id for record in records]
         return cls(
             attempts=ledger.attempts_of(run_ids),
@@ -168,63 +168,63 @@ class Books:
         )
 
     def steps(self, run_id: str, *, whole: bool) -> tuple[StepView, ...]:
-        """The steps of a run that have begun; see `step_views`."""
+        """Return the steps of a run that have begun; see `step_views`."""
         folders = {row.lease_id: LeaseFolder(Path(row.folder)) for row in self.leases_of(run_id)}
         return step_views(self.attempts_of(run_id), folders, whole=whole)
 
     def attempts_of(self, run_id: str) -> Sequence[AttemptRecord]:
-        """Attempts at the steps of a run, as they were asked for."""
+        """Return the attempts at a run's steps, in the order of their requests."""
         return self.attempts.get(run_id, ())
 
     def leases_of(self, run_id: str) -> Sequence[LeaseRecord]:
-        """Leases of a run, the newest first."""
+        """Return the leases of a run, the newest first."""
         return self.leases.get(run_id, ())
 
     def user_of(self, record: RunRecord) -> str:
-        """Who asked for a run; its folder tells as long as it has no lease."""
-        told = (lease.owner for lease in self.leases_of(record.run_id))
-        return next(filter(None, told), None) or _user(record.folder, record.owner)
+        """Return who requested a run; before its first lease, from its folder."""
+        owners = (lease.owner for lease in self.leases_of(record.run_id))
+        return next(filter(None, owners), None) or _user(record.folder, record.owner)
 
     def cost(self, run_id: str, now: float) -> Cost | None:
-        """What the machines of a run have cost; None where nobody counts them."""
+        """Return what the machines of a run have cost; None if nothing records it."""
         machines = [row for row in self.machines.get(run_id, ()) if has_price(row)]
         roles = {lease.lease_id: lease.role for lease in self.leases_of(run_id)}
         return cost_of(machines, now, roles) if machines else None
 
 
 def run_views(records: Sequence[RunRecord]) -> tuple[RunView, ...]:
-    """How runs stand; files are read of those that go on."""
-    books, now = Books.of(records), time.time()
-    return tuple(_view(record, books, now) for record in records)
+    """Return the state of runs; files are read only of those that have not ended."""
+    rows, now = LedgerRows.of(records), time.time()
+    return tuple(_view(record, rows, now) for record in records)
 
 
-def _view(record: RunRecord, books: Books, now: float) -> RunView:
-    row = by_ledger(record, books, now)
+def _view(record: RunRecord, rows: LedgerRows, now: float) -> RunView:
+    row = by_ledger(record, rows, now)
     if record.state.is_final:
         return row
     try:
-        steps = books.steps(record.run_id, whole=False)
-        told = under_way(row, record, steps)
+        steps = rows.steps(record.run_id, whole=False)
+        updates = under_way(row, record, steps)
         if not row.is_orphan and steps:
-            told["eta_s"] = _eta_s(record, steps)
-    except OSError as error:  # of another user's run, on the page of a team
+            updates["eta_s"] = _eta_s(record, steps)
+    except OSError as error:  # another user's run, on a team's page
         return row.model_copy(update={"damage": f"Its files cannot be read: {error.strerror}"})
-    return row.model_copy(update=told)
+    return row.model_copy(update=updates)
 
 
-def by_ledger(record: RunRecord, books: Books, now: float) -> RunView:
-    """A run by its rows, what it is from its beginning on, and the summary of a suite."""
-    facts, run_id = facts_of(record), record.run_id
-    attempts = books.attempts_of(run_id)
-    summary, damage = _summary(record) if facts.kind == "suite" else (None, "")
+def by_ledger(record: RunRecord, rows: LedgerRows, now: float) -> RunView:
+    """Return a run by its rows, its traits, and the summary of a suite."""
+    traits, run_id = traits_of(record), record.run_id
+    attempts = rows.attempts_of(run_id)
+    summary, damage = _summary(record) if traits.kind == "suite" else (None, "")
     failed = why_failed(record, attempts)
     why = failed.message or failed.state.value if failed else ""
     return RunView(
         run_id=run_id,
-        kind=facts.kind,
+        kind=traits.kind,
         recipe=record.recipe_name,
         site=record.site_name,
-        user=books.user_of(record),
+        user=rows.user_of(record),
         owner=record.owner,
         folder=record.folder,
         state=record.state,
@@ -232,36 +232,36 @@ def by_ledger(record: RunRecord, books: Books, now: float) -> RunView:
         created_at=record.created_at,
         finished_at=record.finished_at,
         elapsed_s=(record.finished_at or now) - record.created_at,
-        metric=_best(record, facts, summary) if summary else headline(record),
-        cost=books.cost(run_id, now),
-        why=why or why_no_lease(record, attempts, books.leases_of(run_id)),
+        metric=_best(record, traits, summary) if summary else main_metric(record),
+        cost=rows.cost(run_id, now),
+        why=why or why_no_lease(record, attempts, rows.leases_of(run_id)),
         failure=FailedAttempt.model_validate(failed) if failed else None,
         is_orphan=not record.state.is_final and owner_is_gone(record.owner),
-        trials=_trials(facts, summary, books.trials.get(run_id, {})),
-        own_data=facts.own_data,
+        trials=_trials(traits, summary, rows.trials.get(run_id, {})),
+        own_data=traits.own_data,
         damage=damage,
     )
 
 
 def under_way(row: RunView, record: RunRecord, steps: Sequence[StepView]) -> dict[str, object]:
-    """What the steps of a run that goes on tell of it besides."""
+    """Return what the steps of a running run add: fields of `RunView` by name."""
     if not steps:
         return {}
     now = steps[-1]
-    told: dict[str, object] = {
+    updates: dict[str, object] = {
         "progress": now.progress,
         "step_eta_s": None if row.is_orphan else now.eta_s,
     }
     if row.trials is not None and row.trials.total:
         if now.name == "suite":
-            told["progress"] = row.trials.ended / row.trials.total
+            updates["progress"] = row.trials.ended / row.trials.total
     elif now.name == "train" and now.status is not None:
-        told["metric"] = main_of(now.status.metrics, facts_of(record).monitor)
-    return told
+        updates["metric"] = main_of(now.status.metrics, traits_of(record).monitor)
+    return updates
 
 
 def _eta_s(record: RunRecord, begun: Sequence[StepView]) -> float | None:
-    """When a run ends, by the forecast of its steps; None if there is none."""
+    """Return the seconds until a run's end, by the forecast of its steps; None if unknown."""
     folder = RunFolder(Path(record.folder))
     try:
         prediction = read_record(folder.prediction, Prediction)
@@ -270,21 +270,21 @@ def _eta_s(record: RunRecord, begun: Sequence[StepView]) -> float | None:
         names = (*(part.name for part in prediction.parts), *prediction.unknown)
         known = {step.name for step in begun} | {BETWEEN}
         waiting = [StepView(name=name, state=None) for name in names if name not in known]
-    except StepError:  # the page of the run tells what cannot be read
+    except StepError:  # the run's page shows the error
         return None
     ahead = ahead_of(folder, [*begun, *waiting])
     return None if ahead is None else ahead.eta_s
 
 
 def ahead_of(folder: RunFolder, steps: Sequence[StepView]) -> Ahead | None:
-    """Return what a run that goes on is expected to take; None if that is unknown."""
-    from headrace.runs.accounts import accounts  # ended runs, most of a list, do without
+    """Return what a running run is expected to take; None if that is unknown."""
+    from headrace.runs.accounts import accounts  # not needed for ended runs, most of a list
 
     return inform(folder, "time left", lambda: accounts().ahead(folder, steps), Ahead)
 
 
 def why_failed(record: RunRecord, attempts: Sequence[AttemptRecord]) -> AttemptRecord | None:
-    """The attempt by which a run ended without success; None when there is none."""
+    """Return the attempt by which a run ended without success; None if there is none."""
     if not record.state.is_final or record.state is StepState.SUCCEEDED or not attempts:
         return None
     return None if attempts[-1].state is StepState.SUCCEEDED else attempts[-1]
@@ -293,11 +293,11 @@ def why_failed(record: RunRecord, attempts: Sequence[AttemptRecord]) -> AttemptR
 def why_no_lease(
     record: RunRecord, attempts: Sequence[AttemptRecord], leases: Sequence[LeaseRecord]
 ) -> str:
-    """Why a run failed that got no lease for its next step; empty when a step tells why.
+    """Return why a run failed that got no lease for its next step; empty if a step failed.
 
     Args:
         record: The run.
-        attempts: All at its steps, as they were asked for.
+        attempts: All at its steps, in the order of their requests.
         leases: Its leases, the newest first.
     """
     is_well = not record.state.is_final or record.state is StepState.SUCCEEDED
@@ -306,12 +306,12 @@ def why_no_lease(
     return leases[0].why_ended if leases[0].state is LeaseState.FAILED else ""
 
 
-def facts_of(record: RunRecord) -> Facts:
-    """What a run is, as far as its folder tells: it may be gone or damaged."""
+def traits_of(record: RunRecord) -> RunTraits:
+    """Return a run's traits; defaults if its folder is gone or damaged."""
     try:
-        return _facts(record.folder)
+        return _traits(record.folder)
     except (ValueError, OSError, HeadraceError):  # the list shows the run nonetheless
-        return Facts()
+        return RunTraits()
 
 
 @lru_cache(maxsize=_MOST)
@@ -320,14 +320,14 @@ def _user(path: str, owner: str) -> str:
 
 
 @lru_cache(maxsize=_MOST)
-def _facts(path: str) -> Facts:
+def _traits(path: str) -> RunTraits:
     folder = RunFolder(Path(path))
     request, recipe = _json(folder.request), _json(folder.recipe)
     trainer, suite = (_part(recipe.get(name)) for name in ("trainer", "suite"))
     monitor = trainer.get("monitor")
     kind = "suite" if is_there(folder.source) else request.get("kind")
     sought = sought_by(folder) if kind == "suite" else Sought()
-    return Facts(
+    return RunTraits(
         kind=kind if isinstance(kind, str) else "train",
         monitor=monitor if isinstance(monitor, str) else None,
         monitor_mode=str(trainer.get("monitor_mode", "min")),
@@ -347,32 +347,32 @@ def _json(file: Path) -> dict[str, Any]:
     with suppress(RecursionError):
         content = json.loads(read_bytes(file) or b"")
     if not isinstance(content, dict):
-        raise ValueError(f"{file} holds no record")  # noqa: TRY004  as of what is no JSON
+        raise ValueError(f"{file} is not a record")  # noqa: TRY004  the same as for invalid JSON
     return content
 
 
-def headline(record: RunRecord) -> Headline | None:
-    """What training monitors, else evaluation's first metric by name, else the loss.
+def main_metric(record: RunRecord) -> MainMetric | None:
+    """Return what training monitors, else evaluation's first metric by name, else the loss.
 
-    None for a run that gave none of these, as one that only packs.
+    None for a run without any of these, as one that only packs.
     """
     outputs = {
         step: each if isinstance(each, dict) else {} for step, each in record.outputs.items()
     }
     evaluated = run_metrics({"evaluate": outputs.get("evaluate", {})})
-    return main_of(run_metrics(outputs), facts_of(record).monitor, next(iter(evaluated), None))
+    return main_of(run_metrics(outputs), traits_of(record).monitor, next(iter(evaluated), None))
 
 
-def main_of(metrics: Mapping[str, float], *names: str | None) -> Headline | None:
-    """The first of some figures that is there, then the loss of validation, of training."""
+def main_of(metrics: Mapping[str, float], *names: str | None) -> MainMetric | None:
+    """Return the first of some metrics that exists, then the loss of validation, of training."""
     for name in (*names, "val_loss", "loss"):
         if name is not None and name in metrics:
-            return Headline(name=name, value=metrics[name])
+            return MainMetric(name=name, value=metrics[name])
     return None
 
 
 def _summary(record: RunRecord) -> tuple[SuiteSummary | None, str]:
-    """How a suite stands by its file, or why nobody knows; of an ended one it is read once."""
+    """Return a suite's summary, or why it is unknown; of an ended suite it is read once."""
     if record.finished_at is not None:
         return _last_summary(record.folder, record.finished_at)
     return _read_summary(record.folder)
@@ -387,30 +387,30 @@ def _read_summary(folder: str) -> tuple[SuiteSummary | None, str]:
     file = RunFolder(Path(folder)).summary
     try:
         return read_record(file, SuiteSummary), ""
-    except StepError:  # `headrace suite list` and the page of the suite tell what is wrong
+    except StepError:  # `headrace suite list` and the suite's page show the error
         return None, f"its {file.name} is damaged"
     except OSError as error:
         return None, f"its {file.name} cannot be read: {error.strerror}"
 
 
 def _trials(
-    facts: Facts, summary: SuiteSummary | None, entered: Mapping[StepState, int]
+    traits: RunTraits, summary: SuiteSummary | None, entered: Mapping[StepState, int]
 ) -> Trials | None:
-    if facts.kind != "suite":
+    if traits.kind != "suite":
         return None
     if summary is None:
         return Trials.of(0, {state.value: count for state, count in entered.items()}, None)
-    return Trials.of(summary.total, summary.counts, None if facts.is_folded else summary.best)
+    return Trials.of(summary.total, summary.counts, None if traits.is_folded else summary.best)
 
 
-def _best(record: RunRecord, facts: Facts, summary: SuiteSummary) -> Headline | None:
-    """The value of the best trial; of a cross-validation, by one more query, the mean of folds."""
-    name = facts.objectives[0].metric if facts.objectives else ""
-    if facts.is_folded:
-        point = best_point(record.run_id, facts.objectives)
+def _best(record: RunRecord, traits: RunTraits, summary: SuiteSummary) -> MainMetric | None:
+    """Return the best trial's value; of a cross-validation, by one more query, the folds' mean."""
+    name = traits.objectives[0].metric if traits.objectives else ""
+    if traits.is_folded:
+        point = best_point(record.run_id, traits.objectives)
         if point is None or point.spread is None:
             return None
-        return Headline(name=name, value=point.spread.mean, std=point.spread.std)
+        return MainMetric(name=name, value=point.spread.mean, std=point.spread.std)
     if summary.best_value is None or not name:
         return None
-    return Headline(name=name, value=summary.best_value)
+    return MainMetric(name=name, value=summary.best_value)

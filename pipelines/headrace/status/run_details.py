@@ -1,4 +1,4 @@
-"""What one run tells besides: its steps, what it waits for, which nodes are busy."""
+"""Details of one run: its steps, what it waits for, the load of its nodes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from headrace.runs.provenance import read_provenance
 from headrace.runs.runs import Run, open_run
 from headrace.states import EndedJob, StepState
 from headrace.status.lease import bad_nodes, lost_nodes, why_no_room
-from headrace.status.run import Books, RunView, ahead_of, by_ledger, under_way
+from headrace.status.run import LedgerRows, RunView, ahead_of, by_ledger, under_way
 from headrace.status.step import StepView
 from headrace.steps.history import NodeLoad, newest_use
 
@@ -28,54 +28,54 @@ class RunDetails(RunView):
     """A run with its steps, and what it waits for."""
 
     asked: tuple[str, ...] = ()
-    """Words after `headrace` that ask for the same again; empty for a run of Airflow."""
+    """Arguments of `headrace` that request the same again; empty for a run of Airflow."""
     changed: tuple[str, ...] = ()
-    """When it went on with changes, and with which."""
+    """When the run was resumed with changes, and with which."""
     images: dict[str, str] = {}
-    """Digests of the images of its containers when it began, by path."""
+    """Digests of its container images at its beginning, by path."""
     dashboard_url: str = ""
     """Secret link of the Dask dashboard of the newest lease that is open and ready; never on a
     page."""
     dashboard_lease: str = ""
-    """That lease."""
+    """The lease of that dashboard."""
     waits_for: str = ""
-    """Why its next step does not begin: who has the leases of a site that has no more to give, or
-    what nodes of its lease wait for in a queue, also where others are there."""
+    """Why its next step does not begin: the users of a site without room, or what nodes of its
+    lease wait for in a queue, also if other nodes are ready."""
     expected_start: float | None = None
-    """When those nodes are expected, seconds since the epoch; null when nobody tells."""
+    """When those nodes are expected, seconds since the epoch; null if unknown."""
     has_lease: bool = False
-    """Whether there is a lease for that step, so that what it waits for is nodes."""
+    """Whether that step has a lease, so that the run waits for nodes."""
     without: tuple[str, ...] = ()
-    """Nodes that its leases, or jobs of them, failed on, and that further jobs do without."""
+    """Nodes that its leases, or their jobs, failed on; further jobs avoid them."""
     suspects: tuple[str, ...] = ()
-    """Such nodes where its batch system cannot leave any out."""
+    """The same nodes, if its batch system cannot exclude any."""
     lost_nodes: tuple[EndedJob, ...] = ()
-    """Jobs of its pools that came to an early end, and why, the newest last."""
+    """Jobs of its pools that ended early, and why, the newest last."""
     informing: LeftOutSum = LeftOutSum()
-    """Failures of what only informs of it: forecast, accounting, provenance, progress."""
+    """Failures of parts that only inform: forecast, accounting, provenance, progress."""
     ahead: Ahead | None = None
-    """What it was expected to take, and what is to come; null where nobody wrote that down."""
+    """Its prediction, and what is left of it; null without a prediction."""
     use: NodeLoad = NodeLoad()
-    """How busy the nodes and ranks of a training under way are."""
+    """NodeLoad of the nodes and ranks of the current training."""
     steps: tuple[StepView, ...]
 
 
 def run_details(run_id: str) -> RunDetails:
-    """How a run stands now, as far as its files can be read.
+    """Return the current state of a run, as far as its files can be read.
 
     Raises:
-        UnknownNameError: There is no such run.
+        UnknownNameError: There is no run of that id.
     """
     with open_ledger().snapshot():
         record = open_ledger().run(run_id)
-        return details_of(record, Books.of([record]))
+        return details_of(record, LedgerRows.of([record]))
 
 
-def details_of(record: RunRecord, books: Books) -> RunDetails:
-    """How a run stands now, given what the ledger knows of it."""
-    run_id, leases = record.run_id, books.leases_of(record.run_id)
-    row = by_ledger(record, books, time.time())
-    begun = books.steps(run_id, whole=True)
+def details_of(record: RunRecord, rows: LedgerRows) -> RunDetails:
+    """Return the current state of a run, given its rows of the ledger."""
+    run_id, leases = record.run_id, rows.leases_of(record.run_id)
+    row = by_ledger(record, rows, time.time())
+    begun = rows.steps(run_id, whole=True)
     if not record.state.is_final:
         row = row.model_copy(update=under_way(row, record, begun))
     shown = next((each for each in leases if each.state.is_active and each.dashboard_url), None)
@@ -93,7 +93,7 @@ def details_of(record: RunRecord, books: Books) -> RunDetails:
     planned, by_name = steps_of(run.recipe, run.request.kind), {step.name: step for step in begun}
     steps = tuple(by_name.get(each.name, StepView(name=each.name, state=None)) for each in planned)
     trains = any(each.name == "train" and each.state is StepState.RUNNING for each in steps)
-    told: dict[str, object] = {
+    details: dict[str, object] = {
         "steps": steps,
         "use": newest_use(run.folder) if trains else NodeLoad(),
         "asked": () if owner_process(run.request.owner) is None else run.request.words,
@@ -101,7 +101,7 @@ def details_of(record: RunRecord, books: Books) -> RunDetails:
         "changed": tuple(each.words for each in run.request.resumed),
         "images": read_provenance(run.folder).images,
     }
-    known = known.model_copy(update=told)
+    known = known.model_copy(update=details)
     try:
         ahead = _ahead(run.folder, steps, goes_on=known.goes_on)
         eta = {"ahead": ahead, "eta_s": ahead.eta_s if ahead else None}
@@ -109,7 +109,7 @@ def details_of(record: RunRecord, books: Books) -> RunDetails:
         waits = _waits(run, planned, known, leases) if known.goes_on else {}
         return known.model_copy(update={"lost_nodes": _lost_nodes(run, leases), **waits})
     except StepError as error:
-        damage = f"{error.what} Remove it: it only tells how the run's machines stand."
+        damage = f"{error.what} Remove it: it holds only the state of the run's machines."
         return known.model_copy(update={"damage": damage})
 
 
@@ -121,7 +121,7 @@ def _ahead(folder: RunFolder, steps: Sequence[StepView], *, goes_on: bool) -> Ah
 
 
 def _lost_nodes(run: Run, leases: Sequence[LeaseRecord]) -> tuple[EndedJob, ...]:
-    """Jobs of the run's pools that came to an early end, the newest last."""
+    """Return jobs of the run's pools that ended early, the newest last."""
     found = [
         node
         for each in leases
@@ -133,7 +133,7 @@ def _lost_nodes(run: Run, leases: Sequence[LeaseRecord]) -> tuple[EndedJob, ...]
 def _waits(
     run: Run, planned: Sequence[PlannedStep], known: RunDetails, leases: Sequence[LeaseRecord]
 ) -> dict[str, object]:
-    """What a run that goes on waits for, and which nodes it does without."""
+    """Return what a running run waits for, and which nodes it avoids."""
     open_leases = [row for row in leases if row.state.is_active]
     done = {step.name for step in known.steps if step.state is StepState.SUCCEEDED}
     step = next((step for step in planned if step.name not in done), None)

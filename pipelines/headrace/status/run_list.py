@@ -1,4 +1,4 @@
-"""The list of runs, and what somebody asked for: also what was refused."""
+"""The list of runs, and user actions, among them refused ones."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ _MOST_ACTS = 200
 
 
 class ActView(Record):
-    """Somebody asked for something."""
+    """An action that a user requested."""
 
     at: float
     """Seconds since the epoch."""
     user: str
-    """Empty where only Airflow's audit log tells."""
+    """Empty if only Airflow's audit log has it."""
     through: str
     run_id: str
     what: str
     details: str
     refused: str
-    """Why it was not done; empty when it was."""
+    """Why it was refused; empty if it was not."""
 
 
 class RunsPage(Record):
@@ -38,7 +38,7 @@ class RunsPage(Record):
     now: float
     rows: tuple[RunView, ...]
     refused: tuple[ActView, ...] = ()
-    """Requests in Airflow, no older than the rows, that got no run."""
+    """Refused requests in Airflow, no older than the rows."""
 
 
 def runs_page(
@@ -48,9 +48,9 @@ def runs_page(
     sites: Sites = None,
     asker: str = "",
 ) -> RunsPage:
-    """The newest runs, those in some states or with a text in their id, recipe or site.
+    """Return the newest runs, those in some states or with a text in their id, recipe or site.
 
-    Among those that failed are the requests of a user that were refused, or of all users.
+    Runs that failed include the refused requests of a user, or of all users.
     """
     records = open_ledger().runs(limit, states, text, sites=sites)
     since = records[-1].created_at if len(records) == limit else 0.0
@@ -62,19 +62,19 @@ def runs_page(
 
 
 def acts_of(run_id: str) -> tuple[ActView, ...]:
-    """What was asked of a run, the newest first."""
+    """Return the actions on a run, the newest first."""
     return _acts(open_ledger().acts(run_id=run_id, limit=_MOST_ACTS))
 
 
 def check_refused(owner: str, user: str) -> None:
-    """Say why a request of a DAG run, of one user or of any, got no run, if it was refused.
+    """Raise if a request of a DAG run, of one user or of any, was refused.
 
     Raises:
-        UserError: So it was.
+        UserError: It was refused; the message gives the reason.
     """
     for row in open_ledger().acts(user, owner, limit=1, refused=True):
         when = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(row.created_at))
-        asked = f"{Actor(row.user or 'somebody', row.through)} asked on {when} for: {row.details}"
+        asked = f"{Actor(row.user or 'a user', row.through)} asked on {when} for: {row.details}"
         raise UserError(row.refused, f"{asked}. No run was made: trigger a new DAG run.")
 
 

@@ -1,6 +1,6 @@
-"""How a step stands, by its attempts in the ledger and its files; and in words, the same for all.
+"""State of a step, by its attempts in the ledger and its files; and as a text.
 
-Terminal, pages and Airflow's log tell a step by `in_words`.
+The terminal, pages and Airflow's log all render a step by `in_words`.
 """
 
 from __future__ import annotations
@@ -30,39 +30,39 @@ _MUCH_WAIT = 0.1
 
 
 class StepView(Record):
-    """How one step of a run stands; null is what is not known."""
+    """State of one step of a run; null: unknown."""
 
     name: str
     state: StepState | None
     """Null: not yet begun."""
     attempt: int = 0
     status: StepStatus | None = None
-    """What it told last."""
+    """Its last report."""
     started_at: float | None = None
     """When its newest attempt began, seconds since the epoch."""
     finished_at: float | None = None
     elapsed_s: float | None = None
     message: str = ""
-    """Why it failed; empty when it did not."""
+    """Why it failed; empty if it did not."""
     failure_class: FailureClass | None = None
-    """Why it failed; decides whether it was tried again."""
+    """Class of the failure; decides whether it was tried again."""
     where: str = ""
-    """Rank, worker or node it failed on, when known."""
+    """Rank, worker or node it failed on, if known."""
     trace: str = ""
     """Trace of user code that raised, or of a fault of headrace."""
     folder: str = ""
     """The step's folder; empty before it is submitted."""
     outputs: dict[str, JsonValue] = {}
     restarts: tuple[str, ...] = ()
-    """Why its processes were started again within the newest attempt, each time."""
+    """Why its processes were restarted within the newest attempt, each time."""
     damage: str = ""
-    """Why no more is known: a file of the step cannot be read; else empty."""
+    """Why more is unknown: a file of the step cannot be read; else empty."""
     failures: int = 0
-    """Attempts in a row that have failed and came no further than those before."""
+    """Failed attempts in a row that made no progress."""
     kept: float = 0.0
-    """How much of the work of ended attempts the newest one need not do again."""
+    """Work of ended attempts that the newest one need not repeat, in units of progress."""
     last_failure: str = ""
-    """Why the last of `failures` has failed, in a line."""
+    """Why the last of `failures` failed, in a line."""
 
     @computed_field  # type: ignore[prop-decorator]
     @property
@@ -76,13 +76,13 @@ class StepView(Record):
     @computed_field  # type: ignore[prop-decorator]
     @property
     def eta_s(self) -> float | None:
-        """Seconds until its end, as fast as it goes."""
+        """Seconds until its end, at its present rate."""
         return self.status.eta_s if self.status and self.state is StepState.RUNNING else None
 
     @computed_field  # type: ignore[prop-decorator]
     @property
     def words(self) -> str:
-        """How it stands, in a line; why it has failed."""
+        """Its state in a line; if it failed, why."""
         if self.state is StepState.RUNNING and self.status is not None:
             return in_words(self.status)
         return self.message or self.damage
@@ -104,11 +104,11 @@ class AttemptView(Record):
     finished_at: float | None
     lease_id: str
     node: str = ""
-    """Its first node; empty until it has ended."""
+    """Its first node; empty before its end."""
 
 
 def in_words(status: StepStatus) -> str:
-    """How a step stands: `epoch 3/15 · val_loss 0.123 · 12,345 samples/s · 41 % · 2 min left`."""
+    """Return a state such as `epoch 3/15 · val_loss 0.123 · 12,345 samples/s · 2 min left`."""
     progress, metrics = status.progress, dict(status.metrics)
     rate, wait = metrics.pop(_RATE, None), metrics.pop(_DATA_WAIT, 0.0)
     words = [progress.phase or status.state.value]
@@ -127,9 +127,9 @@ def in_words(status: StepStatus) -> str:
 
 
 def figures(metrics: Mapping[str, Any]) -> list[str]:
-    """The first few of those metrics that are single numbers: `val_loss 0.123`."""
-    told = [(name, value) for name, value in metrics.items() if isinstance(value, int | float)]
-    return [f"{name} {value:.4g}" for name, value in told[:_MOST_METRICS]]
+    """Return the first few metrics that are single numbers: `val_loss 0.123`."""
+    numbers = [(name, value) for name, value in metrics.items() if isinstance(value, int | float)]
+    return [f"{name} {value:.4g}" for name, value in numbers[:_MOST_METRICS]]
 
 
 def _percent(share: float) -> str:
@@ -146,10 +146,10 @@ def _left(seconds: float) -> str:
 def step_views(
     attempts: Sequence[AttemptRecord], leases: Mapping[str, LeaseFolder], *, whole: bool = True
 ) -> tuple[StepView, ...]:
-    """How the steps stand that have begun, in the order that their newest attempts were asked for.
+    """Return the steps that have begun, in the order in which their newest attempts were requested.
 
     Args:
-        attempts: All of a run, as they were asked for.
+        attempts: All of a run, in the order of their requests.
         leases: Folders of its leases, by id.
         whole: Read files also of steps that have ended.
     """
@@ -166,7 +166,7 @@ def step_views(
 
 
 def attempt_views(run_id: str, attempts: Sequence[AttemptRecord]) -> tuple[AttemptView, ...]:
-    """Attempts at the steps of a run, as they were asked for."""
+    """Return attempts at the steps of a run, in the order of their requests."""
     used = open_ledger().usage(run_id, trial=0)
     nodes = {(row.step, row.attempt): row.node for row in used}
     views = map(AttemptView.model_validate, attempts)
@@ -176,7 +176,7 @@ def attempt_views(run_id: str, attempts: Sequence[AttemptRecord]) -> tuple[Attem
 
 
 def ended_of(row: AttemptRecord) -> Attempt:
-    """An attempt of the ledger, as its retries are decided."""
+    """Return an attempt of the ledger, as the retry policy takes it."""
     return Attempt(
         failure_class=row.failure_class,
         error=str(row.outputs.get(ERROR) or ""),
@@ -188,7 +188,7 @@ def ended_of(row: AttemptRecord) -> Attempt:
 
 
 def step_folders(run: Run, step: str | None = None) -> list[tuple[AttemptRecord, Path]]:
-    """Folders of the attempts at one step or at all steps of a run, in the order they were made."""
+    """Return the folders of attempts at one step or all steps of a run, the oldest first."""
     return [
         (row, run.lease_folder(row.lease_id).step(row.number).path)
         for row in open_ledger().attempts(run.run_id, step)
@@ -197,7 +197,7 @@ def step_folders(run: Run, step: str | None = None) -> list[tuple[AttemptRecord,
 
 
 def took_s_of(row: AttemptRecord) -> float | None:
-    """Seconds that an attempt took; None before it has ended."""
+    """Return the seconds that an attempt took; None before its end."""
     if row.started_at is None or row.finished_at is None:
         return None
     return row.finished_at - row.started_at
@@ -220,20 +220,20 @@ def _by_files(row: AttemptRecord, lease: LeaseFolder) -> StepView:
     try:
         status = mailbox.status(folder) if folder else None
         result = mailbox.outcome(folder) if folder else None
-    except StepError as error:  # the ledger knows the rest
+    except StepError as error:  # the rest is in the ledger
         damage = error.what
     known, failure = _by_row(row), result.failure if result else None
-    told: dict[str, object] = {}
+    updates: dict[str, object] = {}
     if not damage and not row.state.is_final:
-        told["state"] = StepState.QUEUED
+        updates["state"] = StepState.QUEUED
         if result or status:
-            told["state"] = (result or status).state  # type: ignore[union-attr]
+            updates["state"] = (result or status).state  # type: ignore[union-attr]
     if result is not None:
-        told["elapsed_s"] = result.finished_at - result.started_at
+        updates["elapsed_s"] = result.finished_at - result.started_at
     elif status is not None and known.elapsed_s is None:
-        told["elapsed_s"] = status.elapsed_s
-        if row.started_at is None and told.get("state") is StepState.RUNNING:
-            told["started_at"] = status.updated_at - status.elapsed_s
+        updates["elapsed_s"] = status.elapsed_s
+        if row.started_at is None and updates.get("state") is StepState.RUNNING:
+            updates["started_at"] = status.updated_at - status.elapsed_s
     more = {
         "status": status,
         "message": row.message or (failure.message if failure else ""),
@@ -245,19 +245,19 @@ def _by_files(row: AttemptRecord, lease: LeaseFolder) -> StepView:
         "restarts": status.restarts if status else (),
         "damage": damage,
     }
-    return known.model_copy(update={**told, **more})
+    return known.model_copy(update={**updates, **more})
 
 
 def _with_failures(view: StepView, attempts: Sequence[AttemptRecord]) -> StepView:
-    """The step with what became of its attempts so far, given those of its run."""
+    """Return the step with the failures of its attempts, given those of its run."""
     of_step = [row for row in attempts if row.step == view.name and row.state.is_final]
     failed = [row for row in of_step if row.state is not StepState.SUCCEEDED]
     if view.state is StepState.SUCCEEDED or not failed:
         return view
     ended = [ended_of(row) for row in failed]
-    told = {
+    updates = {
         "failures": num_failures(ended),
         "kept": max(each.kept for each in ended),
         "last_failure": failed[-1].message.partition("\n")[0],
     }
-    return view.model_copy(update=told)
+    return view.model_copy(update=updates)

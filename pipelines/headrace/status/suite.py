@@ -1,4 +1,4 @@
-"""How suites stand, and all trials of one by columns."""
+"""State of suites, and all trials of one suite by columns."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from headrace.runs.suites import best_point, is_suite
 from headrace.runs.trials import changed_since, note_trials
 from headrace.states import StepState
 from headrace.status.logs import report_address
-from headrace.status.run import Books, RunView, Trials, by_ledger, facts_of
+from headrace.status.run import LedgerRows, RunView, Trials, by_ledger, traits_of
 from headrace.status.run_list import ActView, acts_of
 from headrace.suites.analysis import PointResult
 from headrace.suites.records import FOLD, PRUNED, RunningTrial, SuiteSummary
@@ -34,34 +34,34 @@ _OF_ROWS = ("number", "name", "objective", "started_at", "finished_at", "attempt
 
 
 class SuiteView(RunView):
-    """How a suite stands; its objective's best value is `metric`, how its trials stand `trials`."""
+    """State of a suite; its objective's best value is `metric`, its trials by state `trials`."""
 
     trials: Trials
     paused: bool = False
     objectives: tuple[Objective, ...] = ()
     log_keys: tuple[str, ...] = ()
-    """Keys that are sampled on a logarithmic scale, and drawn on one."""
+    """Keys that are sampled, and drawn, on a logarithmic scale."""
     best: int | None = None
-    """Number of the best trial; null without one objective, or an ended trial."""
+    """Number of the best trial; null without a single objective or an ended trial."""
     best_name: str = ""
     best_value: float | None = None
     point: PointResult | None = None
-    """Of a cross-validation the best point, by the mean of its folds; no trial is best then."""
+    """The best point of a cross-validation, by the mean of its folds; then no trial is best."""
     eta_error_s: float | None = None
-    """Half of the interval in which the end lies, with a probability of 0.8."""
+    """Half of the 80 % interval of the end, in seconds."""
     running: tuple[RunningTrial, ...] = ()
-    """Not more than the first hundred."""
+    """At most the first hundred."""
 
 
 class SuitePage(SuiteView):
-    """All that the page of a suite shows but its trials."""
+    """All data of a suite's page except its trials."""
 
     now: float
     report: str
-    """Address of the report below that of the pages; empty without one."""
+    """The report's address, relative to the pages' address; empty without a report."""
     acts: tuple[ActView, ...]
     can_act: bool
-    """Whether who asks may act on it."""
+    """Whether this user may act on it."""
 
 
 class TrialColumns(Record):
@@ -88,79 +88,79 @@ class TrialsPage(Record):
     """The trials of a suite, or those that have changed."""
 
     version: int
-    """How far the suite's journal is told; to be given as `since` the next time."""
+    """Version of these trials, to be passed as `since` the next time."""
     is_part: bool
-    """Whether only those are here that have changed since then."""
+    """Whether these are only the trials that have changed since then."""
     keys: tuple[str, ...]
     metrics: tuple[str, ...]
     columns: TrialColumns
 
 
 def suites(limit: int) -> Iterator[RunRecord]:
-    """At most so many suites, the newest first."""
+    """Yield at most `limit` suites, the newest first."""
     found = (row for row in open_ledger().runs(limit=_MOST_RUNS) if is_suite(row))
     for row, _ in zip(found, range(limit), strict=False):
         yield row
 
 
 def find_suite(run_id: str | None) -> RunRecord:
-    """The suite with an id, or the newest one; its trials are noted in the ledger.
+    """Return the suite with an id, or the newest one; its trials are entered in the ledger.
 
     Raises:
-        UnknownNameError: There is none, or no such run.
-        UserError: That run is no suite.
+        UnknownNameError: There is no suite, or no run of that id.
+        UserError: The run is not a suite.
     """
     record = next(suites(1), None) if run_id is None else open_ledger().run(run_id)
     if record is None:
         raise UnknownNameError("There are no suites yet", "Start one: headrace sweep --help.")
     if not is_suite(record):
-        raise UserError(f"Run {record.run_id} is no suite", "List suites: headrace suite list.")
+        raise UserError(f"Run {record.run_id} is not a suite", "List suites: headrace suite list.")
     note_trials(RunFolder(Path(record.folder)))
     return record
 
 
 def only_suite() -> RunRecord:
-    """The suite that is meant where none is named: the only one that goes on, or that there is.
+    """Return the suite for a command without an id: the only running one, or the only one.
 
     Raises:
-        UnknownNameError: There is none.
+        UnknownNameError: There is no suite.
         UserError: There are several.
     """
     found = tuple(suites(_MOST_NAMED))
     meant = [row for row in found if not row.state.is_final] or found
     if len(meant) > 1:
         named = ", ".join(row.run_id for row in meant)
-        raise UserError(f"Several suites may be meant: {named}", "Name one of them.")
+        raise UserError(f"There are several suites: {named}", "Name one of them.")
     return find_suite(meant[0].run_id if meant else None)
 
 
 def suite_views(records: Sequence[RunRecord]) -> tuple[SuiteView, ...]:
-    """How suites stand now, as far as their files can be read; their trials are noted."""
+    """Return the current state of suites, as far as files can be read; enter their trials."""
     for record in records:
         note_trials(RunFolder(Path(record.folder)))
     return _views(records)
 
 
 def _views(records: Sequence[RunRecord]) -> tuple[SuiteView, ...]:
-    books, now = Books.of(records), time.time()
+    rows, now = LedgerRows.of(records), time.time()
     return tuple(
-        _view(record, by_ledger(record, books, now), books.trials.get(record.run_id, {}))
+        _view(record, by_ledger(record, rows, now), rows.trials.get(record.run_id, {}))
         for record in records
     )
 
 
 def suite_view(record: RunRecord) -> SuiteView:
-    """How a suite stands now."""
+    """Return the current state of a suite."""
     (view,) = suite_views([record])
     return view
 
 
 def suite_page(run_id: str, *, can_act: bool) -> SuitePage:
-    """All but its trials that is known of a suite now.
+    """Return all current data of a suite except its trials.
 
     Raises:
-        UnknownNameError: There is no such run.
-        UserError: It is no suite.
+        UnknownNameError: There is no run of that id.
+        UserError: The run is not a suite.
     """
     record = find_suite(run_id)
     (view,) = _views([record])
@@ -174,15 +174,15 @@ def suite_page(run_id: str, *, can_act: bool) -> SuitePage:
 
 
 def trials_page(run_id: str, since: int = 0) -> TrialsPage:
-    """All trials of a suite, or those that have changed since a version.
+    """Return all trials of a suite, or those that have changed since a version.
 
     Raises:
-        UnknownNameError: There is no such run.
-        UserError: It is no suite.
+        UnknownNameError: There is no run of that id.
+        UserError: The run is not a suite.
     """
     record = find_suite(run_id)
     ledger = open_ledger()
-    version = ledger.journal_read(run_id)  # before the rows, which may tell more by then
+    version = ledger.journal_read(run_id)  # before the rows: these may be newer
     changed = changed_since(record, since, version) if 0 < since <= version else None
     if changed is None or len(changed) > _MOST_CHANGED:
         rows, changed = ledger.trials(run_id, limit=MAX_TRIALS), None
@@ -206,7 +206,7 @@ def trials_page(run_id: str, since: int = 0) -> TrialsPage:
 
 
 def state_of(row: TrialRecord) -> str:
-    """The state of a trial; that it was pruned is one."""
+    """Return the state of a trial; `pruned` is a state here."""
     return PRUNED if row.pruned and row.state is StepState.SUCCEEDED else row.state.value
 
 
@@ -216,21 +216,21 @@ def _view(record: RunRecord, row: RunView, entered: Mapping[StepState, int]) -> 
         summary = read_record(RunFolder(Path(record.folder)).summary, SuiteSummary) or summary
     except StepError as error:
         damage = error.what
-    facts, goes_on = facts_of(record), not record.state.is_final
-    best, point = _best_trial(record.run_id, facts.objectives), None
+    traits, goes_on = traits_of(record), not record.state.is_final
+    best, point = _best_trial(record.run_id, traits.objectives), None
     if best is not None and FOLD in best.values:
-        best, point = None, best_point(record.run_id, facts.objectives)
+        best, point = None, best_point(record.run_id, traits.objectives)
     number = best.number if best else None
-    told = {
+    updates = {
         "trials": Trials.of(summary.total, _counts(entered, summary), number),
         "eta_s": summary.eta_s if goes_on else None,
         "damage": damage,
     }
     return SuiteView(
-        **{**dict(row), **told},
+        **{**dict(row), **updates},
         paused=summary.paused and goes_on,
-        objectives=facts.objectives,
-        log_keys=facts.log_keys,
+        objectives=traits.objectives,
+        log_keys=traits.log_keys,
         best=number,
         best_name=best.name if best else "",
         best_value=best.objective if best else None,
@@ -241,7 +241,7 @@ def _view(record: RunRecord, row: RunView, entered: Mapping[StepState, int]) -> 
 
 
 def _counts(entered: Mapping[StepState, int], summary: SuiteSummary) -> dict[str, int]:
-    """Trials by state, as the ledger has them; those that were pruned are a state of their own."""
+    """Return trials by state, as the ledger has them; `pruned` is a state here."""
     counts = {state.value: count for state, count in entered.items()}
     done = StepState.SUCCEEDED.value
     pruned = min(summary.counts.get(PRUNED, 0), counts.get(done, 0))
@@ -249,7 +249,7 @@ def _counts(entered: Mapping[StepState, int], summary: SuiteSummary) -> dict[str
 
 
 def _best_trial(run_id: str, objectives: Sequence[Objective]) -> TrialRecord | None:
-    """The best trial that went to its end; None without one objective, or without such a trial."""
+    """Return the best complete trial; None without a single objective, or without such a trial."""
     if len(objectives) != 1:
         return None
     return open_ledger().best_trial(run_id, objectives[0].mode)

@@ -1,4 +1,4 @@
-"""A training: its best value, curves and checkpoints, and in what several differ."""
+"""A training: its best value, curves and checkpoints, and differences between several."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _STEP = re.compile(r"-(\d+)\.ckpt")
 
 
 class BestValue(Record):
-    """The best value of what training monitors."""
+    """The best value of the monitored metric."""
 
     name: str
     value: float
@@ -43,7 +43,7 @@ class CheckpointView(Record):
 
 
 def best_value(history: History, metric: str | None, mode: str) -> BestValue | None:
-    """The best value so far; None without a metric that is monitored, or any value."""
+    """Return the best value so far; None without a monitored metric or any value."""
     row = history.best(metric, mode) if metric else None
     if row is None or metric is None:
         return None
@@ -51,7 +51,7 @@ def best_value(history: History, metric: str | None, mode: str) -> BestValue | N
 
 
 def checkpoints_of(folder: RunFolder) -> tuple[CheckpointView, ...]:
-    """Checkpoints of a run, the newest first."""
+    """Return the checkpoints of a run, the newest first."""
     best = best_of(folder.checkpoints)
     found = []
     for file in folder.checkpoints.glob("*.ckpt"):
@@ -62,7 +62,7 @@ def checkpoints_of(folder: RunFolder) -> tuple[CheckpointView, ...]:
 
 def _checkpoint(file: Path, *, is_best: bool) -> CheckpointView:
     step = _STEP.search(file.name)
-    parts = file.iterdir() if file.is_dir() else (file,)  # ranks write a folder together
+    parts = file.iterdir() if file.is_dir() else (file,)  # sharded: a folder of all ranks' files
     return CheckpointView(
         name=file.name,
         step=int(step[1]) if step else None,
@@ -73,7 +73,7 @@ def _checkpoint(file: Path, *, is_best: bool) -> CheckpointView:
 
 
 class Curve(Record):
-    """One curve; values that are no number are null."""
+    """One curve; null for values that are not finite."""
 
     name: str
     kind: Literal["loss", "metric", "lr"]
@@ -97,7 +97,7 @@ class CurvesPage(Record):
 
 
 class ComparePage(Record):
-    """In what some runs or trials differ."""
+    """Differences between some runs or trials."""
 
     names: tuple[str, ...]
     rows: tuple[Beside, ...]
@@ -105,19 +105,19 @@ class ComparePage(Record):
 
 
 def curves_page(names: Iterable[str]) -> CurvesPage:
-    """The curves of runs, and of trials by `SUITE:NUMBER`.
+    """Return the curves of runs, and of trials by `SUITE:NUMBER`.
 
     Raises:
-        UnknownNameError: There is no such run.
+        UnknownNameError: There is no run of that id.
     """
     return CurvesPage(runs=tuple(curves_of(name, read_history(_folder(name))) for name in names))
 
 
 def compare_page(names: Sequence[str]) -> ComparePage:
-    """In what runs or trials differ: metrics, recipe, data, code, packages.
+    """Return what differs between runs or trials: metrics, recipe, data, code, packages.
 
     Raises:
-        UnknownNameError: There is no such run, or the trial has not begun.
+        UnknownNameError: There is no run of that id, or the trial has not begun.
         StepError: A folder is gone or damaged.
     """
     return ComparePage(names=tuple(names), rows=side_by_side([origin(name) for name in names]))
@@ -130,7 +130,7 @@ def _folder(name: str) -> RunFolder:
 
 
 def curves_of(run_id: str, history: History) -> RunCurves:
-    """The curves of a run by its history."""
+    """Return the curves of a run by its history."""
     found = []
     for name, kind, points in series_of(history):
         steps, values = zip(*thinned(points, MOST_POINTS), strict=True)

@@ -10,7 +10,7 @@ from headrace.data.loaders import DataSettings
 from headrace.data.streaming import shards_held
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Site
-from headrace.shards.places import ShardSource
+from headrace.shards.shard_locations import ShardSource
 from headrace.staging.gang_store import Traffic, node_source
 from headrace.training.launch_records import NodeReady
 

@@ -256,7 +256,7 @@ def test_acts_are_done_in_the_name_of_who_asks(
         return ask(airflow_service, f"/act/{path}", doors.tokens["op"], body)
 
     asked = act("suite", id=run.run_id, what="pause")
-    assert asked.json == {"done": "Asked for: pause"}
+    assert asked.json == {"done": "Requested: pause"}
     (control,) = read_lines(run.folder.controls, Control)
     assert (control.what, control.by) == ("pause", "op in Airflow")
     answer = act("suite", id=run.run_id, what="retry", trials=[7])
@@ -265,7 +265,7 @@ def test_acts_are_done_in_the_name_of_who_asks(
         f"List its trials: headrace suite show {run.run_id}.",
     )
     assert act("suite", id=run.run_id, what="limit").status == 422
-    for words, told in (("", "No values are named"), ("seed='1", "The values cannot be read")):
+    for words, told in (("", "The values are missing"), ("seed='1", "The values cannot be read")):
         answer = act("suite/add", id=run.run_id, words=words)
         assert (answer.status, answer.json["detail"]["what"].partition(":")[0]) == (409, told)
     lease_id = lease_on_disk(run, host=ProcessIdentity.of())

@@ -33,7 +33,7 @@ def test_up_tells_how_to_log_in_and_keeps_strangers_outside(airflow_service: Air
     assert "SQLite" in airflow_service.told
     assert "its password: headrace password" in airflow_service.told
     with airflow_service.settings():
-        assert f"up already: {server.url}" in headrace("up").stdout
+        assert f"already up: {server.url}" in headrace("up").stdout
         exported = headrace("env").stdout
         assert f"export AIRFLOW_HOME={home}/airflow" in exported
         assert airflow_server.MARK not in exported

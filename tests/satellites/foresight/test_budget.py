@@ -115,7 +115,7 @@ def test_a_run_that_has_cost_its_budget_gets_no_lease(
     assert caught.value.what == (
         f"Run {run.run_id} has cost $850.00, and `limits.budget` of site aws is $1000.00: "
         "no further lease of role cpu is started, "
-        "as its first 90 s may cost $180.00 "
+        "because its first 90 s may cost $180.00 "
         "(2 x 1:00:00 x $3600 an hour of g5.xlarge (on-demand), site file of 2026-06-17)"
     )
     assert caught.value.hint == f"Raise it in the site file, then: headrace resume {run.run_id}"
@@ -287,7 +287,7 @@ def test_hours_of_gpus_that_are_held_are_limited(
     assert caught.value.what == (
         "User ann this month on site aws has taken 10.00 GPU hours, and `limits.gpu_hours_user` "
         "of site aws is 10.00 GPU hours: no further lease of role gpu is started, "
-        "as its first 90 s may take 0.10 GPU hours (2 x 2 GPUs)"
+        "because its first 90 s may take 0.10 GPU hours (2 x 2 GPUs)"
     )
     assert acquire(make_run(site="aws", user="ann"), "cpu")
     assert acquire(make_run(site="aws", user="bob"), "gpu")
@@ -318,7 +318,7 @@ def test_a_file_of_teams_that_is_damaged_ends_nothing_and_begins_nothing(
     (headrace_home / "teams.yaml").write_text("vision: ann\n")
     machines.append(_instance(2000.0))
     keep(run)
-    assert "Budgets are not kept now" in caplog.text
+    assert "Budgets are not checked at present" in caplog.text
     assert not folder.notice.exists()
     with pytest.raises(UserError, match=r"teams\.yaml: vision"):
         acquire(run, "cpu")
@@ -335,7 +335,7 @@ def test_most_of_a_budget_and_what_goes_beyond_it_are_told_before(
     acquire(run, "gpu")
     assert re.search(
         r"A lease of role gpu costs \$7200\.00 at most, and \$\d+\.00 is left of `limits\.budget`: "
-        r"when that is used up, what runs ends in order, for at most \$180\.00 more",
+        r"when that is used up, running work is stopped in order, for at most \$180\.00 more",
         caplog.text,
     )
     machines.append(_instance(350.0, "i-2"))
@@ -350,7 +350,7 @@ def test_what_runs_comes_to_its_end_where_the_site_says_so(
     site(1000.0, {"when_over": "finish"})
     run, folder = _open_lease("gpu")
     acquire(run, "cpu")
-    assert "comes to its end, and no more begins, for at most $6200.00 more" in caplog.text
+    assert "continues to its end, and no more begins, for at most $6200.00 more" in caplog.text
     machines.append(_instance(2000.0))
     keep(run)
     assert not folder.notice.exists()

@@ -90,7 +90,7 @@ def test_it_is_told_by_whatever_attempts_have_in_common():
     assert "… and more" in text
     assert "cluster  " not in text
     assert "… and more" not in output("--by", "site", "--limit", "2")
-    assert output("--user", "nobody") == "Nothing has been counted.\n"
+    assert output("--user", "nobody") == "No costs are recorded.\n"
 
 
 @pytest.mark.parametrize(

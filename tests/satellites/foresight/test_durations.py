@@ -23,7 +23,7 @@ def test_words_of_people(text, seconds):
 
 @pytest.mark.parametrize("text", ["", "h", "1x", "-3h", "1h2", "0s", "nan", "1e9999", "9" * 400])
 def test_what_is_no_duration_is_told(text):
-    with pytest.raises(UserError, match="is no duration"):
+    with pytest.raises(UserError, match="is not a duration"):
         duration_of(text)
 
 
@@ -40,8 +40,8 @@ def test_durations_between_bounds_have_the_given_sum():
 @pytest.mark.parametrize(
     ("low", "high", "count", "total", "told"),
     [
-        (10.0, 5.0, 3, None, "are no range"),
-        (5.0, 10.0, 1, None, "are no range"),
+        (10.0, 5.0, 3, None, "are not a range"),
+        (5.0, 10.0, 1, None, "are not a range"),
         (5.0, 10.0, 3, 100.0, "They take 20"),
         (5.0, 10.0, 3, 1.0, "cannot take"),
     ],

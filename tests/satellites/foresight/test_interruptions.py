@@ -57,15 +57,15 @@ def test_all_nodes_of_a_gang_are_interrupted_when_one_is():
 def test_the_line_says_what_is_known_and_what_is_assumed():
     told = loss_in_words(_recipe(), _NODES, _ONE, Pace(step_s=3.0, start_s=120.0))
     assert told == (
-        "spot: an interruption costs a start of 0:02:00 and, when its notice does not come in "
+        "spot: an interruption costs a start of 0:02:00 and, if its notice does not come in "
         "time, 0:02:30: 50 steps (half of trainer.checkpoint_every_steps, 100); 0.1 "
-        "interruptions an hour of 2 nodes (somebody) take 0.74 % of the time"
+        "interruptions per hour of 2 nodes (somebody) take 0.74 % of the time"
     )
     often = Interruptions(per_hour=1.0, source="somebody")
     told = loss_in_words(_recipe("trainer.max_steps=30"), _NODES, often, Pace())
     assert "a start of 0:05:00 (assumed) and" in told
     assert "15 steps (half of trainer.max_steps, 30: no checkpoint comes before)" in told
-    assert "2 interruptions an hour of 2 nodes (somebody) take at " in told
+    assert "2 interruptions per hour of 2 nodes (somebody) take at " in told
     assert told.endswith("take at least 14 % of the time")
 
 

@@ -96,7 +96,7 @@ def test_without_history_an_hour_is_taken_and_said() -> None:
     run = make_run(site="chosen")
     found = choice(run)
     assert (found.seconds, found.most_s) == (3600.0, 2 * 86400.0)
-    assert found.why.startswith("no earlier run tells how long stage and train and evaluate will")
+    assert found.why.startswith("no earlier run shows how long stage and train and evaluate will")
     plain = make_run()
     assert (
         lifetime(plain.recipe, plain.site, "gpu", "train") is None
@@ -133,7 +133,7 @@ def test_a_lease_with_half_as_many_ranks_gets_more_and_another_model_tells_nothi
 
 def test_steps_that_have_succeeded_and_other_sites_do_not_count() -> None:
     run = earlier_run()
-    assert choice(run).why == "none of its steps is left to do"
+    assert choice(run).why == "none of its steps is left"
     site = load_site("chosen").model_copy(update={"name": "elsewhere"})
     (gang,) = (each for each in previews(load_recipe("digits"), site) if each.role == "gpu")
     assert gang.walltime.seconds == 3600.0
@@ -169,7 +169,7 @@ def timed_out(run: Run, kept: float, total: float | None) -> str:
 @pytest.mark.parametrize(
     ("kept", "total", "expected", "words"),
     [
-        (0.0, 100.0, 3600.0, "0:30:00 was too short for the lease before, so twice that"),
+        (0.0, 100.0, 3600.0, "0:30:00 was too short for the previous lease, so twice that"),
         (7.0, None, 3600.0, "so twice that"),  # a script
         (50.0, 450.0, 13500.0, "train 2:13:20"),  # 8000 s for what is left
     ],
@@ -254,11 +254,11 @@ def test_a_lease_keeps_its_choice_and_its_reason(
     assert leases.acquire(run, "gpu") == lease_id  # asked again while it waits for its turn
     told = [record.getMessage() for record in caplog.records if record.name == leases.logger.name]
     assert len(told) == 1
-    assert told[0].startswith(f"Lease {lease_id} gets 1:00:00: no earlier run tells")
+    assert told[0].startswith(f"Lease {lease_id} gets 1:00:00: no earlier run shows")
     spec = leases.lease_client.spec(run.lease_folder(lease_id))
     assert (spec.role.lifetime_s, spec.role.lifetime_max) == (3600.0, None)
     shown = headrace("lease", "show", lease_id, "--site", "chosen")
-    assert "1:00:00, chosen: no earlier run tells how long" in shown.output
+    assert "1:00:00, chosen: no earlier run shows how long" in shown.output
     assert open_ledger().lease(lease_id).role == "gpu"
 
 

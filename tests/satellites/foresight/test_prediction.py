@@ -122,12 +122,12 @@ def test_more_runs_make_the_interval_narrower(headrace_home: Path):
 
 def test_a_run_that_nothing_tells_of_is_told_so(headrace_home: Path):
     shown = headrace("plan", "digits").output
-    assert "no earlier run tells how long pack, stage, train, evaluate will take here" in shown
+    assert "no earlier run shows how long pack, stage, train, evaluate will take here" in shown
     assert "`headrace plan --calibrate` runs 50 steps" in shown
     assert not list(headrace_home.glob("ledger*"))
     past_run(4)
     shown = headrace("plan", "digits", "train.args=[--fast]").output
-    assert "no earlier run tells how long train, evaluate will take here" in shown
+    assert "no earlier run shows how long train, evaluate will take here" in shown
     assert "takes" not in shown
 
 
@@ -136,7 +136,7 @@ def test_plan_tells_time_and_size(headrace_home: Path):
     shown = headrace("plan", "digits").output
     assert "takes 1:" in shown
     assert "train 1:25, evaluate 4.0 s" in shown  # 700 samples an epoch are ten whole batches
-    assert "what is between 13.0 s, by 1 earlier run\n" in shown
+    assert "time between 13.0 s, by 1 earlier run\n" in shown
     assert "the packed dataset has 5MB" in shown
     whole = json.loads(headrace("plan", "digits", "--json").output)
     assert whole["prediction"]["unknown"] == []

@@ -64,7 +64,7 @@ def test_nodes_beside_packing_and_time_limits(headrace_home: Path, file: str):
 def test_a_price_that_nobody_knows_is_told(headrace_home: Path, file: str):
     (row,) = rows(file)
     assert row["usd"] is None
-    assert "not known" in headrace("what-if", file).output
+    assert "unknown" in headrace("what-if", file).output
     (row,) = rows(file, "--site", "laptop")
     assert (row["site"], row["nodes"], row["usd"]) == ("laptop", 1, None)
 
@@ -72,17 +72,17 @@ def test_a_price_that_nobody_knows_is_told(headrace_home: Path, file: str):
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        ((), "Nothing says how long"),
-        (("digits",), "No earlier run tells how long digits takes on laptop"),
+        ((), "The trials. durations are missing"),
+        (("digits",), "No earlier run shows how long digits takes on laptop"),
         (("FILE", "--duration", "1h"), "given twice"),
         (("FILE", "--nodes", "1,x"), "--nodes is '1,x'"),
         (("FILE", "--nodes", "0"), "--nodes is '0'"),
-        (("FILE", "--order", "best"), "Orders may be longest, given, shortest"),
-        (("FILE", "--spot", "2"), "shares go from 0 to 1"),
+        (("FILE", "--order", "best"), "Valid orders: longest, given, shortest"),
+        (("FILE", "--spot", "2"), "shares are from 0 to 1"),
         (("FILE", "--also", "8"), "--also is '8'"),
         (("FILE", "--trials", "7"), "has 5"),
         (("FILE", "--walltime", "1h", "--boot", "1h"), "longer than booting"),
-        (("--duration", "1h:2h"), "are no range"),
+        (("--duration", "1h:2h"), "are not a range"),
         (("FILE", "--nodes", ",".join(map(str, range(1, 300)))), "299 scenarios"),
     ],
 )

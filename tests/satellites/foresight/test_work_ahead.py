@@ -65,7 +65,7 @@ def test_a_recipe_is_forecast_from_runs_with_other_epochs(headrace_home: Path):
     for epochs, seconds in ((2, 15.0), (4, 35.0), (8, 75.0)):
         past_run(epochs, seconds)
     work = work_of("digits", ["trainer.max_epochs=6"], "laptop")
-    assert work.told == "digits, by 3 earlier runs or trials on laptop"
+    assert work.source == "digits, by 3 earlier runs or trials on laptop"
     (trial,) = work.trials
     assert trial.seconds == pytest.approx(60, rel=0.1)
     low, high = trial.interval
@@ -92,10 +92,10 @@ def test_a_suite_is_known_as_far_as_it_has_ended_and_tells_of_the_next(headrace_
     assert [each.seconds for each in work.trials] == [
         11.0, 20.0, 30.0, pytest.approx(40.0, rel=0.1),
     ]  # fmt: skip
-    assert work.told.endswith("as they were, 1 forecast from them")
+    assert work.source.endswith("as they were, 1 forecast from them")
     suite = "suite={grid: {trainer.max_epochs: [2, 3], seed: [1, 2]}}"
     again = work_of("digits", [f"+{suite}"], "laptop")
-    assert again.told == "4 trials of digits, by 3 earlier runs or trials on laptop"
+    assert again.source == "4 trials of digits, by 3 earlier runs or trials on laptop"
     assert [each.seconds for each in again.trials] == [
         pytest.approx(seconds, rel=0.1) for seconds in (20, 20, 30, 30)
     ]

@@ -133,8 +133,8 @@ def test_a_sample_is_found_by_its_place_and_by_its_class(every_kind):
 def test_what_is_too_large_is_not_decoded(every_kind, monkeypatch):
     monkeypatch.setattr(samples, "MOST_BYTES", 20)
     found = fields_of(every_kind)
-    assert "are not decoded to be looked at" in found["png"].problem
-    assert "are not decoded to be looked at" in found["lz4"].problem
+    assert "are too many to decode for a view" in found["png"].problem
+    assert "are too many to decode for a view" in found["lz4"].problem
     assert found["film"].drawn is not None
 
 
@@ -197,6 +197,6 @@ def test_only_datasets_of_the_ledger_are_read(tmp_path):
     found = sample_page.sample_page("d", question).fields[0]
     assert found.drawn.text == "2"
     packed("s3://bucket/far", "f")
-    with pytest.raises(UserError, match="each look would fetch a whole shard"):
+    with pytest.raises(UserError, match="each view would download a whole shard"):
         sample_page.sample_page("f", question)
     sample_page._READER._process.end()

@@ -80,7 +80,7 @@ def test_one_process_serves_a_run_on_a_socket_of_this_account(
     assert "projector" not in plugins
     assert b"url(/" not in answer(place, "/")  # holds below any path
     monkeypatch.setattr(tensorboard, "MOST", 1)
-    with pytest.raises(UserError, match="1 runs are open in TensorBoard already"):
+    with pytest.raises(UserError, match="1 runs are already open in TensorBoard"):
         tensorboard.serve(logged(tmp_path / "other"))
     process.kill()
     process.wait(60)

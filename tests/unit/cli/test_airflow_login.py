@@ -35,7 +35,7 @@ def test_a_password_that_was_chosen_stays_and_becomes_private(tmp_path: Path):
 def test_without_a_password_nobody_logs_in(tmp_path: Path, content: str | None):
     if content is not None:
         passwords_file(tmp_path).write_text(content)
-    with pytest.raises(UserError, match="holds no password of the user 'admin'"):
+    with pytest.raises(UserError, match="has no password of the user 'admin'"):
         read_login(tmp_path)
 
 
@@ -58,4 +58,4 @@ def test_the_command_prints_the_password_and_nothing_else(headrace_home, monkeyp
         raise PermissionError(13, "Permission denied", str(file))
 
     monkeypatch.setattr(airflow_server, "read_text", denied)
-    assert "is for its owner alone" in str(refusal("password"))
+    assert "is readable by its owner only" in str(refusal("password"))

@@ -92,5 +92,5 @@ def test_evict_without_names_takes_what_is_past_the_keep_of_its_tier(
 def test_wrong_names_are_told(site: Path) -> None:
     with pytest.raises(UnknownNameError, match=r"called 'bites'(.|\n)*bytes"):
         call(site, "evict", "bites")
-    with pytest.raises(UserError, match="not both"):
+    with pytest.raises(UserError, match="cannot be combined"):
         call(site, "evict", "abc", "--all")

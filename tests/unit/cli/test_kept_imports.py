@@ -18,7 +18,7 @@ def test_what_is_kept_imported_is_told_and_ended(
 ) -> None:
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path_factory.mktemp("z")))
     assert headrace("lease", "list").stdout.splitlines() == [
-        "No open leases; --all lists those that have ended."
+        "No open leases; --all lists ended ones, too."
     ]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), KEEP_WARM: "60"}
     module = "support.zygote_code"
@@ -28,7 +28,7 @@ def test_what_is_kept_imported_is_told_and_ended(
     told = headrace("lease", "list").stdout
     assert "Imported for the next ones:" in told
     assert "MB; `headrace lease close --kept`" in told
-    assert headrace("lease", "close", "--kept").stdout == "Nothing is kept imported.\n"
+    assert headrace("lease", "close", "--kept").stdout == "No process stays imported.\n"
     assert not zygote.zygotes()
 
 

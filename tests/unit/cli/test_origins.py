@@ -75,7 +75,7 @@ def commit(folder: Path, message: str) -> str:
 def test_two_runs_that_are_alike_differ_in_nothing():
     first, second = make_run(), make_run()
     assert told("diff", first.run_id, second.run_id) == []
-    assert "do not differ" in headrace("diff", first.run_id, second.run_id).stdout
+    assert "No recorded part differs" in headrace("diff", first.run_id, second.run_id).stdout
 
 
 def test_runs_differ_in_recipe_packages_data_and_metrics():
@@ -128,10 +128,10 @@ def test_rerun_tells_what_is_different_today_and_how_to_have_the_code_as_it_was(
     assert found[("data", "fingerprint")] == ("aaa", "none: /data/x is gone or damaged")
     assert not any(part == "metrics" for part, _ in found)
     shown = headrace("rerun", run.run_id, "--check").stdout
-    (line,) = (line for line in shown.splitlines() if line.startswith("The code as it was: "))
+    (line,) = (line for line in shown.splitlines() if line.startswith("To restore the code: "))
     clone = tmp_path / "clone"
     subprocess.run(["git", "clone", "-q", str(repository), str(clone)], check=True)
-    way_back = line.removeprefix("The code as it was: ").replace(str(repository), str(clone))
+    way_back = line.removeprefix("To restore the code: ").replace(str(repository), str(clone))
     subprocess.run(way_back, shell=True, check=True, capture_output=True)
     assert (clone / "code.py").read_text() == "x = 1\n"
 
@@ -140,7 +140,7 @@ def test_rerun_asks_for_the_same_recipe_seed_and_site(monkeypatch: pytest.Monkey
     run = make_run(overrides=("seed=11", "trainer.max_epochs=3"))
     made: list[Run] = []
     monkeypatch.setattr("headrace.cli.origins.carry_out", lambda job, as_json: made.append(job))
-    assert "Nothing that is recorded is different" in headrace("rerun", run.run_id).stdout
+    assert "No recorded part is different" in headrace("rerun", run.run_id).stdout
     (again,) = made
     assert again.run_id != run.run_id
     assert (again.recipe, again.site) == (run.recipe, run.site)

@@ -145,7 +145,7 @@ def test_trials_can_be_judged_by_other_metrics_than_the_suite_sought(suite: Run,
     assert "val_acc by model.lr" in other.read_text()
     with pytest.raises(UnknownNameError, match="No trial gave the metric 'val_ac'"):
         told("--by", "val_ac:max")
-    with pytest.raises(UserError, match="'val_acc' is no metric with min or max"):
+    with pytest.raises(UserError, match="'val_acc' is not METRIC:min or METRIC:max"):
         told("--by", "val_acc")
 
 
@@ -190,11 +190,11 @@ def test_a_suite_that_gave_nothing_yet_is_told_so(entries: tuple):
 
 
 def test_what_cannot_be_given_is_refused(suite: Run):
-    with pytest.raises(UserError, match="Several forms"):
+    with pytest.raises(UserError, match="Several formats"):
         told("--csv", "--json")
     with pytest.raises(UserError, match="Name a file"):
         told("--parquet")
-    with pytest.raises(UserError, match="is no suite"):
+    with pytest.raises(UserError, match="is not a suite"):
         told(make_run().run_id)
 
 

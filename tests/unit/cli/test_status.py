@@ -31,7 +31,7 @@ def test_a_run_whose_process_was_killed_is_not_shown_as_running() -> None:
     pid = owner.split(":")[-2]
     told = shown("status", run.run_id)
     assert f"process {pid} on " in told
-    assert "has ended. Go on with it: headrace resume " + run.run_id in told
+    assert "has ended. Resume it: headrace resume " + run.run_id in told
     assert "running" not in told
     assert f"headrace resume {run.run_id}" in shown("runs")
     view = json.loads(shown("status", "--json"))
@@ -52,7 +52,7 @@ def test_a_run_that_has_succeeded_is_left_as_it_is_by_resume() -> None:
     run = make_run(owner=ended_owner())
     end_run(run, StepState.SUCCEEDED, "a test")
     before = json.loads(shown("status", run.run_id, "--json"))
-    assert "has succeeded; there is nothing to go on with" in shown("resume", run.run_id)
+    assert "has succeeded; there is nothing to continue" in shown("resume", run.run_id)
     assert json.loads(shown("status", run.run_id, "--json")) == before
 
 

@@ -37,16 +37,16 @@ def test_the_only_suite_need_not_be_named() -> None:
     assert not ended.folder.controls.exists()
     end_run(suite, StepState.FAILED, "a test")
     for run in (ended, suite):  # none goes on: both may be meant
-        with pytest.raises(UserError, match=f"Several suites may be meant: .*{run.run_id}"):
+        with pytest.raises(UserError, match=f"There are several suites: .*{run.run_id}"):
             headrace("suite", "retry")
 
 
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        (("cancel", "SUITE", "x"), "'x' is no number of a trial"),
-        (("prioritize", "SUITE"), "No trial is named"),
-        (("logs", "1", "2"), "Name one trial"),
+        (("cancel", "SUITE", "x"), "'x' is not a trial's number"),
+        (("prioritize", "SUITE"), "A trial's number is missing"),
+        (("logs", "1", "2"), "Exactly one trial is needed"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(words: tuple[str, ...], why: str) -> None:

@@ -251,7 +251,7 @@ def test_of_a_suite_that_has_ended_more_trials_can_be_asked_for(suite: Run):
 @pytest.mark.parametrize("word", ["pause", "resume", "cancel"])
 def test_a_run_that_is_no_suite_and_one_that_has_ended_are_asked_nothing(suite: Run, word: str):
     other = make_run()
-    with pytest.raises(UserError, match="is no suite"):
+    with pytest.raises(UserError, match="is not a suite"):
         shown(word, other.run_id)
     with pytest.raises(UnknownNameError, match="There is no run 'nothing'"):
         shown(word, "nothing")

@@ -61,10 +61,10 @@ def test_a_failure_is_told_once_with_class_trace_logs_and_the_way_on():
     assert "headrace logs digits-1 train" in text
     told = text.splitlines()
     assert told[-2] == (
-        "  once recipe or site are put right: headrace run 'my recipe.yaml' --site laptop"
+        "  after a correction of recipe or site: headrace run 'my recipe.yaml' --site laptop"
     )
     assert told[-1] == (
-        "  once anything else is, as this run keeps its recipe: headrace resume digits-1"
+        "  after any other correction, with the recipe of this run: headrace resume digits-1"
     )
     packed = StepView(name="pack", state=StepState.SUCCEEDED)
     text = printed(lambda console: print_failures(view(packed, FAILED), console))
@@ -74,7 +74,7 @@ def test_a_failure_is_told_once_with_class_trace_logs_and_the_way_on():
     evaluated = FAILED.model_copy(update={"name": "evaluate"})
     text = printed(lambda console: print_failures(view(packed, trained, evaluated), console))
     way = "headrace evaluate digits-1 evaluate.KEY=VALUE (nothing is trained again)\n"
-    assert f"  once the recipe's evaluate is put right: {way}" in text
+    assert f"  after a correction of the recipe's evaluate: {way}" in text
 
 
 def test_each_evaluated_checkpoint_and_split_has_a_line():
@@ -153,16 +153,16 @@ def test_the_closing_tells_which_run_it_is_and_what_is_in_quarantine():
     packed = StepView(name="pack", state=StepState.SUCCEEDED, attempt=1, outputs=outputs)
     text = printed(lambda console: console.print(closing(view(packed, state=StepState.SUCCEEDED))))
     assert text.startswith("digits-1 · digits on laptop · succeeded · 1:15\n")
-    assert "39 samples, 1 more in quarantine (headrace inspect tells why), reused" in text
+    assert "39 samples, 1 more in quarantine (headrace inspect shows why), reused" in text
 
 
 def test_nodes_that_a_run_does_without_are_told():
     run = view(state=StepState.RUNNING, owner="airflow:x").model_copy(update={"without": ("n7",)})
     (remark,) = remarks(run)
-    assert remark.startswith("Does without n7, where its jobs failed")
+    assert remark.startswith("Avoids n7: jobs failed there")
     named = run.model_copy(update={"without": (), "suspects": ("n7",)})
     (remark,) = remarks(named)
-    assert remark.startswith("Its jobs failed on n7, and the batch system cannot leave nodes out")
+    assert remark.startswith("Its jobs failed on n7, and the batch system cannot exclude nodes")
 
 
 def test_a_running_training_shows_the_newest_and_the_best_metric():
@@ -287,7 +287,7 @@ def test_restarts_within_an_attempt_are_told_with_their_cause():
         name="train", state=StepState.RUNNING, attempt=1, status=status, restarts=causes
     )
     (remark,) = remarks(view(running, state=StepState.RUNNING))
-    assert remark == "train: started again 2 times, the last: Rank 1: ended by signal SIGBUS"
+    assert remark == "train: restarted 2 times, the last: Rank 1: ended by signal SIGBUS"
     ended = StepView(
         name="train",
         state=StepState.SUCCEEDED,
@@ -295,7 +295,7 @@ def test_restarts_within_an_attempt_are_told_with_their_cause():
         outputs={"steps": 40, "restarts": 1, "restart_causes": [causes[0]]},
     )
     told = result_line(ended)
-    assert told == "40 steps, started again once: Rank 0 on node-0: ended by signal SIGKILL"
+    assert told == "40 steps, restarted once: Rank 0 on node-0: ended by signal SIGKILL"
 
 
 def test_of_a_step_that_fails_again_and_again_the_number_and_the_last_error_are_told():

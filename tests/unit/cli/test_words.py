@@ -11,8 +11,8 @@ from headrace.status.step import StepView
 
 @pytest.mark.parametrize(
     ("steps", "told"),
-    [(None, "started again once: a node vanished"), (0, "started again once: a node vanished"),
-     (1800, "1.8e+03 steps, started again once: a node vanished")],
+    [(None, "restarted once: a node vanished"), (0, "restarted once: a node vanished"),
+     (1800, "1.8e+03 steps, restarted once: a node vanished")],
 )  # fmt: skip
 def test_nothing_is_said_of_steps_where_a_script_told_none(steps: int | None, told: str):
     outputs = {"steps": steps, "restart_causes": ["a node vanished"], "metrics": {}}

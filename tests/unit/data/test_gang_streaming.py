@@ -27,11 +27,11 @@ from headrace.files.manifest_file import read_manifest
 from headrace.objects.store import LocalStore
 from headrace.recipe.recipe import DataSpec
 from headrace.recipe.site import Tier
-from headrace.shards.places import ShardSource
+from headrace.shards.shard_locations import ShardSource
 from headrace.staging.gang_store import Brought, GangStore, Traffic, node_source
 from headrace.staging.peers import PeerGroup, groups_of
-from headrace.staging.placing import Wanted
 from headrace.staging.staged import StagedCopy, StagingOptions, staged
+from headrace.staging.tier_choice import Wanted
 from support.shards import write_dataset
 from support.staged_datasets import counted_reads, tier
 

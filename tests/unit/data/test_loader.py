@@ -135,7 +135,7 @@ def test_lightning_finds_where_to_set_the_epoch(folder):
 
 
 def test_a_position_off_the_batches_is_refused(folder):
-    with pytest.raises(StepError, match="no boundary"):
+    with pytest.raises(StepError, match="not a boundary"):
         make_loader(folder).load_state_dict({"epoch": 0, "global_index": 7})
 
 

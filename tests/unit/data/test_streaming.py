@@ -19,13 +19,13 @@ from headrace.data.dataset import SampleDataset
 from headrace.data.loaders import DataSettings
 from headrace.data.module import HeadraceDataModule
 from headrace.data.order import FIRST_WINDOW, EachOnceOrder, needed_first
-from headrace.data.streaming import Needs, ReadAhead, shards_held
+from headrace.data.streaming import ReadAhead, ShardDemand, shards_held
 from headrace.errors import ShardError, UserError
 from headrace.files.manifest_file import read_manifest
 from headrace.objects.store import LocalStore, open_store
 from headrace.recipe.recipe import DataSpec, Recipe
 from headrace.shards.dataset import ShardedDataset
-from headrace.shards.places import ShardSource
+from headrace.shards.shard_locations import ShardSource
 from headrace.staging.gang_store import Traffic, node_source
 from support.shards import write_dataset
 from support.training import make_recipe
@@ -230,12 +230,12 @@ def test_when_shards_are_needed():
             return np.unique(indices // 10)
 
     order = EachOnceOrder(num_samples=40, global_batch_size=5)
-    needs = Needs(Dataset(), order, 0)
-    assert needs.after(0) == {0: 0, 1: 2, 3: 6}
-    assert list(needs.after(1)) == [0, 1, 3]
-    assert needs.after(2) == {1: 2, 3: 6}
-    assert needs.after(7) == {3: 7}
-    assert needs.after(8) == {}
+    demand = ShardDemand(Dataset(), order, 0)
+    assert demand.after(0) == {0: 0, 1: 2, 3: 6}
+    assert list(demand.after(1)) == [0, 1, 3]
+    assert demand.after(2) == {1: 2, 3: 6}
+    assert demand.after(7) == {3: 7}
+    assert demand.after(8) == {}
 
 
 def test_a_folder_as_source_is_mapped_not_copied(afar):
@@ -243,7 +243,7 @@ def test_a_folder_as_source_is_mapped_not_copied(afar):
     data = module(folder, ShardSource.at(str(afar)))
     assert sorted(ids(data.train_dataloader())) == list(range(50))
     assert not (folder / "stream").exists()
-    with pytest.raises(ShardError, match="are mapped from where they lie"):
+    with pytest.raises(ShardError, match="are mapped at their location"):
         data.train_dataloader().dataset.places.scratch()
 
 

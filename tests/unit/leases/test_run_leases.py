@@ -177,7 +177,7 @@ def test_nodes_that_a_pool_lost_and_why_stay_in_the_ledger(run, lease_id):
     assert [each.model_dump() for each in row.lost_nodes] == [ended.model_dump()]
     seen = run_details(run.run_id)
     assert [each.why for each in seen.lost_nodes] == [ended.why]
-    last = "1 node of its pools came to an early end, the last: Slurm job 12 ended: preempted"
+    last = "1 node of its pools ended early, the last: Slurm job 12 ended: preempted"
     assert f"{last} (on n3)" in list(remarks(seen))
 
 

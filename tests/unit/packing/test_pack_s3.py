@@ -223,5 +223,5 @@ def test_a_local_target_is_a_folder_of_datasets(image_source, packs, tmp_path):
 def test_an_empty_prefix_and_a_missing_bucket_are_told(make_context, in_process, bucket, server):
     with pytest.raises(RecipeError, match=f"{bucket}/none is empty"):
         pack(at(make_context(f"{bucket}/none"), server), in_process)
-    with pytest.raises(StoreAccessError, match="no bucket"):
+    with pytest.raises(StoreAccessError, match="The bucket of"):
         pack(at(make_context("s3://nobody-has-this-bucket/a"), server), in_process)

@@ -88,7 +88,7 @@ def test_what_has_not_ended_costs_until_now_and_what_is_unknown_is_told():
     assert [line.usd for line in cost.lines] == [1.0, None]
     assert [money(cost), money(cost_of(rows[1:], 9.0)), money(None)] == ["$1.00+?", "?", ""]
     assert cost_words(cost).splitlines() == [
-        "$1.00 for 0.52 hours, and what 1 machines cost whose price is not known, "
+        "$1.00 for 0.52 hours, and 1 machines of unknown price, "
         "the end of 1 machines is an estimate",
         "$1.00: 1 x g4dn.2xlarge (on-demand), 0.50 h, $2 an hour (site file)",
         "?: 1 x g4dn.2xlarge (spot), 0.0167 h, price not known",

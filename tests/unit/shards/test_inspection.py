@@ -54,7 +54,7 @@ def test_repeated_sample_ids(make_dataset: Callable[..., Path]) -> None:
     folder = make_dataset("twice", {"shards/val-00000.h5": 7})
     (finding,) = verify_dataset(folder)
     assert finding.file == "shards/val-00000.h5"
-    assert "2 sample ids occur more than once, as 7" in finding.problem
+    assert "2 sample ids occur more than once, such as 7" in finding.problem
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ def test_nothing_there(tmp_path: Path) -> None:
     with pytest.raises(UnknownNameError, match="does not exist"):
         summarise(tmp_path / "no")
     (tmp_path / "recipe.yaml").touch()
-    with pytest.raises(UnknownNameError, match=r"recipe\.yaml is no shard"):
+    with pytest.raises(UnknownNameError, match=r"recipe\.yaml is not a shard"):
         summarise(tmp_path / "recipe.yaml")
     with pytest.raises(ManifestError, match=r"holds no manifest\.json"):
         summarise(tmp_path)

@@ -140,8 +140,8 @@ def test_verify_and_inspect_say_that_a_digest_is_missing(tmp_path: Path) -> None
     folder = copy_of_format_1(tmp_path)
     told = headrace("verify", str(folder))
     assert told.exit_code == 0
-    assert "without a digest" in told.stdout
-    assert "are not computed anew: they may have been changed" in told.stdout
+    assert "has no digest" in told.stdout
+    assert "are not computed again: they may have been changed" in told.stdout
     assert '"sealed": false' in headrace("verify", str(folder), "--json").stdout
     assert "format 1 (no digest)" in headrace("inspect", str(folder)).stdout
 

@@ -125,7 +125,7 @@ def test_missing_file_and_other_files(tmp_path: Path) -> None:
         read_layout(tmp_path / "no.h5")
     with h5py.File(tmp_path / "other.h5", "w") as file:
         file["x"] = [1]
-    with pytest.raises(ShardError, match="no headrace shard"):
+    with pytest.raises(ShardError, match="not a headrace shard"):
         read_layout(tmp_path / "other.h5")
 
 

@@ -16,7 +16,7 @@ from headrace.files.checksums import file_xxh3_128
 from headrace.files.manifest import FieldInfo
 from headrace.shards import columns
 from headrace.shards.columns import Block, DirectStream, ExpectedSizes, ShardArrays, Spool, data_key
-from headrace.shards.placing import make_skeleton, read_all
+from headrace.shards.shard_layout import make_skeleton, read_all
 from headrace.shards.writer import ShardBuilder, WrittenShard
 from headrace_bench.shards import ShardWriter
 

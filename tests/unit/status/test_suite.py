@@ -69,7 +69,7 @@ def test_how_a_suite_stands(suite: RunFolder):
 
 
 def test_a_run_without_trials_is_refused():
-    with pytest.raises(UserError, match="is no suite"):
+    with pytest.raises(UserError, match="is not a suite"):
         trials_page(make_run().run_id)
 
 

@@ -167,7 +167,7 @@ def test_a_status_that_cannot_be_written_for_a_while_costs_nothing(step, run_as,
         step.status.unlink()
         (step.status / "in-the-way").mkdir(parents=True)
         wait_until(
-            lambda: "the work goes on: status: " in caplog.text, 90, "the reporter to meet it"
+            lambda: "the work continues: status: " in caplog.text, 90, "the reporter to meet it"
         )
         (step.status / "in-the-way").rmdir()
         step.status.rmdir()

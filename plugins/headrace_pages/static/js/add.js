@@ -1,12 +1,12 @@
-// Trials that are added to a suite: what they vary, how many they would be, then asked for.
+// Adding trials to a suite: their values, their number, then the request.
 
 import { useRef, useState } from "../vendor/hooks.mjs";
 import { act, Refused } from "./live.js";
 import { html, Notice } from "./ui.js";
 
-const NOTHING = { busy: false, error: null, told: "", of: "" };
+const NOTHING = { busy: false, error: null, message: "", of: "" };
 
-/** A button that opens a form for trials of suite `id`; `keys` are those that it varies. */
+/** A button that opens a form for trials of suite `id`; `keys` are the keys that the suite varies. */
 export function Add({ id, keys, onDone }) {
   const dialog = useRef(null);
   const [words, setWords] = useState("");
@@ -14,14 +14,14 @@ export function Add({ id, keys, onDone }) {
   const [state, setState] = useState(NOTHING);
   const [done, setDone] = useState("");
   const example = `${keys[0] ?? "seed"}=1,2`;
-  const isCounted = state.told !== "" && state.of === words;
+  const isCounted = state.message !== "" && state.of === words;
 
   async function ask(preview) {
     setState({ ...NOTHING, busy: true });
     try {
       const body = { id, words, preview, priority: priority === "" ? null : Number(priority) };
       const answer = await act("act/suite/add", body);
-      setState({ ...NOTHING, told: answer.done, of: words });
+      setState({ ...NOTHING, message: answer.done, of: words });
       if (preview) return;
       setDone(answer.done);
       setWords("");
@@ -44,7 +44,7 @@ export function Add({ id, keys, onDone }) {
         <p class="muted small">KEY=VALUE,VALUE … as for headrace suite add; seeds and folds are the suite's unless they are named.</p>
         <label>Priority <input type="number" step="1" placeholder="as the suite says" value=${priority} onInput=${(event) => setPriority(event.target.value)} /></label>
         ${state.error && html`<${Notice} kind="bad" what=${state.error.what} hint=${state.error.hint} />`}
-        ${isCounted && html`<${Notice} what=${`${state.told}.`} />`}
+        ${isCounted && html`<${Notice} what=${`${state.message}.`} />`}
         <div class="buttons">
           <button type="button" onClick=${() => dialog.current.close()}>Close</button>
           <button type="submit" class="primary" disabled=${state.busy || !words.trim()}>${isCounted ? "Add" : "Count them"}</button>

@@ -1,4 +1,4 @@
-// Axes of what a suite has tried: how values of a key become places.
+// Axes of a suite's trials: positions of the values of a key.
 
 import { known } from "./format.js";
 
@@ -6,16 +6,16 @@ const WIDE_SPAN = 50; // an axis is logarithmic when the largest is this many ti
 const LOW_MIDDLE = 0.25; // and the median below this share of the largest
 const MOST_TICKS = 6;
 
-/** Whether values, upwards, were spread over orders of magnitude. */
+/** Whether ascending values span orders of magnitude. */
 export function isLogarithmic(values) {
   const [low, middle, high] = [values[0], values[Math.floor(values.length / 2)], values[values.length - 1]];
   return low > 0 && high / low >= WIDE_SPAN && middle < LOW_MIDDLE * high;
 }
 
-/** Where in its category something is drawn, -0.25 to 0.25, so that trials of one value do not hide each other. */
+/** Offset within a category, -0.25 to 0.25, so that trials of one value do not hide each other. */
 export const spread = (trial) => ((Math.abs(Math.sin(trial) * 1e4) % 1) - 0.5) / 2;
 
-/** Round numbers between two: three to eight. */
+/** Round numbers between two bounds: three to eight. */
 export function roundNumbers(low, high) {
   const power = 10 ** Math.floor(Math.log10((high - low) / 2));
   const between = (step) => Math.floor(high / step + 1e-9) - Math.ceil(low / step - 1e-9) + 1;
@@ -25,7 +25,7 @@ export function roundNumbers(low, high) {
   return found;
 }
 
-/** Powers of ten between two; of less than three also twice and five times of these, else the two themselves. */
+/** Powers of ten between two bounds; if fewer than three, also 2 and 5 times these, else the bounds. */
 export function powers(low, high) {
   const within = (parts) => {
     const found = [];
@@ -39,10 +39,10 @@ export function powers(low, high) {
 }
 
 /**
- * An axis of `rows` by `value(row)`; null where all have the same value.
+ * An axis of `rows` by `value(row)`; null if all have the same value.
  *
- * One that is `spreadByPowers` was sampled on a logarithmic scale. `names` (of categories, else null), `isLog`, `ticks` as `[place, value]`, and
- * `place(row)`: 0 to 1 from the bottom, NaN where the row has no value.
+ * A key that is `spreadByPowers` was sampled on a logarithmic scale. Has `names` (of categories, else null), `isLog`, `ticks` as `[place, value]`, and
+ * `place(row)`: 0 to 1 from the bottom, NaN if the row has no value.
  */
 export function axisOf(rows, id, title, value, spreadByPowers = false) {
   const values = [...new Set(rows.map(value))].filter(known);

@@ -6,8 +6,8 @@ import { html } from "./ui.js";
 
 const HEIGHT_PX = 200;
 const COLOURS = 8;
-const FEW = 40; // points of a line are drawn as dots, too, up to this number
-const MANY = 1500; // from this number of points on, they are small and let others shine through
+const FEW = 40; // up to this number of points, points of a line are also drawn as dots
+const MANY = 1500; // from this number on, points are small and transparent
 const LETTERS = 12; // of a name below an axis
 const MARGIN = 0.03; // of the width of x, left and right of points
 
@@ -17,15 +17,15 @@ const colour = (index) => styleOf(`--series-${index % COLOURS}`);
 /** The colour of a line by its number, for CSS. */
 export const swatch = (index) => `var(--series-${index % COLOURS})`;
 
-/** Which colour a line has: that of its run, in whichever chart; else by its place. */
+/** The colour number of a line: that of its run, the same in all charts; else its position. */
 const hueOf = (line, index) => line.hue ?? index;
 const dash = (index) => (index < COLOURS ? [] : [6, 3]);
 const short = (value) => (known(value) ? number(value) : "");
 
-/** A name as short as an axis has room for; the legend has the whole of it. */
+/** A name shortened to the room of an axis; the legend has all of it. */
 const clipped = (name) => (name.length > LETTERS ? `${name.slice(0, LETTERS)}…` : name);
 
-/** What an axis of the page's colours has besides `extra`. */
+/** Options of an axis in the page's colours, with `extra`. */
 function axis(extra) {
   return {
     stroke: () => styleOf("--muted"),
@@ -57,7 +57,7 @@ function series(line, nth) {
   };
 }
 
-/** From where to where x goes: with a margin where points would else be cut. */
+/** Range of x, with a margin if points would be cut. */
 function rangeOf(low, high, { isLogX, xNames }) {
   if (xNames) return [-0.5, xNames.length - 0.5];
   const by = isLogX ? (high / low) ** MARGIN : (high - low || 1) * MARGIN;
@@ -100,8 +100,8 @@ function last(line) {
   return -1;
 }
 
-/** What a chart shows, in words, for those who do not see it. */
-function told(lines, xTitle) {
+/** A text of a chart's content, for screen readers. */
+function description(lines, xTitle) {
   const sentences = lines.map((line) => {
     const at = last(line);
     if (at < 0) return `${line.label}: nothing yet`;
@@ -116,7 +116,7 @@ function Legend({ lines, data, index, xTitle, xNames }) {
   const x = index === null ? null : data[0][index];
   const at = x === null || x === undefined ? "" : `${xTitle} ${xNames ? xNames[Math.round(x)] : number(x)}`;
   const shown = (line, nth) => (index === null ? line.y[last(line)] : data[nth + 1][index]);
-  const isNamed = (line) => index !== null || line.only !== "points"; // points are no course: none is the newest
+  const isNamed = (line) => index !== null || line.only !== "points"; // single points have no newest value
   return html`<div class="legend">
     ${lines.map((line, nth) => html`<span class="entry" key=${line.label}>
       <span class=${`swatch ${line.only === "points" ? "dots" : ""}`} style=${{ background: swatch(hueOf(line, nth)) }}></span>
@@ -169,7 +169,7 @@ export function Chart({ title, lines, xTitle = "step", xNames = null, isLogX = f
     <figcaption><h3>${title}</h3>
       ${canLog && html`<button type="button" class="plain" aria-pressed=${isLog} aria-label=${`log scale of ${title}`} onClick=${() => setLog(!isLog)}>log</button>`}
     </figcaption>
-    <div class="plot" ref=${place} onDblClick=${() => onZoom(false)} role="img" aria-label=${`${title}. ${told(lines, xTitle)}`}></div>
+    <div class="plot" ref=${place} onDblClick=${() => onZoom(false)} role="img" aria-label=${`${title}. ${description(lines, xTitle)}`}></div>
     <${Legend} lines=${lines} data=${data} index=${index} xTitle=${xTitle} xNames=${xNames} />
   </figure>`;
 }
@@ -178,10 +178,10 @@ const KINDS = { loss: 0, metric: 1, lr: 2 };
 
 const TITLES = { loss: "loss", lr: "learning rate" };
 
-/** `val_loss`, `val/loss` and `train_loss` belong into the chart of `loss`. */
+/** `val_loss`, `val/loss` and `train_loss` belong to the chart of `loss`. */
 const family = (name) => name.replace(/^(train|val|valid|validation|test)[/_.]/, "").replace(/_(epoch|step)$/, "");
 
-/** The charts of one run, or of several over each other by their `labels`: `{title, lines}`, those of the loss first. */
+/** The charts of one run, or of several runs by their `labels`: `{title, lines}`, the loss first. */
 export function chartsOf(runs, labels = null) {
   const found = new Map();
   for (const [nth, run] of runs.entries()) {

@@ -1,4 +1,4 @@
-// The page of costs: what machines took, by what one asks for, and how far budgets are spent.
+// The page of costs: what machines took, by month, user and so on, and how much of the budgets is spent.
 
 import { dollars, duration, known, number, percent } from "./format.js";
 import { link, useLive, usePlace } from "./live.js";
@@ -27,7 +27,7 @@ function columnsOf(title, rows) {
       wide: true,
       width: "34%",
       value: (row) => row.usd,
-      cell: (row) => (row.unknown && !row.usd ? html`<span class="muted">no price known</span>`
+      cell: (row) => (row.unknown && !row.usd ? html`<span class="muted">price unknown</span>`
         : html`<${Meter} value=${most ? row.usd / most : 0} text=${`${row.unknown ? "at least " : ""}${dollars(row.usd)}`} />`),
     },
     hours("hours", "Node hours"),
@@ -37,10 +37,10 @@ function columnsOf(title, rows) {
 }
 
 const Totals = ({ rows, asOf, usd = sum(rows, "usd"), isPart = rows.some((row) => row.unknown) }) => html`<dl class="panel stats">
-  <${Stat} name="Cost" value=${isPart && !usd ? undefined : dollars(usd)}>${isPart ? (usd ? "and what has no known price" : "no price is known") : ""}<//>
+  <${Stat} name="Cost" value=${isPart && !usd ? undefined : dollars(usd)}>${isPart ? (usd ? "without unknown prices" : "prices unknown") : ""}<//>
   <${Stat} name="Node hours" value=${number(sum(rows, "hours"))} />
   <${Stat} name="GPU hours" value=${number(sum(rows, "gpu_hours"))} />
-  ${known(asOf) && html`<${Stat} name="As of" value=${html`<${Time} at=${asOf} now=${Date.now() / 1000} />`}>for runs under way<//>`}
+  ${known(asOf) && html`<${Stat} name="As of" value=${html`<${Time} at=${asOf} now=${Date.now() / 1000} />`}>for active runs<//>`}
 </dl>`;
 
 const Budget = ({ budget }) => {
@@ -57,7 +57,7 @@ const median = (values) => values.sort((one, other) => one - other)[Math.floor((
 const off = (row) => row.took_s / row.expected_s - 1;
 const signed = (share) => `${share < 0 ? "−" : "+"}${percent(Math.abs(share))}`;
 
-const FORETOLD = [
+const PREDICTED = [
   { id: "run", title: "Run", lead: true, wide: true, value: (row) => row.run_id, cell: (row) => html`<span class="stack"><a class="strong" href=${link("run/", { id: row.run_id })}>${row.recipe}</a><span class="muted small code">${row.run_id}</span></span>` },
   { id: "site", title: "Site", value: (row) => row.site, cell: (row) => row.site },
   { id: "expected", title: "Expected", numeric: true, value: (row) => row.expected_s, cell: (row) => html`<span class="stack"><span>${duration(row.expected_s)}</span>${known(row.expected_half_s) && html`<span class="muted small">± ${duration(row.expected_half_s)}</span>`}</span>` },
@@ -67,29 +67,29 @@ const FORETOLD = [
   { id: "usd", title: "Cost", numeric: true, value: (row) => row.usd, cell: (row) => dollars(row.usd) },
 ];
 
-function Foretold({ rows }) {
-  const sort = useSorted(rows, FORETOLD);
+function Predicted({ rows }) {
+  const sort = useSorted(rows, PREDICTED);
   const aside = rows.length > 0 && html`<span class="muted">half of them off by ${percent(median(rows.map((row) => Math.abs(off(row)))))} or less</span>`;
   return html`<${Section} title="Expected and taken" aside=${aside} flush>
-    <${Table} caption="Expected and taken" columns=${FORETOLD} rows=${sort.rows} sort=${sort} rowKey=${(row) => row.run_id} cards empty="No run was foretold yet: a recipe's first run on a site never is." />
+    <${Table} caption="Expected and taken" columns=${PREDICTED} rows=${sort.rows} sort=${sort} rowKey=${(row) => row.run_id} cards empty="No predictions yet: a recipe's first run on a site has none." />
   <//>`;
 }
 
 /** The page. */
 export function Cost() {
   const [by, setBy] = usePlace("by", "month");
-  const seen = useLive(link("data/cost", { by }));
-  const rows = seen.data?.rows ?? [];
-  const title = WAYS.find(([each]) => each === seen.data?.by)?.[1] ?? "";
+  const loaded = useLive(link("data/cost", { by }));
+  const rows = loaded.data?.rows ?? [];
+  const title = WAYS.find(([each]) => each === loaded.data?.by)?.[1] ?? "";
   const columns = columnsOf(title, rows);
   const sort = useSorted(rows, columns);
   document.title = "Cost · headrace";
   return html`<div class="title"><h1>Cost</h1><div class="filters"><${Choice} label="Cost by" options=${WAYS} value=${by} onChange=${setBy} /></div></div>
-    <${Trouble} seen=${seen} />
-    ${seen.data
-      ? html`<${Totals} rows=${rows} asOf=${seen.data.as_of} />
-        ${seen.data.budgets.length > 0 && html`<${Section} title="Budgets" flush><ul class="running">${seen.data.budgets.map((budget) => html`<${Budget} key=${`${budget.key} ${budget.site} ${budget.whose}`} budget=${budget} />`)}</ul><//>`}
-        <${Section} title=${`By ${title.toLowerCase()}`} flush><${Table} caption=${`Cost by ${title.toLowerCase()}`} columns=${columns} rows=${sort.rows} sort=${sort} rowKey=${(row) => row.name} cards empty="Nothing was counted yet." /><//>
-        <${Foretold} rows=${seen.data.foretold} />`
-      : html`<${Missing} seen=${seen} />`}`;
+    <${Trouble} loaded=${loaded} />
+    ${loaded.data
+      ? html`<${Totals} rows=${rows} asOf=${loaded.data.as_of} />
+        ${loaded.data.budgets.length > 0 && html`<${Section} title="Budgets" flush><ul class="running">${loaded.data.budgets.map((budget) => html`<${Budget} key=${`${budget.key} ${budget.site} ${budget.whose}`} budget=${budget} />`)}</ul><//>`}
+        <${Section} title=${`By ${title.toLowerCase()}`} flush><${Table} caption=${`Cost by ${title.toLowerCase()}`} columns=${columns} rows=${sort.rows} sort=${sort} rowKey=${(row) => row.name} cards empty="No costs are recorded yet." /><//>
+        <${Predicted} rows=${loaded.data.foretold} />`
+      : html`<${Missing} loaded=${loaded} />`}`;
 }

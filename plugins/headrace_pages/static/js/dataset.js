@@ -1,4 +1,4 @@
-// One dataset: its fields, splits and classes, where it comes from, and the runs that trained on it.
+// One dataset: its fields, splits and classes, its origin, and the runs that trained on it.
 
 import { bytes, count, known, number, percent } from "./format.js";
 import { link, useLive } from "./live.js";
@@ -7,30 +7,30 @@ import { Table } from "./table.js";
 import { Copy, html, Meter, Missing, Notice, Section, Stat, State, Time, Trouble } from "./ui.js";
 
 const FEW = 4; // channels whose statistics are written out
-const LONG = 100; // classes from which on the table is a box that scrolls
+const LONG = 100; // from this number of classes on, the table scrolls in a box
 
-/** Where a dataset lies, and the nodes of open leases that have a copy. */
+/** The location of a dataset, and the nodes of open leases that have a copy. */
 export const Where = ({ row }) => html`<span class="stack">
-  <span class="code">${row.location}${row.is_there === false && html` <span class="tag">not seen from here</span>`}</span>
+  <span class="code">${row.location}${row.is_there === false && html` <span class="tag">not on this machine</span>`}</span>
   ${row.staged.length > 0 && html`<span class="muted small">staged on ${row.staged.map((copy) => `${copy.node} (${copy.tier})`).join(", ")}</span>`}
 </span>`;
 
-/** When a dataset was packed, with the run that did so. */
+/** When a dataset was packed, and the run that packed it. */
 export const Made = ({ row, now }) => html`<span class="stack">
   <span><${Time} at=${row.made_at} now=${now} /></span>
   ${row.made_by && html`<a class="small" href=${link("run/", { id: row.made_by })}>${row.made_by}</a>`}
 </span>`;
 
-const isStill = () => true; // what is packed does not change: it is seldom asked for again
+const isStill = () => true; // packed data never changes: it is seldom requested again
 
 const short = (values) => (values ? values.slice(0, FEW).map(number).join(", ") + (values.length > FEW ? ", …" : "") : null);
 
 function stored(field) {
-  const told = [field.layout];
-  if (field.encoding !== "raw") told.push(field.encoding);
-  if (field.codec !== "none") told.push(field.codec);
-  if (known(field.sample_rate)) told.push(`${count(field.sample_rate)} Hz`);
-  return told.join(", ");
+  const parts = [field.layout];
+  if (field.encoding !== "raw") parts.push(field.encoding);
+  if (field.codec !== "none") parts.push(field.codec);
+  if (known(field.sample_rate)) parts.push(`${count(field.sample_rate)} Hz`);
+  return parts.join(", ");
 }
 
 function shapeOf(field) {
@@ -101,24 +101,24 @@ const Figures = ({ data, manifest }) => html`<dl class="panel stats">
 
 const Fact = ({ name, children }) => html`<div><dt class="muted small">${name}</dt><dd>${children}</dd></div>`;
 
-/** Where a dataset comes from, and what else lay at its place. */
+/** The origin of a dataset, and other contents of its location. */
 function Lineage({ data, manifest }) {
-  const told = manifest?.provenance ?? {};
-  const versions = Object.entries(told.versions ?? {}).map(([name, version]) => `${name} ${version}`).join(", ");
+  const origin = manifest?.provenance ?? {};
+  const versions = Object.entries(origin.versions ?? {}).map(([name, version]) => `${name} ${version}`).join(", ");
   return html`<${Section} title="Where it comes from"><dl class="lineage">
     <${Fact} name="Packed"><${Made} row=${data} now=${data.now} /><//>
-    ${told.source && html`<${Fact} name="Source"><span class="code">${told.source}</span><//>`}
-    ${told.recipe && html`<${Fact} name="Recipe">${told.recipe}<//>`}
+    ${origin.source && html`<${Fact} name="Source"><span class="code">${origin.source}</span><//>`}
+    ${origin.recipe && html`<${Fact} name="Recipe">${origin.recipe}<//>`}
     ${versions && html`<${Fact} name="Packed with">${versions}<//>`}
     ${manifest && html`<${Fact} name="Version">${manifest.version}, format ${manifest.format_version}<//>`}
-    <${Fact} name="Where it lies"><${Where} row=${data} /><//>
-    ${data.others.length > 0 && html`<${Fact} name="Also at this place, with other samples"><ul class="plain-list">${data.others.map((other) => html`<li key=${other.fingerprint}>
+    <${Fact} name="Location"><${Where} row=${data} /><//>
+    ${data.others.length > 0 && html`<${Fact} name="Also at this location, with other samples"><ul class="plain-list">${data.others.map((other) => html`<li key=${other.fingerprint}>
       <a class="code" href=${link("datasets/", { id: other.fingerprint })}>${other.fingerprint.slice(0, 12)}</a> ${count(other.num_samples)} samples</li>`)}</ul><//>`}
   </dl><//>`;
 }
 
-const Missed = ({ data }) => html`<${Notice} kind="bad" what=${`${count(data.num_missing)} shards are missing, or not as long as they were: ${data.missing.join(", ")}${data.num_missing > data.missing.length ? ", …" : ""}`}
-  hint="Remove the manifest and run the recipe again: shards that are whole stay." />`;
+const Missed = ({ data }) => html`<${Notice} kind="bad" what=${`${count(data.num_missing)} shards are missing or have another size: ${data.missing.join(", ")}${data.num_missing > data.missing.length ? ", …" : ""}`}
+  hint="Remove the manifest and run the recipe again: undamaged shards stay." />`;
 
 function Whole({ data }) {
   const { manifest } = data;
@@ -140,11 +140,11 @@ function Whole({ data }) {
 
 /** The page of one dataset. */
 export function Dataset({ id }) {
-  const seen = useLive(link("data/dataset", { id }), { isFinal: isStill });
-  const { data } = seen;
+  const loaded = useLive(link("data/dataset", { id }), { isFinal: isStill });
+  const { data } = loaded;
   document.title = `${data?.name ?? "Dataset"} · headrace`;
-  if (!data) return html`<h1 class="sr-only">Dataset</h1><${Missing} seen=${seen} />`;
-  return html`<${Trouble} seen=${seen} />
+  if (!data) return html`<h1 class="sr-only">Dataset</h1><${Missing} loaded=${loaded} />`;
+  return html`<${Trouble} loaded=${loaded} />
     <div class="title"><p class="crumb"><a href=${link("datasets/")}>Datasets</a></p>
       <h1>${data.manifest?.name ?? data.name}</h1>
       <p class="facts"><span><span class="code">${data.fingerprint}</span> <${Copy} text=${data.fingerprint} what="the fingerprint" /></span></p></div>

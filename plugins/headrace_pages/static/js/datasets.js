@@ -1,4 +1,4 @@
-// The page of datasets: what was packed, where it lies, on which nodes, and what was trained on it.
+// The page of datasets: what was packed, its location, its copies on nodes, and what was trained on it.
 
 import { useState } from "../vendor/hooks.mjs";
 import { Dataset, Made, Where } from "./dataset.js";
@@ -17,7 +17,7 @@ const columnsOf = (now) => [
   { id: "bytes", title: "Size", numeric: true, value: (row) => row.num_bytes, cell: (row) => html`<span class="stack">
       <span>${bytes(row.num_bytes)}</span>${known(row.num_shards) && html`<span class="muted small">${count(row.num_shards)} ${row.num_shards === 1 ? "shard" : "shards"}</span>`}</span>` },
   { id: "runs", title: "Runs", numeric: true, value: (row) => row.num_runs, cell: (row) => count(row.num_runs) },
-  { id: "where", title: "Where it lies", wide: true, width: "36%", value: (row) => row.location, cell: (row) => html`<${Where} row=${row} />` },
+  { id: "where", title: "Location", wide: true, width: "36%", value: (row) => row.location, cell: (row) => html`<${Where} row=${row} />` },
   { id: "made", title: "Made", wide: true, value: (row) => row.made_at, cell: (row) => html`<${Made} row=${row} now=${now} />` },
 ];
 
@@ -26,25 +26,25 @@ const isLike = (row, text) => [row.name, row.fingerprint, row.location, row.made
 function List() {
   const [text, setText] = usePlace("text", "");
   const [limit, setLimit] = useState(AT_ONCE);
-  const seen = useLive(link("data/datasets"));
-  const all = seen.data?.rows ?? [];
-  const columns = columnsOf(seen.data?.now);
+  const loaded = useLive(link("data/datasets"));
+  const all = loaded.data?.rows ?? [];
+  const columns = columnsOf(loaded.data?.now);
   const sort = useSorted(all, columns);
   const found = sort.rows.filter((row) => isLike(row, text.toLowerCase()));
   document.title = "Datasets · headrace";
   return html`<div class="title"><h1>Datasets</h1>
-      <p class="muted" role="status">${seen.data ? `${count(found.length)} shown${seen.data.is_whole ? "" : ", of the newest runs"}` : ""}</p>
-      <div class="filters"><input type="search" aria-label="Search in name, fingerprint, place and run" placeholder="Search" value=${text}
+      <p class="muted" role="status">${loaded.data ? `${count(found.length)} shown${loaded.data.is_whole ? "" : ", of the newest runs"}` : ""}</p>
+      <div class="filters"><input type="search" aria-label="Search in name, fingerprint, location and run" placeholder="Search" value=${text}
         onInput=${(event) => setText(event.target.value)} /></div></div>
-    <${Trouble} seen=${seen} />
-    ${seen.data
+    <${Trouble} loaded=${loaded} />
+    ${loaded.data
       ? html`<div class="panel flush"><${Table} caption="Datasets" columns=${columns} rows=${found.slice(0, limit)} sort=${sort} rowKey=${(row) => row.fingerprint} cards
-          empty=${text ? "No dataset is like that." : "No datasets yet. The first step of a run packs one; headrace run RECIPE --pack-only packs only."} /></div>`
-      : html`<${Missing} seen=${seen} />`}
+          empty=${text ? "No dataset matches." : "No datasets yet. The first step of a run packs one; headrace run RECIPE --pack-only packs only."} /></div>`
+      : html`<${Missing} loaded=${loaded} />`}
     ${found.length > limit && html`<p class="more"><button type="button" onClick=${() => setLimit(limit + AT_ONCE)}>Show more</button></p>`}`;
 }
 
-/** The page: one dataset where one is named, else all of them. */
+/** The page: the dataset in the address, else all of them. */
 export function Datasets() {
   const id = asked().get("id");
   return id ? html`<${Dataset} id=${id} />` : html`<${List} />`;

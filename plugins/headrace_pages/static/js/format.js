@@ -1,4 +1,4 @@
-// Numbers, times and sizes as text. What is not known is a dash.
+// Numbers, times and sizes as text. An unknown value is a dash.
 
 export const UNKNOWN = "–";
 
@@ -10,7 +10,7 @@ export const known = (value) => value !== null && value !== undefined;
 
 const text = (value, words) => (known(value) && Number.isFinite(value) ? words(value) : UNKNOWN);
 
-/** Seconds in the two largest units that matter. */
+/** Seconds in their two largest units. */
 export function duration(seconds) {
   return text(seconds, (value) => {
     if (value < 10) return `${Math.max(0, Math.round(value * 10) / 10)} s`;
@@ -23,7 +23,7 @@ export function duration(seconds) {
   });
 }
 
-/** A measured number with four digits that say something. */
+/** A measured number with four significant digits. */
 export function number(value) {
   return text(value, (it) => {
     const size = Math.abs(it);
@@ -39,7 +39,7 @@ export const count = (value) => text(value, (it) => Math.round(it).toLocaleStrin
 export const percent = (value) =>
   text(value, (it) => `${(it * 100).toFixed(it > 0 && it < 0.0995 ? 1 : 0)} %`);
 
-/** What a run has cost: `+?` and `?` are of machines whose price is not known. */
+/** The cost of a run; `+?` and `?` stand for machines without a known price. */
 export const costOf = ({ cost }) => (!cost ? dollars(null) : !cost.usd && cost.unpriced ? "?" : `${dollars(cost.usd)}${cost.unpriced ? "+?" : ""}`);
 
 /** US dollars. */
@@ -50,7 +50,7 @@ export const dollars = (value) =>
     return `$${it.toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits })}`;
   });
 
-/** Bytes in the unit in which they are below 1024. */
+/** Bytes in the largest unit that gives less than 1024. */
 export function bytes(value) {
   return text(value, (it) => {
     const unit = it < 1 ? 0 : Math.min(SIZES.length - 1, Math.floor(Math.log2(it) / 10));
@@ -59,7 +59,7 @@ export function bytes(value) {
   });
 }
 
-/** The time zone that was chosen in Airflow's own pages; undefined for the browser's. */
+/** The time zone of Airflow's own pages; undefined for the browser's. */
 function chosenZone() {
   try {
     const timeZone = JSON.parse(window.localStorage.getItem("timezone")) ?? undefined;

@@ -1,31 +1,31 @@
-// Pages of Dask and TensorBoard, in a frame that has none of this page's rights.
+// Pages of Dask and TensorBoard, in a frame without this page's rights.
 
 import { useEffect, useState } from "../vendor/hooks.mjs";
 import { asked, link, look, Refused, ROOT } from "./live.js";
 import { html, Notice } from "./ui.js";
 
-/** How much earlier than it must a new ticket is asked for. */
+/** A new ticket is requested so long before the old one expires. */
 const SPARE_S = 60;
 
-/** The address of the frame, anew before its ticket is too old; `error` says why there is none. */
+/** The address of the frame, renewed before its ticket expires; `error` has the reason if there is none. */
 function useTicket(kind, id) {
-  const [seen, setSeen] = useState({ address: "", error: null });
+  const [frame, setFrame] = useState({ address: "", error: null });
   useEffect(() => {
     let timer = 0;
     async function open() {
       try {
         const { address, lasts_s: lasts } = await look(link("data/open", { kind, id }));
-        setSeen({ address: link(address), error: null });
+        setFrame({ address: link(address), error: null });
         timer = setTimeout(open, (lasts - SPARE_S) * 1000);
       } catch (wrong) {
         if (!(wrong instanceof Refused)) throw wrong;
-        setSeen({ address: "", error: wrong });
+        setFrame({ address: "", error: wrong });
       }
     }
     open();
     return () => clearTimeout(timer);
   }, []);
-  return seen;
+  return frame;
 }
 
 /** The page that led here, or one of these pages. */

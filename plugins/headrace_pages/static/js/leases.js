@@ -1,4 +1,4 @@
-// The page of leases: the machines that runs hold, what they wait for, and how to give them back.
+// The page of leases: the machines that runs hold, what they wait for, and how to close them.
 
 import { dollars, duration, known, words } from "./format.js";
 import { link, useLive } from "./live.js";
@@ -36,9 +36,9 @@ const columnsOf = (now, canAct, refresh) => [
   { id: "kind", title: "Kind", value: (row) => row.kind, cell: (row) => html`<span class="stack"><span>${words(row.kind)}</span><span class="muted small">${row.role}</span></span>` },
   { id: "site", title: "Site", value: (row) => row.site, cell: (row) => html`<span class="stack"><span>${row.site}</span><span class="muted small">${row.backend}</span></span>` },
   { id: "nodes", title: "Nodes", width: "120px", value: (row) => row.nodes_here, cell: (row) => html`<${Nodes} row=${row} />` },
-  { id: "waits", title: "What it waits for", wide: true, width: "24%", cell: (row) => Waits({ row, now }) },
-  { id: "usd", title: "Each hour", numeric: true, value: (row) => row.usd_per_hour, cell: (row) => (isOpen(row) ? dollars(row.usd_per_hour) : null) },
-  { id: "since", title: "Asked for", numeric: true, value: (row) => row.created_at, cell: (row) => html`<${Time} at=${row.created_at} now=${now} />` },
+  { id: "waits", title: "Waits for", wide: true, width: "24%", cell: (row) => Waits({ row, now }) },
+  { id: "usd", title: "Per hour", numeric: true, value: (row) => row.usd_per_hour, cell: (row) => (isOpen(row) ? dollars(row.usd_per_hour) : null) },
+  { id: "since", title: "Requested", numeric: true, value: (row) => row.created_at, cell: (row) => html`<${Time} at=${row.created_at} now=${now} />` },
   {
     id: "close",
     title: "Close",
@@ -52,16 +52,16 @@ const columnsOf = (now, canAct, refresh) => [
 
 /** The page. */
 export function Leases() {
-  const seen = useLive(link("data/leases"));
-  const rows = seen.data?.rows ?? [];
-  const columns = columnsOf(seen.data?.now, seen.data?.can_act, seen.refresh);
+  const loaded = useLive(link("data/leases"));
+  const rows = loaded.data?.rows ?? [];
+  const columns = columnsOf(loaded.data?.now, loaded.data?.can_act, loaded.refresh);
   const sort = useSorted(rows, columns);
   const hourly = rows.filter(isOpen).reduce((sum, row) => sum + (row.usd_per_hour ?? 0), 0);
   document.title = "Leases · headrace";
   return html`<div class="title"><h1>Leases</h1>
-      <p class="muted" role="status">${seen.data ? `${rows.filter(isOpen).length} open${hourly ? `, ${dollars(hourly)} each hour` : ""}` : ""}</p></div>
-    <${Trouble} seen=${seen} />
-    ${seen.data
+      <p class="muted" role="status">${loaded.data ? `${rows.filter(isOpen).length} open${hourly ? `, ${dollars(hourly)} per hour` : ""}` : ""}</p></div>
+    <${Trouble} loaded=${loaded} />
+    ${loaded.data
       ? html`<div class="panel flush"><${Table} caption="Leases" columns=${columns} rows=${sort.rows} sort=${sort} rowKey=${(row) => row.lease_id} cards empty="No leases: no run holds machines." /></div>`
-      : html`<${Missing} seen=${seen} />`}`;
+      : html`<${Missing} loaded=${loaded} />`}`;
 }

@@ -1,11 +1,11 @@
-// What the pages ask the server, and what they keep in their own address.
+// Requests of the pages to the server, and the state in their own address.
 
 import { useCallback, useEffect, useRef, useState } from "../vendor/hooks.mjs";
 
 const EVERY_MS = 5000;
 const PATIENCE_MS = 60000;
 
-/** What was wrong, as the server says it. */
+/** An error answer of the server. */
 export class Refused extends Error {
   constructor(status, what, hint) {
     super(what);
@@ -26,18 +26,18 @@ async function ask(address, options) {
   try {
     return await fetch(address, { credentials: "same-origin", cache: "no-store", ...options });
   } catch {
-    throw new Refused(0, "The API server of Airflow does not answer.", "The page goes on asking.");
+    throw new Refused(0, "The API server of Airflow does not answer.", "The page keeps trying.");
   }
 }
 
-/** What is at an address. Throws `Refused`. */
+/** Return the JSON at an address. Throws `Refused`. */
 export async function look(address) {
   const answer = await ask(address);
   if (!answer.ok) throw await refusal(answer);
   return answer.json();
 }
 
-/** Ask for something to be done, at a path below the root. Throws `Refused`. */
+/** Request an action, at a path below the root. Throws `Refused`. */
 export async function act(address, body) {
   const answer = await ask(link(address), {
     method: "POST",
@@ -49,15 +49,15 @@ export async function act(address, body) {
 }
 
 /**
- * Data of an address, asked for again every five seconds while the page is in sight.
+ * Data of an address, requested again every five seconds while the page is in sight.
  *
- * `address` may be "" for nothing yet. `follow(data)` is the address of what has changed since `data`,
- * and `merge(old, fresh)` puts the two together. Data that `isFinal` is seldom asked for again. Gives
- * `data` (null before the first answer), `error` (a `Refused` while the newest question failed) and
+ * `address` may be "" for nothing yet. `follow(data)` is the address of the changes since `data`, and
+ * `merge(old, fresh)` combines both. Data that `isFinal` is seldom requested again. Returns `data`
+ * (null before the first answer), `error` (a `Refused` while the newest request failed) and
  * `refresh`.
  */
 export function useLive(address, { follow, merge = (_old, fresh) => fresh, isFinal = () => false } = {}) {
-  const [seen, setSeen] = useState({ data: null, error: null, address });
+  const [loaded, setLoaded] = useState({ data: null, error: null, address });
   const latest = useRef({});
   const refresh = useCallback(() => latest.current.look?.(), []);
 
@@ -83,7 +83,7 @@ export function useLive(address, { follow, merge = (_old, fresh) => fresh, isFin
         error = wrong;
       }
       if (isOver) return;
-      setSeen((old) => (old.data === data && old.error === error && old.address === address ? old : { data, error, address }));
+      setLoaded((old) => (old.data === data && old.error === error && old.address === address ? old : { data, error, address }));
       clearTimeout(timer);
       timer = setTimeout(look, data && isFinal(data) ? PATIENCE_MS : EVERY_MS);
     }
@@ -98,16 +98,16 @@ export function useLive(address, { follow, merge = (_old, fresh) => fresh, isFin
     };
   }, [address]);
 
-  return { ...seen, isStale: seen.address !== address, refresh };
+  return { ...loaded, isStale: loaded.address !== address, refresh };
 }
 
-/** Where the pages lie, with a slash at the end, whatever Airflow's own address is. */
+/** The address of the pages, with a slash at the end, for any address of Airflow. */
 export const ROOT = new URL("../../", import.meta.url).pathname;
 
 /** Parameters of the page's own address. */
 export const asked = () => new URLSearchParams(window.location.search);
 
-/** An address below the pages' root with parameters; those that are empty are left out. */
+/** An address below the pages' root with parameters; empty ones are left out. */
 export function link(path, parameters = {}) {
   const given = Object.entries(parameters).flatMap(([name, value]) =>
     [value].flat().filter((each) => each !== "" && each !== null && each !== undefined).map((each) => [name, each]),
@@ -115,7 +115,7 @@ export function link(path, parameters = {}) {
   return `${ROOT}${path}${given.length ? `?${new URLSearchParams(given)}` : ""}`;
 }
 
-/** A state that is kept in the page's address, so that it is there after a reload, or for others. */
+/** A state in the page's address, which survives a reload and can be shared. */
 export function usePlace(name, otherwise) {
   const [value, set] = useState(asked().get(name) ?? otherwise);
   const keep = useCallback((fresh) => {
@@ -129,11 +129,11 @@ export function usePlace(name, otherwise) {
 }
 
 /** `value`, once it has stayed the same for a moment. */
-export function useSettled(value, afterMs = 300) {
-  const [settled, settle] = useState(value);
+export function useDebounced(value, afterMs = 300) {
+  const [steady, setSteady] = useState(value);
   useEffect(() => {
-    const timer = setTimeout(() => settle(value), afterMs);
+    const timer = setTimeout(() => setSteady(value), afterMs);
     return () => clearTimeout(timer);
   }, [value]);
-  return settled;
+  return steady;
 }

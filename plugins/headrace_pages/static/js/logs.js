@@ -24,7 +24,7 @@ function useFollowed(text) {
   return { box, onScroll };
 }
 
-/** The log to begin with: of the first rank that trained last; of a run that failed, of its last attempt. */
+/** The log to show first: of the first rank that trained last; of a failed run, of its last attempt. */
 function firstOf(run) {
   const newest = run.logs.at(-1);
   const own = run.logs.filter((each) => each.step === newest?.step && each.attempt === newest.attempt);
@@ -32,21 +32,21 @@ function firstOf(run) {
   return looked.findLast((each) => each.name === "rank-0") ?? own.find((each) => each.name === "driver") ?? newest;
 }
 
-/** A choice of log, and its end, which goes on as it is written. */
+/** A choice of log, and its end, which is updated as it is written. */
 export function Logs({ run }) {
   const [chosen, choose] = useState("");
   const log = run.logs.find((each) => nameOf(each) === chosen) ?? firstOf(run);
   const address = log ? link("data/run/log", { id: run.run_id, ...log, lines: LINES }) : "";
-  const seen = useLive(address, { isFinal: () => !isActive(run.state) });
-  const text = seen.data && !seen.isStale ? seen.data.lines.join("\n") : "";
+  const loaded = useLive(address, { isFinal: () => !isActive(run.state) });
+  const text = loaded.data && !loaded.isStale ? loaded.data.lines.join("\n") : "";
   const { box, onScroll } = useFollowed(text);
   if (!log) return null;
   const aside = html`<select aria-label="Log" value=${nameOf(log)} onChange=${(event) => choose(event.target.value)}>
       ${run.logs.map((each) => html`<option key=${nameOf(each)} value=${nameOf(each)}>${nameOf(each)}</option>`)}
     </select><${Copy} text=${text} what="the log" />`;
   return html`<${Section} title="Log" flush aside=${aside}>
-    ${seen.data
-      ? html`<pre class="log" tabindex="0" role="log" aria-live="off" aria-label=${nameOf(log)} ref=${box} onScroll=${onScroll}>${!seen.data.is_whole && html`<span class="muted">… the last ${seen.data.lines.length} lines\n</span>`}${text || "Nothing was written."}</pre>`
-      : html`<${Missing} seen=${seen} />`}
+    ${loaded.data
+      ? html`<pre class="log" tabindex="0" role="log" aria-live="off" aria-label=${nameOf(log)} ref=${box} onScroll=${onScroll}>${!loaded.data.is_whole && html`<span class="muted">… the last ${loaded.data.lines.length} lines\n</span>`}${text || "The log is empty."}</pre>`
+      : html`<${Missing} loaded=${loaded} />`}
   <//>`;
 }

@@ -27,7 +27,7 @@ export const Nodes = ({ use }) => html`<ul class="nodes">${use.nodes.map((node) 
 
 const STEPS_S = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 28800, 86400, 172800, 604800];
 
-/** Round moments between two, some five of them. */
+/** Round moments between two, about five of them. */
 function ticks(from, to) {
   const every = STEPS_S.find((step) => (to - from) / step <= 6) ?? (to - from) / 5;
   const found = [];
@@ -36,11 +36,11 @@ function ticks(from, to) {
 }
 
 function clock(at, every, now) {
-  const told = when(at, now);
-  return every < 60 ? `${told}:${String(new Date(at * 1000).getSeconds()).padStart(2, "0")}` : told;
+  const time = when(at, now);
+  return every < 60 ? `${time}:${String(new Date(at * 1000).getSeconds()).padStart(2, "0")}` : time;
 }
 
-/** Attempts at steps over time: light while they waited, full while they ran. */
+/** Attempts at steps over time: light while they waited, dark while they ran. */
 export function Timeline({ attempts, now }) {
   const from = Math.min(...attempts.map((each) => each.created_at));
   const to = Math.max(from + 1, ...attempts.map((each) => each.finished_at ?? (isActive(each.state) ? now : each.started_at ?? each.created_at)));
@@ -54,8 +54,8 @@ export function Timeline({ attempts, now }) {
         const end = each.finished_at ?? (isActive(each.state) ? now : each.started_at ?? each.created_at);
         const begun = each.started_at ?? end;
         const cause = words(each.failure_class);
-        const told = `${words(each.step)} ${each.attempt}, ${words(each.state)}, ${duration(end - begun)}${each.node ? ` on ${each.node}` : ""}${each.message ? `: ${each.message}` : ""}`;
-        return html`<span key=${`${each.attempt} ${each.lease_id}`} title=${told}>
+        const summary = `${words(each.step)} ${each.attempt}, ${words(each.state)}, ${duration(end - begun)}${each.node ? ` on ${each.node}` : ""}${each.message ? `: ${each.message}` : ""}`;
+        return html`<span key=${`${each.attempt} ${each.lease_id}`} title=${summary}>
           <span class="waited" style=${{ left: share(each.created_at), width: `${(100 * (begun - each.created_at)) / (to - from)}%` }}></span>
           <span class=${`ran tone-${tone(each.state)}`} style=${{ left: share(begun), width: `${(100 * (end - begun)) / (to - from)}%` }}><span>${[each.attempt > 1 && `${each.attempt}`, each.node, cause || (!each.node && words(each.state))].filter(Boolean).join(" · ")}</span></span>
         </span>`;

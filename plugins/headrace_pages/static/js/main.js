@@ -1,4 +1,4 @@
-// Which page this is, by the last part of its path; all pages lie side by side.
+// Chooses the page by the last part of its path; all pages lie in one folder.
 
 import { render } from "../vendor/preact.mjs";
 import { Cost } from "./cost.js";
@@ -24,7 +24,7 @@ const TABS = [
 ];
 
 const name = window.location.pathname.split("/").filter(Boolean).pop();
-const isTab = asked().has("dag_run_id"); // inside a DAG run's page, which has its own way around
+const isTab = asked().has("dag_run_id"); // inside a DAG run's page, which has its own navigation
 
 const Top = () => html`<header class="top">
   <a class="brand" href=${link("")} aria-label="headrace, all runs">

@@ -1,4 +1,4 @@
-// Several runs or trials over each other: their curves, and in what they differ.
+// Several runs or trials together: their curves, and their differences.
 
 import { useMemo } from "../vendor/hooks.mjs";
 import { Curves, swatch } from "./charts.js";
@@ -13,9 +13,9 @@ const plain = (value) => (/^"[^"\\]*"$/.test(value) ? value.slice(1, -1) : value
 const ORDER = ["metrics", "recipe", "data", "code", "images", "packages"];
 
 function Differences({ ids, labels }) {
-  const seen = useLive(link("data/compare", { id: ids }), { isFinal: () => true });
-  if (!seen.data || seen.isStale) return html`<${Missing} seen=${seen} />`;
-  const rows = [...seen.data.rows].sort((one, other) => ORDER.indexOf(one.part) - ORDER.indexOf(other.part));
+  const loaded = useLive(link("data/compare", { id: ids }), { isFinal: () => true });
+  if (!loaded.data || loaded.isStale) return html`<${Missing} loaded=${loaded} />`;
+  const rows = [...loaded.data.rows].sort((one, other) => ORDER.indexOf(one.part) - ORDER.indexOf(other.part));
   const columns = [
     { id: "key", title: "What", cell: (row) => html`<span class="muted">${words(row.part)}</span> <span class="strong">${row.key}</span>` },
     ...ids.map((id, nth) => ({
@@ -25,17 +25,17 @@ function Differences({ ids, labels }) {
       cell: (row) => html`<span class="ellipsis number" title=${row.values[nth]}>${row.values[nth] === "" ? "–" : plain(row.values[nth])}</span>`,
     })),
   ];
-  return html`<${Trouble} seen=${seen} /><${Table} caption="What differs" columns=${columns} rows=${rows}
-    rowKey=${(row) => `${row.part} ${row.key}`} empty="They do not differ in anything that is recorded." />`;
+  return html`<${Trouble} loaded=${loaded} /><${Table} caption="What differs" columns=${columns} rows=${rows}
+    rowKey=${(row) => `${row.part} ${row.key}`} empty="No recorded part differs." />`;
 }
 
-/** Curves of up to eight runs or trials by `ids`, as `labels` name them; `differ`: also a table of what is different. */
+/** Curves of up to eight runs or trials by `ids`, with `labels` as names; `differ`: also a table of differences. */
 export function Overlay({ ids, labels, what, differ = false, onClear }) {
-  const seen = useLive(link("data/curves", { id: ids }));
-  const runs = useMemo(() => seen.data?.runs.filter((run) => ids.includes(run.run_id)), [seen.data, ids]);
+  const loaded = useLive(link("data/curves", { id: ids }));
+  const runs = useMemo(() => loaded.data?.runs.filter((run) => ids.includes(run.run_id)), [loaded.data, ids]);
   const untick = html`<button type="button" class="plain" onClick=${onClear}>Untick all</button>`;
   return html`<${Section} title=${`Curves of ${what}`} aside=${untick}>
-      <${Trouble} seen=${seen} />
-      ${runs ? html`<${Curves} runs=${runs} labels=${labels} />` : html`<${Missing} seen=${seen} />`}<//>
+      <${Trouble} loaded=${loaded} />
+      ${runs ? html`<${Curves} runs=${runs} labels=${labels} />` : html`<${Missing} loaded=${loaded} />`}<//>
     ${differ && ids.length > 1 && html`<${Section} title="What differs" flush><${Differences} ids=${ids} labels=${labels} /><//>`}`;
 }

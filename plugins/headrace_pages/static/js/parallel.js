@@ -1,4 +1,4 @@
-// Parallel coordinates: a line a trial over all that was varied, to its objective; axes can be brushed.
+// Parallel coordinates: a line for each trial over all varied keys, to its objective; axes can be brushed.
 
 import { useEffect, useMemo, useRef, useState } from "../vendor/hooks.mjs";
 import { axisOf } from "./axes.js";
@@ -7,19 +7,19 @@ import { shortNames } from "./trials.js";
 import { html, Section } from "./ui.js";
 
 const HEIGHT_PX = 260;
-const [TOP_PX, FOOT_PX] = [10, 34]; // below the axes there is a place for trials without a value
+const [TOP_PX, FOOT_PX] = [10, 34]; // below the axes there is room for trials without a value
 const EDGE = 0.06; // of the width, left and right of the outer axes
 const MOST_AXES = 12;
 const HUES = 16;
-const TOGETHER = 40; // lines that are stroked at once
-const [NARROWEST, STEP] = [0.02, 0.05]; // of an axis, that a brush takes or moves by
+const TOGETHER = 40; // lines per stroke
+const [NARROWEST, STEP] = [0.02, 0.05]; // shares of an axis: the smallest brush, and its steps by keys
 const FAILED = new Set(["failed", "lost", "timed_out", "preempted"]);
 
 const styleOf = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
-const told = (value) => (typeof value === "number" ? number(value) : String(value));
+const shown = (value) => (typeof value === "number" ? number(value) : String(value));
 const clamp = (share) => Math.min(1, Math.max(0, share));
 
-/** Axes of the keys that vary, and of the objective, with the height in pixels of each trial that has ended, by axis. */
+/** Axes of the keys that vary, and of the objective, with the height in pixels of each ended trial, by axis. */
 function layout({ rows, keys }, objective, logKeys) {
   const ended = rows.filter((row) => known(row.objective) || FAILED.has(row.state));
   const names = shortNames(keys);
@@ -56,7 +56,7 @@ function stroke(context, { axes, drawn, heights }, chosen, width, colour) {
   chosen.forEach((trial, nth) => {
     const own = colour(trial, drawn[trial]);
     if (own !== hue || nth % TOGETHER === 0) { finish(); hue = own; }
-    let isOpen = false; // a line has gaps where a trial has no such key
+    let isOpen = false; // a line has gaps if a trial lacks a key
     for (let at = 0; at < xs.length; at += 1) {
       const y = heights[at][trial];
       if (Number.isNaN(y)) isOpen = false;
@@ -86,10 +86,10 @@ function draw(canvas, plan, within, width) {
   stroke(context, plan, chosen, width, (trial, row) => (known(row.objective) ? hues[Math.min(HUES - 1, Math.floor((HUES * (trial - failed)) / ranked))] : bad));
 }
 
-/** Few enough lines to say where all are. */
+/** Lines, few enough to label all of them. */
 const sampled = (all) => all.filter((_each, at) => at % Math.ceil(all.length / 1500) === 0);
 
-/** What a brush becomes by a key; null for none, undefined when the key means nothing. */
+/** A brush after a key press; null for none, undefined if the key has no effect. */
 function pressed(key, [low, high], isBrushed) {
   const size = high - low;
   if (key === "Escape") return null;
@@ -128,42 +128,42 @@ function Axis({ axis, left, brush, onBrush }) {
     event.preventDefault();
     onBrush(next);
   };
-  const within = brush ? `${told(axis.at(low))} to ${told(axis.at(high))}` : "all";
+  const within = brush ? `${shown(axis.at(low))} to ${shown(axis.at(high))}` : "all";
   return html`<div class="axis" style=${{ left: `${100 * left}%` }}>
     <span class="name ellipsis" title=${axis.title}>${axis.title}</span>
     <div class="brush-place" role="slider" tabindex="0" aria-orientation="vertical" aria-label=${`Part of ${axis.title}`} aria-valuemin="0" aria-valuemax="100"
       aria-valuenow=${Math.round(50 * (low + high))} aria-valuetext=${within} title=${brush ? within : undefined}
       onPointerDown=${onPointerDown} onPointerMove=${onPointerMove} onPointerUp=${onPointerUp} onPointerCancel=${onPointerUp} onKeyDown=${onKeyDown}>
       ${brush && html`<span class="brush" style=${{ top: `${100 * (1 - high)}%`, height: `${100 * (high - low)}%` }}></span>`}
-      ${axis.ticks.map(([at, value]) => html`<span class="tick-mark number" key=${value} style=${{ top: `${100 * (1 - at)}%` }}>${told(value)}</span>`)}
+      ${axis.ticks.map(([at, value]) => html`<span class="tick-mark number" key=${value} style=${{ top: `${100 * (1 - at)}%` }}>${shown(value)}</span>`)}
     </div>
   </div>`;
 }
 
 /**
- * Lines of the trials that have ended over what was varied.
+ * Lines of the ended trials over the varied keys.
  *
- * `onChoose(within)` is told of the brushes: whether a row is within all of them, null without any.
+ * `onChoose(within)` gets a function of the brushes: whether a row is within all of them; null without any.
  */
 export function Parallel({ data, objective, logKeys, onChoose }) {
   const canvas = useRef(null);
   const [brushes, setBrushes] = useState({});
-  const [seen, setSeen] = useState({ width: 0 }); // a new one draws anew
+  const [size, setSize] = useState({ width: 0 }); // a new size draws again
   const plan = useMemo(() => layout(data, objective, logKeys), [data, objective?.metric, objective?.mode]);
   const within = useMemo(() => (plan && Object.keys(brushes).length ? isWithin(plan.axes, brushes) : null), [plan, brushes]);
   const isThere = plan !== null;
 
   useEffect(() => {
     if (!isThere) return undefined;
-    const look = () => setSeen({ width: canvas.current.clientWidth });
+    const look = () => setSize({ width: canvas.current.clientWidth });
     const watcher = new ResizeObserver(look);
     watcher.observe(canvas.current);
     window.addEventListener("themechange", look);
     return () => { watcher.disconnect(); window.removeEventListener("themechange", look); };
   }, [isThere]);
   useEffect(() => {
-    if (plan && seen.width) draw(canvas.current, plan, within, seen.width);
-  }, [plan, within, seen]);
+    if (plan && size.width) draw(canvas.current, plan, within, size.width);
+  }, [plan, within, size]);
   useEffect(() => onChoose(within), [within]);
 
   if (!plan) return null;
@@ -171,8 +171,8 @@ export function Parallel({ data, objective, logKeys, onChoose }) {
   const failed = plan.drawn.filter((row) => !known(row.objective)).length;
   const aside = html`${within && html`<button type="button" class="plain" onClick=${() => setBrushes({})}>Show all</button>`}`;
   const left = (at) => across(at, plan.axes, 1);
-  return html`<${Section} title="Trials over what was varied" aside=${aside}>
-    <div class="parallel-box" tabindex="0" role="region" aria-label="Trials over what was varied"><div class="parallel" style=${{ minWidth: `${plan.axes.length * 92}px` }}>
+  return html`<${Section} title="Trials by varied keys" aside=${aside}>
+    <div class="parallel-box" tabindex="0" role="region" aria-label="Trials by varied keys"><div class="parallel" style=${{ minWidth: `${plan.axes.length * 92}px` }}>
       <canvas ref=${canvas} role="img" aria-label="A line a trial; the table of trials has the same in numbers"></canvas>
       ${plan.axes.map((axis, at) => html`<${Axis} key=${axis.id} axis=${axis} left=${left(at)} brush=${brushes[axis.id]} onBrush=${brush(axis.id)} />`)}
     </div></div>

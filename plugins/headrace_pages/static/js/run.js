@@ -1,4 +1,4 @@
-// The page of one run: how it stands, its curves, its machines, what happened, and its logs.
+// The page of one run: its state, curves, machines, attempts and logs.
 
 import { Curves } from "./charts.js";
 import { bytes, costOf, count, duration, known, number, percent, words } from "./format.js";
@@ -12,7 +12,7 @@ import { Act, Copy, html, isActive, Missing, Notice, Progress, Section, Stat, St
 const isFinal = (run) => !isActive(run.state);
 const plusMinus = (seconds) => (known(seconds) ? `± ${duration(seconds)}` : "");
 
-/** Name, state and origin of a run or suite, with what can be done about it. */
+/** Name, state and origin of a run or suite, with buttons for actions. */
 export const Head = ({ run, now, children }) => html`<div class="title">
   ${!asked().has("dag_run_id") && html`<p class="crumb"><a href=${link("")}>Runs</a></p>`}
   <h1>${run.recipe}</h1>
@@ -34,7 +34,7 @@ function Why({ run }) {
   return null;
 }
 
-/** The newest value of a metric that training has measured, for a run of which the server names none. */
+/** The newest value of a measured metric, for a run whose main metric the server does not name. */
 function newest(run) {
   const measured = run.curves.series.filter((each) => each.kind === "metric");
   const series = measured.find((each) => each.name.startsWith("val")) ?? measured[0];
@@ -45,7 +45,7 @@ function Figures({ run }) {
   const step = run.steps.find((each) => each.state === "running") ?? run.steps.findLast((each) => each.state);
   const metric = run.metric ?? newest(run);
   const { best } = run;
-  const foretold = known(run.eta_s) ? plusMinus(run.ahead?.eta_half_s) : known(step?.eta_s) ? `of ${words(step.name)}; no earlier run tells of the rest` : "no earlier run tells";
+  const foretold = known(run.eta_s) ? plusMinus(run.ahead?.eta_half_s) : known(step?.eta_s) ? `of ${words(step.name)}; the rest is unknown: no earlier run` : "no earlier run";
   const ends = isActive(run.state)
     ? html`<${Stat} name="Left" value=${duration(run.eta_s ?? step?.eta_s)}>${foretold}<//>
       <${Stat} name="Elapsed" value=${duration(run.elapsed_s)} />`
@@ -94,14 +94,14 @@ const checkpointColumns = (now) => [
 
 const actColumns = (now) => [
   { id: "at", title: "When", lead: true, cell: (row) => html`<${Time} at=${row.at} now=${now} />` },
-  { id: "who", title: "Who", cell: (row) => `${row.user || "somebody"}${row.through === "Airflow" ? " in " : "@"}${row.through}` },
+  { id: "who", title: "Who", cell: (row) => `${row.user || "unknown"}${row.through === "Airflow" ? " in " : "@"}${row.through}` },
   { id: "what", title: "What", cell: (row) => html`${row.what}${row.refused && html` <span class="tag">refused</span>`}` },
   { id: "details", title: "Details", wide: true, cell: (row) => [row.details, row.refused].filter(Boolean).join("; ") || null },
 ];
 
-/** Who asked for what of a run or suite. */
+/** User actions on a run or suite. */
 export const Acts = ({ acts, now }) => html`<${Section} title="Who did what" flush>
-  <${Table} caption="Who did what, the newest first" columns=${actColumns(now)} rows=${acts} rowKey=${(row) => `${row.at}/${row.what}`} cards empty="Nothing is noted." /><//>`;
+  <${Table} caption="Who did what, the newest first" columns=${actColumns(now)} rows=${acts} rowKey=${(row) => `${row.at}/${row.what}`} cards empty="No actions." /><//>`;
 
 const Actions = ({ run, refresh }) => html`
   ${run.dashboard_lease && html`<a href=${link("dask/", { id: run.dashboard_lease })}>Dask dashboard</a>`}
@@ -109,14 +109,14 @@ const Actions = ({ run, refresh }) => html`
   <${Copy} label="Copy rerun command" kind="" text=${run.rerun} />
   ${run.can_act && isActive(run.state) && html`<${Act} label="Cancel run" question="Cancel this run?" kind="danger" address="act/cancel"
     body=${{ id: run.run_id }} onDone=${refresh}
-    detail="Its running step writes a checkpoint and stops; its machines are given back. It can go on later: headrace resume." />`}`;
+    detail="Its running step saves a checkpoint and stops; its machines are released. Resume it later: headrace resume." />`}`;
 
 const Addresses = ({ run }) => html`<p class="facts">
   <span>Folder <span class="code">${run.folder}</span> <${Copy} text=${run.folder} what="the folder" /></span>
   ${Object.entries(run.images).map(([image, digest]) => html`<span>Image <span class="code">${image}</span> (${digest})</span>`)}
 </p>`;
 
-/** The report at the end, where there is one. */
+/** The report at the end, if there is one. */
 export const Report = ({ of: { report } }) =>
   report
     ? html`<${Section} title="Report" flush aside=${html`<a href=${ROOT + report} download>Download</a>`}>
@@ -147,11 +147,11 @@ function Whole({ run, refresh }) {
 export function Run() {
   const place = asked();
   const given = Object.fromEntries(["id", "dag_id", "dag_run_id"].map((name) => [name, place.get(name) ?? ""]));
-  const seen = useLive(link("data/run", given), { isFinal });
-  const run = seen.data;
+  const loaded = useLive(link("data/run", given), { isFinal });
+  const run = loaded.data;
   document.title = `${run ? `${run.recipe} · ${words(run.state)}` : "Run"} · headrace`;
-  if (!run) return html`<h1 class="sr-only">Run</h1><${Missing} seen=${seen} />`;
+  if (!run) return html`<h1 class="sr-only">Run</h1><${Missing} loaded=${loaded} />`;
   if (run.kind === "suite") return html`<${Suite} id=${run.run_id} />`;
   return html`<p class="sr-only" role="status">${run.recipe} ${words(run.state)}</p>
-    <${Trouble} seen=${seen} /><${Whole} run=${run} refresh=${seen.refresh} />`;
+    <${Trouble} loaded=${loaded} /><${Whole} run=${run} refresh=${loaded.refresh} />`;
 }

@@ -1,8 +1,8 @@
-// The page of all runs: what goes on, how far, how good, and curves of those that are ticked.
+// The page of all runs: their state, progress and results, and curves of selected ones.
 
 import { useMemo, useState } from "../vendor/hooks.mjs";
 import { costOf, count, duration, known, number, words } from "./format.js";
-import { link, useLive, usePlace, useSettled } from "./live.js";
+import { link, useLive, usePlace, useDebounced } from "./live.js";
 import { Overlay } from "./overlay.js";
 import { Table, useSorted } from "./table.js";
 import { Choice, html, isActive, Missing, Progress, State, Time, Trouble } from "./ui.js";
@@ -19,7 +19,7 @@ const STATES = [
 
 const pageOf = (row) => link(row.kind === "suite" ? "suite/" : "run/", { id: row.run_id });
 
-/** A request that got no run, as a row beside those that did. */
+/** A refused request, as a row beside the runs. */
 const refusedRow = (act) => ({ ...act, created_at: act.at, state: "refused", recipe: act.details, why: act.refused });
 
 const Name = ({ row }) => html`<span class="stack">
@@ -28,17 +28,17 @@ const Name = ({ row }) => html`<span class="stack">
 </span>`;
 
 function Doing({ row }) {
-  if (row.is_orphan) return html`<span class="muted">nobody goes on with it</span>`;
+  if (row.is_orphan) return html`<span class="muted">abandoned: its process has ended</span>`;
   const trials = row.trials && `${count(row.trials.ended)} of ${count(row.trials.total)} trials${row.trials.useless ? `, ${count(row.trials.useless)} without success` : ""}`;
   if (!isActive(row.state)) {
-    const told = row.why ? `${row.failure ? `${words(row.failure.step)}: ` : ""}${row.why}` : row.damage || trials;
-    return told ? html`<span class="muted ellipsis" title=${told}>${told}</span>` : null;
+    const reason = row.why ? `${row.failure ? `${words(row.failure.step)}: ` : ""}${row.why}` : row.damage || trials;
+    return reason ? html`<span class="muted ellipsis" title=${reason}>${reason}</span>` : null;
   }
   return html`<span class="stack"><span>${trials || words(row.step) || "waits"}</span>
     <${Progress} value=${row.progress} label=${`Progress of ${row.run_id}`} /></span>`;
 }
 
-/** Until its end; where nothing foretells that, until that of its step. */
+/** Time until a run's end; if that is unknown, until the end of its step. */
 const Left = ({ row }) => known(row.eta_s) || !known(row.step_eta_s) ? duration(row.eta_s) : html`<span class="stack"><span>${duration(row.step_eta_s)}</span><span class="muted small">of ${words(row.step)}</span></span>`;
 
 const Metric = ({ metric }) =>
@@ -97,24 +97,24 @@ export function Runs() {
   const ticked = useMemo(() => kept.split(" ").filter(Boolean), [kept]);
   const labels = useMemo(() => Object.fromEntries(ticked.map((id) => [id, shortId(id)])), [ticked]);
   const tick = (id) => keep((ticked.includes(id) ? ticked.filter((each) => each !== id) : [...ticked, id]).join(" "));
-  const seen = useLive(link("data/runs", { limit, state: state.split(","), text: useSettled(text) }));
+  const loaded = useLive(link("data/runs", { limit, state: state.split(","), text: useDebounced(text) }));
   const rows = useMemo(() => {
-    const refused = (seen.data?.refused ?? []).map(refusedRow);
-    return [...(seen.data?.rows ?? []), ...refused].sort((one, other) => other.created_at - one.created_at);
-  }, [seen.data]);
-  const isWhole = seen.data?.rows.length !== limit;
-  const columns = columnsOf({ now: seen.data?.now, ticked, tick, columns: seen.data?.columns ?? [], cells: seen.data?.cells ?? {} });
+    const refused = (loaded.data?.refused ?? []).map(refusedRow);
+    return [...(loaded.data?.rows ?? []), ...refused].sort((one, other) => other.created_at - one.created_at);
+  }, [loaded.data]);
+  const isWhole = loaded.data?.rows.length !== limit;
+  const columns = columnsOf({ now: loaded.data?.now, ticked, tick, columns: loaded.data?.columns ?? [], cells: loaded.data?.cells ?? {} });
   const sort = useSorted(rows, columns);
   const active = rows.filter((row) => isActive(row.state)).length;
   document.title = "Runs · headrace";
   return html`<div class="title"><h1>Runs</h1>
-      <p class="muted" role="status">${seen.data ? `${isWhole ? "" : "the newest "}${rows.length} shown, ${active} active` : ""}</p>
+      <p class="muted" role="status">${loaded.data ? `${isWhole ? "" : "the newest "}${rows.length} shown, ${active} active` : ""}</p>
       <${Filters} state=${state} setState=${setState} text=${text} setText=${setText} /></div>
-    <${Trouble} seen=${seen} />
+    <${Trouble} loaded=${loaded} />
     ${ticked.length > 0 && html`<${Overlay} ids=${ticked} labels=${labels} what=${ticked.length === 1 ? "one run" : `${ticked.length} runs`} differ onClear=${() => keep("")} />`}
-    ${seen.data
-      ? html`<div class=${`panel flush ${seen.isStale ? "stale" : ""}`}><${Table} caption="Runs" columns=${columns} rows=${sort.rows} sort=${sort} rowKey=${(row) => row.run_id} cards fixed
-          empty=${state || text ? "No run is like that." : "No runs yet. Trigger the DAG headrace_train, or call headrace run in a terminal."} /></div>`
-      : html`<${Missing} seen=${seen} />`}
+    ${loaded.data
+      ? html`<div class=${`panel flush ${loaded.isStale ? "stale" : ""}`}><${Table} caption="Runs" columns=${columns} rows=${sort.rows} sort=${sort} rowKey=${(row) => row.run_id} cards fixed
+          empty=${state || text ? "No run matches." : "No runs yet. Trigger the DAG headrace_train, or call headrace run in a terminal."} /></div>`
+      : html`<${Missing} loaded=${loaded} />`}
     ${!isWhole && html`<p class="more"><button type="button" onClick=${() => setLimit(limit + AT_ONCE)}>Show more</button></p>`}`;
 }

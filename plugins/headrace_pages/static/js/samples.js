@@ -3,21 +3,21 @@
 import { useMemo, useState } from "../vendor/hooks.mjs";
 import { Chart } from "./charts.js";
 import { count, known, number } from "./format.js";
-import { link, useLive, usePlace, useSettled } from "./live.js";
+import { link, useLive, usePlace, useDebounced } from "./live.js";
 import { html, Notice, Section } from "./ui.js";
 
 const SMALL = 256; // pixels: smaller pictures are enlarged to that
-const MOST_CLASSES = 1000; // that can be chosen from
+const MOST_CLASSES = 1000; // in the choice of a class
 
 const isStill = () => true;
 
 const shapeOf = (drawn) => drawn.shape.join(" × ") || "scalar";
 
-/** What is known of an array besides what is seen. */
+/** Further facts about an array. */
 function About({ drawn }) {
-  const told = [`${shapeOf(drawn)} ${drawn.dtype}`];
-  if (known(drawn.minimum)) told.push(`${number(drawn.minimum)} to ${number(drawn.maximum)}, mean ${number(drawn.mean)}`);
-  return html`<p class="muted small">${[...told, ...drawn.notes].join("; ")}</p>`;
+  const facts = [`${shapeOf(drawn)} ${drawn.dtype}`];
+  if (known(drawn.minimum)) facts.push(`${number(drawn.minimum)} to ${number(drawn.maximum)}, mean ${number(drawn.mean)}`);
+  return html`<p class="muted small">${[...facts, ...drawn.notes].join("; ")}</p>`;
 }
 
 const Frames = ({ drawn, name, onFrame }) => html`<label class="frames small"><span class="number">Picture ${count(drawn.frame + 1)} of ${count(drawn.num_frames)}</span>
@@ -72,18 +72,18 @@ function Controls({ dataset, split, label, here, last, go }) {
     <button type="button" disabled=${here >= last} onClick=${() => go({ at: here + 1 })}>Next</button>`;
 }
 
-/** A look at any sample of a dataset. */
+/** A view of any sample of a dataset. */
 export function Samples({ dataset }) {
   const first = dataset.splits.find((each) => each.num_samples > 0)?.name ?? "";
   const [split, setSplit] = usePlace("split", first);
   const [at, setAt] = usePlace("at", "0");
   const [label, setLabel] = usePlace("class", "");
   const [how, setHow] = useState({ isBack: false, frame: 0 });
-  const question = { id: dataset.fingerprint, split, index: at, label, back: (how.isBack && label) || "", frame: useSettled(how.frame, 100) || "" };
-  const seen = useLive(first && link("data/sample", { ...question, back: question.back ? "true" : "" }), { isFinal: isStill });
+  const question = { id: dataset.fingerprint, split, index: at, label, back: (how.isBack && label) || "", frame: useDebounced(how.frame, 100) || "" };
+  const loaded = useLive(first && link("data/sample", { ...question, back: question.back ? "true" : "" }), { isFinal: isStill });
   if (!first) return null;
-  const sample = seen.isStale ? null : seen.data;
-  const shown = sample ?? seen.data;
+  const sample = loaded.isStale ? null : loaded.data;
+  const shown = sample ?? loaded.data;
   const here = sample ? sample.index : Number(at);
   const last = (dataset.splits.find((each) => each.name === split)?.num_samples ?? 1) - 1;
   const place = shown ? `sample ${count(shown.index)} of ${shown.split}` : "";
@@ -96,9 +96,9 @@ export function Samples({ dataset }) {
   }
 
   return html`<${Section} title="Samples" aside=${html`<${Controls} dataset=${dataset} split=${split} label=${label} here=${here} last=${last} go=${go} />`}>
-    ${seen.error && !seen.isStale && html`<${Notice} kind=${seen.error.status === 404 ? "note" : "warn"} what=${seen.error.what} hint=${seen.error.hint} />`}
-    ${shown && html`<div class=${`samples ${seen.isStale ? "stale" : ""}`}>
+    ${loaded.error && !loaded.isStale && html`<${Notice} kind=${loaded.error.status === 404 ? "note" : "warn"} what=${loaded.error.what} hint=${loaded.error.hint} />`}
+    ${shown && html`<div class=${`samples ${loaded.isStale ? "stale" : ""}`}>
       ${shown.fields.map((field) => html`<${Field} key=${`${shown.split} ${field.name}`} field=${field} place=${place} onFrame=${(frame) => setHow({ ...how, frame })} />`)}</div>`}
-    <p class="muted small place" role="status">${shown ? html`${place}, ${count(shown.num_samples)} in all; <span class="code">${shown.source}</span> in <span class="code">${shown.shard}</span>` : seen.error ? "" : "Loading…"}</p>
+    <p class="muted small place" role="status">${shown ? html`${place}, ${count(shown.num_samples)} in all; <span class="code">${shown.source}</span> in <span class="code">${shown.shard}</span>` : loaded.error ? "" : "Loading…"}</p>
   <//>`;
 }

@@ -1,4 +1,4 @@
-// The page of a suite: how its trials stand, what they found, and what can be done about them.
+// The page of a suite: its trials by state, their results, and actions on them.
 
 import { useMemo, useState } from "../vendor/hooks.mjs";
 import { Add } from "./add.js";
@@ -14,7 +14,7 @@ import { Act, Copy, html, isActive, Missing, Notice, Progress, Section, Stat, to
 const ORDER = ["succeeded", "pruned", "failed", "lost", "timed_out", "preempted", "cancelled", "running", "queued"];
 const FIRST_KEYS = 5;
 const MOST_RUNNING = 12;
-const FOLD = "data.fold"; // folds of a cross-validation are no contest
+const FOLD = "data.fold"; // folds of a cross-validation have no best one
 
 function Counts({ trials }) {
   const shown = ORDER.filter((state) => trials.counts[state]);
@@ -30,7 +30,7 @@ function Figures({ suite }) {
   const goal = objectives[0] && `${objectives[0].metric}, ${objectives[0].mode === "max" ? "higher" : "lower"} is better`;
   return html`<dl class="panel stats">
     <${Stat} name="Trials that have ended" value=${count(ended)}>of ${count(total)}<//>
-    <${Stat} name="Running" value=${count(counts.running ?? 0)}>${suite.paused ? "paused: no more begin" : ""}<//>
+    <${Stat} name="Running" value=${count(counts.running ?? 0)}>${suite.paused ? "paused: no more start" : ""}<//>
     ${point
       ? html`<${Stat} name="Mean of the folds" value=${number(point.spread.mean)}>${known(point.spread.std) ? `± ${number(point.spread.std)}, ` : ""}${goal}<//>
         ${Object.entries(point.folds).map(([fold, { mean }]) => html`<${Stat} key=${fold} name=${`Fold ${fold}`} value=${number(mean)} />`)}`
@@ -52,10 +52,10 @@ function Actions({ suite, keys, refresh }) {
   return html`${rerun}
     <${Add} id=${suite.run_id} keys=${keys} onDone=${refresh} />
     ${isActive(suite.state) && (paused
-      ? html`<${Act} key="resume" ...${given("resume")} label="Resume" question="Let trials begin again?" detail="The suite goes on where it stands." />`
-      : html`<${Act} key="pause" ...${given("pause")} label="Pause" question="Pause this suite?" detail="Trials that run go on; no more begin until it is resumed." />`)}
-    ${failed > 0 && html`<${Act} key="retry" ...${given("retry")} label="Retry failed" question=${`Run ${count(failed)} failed trials again?`} detail="Each goes on from its last checkpoint where it has one." />`}
-    ${isActive(suite.state) && html`<${Act} key="cancel" ...${given("cancel")} label="Cancel trials" kind="danger" question="Cancel all trials that have not ended?" detail="Those that run are stopped, and the others never begin. The suite ends with the results so far." />`}`;
+      ? html`<${Act} key="resume" ...${given("resume")} label="Resume" question="Start trials again?" detail="The suite continues." />`
+      : html`<${Act} key="pause" ...${given("pause")} label="Pause" question="Pause this suite?" detail="Running trials continue; no more start until it is resumed." />`)}
+    ${failed > 0 && html`<${Act} key="retry" ...${given("retry")} label="Retry failed" question=${`Run ${count(failed)} failed trials again?`} detail="Each continues from its last checkpoint, if it has one." />`}
+    ${isActive(suite.state) && html`<${Act} key="cancel" ...${given("cancel")} label="Cancel trials" kind="danger" question="Cancel all trials that have not ended?" detail="Running trials are stopped, and the others never start. The suite ends with the results so far." />`}`;
 }
 
 /** Metrics as words. */
@@ -75,7 +75,7 @@ function Running({ suite }) {
 
 const sortedBy = (points) => [...points].sort((one, other) => one.x - other.x);
 
-/** Objective over trials, with the best so far where they are a contest. */
+/** Objective over trials, with the best so far, except for folds. */
 function progressLines(rows, mode, isContest) {
   const better = mode === "max" ? Math.max : Math.min;
   let best = null;
@@ -87,7 +87,7 @@ function progressLines(rows, mode, isContest) {
   ].slice(0, isContest ? 2 : 1);
 }
 
-/** Objective by one key; null where all trials that have ended have the same value of it. */
+/** Objective by one key; null if all ended trials have the same value of it. */
 function marginal(rows, key, name, isLog) {
   const axis = axisOf(rows, key, name, (row) => row.values[key], isLog);
   if (!axis) return null;
@@ -114,18 +114,18 @@ function Found({ data, objective, logKeys }) {
     <div class="charts">${shown.map((chart) => html`<${Chart} key=${chart.title} ...${chart} />`)}</div><//>`;
 }
 
-/** How one suite stands. */
+/** The state of one suite. */
 export function Suite({ id }) {
-  const seen = useLive(link("data/suite", { id }), { isFinal: (suite) => !isActive(suite.state) });
-  const suite = seen.data;
+  const loaded = useLive(link("data/suite", { id }), { isFinal: (suite) => !isActive(suite.state) });
+  const suite = loaded.data;
   const trials = useTrials(id, suite !== null && !isActive(suite.state));
-  const [within, choose] = useState({ isWithin: null }); // functions in a box: useState would call them
-  if (!suite) return html`<h1 class="sr-only">Suite</h1><${Missing} seen=${seen} />`;
-  const refresh = () => { seen.refresh(); trials.refresh(); };
+  const [within, choose] = useState({ isWithin: null }); // in an object: useState would call a function
+  if (!suite) return html`<h1 class="sr-only">Suite</h1><${Missing} loaded=${loaded} />`;
+  const refresh = () => { loaded.refresh(); trials.refresh(); };
   const objective = suite.objectives[0];
   document.title = `${suite.recipe} · ${words(suite.state)} · headrace`;
   return html`<p class="sr-only" role="status">${suite.recipe} ${words(suite.state)}</p>
-    <${Trouble} seen=${seen} />
+    <${Trouble} loaded=${loaded} />
     <${Head} run=${suite} now=${suite.now}><${Actions} suite=${suite} keys=${trials.data?.keys ?? []} refresh=${refresh} /><//>
     ${suite.damage && html`<${Notice} kind="warn" what=${suite.damage} />`}
     ${suite.why && !suite.damage && html`<${Notice} kind=${isActive(suite.state) ? "warn" : "bad"} what=${suite.why} />`}
@@ -134,7 +134,7 @@ export function Suite({ id }) {
     <${Running} suite=${suite} />
     ${trials.data && html`<${Found} data=${trials.data} objective=${objective} logKeys=${suite.log_keys} />
       <${Parallel} data=${trials.data} objective=${objective} logKeys=${suite.log_keys} onChoose=${(isWithin) => choose({ isWithin })} />`}
-    <${Trials} id=${id} seen=${trials} objective=${objective} now=${suite.now} canAct=${suite.can_act} within=${within} />
+    <${Trials} id=${id} loaded=${trials} objective=${objective} now=${suite.now} canAct=${suite.can_act} within=${within} />
     <${Report} of=${suite} />
     <${Acts} acts=${suite.acts} now=${suite.now} />`;
 }

@@ -1,4 +1,4 @@
-// Tables: sorted by any column; of long ones only the rows in sight are in the page.
+// Tables: sorted by any column; of long tables only the rows in sight are in the page.
 
 import { useEffect, useMemo, useRef, useState } from "../vendor/hooks.mjs";
 import { known } from "./format.js";
@@ -6,7 +6,7 @@ import { usePlace } from "./live.js";
 import { html } from "./ui.js";
 
 const ROW_HEIGHT_PX = 36;
-const BEYOND = 12; // rows kept ready above and below what is in sight
+const BEYOND = 12; // rows kept ready above and below those in sight
 
 function compare(one, other) {
   if (!known(one) || !known(other)) return known(other) - known(one); // unknown ones last
@@ -26,7 +26,7 @@ function ordered(rows, column, direction) {
 /**
  * Rows in the order that the reader chose, which is kept in the page's address as `name`.
  *
- * `first` is the order before that, as `column` or `-column`; "" for that of the rows.
+ * `first` is the order before that, as `column` or `-column`; "" for the order of `rows`.
  */
 export function useSorted(rows, columns, first = "", name = "sort") {
   const [order, setOrder] = usePlace(name, first);
@@ -44,8 +44,8 @@ export function useSorted(rows, columns, first = "", name = "sort") {
 function Heading({ column, sort }) {
   const isSorted = sort && sort.id === column.id;
   const arrow = isSorted ? (sort.direction === 1 ? "↑" : "↓") : "";
-  const told = isSorted ? (sort.direction === 1 ? "ascending" : "descending") : undefined;
-  return html`<th scope="col" role="columnheader" class=${column.numeric ? "numeric" : ""} aria-sort=${told}
+  const direction = isSorted ? (sort.direction === 1 ? "ascending" : "descending") : undefined;
+  return html`<th scope="col" role="columnheader" class=${column.numeric ? "numeric" : ""} aria-sort=${direction}
     title=${column.title.length > 14 ? column.title : undefined}>
     ${sort && column.value
       ? html`<button type="button" class="sort" onClick=${() => sort.onSort(column)}>${column.title}<span aria-hidden="true">${arrow}</span></button>`
@@ -60,13 +60,13 @@ const Row = ({ row, columns, index }) => html`<tr role="row" aria-rowindex=${ind
 
 const Spacer = ({ height }) => (height > 0 ? html`<tr aria-hidden="true" class="spacer" style=${{ height: `${height}px` }}></tr>` : null);
 
-/** Which rows of a scrolled box are in sight, as `[first, end]`; all of a short table. */
+/** The rows of a scrolled box that are in sight, as `[first, end]`; all of a short table. */
 function useWindow(box, total, isWindowed) {
-  const [seen, setSeen] = useState({ top: 0, height: 800 });
+  const [view, setView] = useState({ top: 0, height: 800 });
   useEffect(() => {
     const node = box.current;
     if (!isWindowed || !node) return undefined;
-    const look = () => setSeen({ top: node.scrollTop, height: node.clientHeight });
+    const look = () => setView({ top: node.scrollTop, height: node.clientHeight });
     const watcher = new ResizeObserver(look);
     node.addEventListener("scroll", look, { passive: true });
     watcher.observe(node);
@@ -76,8 +76,8 @@ function useWindow(box, total, isWindowed) {
     };
   }, [isWindowed]);
   if (!isWindowed) return [0, total];
-  const first = Math.max(0, Math.floor(seen.top / ROW_HEIGHT_PX) - BEYOND);
-  const shown = Math.ceil(seen.height / ROW_HEIGHT_PX) + 2 * BEYOND;
+  const first = Math.max(0, Math.floor(view.top / ROW_HEIGHT_PX) - BEYOND);
+  const shown = Math.ceil(view.height / ROW_HEIGHT_PX) + 2 * BEYOND;
   return [Math.min(first, Math.max(0, total - shown)), Math.min(total, first + shown)];
 }
 

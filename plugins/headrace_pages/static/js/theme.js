@@ -1,4 +1,4 @@
-// Light or dark, as the Airflow around this page shows itself; alone, as the system wishes.
+// Light or dark, as the surrounding Airflow page; without one, as the system.
 (() => {
   const root = document.documentElement;
   const system = window.matchMedia("(prefers-color-scheme: dark)");
@@ -14,8 +14,8 @@
   const around = outside();
 
   function apply() {
-    const told = ["dark", "light"].find((theme) => around?.classList.contains(theme));
-    const theme = told ?? (system.matches ? "dark" : "light");
+    const chosen = ["dark", "light"].find((theme) => around?.classList.contains(theme));
+    const theme = chosen ?? (system.matches ? "dark" : "light");
     if (root.dataset.theme !== theme) {
       root.dataset.theme = theme;
       window.dispatchEvent(new Event("themechange"));

@@ -1,8 +1,8 @@
-// Trials of a suite: their table, of which only the rows in sight are in the page.
+// Trials of a suite: a table with only the rows in sight in the page.
 
 import { useMemo, useState } from "../vendor/hooks.mjs";
 import { count, dollars, duration, known, number, words } from "./format.js";
-import { link, useLive, usePlace, useSettled } from "./live.js";
+import { link, useLive, usePlace, useDebounced } from "./live.js";
 import { Overlay } from "./overlay.js";
 import { Table, useSorted } from "./table.js";
 import { Act, Choice, Copy, html, isActive, Missing, Section, State, Trouble } from "./ui.js";
@@ -10,7 +10,7 @@ import { Act, Choice, Copy, html, isActive, Missing, Section, State, Trouble } f
 const ALL = "";
 const MOST_TICKED = 1000;
 const OVERLAID = 8;
-const AGAIN = new Set(["failed", "lost", "timed_out", "preempted", "cancelled"]); // what can be run again
+const AGAIN = new Set(["failed", "lost", "timed_out", "preempted", "cancelled"]); // states of trials that can be run again
 
 const shown = (value) => (typeof value === "number" ? number(value) : known(value) ? String(value) : null);
 
@@ -41,7 +41,7 @@ export function useTrials(id, isOver) {
   return useLive(link("data/trials", { id }), { follow, merge, isFinal: () => isOver });
 }
 
-/** Names of keys, as short as they tell them apart: `model.lr` → `lr`. */
+/** Shortest distinct names of keys: `model.lr` → `lr`. */
 export function shortNames(keys) {
   const ends = keys.map((key) => key.split(".").pop());
   return Object.fromEntries(keys.map((key, at) => [key, ends.indexOf(ends[at]) === ends.lastIndexOf(ends[at]) ? ends[at] : key]));
@@ -79,7 +79,7 @@ function tickColumn(ticked, tick) {
 }
 
 function useFound(rows, state, text, chosen) {
-  const [looked, { isWithin }] = [useSettled(text.toLowerCase()), useSettled(chosen, 100)];
+  const [looked, { isWithin }] = [useDebounced(text.toLowerCase()), useDebounced(chosen, 100)];
   return useMemo(() => {
     const has = (row) => [row.number, row.name, row.node, row.why].some((value) => String(value).toLowerCase().includes(looked));
     return rows.filter((row) => (state === ALL || row.state === state) && (!looked || has(row)) && (!isWithin || isWithin(row)));
@@ -93,12 +93,12 @@ function TickedActions({ id, chosen, canAct, onDone }) {
   const body = (what, of) => ({ id, what, trials: of.map((row) => row.number) });
   const given = { address: "act/suite", onDone };
   return html`${rerun} ${active.length > 0 && html`<${Act} ...${given} label=${`Cancel ${count(active.length)}`} kind="danger" body=${body("cancel", active)}
-      question=${`Cancel ${count(active.length)} trials?`} detail="They stop, and are not begun again." />`}
+      question=${`Cancel ${count(active.length)} trials?`} detail="They stop, and are not started again." />`}
     ${ended.length > 0 && html`<${Act} ...${given} label=${`Retry ${count(ended.length)}`} body=${body("retry", ended)}
-      question=${`Run ${count(ended.length)} trials again?`} detail="Each goes on from its last checkpoint where it has one." />`}`;
+      question=${`Run ${count(ended.length)} trials again?`} detail="Each continues from its last checkpoint, if it has one." />`}`;
 }
 
-/** Curves of the trials that were ticked first. */
+/** Curves of the first selected trials. */
 function TrialCurves({ id, ticked, onClear }) {
   const numbers = [...ticked].slice(0, OVERLAID);
   const ids = useMemo(() => numbers.map((trial) => `${id}:${trial}`), [numbers.join()]);
@@ -125,12 +125,12 @@ function Whole({ id, data, objective, now, canAct, within, refresh }) {
     <input type="search" aria-label="Search in trials" placeholder="Search" value=${text} onInput=${(event) => setText(event.target.value)} />`;
   return html`<${TrialCurves} id=${id} ticked=${ticked} onClear=${() => setTicked(new Set())} />
   <${Section} title=${found.length === data.rows.length ? `${count(found.length)} trials` : `${count(found.length)} of ${count(data.rows.length)} trials`} flush aside=${aside}>
-    <${Table} caption="Trials" columns=${columns} rows=${sort.rows} rowKey=${(row) => row.number} sort=${sort} windowed empty="No trial is like that." />
+    <${Table} caption="Trials" columns=${columns} rows=${sort.rows} rowKey=${(row) => row.number} sort=${sort} windowed empty="No trial matches." />
   <//>`;
 }
 
-/** The table of all trials, or of those `within`, with what can be done about those that are ticked. */
-export function Trials({ id, seen, objective, now, canAct, within }) {
-  if (!seen.data) return html`<${Missing} seen=${seen} />`;
-  return html`<${Trouble} seen=${seen} /><${Whole} id=${id} data=${seen.data} objective=${objective} now=${now} canAct=${canAct} within=${within} refresh=${seen.refresh} />`;
+/** The table of all trials, or of those `within`, with actions on selected ones. */
+export function Trials({ id, loaded, objective, now, canAct, within }) {
+  if (!loaded.data) return html`<${Missing} loaded=${loaded} />`;
+  return html`<${Trouble} loaded=${loaded} /><${Whole} id=${id} data=${loaded.data} objective=${objective} now=${now} canAct=${canAct} within=${within} refresh=${loaded.refresh} />`;
 }

@@ -1,4 +1,4 @@
-// Small parts that all pages are made of. Text of users reaches the page as text nodes only.
+// Small parts of all pages. Text of users reaches the page as text nodes only.
 
 import htm from "../vendor/htm.mjs";
 import { useEffect, useRef, useState } from "../vendor/hooks.mjs";
@@ -20,7 +20,7 @@ const TONES = {
   timed_out: "warn",
 };
 
-/** Whether work in this state may still change. */
+/** Whether the state may still change. */
 export const isActive = (state) => state === "queued" || state === "running";
 
 /** Tone of a state: names its colour. */
@@ -30,7 +30,7 @@ export const tone = (state) => TONES[state] ?? "quiet";
 export const State = ({ of, big }) =>
   html`<span class=${`state tone-${tone(of)} ${big ? "big" : ""}`} data-state=${of}>${words(of) || "not begun"}</span>`;
 
-/** How far something is, as bar and number. `value` is a share of 1, null where it is not known. */
+/** Progress as bar and number. `value` is a share of 1, null if unknown. */
 export function Progress({ value, label, state = "running" }) {
   const now = known(value) ? Math.min(1, Math.max(0, value)) : null;
   const percentNow = now === null ? undefined : Math.round(now * 100);
@@ -49,19 +49,19 @@ export const Meter = ({ value, text }) => html`<span class="meter">
   <span class="number">${text ?? percent(value)}</span>
 </span>`;
 
-/** One figure with its name, and what else is known about it. */
+/** One figure with its name, and a remark. */
 export const Stat = ({ name, value, children }) => html`<div class="stat">
   <dt>${name}</dt>
   <dd><span class="value">${value ?? UNKNOWN}</span>${children && html`<span class="note">${children}</span>`}</dd>
 </div>`;
 
-/** A moment, short; the whole of it in the title. */
+/** A moment, short; complete in the title. */
 export const Time = ({ at, now }) =>
   known(at)
     ? html`<time datetime=${new Date(at * 1000).toISOString()} title=${moment(at)}>${when(at, now)}</time>`
     : UNKNOWN;
 
-/** Something to know: `kind` is `bad`, `warn` or `note`. */
+/** A message: `kind` is `bad`, `warn` or `note`. */
 export const Notice = ({ kind = "note", what, hint }) =>
   html`<div class=${`notice ${kind}`} role=${kind === "bad" ? "alert" : "status"}>
     <p>${what}</p>${hint && html`<p class="muted">${hint}</p>`}
@@ -73,7 +73,7 @@ export const Section = ({ title, aside, children, flush }) => html`<section clas
   <div class=${`panel ${flush ? "flush" : ""}`}>${children}</div>
 </section>`;
 
-/** A choice of one of few: buttons side by side. `options` are pairs of value and words. */
+/** A choice of a few: buttons side by side. `options` are pairs of value and words. */
 export const Choice = ({ label, options, value, onChange }) => html`<div class="choice" role="group" aria-label=${label}>
   ${options.map(([each, shown]) => html`<button type="button" key=${each} aria-pressed=${each === value}
     onClick=${() => onChange(each)}>${shown}</button>`)}
@@ -82,7 +82,7 @@ export const Choice = ({ label, options, value, onChange }) => html`<div class="
 async function copyText(text) {
   try {
     await navigator.clipboard.writeText(text);
-  } catch { // none on plain http, or not allowed in a frame
+  } catch { // missing on plain http, or not allowed in a frame
     const field = document.createElement("textarea");
     field.value = text;
     document.body.append(field);
@@ -104,7 +104,7 @@ export function Copy({ text, label = "Copy", what, kind = "plain" }) {
     onClick=${() => copyText(text).then(() => setDone(true))}>${shown}</button>`;
 }
 
-/** A button that asks once more, then has the server do something, and says why it did not. */
+/** A button that asks for confirmation, requests an action, and shows an error. */
 export function Act({ label, what, question, detail, address, body, kind = "", onDone }) {
   const dialog = useRef(null);
   const [state, setState] = useState({ busy: false, error: null, done: "" });
@@ -135,16 +135,16 @@ export function Act({ label, what, question, detail, address, body, kind = "", o
     </dialog>`;
 }
 
-/** What to show in place of data that is not there (yet); null when it is. */
-export function Missing({ seen }) {
-  if (seen.error && !seen.data) {
-    return html`<${Notice} kind=${seen.error.status === 404 ? "warn" : "bad"} what=${seen.error.what} hint=${seen.error.hint} />`;
+/** A message in place of missing data; null if there is data. */
+export function Missing({ loaded }) {
+  if (loaded.error && !loaded.data) {
+    return html`<${Notice} kind=${loaded.error.status === 404 ? "warn" : "bad"} what=${loaded.error.what} hint=${loaded.error.hint} />`;
   }
   return html`<p class="muted loading" role="status">Loading…</p>`;
 }
 
-/** A line on top while data is shown that can no longer be asked for. */
-export const Trouble = ({ seen }) =>
-  seen.error && seen.data
-    ? html`<${Notice} kind="warn" what=${seen.error.what} hint=${`${seen.error.hint}${known(seen.data.now) ? ` What is shown is of ${moment(seen.data.now)}.` : ""}`} />`
+/** A message on top of data that can no longer be updated. */
+export const Trouble = ({ loaded }) =>
+  loaded.error && loaded.data
+    ? html`<${Notice} kind="warn" what=${loaded.error.what} hint=${`${loaded.error.hint}${known(loaded.data.now) ? ` The data is of ${moment(loaded.data.now)}.` : ""}`} />`
     : null;

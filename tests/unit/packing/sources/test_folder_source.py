@@ -245,7 +245,7 @@ def test_a_file_that_may_not_be_read_is_set_aside(tmp_path, monkeypatch):
 
     monkeypatch.setattr(os, "open", refuse)
     _, values = read_all(spec_of(tmp_path))
-    assert values == [Unreadable("1.png", "it may not be read: Permission denied")]
+    assert values == [Unreadable("1.png", "it cannot be read: Permission denied")]
 
 
 def test_an_image_is_given_as_it_is(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
-"""Places the arrays of a shard in its file; HDF5 writes its own structures only.
+"""Places the arrays of a shard in its file; HDF5 writes only its own structures.
 
-What it reserves for uncompressed arrays is written by others at the offsets given here. Arrays with
-a codec are fed to HDF5, which compresses them.
+Other code writes uncompressed arrays at the offsets that are reserved here. Arrays with a codec are
+passed to HDF5, which compresses them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from headrace.shards import format as names
 Buffer: TypeAlias = "bytes | memoryview"
 """Bytes of one or more samples; a view is one-dimensional and of bytes."""
 
-_FED_BYTES = 2**20  # bytes that HDF5 is given at once to compress
+_FED_BYTES = 2**20  # bytes that HDF5 gets at once to compress
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +32,7 @@ class ArraySpec:
     """One array of a shard."""
 
     key: str
-    """HDF5 path, as in `fields/image/data`."""
+    """HDF5 path, such as `fields/image/data`."""
     dtype: str
     """NumPy dtype of an element."""
     shape: tuple[int, ...]
@@ -44,12 +44,12 @@ class ArraySpec:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of the array, not compressed."""
+        """Uncompressed bytes of the array."""
         return math.prod(self.shape) * np.dtype(self.dtype).itemsize
 
 
 class _GuardedFile(io.RawIOBase):
-    """A file that HDF5 writes to; keeps the error of a full disk, which HDF5 does not survive."""
+    """A file that HDF5 writes to; keeps the error of a full disk, which would crash HDF5."""
 
     def __init__(self, descriptor: int) -> None:
         self.error: OSError | None = None
@@ -89,25 +89,25 @@ class _GuardedFile(io.RawIOBase):
 
 @dataclass(frozen=True, kw_only=True)
 class Skeleton:
-    """What HDF5 writes of a shard without codecs: all but the bytes of the arrays."""
+    """HDF5's part of a shard without codecs: all except the bytes of the arrays."""
 
     arrays: tuple[ArraySpec, ...]
-    """Arrays in the order in which they lie in the file."""
+    """Arrays in their order in the file."""
     places: dict[str, int]
-    """First byte in the file of every array that is not empty."""
+    """First byte in the file of every non-empty array."""
     num_bytes: int
     """Size of the file."""
     pieces: tuple[tuple[int, bytes], ...]
-    """What lies before, between and behind the arrays, as (offset, bytes)."""
+    """Content before, between and behind the arrays, as (offset, bytes)."""
 
     @property
     def head(self) -> bytes:
-        """What lies before all arrays."""
+        """Content before all arrays."""
         return self.pieces[0][1]
 
 
 def make_skeleton(split: str, arrays: Sequence[ArraySpec]) -> Skeleton:
-    """Let HDF5 place arrays in a file in memory, of which only what HDF5 writes takes room."""
+    """Let HDF5 place arrays in a sparse file in memory, and return HDF5's part."""
     with open(os.memfd_create("headrace-shard"), "rb", buffering=0) as file:
         places = place_arrays(file.fileno(), split, arrays, {})
         num_bytes = os.fstat(file.fileno()).st_size
@@ -127,9 +127,9 @@ def place_arrays(
     arrays: Sequence[ArraySpec],
     feeds: Mapping[str, Callable[[int], Iterator[bytes]]],
 ) -> dict[str, int]:
-    """Write the skeleton of a shard to an open, empty file, arrays in the order given.
+    """Write the skeleton of a shard to an open, empty file, arrays in the given order.
 
-    `feeds` give the bytes of the arrays with a codec, so many at a time.
+    `feeds` yield the bytes of the arrays with a codec, in pieces of that size.
 
     Returns:
         First byte in the file of every array that is neither empty nor compressed.
@@ -169,7 +169,7 @@ def _codec_options(codec: Codec) -> dict[str, Any]:
 
 
 def _reserve(file: h5py.File, spec: ArraySpec) -> int | None:
-    """Room for an array that others write; None for an empty one."""
+    """Reserve room for an array and return its offset; None for an empty one."""
     plist, links = _properties()
     dtype = np.dtype(spec.dtype).newbyteorder("<")
     dataset = h5py.h5d.create(
@@ -224,7 +224,7 @@ def write_all(descriptor: int, content: Buffer, offset: int) -> None:
 
 
 def read_all(descriptor: int, num_bytes: int, offset: int) -> bytes:
-    """Exactly so many bytes; a `ShardError` when the file ends before."""
+    """Return exactly so many bytes; raise `ShardError` if the file ends before."""
     content = os.pread(descriptor, num_bytes, offset)
     while len(content) < num_bytes:
         more = os.pread(descriptor, num_bytes - len(content), offset + len(content))

@@ -1,4 +1,4 @@
-"""Which tier takes a dataset, what is evicted for it, and what stays at the source."""
+"""Chooses a tier for a dataset, copies to evict for it, and shards that stay at the source."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from headrace.staging.peers import PeerGroup
 from headrace.staging.staged_folder import StagedFolder
 
 _MARGIN_BYTES = 2**20
-"""Room for the manifest and the like when only a part fits."""
+"""Room for the manifest and other small files if only a part fits."""
 
 _STREAMED_SHARDS = 8
-"""Largest shards that find room while the part that did not fit is fetched."""
+"""Number of largest shards for which room is left, to fetch the part that did not fit."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Wanted:
-    """What is to be on the node."""
+    """What to put on the node."""
 
     manifest: Manifest
     """Manifest of the dataset."""
     splits: tuple[str, ...]
-    """Its splits that are wanted."""
+    """Splits to stage."""
     partial: bool
-    """Whether a part will do."""
+    """Whether a part is enough."""
     is_remote: bool = False
-    """Whether the rest of a part is fetched, rather than mapped from where it lies."""
+    """Whether the rest of a part is fetched, not mapped at its location."""
     group: PeerGroup | None = None
     """Nodes that each take another part, and fetch the rest from each other."""
 
@@ -48,7 +48,7 @@ class Wanted:
         return _MARGIN_BYTES + num_shards * largest
 
     def by_preference(self, shards: Sequence[ShardInfo]) -> list[ShardInfo]:
-        """Shards, those first that this node should take when not all fit."""
+        """Return shards in the order in which this node should take them, if not all fit."""
         if self.group is None:
             return list(shards)
         numbers = {shard.file: number for number, shard in enumerate(self.manifest.shards)}
@@ -58,29 +58,29 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Placed:
-    """Where a dataset goes."""
+    """The place chosen for a dataset."""
 
     folder: StagedFolder
     """The copy."""
     left_out: frozenset[str]
     """Files of the shards that stay at the source."""
     num_bytes: int
-    """Size of the copy when it is done."""
+    """Final size of the copy."""
 
 
 @dataclass(frozen=True)
 class TierPlace:
-    """A tier, and where on it the dataset goes."""
+    """A tier, and the dataset's folder on it."""
 
     tier: Tier
     wanted: Wanted
     folder: StagedFolder
     problem: str
-    """Why the tier cannot be used; empty when it can."""
+    """Why the tier is unusable; empty if it is usable."""
 
     @classmethod
     def on(cls, tier: Tier, wanted: Wanted) -> TierPlace:
-        """The place on a tier, whose folders are made."""
+        """Return the place on a tier, whose folders are created."""
         root = tiers.folder_of(tier)
         problem = tiers.prepare(root) or tiers.prepare(root / "datasets")
         path = root / "datasets" / wanted.manifest.fingerprint
@@ -92,21 +92,21 @@ class TierPlace:
         return self.folder.path.parent / ".room.lock"
 
     def missing(self) -> tuple[ShardInfo, ...]:
-        """Shards that have yet to come."""
+        """Return the shards that are not on the tier yet."""
         return self.folder.missing(self.wanted.manifest, self.wanted.splits)
 
     def room(self) -> TierRoom:
-        """How much the tier can take now."""
+        """Return how much the tier can take now."""
         missing = () if self.problem else self.missing()
         return tiers.measure(self.tier, _size(missing), self.problem)
 
     def idle(self, idle_for_s: float = KEPT_S) -> list[CachedCopy]:
-        """Copies of other datasets that may go for this one."""
+        """Return copies of other datasets that may be evicted for this one."""
         but = self.wanted.manifest.fingerprint
         return idle_copies(self.folder.path.parent, idle_for_s, but)
 
     def make_room(self, idle_for_s: float) -> bool:
-        """Evict copies until all fits; none when that would not do."""
+        """Evict copies until all fits; evict none if that is not enough."""
         room = self.room()
         if room.problem or room.has_room:
             return room.has_room
@@ -116,16 +116,16 @@ class TierPlace:
         return any(evict(copy.folder) and self.room().has_room for copy in copies)
 
     def most_bytes(self) -> int:
-        """Bytes of the dataset that it could hold at most, what is there already included."""
+        """Return the most bytes of the dataset that the tier could hold, with existing ones."""
         idle_bytes = sum(copy.num_bytes for copy in self.idle())
         return bytes_in(self.folder.path) + self.room().usable_bytes + idle_bytes
 
     def whole(self) -> Placed:
-        """All of the dataset."""
+        """Return a place for all of the dataset."""
         return self._without(frozenset())
 
     def part(self) -> Placed:
-        """What fits when copies go that nobody has used for a while."""
+        """Return a place for what fits after copies are evicted that were unused for a while."""
         for copy in self.idle():
             evict(copy.folder)
         room_bytes = self.room().usable_bytes - self.wanted.spare_bytes
@@ -137,13 +137,13 @@ class TierPlace:
 
 
 def choose_place(wanted: Wanted, places: Sequence[TierPlace], full: Mapping[str, str]) -> Placed:
-    """The fastest tier that has room, or gets it when copies that nobody uses are evicted.
+    """Return the fastest tier that has room, or gets it by evicting unused copies.
 
-    Copies that were in use a moment ago go only when no tier has room otherwise. `places` are the
-    tiers, fastest first; `full` tells by name why some turned out full.
+    Copies that were in use a moment ago are evicted only if no tier has room otherwise. `places`
+    are the tiers, fastest first; `full` has, by name, why some turned out full.
 
     Raises:
-        StorageFullError: No tier has room; names what each one lacks.
+        StorageFullError: No tier has room; the message has what each one lacks.
     """
     places = [replace(p, problem=p.problem or full.get(p.tier.name, "")) for p in places]
     for idle_for_s in (KEPT_S, 0.0):
@@ -155,12 +155,12 @@ def choose_place(wanted: Wanted, places: Sequence[TierPlace], full: Mapping[str,
         return max(usable, key=TierPlace.most_bytes).part()
     what = f"the splits {', '.join(wanted.splits)} of dataset '{wanted.manifest.name}'"
     chosen = tiers.choose((place.room() for place in places), what)
-    # room has come up since it was first measured
+    # more room was freed since it was first measured
     return next(place for place in places if place.tier.name == chosen.name).whole()
 
 
 def fitting(shards: Iterable[ShardInfo], room_bytes: int) -> frozenset[str]:
-    """Files of the shards that do not fit, when the first ones are taken first."""
+    """Return the files of the shards that do not fit, if the first ones are taken first."""
     left_out = set()
     for shard in shards:
         if shard.num_bytes > room_bytes:

@@ -1,4 +1,4 @@
-"""Where the shards of a split lie: in its folder, in another one, or in a store far away."""
+"""Locations of a split's shards: its folder, another folder, or a remote store."""
 
 from __future__ import annotations
 
@@ -20,39 +20,39 @@ from headrace.recipe.site import StoreOptions
 from headrace.shards.scratch import SCRATCH, Downloads, ShardScratch
 
 DEFAULT_ROOM = 4
-"""Shards of a store that are held at once, unless another number is given."""
+"""Default number of a store's shards that are held at once."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ShardSource:
-    """Where shards come from that are not in the dataset's folder: one of the first two."""
+    """Source of shards that are not in the dataset's folder: one of the first two."""
 
     folder: Path | None = None
     """A folder that every process of the node can map."""
     open: Callable[[Sequence[ShardInfo]], Downloads] | None = None
-    """Opens, in each process, what fetches shards of a split for the time they are read."""
+    """Opens, in each process, a downloader of a split's shards, for the time they are read."""
     scratch: Path | None = None
-    """Folder for what is fetched; default is `stream` in the dataset's folder."""
+    """Folder for downloads; default: `stream` in the dataset's folder."""
     room: int | None = DEFAULT_ROOM
-    """Shards held at once by each process, at most; null: there is room for all, which stay in the
-    dataset's folder."""
+    """Shards held at once by each process, at most; null: there is room for all, and they stay in
+    the dataset's folder."""
 
     @classmethod
     def at(
         cls, url: str, options: StoreOptions | None = None, room: int = DEFAULT_ROOM
     ) -> ShardSource:
-        """The source at a location: a folder is mapped, an object store is fetched from."""
+        """Return the source at a location: a folder is mapped, an object store is downloaded."""
         if is_remote(url):
             return cls(open=partial(_opened, url, options), room=room)
         return cls(folder=Path(open_store(url).url))
 
 
 class ShardPlaces:
-    """Finds the shards of a split; fetches those that are far away, for the time they are held.
+    """Finds the shards of a split; fetches remote ones, for the time they are held.
 
     Safe to use before and after a fork, to send to another process, and from threads. `moved` is
-    called with a shard's number and its path, None when it is let go; by one thread at a time. The
-    path is the same for as long as anybody holds the shard.
+    called with a shard's number and its path, None when it is released; by one thread at a time.
+    The path stays the same while the shard is held.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class ShardPlaces:
         self.source = source
         self._moved = moved
         self.far = frozenset(self._find_far())
-        """Numbers of the shards that are not where they are mapped."""
+        """Numbers of the shards that are not mapped at their location."""
         self._scratch: ShardScratch | None = None
         self._pid = 0
         self._opening = threading.Lock()
@@ -83,16 +83,16 @@ class ShardPlaces:
 
     @property
     def is_whole(self) -> bool:
-        """Whether all shards are where they are mapped, so that none needs to be held."""
+        """Whether all shards are mapped at their location, so that none needs to be held."""
         return not self.far
 
     @property
     def has_room_for_all(self) -> bool:
-        """Whether what is fetched stays."""
+        """Whether fetched shards stay."""
         return self.source is not None and self.source.room is None
 
     def path(self, number: int) -> Path:
-        """File of a shard that is not far; the folder of the dataset goes first."""
+        """Return the file of a shard that is not far; the dataset's folder has priority."""
         path = self.folder / self.shards[number].file
         if self.source is None or self.source.folder is None or path.exists():
             return path
@@ -100,7 +100,7 @@ class ShardPlaces:
 
     @contextmanager
     def holding(self, numbers: Iterable[int]) -> Iterator[None]:
-        """Keep shards where they can be mapped while the block runs; fetches those far away."""
+        """Keep shards mappable while the block runs; fetch remote ones."""
         wanted = self.far.intersection(numbers)
         if not wanted:
             yield
@@ -114,7 +114,7 @@ class ShardPlaces:
             yield
 
     def scratch(self) -> ShardScratch:
-        """What this process holds of the shards that are far away; there must be some."""
+        """Return this process's store of fetched shards; some shards must be remote."""
         with self._opening:
             if self._scratch is None or self._pid != os.getpid():
                 self._scratch = self._open_scratch()
@@ -123,7 +123,7 @@ class ShardPlaces:
 
     def _open_scratch(self) -> ShardScratch:
         if self.source is None or self.source.open is None:
-            raise ShardError(f"All shards of {self.folder} are mapped from where they lie")
+            raise ShardError(f"All shards of {self.folder} are mapped at their location")
         for number in self.far:
             self._move(number, None)
         return ShardScratch(
@@ -135,7 +135,7 @@ class ShardPlaces:
         )
 
     def _move(self, number: int, path: Path | None) -> None:
-        with self._moving:  # or two threads may both find that it was in another place before
+        with self._moving:  # otherwise two threads could both get the previous path
             self._moved(number, path)
 
     def _find_far(self) -> Iterator[int]:
@@ -151,14 +151,14 @@ def _opened(url: str, options: StoreOptions | None, shards: Sequence[ShardInfo])
 
 @dataclass(frozen=True)
 class LocalCopy:
-    """Shards as local files; one out of a store is brought to the folder, in place of the last."""
+    """Shards as local files; one of a store is downloaded to the folder, replacing the last."""
 
     store: Store
     folder: Path
     tick: Callable[[int], None] | None
 
     def read(self, shard: ShardInfo) -> tuple[Path, str]:
-        """Its file, read to the end, and the checksum of what was read."""
+        """Return a shard's file, read to the end, and the checksum of the content."""
         if not is_remote(self.store.url):
             path = Path(self.store.url) / shard.file
             return path, file_xxh3_128(path, self.tick)
@@ -169,6 +169,6 @@ class LocalCopy:
             raise StorageFullError(
                 f"No room in {self.folder} for {shard.file}: {shard.num_bytes:,} bytes "
                 f"needed, {free:,} bytes free",
-                "Free some space there, or name another folder for temporary files in TMPDIR.",
+                "Free some space there, or set another folder for temporary files in TMPDIR.",
             )
         return path, self.store.download(shard.file, path, self.tick)
