@@ -28,10 +28,10 @@ from headrace.files.layout import RunFolder
 from headrace.informing import DECISION_S, inform
 from headrace.leases.run_leases import RELEASED
 from headrace.ledger.ledger import open_ledger
-from headrace.runs.accounts import note_prediction
 from headrace.runs.audit import START, Actor, noting_refusals
 from headrace.runs.lifecycle import create_run
 from headrace.runs.planned_steps import steps_of
+from headrace.runs.planning import note_prediction
 from headrace.runs.runs import Run, RunRequest, open_run, outputs_of
 from headrace.states import StepState
 from headrace.steps.mailbox import StepResult

@@ -17,9 +17,9 @@ from headrace.recipe.load import load_recipe, load_site, settled
 from headrace.recipe.overrides import check_size
 from headrace.recipe.site import Site
 from headrace.runs.audit import Actor, check_access, note
-from headrace.runs.fitted import fitted
 from headrace.runs.lifecycle import owned_by
 from headrace.runs.owners import owner_process
+from headrace.runs.resolve import resolve
 from headrace.runs.runs import Run, check_recipe, open_run, recipe_digest, run_of_record
 
 
@@ -64,7 +64,7 @@ def take_over_changed(run_id: str, owner: str, overrides: Sequence[str], site: s
         RecipeError: An override changes what comes of the run, or cannot be used.
         SiteError: The site has another folder, or cannot be used.
         AccessError: The site is not for this account.
-        UserError: Recipe and site do not fit, see `fitted`.
+        UserError: Recipe and site do not fit, see `resolve`.
         StepError: As `take_over_run`.
     """
     changed, resumption = _changed(open_run(run_id), overrides, site)
@@ -122,7 +122,7 @@ def _changed(run: Run, overrides: Sequence[str], site: str) -> tuple[Run, Resump
         names = (json.dumps(each.name) for each in (run.site, other))
         changes = (*changes, Change(key="site", before=next(names), after=next(names)))
     kind = run.request.kind
-    recipe, other = fitted(recipe, other, kind, is_from_terminal=True)
+    recipe, other = resolve(recipe, other, kind, is_from_terminal=True)
     return replace(run, recipe=recipe, site=other), Resumption(at=time.time(), changes=changes)
 
 

@@ -52,11 +52,11 @@ def check_model_source(recipe: Recipe, code: SourceCode, *, trains: bool = True)
     except (OSError, SyntaxError, ValueError, RecursionError):  # for Python to tell
         return
     if classes is not None:
-        told = _Told(recipe, classes)
+        source = ModelSource(recipe, classes)
         if trains:
-            told.check_training()
-        told.check_evaluation()
-        told.check_metrics(trains=trains)
+            source.check_training()
+        source.check_evaluation()
+        source.check_metrics(trains=trains)
 
 
 def _classes(recipe: Recipe, code: SourceCode) -> list[Definition] | None:
@@ -80,7 +80,7 @@ def _classes(recipe: Recipe, code: SourceCode) -> list[Definition] | None:
     return own if is_module else None
 
 
-class _Told:
+class ModelSource:
     """What the classes of a model tell.
 
     Args:

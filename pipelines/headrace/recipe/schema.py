@@ -15,11 +15,11 @@ from pydantic.json_schema import JsonSchemaValue
 
 from headrace.errors import UnknownNameError, nearest, shortened
 from headrace.recipe.backend import option_blocks
-from headrace.recipe.expected import Expected, Place, WithOptions
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Role, Site
 from headrace.recipe.target_arguments import trainer_arguments
 from headrace.recipe.train import OF_LIGHTNING, TrainerSpec
+from headrace.recipe.yaml_types import Expected, Place, WithOptions
 
 MODELS: dict[str, type[BaseModel]] = {"recipe": Recipe, "site": Site}
 """Kinds of file that have a schema."""

@@ -27,9 +27,9 @@ from headrace.recipe.teams import check_user
 from headrace.recipe.unix_accounts import other_account
 from headrace.runs.audit import START, Actor, check_access, note, noting_refusals
 from headrace.runs.code_state import images_of
-from headrace.runs.fitted import check_evaluated, fitted, of_run
 from headrace.runs.planned_steps import KINDS
 from headrace.runs.provenance import write_provenance
+from headrace.runs.resolve import check_evaluated, of_run, resolve
 from headrace.runs.results import write_report
 from headrace.runs.runs import (
     Run,
@@ -53,7 +53,7 @@ def create_run(request: RunRequest) -> Run:
         RecipeError: The recipe or an override cannot be used.
         SiteError: The site cannot be used, or its folder cannot be written.
         AccessError: The site is not for who asks.
-        UserError: The recipe does not fit the site, see `fitted`.
+        UserError: The recipe does not fit the site, see `resolve`.
     """
     existing = open_ledger().run_by_key(request.key)
     if existing is not None:
@@ -83,7 +83,7 @@ def _checked(request: RunRequest, loaded: Recipe) -> tuple[Recipe, Site, Mapping
         check_recipe(evaluated)
         folder = RunFolder(Path(evaluated.folder))
         loaded = of_run(loaded, folder, watch=request.watch)
-    recipe, site = fitted(loaded, site, request.kind, is_from_terminal=is_from_terminal)
+    recipe, site = resolve(loaded, site, request.kind, is_from_terminal=is_from_terminal)
     if request.of:
         check_evaluated(recipe, packed_by(request.of))
     source: dict[str, Any] = {}

@@ -113,14 +113,14 @@ def write_report(
     Objectives in place of those that the suite sought may be given.
     """
     from headrace.report.html import render
-    from headrace.suites.suite_report import Told, suite_report
+    from headrace.suites.suite_report import ReportInputs, suite_report
 
     folder = RunFolder(Path(record.folder))
     rows = trials_of(record)
     rows = judged_by(rows, objectives) if objectives else rows
     sought = sought_by(folder)
     objectives = objectives or sought.objectives
-    told = Told(
+    told = ReportInputs(
         run_id=record.run_id,
         lead=f"Suite of {record.recipe_name} on {record.site_name}: {len(rows):,} trials",
         rows=rows,

@@ -18,8 +18,8 @@ from headrace.ledger.ledger import open_ledger
 from headrace.ledger.rows import RunRecord
 from headrace.ledger.trial_rows import JournalPart, TrialRecord
 from headrace.ledger.usage_records import UsageRecord
-from headrace.runs.counting import note_machines
-from headrace.runs.usage import Held, machines_by_lease
+from headrace.runs.machine_records import record_machines
+from headrace.runs.usage import LeaseMachines, machines_by_lease
 from headrace.states import StepState
 from headrace.suites.records import ENTRY, Added, CommandsApplied, Ended, Entry, Started
 
@@ -100,10 +100,10 @@ def _usage(run_id: str, ended: Iterable[Ended]) -> list[UsageRecord]:
         own = [each for each in begun if each.lease_id == lease.lease_id]
         names = {name for each in own for name in each.machines}
         if names - {row.machine_id for row in ledger.machines(lease_id=lease.lease_id)}:
-            note_machines(lease)  # some have come since
+            record_machines(lease)  # some have come since
         if own:
             machines = machines_by_lease([lease]).get(lease.lease_id, ())
-            held = Held(run, lease, machines, now, suite=run_id)
+            held = LeaseMachines(run, lease, machines, now, suite=run_id)
             rows += [held.of_trial(each) for each in own]
     return rows
 

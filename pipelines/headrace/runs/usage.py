@@ -17,8 +17,8 @@ from headrace.ledger.rows import AttemptRecord, LeaseRecord, MachineRecord, RunR
 from headrace.ledger.usage_records import IDLE, UsageRecord
 from headrace.ledger.usage_rows import at_most
 from headrace.runs.costs import HOUR_S, billed_s
-from headrace.runs.counting import note_machines
 from headrace.runs.lease_terms import mean_price, terms, waits
+from headrace.runs.machine_records import record_machines
 from headrace.runs.owners import user_of
 from headrace.runs.usage_shares import Share, Span, parts, rest, split, whole
 from headrace.states import StepState
@@ -56,7 +56,7 @@ def _usage(run_ids: Collection[str]) -> Iterator[UsageRecord]:
         suite = run.run_id if any(each.kind == _OF_TRIALS for each in of_run) else ""
         try:
             for lease in leases.get(run.run_id, ()):
-                held = Held(run, lease, machines.get(lease.lease_id, ()), now, suite=suite)
+                held = LeaseMachines(run, lease, machines.get(lease.lease_id, ()), now, suite=suite)
                 own = [each for each in of_run if each.lease_id == lease.lease_id]
                 yield from held.rows([_seen(lease, each) for each in own])
         except StepError as error:
@@ -68,12 +68,12 @@ def machines_by_lease(leases: Sequence[LeaseRecord]) -> Mapping[str, Sequence[Ma
     lease_ids = [lease.lease_id for lease in leases]
     known = open_ledger().machines_by_lease(lease_ids)
     unseen = [lease for lease in leases if lease.lease_id not in known]
-    note_machines(*unseen)
+    record_machines(*unseen)
     return open_ledger().machines_by_lease(lease_ids) if unseen else known
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Seen:
+class AttemptFacts:
     """An attempt at a step, as the ledger knows it, or its folder."""
 
     attempt: AttemptRecord
@@ -84,7 +84,7 @@ class _Seen:
     usage: AttemptUsage
 
 
-class Held:
+class LeaseMachines:
     """The machines of a lease, at a moment in seconds since the epoch."""
 
     def __init__(
@@ -104,7 +104,7 @@ class Held:
             for row in self._machines
         ]
 
-    def rows(self, seen: Sequence[_Seen]) -> list[UsageRecord]:
+    def rows(self, seen: Sequence[AttemptFacts]) -> list[UsageRecord]:
         """Rows of all attempts at steps that ran on them, and of their time that none took."""
         spans = [self._span(each) for each in seen]
         taken = iter(parts(self._spans, [each for each in spans if each is not None]))
@@ -170,13 +170,13 @@ class Held:
             for each in open_ledger().usage_sums(None, lease_id=lease_id, kind=_TRIAL):
                 yield Share(node_s=each.node_s, usd=None if each.unpriced else each.usd)
 
-    def _span(self, seen: _Seen) -> Span | None:
+    def _span(self, seen: AttemptFacts) -> Span | None:
         """When it took the machines; None when it did not, or its trials do."""
         if seen.started_at is None or seen.attempt.kind == _OF_TRIALS:
             return None
         return Span(begin=seen.started_at, end=seen.finished_at or self._now)
 
-    def _of_step(self, seen: _Seen, part: Share) -> UsageRecord:
+    def _of_step(self, seen: AttemptFacts, part: Share) -> UsageRecord:
         attempt, usage, began = seen.attempt, seen.usage, seen.started_at
         seconds = 0.0 if began is None else (seen.finished_at or self._now) - began
         if attempt.kind == _STAGING:
@@ -242,7 +242,7 @@ def _figures(
     }
 
 
-def _seen(lease: LeaseRecord, attempt: AttemptRecord) -> _Seen:
+def _seen(lease: LeaseRecord, attempt: AttemptRecord) -> AttemptFacts:
     result, began = None, attempt.started_at
     if attempt.number is not None:
         folder = LeaseFolder(Path(lease.folder)).step(attempt.number)
@@ -256,7 +256,7 @@ def _seen(lease: LeaseRecord, attempt: AttemptRecord) -> _Seen:
     state = attempt.state if result is None or attempt.state.is_final else result.state
     failure = result.failure.failure_class if result is not None and result.failure else None
     cause = attempt.failure_class or failure
-    return _Seen(
+    return AttemptFacts(
         attempt=attempt,
         state=state,
         cause=cause.value if cause else state.value,

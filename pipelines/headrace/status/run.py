@@ -278,9 +278,9 @@ def _eta_s(record: RunRecord, begun: Sequence[StepView]) -> float | None:
 
 def ahead_of(folder: RunFolder, steps: Sequence[StepView]) -> Ahead | None:
     """Return what a run that goes on is expected to take; None if that is unknown."""
-    from headrace.runs.accounts import accounts  # ended runs, most of a list, do without
+    from headrace.runs.planning import planner  # most runs of a list have ended: it is not needed
 
-    return inform(folder, "time left", lambda: accounts().ahead(folder, steps), Ahead)
+    return inform(folder, "time left", lambda: planner().ahead(folder, steps), Ahead)
 
 
 def why_failed(record: RunRecord, attempts: Sequence[AttemptRecord]) -> AttemptRecord | None:

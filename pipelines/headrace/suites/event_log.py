@@ -24,7 +24,7 @@ from headrace.suites.nodes import SuiteNodes
 from headrace.suites.points import PointSource
 from headrace.suites.records import ENTRY, Added, CommandsApplied, Ended, Entry
 from headrace.suites.schedule import Queue
-from headrace.suites.suite_state import Board, TrialState
+from headrace.suites.suite_state import SuiteState, TrialState
 from headrace.suites.trial_policy import never_begun
 
 logger = logging.getLogger(__name__)
@@ -111,11 +111,11 @@ class Journal:
             raise TakenOverError(f"{owner} has taken this suite over")
 
 
-class Register:
-    """Keeps journal, board, queue and source in step: the journal first.
+class EventWriter:
+    """Keeps journal, suite_state, queue and source in step: the journal first.
 
     Attributes:
-        board: How the trials stand.
+        suite_state: How the trials stand.
         queue: Those that wait.
     """
 
@@ -124,20 +124,20 @@ class Register:
         journal: Journal,
         source: PointSource,
         machines: SuiteNodes,
-        board: Board,
+        suite_state: SuiteState,
         retention: Retention,
     ) -> None:
         self._journal, self._source, self._nodes = journal, source, machines
         self._retention = retention
-        self.board = board
+        self.suite_state = suite_state
         self.queue = Queue()
 
     def restore(self) -> None:
         """Go on from what the journal holds."""
-        self._source.watch(self.board)
+        self._source.watch(self.suite_state)
         for entry in self._journal.entries():
             self._take(entry)
-        self._retention.look(self.board, self.board.rows)
+        self._retention.look(self.suite_state, self.suite_state.rows)
         self.enqueue()
 
     def note(self, *entries: Entry) -> None:
@@ -151,19 +151,19 @@ class Register:
             rows += self._concerned(entry)
         self._enqueue(rows)
         ended = [entry.number for entry in entries if isinstance(entry, Ended)]
-        self._retention.look(self.board, ended)
+        self._retention.look(self.suite_state, ended)
 
     def enqueue(self) -> None:
         """Have all wait in the queue, with what they take by what is known of the nodes now."""
-        self._enqueue(self.board.waiting())
+        self._enqueue(self.suite_state.waiting())
 
     def _take(self, entry: Entry) -> None:
-        self.board.take(entry)
+        self.suite_state.take(entry)
         self._source.take(entry)
 
     def _concerned(self, entry: Entry) -> Iterable[TrialState]:
         """Trials that may have to wait now, or not any more."""
-        rows = self.board.rows
+        rows = self.suite_state.rows
         if isinstance(entry, CommandsApplied):
             concerned = (*entry.retried, *entry.priorities)
             return [rows[number] for number in concerned if number in rows]
@@ -171,7 +171,7 @@ class Register:
             return [rows[entry.trial.number]]
         if isinstance(entry, Ended):
             if self._nodes.learn(entry.usage.gpu_memory_bytes):
-                return self.board.waiting()
+                return self.suite_state.waiting()
             return [rows[entry.number]]
         return ()
 
@@ -202,13 +202,13 @@ class Retention:
         self._run, self._keep = run, keep
         self._best: int | None = None
 
-    def look(self, board: Board, ended: Iterable[int]) -> None:
+    def look(self, suite_state: SuiteState, ended: Iterable[int]) -> None:
         """Remove what is not kept, now that these trials have ended."""
         if self._keep == "all":
             return
-        best = board.best.trial.number if board.best and self._keep == "best" else None
+        best = suite_state.best.trial.number if suite_state.best and self._keep == "best" else None
         for number in {*ended, self._best} - {best, None}:
-            if number in board.rows and board.rows[number].state is StepState.SUCCEEDED:
+            if number in suite_state.rows and suite_state.rows[number].state is StepState.SUCCEEDED:
                 shutil.rmtree(self._run.trial(number).checkpoints, ignore_errors=True)
         self._best = best
 

@@ -38,7 +38,7 @@ from headrace.suites.axes import (
 from headrace.suites.names import by_template, by_values, constant_keys, written
 from headrace.suites.records import Entry, Point, Trial
 from headrace.suites.samplers import check_sampler
-from headrace.suites.suite_state import Board, TrialState
+from headrace.suites.suite_state import SuiteState, TrialState
 from headrace.suites.values import parse, too_many
 
 _BLOCK = 1000
@@ -320,27 +320,27 @@ class PointSource:
 
     def __init__(self, recipe: Recipe) -> None:
         self._recipe = recipe
-        self._board = Board()
+        self._suite_state = SuiteState()
         self._count = count(recipe)
         self._left: Iterator[Trial] | None = expand(recipe)
 
     @cached_property
     def _maker(self) -> TrialMaker:
-        return TrialMaker(self._recipe, (row.trial for row in self._board.rows.values()))
+        return TrialMaker(self._recipe, (row.trial for row in self._suite_state.rows.values()))
 
     @property
     def total(self) -> int:
         """Trials in all, as far as is known: those to come count, too."""
-        return max(self._count, len(self._board.rows))
+        return max(self._count, len(self._suite_state.rows))
 
     @property
     def is_exhausted(self) -> bool:
         """Whether it gives no more."""
         return self._left is None
 
-    def watch(self, board: Board) -> None:
-        """Be told of the board on which its trials will stand; called once, first."""
-        self._board = board
+    def watch(self, suite_state: SuiteState) -> None:
+        """Be told of the suite_state on which its trials will stand; called once, first."""
+        self._suite_state = suite_state
 
     def more(self, wanted: int) -> Sequence[Trial]:
         """Some further trials, not more than a block; none when there are none just now.
@@ -349,7 +349,7 @@ class PointSource:
             wanted: Trials that could begin at once.
         """
         del wanted  # all are there from the start
-        new = (each for each in self._left or () if each.number not in self._board.rows)
+        new = (each for each in self._left or () if each.number not in self._suite_state.rows)
         block = list(itertools.islice(new, _BLOCK))
         if not block:
             self._left = None
@@ -364,9 +364,9 @@ class PointSource:
         return self._maker.trials(point)
 
     def take(self, entry: Entry) -> None:
-        """Something has happened to a trial; told in the events' order, after the board."""
+        """Something has happened to a trial; told in the events' order, after the suite_state."""
 
-    def promises_little(self, row: TrialState) -> bool:
+    def should_prune(self, row: TrialState) -> bool:
         """Whether a running trial is to be ended, by what it has told so far."""
         del row
         return False

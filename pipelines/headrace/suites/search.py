@@ -209,7 +209,7 @@ class Proposed(PointSource):
     def total(self) -> int:
         """Trials so far, and those of proposals to come."""
         left = self._search.spec.trials - self._search.num_proposed
-        return len(self._board.rows) + left * self._a_point
+        return len(self._suite_state.rows) + left * self._a_point
 
     @property
     def is_exhausted(self) -> bool:
@@ -229,10 +229,10 @@ class Proposed(PointSource):
         """Bring the search to where it is after an entry."""
         if isinstance(entry, Added) and entry.trial.proposal is not None:
             self._know(entry.trial, entry.trial.proposal)
-        elif isinstance(entry, Ended) and entry.is_final and entry.number in self._board.rows:
-            self._tell(self._board.rows[entry.number])
+        elif isinstance(entry, Ended) and entry.is_final and entry.number in self._suite_state.rows:
+            self._tell(self._suite_state.rows[entry.number])
 
-    def promises_little(self, row: TrialState) -> bool:
+    def should_prune(self, row: TrialState) -> bool:
         """Report what it has validated since the last call; gives what the pruner thinks."""
         if not self._has_pruner or row.trial.proposal is None:
             return False
@@ -257,10 +257,10 @@ class Proposed(PointSource):
         proposal = row.trial.proposal
         if proposal is None:
             return
-        rows = [self._board.rows[number] for number in self._numbers[proposal]]
+        rows = [self._suite_state.rows[number] for number in self._numbers[proposal]]
         if not all(each.state.is_final for each in rows):
             return
-        self.promises_little(row)  # what it validated last counts for others
+        self.should_prune(row)  # what it validated last counts for others
         gave = [each.objectives for each in rows if each.state is StepState.SUCCEEDED]
         are_whole = len(gave) == len(rows) and all(gave)
         values = [fmean(column) for column in zip(*gave, strict=True)] if are_whole else None

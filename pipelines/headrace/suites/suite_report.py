@@ -44,7 +44,7 @@ _MOST_ROWS = 2000
 
 
 @dataclass(frozen=True, kw_only=True)
-class Told:
+class ReportInputs:
     """What the report is made of."""
 
     run_id: str
@@ -58,7 +58,7 @@ class Told:
     """The first objective of the best trials by optimizer step."""
 
 
-def suite_report(told: Told) -> Report:
+def suite_report(told: ReportInputs) -> Report:
     """All that the report shows."""
     rows, objectives = told.rows, told.objectives
     found = results_of(rows, objectives)

@@ -86,7 +86,7 @@ class TrialState:
 
 
 @dataclass
-class Board:
+class SuiteState:
     """All trials of a suite: the journal's entries, taken one after another."""
 
     objectives: Sequence[Objective] = ()
@@ -123,7 +123,7 @@ class Board:
         return len(self.rows) - self.counts[StepState.QUEUED.value] - len(self.running)
 
     def take(self, entry: Entry) -> None:
-        """Bring the board to where it is after an entry; one about an unknown trial is left out."""
+        """Update the state by an entry; an entry of an unknown trial is ignored."""
         if isinstance(entry, Added):
             self._add(entry)
         elif isinstance(entry, CommandsApplied):
@@ -226,10 +226,10 @@ class Controls:
         self.is_paused = False
         self.limit = limit
 
-    def apply_commands(self, board: Board, add: AddPoint) -> list[Entry]:
+    def apply_commands(self, suite_state: SuiteState, add: AddPoint) -> list[Entry]:
         """Entries that follow from what was asked since the last call; sets pause and limit.
 
-        What the board's journal says was applied before is not done again.
+        What the suite_state's journal says was applied before is not done again.
         """
         trials: list[Trial] = []
         retried: set[int] = set()
@@ -237,19 +237,19 @@ class Controls:
         priorities: dict[int, float] = {}
         for line, control in self._new():
             self._set(control)
-            if line <= board.applied:
+            if line <= suite_state.applied:
                 continue
-            numbers = control.numbers or tuple(board.rows)
+            numbers = control.numbers or tuple(suite_state.rows)
             if control.what == "add":
                 trials += _added(control, add)
             elif control.what == "retry":
-                retried |= {each for each in numbers if _is_failed(board, each)}
+                retried |= {each for each in numbers if _is_failed(suite_state, each)}
                 cancelled -= retried
             elif control.what == "cancel":
-                cancelled |= {each for each in numbers if _goes_on(board, each)}
+                cancelled |= {each for each in numbers if _goes_on(suite_state, each)}
             elif control.what == "prioritize":
                 priorities |= dict.fromkeys(control.numbers, control.priority or 0.0)
-        if self._lines <= board.applied:
+        if self._lines <= suite_state.applied:
             return []
         applied = CommandsApplied(
             lines=self._lines,
@@ -287,11 +287,11 @@ def _added(control: Control, add: AddPoint) -> Iterator[Trial]:
             logger.warning("The point %s is not added: %s", point, error)
 
 
-def _is_failed(board: Board, number: int) -> bool:
-    row = board.rows.get(number)
+def _is_failed(suite_state: SuiteState, number: int) -> bool:
+    row = suite_state.rows.get(number)
     return row is not None and (row.has_failed or row.unwanted)
 
 
-def _goes_on(board: Board, number: int) -> bool:
-    row = board.rows.get(number)
+def _goes_on(suite_state: SuiteState, number: int) -> bool:
+    row = suite_state.rows.get(number)
     return row is not None and not row.state.is_final

@@ -32,11 +32,11 @@ from headrace.steps.mailbox import StepResult, StepSpec
 from headrace.steps.run import refused, run_step
 from headrace.suites.driver import Driver, Work
 from headrace.suites.event_log import Journal
-from headrace.suites.gpu_turns import TURNS, gpus_at
 from headrace.suites.node_slots import capacity, part_of
 from headrace.suites.points import PointSource, trial_recipe
 from headrace.suites.records import PRUNED, TrialJob
-from headrace.suites.suite_state import Board
+from headrace.suites.shared_gpus import SHARED_GPUS, gpus_at
+from headrace.suites.suite_state import SuiteState
 from headrace.training.data_on_node import manifest_of
 from headrace.training.function import call_function
 from headrace.training.train_step import completed, train
@@ -86,22 +86,22 @@ def run_suite(context: StepContext, source: PointSource, work: Work) -> dict[str
     ):
         driver = Driver(context, calls, journal, source, work)
         driver.run()
-    return _outputs(driver.board)
+    return _outputs(driver.suite_state)
 
 
-def _outputs(board: Board) -> dict[str, Any]:
-    counts = {state: count for state, count in board.counts.items() if count}
+def _outputs(suite_state: SuiteState) -> dict[str, Any]:
+    counts = {state: count for state, count in suite_state.counts.items() if count}
     if counts.keys() == {StepState.CANCELLED.value}:
-        raise StepCancelledError(f"All {len(board.rows)} trials were cancelled")
-    if board.rows and not counts.keys() - _USELESS:
+        raise StepCancelledError(f"All {len(suite_state.rows)} trials were cancelled")
+    if suite_state.rows and not counts.keys() - _USELESS:
         raise SuiteFailedError(
-            f"All {board.num_failed} trials have failed; {board.commonest_failure}",
+            f"All {suite_state.num_failed} trials have failed; {suite_state.commonest_failure}",
             "See them all: headrace suite show. When the cause is corrected, have them run again "
             "by `headrace suite retry`.",
         )
-    best = board.told_best
+    best = suite_state.told_best
     found = {"best": best.trial.number, "best_value": best.objectives[0]} if best else {}
-    return {"total": len(board.rows), "counts": counts, **found}
+    return {"total": len(suite_state.rows), "counts": counts, **found}
 
 
 def run_trial(job: TrialJob, fleet: NodeCalls | None = None) -> StepResult:
@@ -176,7 +176,7 @@ def _gpus(job: TrialJob, folder: StepFolder, role: Role) -> AbstractContextManag
     def keep_on() -> bool:
         return wanted() and not is_there(folder.cancel)
 
-    return TURNS.gpus(node, job.gpus, run_id, folder, keep_on)
+    return SHARED_GPUS.gpus(node, job.gpus, run_id, folder, keep_on)
 
 
 def _site_of(site: Site, recipe: Recipe, job: TrialJob, gpus: Sequence[Gpu]) -> Site:

@@ -12,7 +12,7 @@ from headrace.entry_points import load_group
 from headrace.recipe.recipe import Recipe
 from headrace.record import Record
 from headrace.states import StepState
-from headrace.suites.suite_state import Board, TrialState
+from headrace.suites.suite_state import SuiteState, TrialState
 
 GROUP = "headrace.forecast"
 """Entry point: a class that derives from `TrialOrder`."""
@@ -36,25 +36,29 @@ class TrialOrder:
     def __init__(self, recipe: Recipe) -> None:
         self._recipe = recipe
 
-    def left(self, board: Board, done: Callable[[TrialState], float], total: int) -> Eta | None:
+    def left(
+        self, suite_state: SuiteState, done: Callable[[TrialState], float], total: int
+    ) -> Eta | None:
         """Time that is left; None when nothing tells.
 
         Args:
-            board: How the trials stand.
+            suite_state: How the trials stand.
             done: Share of a running trial that is done, 0 to 1.
             total: Number of trials, with those to come of which nothing is known yet.
         """
-        took = [each.took_s for each in board.rows.values() if each.state is StepState.SUCCEEDED]
-        if not took or not board.running:
+        took = [
+            each.took_s for each in suite_state.rows.values() if each.state is StepState.SUCCEEDED
+        ]
+        if not took or not suite_state.running:
             return None
-        mean_s, places = statistics.fmean(took), len(board.running)
-        left_s = sum(max(mean_s - elapsed_s(each), 0.0) for each in board.running.values())
-        waiting = len(board.waiting()) + max(total - len(board.rows), 0)
+        mean_s, places = statistics.fmean(took), len(suite_state.running)
+        left_s = sum(max(mean_s - elapsed_s(each), 0.0) for each in suite_state.running.values())
+        waiting = len(suite_state.waiting()) + max(total - len(suite_state.rows), 0)
         spread_s = statistics.stdev(took) if len(took) > 1 else mean_s
         half_s = NormalDist().inv_cdf(0.9) * spread_s * math.sqrt(waiting + places) / places
         return Eta(seconds=(left_s + waiting * mean_s) / places, half_s=half_s)
 
-    def expected(self, board: Board) -> dict[int, float] | None:
+    def expected(self, suite_state: SuiteState) -> dict[int, float] | None:
         """Return the seconds of waiting trials by number, for a new order; None: keep the old."""
         return None
 

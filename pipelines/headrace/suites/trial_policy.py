@@ -23,7 +23,7 @@ from headrace.steps.retry_policy import Attempt, decide
 from headrace.steps.run import failure_of
 from headrace.steps.usage import AttemptUsage
 from headrace.suites.records import PRUNED, Ended, OfAttempt, RunningTrial, Started, SuiteSummary
-from headrace.suites.suite_state import Board, TrialState
+from headrace.suites.suite_state import SuiteState, TrialState
 
 if TYPE_CHECKING:
     from headrace.suites.trial_order import Eta
@@ -246,15 +246,15 @@ class Glances:
 
 
 def summary(
-    board: Board, glances: Glances, total: int, eta: Eta | None, *, is_paused: bool
+    suite_state: SuiteState, glances: Glances, total: int, eta: Eta | None, *, is_paused: bool
 ) -> SuiteSummary:
     """How a suite stands; `total` counts trials to come, too."""
-    best = board.told_best
+    best = suite_state.told_best
     return SuiteSummary(
         total=total,
-        counts={state: count for state, count in board.counts.items() if count},
+        counts={state: count for state, count in suite_state.counts.items() if count},
         paused=is_paused,
-        running=glances.shown(board.running),
+        running=glances.shown(suite_state.running),
         best=best.trial.number if best else None,
         best_value=best.objectives[0] if best else None,
         eta_s=eta and eta.seconds,

@@ -15,7 +15,7 @@ import pytest
 from headrace.errors import HeadraceError, UserError
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.usage_records import IDLE
-from headrace.runs.spending import first_day
+from headrace.runs.refresh_usage import first_day
 from headrace.states import StepState
 from support.access import write_site
 from support.command_line import headrace

@@ -6,8 +6,8 @@ import pytest
 
 from headrace.clusters.gpus import Gpu
 from headrace.errors import LeaseError
-from headrace.suites.gpu_turns import gpus_at
 from headrace.suites.node_slots import NodeCapacity, part_of
+from headrace.suites.shared_gpus import gpus_at
 
 GIB = 2**30
 

@@ -12,7 +12,7 @@ from headrace.states import FailureClass, StepState
 from headrace.steps.mailbox import Failure, StepResult
 from headrace.steps.retry_policy import Attempt
 from headrace.suites.records import PRUNED, Added, Ended, Started
-from headrace.suites.suite_state import Board, TrialState
+from headrace.suites.suite_state import SuiteState, TrialState
 from headrace.suites.trial_policy import Verdict, ended, judge, values_of
 from support.scripted_trials import trial
 
@@ -97,15 +97,15 @@ def test_a_trial_that_loses_its_node_and_comes_further_each_time_goes_on(
     kept: tuple[float, ...], expected: list[bool]
 ) -> None:
     """Retries are counted from the last progress on, by the journal alone."""
-    board, spec = Board(), SuiteSpec(retries=2)
-    board.take(Added(trial=trial(1)))
-    row, finals = board.rows[1], []
+    suite_state, spec = SuiteState(), SuiteSpec(retries=2)
+    suite_state.take(Added(trial=trial(1)))
+    row, finals = suite_state.rows[1], []
     for number, each in enumerate(kept, start=1):
-        board.take(Started(number=1, attempt=number, node="n", machines=("m-1",)))
+        suite_state.take(Started(number=1, attempt=number, node="n", machines=("m-1",)))
         lost = _result("lost", "lost")
         verdict = judge(row, lost, spec, why_stopped="", kept=each)
         entry = ended(Started(number=1, attempt=number, node="n"), lost, (), verdict, each)
-        board.take(Ended.model_validate_json(entry.model_dump_json()))
+        suite_state.take(Ended.model_validate_json(entry.model_dump_json()))
         finals.append(verdict.is_final)
     assert finals == expected
 

@@ -27,7 +27,7 @@ ENFORCED_EVERY_S = 30.0
 """Time between two looks at the budgets of a run."""
 
 GROUP = "headrace.accounts"
-"""Entry point: a class that derives from `Accounts`."""
+"""Entry point: a class that derives from `Planner`."""
 
 
 class BudgetRow(Record):
@@ -43,7 +43,7 @@ class BudgetRow(Record):
     spent: float
 
 
-class Accounts:
+class Planner:
     """Keeps budgets, and foretells how long work takes; this one keeps and foretells nothing."""
 
     def check(self, run: Run, role_name: str) -> None:
@@ -90,9 +90,9 @@ class Accounts:
 
 
 @cache
-def accounts() -> Accounts:
-    """What a package adds, else `Accounts`; the last one by name, of several."""
-    classes: list[type[Accounts]] = [Accounts, *load_group(GROUP).values()]
+def planner() -> Planner:
+    """What a package adds, else `Planner`; the last one by name, of several."""
+    classes: list[type[Planner]] = [Planner, *load_group(GROUP).values()]
     return classes[-1]()
 
 
@@ -127,7 +127,7 @@ def walltime_of(
     role = site.roles[role_name]
     if not isinstance(role.lifetime, str):
         return None
-    asked = partial(accounts().walltime, recipe, site, role_name, kind, run)
+    asked = partial(planner().walltime, recipe, site, role_name, kind, run)
     folder = None if run is None else run.folder
     found = inform(folder, "forecast of the time limit", asked, Walltime, DECISION_S)
     if found is not None and 0 < found.seconds <= found.most_s:
@@ -138,8 +138,8 @@ def walltime_of(
 
 def predicted(recipe: Recipe, site: Site, kind: str) -> Prediction:
     """Return what a run of a kind would take; nothing is known if the forecast fails."""
-    asked = partial(accounts().predict, recipe, site, kind)
-    return inform(None, "forecast", asked, Prediction) or Accounts().predict(recipe, site, kind)
+    asked = partial(planner().predict, recipe, site, kind)
+    return inform(None, "forecast", asked, Prediction) or Planner().predict(recipe, site, kind)
 
 
 def note_prediction(run: Run) -> None:
@@ -149,7 +149,7 @@ def note_prediction(run: Run) -> None:
     def forecast() -> Prediction | None:
         if read_record(file, Prediction) is not None:
             return None
-        return accounts().predict(run.recipe, run.site, asked.kind, asked.options)
+        return planner().predict(run.recipe, run.site, asked.kind, asked.options)
 
     if found := inform(run.folder, "forecast", forecast, Prediction):
         inform(run.folder, "forecast", partial(write_record, file, found))

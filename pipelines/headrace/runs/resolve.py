@@ -35,7 +35,9 @@ _WEIGHTS = (".ckpt", ".pt", ".pth", ".safetensors")
 """Endings of files that `train.init_from` may name; what has none of them may be a run."""
 
 
-def fitted(recipe: Recipe, site: Site, kind: str, *, is_from_terminal: bool) -> tuple[Recipe, Site]:
+def resolve(
+    recipe: Recipe, site: Site, kind: str, *, is_from_terminal: bool
+) -> tuple[Recipe, Site]:
     """A recipe and a site as a run of this kind keeps them; all that can be told now is checked.
 
     Raises:
@@ -249,7 +251,7 @@ def _check_dataset(recipe: Recipe, site: Site, dataset: str | None) -> None:
     check_evaluated(recipe, dataset)
 
 
-def judged(run: Run, packed: StepResult) -> StepResult:
+def check_packed(run: Run, packed: StepResult) -> StepResult:
     """Return the result of packing: a failure if the rest of the run cannot use the dataset."""
     dataset = packed.outputs.get("dataset")
     try:

@@ -33,7 +33,7 @@ _SHUTDOWN_S = 120.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Signs:
+class MachineEvidence:
     """What is known of the machines of a lease at one moment; times are seconds since the epoch."""
 
     lease_id: str
@@ -51,7 +51,7 @@ class Signs:
     """Seconds that a machine is paid for at least."""
 
 
-def note_machines(*leases: LeaseRecord) -> None:
+def record_machines(*leases: LeaseRecord) -> None:
     """Enter the machines of leases as they stand.
 
     A place that does not answer is asked another time: what it has told so far stays.
@@ -71,8 +71,8 @@ def _counted(lease: LeaseRecord, known: Sequence[MachineRecord]) -> Sequence[Mac
         if spec is None:
             return []
         meter = meter_of_lease(folder, spec)
-        signs = _signs(folder, spec, lease, meter.least_billed_s)
-        return _priced(rows_of(signs, known, meter.machines(job_name(folder))), meter)
+        evidence = _evidence(folder, spec, lease, meter.least_billed_s)
+        return _priced(rows_of(evidence, known, meter.machines(job_name(folder))), meter)
 
     run, part = SiteFolder(folder.path.parents[1]).run(lease.run_id), f"count of {lease.lease_id}"
     return inform(run, part, counted, list, AFTERWARDS_S) or ()
@@ -98,40 +98,42 @@ def price_again(lease: LeaseRecord, role: Role | None) -> bool:
 
 def note_unfinished() -> None:
     """Enter the machines of leases that have ended, where some count as there, or none is known."""
-    note_machines(*open_ledger().uncounted_leases(since=time.time() - _FORGOTTEN_AFTER_S))
+    record_machines(*open_ledger().uncounted_leases(since=time.time() - _FORGOTTEN_AFTER_S))
 
 
 def rows_of(
-    signs: Signs, known: Sequence[MachineRecord], seen: Sequence[Machine]
+    evidence: MachineEvidence, known: Sequence[MachineRecord], seen: Sequence[Machine]
 ) -> list[MachineRecord]:
     """The rows of a lease that are new or change; pure.
 
     Args:
-        signs: What is known besides.
+        evidence: What is known besides.
         known: Its rows so far.
         seen: What the place tells of its machines.
     """
     before = {row.machine_id: row for row in known}
     told = {each.machine_id for each in seen}
-    rows = [_seen(signs, each, before.get(each.machine_id)) for each in seen]
-    rows += [_forgotten(signs, row) for row in known if row.machine_id not in told]
-    by_themselves = signs.marks.keys() - told - before.keys()
-    rows += [_forgotten(signs, _by_itself(signs, each)) for each in sorted(by_themselves)]
+    rows = [_seen(evidence, each, before.get(each.machine_id)) for each in seen]
+    rows += [_forgotten(evidence, row) for row in known if row.machine_id not in told]
+    by_themselves = evidence.marks.keys() - told - before.keys()
+    rows += [_forgotten(evidence, _by_itself(evidence, each)) for each in sorted(by_themselves)]
     return [row for row in rows if row != before.get(row.machine_id)]
 
 
-def _seen(signs: Signs, machine: Machine, before: MachineRecord | None) -> MachineRecord:
+def _seen(
+    evidence: MachineEvidence, machine: Machine, before: MachineRecord | None
+) -> MachineRecord:
     """The row of a machine that its place knows."""
-    marks = signs.marks.get(machine.machine_id, NodeMarks())
+    marks = evidence.marks.get(machine.machine_id, NodeMarks())
     ended_at, is_estimate = machine.ended_at, machine.is_estimate
     if is_estimate and marks.ended_at is not None:
         ended_at, is_estimate = marks.ended_at, False
     elif is_estimate and before is not None and before.ended_at is not None:
         ended_at = before.ended_at  # when it was first seen so
-    asked_at = signs.asked_at or machine.asked_at or machine.started_at
+    asked_at = evidence.asked_at or machine.asked_at or machine.started_at
     price = {} if before is None else {name: getattr(before, name) for name in PRICE}
     return MachineRecord(
-        lease_id=signs.lease_id,
+        lease_id=evidence.lease_id,
         machine_id=machine.machine_id,
         job=machine.job,
         kind=machine.kind,
@@ -139,8 +141,8 @@ def _seen(signs: Signs, machine: Machine, before: MachineRecord | None) -> Machi
         place=machine.place,
         created_at=min(asked_at, machine.started_at),
         started_at=machine.started_at,
-        seen_at=ended_at or signs.now,
-        billed_s=billed_s(machine.started_at, ended_at or signs.now, signs.least_s),
+        seen_at=ended_at or evidence.now,
+        billed_s=billed_s(machine.started_at, ended_at or evidence.now, evidence.least_s),
         ended_at=ended_at,
         is_estimate=is_estimate,
         **price,
@@ -148,35 +150,35 @@ def _seen(signs: Signs, machine: Machine, before: MachineRecord | None) -> Machi
     )
 
 
-def _forgotten(signs: Signs, row: MachineRecord) -> MachineRecord:
+def _forgotten(evidence: MachineEvidence, row: MachineRecord) -> MachineRecord:
     """The row of a machine that its place knows no more: it has ended."""
     if row.ended_at is not None:
         return row
-    marks = signs.marks.get(row.machine_id, NodeMarks())
-    last_sign = min(max(row.seen_at, signs.last_sign), row.started_at + signs.lifetime_s)
+    marks = evidence.marks.get(row.machine_id, NodeMarks())
+    last_sign = min(max(row.seen_at, evidence.last_sign), row.started_at + evidence.lifetime_s)
     ended_at = max(marks.ended_at or last_sign, row.started_at)
     return replace(
         row,
         seen_at=ended_at,
         ended_at=ended_at,
-        billed_s=billed_s(row.started_at, ended_at, signs.least_s),
+        billed_s=billed_s(row.started_at, ended_at, evidence.least_s),
         is_estimate=row.is_estimate or marks.ended_at is None,
         **_times(marks),
     )
 
 
-def _by_itself(signs: Signs, machine_id: str) -> MachineRecord:
+def _by_itself(evidence: MachineEvidence, machine_id: str) -> MachineRecord:
     """The row of a machine that only the file which it left tells of."""
-    marks = signs.marks[machine_id]
-    started_at = marks.booted_at or signs.asked_at or signs.last_sign
+    marks = evidence.marks[machine_id]
+    started_at = marks.booted_at or evidence.asked_at or evidence.last_sign
     return MachineRecord(
-        lease_id=signs.lease_id,
+        lease_id=evidence.lease_id,
         machine_id=machine_id,
         job="",
         kind=marks.kind,
         market=marks.market,
         place=marks.place,
-        created_at=min(signs.asked_at or started_at, started_at),
+        created_at=min(evidence.asked_at or started_at, started_at),
         started_at=started_at,
         seen_at=started_at,
         billed_s=billed_s(started_at, started_at),
@@ -190,9 +192,11 @@ def _times(marks: NodeMarks) -> dict[str, Any]:
     return marks.model_dump(include=times, exclude_none=True)
 
 
-def _signs(folder: LeaseFolder, spec: LeaseSpec, lease: LeaseRecord, least_s: float) -> Signs:
+def _evidence(
+    folder: LeaseFolder, spec: LeaseSpec, lease: LeaseRecord, least_s: float
+) -> MachineEvidence:
     files = (folder.spec, folder.heartbeat, folder.closed)
-    return Signs(
+    return MachineEvidence(
         lease_id=lease.lease_id,
         asked_at=lease.created_at if spec.role.kind == "gang" else None,
         now=time.time(),

@@ -18,7 +18,7 @@ from headrace.ledger.usage_records import UsageSum
 from headrace.ledger.usage_rows import at_most
 from headrace.recipe.load import load_site
 from headrace.recipe.site import Role
-from headrace.runs import counting
+from headrace.runs import machine_records
 from headrace.runs.trials import note_trials
 from headrace.runs.usage import note_usage
 from headrace.states import StepState
@@ -29,7 +29,7 @@ _MOST_RUNS = 10_000
 _DAY_S = 86_400.0
 
 
-def bring_up_to_date(run_id: str | None = None, *, older_than_s: float = 60.0) -> None:
+def refresh_usage(run_id: str | None = None, *, older_than_s: float = 60.0) -> None:
     """Enter what a run has taken by now; or all that go on, where what is entered is that old.
 
     Under Airflow the reaper does so before it is that old, so that who reads has to do nothing.
@@ -47,7 +47,7 @@ def _enter(runs: Sequence[RunRecord]) -> None:
     """Enter what runs have taken; one that cannot be read is left out."""
     run_ids = [run.run_id for run in runs]
     leases = chain.from_iterable(open_ledger().leases_of(run_ids).values())
-    counting.note_machines(*(lease for lease in leases if lease.state.is_active))
+    machine_records.record_machines(*(lease for lease in leases if lease.state.is_active))
     for run in runs:
         try:
             note_trials(RunFolder(Path(run.folder)))
@@ -76,7 +76,7 @@ def _price_again(run: RunRecord) -> int:
     leases = open_ledger().leases(run_id=run.run_id)
     machines = open_ledger().machines(run_id=run.run_id)
     roles = _roles_now(run) if any(row.usd_per_hour is None for row in machines) else {}
-    changed = sum(counting.price_again(each, roles.get(each.role)) for each in leases)
+    changed = sum(machine_records.price_again(each, roles.get(each.role)) for each in leases)
     if changed:
         open_ledger().read_journal_again(run.run_id)
         _enter([run])

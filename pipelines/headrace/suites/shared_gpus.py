@@ -48,7 +48,7 @@ class _HeldPlaces:
         return all(other.held or other.work == work for other in self.claim.others())
 
 
-class GpuTurns:
+class SharedGpus:
     """The claims of this process, by the places that the driver gave out."""
 
     def __init__(self) -> None:
@@ -139,7 +139,7 @@ class GpuTurns:
             yield
 
 
-TURNS = GpuTurns()
+SHARED_GPUS = SharedGpus()
 """Those of this process, which is a node's worker."""
 
 
