@@ -14,6 +14,7 @@ from pydantic import (
     ByteSize,
     ConfigDict,
     Field,
+    GetCoreSchemaHandler,
     PlainSerializer,
     SerializerFunctionWrapHandler,
     WithJsonSchema,
@@ -22,6 +23,7 @@ from pydantic import (
 )
 
 from headrace.errors import shortened, without_secrets
+from headrace.record import Record
 
 MAX_COUNT = 10**12
 """More samples, steps or epochs than anyone has."""
@@ -38,6 +40,9 @@ MAX_SECONDS = 100 * 366 * 86400.0
 PAIRS = "_pairs_"
 """Key of JSON under which a mapping lies as pairs: keys of JSON are texts, those of a recipe not
 always."""
+
+TARGET = "_target_"
+"""Key of a class or function that a mapping stands for."""
 
 _DURATION_UNITS_S = {"s": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
@@ -91,6 +96,26 @@ Arguments = Annotated[
 """Keyword arguments; keys of mappings inside them keep their types."""
 
 
+def _strict(schema: Any) -> Any:
+    """Return a schema whose numbers take no text or switch, whose whole numbers take no 1.0."""
+    if isinstance(schema, list):
+        return [_strict(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    found = {key: each if key == "default" else _strict(each) for key, each in schema.items()}
+    return found | {"strict": True} if found.get("type") in ("int", "float", "bool") else found
+
+
+class Settings(Record):
+    """A part of a recipe or site: numbers and switches are never converted from other types."""
+
+    model_config = ConfigDict(ser_json_inf_nan="constants")
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> Any:
+        return _strict(handler(source))
+
+
 class Target(BaseModel):
     """A class or function by its dotted name and its keyword arguments, as in Hydra.
 
@@ -141,6 +166,14 @@ def _named(place: str) -> str:
     return place
 
 
+def _whole(size: object) -> object:
+    if isinstance(size, bool | float):
+        raise ValueError(  # noqa: TRY004  pydantic takes no TypeError
+            "give a whole number of bytes, or text such as 64MiB or 2GB"
+        )
+    return size
+
+
 def _bounded(size: ByteSize) -> ByteSize:
     if size > MAX_BYTES:
         raise ValueError(f"at most 2^60 bytes (1 EiB), not {size:.3g}")
@@ -189,6 +222,7 @@ Lifetime = Annotated[
 
 Bytes = Annotated[
     ByteSize,
+    BeforeValidator(_whole),
     AfterValidator(_bounded),
     WithJsonSchema(
         {

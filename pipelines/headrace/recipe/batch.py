@@ -6,11 +6,10 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from headrace.recipe.base import Bytes, Name, Parallel, Seconds, Texts, Times
-from headrace.record import Record
+from headrace.recipe.base import Bytes, Name, Parallel, Seconds, Settings, Texts, Times
 
 
-class Container(Record):
+class Container(Settings):
     """The container that workers and ranks run in; host, driver and scheduler stay outside."""
 
     runtime: Literal["none", "apptainer", "charliecloud"] = "none"
@@ -29,7 +28,7 @@ class Container(Record):
     """Whose accelerators Apptainer shows inside when the role has some (`--nv`, `--rocm`)."""
 
 
-class Login(Record):
+class Login(Settings):
     """A login node, reached by OpenSSH without questions: a key, and a host key that is known."""
 
     host: str = Field(pattern=r"^[^\s-]\S*$")
@@ -51,7 +50,7 @@ _Host = Annotated[
 ]
 
 
-class Batch(Record):
+class Batch(Settings):
     """What a batch system is asked for, besides nodes and time."""
 
     partition: str | None = None

@@ -15,11 +15,11 @@ from headrace.recipe.base import (
     Number,
     Parallel,
     Place,
+    Settings,
     Target,
     no_credentials,
 )
 from headrace.recipe.globs import Globs
-from headrace.record import Record
 
 TRAIN = "train"
 """Split that is trained on; the one that `dataset.folds` cuts."""
@@ -83,7 +83,7 @@ def packed_split(split: str, fold: int | None) -> str:
     return TRAIN if split == VALIDATION and fold is not None else split
 
 
-class DatasetSpec(Record):
+class DatasetSpec(Settings):
     """Raw samples and how they are labelled and split."""
 
     name: Name
@@ -191,7 +191,7 @@ class DatasetSpec(Record):
             raise ValueError(f"both 'reader' and format '{self.format}' are given; keep one")
 
 
-class PackField(Record):
+class PackField(Settings):
     """How the values of one field are kept; what is left out follows `pack.images`."""
 
     keep: Literal["encoded", "decode"] | None = None
@@ -223,7 +223,7 @@ class PackField(Record):
     more make small samples smaller, and slower to read; null: one, or as many as fit 4 KiB."""
 
 
-class PackSpec(Record):
+class PackSpec(Settings):
     """How raw samples become shards."""
 
     target: Place | None = None

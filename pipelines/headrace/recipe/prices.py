@@ -6,11 +6,10 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
-from headrace.recipe.base import AmountFrom0
-from headrace.record import Record
+from headrace.recipe.base import AmountFrom0, Settings
 
 
-class NodePrice(Record):
+class NodePrice(Settings):
     """What a node costs, as a site says: an internal rate, a contract, a cluster of one's own.
 
     A node costs the sum of what is given. Waiting in a queue costs nothing.

@@ -13,6 +13,7 @@ from headrace.recipe.base import (
     Name,
     Places,
     Seed,
+    Settings,
     Target,
     Targets,
 )
@@ -20,10 +21,9 @@ from headrace.recipe.dataset import VALIDATION, DatasetSpec, PackSpec
 from headrace.recipe.evaluate import EvaluateSpec
 from headrace.recipe.suite import Objective, SuiteSpec
 from headrace.recipe.train import TrainerSpec, TrainSpec
-from headrace.record import Figures, Record
 
 
-class StageSpec(Record):
+class StageSpec(Settings):
     """How shards get to the nodes' own storage."""
 
     verify: bool = True
@@ -44,14 +44,14 @@ class StageSpec(Record):
         return self
 
 
-class RetryPolicy(Record):
+class RetryPolicy(Settings):
     """How often work that failed is tried again; a training goes on from its last checkpoint."""
 
     max_failures: Count = 5
     """Failures of a step in a row, without progress between them, before a run gives it up."""
 
 
-class DataSpec(Figures):
+class DataSpec(Settings):
     """How samples become batches."""
 
     global_batch_size: Count = 128
@@ -120,7 +120,7 @@ _MAIN_METRICS = {
 }
 
 
-class Recipe(Figures):
+class Recipe(Settings):
     """One recipe: dataset, pack, stage, model, data, trainer, train, retry, evaluate, suite."""
 
     name: Name

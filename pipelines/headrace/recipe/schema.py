@@ -6,6 +6,7 @@ import ast
 import difflib
 import inspect
 import itertools
+import re
 import textwrap
 from collections.abc import Iterator, Mapping
 from typing import Any, get_args
@@ -15,10 +16,11 @@ from pydantic.json_schema import JsonSchemaValue
 
 from headrace.errors import UnknownNameError, nearest, shortened
 from headrace.recipe.backend import option_blocks
+from headrace.recipe.lightning_arguments import OF_LIGHTNING
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Role, Site
 from headrace.recipe.target_arguments import trainer_arguments
-from headrace.recipe.train import OF_LIGHTNING, TrainerSpec
+from headrace.recipe.train import TrainerSpec
 from headrace.recipe.yaml_types import Expected, Place, WithOptions
 
 MODELS: dict[str, type[BaseModel]] = {"recipe": Recipe, "site": Site}
@@ -31,6 +33,7 @@ _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _INTERPOLATION = {"type": "string", "pattern": r"\$\{.+\}"}
 _ABOUT = ("title", "description", "default")
 _SCALARS = ("integer", "number", "boolean")
+_PLAIN = re.compile(r"true|false|-?\d{1,20}(\.\d{1,20})?(e-?\d{1,3})?")
 _MOST_PLACES = 3
 _MOST_PROBLEMS = 20
 
@@ -107,6 +110,10 @@ def _one(item: Problem, expected: Expected, kind: type[BaseModel]) -> tuple[str,
         message = str(item["msg"]).removeprefix("Value error, ")
         is_one = isinstance(value, (str, int, float, bool))
         return (f"{key}: {message}{got if is_one else ''}" if location else message), ""
+    is_plain = isinstance(value, str) and _PLAIN.fullmatch(value) and not is_secret
+    if is_plain and item["type"] in ("int_type", "float_type", "bool_type"):
+        plain = f"Write {value} without quotes; of a variable: "
+        return f"{key}: give {expected.words}{got}", plain + "${oc.decode:${oc.env:NAME}}."
     return f"{key}: give {expected.words}{got}", _next_step(key, value, expected)
 
 

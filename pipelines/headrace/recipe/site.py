@@ -18,6 +18,7 @@ from headrace.recipe.base import (
     Name,
     Parallel,
     Seconds,
+    Settings,
     Texts,
     no_credentials,
 )
@@ -27,7 +28,7 @@ from headrace.recipe.secret_sources import Secrets
 from headrace.record import Record
 
 
-class Role(Record):
+class Role(Settings):
     """One kind of lease that this place gives out."""
 
     model_config = ConfigDict(extra="allow")  # options of its backend, under the backend's name
@@ -190,7 +191,7 @@ def _valid(options: type[Record], key: str, value: Any) -> Record:
         ) from None
 
 
-class Tier(Record):
+class Tier(Settings):
     """A place on every node for staged shards."""
 
     name: Name
@@ -205,7 +206,7 @@ class Tier(Record):
     """A copy that nobody has used for this time is removed; null: a day in memory, else a week."""
 
 
-class StoreOptions(Record):
+class StoreOptions(Settings):
     """How S3 is reached; credentials come from the environment or AWS configuration, never here.
 
     Of other object stores, `anonymous` and `connections` count; the rest is up to their packages.
@@ -234,7 +235,7 @@ class StoreOptions(Record):
         return self
 
 
-class Limits(Record):
+class Limits(Settings):
     """What this place allows."""
 
     max_leases: Parallel = 4
@@ -269,7 +270,7 @@ class Limits(Record):
     steps and trials that run come to their end, and begins no more."""
 
 
-class Site(Record):
+class Site(Settings):
     """One site: roles, storage tiers, limits and what recipes may import."""
 
     name: Name

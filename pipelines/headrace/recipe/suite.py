@@ -14,11 +14,11 @@ from headrace.recipe.base import (
     Place,
     Seconds,
     Seed,
+    Settings,
     Target,
     Times,
     to_json,
 )
-from headrace.record import Record
 
 MAX_KEYS = 256
 """Most keys in which trials of a suite differ."""
@@ -35,7 +35,7 @@ ValuesByKey = Annotated[dict[str, _Value], Field(max_length=MAX_KEYS)]
 """Values of some keys, together."""
 
 
-class Objective(Record):
+class Objective(Settings):
     """What makes one trial better than another."""
 
     metric: str
@@ -44,7 +44,7 @@ class Objective(Record):
     """Whether it is better when it is lower or higher."""
 
 
-class SearchSpec(Record):
+class SearchSpec(Settings):
     """Points that Optuna proposes."""
 
     space: Annotated[dict[str, _Value], Field(min_length=1, max_length=MAX_KEYS)]
@@ -66,7 +66,7 @@ class SearchSpec(Record):
         return content
 
 
-class SuiteSpec(Record):
+class SuiteSpec(Settings):
     """Trials: the product of grid, zip, points with file; or a search; for each seed and fold.
 
     A trial has one rank, on one GPU where there are some, unless `train.ranks_per_node` of the

@@ -130,8 +130,8 @@ def _refused(parts: tuple[str, ...], value: object) -> Iterator[tuple[str, ...]]
         yield from () if _fits(rule, rest, value) else (parts,)
     elif isinstance(value, Mapping):
         for key, each in value.items():
-            below = key_parts(str(key))
-            yield from _refused(below if rule is Rule.KEYS else (*parts, *below), each)
+            inner = key_parts(str(key)) if rule is Rule.KEYS else (*parts, str(key))
+            yield from _refused(inner, each)
     elif isinstance(value, list):
         for each in value:
             yield from _refused(parts, each)

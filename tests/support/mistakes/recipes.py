@@ -292,8 +292,8 @@ MISTAKES = (
     ),
     # overrides
     Mistake(
-        what="takes out what is not there",
-        hint="a list is written anew: trainer.callbacks=[]",
+        what="removes a key that does not exist",
+        hint="To change a list, write all of it: trainer.callbacks=[]",
         given=overrides("~model.widht"),
         followed=(
             overrides("~model.width", "+model.width=4"),
@@ -317,8 +317,8 @@ MISTAKES = (
         followed=(overrides("dataset.include=['#*']"),),
     ),
     Mistake(
-        what="of a mapping, which is no text",
-        hint="Name it in a mapping",
+        what="of a mapping, which is not text there",
+        hint="Write a mapping, as in",
         given=overrides("trainer.compile={options: {0: 1}}", "trainer.compile.options.0=3"),
         followed=(overrides("trainer.compile={options: {0: 3}}"),),
     ),
@@ -333,27 +333,44 @@ MISTAKES = (
         ),
     ),
     Mistake(
-        what="is none of a recipe",
-        hint="A key has up to",
+        what="is malformed",
+        hint="Write up to",
         given=overrides(f"{'a.' * 200}b=1"),
         followed=(overrides("trainer.max_epochs=1"),),
     ),
     Mistake(
-        what="adds what is there",
+        what="adds a key that exists",
         hint="To change it: ",
         given=overrides("+model.width=4"),
         followed=(overrides("model.width=4"),),
     ),
     Mistake(
-        what="does not fit what is there",
+        what="does not fit the recipe:",
         hint="Entries of a list are numbered",
         given={
-            **overrides("data.transforms.maximum=1"),
+            **overrides("data.transforms={maximum: 1}"),
             "recipe.data.transforms": [
                 {"_target_": "headrace.data.transforms.ScaleToUnit", "maximum": 255}
             ],
         },
         followed=(overrides("data.transforms[0].maximum=1"),),
+    ),
+    Mistake(
+        what="names the entry 1 of a list of 1 entries",
+        hint="Entries of a list are numbered",
+        given={
+            **overrides("data.transforms[1].maximum=1"),
+            "recipe.data.transforms": [
+                {"_target_": "headrace.data.transforms.ScaleToUnit", "maximum": 255}
+            ],
+        },
+        followed=(overrides("data.transforms[0].maximum=1"),),
+    ),
+    Mistake(
+        what="names an entry of a list, but there is no list",
+        hint="Entries of a list are numbered",
+        given=overrides("model[0].width=1"),
+        followed=(overrides("model.width=1"),),
     ),
     Mistake(
         what="The overrides are",
