@@ -20,7 +20,7 @@ from headrace.runs.audit import Actor, check_access, note
 from headrace.runs.lifecycle import owned_by
 from headrace.runs.owners import owner_process
 from headrace.runs.resolve import resolve
-from headrace.runs.runs import Run, check_recipe, open_run, recipe_digest, run_of_record
+from headrace.runs.runs import Run, check_files, files_digest, open_run, run_of_record
 
 
 def take_over_run(run_id: str, owner: str, changes: str = "") -> Run:
@@ -35,7 +35,7 @@ def take_over_run(run_id: str, owner: str, changes: str = "") -> Run:
     run = run_of_record(record)
     by = Actor.here()
     check_access(run.site_now, by, "resume", run_id, changes)
-    check_recipe(record)
+    check_files(record)
     if not record.state.is_final:
         _check_left(run)
     taken = open_ledger().reopen_run(run_id, owner, previous=record.owner)
@@ -88,7 +88,7 @@ def take_over_changed(run_id: str, owner: str, overrides: Sequence[str], site: s
     open_ledger().change_run(
         run_id,
         site_name=run.site.name,
-        recipe_fingerprint=recipe_digest(run.folder),
+        recipe_fingerprint=files_digest(run.folder),
         overrides=request.overrides,
     )
     return run

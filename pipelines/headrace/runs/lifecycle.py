@@ -34,10 +34,10 @@ from headrace.runs.results import write_report
 from headrace.runs.runs import (
     Run,
     RunRequest,
-    check_recipe,
+    check_files,
+    files_digest,
     outputs_of,
     packed_by,
-    recipe_digest,
     run_of_record,
 )
 from headrace.runs.suites import is_suite
@@ -80,7 +80,7 @@ def _checked(request: RunRequest, loaded: Recipe) -> tuple[Recipe, Site, Mapping
     check_user(site, Actor.of(request.owner, request.user).user)
     if request.of:
         evaluated = open_ledger().run(request.of)
-        check_recipe(evaluated)
+        check_files(evaluated)
         folder = RunFolder(Path(evaluated.folder))
         loaded = of_run(loaded, folder, watch=request.watch)
     recipe, site = resolve(loaded, site, request.kind, is_from_terminal=is_from_terminal)
@@ -112,7 +112,7 @@ def reopened(record: RunRecord, request: RunRequest) -> Run:
     check_access(run.site_now, by, "resume", run.run_id)
     if not record.state.is_final:
         return run
-    check_recipe(record)
+    check_files(record)
     open_ledger().reopen_run(record.run_id, request.owner)
     note(by.unnamed, "resume", run.run_id)  # not by who triggered it, but who cleared a task
     return owned_by(run, request.owner)
@@ -175,7 +175,7 @@ def recorded(run: Run, created_at: float) -> RunRecord:
         key=run.request.key,
         recipe_name=run.recipe.name,
         site_name=run.site.name,
-        recipe_fingerprint=recipe_digest(run.folder),
+        recipe_fingerprint=files_digest(run.folder),
         folder=str(run.folder.path),
         state=StepState.RUNNING,
         owner=run.request.owner,

@@ -19,7 +19,7 @@ from headrace.record import Figures, Record
 from headrace.runs.code_state import UNKNOWN, code_state
 from headrace.runs.planned_steps import run_metrics
 from headrace.runs.provenance import Provenance, read_provenance
-from headrace.runs.runs import changed_recipe, check_recipe, outputs_of, run_of_folder
+from headrace.runs.runs import check_files, edited, outputs_of, run_of_folder
 from headrace.runs.trials import note_trials
 from headrace.steps.mailbox import StepResult
 
@@ -74,7 +74,7 @@ def origin(name: str) -> Origin:
     """
     run_id, colon, number = name.partition(":")
     record = open_ledger().run(run_id)
-    check_recipe(record)
+    check_files(record)
     suite = RunFolder(Path(record.folder))
     folder = _trial_folder(suite, number) if colon else suite
     recipe = read_record(folder.recipe, Recipe)
@@ -156,8 +156,7 @@ def _check_trial(name: str, suite: RunFolder, number: int, recipe: Recipe) -> No
     from headrace.suites.points import trial_recipe  # it brings Optuna's words
 
     if essence(trial_recipe(json.loads(source), row.values)) != essence(recipe):
-        folder = suite.trial(number)
-        raise changed_recipe(name, folder.recipe, folder.site)
+        raise edited("recipe", name, suite.trial(number))
 
 
 def _trial_metrics(suite: RunFolder, number: int) -> dict[str, float]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
@@ -26,7 +26,7 @@ from headrace.states import StepState
 from headrace.steps.step_kinds import StepOptions, step_kind
 
 _OF_FILES = "files:"
-"""What digests of files begin with; earlier releases entered a hash of the recipe's values."""
+"""Start of digests of files; earlier releases recorded a hash of the recipe's values."""
 
 
 class RunRequest(Record):
@@ -128,29 +128,38 @@ def open_run(run_id: str) -> Run:
     return run_of_record(open_ledger().run(run_id))
 
 
-def recipe_digest(folder: RunFolder) -> str:
-    """Return the digest of a run's recipe as it lies in its folder, with the source of trials."""
-    files = [read_bytes(file) or b"" for file in (folder.recipe, folder.source)]
-    return _OF_FILES + hashlib.blake2b(b"\0".join(files), digest_size=16).hexdigest()
+def files_digest(folder: RunFolder) -> str:
+    """Return digests of a run's files: its recipe with the source of trials, and its site."""
+
+    def digest(*files: Path) -> str:
+        content = b"\0".join(read_bytes(file) or b"" for file in files)
+        return hashlib.blake2b(content, digest_size=16).hexdigest()
+
+    return f"{_OF_FILES}{digest(folder.recipe, folder.source)};{digest(folder.site)}"
 
 
-def check_recipe(record: RunRecord) -> None:
-    """Refuse a run whose recipe was changed by hand; those of earlier releases have no digest.
+def check_files(record: RunRecord) -> None:
+    """Refuse a run whose recipe or site was edited; earlier releases recorded fewer digests.
 
     Raises:
-        UserError: It was.
+        UserError: One was.
     """
     known, folder = record.recipe_fingerprint, RunFolder(Path(record.folder))
-    if known.startswith(_OF_FILES) and is_there(folder.recipe) and known != recipe_digest(folder):
-        raise changed_recipe(record.run_id, folder.recipe, folder.site)
+    if not known.startswith(_OF_FILES) or not is_there(folder.recipe):
+        return
+    (recipe, _, site), now = known.partition(";"), files_digest(folder).split(";")
+    if recipe != now[0]:
+        raise edited("recipe", record.run_id, folder)
+    if site not in ("", now[1]):
+        raise edited("site", record.run_id, folder)
 
 
-def changed_recipe(name: str, recipe: Path, site: Path) -> UserError:
-    """Return the error for a run or trial whose recipe was changed by hand."""
+def edited(part: Literal["recipe", "site"], name: str, folder: RunFolder) -> UserError:
+    """Return the error for a run or trial whose recipe or site was edited."""
     return UserError(
-        f"The recipe of {name} was changed after it began: {recipe}",
-        "Put the file back as it was. For a run of the recipe as it is now: "
-        f"headrace run {recipe} --site {site}",
+        f"The {part} of {name} was changed after it began: {getattr(folder, part)}",
+        "Put the file back as it was. For a run of the files as they are now: "
+        f"headrace run {folder.recipe} --site {folder.site}",
     )
 
 

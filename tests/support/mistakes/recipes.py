@@ -356,7 +356,7 @@ MISTAKES = (
         followed=(overrides("data.transforms[0].maximum=1"),),
     ),
     Mistake(
-        what="names the entry 1 of a list of 1 entries",
+        what="names the entry … of a list of … entries",
         hint="Entries of a list are numbered",
         given={
             **overrides("data.transforms[1].maximum=1"),
