@@ -140,7 +140,7 @@ def _load_weights(model: LightningModule, content: Mapping[str, Any]) -> None:
         model.configure_model()
         model.on_load_checkpoint(content)
         model.load_state_dict(content["state_dict"], strict=model.strict_loading)
-    except (Exception, SystemExit) as error:
+    except (Exception, SystemExit, KeyboardInterrupt) as error:
         raise UserCodeError(
             f"The checkpoint does not fit {type(model).__name__}: {error}",
             "Evaluate with the model settings that the checkpoint was trained with.",

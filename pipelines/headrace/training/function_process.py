@@ -81,7 +81,7 @@ def _returned(function: Callable[[], object], name: str) -> object:
         return function()
     except HeadraceError:
         raise
-    except (Exception, SystemExit) as error:
+    except (Exception, SystemExit, KeyboardInterrupt) as error:
         failure = describe(error, 0)
         if failure.kind in _OF_THE_MACHINE:
             raise to_error(failure, where="") from error

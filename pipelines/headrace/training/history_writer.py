@@ -195,8 +195,9 @@ class KeepHistory(Callback):  # type: ignore[misc]
             epoch=trainer.current_epoch,
             step=trainer.global_step,
             learning_rates=tuple(
-                max(float(group["lr"]) for group in optimizer.param_groups) * rate_factor(trainer)
-                for optimizer in trainer.optimizers
+                max(rates) * rate_factor(trainer)
+                for optimizer in trainer.optimizers  # Lightning's for None has no groups
+                if (rates := [float(each["lr"]) for each in optimizer.param_groups if "lr" in each])
             ),
         )
 

@@ -72,12 +72,12 @@ class ScaledRate(Callback):  # type: ignore[misc]
 
         def before(*_: Any) -> None:
             factor = self.factor(trainer.global_step)
-            given[:] = [group["lr"] for group in optimizer.param_groups]
-            for group, rate in zip(optimizer.param_groups, given, strict=True):
+            given[:] = [(group, group["lr"]) for group in optimizer.param_groups if "lr" in group]
+            for group, rate in given:
                 group["lr"] = rate * factor
 
         def after(*_: Any) -> None:
-            for group, rate in zip(optimizer.param_groups, given, strict=True):
+            for group, rate in given:
                 group["lr"] = rate
 
         optimizer.register_step_pre_hook(before)

@@ -236,7 +236,7 @@ def main(arguments: list[str]) -> int:
         logger.info("%s", paused)
         done.touch()
         _leave(0)
-    except (Exception, SystemExit) as error:
+    except (Exception, SystemExit, KeyboardInterrupt) as error:
         for file in spare:  # the user's code may have left none
             os.close(file)
         write_record(node.launch.folder.failure(rank), describe(error, rank))

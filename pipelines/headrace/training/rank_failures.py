@@ -74,7 +74,9 @@ class PortTakenError(WorkerLostError):
 
 
 def describe(error: BaseException, rank: int) -> RankFailure:
-    """What a rank says about its own end."""
+    """Return what a rank reports about its own end."""
+    if isinstance(error, SystemExit) and isinstance(error.__context__, KeyboardInterrupt):
+        error = error.__context__  # Lightning exits when the user's code raises it
     kind = _kind(error)
     what, hint, trace = words_of(error), "", ""
     if isinstance(error, HeadraceError):
