@@ -1,7 +1,7 @@
 """A site's secrets: asked for as a lease starts, handed to it in a file, forgotten at its end.
 
 The file is its owner's alone, beside the key of the Dask cluster. Sites say where values come from:
-see `headrace.recipe.secret_sources`.
+see `headrace.recipe.site`.
 """
 
 from __future__ import annotations

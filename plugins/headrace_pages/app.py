@@ -13,6 +13,7 @@ from fastapi.staticfiles import StaticFiles
 from starlette.types import Scope
 
 from headrace.errors import HeadraceError, StepError, UnknownNameError, UserError, shortened
+from headrace.files.machine import storage_error
 from headrace.ledger.ledger import open_ledger
 from headrace.states import StepState
 from headrace.status.cost import By, cost_page
@@ -251,9 +252,11 @@ async def _told(_request: Request, error: HeadraceError) -> JSONResponse:
 
 @app.exception_handler(OSError)
 async def _unreadable(_request: Request, error: OSError) -> JSONResponse:
-    """A file that the account of Airflow's API server may not read, or a disk that fails."""
-    what, hint = f"{error.filename} cannot be read: {error.strerror}", "Ask who owns the run."
-    return JSONResponse({"detail": {"what": what, "hint": hint}}, 503)
+    """Answer for a file that cannot be read, or a disk that fails."""
+    named = storage_error(error, Path()) or StepError(
+        f"{error.filename} cannot be read: {error.strerror}", "Ask the owner of the run."
+    )
+    return JSONResponse({"detail": {"what": named.what, "hint": named.hint}}, 503)
 
 
 app.include_router(data)

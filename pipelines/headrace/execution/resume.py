@@ -13,7 +13,7 @@ from headrace.execution.reap import end_steps
 from headrace.files.atomic import is_there, write_json, write_record
 from headrace.ledger.ledger import open_ledger
 from headrace.recipe.difference import CHANGEABLE, Change, Resumption, differences
-from headrace.recipe.load import load_recipe, load_site, settled
+from headrace.recipe.load import load_recipe, load_site, with_kept
 from headrace.recipe.overrides import check_size
 from headrace.recipe.site import Site
 from headrace.runs.audit import Actor, check_access, note
@@ -81,7 +81,7 @@ def take_over_changed(run_id: str, owner: str, overrides: Sequence[str], site: s
     open_ledger().change_run(run_id, recipe_fingerprint="")  # until all files are written
     if is_there(run.folder.source):  # recipes of a suite's trials are made of it
         source = json.loads(run.folder.source.read_bytes())
-        write_json(run.folder.source, settled(source, old.recipe, run.recipe))
+        write_json(run.folder.source, with_kept(source, old.recipe, run.recipe))
     write_record(run.folder.recipe, run.recipe)
     write_record(run.folder.site, run.site)
     write_record(run.folder.request, run.request)

@@ -104,11 +104,8 @@ def die_with_parent(sig: signal.Signals = signal.SIGKILL) -> None:
 
 
 def begin_child() -> None:
-    """Set up a child's program: log to standard error, die with the parent and on SIGINT.
-
-    A `KeyboardInterrupt` in it is therefore one that the user's code raised.
-    """
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    """Set up a child's program: log to standard error, and die with the parent."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # only user code raises KeyboardInterrupt then
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )

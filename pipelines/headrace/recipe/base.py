@@ -58,10 +58,10 @@ def to_json(value: Any) -> Any:
 
 
 def from_json(value: Any) -> Any:
-    """Return the plain values of which `to_json` made these.
+    """Return the plain values that `to_json` was given.
 
     Raises:
-        ValueError: What lies under `PAIRS` is no list of pairs, or has a key twice.
+        ValueError: The value of `PAIRS` is not a list of pairs, or has a key twice.
     """
     if isinstance(value, list | tuple):
         return [from_json(each) for each in value]
@@ -146,16 +146,15 @@ def _parse_duration(value: object) -> object:
         return value
     match = re.fullmatch(r"(\d{1,20}(?:\.\d{1,20})?)\s*(s|min|m|h|d)?", value.strip())
     if match is None:
-        raise ValueError(f"'{shortened(value)}' is no duration; write 90s, 30min, 4h or 2d")
+        raise ValueError(f"'{shortened(value)}' is not a duration; write 90s, 30min, 4h or 2d")
     return float(match[1]) * _DURATION_UNITS_S[match[2] or "s"]
 
 
 def no_credentials(key: str, location: str | None) -> None:
     """Refuse a URL with a user or password in it: recipes and sites are saved with every run."""
     if location and without_secrets(location) != location:
-        raise ValueError(
-            f"'{key}' holds credentials; give them in the environment or a profile, never in a URL"
-        )
+        raise ValueError(f"'{key}' holds credentials; give them in the "
+                         "environment or a profile, never in a URL")  # fmt: skip
 
 
 def _named(place: str) -> str:
@@ -208,8 +207,8 @@ Seconds = Annotated[
 def _parse_lifetime(value: object) -> object:
     seconds = value if value == "auto" else _parse_duration(value)
     if isinstance(seconds, (int, float)) and not 0 <= seconds <= MAX_SECONDS:
-        told = shortened(str(value))
-        raise ValueError(f"{told} is no time up to 100 years; write 90s, 30min, 4h, 2d or auto")
+        shown = shortened(str(value))
+        raise ValueError(f"{shown} is not from 0 to 100 years; write 90s, 30min, 4h, 2d or auto")
     return seconds
 
 

@@ -15,11 +15,11 @@ class Container(Settings):
     runtime: Literal["none", "apptainer", "charliecloud"] = "none"
     """Program that starts it, on PATH of the nodes; `none` switches it off."""
     image: str
-    """Image file or folder, seen by all nodes."""
+    """Image file or folder, visible to all nodes."""
     python: str = "python3"
     """Python in the image, with the same headrace and Dask as outside."""
     binds: Texts = ()
-    """Folders of the node that are seen inside, as `FROM` or `FROM:TO`; site and tiers are."""
+    """Folders of the node to mount, as `FROM` or `FROM:TO`; site and tiers always are."""
     env: dict[str, str] = {}
     """Environment variables inside, besides those of the job."""
     options: Texts = ()
@@ -120,7 +120,6 @@ class Batch(Settings):
         if self.gpu_type and not self.gpus_per_node:
             raise ValueError("`gpu_type` says which, not how many; write `gpus_per_node`, too")
         if self.submit_as and self.login is not None:
-            raise ValueError(
-                "`login` says as whom, with `{user}` in its host; leave `submit_as` out"
-            )
+            raise ValueError("`login` says as whom, with `{user}` in its host; "
+                             "leave `submit_as` out")  # fmt: skip
         return self

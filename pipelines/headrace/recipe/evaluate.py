@@ -130,7 +130,7 @@ class EvaluateSpec(Settings):
                 is_own = self.step == "test" or name.partition(".")[0] in self.metrics
                 if name not in valid and not is_own:
                     raise RecipeError(
-                        f"evaluate.{key} names '{name}', which is no metric of the task "
+                        f"evaluate.{key} names '{name}', which is not a metric of the task "
                         f"{self.task} that is better when it is {word}, nor one of "
                         "evaluate.metrics",
                         nearest(name, (*valid, *self.metrics)),

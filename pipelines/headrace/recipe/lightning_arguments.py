@@ -7,33 +7,23 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Annotated, Any, Literal
 
-from pydantic import (
-    AfterValidator,
-    Field,
-    ValidationError,
-    WithJsonSchema,
-    create_model,
-)
+from pydantic import AfterValidator, Field, ValidationError, create_model
 
 from headrace.errors import shortened
 from headrace.recipe.base import TARGET, Count, CountFrom0, Fraction, Settings
 
-_SAME = (
-    "max_epochs", "max_steps", "precision", "accelerator", "gradient_clip_val",
-    "accumulate_grad_batches", "deterministic",
-)  # fmt: skip
-
 OF_LIGHTNING = {
-    **{name: f"write trainer.{name}" for name in _SAME},
+    **{name: f"write trainer.{name}" for name in (
+        "max_epochs", "max_steps", "precision", "accelerator", "gradient_clip_val",
+        "accumulate_grad_batches", "deterministic")},
     "check_val_every_n_epoch": "write trainer.val_every_epochs",
     "devices": "write train.ranks_per_node",
     "num_nodes": "write train.nodes",
     "callbacks": "write trainer.callbacks",
     "logger": "write trainer.loggers",
     "use_distributed_sampler": "leave it out: headrace shares the samples out itself",
-}
-"""Arguments of Lightning's Trainer that headrace sets, and what to do instead; it passes the others
-on."""
+}  # fmt: skip
+"""Arguments of Lightning's Trainer that headrace sets, and what to write instead."""
 
 _NO_TRAINING = {
     "barebones": "makes no checkpoints",
@@ -65,20 +55,19 @@ def _check_time(time: Any) -> Any:
         units = ("days", "hours", "minutes", "seconds")
         length = dict(zip(units, map(int, time.split(":")), strict=True))
     try:
-        if timedelta(**length) > timedelta():
-            return time
+        is_positive = timedelta(**length) > timedelta()
     except (TypeError, ValueError, OverflowError):
-        pass
-    raise ValueError("is no time")
+        is_positive = False
+    if not is_positive:
+        raise ValueError("not a positive time")
+    return time
 
 
 _Time = Annotated[
     Any,
     AfterValidator(_check_time),
-    WithJsonSchema(
-        {"type": "string", "description": "a positive time as '00:12:00:00' (days, hours, minutes, "
-         "seconds) in quotes, or {hours: 12}"}
-    ),
+    Field(description="a positive time as '00:12:00:00' (days, hours, minutes, seconds) in quotes, "
+                      "or {hours: 12}"),
 ]  # fmt: skip
 _Share = Annotated[float, Field(gt=0, le=1)]
 
@@ -94,9 +83,8 @@ _TYPES: Mapping[str, Any] = {
     "gradient_clip_algorithm": Literal["norm", "value"] | None,
     "profiler": Literal["simple", "advanced", "pytorch", "xla"] | None,
     **dict.fromkeys(("min_epochs", "min_steps", "log_every_n_steps"), CountFrom0 | None),
-    **dict.fromkeys(("benchmark", "detect_anomaly", "inference_mode"), bool | None),
-    **dict.fromkeys(("sync_batchnorm", "enable_autolog_hparams"), bool | None),
-    **dict.fromkeys(("enable_progress_bar", "enable_model_summary"), bool | None),
+    **dict.fromkeys(("benchmark", "detect_anomaly", "inference_mode", "sync_batchnorm",
+        "enable_autolog_hparams", "enable_progress_bar", "enable_model_summary"), bool | None),
     **dict.fromkeys(("default_root_dir", "model_registry"), str | None),
     **dict.fromkeys(("barebones", "fast_dev_run"), Literal[False] | None),
     "enable_checkpointing": Literal[True] | None,

@@ -84,18 +84,18 @@ def apply(config: Any, change: Override) -> None:
 
 
 def _check_holders(config: Any, key: str, parts: Sequence[str]) -> None:
-    """Refuse a key that OmegaConf would take for another one.
-
-    OmegaConf makes a mapping of `[0]` where there is no list, counts entries from the end, and adds
-    the text `0` beside the number 0 of a mapping.
-    """
+    """Refuse a key that OmegaConf would add beside, or take for, another one."""
     for part in parts:
         if isinstance(config, ListConfig):
             if not _INDEX.fullmatch(part) or int(part) >= len(config):
                 raise RecipeError(
                     f"'{key}' names the entry {part} of a list of {len(config)} entries", _NUMBERED
                 )
-        elif f"[{part}]" in key and part.isdecimal() and not _has(config, part):
+        elif (
+            f"[{part}]" in key
+            and part.isdecimal()
+            and (not isinstance(config, DictConfig) or part not in config)
+        ):
             raise RecipeError(f"'{key}' names an entry of a list, but there is no list", _NUMBERED)
         elif (
             isinstance(config, DictConfig)
@@ -108,10 +108,6 @@ def _check_holders(config: Any, key: str, parts: Sequence[str]) -> None:
             )
         is_holder = isinstance(config, DictConfig | ListConfig)
         config = OmegaConf.select(config, part) if is_holder else None
-
-
-def _has(config: Any, part: str) -> bool:
-    return isinstance(config, DictConfig) and part in config
 
 
 def _remove(config: Any, key: str, parts: Sequence[str]) -> None:
@@ -146,13 +142,10 @@ def key_parts(key: str) -> tuple[str, ...]:
 
 
 def read_override(text: str) -> Override:
-    """Read an override: its value is what Hydra makes of it.
-
-    Its grammar does not cover plain texts as `~/data`, which stay as they are, JSON, and quoted
-    keys, for which YAML says where lists and mappings begin.
+    """Return an override; Hydra's grammar, or else JSON or YAML, reads its value.
 
     Raises:
-        RecipeError: It is of another form, its value cannot be read, or it names several values.
+        RecipeError: It is malformed, its value cannot be read, or it names several values.
     """
     sign, key, value = parts_of(text)
     if sign == "~":
@@ -167,7 +160,7 @@ def read_override(text: str) -> Override:
             f"{shortened(' '.join(str(error).split()))}",
             f"Put a text in quotes: {key}='a # b'.",
         ) from None
-    except TypeError:  # a sweep, which is no JSON
+    except TypeError:  # a sweep
         raise RecipeError(
             f"The override '{shortened(text)}' names several values, and a run has one",
             f"For a trial of each: headrace sweep RECIPE '{shortened(text)}'. "
@@ -223,7 +216,7 @@ def _written(value: Any) -> str:
 
 
 def _holds_keys(value: Any) -> bool:
-    """Whether a mapping with keys is in it: Hydra's grammar has no quoted keys, and JSON has."""
+    """Whether a value holds a mapping with keys, which needs JSON: Hydra has no quoted keys."""
     inner = isinstance(value, list | tuple) and any(map(_holds_keys, value))
     return inner or (isinstance(value, Mapping) and bool(value))
 
@@ -245,7 +238,7 @@ def _value(words: str) -> Any:
 
 
 def _of_node(node: Any) -> Any:
-    """Value of a list or mapping of YAML, in which Hydra says what plain words mean."""
+    """Return the value of a list or mapping of YAML; Hydra reads the plain words in it."""
     if isinstance(node, yaml.MappingNode):
         return unique((_of_node(key), _of_node(each)) for key, each in node.value)
     if isinstance(node, yaml.SequenceNode):
@@ -256,10 +249,10 @@ def _of_node(node: Any) -> Any:
 
 
 def parts_of(text: str) -> tuple[str, str, str]:
-    """Sign, key and value of an override, as they are written.
+    """Return sign, key and value of an override, as they are written.
 
     Raises:
-        RecipeError: It is not of the form of one.
+        RecipeError: It is malformed.
     """
     sign = next((each for each in _SIGNS if text.startswith(each)), "")
     key, equals, value = text.removeprefix(sign).partition("=")
@@ -273,10 +266,10 @@ def parts_of(text: str) -> tuple[str, str, str]:
 
 
 def check_size(overrides: Sequence[str]) -> None:
-    """Refuse overrides that are more than anyone writes.
+    """Refuse overrides beyond the limits of a request.
 
     Raises:
-        RecipeError: They are.
+        RecipeError: They are too many or too long.
     """
     num_values = sum(len(_BEFORE_VALUES.findall(text)) for text in overrides)
     for what, count, most in (
@@ -292,5 +285,5 @@ def check_size(overrides: Sequence[str]) -> None:
 
 
 def names_several(value: str) -> bool:
-    """Whether a plain text, without quotes and brackets, is Hydra's way to name several values."""
+    """Whether a text without quotes and brackets names several values in Hydra's grammar."""
     return _SEVERAL.fullmatch(value.strip()) is not None

@@ -53,7 +53,7 @@ class PowerSgdSpec(Settings):
 
 
 class LocalSgdSpec(Settings):
-    """Ranks train alone and average weights now and then (Lin et al. 2020, arXiv:1808.07217)."""
+    """Ranks train alone and average weights periodically (Lin et al. 2020, arXiv:1808.07217)."""
 
     period: Annotated[Count, Field(ge=2)]
     """Optimizer steps between two averagings; validation and checkpoints take the mean, too."""
@@ -83,21 +83,18 @@ class DdpSpec(Settings):
     powersgd: PowerSgdSpec | None = None
     """Goes with `comm_hook: powersgd`."""
     local_sgd: LocalSgdSpec | None = None
-    """Average weights now and then, not gradients in each step. A resume begins with the mean on
+    """Average weights periodically, not gradients in each step. A resume starts with the mean on
     all ranks: it gives slightly other weights."""
 
     @model_validator(mode="after")
     def _check(self) -> DdpSpec:
         if self.static_graph and self.find_unused_parameters:
-            raise ValueError(
-                "static_graph finds unused weights by itself: leave out find_unused_parameters"
-            )
+            raise ValueError("static_graph finds unused weights by itself: leave "
+                             "out find_unused_parameters")  # fmt: skip
         if self.powersgd is not None and self.comm_hook != "powersgd":
             raise ValueError("powersgd goes with comm_hook: powersgd")
         if self.local_sgd is not None and self.comm_hook != "none":
-            raise ValueError(
-                f"local_sgd sends no gradients: it goes without comm_hook: {self.comm_hook}"
-            )
+            raise ValueError(f"local_sgd sends no gradients: leave out comm_hook: {self.comm_hook}")
         return self
 
 
@@ -290,13 +287,12 @@ class TrainerSpec(Settings):
         if strategy != "fsdp" and self.fsdp != FsdpSpec():
             raise ValueError(f"fsdp goes with strategy fsdp, not with {strategy}")
         if strategy != "fsdp" and self.sharded_checkpoints:
-            raise ValueError(
-                f"sharded_checkpoints goes with strategy fsdp: with {strategy} each rank has all"
-            )
+            raise ValueError("sharded_checkpoints goes with strategy fsdp: with "
+                             f"{strategy} each rank has all")  # fmt: skip
         if strategy == "fsdp":
             self._check_sharded()
         if self.ema is not None and self.ddp.local_sgd is not None:
-            raise ValueError("ema goes without ddp.local_sgd: each rank would average its own")
+            raise ValueError("ema excludes ddp.local_sgd: each rank would average its own weights")
         return self
 
     def _check_sharded(self) -> None:
@@ -310,10 +306,8 @@ class TrainerSpec(Settings):
         if self.ema is not None:
             raise ValueError("ema goes with strategy ddp: Lightning averages no sharded weights")
         if self.precision not in _SHARDED_PRECISIONS:
-            raise ValueError(
-                f"strategy fsdp knows no precision {self.precision}: choose one of "
-                f"{', '.join(_SHARDED_PRECISIONS)}"
-            )
+            raise ValueError(f"strategy fsdp knows no precision {self.precision}: choose one of "
+                             f"{', '.join(_SHARDED_PRECISIONS)}")  # fmt: skip
 
     def data_ranks(self, world_size: int) -> int:
         """Number of ranks that get samples of their own; the others get the same as their peers."""

@@ -20,7 +20,7 @@ from headrace.informing import AFTERWARDS_S, inform
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.rows import RunRecord
 from headrace.recipe.base import to_json
-from headrace.recipe.load import load_recipe, load_site, settled, source_of
+from headrace.recipe.load import load_recipe, load_site, source_of, with_kept
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Site
 from headrace.recipe.teams import check_user
@@ -90,7 +90,7 @@ def _checked(request: RunRequest, loaded: Recipe) -> tuple[Recipe, Site, Mapping
     if request.kind == "suite":
         from headrace.suites.points import checked
 
-        source = settled(source_of(request.recipe, request.overrides), loaded, recipe)
+        source = with_kept(source_of(request.recipe, request.overrides), loaded, recipe)
         recipe = checked(recipe, source, site)
     return recipe, site, source
 

@@ -1,7 +1,7 @@
-"""Enters the machines of leases in the ledger: what their place tells, what they tell themselves.
+"""Records the machines of leases in the ledger, by reports of their provider and their own files.
 
-The place forgets a machine some time after its end. Then the file that the node left counts, and
-else the last sign of it.
+A provider forgets a machine some time after its end. Then the file that the node left counts, or
+else its last sign of life.
 """
 
 from __future__ import annotations
@@ -29,32 +29,32 @@ from headrace.runs.site_machines import marks_of_lease, meter_of_lease
 
 _FORGOTTEN_AFTER_S = 3600.0
 _SHUTDOWN_S = 120.0
-"""A machine ends by itself so long after its lifetime at the latest."""
+"""A machine ends by itself at most this long after its lifetime."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class MachineEvidence:
-    """What is known of the machines of a lease at one moment; times are seconds since the epoch."""
+    """What is known of the machines of a lease at a moment; times are seconds since the epoch."""
 
     lease_id: str
     asked_at: float | None
-    """When all of them were asked for; None where each was by itself."""
+    """Time at which all machines were requested; None if each was requested by itself."""
     now: float
     """The moment."""
     last_sign: float
-    """When something of the lease was last seen to live."""
+    """Time of the last sign of life of the lease."""
     lifetime_s: float
-    """How long a machine lasts at most."""
+    """Longest lifetime of a machine."""
     marks: Mapping[str, NodeMarks]
-    """What the machines wrote themselves."""
+    """Files that the machines wrote."""
     least_s: float = 0.0
-    """Seconds that a machine is paid for at least."""
+    """Least billed seconds of a machine."""
 
 
 def record_machines(*leases: LeaseRecord) -> None:
-    """Enter the machines of leases as they stand.
+    """Record the machines of leases as they are now.
 
-    A place that does not answer is asked another time: what it has told so far stays.
+    If a provider does not answer, its earlier reports stay until the next call.
     """
     for some in at_most(leases):
         known = open_ledger().machines_by_lease([lease.lease_id for lease in some])
@@ -63,7 +63,7 @@ def record_machines(*leases: LeaseRecord) -> None:
 
 
 def _counted(lease: LeaseRecord, known: Sequence[MachineRecord]) -> Sequence[MachineRecord]:
-    """The rows of a lease that are new or change."""
+    """Return the rows of a lease that are new or changed."""
     folder = LeaseFolder(Path(lease.folder))
 
     def counted() -> list[MachineRecord]:
@@ -79,10 +79,9 @@ def _counted(lease: LeaseRecord, known: Sequence[MachineRecord]) -> Sequence[Mac
 
 
 def price_again(lease: LeaseRecord, role: Role | None) -> bool:
-    """Price the machines of a lease that have none, as a role is now; whether that changed any.
+    """Price the unpriced machines of a lease by a role as it is now; return whether any changed.
 
-    None leaves the role as it was. What has a price keeps it. Who knows prices is asked also where
-    the role leaves that out.
+    With None the role is as it was. Sources of prices are asked also if the role leaves them out.
     """
     folder = LeaseFolder(Path(lease.folder))
     rows = [row for row in open_ledger().machines(lease_id=lease.lease_id)
@@ -97,39 +96,39 @@ def price_again(lease: LeaseRecord, role: Role | None) -> bool:
 
 
 def note_unfinished() -> None:
-    """Enter the machines of leases that have ended, where some count as there, or none is known."""
+    """Record the machines of ended leases, if some count as running or none is known."""
     record_machines(*open_ledger().uncounted_leases(since=time.time() - _FORGOTTEN_AFTER_S))
 
 
 def rows_of(
-    evidence: MachineEvidence, known: Sequence[MachineRecord], seen: Sequence[Machine]
+    evidence: MachineEvidence, known: Sequence[MachineRecord], reported: Sequence[Machine]
 ) -> list[MachineRecord]:
-    """The rows of a lease that are new or change; pure.
+    """Return the rows of a lease that are new or changed; pure.
 
     Args:
-        evidence: What is known besides.
+        evidence: What else is known.
         known: Its rows so far.
-        seen: What the place tells of its machines.
+        reported: Its machines as the provider reports them.
     """
     before = {row.machine_id: row for row in known}
-    told = {each.machine_id for each in seen}
-    rows = [_seen(evidence, each, before.get(each.machine_id)) for each in seen]
-    rows += [_forgotten(evidence, row) for row in known if row.machine_id not in told]
-    by_themselves = evidence.marks.keys() - told - before.keys()
+    present = {each.machine_id for each in reported}
+    rows = [_reported(evidence, each, before.get(each.machine_id)) for each in reported]
+    rows += [_forgotten(evidence, row) for row in known if row.machine_id not in present]
+    by_themselves = evidence.marks.keys() - present - before.keys()
     rows += [_forgotten(evidence, _by_itself(evidence, each)) for each in sorted(by_themselves)]
     return [row for row in rows if row != before.get(row.machine_id)]
 
 
-def _seen(
+def _reported(
     evidence: MachineEvidence, machine: Machine, before: MachineRecord | None
 ) -> MachineRecord:
-    """The row of a machine that its place knows."""
+    """Return the row of a machine that its provider reports."""
     marks = evidence.marks.get(machine.machine_id, NodeMarks())
     ended_at, is_estimate = machine.ended_at, machine.is_estimate
     if is_estimate and marks.ended_at is not None:
         ended_at, is_estimate = marks.ended_at, False
     elif is_estimate and before is not None and before.ended_at is not None:
-        ended_at = before.ended_at  # when it was first seen so
+        ended_at = before.ended_at  # the first estimate
     asked_at = evidence.asked_at or machine.asked_at or machine.started_at
     price = {} if before is None else {name: getattr(before, name) for name in PRICE}
     return MachineRecord(
@@ -151,7 +150,7 @@ def _seen(
 
 
 def _forgotten(evidence: MachineEvidence, row: MachineRecord) -> MachineRecord:
-    """The row of a machine that its place knows no more: it has ended."""
+    """Return the row of a machine that its provider no longer reports: it has ended."""
     if row.ended_at is not None:
         return row
     marks = evidence.marks.get(row.machine_id, NodeMarks())
@@ -168,7 +167,7 @@ def _forgotten(evidence: MachineEvidence, row: MachineRecord) -> MachineRecord:
 
 
 def _by_itself(evidence: MachineEvidence, machine_id: str) -> MachineRecord:
-    """The row of a machine that only the file which it left tells of."""
+    """Return the row of a machine that is known only by its own file."""
     marks = evidence.marks[machine_id]
     started_at = marks.booted_at or evidence.asked_at or evidence.last_sign
     return MachineRecord(
@@ -187,7 +186,7 @@ def _by_itself(evidence: MachineEvidence, machine_id: str) -> MachineRecord:
 
 
 def _times(marks: NodeMarks) -> dict[str, Any]:
-    """When a machine came how far, as far as somebody told."""
+    """Return the times of a machine's start that are known."""
     times = {"booted_at", "prepared_at", "joined_at"}
     return marks.model_dump(include=times, exclude_none=True)
 
@@ -208,15 +207,12 @@ def _evidence(
 
 
 def _priced(rows: Sequence[MachineRecord], meter: Meter) -> list[MachineRecord]:
-    """The rows with prices: of those that have none, and of those that ended just now, anew."""
+    """Return the rows with prices; unpriced rows and those that just ended are priced again."""
     asked = [_machine(row) for row in rows if row.usd_per_hour is None or row.ended_at is not None]
     prices = meter.prices(asked) if asked else {}
     return [
         replace(
-            row,
-            usd_per_hour=price.usd_per_hour,
-            price_source=price.source,
-            price_as_of=price.as_of,
+            row, usd_per_hour=price.usd_per_hour, price_source=price.source, price_as_of=price.as_of
         )
         if (price := prices.get(row.machine_id)) is not None
         else row

@@ -30,7 +30,7 @@ _OF_FILES = "files:"
 
 
 class RunRequest(Record):
-    """What somebody asks for: a recipe on a site."""
+    """A request for a run: a recipe on a site."""
 
     recipe: str
     """Name or file."""
@@ -39,27 +39,27 @@ class RunRequest(Record):
     overrides: tuple[str, ...] = ()
     """`key=value` changes to the recipe."""
     key: str
-    """Identity of the request; asking twice with one key gives one run."""
+    """Identity of the request; two requests with one key give one run."""
     owner: str
-    """Who answers for the run: `airflow:<dag_id>:<dag_run_id>` or `cli:<host>:<pid>:<started>`."""
+    """Owner of the run: `airflow:<dag_id>:<dag_run_id>` or `cli:<host>:<pid>:<started>`."""
     user: str = ""
-    """Who asked, where that is not the account that headrace runs as."""
+    """The requester, if other than the account that headrace runs as."""
     kind: str = "train"
     """The main job `train`, only its packing `pack`, an evaluation of a run `evaluate`, a `suite`,
     or one step of a kind that another package adds, as `probe`."""
     of: str = ""
     """Id of the run that is evaluated; empty for the other kinds."""
     watch: bool = False
-    """Whether that run's checkpoints are evaluated as they come, while it trains."""
+    """Whether that run's checkpoints are evaluated while it trains."""
     options: StepOptions | None = Field(default=None, validate_default=True)
-    """Of a kind that another package adds: what its step is given."""
+    """Options of the step, if another package adds the kind."""
     resumed: tuple[Resumption, ...] = ()
-    """What was changed when the run went on."""
+    """Changes at each resume."""
 
     @field_validator("options")
     @classmethod
     def _of_the_kind(cls, options: StepOptions | None, info: ValidationInfo) -> StepOptions | None:
-        kind = info.data.get("kind", KINDS[0])  # one that is no text has been refused
+        kind = info.data.get("kind", KINDS[0])  # other types were refused
         if kind in KINDS:
             return None
         model = step_kind(kind, KINDS).options
@@ -67,7 +67,7 @@ class RunRequest(Record):
 
     @property
     def words(self) -> tuple[str, ...]:
-        """Words after `headrace` that ask for the same again."""
+        """Words after `headrace` that make the same request."""
         if self.options is not None:
             return (self.kind, "--site", self.site, *step_kind(self.kind).words(self.options))
         verb = "sweep" if self.kind == "suite" else "run"
@@ -94,9 +94,9 @@ class Run:
 
     @property
     def site_now(self) -> Site:
-        """The site as its file says now: who may use it, and its limits.
+        """The site by its file now: its users and limits.
 
-        As it was when the run began where the file is not there, or is another site's.
+        If the file is missing or another site's, the site as it was when the run began.
         """
         try:
             site = site_now(self.request.site)
@@ -106,15 +106,15 @@ class Run:
 
     @property
     def user(self) -> str:
-        """Who asked for it."""
+        """The requester."""
         return user_of(self.folder, self.request.owner)
 
     def secrets(self) -> LeaseSecrets:
-        """What its next lease is given of the site's secrets; see `secrets_for`."""
+        """Return the site's secrets for the next lease; see `secrets_for`."""
         return secrets_for(self.site, self.asker)
 
     def lease_folder(self, lease_id: str) -> LeaseFolder:
-        """Folder of one of the run's leases."""
+        """Return the folder of one of the run's leases."""
         return self.site_folder.lease(lease_id)
 
 
@@ -122,7 +122,7 @@ def open_run(run_id: str) -> Run:
     """Open a run by its id.
 
     Raises:
-        UnknownNameError: There is no such run.
+        UnknownNameError: The run does not exist.
         StepError: Its folder is gone or damaged.
     """
     return run_of_record(open_ledger().run(run_id))
@@ -164,10 +164,10 @@ def edited(part: Literal["recipe", "site"], name: str, folder: RunFolder) -> Use
 
 
 def packed_by(run_id: str) -> str:
-    """The dataset of a run.
+    """Return the dataset of a run.
 
     Raises:
-        StepError: It has not packed it yet.
+        StepError: The run has not packed it yet.
     """
     dataset = outputs_of(run_id).get("pack", {}).get("dataset")
     if not isinstance(dataset, str):
@@ -177,13 +177,13 @@ def packed_by(run_id: str) -> str:
 
 
 def outputs_of(run_id: str) -> dict[str, dict[str, Any]]:
-    """Outputs of the steps that have succeeded, by step."""
+    """Return the outputs of succeeded steps, by step."""
     attempts = open_ledger().attempts(run_id)
     return {each.step: each.outputs for each in attempts if each.state is StepState.SUCCEEDED}
 
 
 def run_of_folder(run_id: str, folder: RunFolder) -> Run:
-    """A run as its folder tells it; the ledger is not asked."""
+    """Return a run by the files of its folder; the ledger is not read."""
     try:
         request = read_record(folder.request, RunRequest)
         recipe = read_record(folder.recipe, Recipe)

@@ -1,4 +1,4 @@
-"""The driver of a suite: begins attempts where there is room, and notes how they end."""
+"""The driver of a suite: starts attempts where there is room, and records their ends."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ _LOST = "Its driver was lost, and it left no result"
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """What a suite has done on its nodes."""
+    """The work of a suite on its nodes."""
 
     dataset: str
     run_trial: Callable[..., StepResult]
@@ -63,10 +63,10 @@ class Work:
 
 
 class Driver:
-    """Runs the trials of a suite to their ends; all of its state can be told from the journal.
+    """Runs the trials of a suite to their ends; the journal holds all of its state.
 
     Attributes:
-        suite_state: How the trials stand.
+        suite_state: State of the trials.
     """
 
     def __init__(
@@ -94,10 +94,10 @@ class Driver:
         self._looked_s = float("-inf")
 
     def run(self) -> None:
-        """Run what has not ended.
+        """Run the trials that have not ended.
 
         Raises:
-            StepCancelledError: Somebody asked the suite to stop.
+            StepCancelledError: The suite was cancelled.
             SuiteFailedError: `suite.stop_after_failures` trials have failed.
             LeaseEndsError: The lease ends first.
         """
@@ -138,7 +138,7 @@ class Driver:
     def _restore(self) -> None:
         self._events.restore()
         most = self._spec.stop_after_failures
-        if most is not None and self.suite_state.num_failed >= most:  # somebody wants it to go on
+        if most is not None and self.suite_state.num_failed >= most:  # it was resumed after that
             self._failed_before = self.suite_state.num_failed
         here = self._context.lease_folder.lease_id
         until_s = time.monotonic() + _STOP_S
@@ -155,7 +155,7 @@ class Driver:
         self._begin()
 
     def _look(self) -> None:
-        """What is done once a second."""
+        """Do the work of each second."""
         self._take(self._nodes.look())
         self._see_to_orphans()
         self._apply_commands()
@@ -173,7 +173,7 @@ class Driver:
         self._tell()
 
     def _see_to_orphans(self) -> None:
-        """End attempts of the driver before this one; those on this lease's nodes stop by then."""
+        """Record the ends of an earlier driver's attempts, which stop on this lease's nodes."""
         entries = []
         for number, until_s in list(self._orphans.items()):
             row = self.suite_state.rows[number]
@@ -201,7 +201,7 @@ class Driver:
                 mailbox.request_cancel(folder_of(self._run, row), "Cancelled")
 
     def _propose(self) -> None:
-        """Have the source add trials, if it has any and there is room for more."""
+        """Let the source add trials, if it has more and there is room."""
         while not self._source.is_exhausted:
             most = min(self._nodes.most_at_once(), self._controls.limit or sys.maxsize)
             block = self._source.more(most - len(self.suite_state.running) - len(self._queue))
@@ -292,7 +292,7 @@ class Driver:
         return ended(started, result, self.suite_state.objectives, verdict, kept)
 
     def _stop(self, why: HeadraceError) -> None:
-        """End what runs; it waits for another driver then."""
+        """End running attempts; their trials wait for another driver."""
         is_late = isinstance(why, LeaseEndsError)  # they know that themselves
         until_s = time.monotonic() + (_TELLING_S if is_late else _STOP_S)
         if not is_late:

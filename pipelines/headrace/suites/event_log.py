@@ -1,7 +1,7 @@
-"""Events of a suite: its journal, written by one writer, and all that follow from it.
+"""Events of a suite: its journal with a single writer, and the state that follows from it.
 
-Whoever opens the journal is the writer from then on: an earlier one, as that of a lease that was
-taken for lost, finds another name in the owner's file and stops.
+A driver that opens the journal becomes its writer. The earlier writer, as of a lease that was
+presumed lost, finds another name in the owner's file and stops.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _BLOCK = 2**20
 
 
 class TakenOverError(StepCancelledError):
-    """Another driver writes the journal by now."""
+    """Another driver has become the writer of the journal."""
 
 
 class Journal:
@@ -62,7 +62,7 @@ class Journal:
         os.close(self._handle)
 
     def entries(self) -> Iterator[Entry]:
-        """What is there, the oldest first; a line that is damaged is left out."""
+        """Yield the entries, the oldest first; damaged lines are left out."""
         with open_to_read(self._run.journal) as file:
             for number, line in enumerate(file, 1):
                 try:
@@ -74,7 +74,7 @@ class Journal:
         """Append in one write.
 
         Raises:
-            TakenOverError: Another driver writes by now; nothing is appended.
+            TakenOverError: Another driver is the writer; nothing is appended.
             OSError: The disk is full; nothing is appended.
         """
         if not entries:
@@ -90,13 +90,13 @@ class Journal:
         self._is_dirty = True
 
     def sync(self) -> None:
-        """Have what was appended outlive the machine, unless that is so."""
+        """Write appended entries to disk, if any are not."""
         if self._is_dirty:
             os.fsync(self._handle)
             self._is_dirty, self._synced_s = False, time.monotonic()
 
     def sync_now_and_then(self) -> None:
-        """`sync`, once a second at most; raises as `add` when another driver writes by now."""
+        """Call `sync` at most once per second; raise as `add` if another driver is the writer."""
         self._check_owner()
         if time.monotonic() - self._synced_s >= _SYNC_EVERY_S:
             self.sync()
@@ -112,10 +112,10 @@ class Journal:
 
 
 class EventWriter:
-    """Keeps journal, suite_state, queue and source in step: the journal first.
+    """Writes events to the journal first, then applies them to state, queue and source.
 
     Attributes:
-        suite_state: How the trials stand.
+        suite_state: State of the trials.
         queue: Those that wait.
     """
 
@@ -133,7 +133,7 @@ class EventWriter:
         self.queue = Queue()
 
     def restore(self) -> None:
-        """Go on from what the journal holds."""
+        """Restore the state from the journal."""
         self._source.watch(self.suite_state)
         for entry in self._journal.entries():
             self._take(entry)
@@ -141,7 +141,7 @@ class EventWriter:
         self.enqueue()
 
     def note(self, *entries: Entry) -> None:
-        """Something has happened, or is about to."""
+        """Write and apply events that have happened, or are about to."""
         if not entries:
             return
         self._journal.add(*entries)
@@ -154,7 +154,7 @@ class EventWriter:
         self._retention.look(self.suite_state, ended)
 
     def enqueue(self) -> None:
-        """Have all wait in the queue, with what they take by what is known of the nodes now."""
+        """Queue all waiting trials again, with their needs by the nodes that are known now."""
         self._enqueue(self.suite_state.waiting())
 
     def _take(self, entry: Entry) -> None:
@@ -162,7 +162,7 @@ class EventWriter:
         self._source.take(entry)
 
     def _concerned(self, entry: Entry) -> Iterable[TrialState]:
-        """Trials that may have to wait now, or not any more."""
+        """Update the queue for trials that an entry concerns."""
         rows = self.suite_state.rows
         if isinstance(entry, CommandsApplied):
             concerned = (*entry.retried, *entry.priorities)
@@ -191,7 +191,7 @@ class EventWriter:
 
 
 class Retention:
-    """Removes checkpoints of trials that have ended well; one that has failed may go on from its.
+    """Removes checkpoints of succeeded trials; failed ones may resume from theirs.
 
     Args:
         run: The suite's run.
@@ -203,7 +203,7 @@ class Retention:
         self._best: int | None = None
 
     def look(self, suite_state: SuiteState, ended: Iterable[int]) -> None:
-        """Remove what is not kept, now that these trials have ended."""
+        """Remove checkpoints that are not kept, after these trials have ended."""
         if self._keep == "all":
             return
         best = suite_state.best.trial.number if suite_state.best and self._keep == "best" else None
@@ -214,7 +214,7 @@ class Retention:
 
 
 def _cut_torn(handle: int) -> None:
-    """Shorten a file to its last whole line: its writer was killed in the one after."""
+    """Truncate a file after its last whole line: its writer may have been killed in the next."""
     size = end = os.fstat(handle).st_size
     while end > 0:
         start = max(end - _BLOCK, 0)

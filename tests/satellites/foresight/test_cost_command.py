@@ -98,7 +98,7 @@ def test_it_is_told_by_whatever_attempts_have_in_common():
     [
         (["--by", "sites"], "Did you mean 'site'"),
         (["--by", "trial"], "headrace cost RUN --by trial"),
-        (["--since", "last week"], "is no day"),
+        (["--since", "last week"], "is not a day"),
         (["nope"], "no run 'nope'"),
     ],
 )

@@ -35,7 +35,7 @@ MISTAKES = (
     # who may use a site, and as whom
     Mistake(
         what="may not use site",
-        hint="Whoever writes the site file decides",
+        hint="The author of the site file decides",
         given={"site.allowed_users": ["ada"], "user": "eve"},
         followed=({"site.allowed_users": ["ada", "eve"]},),
     ),
@@ -61,13 +61,13 @@ MISTAKES = (
         for what, text in (("…", "vision: ada\n"), ("… cannot be read: …", "vision: [ada\n"))
     ),
     Mistake(
-        what="and nobody did",
+        what="needs the requester's name, which is unknown",
         hint="Trigger the DAG yourself",
         given={**ELSEWHERE, "user": ""},
         followed=({"user": "someone-else"}, {"site.folder": "AT/site"}),
     ),
     Mistake(
-        what="is no name of a Unix account",
+        what="is not a name of a Unix account",
         hint="Say in `accounts` of the site",
         given={**ELSEWHERE, "user": "ada@lab.org"},
         followed=({"site.accounts": {"ada@lab.org": "ada"}},),
@@ -237,7 +237,7 @@ MISTAKES = (
         ),
     ),
     Mistake(
-        what="has no 'dataset': what it trains by brings its own data",
+        what="has no 'dataset': its own code brings the data",
         hint="Name one, as in dataset: ",
         given={
             "packed": True,
@@ -391,7 +391,7 @@ MISTAKES = (
         followed=(overrides("model.width=7"), overrides(**{"recipe.model.width": "${seed}"})),
     ),
     Mistake(
-        what="which only a recipe's file may say",
+        what="which only a recipe's file may set",
         hint="those of callbacks, loggers and Lightning's Trainer numbers, true and false",
         given=overrides(
             "trainer.extra.profiler=simple",

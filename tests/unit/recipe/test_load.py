@@ -24,8 +24,8 @@ from headrace.recipe.load import (
     locate,
     parse,
     recipe_from,
-    settled,
     source_of,
+    with_kept,
     written,
 )
 from headrace.recipe.site import Site
@@ -136,7 +136,7 @@ def test_a_source_keeps_what_a_run_keeps(recipe_file, tmp_path):
     )
     loaded = load_recipe(path)
     kept = loaded.model_copy(update={"code": ("/whole/src",)})
-    source = settled(source_of(path), loaded, kept)
+    source = with_kept(source_of(path), loaded, kept)
     assert source["code"] == ["/whole/src"]
     assert recipe_from(source, {"trainer.max_epochs": 5}, "it").seed == 5
 
@@ -164,7 +164,7 @@ OWN = ("dataset=null", "model=null", "evaluate=null", "train.script=mine.py")
         (["trainer.extra.devices=2"], ["sets devices, ", "(devices: write train.ranks_per_node)"]),
         (["trainer.max_epochs=0"], ["trainer.max_epochs: give an integer (≥ 1"]),
         (["trainer.val_every_epochs=0"], ["trainer.val_every_epochs: give an integer (≥ 1"]),
-        (["train.timeout=soon"], ["'soon' is no duration", "90s, 30min"]),
+        (["train.timeout=soon"], ["'soon' is not a duration", "90s, 30min"]),
         (["pack.images=decoded"], ["pack.images", "'decode'", "'encoded'"]),
         (["dataset.splits={train: 0.5}"], ["splits add up to 0.5, not to 1"]),
         (["dataset.path=/x"], ["either 'source'", "or 'path'"]),
@@ -287,7 +287,7 @@ def test_missing_and_broken_files(recipe_file, tmp_path):
     with pytest.raises(RecipeError, match=r"cannot be read.*NOT_SET_ANYWHERE"):
         load_recipe(recipe_file(MINIMAL.replace("/somewhere", "${oc.env:NOT_SET_ANYWHERE}")))
     (tmp_path / "mine.yaml").write_bytes(b"name: \xff\xfe")
-    with pytest.raises(RecipeError, match=r"mine\.yaml is no text in UTF-8"):
+    with pytest.raises(RecipeError, match=r"mine\.yaml is not UTF-8"):
         load_recipe(str(tmp_path / "mine.yaml"))
 
 

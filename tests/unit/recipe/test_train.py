@@ -16,7 +16,7 @@ from headrace.recipe.load import load_recipe
     [
         (["ddp.static_graph=true", "ddp.find_unused_parameters=true"], "static_graph finds unused"),
         (["ddp.powersgd.rank=2"], "powersgd goes with comm_hook: powersgd"),
-        (["ddp.comm_hook=fp16", "ddp.local_sgd.period=4"], "without comm_hook: fp16"),
+        (["ddp.comm_hook=fp16", "ddp.local_sgd.period=4"], "leave out comm_hook: fp16"),
         (["ddp.comm_hook=powersgd", "ddp.powersgd.start=1"], "give an integer .≥ 2"),
         (["ddp.comm_hook=bf16", "accelerator=cpu"], "bf16 works between GPUs only"),
         (["sync_batchnorm=true", "accelerator=cpu"], "sync_batchnorm works between GPUs only"),
@@ -33,7 +33,7 @@ from headrace.recipe.load import load_recipe
             "leave out async_checkpoints",
         ),
         (["strategy=fsdp", "ema.decay=0.9"], "ema goes with strategy ddp"),
-        (["ddp.local_sgd.period=4", "ema.decay=0.9"], "ema goes without ddp.local_sgd"),
+        (["ddp.local_sgd.period=4", "ema.decay=0.9"], "ema excludes ddp.local_sgd"),
         (["strategy=fsdp", "compile=true"], "compile goes with strategy ddp"),
         (["strategy=fsdp", "precision=16-mixed"], "knows no precision 16-mixed"),
     ],

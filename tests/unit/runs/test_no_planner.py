@@ -56,7 +56,7 @@ def test_a_lifetime_that_is_to_be_chosen_is_the_longest(monkeypatch: pytest.Monk
         chosen = site.model_copy(update={"roles": {**site.roles, "gpu": role}})
         found = planning.walltime_of(recipe, chosen, "gpu", "train")
         assert found.seconds == (most_s or 86_400.0)
-        assert found.why == f"there is no forecast, so the longest: {why}"
+        assert found.why == f"the longest, without a forecast: {why}"
 
 
 def test_trials_take_what_those_before_took_on_average():

@@ -205,7 +205,7 @@ def test_packing_fails_where_its_dataset_is_of_no_use_to_the_run(tmp_path: Path,
         assert result == done
         return
     assert (row.state, row.failure_class) == (StepState.FAILED, FailureClass.DATA_ERROR)
-    assert row.message.startswith(f"{folder} is packed, but the run cannot go on: Dataset ")
+    assert row.message.startswith(f"{folder} is packed, but the run cannot use it: Dataset ")
     assert "set `evaluate: null`" in row.message
     assert row.outputs["dataset"] == str(folder)
 
@@ -289,7 +289,7 @@ def test_checkpoints_to_evaluate_are_looked_at_before_anything_starts(tmp_path: 
         return kept.evaluate.checkpoints
 
     assert looked_at("whole") == ("last", str(whole))
-    with pytest.raises(RecipeError, match=r"gone\.ckpt: there is no such file"):
+    with pytest.raises(RecipeError, match=r"gone\.ckpt: the file does not exist"):
         looked_at("gone")
     with pytest.raises(RecipeError, match=r"flipped\.ckpt: checksum of weights is wrong"):
         looked_at("flipped")

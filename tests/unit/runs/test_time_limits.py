@@ -64,7 +64,7 @@ def test_a_failed_forecast_gives_the_longest_time_and_says_so(
     found = walltime_of(run.recipe, site, "gpu", "train", run)
     assert found is not None
     assert (found.seconds, found.most_s) == (7200.0, 7200.0)
-    assert found.why == "there is no forecast, so the longest: `lifetime_max`, 2:00:00"
+    assert found.why == "the longest, without a forecast: `lifetime_max`, 2:00:00"
     assert failures_of(run.folder).count == count
 
 

@@ -125,7 +125,7 @@ def test_the_best_of_folds_is_kept_but_not_told() -> None:
     over = _ended(1, 1, "succeeded", objectives=(3.0,))
     suite_state = _suite_state([Added(trial=fold), started(1, 1), over])
     assert suite_state.best is not None
-    assert suite_state.told_best is None
+    assert suite_state.shown_best is None
 
 
 @pytest.mark.parametrize("state", ["preempted", "lost"])

@@ -126,8 +126,8 @@ def test_the_same_error_again_on_the_same_machine_ends_a_trial() -> None:
     ("metrics", "values", "problem"),
     [
         ({"loss": 1.0, "acc": 0.5}, (1.0, 0.5), ""),
-        ({"loss": 1.0, "val": 0.5}, (), "no figure 'acc', the suite's objective; it gave: loss, v"),
-        ({}, (), "it gave: none"),
+        ({"loss": 1.0, "val": 0.5}, (), "no metric 'acc', the suite's objective; it has: loss, v"),
+        ({}, (), "it has: none"),
         ({"loss": math.nan, "acc": 0.5}, (), "objective loss is nan"),
         ({"loss": 1.0, "acc": math.inf}, (), "objective acc is inf"),
     ],
@@ -150,6 +150,6 @@ def test_what_a_trial_gives_that_is_no_number_is_left_out() -> None:
     assert (entry.machines, entry.asked_at) == (("i-7", "i-8"), 9.0)
     assert (entry.usage.nodes, entry.usage.gpus, entry.usage.cpus) == (2, 0.5, 4.0)
     assert (set(entry.metrics), entry.objectives) == ({"acc", "val"}, ())
-    assert entry.message.startswith("It gave no figure 'loss'")
+    assert entry.message.startswith("It has no metric 'loss'")
     strange = _result("succeeded", outputs={"metrics": ["loss"]})
     assert ended(started, strange, (), Verdict(state=StepState.SUCCEEDED)).metrics == {}
