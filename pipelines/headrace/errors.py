@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import re
+import signal
 import traceback
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -126,13 +127,17 @@ class UserCodeError(UserError):
 def blaming_user_code(name: str, hint: str, where: str = "") -> Iterator[None]:
     """Re-raise what the user's code in the block raises as a `UserCodeError`.
 
-    Errors of headrace and `MemoryError` pass unchanged. `name` is the function that is called.
+    Errors of headrace, lack of memory and Ctrl-C at a terminal pass as they are. `name` is that of
+    what is called.
     """
     try:
         yield
     except (HeadraceError, MemoryError):
         raise
-    except (Exception, SystemExit) as error:
+    except (Exception, SystemExit, KeyboardInterrupt) as error:
+        handler = signal.getsignal(signal.SIGINT)
+        if isinstance(error, KeyboardInterrupt) and handler is signal.default_int_handler:
+            raise
         at, own = error.__traceback__, f"{__package__}."
         while at and at.tb_next and at.tb_frame.f_globals.get("__name__", "").startswith(own):
             at = at.tb_next  # up to what is called

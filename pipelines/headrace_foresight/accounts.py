@@ -10,7 +10,7 @@ from headrace.recipe.backend import backend_of
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Site
 from headrace.recipe.teams import Sites
-from headrace.runs.accounts import Accounts, BudgetRow
+from headrace.runs.planning import BudgetRow, Planner
 from headrace.runs.prediction import Ahead, Prediction, StepSeen
 from headrace.runs.runs import Run
 from headrace.steps.step_kinds import StepOptions
@@ -19,7 +19,7 @@ from headrace_foresight.allowances import known_allowances
 from headrace_foresight.prediction import ahead_of, predict
 
 
-class Foresight(Accounts):
+class Foresight(Planner):
     """Budgets from the ledger, and durations from earlier runs."""
 
     def check(self, run: Run, role_name: str) -> None:

@@ -14,9 +14,9 @@ from headrace.files.atomic import is_there, read_record, write_marker
 from headrace.files.layout import LeaseFolder
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.rows import LeaseRecord
-from headrace.runs.accounts import ENFORCED_EVERY_S
 from headrace.runs.audit import Actor
 from headrace.runs.costs import run_cost
+from headrace.runs.planning import ENFORCED_EVERY_S
 from headrace.runs.runs import Run
 from headrace.runs.suites import ask, is_suite
 from headrace.suites.records import SuiteSummary

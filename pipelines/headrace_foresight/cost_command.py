@@ -17,10 +17,10 @@ from headrace.ledger.ledger import open_ledger
 from headrace.ledger.usage_records import UsageSum
 from headrace.ledger.usage_rows import By
 from headrace.recipe.teams import teams_of
-from headrace.runs.spending import (
-    bring_up_to_date,
+from headrace.runs.refresh_usage import (
     first_day,
     price_again,
+    refresh_usage,
     unpriced,
     wasted,
 )
@@ -75,7 +75,7 @@ def cost(  # noqa: PLR0913  options of a command
     if refresh:
         typer.echo(f"Machines of {price_again(run or None)} leases have a price now.", err=True)
     try:
-        bring_up_to_date(run or None)
+        refresh_usage(run or None)
     except LedgerError as error:  # entered rows are shown nonetheless
         typer.echo(f"Without the last minutes: {error.what}", err=True)
     only = {name: value for name, value in (("owner", user), ("site_name", site)) if value}

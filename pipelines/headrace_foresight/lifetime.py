@@ -30,8 +30,8 @@ from headrace.ledger.rows import AttemptRecord
 from headrace.recipe.backend import Interruptions
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Site
-from headrace.runs.accounts import longest
 from headrace.runs.planned_steps import steps_of
+from headrace.runs.planning import longest
 from headrace.runs.prediction import PredictedPart
 from headrace.runs.runs import Run
 from headrace.states import FailureClass, StepState

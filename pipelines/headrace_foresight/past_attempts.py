@@ -31,7 +31,7 @@ from headrace.steps.history import HistoryRow, training_file
 from headrace.steps.retry_policy import PROGRESS, TOTAL
 from headrace.steps.step_kinds import StepOptions
 from headrace.suites.records import ENTRY, Point
-from headrace.suites.suite_state import Board, TrialState
+from headrace.suites.suite_state import SuiteState, TrialState
 
 if TYPE_CHECKING:
     from headrace_foresight.forecast import Features
@@ -241,13 +241,13 @@ def suites_of(taken: Sequence[PastAttempt], recipe: Recipe) -> Sequence[PastAtte
     return preferred(alike, lambda one: one.succeeded)
 
 
-def board_of(folder: RunFolder) -> Board:
+def suite_state_of(folder: RunFolder) -> SuiteState:
     """Return the trials of a suite, as far as its event log is written."""
-    board = Board()
+    suite_state = SuiteState()
     for line in folder.journal.read_bytes().split(b"\n") if folder.journal.exists() else []:
         with suppress(ValidationError):  # damaged, or incomplete at present
-            board.take(ENTRY.validate_json(line))
-    return board
+            suite_state.take(ENTRY.validate_json(line))
+    return suite_state
 
 
 def _trials(suite: PastAttempt) -> Iterator[PastAttempt]:
@@ -256,7 +256,9 @@ def _trials(suite: PastAttempt) -> Iterator[PastAttempt]:
     The first trials' wait for the start of processes is left out.
     """
     run, ranks = open_run(suite.run_id), ranks_of_trial(suite.recipe)
-    rows = [row for row in board_of(run.folder).rows.values() if row.state is StepState.SUCCEEDED]
+    rows = [
+        row for row in suite_state_of(run.folder).rows.values() if row.state is StepState.SUCCEEDED
+    ]
     whole, pruned = ([row for row in rows if row.pruned is each] for each in (False, True))
     for row, seconds in (*own_seconds(pruned), *own_seconds(whole)):
         batch = row.trial.values.get(BATCH, suite.recipe.data.global_batch_size)

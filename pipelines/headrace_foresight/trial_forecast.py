@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from headrace.recipe.recipe import Recipe
 from headrace.states import StepState
-from headrace.suites.suite_state import Board, TrialState
+from headrace.suites.suite_state import SuiteState, TrialState
 from headrace.suites.trial_order import Eta, TrialOrder, elapsed_s
 from headrace_foresight.forecast import (
     Features,
@@ -46,64 +46,66 @@ class ForecastOrder(TrialOrder):
         self._num_known = self._num_ordered = 0
         self._shares: tuple[float, ...] | None = None
 
-    def left(self, board: Board, done: Callable[[TrialState], float], total: int) -> Eta | None:
+    def left(
+        self, suite_state: SuiteState, done: Callable[[TrialState], float], total: int
+    ) -> Eta | None:
         """Return the time left; None if unknown."""
-        now_s, num_known = time.monotonic(), board.num_ended
+        now_s, num_known = time.monotonic(), suite_state.num_ended
         if now_s >= self._due_s or num_known > 2 * self._num_known:
             self._num_known = num_known
-            self._found = eta_of(board, done, total, self._rule(board))
+            self._found = eta_of(suite_state, done, total, self._rule(suite_state))
             self._thought_at = now_s
             took_s = time.monotonic() - now_s
             self._due_s = now_s + (max(_EVERY_S, took_s / _SHARE) if self._found else 1.0)
-        if self._found is None or not board.running:
+        if self._found is None or not suite_state.running:
             return None
         left_s = max(self._found.seconds - (now_s - self._thought_at), 0.0)
         return Eta(seconds=left_s, half_s=self._found.half_s)
 
-    def _rule(self, board: Board) -> tuple[float, ...]:
+    def _rule(self, suite_state: SuiteState) -> tuple[float, ...]:
         """Return shares by the rule of the pruner, once trials run."""
-        if self._shares is None and board.running:
-            self._shares = rule_shares(self._recipe, len(board.running))
+        if self._shares is None and suite_state.running:
+            self._shares = rule_shares(self._recipe, len(suite_state.running))
         return self._shares or ()
 
-    def expected(self, board: Board) -> dict[int, float] | None:
+    def expected(self, suite_state: SuiteState) -> dict[int, float] | None:
         """Return what waiting trials take, if further ones have succeeded, and it is time."""
-        began_s, num_known = time.monotonic(), board.counts[StepState.SUCCEEDED.value]
+        began_s, num_known = time.monotonic(), suite_state.counts[StepState.SUCCEEDED.value]
         if began_s < self._reorder_s or num_known == self._num_ordered:
             return None
         self._num_ordered = num_known
-        expected_s = expected_of(board)
+        expected_s = expected_of(suite_state)
         now_s = time.monotonic()
         self._reorder_s = now_s + max(_LEAST_S, (now_s - began_s) / _SHARE)
         return expected_s
 
 
 def eta_of(
-    board: Board,
+    suite_state: SuiteState,
     done: Callable[[TrialState], float],
     total: int,
     rule: tuple[float, ...] = (),
 ) -> Eta | None:
     """Return when a suite will be done; see `TrialOrder.left`, for `rule` `shares_of`."""
-    under_way = [(row, elapsed_s(row), done(row)) for row in board.running.values()]
-    known = known_of(board.rows.values()) or [
+    under_way = [(row, elapsed_s(row), done(row)) for row in suite_state.running.values()]
+    known = known_of(suite_state.rows.values()) or [
         (_features(row), elapsed_s / share)
         for row, elapsed_s, share in under_way
         if share >= _LEAST_DONE
     ]
-    waiting = board.waiting()
+    waiting = suite_state.waiting()
     some = some_of(waiting, _MOST_ASKED)
     found = durations(known, [_features(row) for row, *_ in under_way] + list(map(_features, some)))
     if not found or not under_way:
         return None
-    shares = shares_of(board.rows.values(), known, rule)
+    shares = shares_of(suite_state.rows.values(), known, rule)
     found = [replace(each, shares=shares) for each in found]
     running = [
         Running(forecast=forecast, elapsed_s=elapsed_s, done=share)
         for forecast, (_, elapsed_s, share) in zip(found, under_way, strict=False)
     ]
     to_come = found[len(running) :] or found
-    num_left = len(waiting) + max(total - len(board.rows), 0)
+    num_left = len(waiting) + max(total - len(suite_state.rows), 0)
     left = [to_come[index * len(to_come) // num_left] for index in range(num_left)]
     return eta(left, len(running), running)
 
@@ -123,10 +125,10 @@ def shares_of(
     return (*ran, *[1.0] * (len(ended) - len(pruned)), *some_of(rule, _RULE))
 
 
-def expected_of(board: Board) -> dict[int, float]:
+def expected_of(suite_state: SuiteState) -> dict[int, float]:
     """Return the expected seconds of waiting trials by number; empty if unknown."""
-    waiting = board.waiting()
-    found = durations(known_of(board.rows.values()), list(map(_features, waiting)))
+    waiting = suite_state.waiting()
+    found = durations(known_of(suite_state.rows.values()), list(map(_features, waiting)))
     return {row.trial.number: each.seconds for row, each in zip(waiting, found, strict=False)}
 
 
@@ -136,20 +138,20 @@ def known_of(rows: Iterable[TrialState]) -> list[tuple[Features, float]]:
     return [(_features(row), seconds) for row, seconds in own_seconds(whole)]
 
 
-def around_s(board: Board, took_s: float) -> float:
+def around_s(suite_state: SuiteState, took_s: float) -> float:
     """Return a suite's seconds outside of trials, and its first trials' wait at their start."""
-    began, ended = board.span
-    done = [row for row in board.rows.values() if row.state is StepState.SUCCEEDED]
+    began, ended = suite_state.span
+    done = [row for row in suite_state.rows.values() if row.state is StepState.SUCCEEDED]
     if not done:
         return 0.0
     waited_s = max(row.start_s for row in done) - usual_start_s(done)
     return max(took_s - (ended - began), 0.0) + waited_s
 
 
-def forecasts_of(board: Board) -> tuple[list[Forecast], list[Forecast]]:
+def forecasts_of(suite_state: SuiteState) -> tuple[list[Forecast], list[Forecast]]:
     """Return what successful trials took, and what all others will, as far as known."""
-    done = [row for row in board.rows.values() if row.state is StepState.SUCCEEDED]
-    left = [row for row in board.rows.values() if row.state is not StepState.SUCCEEDED]
+    done = [row for row in suite_state.rows.values() if row.state is StepState.SUCCEEDED]
+    left = [row for row in suite_state.rows.values() if row.state is not StepState.SUCCEEDED]
     taken = [Forecast(seconds=max(row.took_s, 1e-3)) for row in done]
     return taken, durations(known_of(done), list(map(_features, left)))
 

@@ -36,10 +36,10 @@ from headrace_foresight.lifetime import starts_of
 from headrace_foresight.past_attempts import (
     PastAttempt,
     alike_of,
-    board_of,
     has_ledger,
     past_of,
     ranks_of_trial,
+    suite_state_of,
     suites_of,
     usual,
 )
@@ -97,7 +97,7 @@ def _around_s(recipe: Recipe, taken: Sequence[PastAttempt]) -> float:
     Without an earlier suite, its processes start as those of a run do.
     """
     spent = [
-        around_s(board_of(open_run(one.run_id).folder), one.seconds)
+        around_s(suite_state_of(open_run(one.run_id).folder), one.seconds)
         for one in suites_of(taken, recipe)
         if one.succeeded and one.attempts == 1
     ]
@@ -146,7 +146,7 @@ def _shares(recipe: Recipe, site: Site, taken: Sequence[PastAttempt]) -> tuple[f
     shares: list[float] = []
     for one in suites_of(taken, recipe):
         if pruner_of(one.recipe) == pruner_of(recipe):
-            rows = board_of(open_run(one.run_id).folder).rows.values()
+            rows = suite_state_of(open_run(one.run_id).folder).rows.values()
             shares += shares_of(rows, known_of(rows))
     return tuple(shares) or rule_shares(recipe, places_of(recipe, site.roles[recipe.train.role]))
 
@@ -163,7 +163,7 @@ def _run(word: str) -> Run | None:
 
 def _of_suite(run: Run) -> WorkAhead:
     """Return the trials of an existing suite; ended ones with what they took."""
-    taken, left = forecasts_of(board_of(run.folder))
+    taken, left = forecasts_of(suite_state_of(run.folder))
     if not taken:
         raise _unknown(f"No trial of {run.run_id} has ended")
     source = f"{len(taken)} trials of {run.run_id} as they were"

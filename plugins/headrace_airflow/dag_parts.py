@@ -16,10 +16,10 @@ from airflow.sdk import Param
 
 from headrace.errors import RecipeError, SiteError, UserError, nearest, shortened
 from headrace.recipe.base import MAX_COUNT
-from headrace.recipe.from_outside import check_from_outside
 from headrace.recipe.load import available, written
 from headrace.recipe.overrides import as_override, check_size
 from headrace.recipe.suite import MAX_TRIALS
+from headrace.recipe.untrusted_overrides import check_from_outside
 from headrace.suites import values as sweep_values
 
 TAGS = ["headrace"]

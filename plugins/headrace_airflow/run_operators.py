@@ -21,17 +21,18 @@ from airflow.sdk import BaseOperator, BaseOperatorLink
 from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-from headrace.errors import HeadraceError, UserError
+from headrace.errors import HeadraceError, StorageError, UserError
 from headrace.execution.eta_changes import eta_changes
 from headrace.execution.reap import ABANDONED, end_run, going_on, reap
 from headrace.files.layout import RunFolder
+from headrace.files.machine import storage_error
 from headrace.informing import DECISION_S, inform
 from headrace.leases.run_leases import RELEASED
 from headrace.ledger.ledger import open_ledger
-from headrace.runs.accounts import note_prediction
 from headrace.runs.audit import START, Actor, noting_refusals
 from headrace.runs.lifecycle import create_run
 from headrace.runs.planned_steps import steps_of
+from headrace.runs.planning import note_prediction
 from headrace.runs.runs import Run, RunRequest, open_run, outputs_of
 from headrace.states import StepState
 from headrace.steps.mailbox import StepResult
@@ -75,25 +76,31 @@ class MistakeError(AirflowFailException):  # type: ignore[misc]
 def _without_trace(_logger: object, _method: str, event: dict[str, Any]) -> dict[str, Any]:
     """Processor of structlog: the message in place of `Task failed with exception` and a trace."""
     error = sys.exc_info()[1]
-    if isinstance(error, MistakeError) and event.pop("exc_info", None):
+    is_named = error and error.__suppress_context__ and not error.__cause__  # raised from None
+    if isinstance(error, AirflowException) and is_named and event.pop("exc_info", None):
         event["event"] = str(error)
     return event
 
 
 @contextmanager
 def told_to_airflow(context: Context) -> Iterator[None]:
-    """Turn errors of headrace into Airflow's: those that another try cannot heal fail at once.
+    """Turn errors of headrace and storage into Airflow's, with a trace of headrace's faults only.
 
-    What these say is in the log without a trace, and in an XCom for the note of the DAG run.
+    Errors that no retry heals fail at once, with an XCom for the note of the DAG run.
     """
     try:
         yield
-    except (HeadraceError, MistakeError) as error:
-        if isinstance(error, HeadraceError) and error.failure_class.is_retried:
-            raise AirflowException(str(error)) from error
+    except (HeadraceError, MistakeError, OSError) as caught:
+        error = storage_error(caught, Path()) or caught
+        if isinstance(error, OSError):
+            raise
         processors = structlog.get_config()["processors"]  # of the task's process, which ends now
         if _without_trace not in processors:
             processors.insert(0, _without_trace)
+        if isinstance(error, HeadraceError) and error.failure_class.is_retried:
+            raise AirflowException(str(error)) from (
+                None if isinstance(error, StorageError) else error
+            )
         context["ti"].xcom_push(WHY_KEY, str(error))
         raise MistakeError(str(error)) from None
 

@@ -14,8 +14,8 @@ from headrace.execution.end_run import ask_to_stop, close_lease
 from headrace.files.layout import LeaseFolder
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.rows import RunRecord
-from headrace.recipe.from_outside import check_from_outside
 from headrace.recipe.suite import MAX_TRIALS
+from headrace.recipe.untrusted_overrides import check_from_outside
 from headrace.record import Record
 from headrace.runs.audit import AIRFLOW, Actor, note
 from headrace.runs.runs import open_run

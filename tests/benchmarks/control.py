@@ -23,7 +23,7 @@ from headrace.execution.reap import reap
 from headrace.files.layout import LeaseFolder, SiteFolder
 from headrace.ledger.database import VARIABLE
 from headrace.ledger.ledger import open_ledger
-from headrace.runs.spending import bring_up_to_date
+from headrace.runs.refresh_usage import refresh_usage
 from headrace.status.cost import cost_page
 from headrace.status.lease import leases_page, look
 from headrace.status.run_list import runs_page
@@ -114,7 +114,7 @@ def _questions(folders: Sequence[LeaseFolder]) -> Questions:
     yield "page of a suite", partial(suite_page, _SUITE, can_act=True)
     yield "its trials", partial(trials_page, _SUITE)
     yield "page of costs", cost_page
-    yield "costs of what goes on, entered", partial(bring_up_to_date, older_than_s=0.0)
+    yield "costs of what goes on, entered", partial(refresh_usage, older_than_s=0.0)
     yield "a pass of the reaper", lambda: reap(lambda _run: False, lambda _run, _step: False)
     yield "a look of each trigger of a step", partial(_look, folders)
 

@@ -32,8 +32,8 @@ from headrace.ledger.database import Database, default_url
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.rows import AttemptRecord, LeaseRecord, RunRecord
 from headrace.processes.identity import ProcessIdentity
-from headrace.runs.counting import note_machines
 from headrace.runs.lifecycle import create_run, recorded
+from headrace.runs.machine_records import record_machines
 from headrace.runs.runs import Run, RunRequest, run_of_folder
 from headrace.states import LeaseState, StepState
 from headrace.steps import mailbox
@@ -77,7 +77,7 @@ def training(like: Run, number: int) -> LeaseFolder:
     folder = run.lease_folder(record.lease_id)
     _write_lease(folder, run)
     run_leases.note_ready(run, record.lease_id)
-    note_machines(record)
+    record_machines(record)
     spec = StepSpec(
         key=f"{run.run_id}/train/1",
         kind="train",

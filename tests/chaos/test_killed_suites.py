@@ -18,7 +18,7 @@ from headrace.files.layout import LeaseFolder, RunFolder
 from headrace.recipe.site import Role
 from headrace.states import LeaseState
 from headrace.suites.event_log import Journal
-from headrace.suites.suite_state import Board
+from headrace.suites.suite_state import SuiteState
 from support.leases import TESTS, opened, wait_for_state
 from support.scripted_trials import executions, suite_context
 from support.waiting import wait_until
@@ -72,14 +72,16 @@ def test_what_has_finished_runs_once_whoever_is_killed(
     assert second.wait(120) == 0
     lease_client.end(again)
 
-    board = Board()
+    suite_state = SuiteState()
     with Journal(run, "the test") as journal:
         for entry in journal.entries():
-            board.take(entry)
-    assert {state: count for state, count in board.counts.items() if count} == {
+            suite_state.take(entry)
+    assert {state: count for state, count in suite_state.counts.items() if count} == {
         "succeeded": NUM_TRIALS
     }
-    assert max(len(row.failed) for row in board.rows.values()) <= 2  # by the worker that was killed
+    assert (
+        max(len(row.failed) for row in suite_state.rows.values()) <= 2
+    )  # by the worker that was killed
     finished = Counter(number for number, _ in executions(run, "ended"))
     assert set(finished) == set(range(1, NUM_TRIALS + 1))
     _check_nothing_began_after_it_had_finished(run)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
+import os
 from dataclasses import asdict, replace
 from functools import partial
 from types import SimpleNamespace
@@ -275,6 +277,27 @@ def test_the_log_tells_a_mistake_without_a_trace_and_a_fault_with_one(context):
     assert "exc_info" not in mistake
     assert (fault["event"], fault["exc_info"]) == ("Task failed with exception", True)
     assert context["ti"].pushed == {"why": mistake["event"]}
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.EROFS, errno.ENOSPC])
+def test_the_log_has_no_trace_of_a_failing_disk(context, tmp_path, code):
+    error = OSError(code, os.strerror(code), str(tmp_path / "x"))
+    with capture_logs() as logged:
+        try:
+            with told_to_airflow(context):
+                raise error
+        except AirflowException as raised:
+            structlog.get_logger("task").exception("Task failed with exception")
+            assert type(raised) is AirflowException  # noqa: PT017  a retry may help
+    (line,) = logged
+    assert "exc_info" not in line
+    assert str(tmp_path) in line["event"]
+    assert "\n  " in line["event"]  # the next step
+
+
+def test_an_error_of_a_socket_is_none_of_a_disk(context):
+    with pytest.raises(ConnectionError), told_to_airflow(context):
+        raise ConnectionError("not of a file")
 
 
 # leases

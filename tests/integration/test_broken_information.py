@@ -20,7 +20,7 @@ from headrace.files.lines import read_lines
 from headrace.informing import LeftOut
 from headrace.leases import end_leases
 from headrace.ledger.rows import RunRecord
-from headrace.runs import counting, lifecycle, provenance
+from headrace.runs import lifecycle, machine_records, provenance
 from headrace.runs.prediction import PredictedPart, Prediction
 from headrace.states import StepState
 from headrace_foresight.accounts import Foresight
@@ -35,9 +35,9 @@ IN_THIS_PROCESS = {
     "forecast": [(Foresight, "predict")],
     "time left": [(Foresight, "ahead")],
     "accounting": [
-        (periodic, "bring_up_to_date"), (lifecycle, "note_usage"), (end_leases, "note_usage"),
+        (periodic, "refresh_usage"), (lifecycle, "note_usage"), (end_leases, "note_usage"),
     ],
-    "count of": [(counting, "meter_of_lease")],
+    "count of": [(machine_records, "meter_of_lease")],
     "state of the code": [(provenance, "code_state")],
     "changed keys": [(provenance, "_changes")],
     "progress on the terminal": [(watching, "remarks")],
@@ -99,7 +99,7 @@ def _break(patch: pytest.MonkeyPatch, fault: str) -> None:
     patch.setattr(informing.inform, "__defaults__", (None, patience_s))
     patch.setattr(periodic, "ENFORCED_EVERY_S", 0.5)
     patch.setattr(provenance, "DECISION_S", patience_s)
-    for module in (lifecycle, end_leases, counting):
+    for module in (lifecycle, end_leases, machine_records):
         patch.setattr(module, "AFTERWARDS_S", patience_s)
     for targets in IN_THIS_PROCESS.values():
         for target, name in targets:

@@ -96,7 +96,7 @@ _HEAVY = {
     *("numpy", "PIL", "pandas", "scipy", "pyarrow"),
 }
 _WITHOUT_LEDGER = {*_HEAVY, "sqlalchemy", "omegaconf", "headrace.recipe.recipe"}
-_MAKING = {"headrace.runs.lifecycle", "headrace.runs.fitted", "headrace.recipe.schema"}
+_MAKING = {"headrace.runs.lifecycle", "headrace.runs.resolve", "headrace.recipe.schema"}
 """What makes a run, and checks a recipe."""
 _LOOKING = {
     *(*_HEAVY, *_MAKING, "jinja2", "sqlalchemy.dialects.postgresql", "headrace.suites.points"),

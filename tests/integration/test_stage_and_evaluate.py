@@ -256,11 +256,11 @@ def test_a_checkpoint_that_is_missing_fails_after_the_others_are_evaluated(
     made = recipe(dataset, also_checkpoints=[7, str(home / "best.ckpt")])
     result, run_folder = run(lease, home, site, "evaluate", made, **given)
     assert result.failure.failure_class is FailureClass.USER_ERROR
-    assert "evaluate.checkpoint is 7, but there is no" in result.failure.message
+    assert "evaluate.checkpoint is 7, but" in result.failure.message
     others = sorted(run_folder.report.rglob("report.html"))
     assert len(others) == 2
     assert all(str(report) in result.failure.message for report in others)
-    assert "none: the checkpoint is not there" in (run_folder.report / "report.html").read_text()
+    assert "none: the checkpoint is missing" in (run_folder.report / "report.html").read_text()
 
 
 def _scores_here(dataset: Path, name: str = "test", seed: int = 3) -> np.ndarray:
@@ -290,9 +290,9 @@ def test_model_that_is_not_good_enough_fails_after_the_report(
     result, run_folder = run(lease, home, site, "evaluate", made, **given)
     assert result.state is StepState.FAILED
     assert result.failure.failure_class is FailureClass.DATA_ERROR
-    assert "at least 0.97 was asked for" in result.failure.message
+    assert "the bound is at least 0.97" in result.failure.message
     assert str(run_folder.report / "report.html") in result.failure.message
-    assert "at least 0.97 was asked for" in (run_folder.report / "report.html").read_text()
+    assert "bound: at least 0.97" in (run_folder.report / "report.html").read_text()
 
 
 def test_wrong_checkpoint_is_explained(lease, home, site, dataset):

@@ -13,7 +13,7 @@ import pytest
 from headrace.entry_points import load_entry, load_group, names_in
 from headrace.fields.field_kind import kinds
 from headrace.recipe.backend import backend_of, option_blocks
-from headrace.recipe.expected import _schema
+from headrace.recipe.yaml_types import _schema
 from support.sources import ROOT
 
 PAGE = (ROOT / "docs" / "how-to" / "extend.md").read_text()

@@ -25,7 +25,7 @@ from headrace.steps.run import open_context
 from headrace.steps.usage import AttemptUsage
 from headrace.suites.driver import Work
 from headrace.suites.records import Ended, Entry, Point, Trial, TrialJob
-from headrace.suites.suite_state import Board, TrialState
+from headrace.suites.suite_state import SuiteState, TrialState
 
 NUM_CPUS = 2
 """CPUs that each node of these suites says it has."""
@@ -45,34 +45,34 @@ class Listed:
 
     def __init__(self, *points: Point) -> None:
         self._left = [trial(number, **point) for number, point in enumerate(points, 1)]
-        self._board = Board()
+        self._suite_state = SuiteState()
         self.told: list[int] = []
 
     @property
     def total(self) -> int:
-        return len(self._board.rows) + len(self._left)
+        return len(self._suite_state.rows) + len(self._left)
 
     @property
     def is_exhausted(self) -> bool:
         return not self._left
 
-    def watch(self, board: Board) -> None:
-        self._board = board
+    def watch(self, suite_state: SuiteState) -> None:
+        self._suite_state = suite_state
 
     def more(self, wanted: int) -> Sequence[Trial]:
         block, self._left = self._left, []
-        return [each for each in block if each.number not in self._board.rows]
+        return [each for each in block if each.number not in self._suite_state.rows]
 
     def add(self, point: Point) -> Iterable[Trial]:
         if "bad" in point:
             raise RecipeError("bad is no key")
-        return [trial(len(self._board.rows) + 1, **point)]
+        return [trial(len(self._suite_state.rows) + 1, **point)]
 
     def take(self, entry: Entry) -> None:
         if isinstance(entry, Ended):
             self.told.append(entry.number)
 
-    def promises_little(self, row: TrialState) -> bool:
+    def should_prune(self, row: TrialState) -> bool:
         return bool(row.trial.values.get("prune"))
 
 

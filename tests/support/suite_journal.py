@@ -7,7 +7,7 @@ from typing import Any
 from headrace.files.atomic import write_json
 from headrace.files.layout import RunFolder
 from headrace.ledger.ledger import open_ledger
-from headrace.runs.runs import Run, recipe_digest
+from headrace.runs.runs import Run, files_digest
 from headrace.states import FailureClass, StepState
 from headrace.suites.records import Added, Ended, Entry, Started, Trial
 from support.runs import make_run
@@ -17,7 +17,7 @@ def make_suite(**changes: Any) -> Run:
     """A run of kind suite, of which no trial is there."""
     run = make_run(**changes)
     write_json(run.folder.source, run.recipe.model_dump(mode="json", by_alias=True))
-    open_ledger().change_run(run.run_id, recipe_fingerprint=recipe_digest(run.folder))
+    open_ledger().change_run(run.run_id, recipe_fingerprint=files_digest(run.folder))
     return run
 
 

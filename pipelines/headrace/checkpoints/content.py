@@ -1,6 +1,6 @@
-"""Checkpoints are loaded as plain values and tensors: a pickle in one may run any code.
+"""Load checkpoints as plain values and tensors, because a pickle may run any code.
 
-Pickled objects of other classes are loaded only where the site says so (`pickled_checkpoints`).
+Objects of other classes are unpickled only if the site allows it (`pickled_checkpoints`).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _ALLOW = "set `pickled_checkpoints: allow` in the site, which loads any pickle."
 
 @contextmanager
 def refusing(path: Path | str | None) -> Iterator[None]:
-    """Tell by name what PyTorch refused to load from a checkpoint: a `PickledCheckpointError`."""
+    """Raise a `PickledCheckpointError` with the class that PyTorch refused to load."""
     torch.serialization.add_safe_globals(_harmless())
     try:
         yield
@@ -45,8 +45,8 @@ def refusing(path: Path | str | None) -> Iterator[None]:
         raise PickledCheckpointError(
             f"The checkpoint {path} holds {_refused(error)}, which is not loaded: unpickling may "
             "run any code",
-            "Train anew, or set `pickled_checkpoints: allow` in the site if all who can write "
-            "that file are trusted.",
+            "Train again from the start, or set `pickled_checkpoints: allow` in the site if all "
+            "who can write that file are trusted.",
         ) from error
 
 
@@ -54,12 +54,12 @@ def read_checkpoint(path: Path, *, pickled: bool = False) -> Mapping[str, Any]:
     """Read a checkpoint of Lightning; with `pickled`, objects of any class, which may run any code.
 
     Raises:
-        PickledCheckpointError: It holds such objects, and they are not wanted.
-        StepError: It is missing, damaged, or no checkpoint of Lightning.
+        PickledCheckpointError: It holds such objects without `pickled`.
+        StepError: It is missing, damaged, or not a checkpoint of Lightning.
     """
     content = _loaded(path, pickled=pickled)
     if not isinstance(content, Mapping) or "state_dict" not in content:
-        raise StepError(f"{path} is no checkpoint of Lightning: it has no 'state_dict'")
+        raise StepError(f"{path} is not a checkpoint of Lightning: it has no 'state_dict'")
     return content
 
 
@@ -93,7 +93,7 @@ def _sharded() -> ModuleType:
 
 
 def read_weights(path: Path, *, pickled: bool = False) -> Mapping[str, Tensor]:
-    """Weights by name: of a checkpoint of Lightning, a `state_dict`, or a `.safetensors` file.
+    """Return weights by name of a Lightning checkpoint, a `state_dict`, or `.safetensors` file.
 
     Raises:
         PickledCheckpointError: As `read_checkpoint`.
@@ -123,10 +123,9 @@ def _read_safetensors(path: Path) -> dict[str, Tensor]:
 
 
 def check_can_be_loaded(path: Path, trained: Callable[[], Mapping[str, Any]]) -> None:
-    """Make sure that a checkpoint which was just written can be loaded as plain values.
+    """Raise a `PickledCheckpointError` unless a new checkpoint can be loaded as plain values.
 
-    `trained` gives what was written; it is called when it cannot. The `PickledCheckpointError`
-    names the key and the class.
+    The error names the key and the class; for it `trained` returns the written content.
     """
     if path.is_dir() and not is_sealed(path):
         raise PickledCheckpointError(
@@ -151,7 +150,7 @@ def check_can_be_loaded(path: Path, trained: Callable[[], Mapping[str, Any]]) ->
 
 
 def _culprit(content: object) -> list[str]:
-    """Keys that lead to what cannot be loaded."""
+    """Return the keys that lead to the value that cannot be loaded."""
     if isinstance(content, Mapping):
         for key, value in content.items():
             if not _loads(value):
@@ -178,7 +177,7 @@ def _refused(error: pickle.UnpicklingError) -> str:
 
 
 def _harmless() -> list[Any]:
-    """Classes that only hold values: NumPy's, and what hyperparameters are often kept in."""
+    """Return classes that only hold values: NumPy's, and usual containers of hyperparameters."""
     array, number = np.empty(0), np.float64(0)
     dtypes = [kind for kind in vars(np.dtypes).values() if isinstance(kind, type)]
     containers = [argparse.Namespace, AttributeDict, collections.Counter, pathlib.PosixPath]

@@ -1,4 +1,4 @@
-"""Checkpoint files of a run: names, which is the newest whole one, the best, and the one meant."""
+"""Checkpoint files of a run: names, and the newest undamaged, best and chosen checkpoint."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _WEIGHTS_NAME = re.compile(r"(?:best|kept)-\d{9,}\.ckpt")
 
 
 class BestCheckpoint(Figures):
-    """Which checkpoint is the best one; written when it is whole."""
+    """The best checkpoint; written when that is complete."""
 
     file: str
     metric: str
@@ -46,30 +46,30 @@ class BestCheckpoint(Figures):
 
 
 def best_name_of(step: int) -> str:
-    """File name of the checkpoint that was the best one after so many optimizer steps."""
+    """Return the file name of the best checkpoint of a number of optimizer steps."""
     return f"best-{step:09d}.ckpt"
 
 
 def step_of(path: Path) -> int | None:
-    """Optimizer steps of a checkpoint; None for other files."""
+    """Return the optimizer steps of a checkpoint; None for other files."""
     match = _NAME.fullmatch(path.name)
     return int(match[1]) if match else None
 
 
 def newest_first(folder: Path) -> list[Path]:
-    """Checkpoints by step in a folder, newest first."""
+    """Return the checkpoints by step in a folder, newest first."""
     paths = folder.iterdir() if folder.is_dir() else ()
     steps = {path: step for path in paths if (step := step_of(path)) is not None}
     return sorted(steps, key=lambda path: steps[path], reverse=True)
 
 
 def newest_step(folder: Path) -> int:
-    """Optimizer steps of the newest checkpoint by step in a folder; 0 when there is none."""
+    """Return the optimizer steps of the newest checkpoint in a folder; 0 without any."""
     return max((step_of(path) or 0 for path in newest_first(folder)), default=0)
 
 
 def newest_whole(folder: Path, tell: Callable[..., None] | None = None) -> Path | None:
-    """The newest checkpoint that can be read; damaged ones are told, `checkpoint` and `why`."""
+    """Return the newest undamaged checkpoint; call `tell` with `checkpoint` and `why` of others."""
     for path in newest_first(folder):
         problem = damage(path)
         if problem is None:
@@ -79,13 +79,13 @@ def newest_whole(folder: Path, tell: Callable[..., None] | None = None) -> Path 
 
 
 def _pass_over(path: Path, problem: str, tell: Callable[..., None] | None) -> None:
-    logger.warning("Checkpoint %s is passed over: %s", path, problem)
+    logger.warning("Checkpoint %s is skipped: %s", path, problem)
     if tell is not None:
         tell(checkpoint=str(path), why=problem)
 
 
 def of_script(folder: Path) -> list[Path]:
-    """What a script has left in its folder under names of its own, newest first."""
+    """Return the files of a script with names of its own, newest first."""
     own = [
         path for path in folder.iterdir() if not path.name.startswith(".") and path.name != OUTCOME
     ]
@@ -93,9 +93,9 @@ def of_script(folder: Path) -> list[Path]:
 
 
 def newest_of_script(folder: Path, tell: Callable[..., None] | None = None) -> Path | None:
-    """The newest file that a script can go on from; empty ones and torn archives are told as there.
+    """Return the newest file from which a script can resume; call `tell` as `newest_whole`.
 
-    `torch.save` writes archives; of other files it is not known whether they are whole.
+    Empty files and damaged archives of `torch.save` are skipped; other files cannot be checked.
     """
     for path in of_script(folder):
         if path.is_dir():
@@ -110,11 +110,11 @@ def newest_of_script(folder: Path, tell: Callable[..., None] | None = None) -> P
 
 
 def progress_in(folder: Path, *, own_names: bool = True) -> float:
-    """How far the checkpoints in a folder have come: more after each of them.
+    """Return the progress of the checkpoints in a folder: it grows with each of them.
 
-    Optimizer steps; for those that a script wrote under names of its own, when it wrote the newest.
-    Where headrace saves them, `own_names` is false: files of callbacks show no progress, as
-    training does not go on from them.
+    It is optimizer steps, or the time of the newest file that a script wrote under a name of its
+    own. If headrace saves checkpoints, `own_names` is false: files of callbacks are no progress,
+    because training does not resume from them.
     """
     step = newest_step(folder)
     if step or not own_names:
@@ -122,15 +122,15 @@ def progress_in(folder: Path, *, own_names: bool = True) -> float:
     try:
         files = [path for path in folder.iterdir() if not path.name.startswith(".")]
         return max((path.stat().st_mtime for path in files), default=0.0)
-    except FileNotFoundError:  # there is no folder yet, or the script replaces a file just now
+    except FileNotFoundError:  # the folder does not exist yet, or the script replaces a file
         return 0.0
 
 
 def damage(path: Path) -> str | None:
-    """What is wrong with a checkpoint; None when every byte of it is as it was written.
+    """Return the damage of a checkpoint; None if every byte is as it was written.
 
-    A folder without a list of checksums (of a strategy of Lightning's) is taken as it is: it got
-    its name only when it was whole.
+    A folder without checksums, of a strategy of Lightning, is not checked: it got its name only
+    when it was complete.
     """
     if not path.is_dir():
         return archive_damage(path)
@@ -168,7 +168,7 @@ def remove_partial(folder: Path) -> None:
 def remove(path: Path) -> None:
     """Remove a checkpoint, a file or a folder, if it is there."""
     if path.is_dir():
-        # half of one would look whole
+        # a half removed folder would look complete
         going = path.with_name(f".{path.name.lstrip('.')}.{secrets.token_hex(4)}.partial")
         shutil.rmtree(path.replace(going), ignore_errors=True)
     else:
@@ -176,22 +176,22 @@ def remove(path: Path) -> None:
 
 
 def best_of(folder: Path) -> BestCheckpoint | None:
-    """The best checkpoint in a folder; None when there is none."""
+    """Return the best checkpoint in a folder; None without any."""
     best = read_record(folder / BEST, BestCheckpoint)
     return best if best is not None and (folder / best.file).exists() else None
 
 
 def chosen(run: RunFolder, wanted: str = "") -> Path:
-    """A checkpoint of a run.
+    """Return a checkpoint of a run.
 
     Args:
         run: Folder of the run.
-        wanted: `best` by `trainer.monitor`; `last`, the final one or the newest whole one while
-            training is not over; a number of optimizer steps; empty is the best one if there is
-            one, else the last.
+        wanted: `best` by `trainer.monitor`; `last`, the final checkpoint, or the newest undamaged
+            one before the end of training; a number of optimizer steps; empty for the best
+            checkpoint if there is one, otherwise the last.
 
     Raises:
-        UnknownNameError: There is none; names those that are there.
+        UnknownNameError: It does not exist; names the existing ones.
     """
     path = _found(run.checkpoints, wanted)
     if path is not None and path.exists():

@@ -1,7 +1,7 @@
 """Checkpoints that ranks write in parts (`torch.distributed.checkpoint`), loaded as plain values.
 
-Such a folder has an index of where each part of a tensor lies, `.metadata`, which PyTorch's own
-reader unpickles, whatever it holds; so it does with each value that is no tensor.
+The folder has an index of the parts of tensors, `.metadata`. PyTorch's own reader unpickles any
+object from it, and from each value that is not a tensor.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class _PlainReader(FileSystemReader):
 
 class _PlainPlanner(DefaultLoadPlanner):
     def load_bytes(self, read_item: ReadItem, value: io.BytesIO) -> None:
-        """Take a value that is no tensor by way of a pickle of our own: theirs may run any code."""
+        """Load a value that is not a tensor by an unpickler of our own: PyTorch's runs any code."""
         ours = io.BytesIO()
         torch.save(torch.load(value, weights_only=True), ours)
         ours.seek(0)
@@ -106,7 +106,7 @@ def load_into(
     """Fill a state, as `torch.distributed.checkpoint.load` does; all ranks call it together.
 
     Args:
-        state: What is wanted, in place of which come the values of the checkpoint.
+        state: The wanted keys; their values are replaced by those of the checkpoint.
         folder: Of the checkpoint.
         pickled: Whether values may be objects of any class, which may run any code.
         partial: Whether some of it may be missing there.
@@ -157,7 +157,7 @@ def check_plain(folder: Path) -> None:
 
 @contextmanager
 def one_failure() -> Iterator[None]:
-    """Raise what a rank failed with: PyTorch's error is no `Exception`, and tells of all ranks."""
+    """Raise the error of a rank: PyTorch's is not an `Exception`, and holds those of all ranks."""
     try:
         yield
     except CheckpointException as error:

@@ -80,9 +80,9 @@ def restore(
     """
     strict = model.strict_loading
     weights: dict[str, Any] = get_model_state_dict(model)
-    told = differences(weights, weights_in(folder))
-    if told and strict:
-        raise misfit(model, folder, told)
+    differing = differences(weights, weights_in(folder))
+    if differing and strict:
+        raise misfit(model, folder, differing)
     state: dict[str, Any] = {WEIGHTS: weights}
     state |= _numbered([get_optimizer_state_dict(model, each) for each in optimizers])
     load_into(state, folder, pickled=pickled, partial=not strict)

@@ -82,7 +82,7 @@ def _tensors(state: Mapping[str, object], checkpoint: Path) -> dict[str, Tensor]
     others = [name for name, value in state.items() if not isinstance(value, Tensor)]
     if others:
         raise UserError(
-            f"The weights of {checkpoint} hold what is no tensor: {', '.join(others)}",
+            f"The weights of {checkpoint} hold other values than tensors: {', '.join(others)}",
             "Load the checkpoint itself where they are needed.",
         )
     return {name: value for name, value in state.items() if isinstance(value, Tensor)}
@@ -137,21 +137,21 @@ def load_weights(
         for name, value in given.items()
         if name in own and own[name].shape == value.shape
     }
-    told = differences(own, given)
-    if told and strict:
+    differing = differences(own, given)
+    if differing and strict:
         raise RecipeError(
-            f"The weights of {path} do not fit {type(model).__name__}: {told}",
+            f"The weights of {path} do not fit {type(model).__name__}: {differing}",
             "Make the model as it was made there, or set train.init_strict: false, which takes "
             f"the {len(fitting)} of {len(own)} that fit.",
         )
     if not fitting:
         raise RecipeError(
-            f"No weight of {path} fits {type(model).__name__}: {told}",
+            f"No weight of {path} fits {type(model).__name__}: {differing}",
             "Begin with a checkpoint of a model that has parts of the same names and shapes.",
         )
     model.load_state_dict(fitting, strict=False)
     logger.info("%d of %d weights come from %s%s", len(fitting), len(own), path,
-                f"; {told}" if told else "")  # fmt: skip
+                f"; {differing}" if differing else "")  # fmt: skip
 
 
 @contextmanager
@@ -166,23 +166,24 @@ def telling_misfit(model: LightningModule, path: str | None, *, pickled: bool) -
     except RuntimeError as error:
         if path is None or "loading state_dict" not in str(error):
             raise
-        told = differences(model.state_dict(), read_weights(Path(path), pickled=pickled))
-        if not told:
+        differing = differences(model.state_dict(), read_weights(Path(path), pickled=pickled))
+        if not differing:
             raise
-        raise misfit(model, path, told) from error
+        raise misfit(model, path, differing) from error
 
 
-def misfit(model: LightningModule, path: Path | str, told: str) -> RecipeError:
-    """The error when training cannot go on from a checkpoint, with what `differences` told."""
+def misfit(model: LightningModule, path: Path | str, differing: str) -> RecipeError:
+    """Return the error for a checkpoint that does not fit a model; see `differences`."""
     return RecipeError(
-        f"{type(model).__name__} is not the model of {path}, where training is to go on: {told}",
+        f"{type(model).__name__} is not the model of {path}, from which training resumes: "
+        f"{differing}",
         "Take back what has changed in its code, or start a new run with train.init_from and "
         "train.init_strict: false, which takes the weights that fit.",
     )
 
 
 def differences(own: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> str:
-    """How the weights of a checkpoint differ from a model's, for the user; empty when they fit."""
+    """Return how weights of a checkpoint differ from a model's, for the user; empty if they fit."""
     shapes = [
         f"{name} is {tuple(given[name].shape)} there and {tuple(own[name].shape)} here"
         for name in own
@@ -205,10 +206,10 @@ def _listed(lead: str, names: Iterable[str]) -> str:
 
 
 def weights_hash(state: Mapping[str, Tensor]) -> str:
-    """XXH3 of a `state_dict()`, 128 bits, hexadecimal; the same whatever device it is on.
+    """Return the XXH3 of a `state_dict()`, 128 bits, hexadecimal, independent of the device.
 
-    It is over name, dtype, shape and bytes of each, in order of names. All ranks must call it when
-    they share them out.
+    It covers name, dtype, shape and bytes of each weight, by name. All ranks must call it if
+    weights are sharded.
     """
     digest = xxhash.xxh3_128()
     for name in sorted(state):

@@ -15,7 +15,7 @@ from headrace.cli.listing import Listing
 from headrace.ledger.audit_rows import ActRecord
 from headrace.ledger.ledger import open_ledger
 from headrace.runs.audit import Actor
-from headrace.runs.spending import first_day
+from headrace.runs.refresh_usage import first_day
 
 
 def audit(

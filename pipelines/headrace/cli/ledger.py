@@ -12,7 +12,7 @@ from headrace.cli.console import JsonOption, tell_json
 from headrace.ledger.database import default_url, masked
 from headrace.ledger.ledger import Ledger, open_ledger
 from headrace.ledger.usage_file import write_usage
-from headrace.runs.spending import bring_up_to_date, first_day
+from headrace.runs.refresh_usage import first_day, refresh_usage
 
 app = typer.Typer(
     name="ledger", help="The database of runs, leases and attempts.", no_args_is_help=True
@@ -70,7 +70,7 @@ def export(
         headrace ledger export november.csv --since 2026-11
     """
     day = first_day(since)
-    bring_up_to_date(run or None)
+    refresh_usage(run or None)
     count = write_usage(file, open_ledger().usage_blocks(run or None, day))
     typer.echo(f"{file} has {count:,} rows.")
 

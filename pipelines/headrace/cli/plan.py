@@ -25,7 +25,7 @@ from headrace.execution.execute import LeasePreview, execute, previews
 from headrace.recipe.load import load_recipe, load_site
 from headrace.recipe.overrides import check_size
 from headrace.recipe.recipe import Recipe
-from headrace.runs.accounts import predicted
+from headrace.runs.planning import predicted
 from headrace.runs.prediction import BETWEEN, Prediction
 from headrace.runs.runs import RunRequest
 

@@ -1,6 +1,6 @@
-"""What a model gives for a batch: columns that are kept, what metrics are given, what it logs.
+"""Outputs of a model for a batch: columns that are kept, inputs of metrics, logged values.
 
-What `test_step` logs counts by Lightning's rules for a whole epoch.
+Values that `test_step` logs are aggregated by Lightning's rules for a whole epoch.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from headrace.evaluation.merge import SCORES, Column, State, check_mergeable, st
 from headrace.recipe.evaluate import EvaluateSpec
 
 _BY = {"mean": MeanMetric, "sum": SumMetric, "max": MaxMetric, "min": MinMetric}
-"""Metrics that do to numbers what `reduce_fx` says."""
+"""Metrics that aggregate numbers as `reduce_fx` says."""
 
 _FUNCTIONS: dict[Any, str] = {
     torch.mean: "mean",
@@ -31,14 +31,14 @@ _FUNCTIONS: dict[Any, str] = {
 _OF_MODEL = "self"
 
 LARGEST = 1024
-"""Most numbers that are kept of a sample under one name; metrics see more."""
+"""Most numbers that are kept of a sample under a name; metrics get all."""
 
 TARGET = "target"
-"""What metrics compare with; the label, where the model gives none."""
+"""Column that metrics compare with; the label if the model returns none."""
 
 
 class Log:
-    """Stands in for a model's `self.log` while its samples of one shard are tested."""
+    """Replaces a model's `self.log` while samples of a shard are tested."""
 
     def __init__(self, model: LightningModule) -> None:
         self._model = model
@@ -76,7 +76,7 @@ class Log:
         self._metric(name, how, _of_numbers(how)).update(number, *weight)
 
     def states(self) -> dict[str, State]:
-        """What was logged: by how it is put together, and its name."""
+        """Return the states of logged values, by aggregation and name."""
         return {
             f"{how}:{name}": state_of(name, metric) for name, (how, metric) in self._metrics.items()
         }
@@ -96,13 +96,13 @@ class Log:
                 check_mergeable(name, metric)
                 return f"{_OF_MODEL}.{place}"
         raise UserCodeError(
-            f"self.log('{name}') was given a metric that is no attribute of the model",
+            f"self.log('{name}') got a metric that is not an attribute of the model",
             "Make it in __init__: self.accuracy = …",
         )
 
 
 def logged_metrics(keys: set[str], model: LightningModule) -> Mapping[str, Metric]:
-    """Fresh metrics for what was logged, by the key of their states."""
+    """Return new metrics for logged values, by the key of their states."""
     return {key: _fresh(key.partition(":")[0], model) for key in sorted(keys)}
 
 
@@ -115,7 +115,7 @@ def _of_numbers(how: str) -> Metric:
 
 
 def named(found: object, num_samples: int, spec: EvaluateSpec, num_classes: int) -> dict[str, Any]:
-    """Results of a batch by name: `preds`, and what else the model gave.
+    """Return the results of a batch by name: `preds` and other outputs of the model.
 
     Args:
         found: What `predict_step` returned.
@@ -139,7 +139,7 @@ def named(found: object, num_samples: int, spec: EvaluateSpec, num_classes: int)
 
 
 def _scores(found: object, num_samples: int, task: str, num_classes: int) -> torch.Tensor:
-    """Scores of a task of headrace itself; refuses those of another shape."""
+    """Return the scores of headrace's own task; refuse those of another shape."""
     shape = tuple(found.shape) if isinstance(found, torch.Tensor) else ()
     is_single = task in ("regression", "binary")
     if is_single:
@@ -158,7 +158,7 @@ def _scores(found: object, num_samples: int, task: str, num_classes: int) -> tor
 
 
 def kept(given: Mapping[str, Any], num_samples: int) -> dict[str, Column]:
-    """The results that are numbers, vectors or texts by sample, of up to `LARGEST` numbers."""
+    """Return the results that are numbers, vectors or texts, of up to `LARGEST` numbers each."""
     columns = {name: _column(value, num_samples) for name, value in given.items()}
     return {name: column for name, column in columns.items() if column is not None}
 
@@ -174,16 +174,16 @@ def _column(value: object, num_samples: int) -> Column | None:
 
 
 def _plain(value: torch.Tensor) -> torch.Tensor:
-    """On the CPU, of a type that NumPy has."""
+    """Return a tensor on the CPU, of a type that NumPy has."""
     plain = value.detach().cpu()
     return plain.float() if plain.is_floating_point() and plain.dtype != torch.float64 else plain
 
 
 def update(metrics: Mapping[str, Metric], given: Mapping[str, Any]) -> None:
-    """Show a batch to all metrics.
+    """Update all metrics with a batch.
 
-    Each is given what its `update` takes by name. A value under the metric's own name comes first:
-    a mapping of its arguments, or its first argument.
+    Each gets the arguments of its `update` by name. A value under the metric's own name comes
+    first: a mapping of its arguments, or its first argument.
 
     Raises:
         UserCodeError: It lacks an argument, or raised.

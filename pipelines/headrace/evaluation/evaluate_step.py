@@ -1,7 +1,7 @@
 """The evaluate step: predictions on all workers, then metrics and a report on one of them.
 
-The nodes of a gang pass shards on to each other meanwhile, as they do in training. Beside a
-training the step evaluates its checkpoints as they come, the newest first.
+The nodes of a gang pass shards on to each other, as in training. Beside a training the step
+evaluates new checkpoints, the newest first.
 """
 
 from __future__ import annotations
@@ -56,17 +56,17 @@ from headrace.steps.usage import AttemptUsage
 logger = logging.getLogger(__name__)
 
 _PREDICTOR = ContextVar("predictor", default=CallServer(start_forked))  # noqa: B039  one a node
-"""This node's; it keeps model and data for the next shard."""
+"""The predictor of this node; it keeps model and data for the next shard."""
 
 _NUM_TRIES = 3
 _PATIENCE_S = 60.0
-"""Longest wait for the nodes to serve; those that come later serve from then on."""
+"""Longest wait for the nodes to serve; later nodes serve from then on."""
 
 _LOOK_S = 0.2
 _WATCH_S = 1.0
 
 Evaluate = Callable[[int, str], dict[str, Any]]
-"""Evaluates a variant of the recipe with a checkpoint, by its path; gives its outputs."""
+"""Evaluates a variant of the recipe with a checkpoint, by its path; returns its outputs."""
 
 
 def run(context: StepContext) -> dict[str, Any]:
@@ -93,26 +93,25 @@ def run(context: StepContext) -> dict[str, Any]:
 
 
 def evaluate(context: StepContext, fleet: NodeCalls) -> dict[str, Any]:
-    """Evaluate what the recipe names on the nodes of a lease; returns and raises as `run`."""
+    """Evaluate on the nodes of a lease; return and raise as `run`."""
     return _judged(context, fleet, *_planned(context))
 
 
 @contextmanager
 def _counted(context: StepContext, role: Role) -> Iterator[None]:
-    """Add the time of the block to what the attempt used, whether it ends well or not."""
+    """Add the time of the block to the attempt's usage, also after a failure."""
     began_s = time.monotonic()
     nodes = role.nodes if role.kind == "gang" else 1
     used = context.usage or AttemptUsage(nodes=nodes, cpus=float(nodes * role.cpus_per_node))
     try:
         yield
     finally:
-        told = {"evaluate_s": time.monotonic() - began_s}
-        context.usage = used.model_copy(update=told)
+        context.usage = used.model_copy(update={"evaluate_s": time.monotonic() - began_s})
 
 
 @contextmanager
 def own_predictor() -> Iterator[None]:
-    """Have what this thread evaluates done by a process of its own, which ends with the block."""
+    """Let a process of its own do this thread's evaluations; it ends with the block."""
     predictor = CallServer(start_forked)
     token = _PREDICTOR.set(predictor)
     try:
@@ -139,7 +138,7 @@ def _judged(
 
 
 def _planned(context: StepContext) -> tuple[dict[int, Inputs], RecipeError | None]:
-    """The inputs by variant, and why there are none for one of them, if that is so."""
+    """Return the inputs by variant, and the error of a variant without any, if there is one."""
     found: dict[int, Inputs] = {}
     missing = None
     for variant in range(len(variants_of(context))):
@@ -155,7 +154,7 @@ def _planned(context: StepContext) -> tuple[dict[int, Inputs], RecipeError | Non
 def _evaluate(
     context: StepContext, fleet: NodeCalls, variant: int, checkpoint: str = ""
 ) -> dict[str, Any]:
-    """Score a variant's split with its checkpoint, or another one, then judge and report it."""
+    """Score a variant's split with its checkpoint, or another one, and write the report."""
     inputs = read_inputs(context, variant, checkpoint)
     env = model_environment(context.site.roles[context.recipe.train.role])
     with _serving(context, fleet, inputs.dataset, inputs.spec.split) as groups:
@@ -237,7 +236,7 @@ def _serving(
 
 
 def serve_node(run_folder: str, dataset: str, split: str, group: PeerGroup) -> None:
-    """Put the split onto this node, and serve what lies here as long as somebody waits for it."""
+    """Stage the split on this node, and serve its shards until the evaluation ends."""
     recipe, site = resolved(RunFolder(Path(run_folder)))
     stage, splits = recipe.stage, (packed_split(split, recipe.data.fold),)
     options = StagingOptions(partial=stage.partial, s3=site.s3, group=group, serves_readers=True)
@@ -258,7 +257,7 @@ def _groups(context: StepContext, fleet: NodeCalls) -> dict[str, PeerGroup]:
 def _wait(
     groups: tuple[PeerGroup, ...], has_ended: Callable[[int], bool], check: Callable[[], None]
 ) -> None:
-    """Until each node has told what it holds, or will not."""
+    """Wait until each node has reported its shards, or has failed."""
     deadline = time.monotonic() + _PATIENCE_S
     for group in groups:
         while group.held_by(group.index) is None and not has_ended(group.index):
@@ -278,7 +277,7 @@ def watch(context: StepContext, watched: RunFolder, evaluate: Evaluate) -> dict[
     first = variants[0]
     splits = {n: one.split for n, one in enumerate(variants) if one.checkpoint == first.checkpoint}
     while True:
-        is_over = is_there(context.run_folder.enough)  # before looking: all that came is seen
+        is_over = is_there(context.run_folder.enough)  # before the last look
         rows = _evaluated(context, watched)
         done = {(row.step, row.split) for row in rows}
         left = {

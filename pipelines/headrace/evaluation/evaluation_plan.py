@@ -32,7 +32,7 @@ class ShardTask:
     """Position of its first sample in the split."""
     num_samples: int
     label: str = ""
-    """Tells its part from those of other variants; see `NodeTask.label`."""
+    """Name of its part among those of other variants; see `NodeTask.label`."""
 
     @property
     def part_name(self) -> str:
@@ -43,7 +43,7 @@ class ShardTask:
 
 @dataclass(frozen=True, kw_only=True)
 class NodeTask:
-    """What a node is asked: to score a shard, or to conclude where there is no task."""
+    """Task of a node: to score a shard, or to conclude if there is no shard."""
 
     step_folder: str
     env: Mapping[str, str]
@@ -95,7 +95,7 @@ def _check_labels(manifest: Manifest, task: str) -> None:
         raise DataError(
             f"Dataset '{manifest.name}' has no labels to compare predictions with",
             "Pack it with `dataset.labels: folders` or `index`, set `evaluate.task: custom` where "
-            "the model tells what is right, or set `evaluate: null`.",
+            "the model itself knows the labels, or set `evaluate: null`.",
         )
     if task == "multilabel" and len(label.shape) != 1:
         raise DataError(
@@ -157,7 +157,7 @@ def _checkpoint(context: StepContext, wanted: int | str) -> Path:
     if path is None:
         there = ", ".join(sorted(each.name for each in folder.glob("*.ckpt"))) or "none"
         raise RecipeError(
-            f"evaluate.checkpoint is {wanted}, but there is no {places[-1]}",
+            f"evaluate.checkpoint is {wanted}, but {places[-1]} does not exist",
             f"There are: {there}. Training keeps the steps that its recipe names, if it has them.",
         )
     return path
@@ -197,14 +197,14 @@ def shortfalls(metrics: Mapping[str, float], spec: EvaluateSpec) -> tuple[str, .
     """One sentence for each metric that is worse than what was asked for."""
     least = [(name, "at least", bound, 1) for name, bound in spec.min_metrics.items()]
     most = [(name, "at most", bound, -1) for name, bound in spec.max_metrics.items()]
-    told = []
+    failures = []
     for name, word, bound, sign in sorted((*least, *most)):
         value = metrics.get(name)
         if value is None:
-            told.append(f"{name} is undefined on this split, {word} {bound:g} was asked for")
+            failures.append(f"{name} is undefined on this split, the bound is {word} {bound:g}")
         elif sign * value < sign * bound:
-            told.append(f"{name} is {value:.6g}, {word} {bound:g} was asked for")
-    return tuple(told)
+            failures.append(f"{name} is {value:.6g}, the bound is {word} {bound:g}")
+    return tuple(failures)
 
 
 def require(metrics: Mapping[str, float], spec: EvaluateSpec, report: str) -> None:

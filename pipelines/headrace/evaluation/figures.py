@@ -80,9 +80,9 @@ def confusion_matrix(confusion: npt.NDArray[np.int64], names: Sequence[str]) -> 
         if value >= _LEAST_SHOWN:
             color = "white" if value > 0.5 else "black"
             axes.text(column, row, f"{value:.2f}", ha="center", va="center", size=8, color=color)
-    places, told = range(len(shown)), [names[each] for each in shown]
-    axes.set_xticks(places, told, rotation="vertical")
-    axes.set_yticks(places, told)
+    places, labels = range(len(shown)), [names[each] for each in shown]
+    axes.set_xticks(places, labels, rotation="vertical")
+    axes.set_yticks(places, labels)
     axes.set(xlabel="Predicted class", ylabel="True class")
     if len(shown) < len(names):
         axes.set_title(f"{len(shown)} of {len(names)} classes, those confused most", fontsize=9)
@@ -99,10 +99,7 @@ def _most_confused(confusion: npt.NDArray[np.int64]) -> list[int]:
 
 
 def _curves(
-    scores: npt.NDArray[Any],
-    label: npt.NDArray[Any],
-    names: Sequence[str],
-    shown: Iterable[int],
+    scores: npt.NDArray[Any], label: npt.NDArray[Any], names: Sequence[str], shown: Iterable[int]
 ) -> dict[str, bytes]:
     """Curves of some classes, one against the rest, as PNG bytes by title.
 
@@ -112,7 +109,7 @@ def _curves(
         names: Of all classes.
         shown: Places of those that are drawn.
     """
-    told = [names[index] for index in shown]
+    labels = [names[index] for index in shown]
     given = [
         (torch.from_numpy(scores[:, index].copy()), torch.from_numpy(label[:, index].astype(int)))
         for index in shown
@@ -126,10 +123,10 @@ def _curves(
     ):
         drawn, axes = figure(5.2, 4.6)
         x, y = [curve[0] for curve in curves], [curve[1] for curve in curves]
-        plot_curve((x, y), ax=axes, label_names=axis_names, labels=told)
+        plot_curve((x, y), ax=axes, label_names=axis_names, labels=labels)
         axes.set(ylim=(0, 1.03))
-        if len(told) < len(names) and told:
-            axes.legend(title=f"{len(told)} hardest of {len(names)}")
+        if len(labels) < len(names) and labels:
+            axes.legend(title=f"{len(labels)} hardest of {len(names)}")
         pictures[title] = png(drawn)
     return pictures
 

@@ -32,34 +32,34 @@ if TYPE_CHECKING:
 
 Ids = npt.NDArray[np.int64]
 Column = torch.Tensor | list[Any]
-"""A value a sample: `(num_samples, …)`, or a list of tensors or strings where they differ."""
+"""A value per sample: `(num_samples, …)`, or a list of tensors or strings if shapes differ."""
 
 LABEL, SCORES = "label", "preds"
-"""Columns that the tasks of headrace itself judge."""
+"""Columns for headrace's own tasks."""
 
 _EXAMPLES = 5
 
 Value = torch.Tensor | list[torch.Tensor]
 State = dict[str, tuple[int, dict[str, Value]]]
-"""Batches seen and values by name, of each metric inside a metric by its place; '' is itself."""
+"""Number of batches and values by name, for each metric inside a metric; '' is itself."""
 
 _MERGEABLE = (ClasswiseWrapper, MultioutputWrapper, MultitaskWrapper)
-"""Wrappers that keep all they know in the metrics inside."""
+"""Wrappers that keep all of their state in the metrics inside."""
 
 
 @dataclass(frozen=True)
 class ScoredSamples:
-    """Samples and what is known of them, row by row."""
+    """Samples and their results, row by row."""
 
     sample_id: Ids
     """`(num_samples,) int64`."""
     columns: Mapping[str, Column]
     states: Mapping[str, State] = field(default_factory=dict)
-    """What each metric has seen of these samples, by name."""
+    """State of each metric after these samples, by name."""
 
     @cached_property
     def predictions(self) -> Predictions:
-        """Labels and scores of a task of headrace itself."""
+        """Labels and scores of headrace's own task."""
         return Predictions(
             sample_id=self.sample_id,
             label=np.asarray(self.columns[LABEL]),
@@ -75,7 +75,7 @@ def write_part(path: Path, part: ScoredSamples) -> None:
 
 
 def read_part(path: Path) -> ScoredSamples:
-    """Read what `write_part` wrote; raises StepError when it is not there."""
+    """Read a part of `write_part`; raise a StepError if it does not exist."""
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError:
@@ -86,7 +86,7 @@ def read_part(path: Path) -> ScoredSamples:
 
 
 def joined(columns: Sequence[Column]) -> Column:
-    """One column of several, in order."""
+    """Return one column of several, in order."""
     tensors = [column for column in columns if isinstance(column, torch.Tensor)]
     if len(tensors) == len(columns) and len({tensor.shape[1:] for tensor in tensors}) == 1:
         return torch.cat(tensors)
@@ -94,10 +94,10 @@ def joined(columns: Sequence[Column]) -> Column:
 
 
 def joined_columns(parts: Sequence[Mapping[str, Column]]) -> dict[str, Column]:
-    """Columns of several batches or shards, in order.
+    """Return the columns of several batches or shards, in order.
 
     Raises:
-        StepError: They are not the same in all of them.
+        StepError: They have different columns.
     """
     names = list(parts[0]) if parts else []
     for part in parts:
@@ -111,11 +111,11 @@ def joined_columns(parts: Sequence[Mapping[str, Column]]) -> dict[str, Column]:
 
 
 def merge(parts: Sequence[ScoredSamples], expected: Ids) -> ScoredSamples:
-    """Put parts together in the order of the sample ids, in whatever order they come.
+    """Merge parts of any order to the order of the sample ids.
 
     Args:
-        parts: Those of the shards.
-        expected: `(num_samples,) int64`, ids of the samples that must be there, once each.
+        parts: Parts of the shards.
+        expected: `(num_samples,) int64`, ids of the samples that must be there once.
 
     Raises:
         StepError: Samples are missing, doubled or unknown; names counts and examples.
@@ -142,10 +142,10 @@ def _check_exactly_once(found: Ids, expected: Ids) -> None:
         _fault("counted more than once", ids[counts > 1]),
         _fault("not of this split", np.setdiff1d(ids, expected)),
     ]
-    told = "; ".join(fault for fault in faults if fault)
-    if told:
+    problems = "; ".join(fault for fault in faults if fault)
+    if problems:
         raise StepError(
-            f"Of {len(expected)} samples not each was predicted exactly once: {told}",
+            f"Not all of {len(expected)} samples were predicted exactly once: {problems}",
             "Run the evaluation again; if it persists, check the dataset with `headrace verify`.",
         )
 
@@ -161,11 +161,11 @@ FILE_NAME = "predictions.parquet"
 
 
 def results_of(whole: ScoredSamples, sources: Sequence[str], split: str) -> dict[str, Column]:
-    """All that is known of each sample, by name.
+    """Return all results of each sample, by name.
 
     Args:
         whole: The samples of the whole split.
-        sources: Where each was packed from.
+        sources: The source of each sample.
         split: The split, for those who put several files together.
     """
     own: dict[str, Column] = {
@@ -177,7 +177,7 @@ def results_of(whole: ScoredSamples, sources: Sequence[str], split: str) -> dict
 
 
 def write_results(path: Path, results: Mapping[str, Column]) -> None:
-    """Write a row a sample, atomically; equal results give equal bytes."""
+    """Write a row per sample, atomically; equal results give equal bytes."""
     import pyarrow as pa
     from pyarrow import parquet
 
@@ -199,7 +199,7 @@ def _array(column: Column) -> pa.Array:
 
 
 def check_mergeable(name: str, metric: Metric) -> None:
-    """Refuse a metric whose states of several shards do not give that of them all."""
+    """Refuse a metric whose states of several shards cannot be merged."""
     for _, each in _inside(metric):
         if isinstance(each, WrapperMetric) and not isinstance(each, _MERGEABLE):
             valid = ", ".join(known.__name__ for known in _MERGEABLE)
@@ -211,10 +211,10 @@ def check_mergeable(name: str, metric: Metric) -> None:
 
 
 def state_of(name: str, metric: Metric) -> State:
-    """What a metric has seen, as tensors on the CPU.
+    """Return the state of a metric, as tensors on the CPU.
 
     Raises:
-        UserCodeError: A state is no tensor, nor a list of them, or means do not merge.
+        UserCodeError: A state is not a tensor or a list of tensors, or means do not merge.
     """
     found: State = {}
     for place, each in _inside(metric):
@@ -231,7 +231,7 @@ def state_of(name: str, metric: Metric) -> State:
 
 
 def merged(metric: Metric, states: Sequence[State]) -> Metric:
-    """Give a fresh metric the states of all shards, in their order."""
+    """Set a new metric to the states of all shards, in their order."""
     for place, each in _inside(metric):
         parts = [state[place] for state in states]
         for key in each.metric_state:
@@ -256,7 +256,7 @@ def _together(metric: Metric, key: str, values: list[Value]) -> Any:
 
 
 def _inside(metric: Metric) -> Iterator[tuple[str, Metric]]:
-    """A metric and those in it, by place."""
+    """Yield a metric and the metrics in it, by place."""
     return ((place, each) for place, each in metric.named_modules() if isinstance(each, Metric))
 
 

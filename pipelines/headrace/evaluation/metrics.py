@@ -35,7 +35,7 @@ _OF_LABELS = {
     "average_precision": classification.multilabel_average_precision,
 }
 _OF_SCORES = ("auroc", "average_precision")
-"""Undefined for a label that no sample has, or each."""
+"""Undefined for a label that no sample or every sample has."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Predictions:
 
 @dataclass(frozen=True, kw_only=True)
 class ClassMetrics:
-    """How well one class or label is found."""
+    """Metrics of a class or label."""
 
     name: str
     support: int
@@ -67,10 +67,10 @@ class ClassMetrics:
 
 @dataclass(frozen=True, kw_only=True)
 class MultilabelResult:
-    """Everything that the report of a multilabel classifier tells."""
+    """Content of the report of a multilabel classifier."""
 
     metrics: dict[str, float]
-    """By name, means of the labels; `exact_match` is the share of samples with all labels right."""
+    """Means over labels by name; `exact_match` is the share of samples with all labels right."""
     classes: tuple[ClassMetrics, ...]
     probabilities: Floats
     """`(num_samples, num_classes) float64`."""
@@ -78,7 +78,7 @@ class MultilabelResult:
 
 @dataclass(frozen=True, kw_only=True)
 class ClassificationResult(MultilabelResult):
-    """Everything that the report of a classifier tells.
+    """Content of the report of a classifier.
 
     Its `metrics` are accuracy; precision, recall, f1, auroc (macro); calibration_error.
     """
@@ -92,7 +92,7 @@ class ClassificationResult(MultilabelResult):
 def classification_result(
     predictions: Predictions, class_names: Sequence[str]
 ) -> ClassificationResult:
-    """Judge a classifier.
+    """Return the metrics of a classifier.
 
     Args:
         predictions: Scores `(num_samples, num_classes)`: probabilities, or logits otherwise.
@@ -139,7 +139,7 @@ def classification_result(
 
 
 def of_two_classes(predictions: Predictions) -> Predictions:
-    """Scores `(num_samples,)` of the second class as those of both, `(num_samples, 2)`."""
+    """Return scores `(num_samples,)` of the second class as `(num_samples, 2)` of both."""
     _check_finite(predictions)
     yes = _to_shares(predictions.scores)
     label = predictions.label
@@ -149,7 +149,7 @@ def of_two_classes(predictions: Predictions) -> Predictions:
 
 
 def binary_metrics(result: ClassificationResult, label: npt.NDArray[np.int64]) -> dict[str, float]:
-    """Metrics of the second class of two, by name."""
+    """Return the metrics of the second class of two, by name."""
     yes = result.classes[1]
     found = {
         "accuracy": result.metrics["accuracy"],
@@ -166,7 +166,7 @@ def binary_metrics(result: ClassificationResult, label: npt.NDArray[np.int64]) -
 
 
 def multilabel_result(predictions: Predictions, names: Sequence[str]) -> MultilabelResult:
-    """Judge scores `(num_samples, num_labels)`, probabilities or logits, by labels 0 and 1.
+    """Return metrics of scores `(num_samples, num_labels)`, probabilities or logits.
 
     Raises:
         EvaluationError: Scores are NaN or infinite, or labels do not fit them.
@@ -198,7 +198,7 @@ def multilabel_result(predictions: Predictions, names: Sequence[str]) -> Multila
 
 
 def regression_metrics(predictions: Predictions) -> dict[str, float]:
-    """Judge a regressor, of scores and labels `(num_samples,)`: mae, rmse, r2."""
+    """Return mae, rmse and r2 of a regressor with scores and labels `(num_samples,)`."""
     _check_finite(predictions)
     if len(predictions.label) < 2:
         raise EvaluationError(
@@ -214,7 +214,7 @@ def regression_metrics(predictions: Predictions) -> dict[str, float]:
 
 
 def to_probabilities(scores: npt.NDArray[Any]) -> Floats:
-    """Scores as probabilities: rows that all add up to 1 are taken as they are, else softmax."""
+    """Return scores as probabilities: unchanged if all rows add up to 1, else their softmax."""
     values = scores.astype(np.float64)
     if values.min() >= 0 and np.allclose(values.sum(1), 1, atol=1e-3):
         return values
@@ -223,7 +223,7 @@ def to_probabilities(scores: npt.NDArray[Any]) -> Floats:
 
 
 def _to_shares(scores: npt.NDArray[np.floating]) -> Floats:
-    """Scores from 0 to 1 as they are, else the sigmoid of them."""
+    """Return scores from 0 to 1 unchanged, otherwise their sigmoid."""
     values = scores.astype(np.float64)
     if values.min() >= 0 and values.max() <= 1:
         return values
@@ -233,7 +233,7 @@ def _to_shares(scores: npt.NDArray[np.floating]) -> Floats:
 def _classes(
     names: Sequence[str], support: torch.Tensor, found: Mapping[str, Sequence[float]]
 ) -> tuple[ClassMetrics, ...]:
-    """One record a class, of the values of each metric by class."""
+    """Return a record for each class, from the values of each metric by class."""
     return tuple(
         ClassMetrics(
             name=name,
@@ -248,11 +248,11 @@ def _classes(
 
 
 def _auroc(scores: Floats, is_positive: npt.NDArray[np.bool_]) -> float:
-    """Share of pairs in which the positive sample has the higher score, ties by half.
+    """Return the share of pairs in which the positive sample has the higher score, ties by half.
 
-    NaN for a class without samples, or with all of them. That is the area under the curve (Hanley
-    and McNeil 1982), without drawing it: of 1000 classes torchmetrics draws so many curves, which
-    takes forty times as long.
+    NaN for a class without samples, or with all of them. It equals the area under the ROC curve
+    (Hanley and McNeil 1982). For 1000 classes torchmetrics, which draws the curves, takes forty
+    times as long.
     """
     positive, negative = scores[is_positive], np.sort(scores[~is_positive])
     if not len(positive) or not len(negative):
@@ -263,7 +263,7 @@ def _auroc(scores: Floats, is_positive: npt.NDArray[np.bool_]) -> float:
 
 
 def _check_finite(predictions: Predictions) -> None:
-    """Refuse scores that are NaN or infinite: an `EvaluationError`."""
+    """Raise an `EvaluationError` for scores that are NaN or infinite."""
     rows = ~np.isfinite(predictions.scores).reshape(len(predictions.scores), -1).all(1)
     if rows.any():
         examples = ", ".join(str(number) for number in predictions.sample_id[rows][:_EXAMPLES])
@@ -290,7 +290,7 @@ def _check_classes(predictions: Predictions, num_classes: int) -> None:
 
 
 def _num_labels(predictions: Predictions) -> int:
-    """Labels a sample; refuses those that are not 0 or 1, or not as many as scores."""
+    """Return labels per sample; refuse values other than 0 or 1, or another number than scores."""
     label, shape = predictions.label, predictions.scores.shape
     if label.shape != shape or shape[1] < 2:
         raise EvaluationError(

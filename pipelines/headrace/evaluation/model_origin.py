@@ -1,4 +1,4 @@
-"""Where an evaluated model comes from: its checkpoint, recipe, data, code, and how to repeat it."""
+"""Origin of an evaluated model: its checkpoint, recipe, data, code, and how to repeat it."""
 
 from __future__ import annotations
 
@@ -27,27 +27,27 @@ _Content = TypeAdapter(dict[str, JsonValue])
 
 
 def chosen(context: StepContext, inputs: Inputs, history: History) -> str:
-    """Which checkpoint is evaluated and why, with the metric it was chosen by, in one line."""
+    """Return the evaluated checkpoint in one line, with the metric by which it was chosen."""
     step = evaluated_step(inputs.checkpoint, history)
-    told = [f"evaluate.checkpoint is {inputs.spec.checkpoint}"]
+    facts = [f"evaluate.checkpoint is {inputs.spec.checkpoint}"]
     if step is not None:
         epochs = [row.epoch + 1 for row in history.rows if row.step <= step]
-        told.append(f"step {step:,}" + (f" in epoch {epochs[-1]}" if epochs else ""))
+        facts.append(f"step {step:,}" + (f" in epoch {epochs[-1]}" if epochs else ""))
     monitor, mode = context.recipe.trainer.monitor, context.recipe.trainer.monitor_mode
     if monitor is not None:
         here = [row.metrics.get(monitor, math.nan) for row in history.metrics if row.step == step]
-        told += [f"{monitor} {value:.6g}" for value in here if math.isfinite(value)]
+        facts += [f"{monitor} {value:.6g}" for value in here if math.isfinite(value)]
         best = history.best(monitor, mode)
         if best is not None:
             values = f"{best.metrics[monitor]:.6g} at step {best.step:,}"
-            told.append(f"best of {len(history.metrics)} validations ({mode}): {values}")
-    return "; ".join(told)
+            facts.append(f"best of {len(history.metrics)} validations ({mode}): {values}")
+    return "; ".join(facts)
 
 
 def provenance_table(
     context: StepContext, inputs: Inputs, fingerprint: str, num_samples: int, history: History
 ) -> Table:
-    """All facts about the model and its making."""
+    """Return all facts about the model and its training."""
     recorded = _read(context.run_folder.provenance)
     rows = [
         ("Run", context.spec.run_id),
@@ -73,10 +73,10 @@ def provenance_table(
 
 
 def changes_tables(context: StepContext) -> tuple[Table, ...]:
-    """What the run's recipe changes: of its file, and of the run whose weights it began with."""
+    """Return the changes of the run's recipe to its file, and to the run of its first weights."""
     recorded = _read(context.run_folder.provenance).get("changes")
-    told = TypeAdapter(tuple[Change, ...]).validate_python(recorded or ())
-    tables = [_changes("Changed from the recipe file", "In the file", told)] if told else []
+    changes = TypeAdapter(tuple[Change, ...]).validate_python(recorded or ())
+    tables = [_changes("Changed from the recipe file", "In the file", changes)] if changes else []
     tables += [_changes(*each) for each in _resumed(context)]
     parent = _parent(context.recipe)
     if parent is not None:
@@ -94,7 +94,7 @@ def _resumed(context: StepContext) -> Iterator[tuple[str, str, Sequence[Change]]
 
 
 def _parent(recipe: Recipe) -> tuple[str, Recipe] | None:
-    """The run that `train.init_from` lies in; None when it is no run's checkpoint."""
+    """Return the run of `train.init_from`; None if it is not a checkpoint of a run."""
     if recipe.train.init_from is None:
         return None
     folder = Path(recipe.train.init_from).expanduser().parent.parent
@@ -102,20 +102,20 @@ def _parent(recipe: Recipe) -> tuple[str, Recipe] | None:
     return None if found is None else (folder.name, found)
 
 
-def _changes(title: str, before: str, told: Sequence[Change]) -> Table:
+def _changes(title: str, before: str, changes: Sequence[Change]) -> Table:
     return Table(
         title=title,
         columns=columns("Key", before, "In this run", kind="path"),
         rows=[
             tuple(without_secrets(text) for text in (each.key, each.before, each.after))
-            for each in told
+            for each in changes
         ],
         empty="Nothing.",
     )
 
 
 def _again(context: StepContext) -> str:
-    """The command that asks for the same again; empty when nobody kept the request."""
+    """Return the command of the same request; empty if the request was not kept."""
     request = _read(context.run_folder.request)
     recipe, site, overrides = (request.get(name) for name in ("recipe", "site", "overrides"))
     if not isinstance(recipe, str) or not isinstance(site, str):
@@ -146,14 +146,14 @@ def _skipped(context: StepContext) -> list[tuple[str, str]]:
 
 def _recorded(content: dict[str, JsonValue]) -> list[tuple[str, str]]:
     git, command = content.get("git"), content.get("command")
-    told: dict[str, object] = {
+    facts: dict[str, object] = {
         "Git commit": git.get("commit") if isinstance(git, dict) else None,
         "Uncommitted changes": git.get("dirty") if isinstance(git, dict) else None,
         "Recipe file": content.get("recipe_file"),
         "Command": " ".join(map(str, command)) if isinstance(command, list) else None,
         "Started on": content.get("host"),
     }
-    return [(name, str(value)) for name, value in told.items() if value is not None]
+    return [(name, str(value)) for name, value in facts.items() if value is not None]
 
 
 def _read(path: Path) -> dict[str, JsonValue]:

@@ -17,7 +17,7 @@ from headrace.recipe.evaluate import EvaluateSpec
 from headrace.report.html import Table, columns, png
 
 _MOST_NAMED = 100
-"""Longest vector of which each value is a metric of its own name."""
+"""Longest vector whose values are metrics with names of their own."""
 
 _MOST_COLUMNS = 30
 _PNG = b"\x89PNG\r\n\x1a\n"
@@ -27,8 +27,8 @@ def make_metrics(spec: EvaluateSpec, allowed: Allowed) -> dict[str, Metric]:
     """Make the metrics of a recipe, by name.
 
     Raises:
-        TargetError: One is not allowed, or is no metric.
-        UserCodeError: One cannot be made, or not be put together from shards.
+        TargetError: A target is not allowed, or not a metric.
+        UserCodeError: A metric cannot be made, or not be merged from shards.
     """
     made = {
         name: instantiate(target, allowed, f"evaluate.metrics.{name}")
@@ -42,10 +42,10 @@ def make_metrics(spec: EvaluateSpec, allowed: Allowed) -> dict[str, Metric]:
 def own_values(
     metrics: Mapping[str, Metric], states: Sequence[Mapping[str, State]], classes: Sequence[str]
 ) -> Judgement:
-    """Compute metrics of a whole split.
+    """Compute the metrics of a whole split.
 
-    Numbers have names; those of a vector or mapping are `name.class`, without what is undefined.
-    Vectors and matrices are tables.
+    Values of a vector or mapping are named `name.class`; undefined ones are left out. Vectors and
+    matrices are tables.
 
     Args:
         metrics: Fresh ones by name.
@@ -79,7 +79,7 @@ def _computed(name: str, metric: Metric, states: Sequence[Mapping[str, State]]) 
 
 
 _Leaf = tuple[str, object]
-"""A name, with dots where values lie in mappings, and a value that is no mapping."""
+"""A name, dotted for values in mappings, and a value that is not a mapping."""
 
 
 def _leaves(path: str, value: object) -> Iterator[_Leaf]:
@@ -126,7 +126,7 @@ def own_figures(spec: EvaluateSpec, allowed: Allowed, results: Mapping[str, Colu
 
     Raises:
         TargetError: One is not allowed.
-        UserCodeError: One raised, or gave no figure.
+        UserCodeError: A function raised, or returned no figure.
     """
     found = Judgement()
     for name, target in spec.figures.items():
@@ -148,7 +148,7 @@ def own_figures(spec: EvaluateSpec, allowed: Allowed, results: Mapping[str, Colu
 
 
 def _drawn(drawn: object) -> object:
-    """PNG bytes of a figure of matplotlib; other things as they are."""
+    """Return the PNG bytes of a figure of matplotlib; other values unchanged."""
     if isinstance(drawn, Figure):
         return png(drawn)
     return None if isinstance(drawn, bytes) and not drawn.startswith(_PNG) else drawn

@@ -1,6 +1,6 @@
-"""What works on a node for the evaluate step: `python -m headrace.evaluation.predict`.
+"""Process on a node for the evaluate step: `python -m headrace.evaluation.predict`.
 
-A trained model and its data, which are kept for the next shard.
+It keeps a trained model and its data for the next shard.
 """
 
 from __future__ import annotations
@@ -40,15 +40,17 @@ logger = logging.getLogger(__name__)
 
 _NUM_TRIES = 3
 _USING = ExitStack()
-"""The staged copy that the predictor reads, which is not evicted meanwhile."""
+"""The staged copy that the predictor reads; it is not evicted while in use."""
 
 
 def score(job: NodeTask, task: ShardTask) -> tuple[int, str]:
-    """Score the samples of one shard and write what is found out, atomically.
+    """Score the samples of a shard and write the results, atomically.
 
-    Model and data are loaded once and kept for the next shard. A staged shard that is no longer
-    what was staged is staged anew, and scored again. Gives the number of samples, and why they were
-    scored again, empty when they were not.
+    Model and data are loaded once and kept for the next shard. A staged shard that has changed is
+    staged and scored again.
+
+    Returns:
+        The number of samples, and why they were scored again, or an empty text.
     """
     context = open_context(StepFolder(Path(job.step_folder)))
     inputs = read_inputs(context, job.variant, job.checkpoint)
@@ -75,13 +77,13 @@ def score(job: NodeTask, task: ShardTask) -> tuple[int, str]:
 
 
 def forget() -> None:
-    """Let go of model and data; the next call loads them anew."""
+    """Release model and data; the next call loads them again."""
     _loaded.cache_clear()
     _USING.close()
 
 
 def _scored(predictor: Predictor, sound: Soundness, task: ShardTask) -> ScoredSamples | None:
-    """What a shard's samples give, whose bytes are compared beside; None when they are wrong."""
+    """Return the results of a shard, whose bytes are verified meanwhile; None if they are wrong."""
     with ThreadPoolExecutor(1, "recheck") as pool:
         looking = pool.submit(sound.damaged, only=[task.file])
         try:
@@ -125,7 +127,7 @@ def _loaded(
 
 @lru_cache(maxsize=1)
 def _drawn(step_folder: str, variant: int, checkpoint: str) -> Callable[[], dict[str, bytes]]:
-    """Begin to draw how training went, in a fork that ends with it; waits for the figures."""
+    """Start to draw the training's figures in a fork; return a function that waits for them."""
     beside = ProcessPoolExecutor(1, get_context("fork"), die_with_parent)
     drawn = beside.submit(draw_training, step_folder, variant, checkpoint)
     beside.shutdown(wait=False)

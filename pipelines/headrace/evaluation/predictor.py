@@ -21,12 +21,7 @@ from headrace.data.dataset import Reading, SampleReader, check_each_once
 from headrace.data.instantiate import Allowed, instantiate, instantiate_all
 from headrace.data.model_steps import check_steps
 from headrace.data.transforms import Batch, Transform, apply
-from headrace.errors import (
-    MemoryExhaustedError,
-    RecipeError,
-    UserCodeError,
-    blaming_user_code,
-)
+from headrace.errors import MemoryExhaustedError, RecipeError, UserCodeError, blaming_user_code
 from headrace.evaluation.batch_outputs import TARGET, Log, kept, named, update
 from headrace.evaluation.merge import LABEL, Column, ScoredSamples, joined_columns, state_of
 from headrace.recipe.evaluate import EvaluateSpec
@@ -48,7 +43,7 @@ class Predictor:
     device: torch.device
     reading: Reading = field(default_factory=Reading)
     metrics: Mapping[str, Metric] = field(default_factory=dict)
-    """Further ones by name; copies of them see the samples."""
+    """Further metrics by name; copies of them are updated."""
 
     def predict(self, first: int, num_samples: int) -> ScoredSamples:
         """Score or test consecutive samples of the split."""
@@ -75,17 +70,17 @@ class Predictor:
     ) -> dict[str, Column]:
         num_classes, num_samples = len(self.dataset.manifest.classes), len(batch["sample_id"])
         with _named_errors(batch, f"{self.spec.step}_step"), torch.inference_mode():
-            seen = apply(self.transforms, move_data_to_device(batch, self.device))
-            found = self._stepped(seen, log, num_samples)
+            moved = apply(self.transforms, move_data_to_device(batch, self.device))
+            found = self._stepped(moved, log, num_samples)
         given = named(found, num_samples, self.spec, num_classes)
-        label = {TARGET: seen[LABEL]} if LABEL in seen else {}
+        label = {TARGET: moved[LABEL]} if LABEL in moved else {}
         with torch.inference_mode():
             update(metrics, {**label, **given})
         columns = kept(given, num_samples)
         return {**columns, LABEL: batch[LABEL]} if LABEL in batch else columns
 
     def _stepped(self, batch: Batch, log: Log | None, num_samples: int) -> object:
-        """What the model's step gives for a batch; what it logs goes to `log`."""
+        """Return the result of the model's step for a batch; logged values go to `log`."""
         if log is None:
             return self.model.predict_step(batch, 0)
         log.num_samples = num_samples
@@ -95,7 +90,7 @@ class Predictor:
 
 @contextmanager
 def _named_errors(batch: Batch, step: str) -> Iterator[None]:
-    """Tell whose code raised, and for which samples."""
+    """Raise errors of the model's step as errors that name the samples."""
     hint = f"Evaluation calls `model.{step}(batch, 0)` after `data.transforms`."
     with blaming_user_code(step, hint, f"samples {int(batch['sample_id'][0])} and following"):
         try:
@@ -111,7 +106,7 @@ def _named_errors(batch: Batch, step: str) -> Iterator[None]:
 def load_model(
     recipe: Recipe, site: Site, checkpoint: Path
 ) -> tuple[LightningModule, tuple[Transform, ...]]:
-    """Make model and transforms of a recipe and give the model its trained weights."""
+    """Return model and transforms of a recipe, the model with its trained weights."""
     allowed = Allowed.of(recipe, site)
     model = make_model(recipe, allowed)
     _load_weights(model, read_checkpoint(checkpoint, pickled=site.pickled_checkpoints == "allow"))
@@ -119,7 +114,7 @@ def load_model(
 
 
 def make_model(recipe: Recipe, allowed: Allowed) -> LightningModule:
-    """Make the model of a recipe, which is not trained yet."""
+    """Return the untrained model of a recipe."""
     if recipe.model is None:
         raise RecipeError(f"Recipe '{recipe.name}' has no model to evaluate", "Set evaluate: null.")
     torch.manual_seed(recipe.seed)
@@ -129,7 +124,7 @@ def make_model(recipe: Recipe, allowed: Allowed) -> LightningModule:
 
 
 def choose_device(accelerator: str) -> torch.device:
-    """Where to run: the recipe's `trainer.accelerator`, `auto` takes a GPU when there is one."""
+    """Return the device for the recipe's `trainer.accelerator`; `auto` is a GPU if there is one."""
     if accelerator == "gpu" or (accelerator == "auto" and torch.cuda.is_available()):
         return torch.device("cuda")
     return torch.device("cpu")
@@ -140,7 +135,7 @@ def _load_weights(model: LightningModule, content: Mapping[str, Any]) -> None:
         model.configure_model()
         model.on_load_checkpoint(content)
         model.load_state_dict(content["state_dict"], strict=model.strict_loading)
-    except (Exception, SystemExit) as error:
+    except (Exception, SystemExit, KeyboardInterrupt) as error:
         raise UserCodeError(
             f"The checkpoint does not fit {type(model).__name__}: {error}",
             "Evaluate with the model settings that the checkpoint was trained with.",

@@ -1,4 +1,4 @@
-"""What the report shows of merged predictions: metrics, figures, the worst mistakes."""
+"""Content of the report from merged predictions: metrics, figures, the worst mistakes."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _FEWEST_NUMBERS = 32
 
 @dataclass(frozen=True, kw_only=True)
 class Judgement:
-    """What was found out about a model."""
+    """Results of an evaluated model."""
 
     metrics: dict[str, float] = field(default_factory=dict)
     figures: dict[str, bytes] = field(default_factory=dict)
@@ -57,10 +57,10 @@ class Judgement:
 def judge(
     predictions: Predictions, dataset: ShardedDataset, ids: NDArray[np.int64], spec: EvaluateSpec
 ) -> Judgement:
-    """Judge the predictions of a whole split, sorted by sample id, by the task of the recipe.
+    """Return results of the predictions of a whole split, sorted by sample id.
 
     Args:
-        predictions: Of all samples.
+        predictions: Predictions of all samples.
         dataset: The split, for class names, source paths and pictures.
         ids: Ids of its samples in its order, `(num_samples,) int64`.
         spec: The recipe's `evaluate`.
@@ -89,7 +89,7 @@ def judge(
                 ("Mistaken with most confidence", "Confidence"),
                 wrong=found != label,
                 weight=result.probabilities.max(1),
-                told=lambda row: (names[int(label[row])], names[int(found[row])]),
+                words_of=lambda row: (names[int(label[row])], names[int(found[row])]),
             ),
         ),
     )
@@ -102,7 +102,7 @@ def _regression(predictions: Predictions, worst: Callable[..., Table]) -> Judgem
         ("Largest errors", "Absolute error"),
         wrong=errors > 0,
         weight=errors,
-        told=lambda row: (f"{float(label[row]):.6g}", f"{float(found[row]):.6g}"),
+        words_of=lambda row: (f"{float(label[row]):.6g}", f"{float(found[row]):.6g}"),
     )
     metrics = regression_metrics(predictions)
     return Judgement(metrics=metrics, figures=regression_figures(found, label), tables=(table,))
@@ -119,7 +119,7 @@ def _multilabel(
         ("Farthest from the truth", "Largest error"),
         wrong=(truth != found).any(1),
         weight=np.abs(result.probabilities - truth).max(1),
-        told=lambda row: (", ".join(words[truth[row]]), ", ".join(words[found[row]])),
+        words_of=lambda row: (", ".join(words[truth[row]]), ", ".join(words[found[row]])),
     )
     return Judgement(
         metrics=result.metrics,
@@ -151,7 +151,7 @@ def _classes_table(title: str, classes: Sequence[ClassMetrics]) -> Table:
 
 
 def _pairs_table(result: ClassificationResult) -> Table:
-    """The ten pairs of classes with most mistakes, the worst first."""
+    """Return the ten pairs of classes with most mistakes, the worst first."""
     wrong = result.confusion.copy()
     np.fill_diagonal(wrong, 0)
     order = np.argsort(-wrong, axis=None, kind="stable")[:_MAX_PAIRS]
@@ -183,9 +183,9 @@ def _worst(
     *,
     wrong: NDArray[np.bool_],
     weight: NDArray[Any],
-    told: Callable[[int], tuple[str, str]],
+    words_of: Callable[[int], tuple[str, str]],
 ) -> Table:
-    """The twenty wrong samples of most weight, with their pictures.
+    """Return the twenty wrong samples of most weight, with their pictures.
 
     Args:
         dataset: The split.
@@ -193,18 +193,18 @@ def _worst(
         titles: Of the table, and of the weights.
         wrong: Which rows are.
         weight: How bad each row is.
-        told: Gives the truth of a row, and what the model said.
+        words_of: Returns the truth and the prediction of a row.
     """
     rows = np.flatnonzero(wrong)
     worst = rows[np.argsort(-weight[rows], kind="stable")][:_MAX_MISTAKES].tolist()
-    # one by one: not many shards are held at once of those that lie elsewhere
+    # one by one: only few remote shards are held at once
     order = np.argsort(ids, kind="stable")
     places = [order[row : row + 1] for row in worst]
     cells = [
         (
             picture(dataset, place),
             dataset.sources(place)[0],
-            *told(row),
+            *words_of(row),
             f"{weight[row]:.4f}",
             str(ids[place[0]]),
         )
@@ -221,7 +221,7 @@ def _worst(
 
 
 def picture(dataset: ShardedDataset, place: NDArray[np.int64]) -> bytes | None:
-    """The sample at a place of the split, `(1,) int64`, as a PNG: its first field that has one."""
+    """Return a sample of the split as a PNG: its first field that can be drawn."""
     for info in dataset.manifest.fields:
         kind = kind_of_encoding(info.encoding)
         if info.name == "label" or kind.is_text:
@@ -237,7 +237,7 @@ def picture(dataset: ShardedDataset, place: NDArray[np.int64]) -> bytes | None:
 
 
 def to_png(values: NDArray[Any]) -> bytes | None:
-    """Pixels `(height, width[, channels]) uint8` as a small PNG; None when they are none."""
+    """Return pixels `(height, width[, channels]) uint8` as a small PNG; None for other arrays."""
     if values.dtype != np.uint8 or values.ndim not in (2, 3) or min(values.shape[:2]) < 2:
         return None
     if values.ndim == 3 and values.shape[2] not in _CHANNELS:
@@ -249,9 +249,9 @@ def to_png(values: NDArray[Any]) -> bytes | None:
 
 
 def to_waveform(values: NDArray[Any]) -> bytes | None:
-    """Numbers `(frames,)` as a small PNG of their lowest and highest in each stretch.
+    """Return numbers `(frames,)` as a small PNG of the lowest and highest in each stretch.
 
-    None when they are no row of at least 32 real numbers. Those that are not finite count as 0.
+    None for other arrays than a row of at least 32 real numbers. Infinite values count as 0.
     """
     if values.ndim != 1 or values.dtype.kind not in "iuf" or len(values) < _FEWEST_NUMBERS:
         return None

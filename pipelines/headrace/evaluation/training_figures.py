@@ -1,4 +1,4 @@
-"""How training went, as figures: losses and metrics by step, speed and use of the nodes by time."""
+"""Figures of a training: losses and metrics by step, speed and use of the nodes by time."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def training_figures(
     evaluated: int | None = None,
     ranks: Mapping[int, Sequence[RankRow]] = MappingProxyType({}),
 ) -> dict[str, bytes]:
-    """All figures of a training, by title; none without a history.
+    """Return all figures of a training, by title; none without a history.
 
     Restarts are dashed lines. Metrics that differ in `train` and `val` only share a figure.
 
@@ -69,7 +69,7 @@ def _use_figures(
     usage: Mapping[str, Sequence[NodeRow]],
     ranks: Mapping[int, Sequence[RankRow]],
 ) -> dict[str, bytes]:
-    """What a step's time goes to, what goes over disks and network, and the ranks' memory."""
+    """Return the figures of parts of steps, traffic of disks and network, and ranks' memory."""
     found = {}
     if any(row.parts for row in history.all_rows):
         found["What the time of steps goes to"] = _parts(history)
@@ -81,7 +81,7 @@ def _use_figures(
 
 
 def _grouped(series: Sequence[Series]) -> dict[str, dict[str, Curve]]:
-    """The curves of each figure by name, the losses first; the others as they were logged."""
+    """Return the curves of each figure by name, the losses first, others in the logged order."""
     found: dict[str, dict[str, Curve]] = {"loss": {}}
     for each in series:
         if each.kind != "lr":
@@ -145,12 +145,12 @@ def _utilisation(history: History, usage: Mapping[str, Sequence[NodeRow]]) -> by
 
 
 def _parts(history: History) -> bytes:
-    """Shares of rank 0's time, one upon the other."""
+    """Draw shares of rank 0's time, stacked."""
     drawn, axes = figure(*_SIZE)
     clock, rows = _Clock(history.all_rows), [row for row in history.all_rows if row.parts]
     names = ("data", *(name for name in PARTS if any(name in row.parts for row in rows)))
-    told = [{"data": row.data_wait or 0.0, **row.parts} for row in rows]
-    shares = [[each.get(name, 0.0) for each in told] for name in names]
+    parts = [{"data": row.data_wait or 0.0, **row.parts} for row in rows]
+    shares = [[each.get(name, 0.0) for each in parts] for name in names]
     axes.stackplot(clock.places([row.at for row in rows]), shares, labels=names)
     clock.finish(axes)
     axes.set(ylim=(0, 1.05))
@@ -174,7 +174,7 @@ def _traffic(history: History, usage: Mapping[str, Sequence[NodeRow]]) -> bytes:
 
 
 def _memory(history: History, ranks: Mapping[int, Sequence[RankRow]]) -> bytes:
-    """Of the ranks with the most; dotted: the most of their GPUs that tensors have taken."""
+    """Draw the memory of the largest ranks; dotted: the peak of tensors on their GPUs."""
     drawn, axes = figure(*_SIZE)
     clock = _Clock(history.all_rows)
     most = sorted(ranks, key=lambda rank: -max((row.rss_bytes for row in ranks[rank]), default=0))
@@ -193,17 +193,17 @@ def _memory(history: History, ranks: Mapping[int, Sequence[RankRow]]) -> bytes:
 
 
 class _Clock:
-    """The axis of time since a training began, in a fitting unit; lines break at restarts."""
+    """The time since the start of a training, in a fitting unit; lines break at restarts."""
 
-    def __init__(self, told: Sequence[HistoryRow]) -> None:
-        self._began_at = told[0].at
-        self._starts = [row.at for row in told if row.starts][1:]
-        length_s = told[-1].at - self._began_at
+    def __init__(self, rows: Sequence[HistoryRow]) -> None:
+        self._began_at = rows[0].at
+        self._starts = [row.at for row in rows if row.starts][1:]
+        length_s = rows[-1].at - self._began_at
         fitting = ((size, name) for least, size, name in _UNITS if length_s >= least)
         self._unit_s, self._unit = next(fitting, (1.0, "seconds"))
 
     def places(self, times: Sequence[float]) -> NDArray[np.float64]:
-        """Where times in seconds since the epoch lie on the axis."""
+        """Return positions on the axis of times in seconds since the epoch."""
         return (np.asarray(times, float) - self._began_at) / self._unit_s
 
     def plot(

@@ -1,4 +1,4 @@
-"""What comes after the predictions: metrics and report."""
+"""Conclusion of an evaluation after the predictions: metrics and report."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ _SHOWN = 5
 
 
 def conclude(job: NodeTask, training: Callable[[], dict[str, bytes]]) -> dict[str, Any]:
-    """Merge the predictions, judge them and write the report; gives the outputs of the step.
+    """Merge the predictions, compute metrics, write the report; return the outputs of the step.
 
     `training` waits for the figures of `draw_training`.
     """
@@ -108,19 +108,19 @@ def conclude(job: NodeTask, training: Callable[[], dict[str, bytes]]) -> dict[st
 
 
 def _others(context: StepContext) -> tuple[Table, ...]:
-    """What the other checkpoints and splits gave, a row each."""
+    """Return a table with a row for each other checkpoint and split."""
     variants = variants_of(context)[1:]
     if not variants:
         return ()
     files = [report_folder(context, each, is_first=False) / METRICS for each in variants]
     found = [json.loads(file.read_bytes()) if file.exists() else None for file in files]
-    names = list(dict.fromkeys(name for told in found if told for name in told["metrics"]))[:_SHOWN]
+    names = list(dict.fromkeys(name for each in found if each for name in each["metrics"]))[:_SHOWN]
     rows = []
-    for each, told in zip(variants, found, strict=True):
-        values = [told["metrics"].get(name) for name in names] if told else ()
+    for each, result in zip(variants, found, strict=True):
+        values = [result["metrics"].get(name) for name in names] if result else ()
         shown = ["undefined" if value is None else f"{value:.4f}" for value in values]
-        made = [str(told["num_samples"]), *shown] if told else [""] * (1 + len(names))
-        place = f"{each.label}/{REPORT}" if told else "none: the checkpoint is not there"
+        made = [str(result["num_samples"]), *shown] if result else [""] * (1 + len(names))
+        place = f"{each.label}/{REPORT}" if result else "none: the checkpoint is missing"
         rows.append((each.split, str(each.checkpoint), *made, place))
     numbers = columns("Samples", *names, kind="number")
     heads = (*columns("Split", "Checkpoint"), *numbers, *columns("Report"))
@@ -130,7 +130,7 @@ def _others(context: StepContext) -> tuple[Table, ...]:
 def _opened(
     context: StepContext, dataset: str, split: str, group: PeerGroup | None
 ) -> AbstractContextManager[ShardedDataset]:
-    """The split where it lies, since little of it is read; of one far away what nodes hold."""
+    """Return the split in its place, since little of it is read; if remote, the nodes' copy."""
     recipe = context.recipe
     if is_remote(dataset):
         return split_on_node(recipe, context.site, dataset, split, group)
@@ -140,7 +140,7 @@ def _opened(
 def _own_metrics(
     context: StepContext, spec: EvaluateSpec, parts: Sequence[ScoredSamples], classes: Sequence[str]
 ) -> Judgement:
-    """Values of the metrics that the recipe names, and of what the model has logged."""
+    """Return the values of the recipe's metrics, and of those that the model has logged."""
     allowed = Allowed.of(context.recipe, context.site)
     metrics = make_metrics(spec, allowed)
     keys = {key for part in parts for key in part.states} - metrics.keys()
@@ -174,7 +174,7 @@ def _report(
 
 
 def draw_training(step_folder: str, variant: int, checkpoint: str) -> dict[str, bytes]:
-    """Figures of how the training of what is judged went, by title."""
+    """Return the figures of the evaluated model's training, by title."""
     context = open_context(StepFolder(Path(step_folder)))
     inputs = read_inputs(context, variant, checkpoint)
     run = trained_in(context, inputs.checkpoint)
@@ -194,11 +194,11 @@ def _what(split: str, context: StepContext) -> str:
 def split_on_node(
     recipe: Recipe, site: Site, dataset: str, split: str, group: PeerGroup | None
 ) -> Iterator[ShardedDataset]:
-    """Put a split onto this node, where it stays while the block runs.
+    """Hold a split on this node while the block runs.
 
-    Of a group of nodes each has staged its part (`serving`): this one takes from the others what
-    it lacks, and they fetch for all what none holds. Without a group this call stages, and what
-    there is no room for is read where the dataset lies.
+    In a group each node has staged its part (`serving`): this node takes missing shards from the
+    others, which fetch those that no node has. Without a group this call stages, and shards without
+    room are read from the dataset.
 
     Raises:
         HeadraceError: It cannot be staged.
@@ -228,9 +228,9 @@ def split_on_node(
 
 
 def sample_ids(dataset: ShardedDataset) -> NDArray[np.int64]:
-    """Ids of all samples in the order of the split, `(num_samples,) int64`.
+    """Return the ids of all samples in the order of the split, `(num_samples,) int64`.
 
-    Takes one shard after the other, as not many are held at once of those that lie elsewhere.
+    Reads one shard after the other, because only few remote shards are held at once.
     """
     return np.concatenate(
         [dataset.gather(names.SAMPLE_ID, places) for places in _by_shard(dataset)]
@@ -238,7 +238,7 @@ def sample_ids(dataset: ShardedDataset) -> NDArray[np.int64]:
 
 
 def _sources(dataset: ShardedDataset, ids: NDArray[np.int64]) -> list[str]:
-    """Where the samples were packed from, in the order of their ids."""
+    """Return the sources of the samples, in the order of their ids."""
     found = [source for places in _by_shard(dataset) for source in dataset.sources(places)]
     return [found[place] for place in np.argsort(ids, kind="stable").tolist()]
 
@@ -264,7 +264,7 @@ _NOTES = {
 
 
 def cards(metrics: Mapping[str, float], spec: EvaluateSpec) -> tuple[Card, ...]:
-    """The metrics as cards of the report."""
+    """Return the metrics as cards of the report."""
     return tuple(
         Card(
             name=name if name in spec.metrics or "." in name else _title(name),
@@ -288,5 +288,5 @@ def _note(name: str, spec: EvaluateSpec) -> str:
 
 def _asked_for(name: str, spec: EvaluateSpec) -> str:
     bounds = (("at least", spec.min_metrics), ("at most", spec.max_metrics))
-    told = [f"{word} {bound[name]:g}" for word, bound in bounds if name in bound]
-    return f"{', '.join(told)} asked for" if told else ""
+    known = [f"{word} {bound[name]:g}" for word, bound in bounds if name in bound]
+    return f"bound: {', '.join(known)}" if known else ""

@@ -27,9 +27,9 @@ from headrace.recipe.gang_size import gang_size
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Role, Site
 from headrace.record import Record
-from headrace.runs.accounts import accounts, walltime_of
-from headrace.runs.fitted import fitted
 from headrace.runs.planned_steps import PlannedStep, is_last_on_lease, roles_after, steps_of
+from headrace.runs.planning import planner, walltime_of
+from headrace.runs.resolve import resolve
 from headrace.runs.runs import Run
 from headrace.runs.site_machines import MostCost, most_cost
 from headrace.states import StepState
@@ -48,7 +48,7 @@ _ASK_AGAIN_S = 1.0
 _SILENT_PAUSE_S = 10.0
 _RELEASE_S = 20.0
 _JUDGES = "headrace.training.training_plan"
-"""What `flow.judged` imports, and with it numpy: better while the step is under way than after."""
+"""What `check_packed` imports, and with it numpy: better while the step is under way than after."""
 
 
 def execute(run: Run, tick: Tick) -> StepResult | None:
@@ -202,11 +202,11 @@ class LeasePreview(Record):
 
 
 def previews(recipe: Recipe, site: Site, kind: str = "train") -> tuple[LeasePreview, ...]:
-    """The leases that a run of this kind would ask for, in order of first steps; see `fitted`.
+    """The leases that a run of this kind would ask for, in order of first steps; see `resolve`.
 
     Side effects: for `lifetime: auto`, asks the batch system for its longest job.
     """
-    recipe, site = fitted(recipe, site, kind, is_from_terminal=True)
+    recipe, site = resolve(recipe, site, kind, is_from_terminal=True)
     steps: dict[str, list[PlannedStep]] = {}
     for step in steps_of(recipe, kind):
         steps.setdefault(step.role, []).append(step)
@@ -235,7 +235,7 @@ def _preview(
     pool, gang = f"pool of up to {nodes}", f"gang of {nodes}, {_counted(ranks, 'rank')} each"
     machines = pool if role.kind == "pool" else gang
     script = launcher_for(role.backend).preview(folder, spec)
-    loss = partial(accounts().loss, recipe, site, role_name) if "train" in steps else str
+    loss = partial(planner().loss, recipe, site, role_name) if "train" in steps else str
     return LeasePreview(
         role=role_name,
         steps=steps,

@@ -12,10 +12,10 @@ from headrace.errors import LedgerError
 from headrace.files.atomic import write_text
 from headrace.informing import inform
 from headrace.ledger.ledger import open_ledger
-from headrace.runs.accounts import ENFORCED_EVERY_S, accounts, note_prediction
 from headrace.runs.owners import owner_is_gone
+from headrace.runs.planning import ENFORCED_EVERY_S, note_prediction, planner
+from headrace.runs.refresh_usage import refresh_usage
 from headrace.runs.runs import Run
-from headrace.runs.spending import bring_up_to_date
 from headrace.states import StepState
 
 logger = logging.getLogger(__name__)
@@ -34,8 +34,8 @@ def watched(run: Run, tick: Tick) -> Tick:
 
 
 def _keep(run: Run) -> None:
-    inform(run.folder, "accounting", partial(bring_up_to_date, run.run_id))
-    accounts().enforce(run)  # a budget is a limit and no information
+    inform(run.folder, "accounting", partial(refresh_usage, run.run_id))
+    planner().enforce(run)  # a budget is a limit and no information
 
 
 def _periodic(tick: Tick, every_s: float, work: Tick, first_s: float = 0.0) -> Tick:

@@ -22,13 +22,13 @@ from headrace.leases.end_leases import settle_ended, try_to_settle
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.rows import AttemptRecord, RunRecord
 from headrace.recipe.backend import backend_of, known_backends
-from headrace.runs.accounts import accounts
-from headrace.runs.counting import note_machines, note_unfinished
 from headrace.runs.lifecycle import finish_run, recorded
+from headrace.runs.machine_records import note_unfinished, record_machines
 from headrace.runs.owners import owner_is_gone
 from headrace.runs.planned_steps import steps_of
+from headrace.runs.planning import planner
+from headrace.runs.refresh_usage import refresh_usage
 from headrace.runs.runs import Run, open_run, outputs_of, run_of_folder, run_of_record
-from headrace.runs.spending import bring_up_to_date
 from headrace.states import LeaseState, StepState
 from headrace.steps import mailbox
 from headrace.steps.mailbox import StepSpec
@@ -77,10 +77,10 @@ def reap(
             done += backend_of(name).reap()
         except HeadraceError as error:  # of a package that cannot be loaded
             done.append(f"what backend {name} has left was not looked for: {error.what}")
-    counted = partial(bring_up_to_date, older_than_s=_COUNTED_EVERY_S)
+    counted = partial(refresh_usage, older_than_s=_COUNTED_EVERY_S)
     inform(None, "accounting", counted, within_s=AFTERWARDS_S)
     for run in living:
-        accounts().enforce(run)
+        planner().enforce(run)
     inform(None, "accounting", note_unfinished, within_s=AFTERWARDS_S)
     return tuple(done)
 
@@ -208,7 +208,7 @@ def _enter_lease(folder: LeaseFolder) -> None:
     changes = {"created_at": folder.spec.stat().st_mtime, **_found(folder, spec)}
     entered = replace(record, **changes)
     open_ledger().add_lease(entered, max_active=_NO_LIMIT)
-    note_machines(entered)
+    record_machines(entered)
     for step in mailbox.submitted(folder):
         _enter_attempt(folder, step)
 

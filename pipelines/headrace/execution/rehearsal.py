@@ -9,7 +9,7 @@ from headrace.informing import inform
 from headrace.ledger.ledger import open_ledger
 from headrace.recipe.backend import option_blocks
 from headrace.recipe.load import available, site_now, written
-from headrace.runs.accounts import accounts
+from headrace.runs.planning import planner
 from headrace.status.run_details import run_details
 
 
@@ -21,7 +21,7 @@ def rehearse() -> None:
 def _read() -> None:
     written("recipes")
     option_blocks()
-    accounts()
+    planner()
     for newest in open_ledger().runs(limit=1):
         run_details(newest.run_id)
     for name in available("sites"):

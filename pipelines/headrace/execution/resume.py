@@ -13,14 +13,14 @@ from headrace.execution.reap import end_steps
 from headrace.files.atomic import is_there, write_json, write_record
 from headrace.ledger.ledger import open_ledger
 from headrace.recipe.difference import CHANGEABLE, Change, Resumption, differences
-from headrace.recipe.load import load_recipe, load_site, settled
+from headrace.recipe.load import load_recipe, load_site, with_kept
 from headrace.recipe.overrides import check_size
 from headrace.recipe.site import Site
 from headrace.runs.audit import Actor, check_access, note
-from headrace.runs.fitted import fitted
 from headrace.runs.lifecycle import owned_by
 from headrace.runs.owners import owner_process
-from headrace.runs.runs import Run, check_recipe, open_run, recipe_digest, run_of_record
+from headrace.runs.resolve import resolve
+from headrace.runs.runs import Run, check_files, files_digest, open_run, run_of_record
 
 
 def take_over_run(run_id: str, owner: str, changes: str = "") -> Run:
@@ -35,7 +35,7 @@ def take_over_run(run_id: str, owner: str, changes: str = "") -> Run:
     run = run_of_record(record)
     by = Actor.here()
     check_access(run.site_now, by, "resume", run_id, changes)
-    check_recipe(record)
+    check_files(record)
     if not record.state.is_final:
         _check_left(run)
     taken = open_ledger().reopen_run(run_id, owner, previous=record.owner)
@@ -64,7 +64,7 @@ def take_over_changed(run_id: str, owner: str, overrides: Sequence[str], site: s
         RecipeError: An override changes what comes of the run, or cannot be used.
         SiteError: The site has another folder, or cannot be used.
         AccessError: The site is not for this account.
-        UserError: Recipe and site do not fit, see `fitted`.
+        UserError: Recipe and site do not fit, see `resolve`.
         StepError: As `take_over_run`.
     """
     changed, resumption = _changed(open_run(run_id), overrides, site)
@@ -81,14 +81,14 @@ def take_over_changed(run_id: str, owner: str, overrides: Sequence[str], site: s
     open_ledger().change_run(run_id, recipe_fingerprint="")  # until all files are written
     if is_there(run.folder.source):  # recipes of a suite's trials are made of it
         source = json.loads(run.folder.source.read_bytes())
-        write_json(run.folder.source, settled(source, old.recipe, run.recipe))
+        write_json(run.folder.source, with_kept(source, old.recipe, run.recipe))
     write_record(run.folder.recipe, run.recipe)
     write_record(run.folder.site, run.site)
     write_record(run.folder.request, run.request)
     open_ledger().change_run(
         run_id,
         site_name=run.site.name,
-        recipe_fingerprint=recipe_digest(run.folder),
+        recipe_fingerprint=files_digest(run.folder),
         overrides=request.overrides,
     )
     return run
@@ -122,7 +122,7 @@ def _changed(run: Run, overrides: Sequence[str], site: str) -> tuple[Run, Resump
         names = (json.dumps(each.name) for each in (run.site, other))
         changes = (*changes, Change(key="site", before=next(names), after=next(names)))
     kind = run.request.kind
-    recipe, other = fitted(recipe, other, kind, is_from_terminal=True)
+    recipe, other = resolve(recipe, other, kind, is_from_terminal=True)
     return replace(run, recipe=recipe, site=other), Resumption(at=time.time(), changes=changes)
 
 

@@ -20,8 +20,8 @@ from headrace.files.layout import LeaseFolder, StepFolder
 from headrace.leases import run_leases
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.rows import AttemptRecord
-from headrace.runs.fitted import judged
 from headrace.runs.planned_steps import PlannedStep, step_of, steps_of
+from headrace.runs.resolve import check_packed
 from headrace.runs.runs import Run, outputs_of
 from headrace.runs.suites import has_more_to_do
 from headrace.states import FailureClass, StepState
@@ -94,7 +94,7 @@ def collect(run: Run, ticket: RunningAttempt) -> StepResult:
         result = _explained(run, ticket, result)
     kind = _planned(run, ticket.step).kind
     if kind == "pack" and result.state is StepState.SUCCEEDED:
-        result = judged(run, result)
+        result = check_packed(run, result)
     if result.state is not StepState.SUCCEEDED:
         kept = _kept(run, kind, ticket.folder)
         error = {ERROR: result.failure.error if result.failure else ""}

@@ -16,7 +16,7 @@ from headrace.files.layout import LeaseFolder
 from headrace.informing import AFTERWARDS_S, inform
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.rows import LeaseRecord
-from headrace.runs.counting import note_machines
+from headrace.runs.machine_records import record_machines
 from headrace.runs.owners import owner_is_gone
 from headrace.runs.runs import Run, run_of_record
 from headrace.runs.usage import note_usage
@@ -40,7 +40,7 @@ def settle(run: Run, record: LeaseRecord, reason: str = "ended by request") -> N
         with suppress(BatchError):  # the queue does not answer; the lease ends all the same
             lease_client.cause(folder)
     lease_client.end(folder, reason=reason)
-    note_machines(record)
+    record_machines(record)
     why = lease_client.why_ended(folder)
     final = LeaseState.CLOSED if state.is_active else state
     ended: tuple[EndedJob, ...] = ()
@@ -124,7 +124,7 @@ def _why_over(run: Run, folder: LeaseFolder, state: LeaseState, *, has_ended: bo
 
 def _end_without_run(record: LeaseRecord, error: HeadraceError) -> None:
     lease_client.end(LeaseFolder(Path(record.folder)))
-    note_machines(record)
+    record_machines(record)
     open_ledger().set_lease_state(
         record.lease_id, LeaseState.LOST, ended_at=time.time(), why_ended=error.what
     )

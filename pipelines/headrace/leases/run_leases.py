@@ -26,9 +26,9 @@ from headrace.leases.end_leases import settle, settle_ended, try_to_settle
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.rows import LeaseRecord
 from headrace.recipe.teams import check_user
-from headrace.runs.accounts import accounts, walltime_of
 from headrace.runs.owners import owner_process
 from headrace.runs.planned_steps import steps_of
+from headrace.runs.planning import planner, walltime_of
 from headrace.runs.runs import Run
 from headrace.states import LeaseState
 from headrace.status.lease import bad_nodes, why_no_room
@@ -74,7 +74,7 @@ def _entered(run: Run, role_name: str, *, waits: bool) -> str:
     generation = 1 if record is None else int(record.lease_id.rsplit("-", 1)[1]) + 1
     lease_id = f"{run.run_id}-{role_name}-{generation}"
     check_user(run.site_now, run.user)
-    accounts().check(run, role_name)
+    planner().check(run, role_name)
     run.secrets()
     record = recorded(run, role_name, lease_id)
     is_first = not open_ledger().leases(run_id=run.run_id, limit=1)

@@ -165,16 +165,19 @@ def answer_calls(answer: Callable[[Any], object], idle_s: float = IDLE_S) -> Non
 def _answered(answer: Callable[[Any], object], request: object) -> _Answer:
     try:
         return answer(request), None
-    except SystemExit as error:
+    except (SystemExit, KeyboardInterrupt) as error:
         return None, _left(error)
     except Exception as error:  # noqa: BLE001  raised again by `call`
         return None, _sendable(error)
 
 
-def _left(error: SystemExit) -> UserCodeError:
+def _left(error: SystemExit | KeyboardInterrupt) -> UserCodeError:
     trace = traceback.extract_tb(error.__traceback__)[-1]
+    act = (
+        f"called sys.exit({error.code!r})" if isinstance(error, SystemExit) else f"raised {error!r}"
+    )
     return UserCodeError(
-        f"{trace.name} in {trace.filename}, line {trace.lineno}, called sys.exit({error.code!r})",
+        f"{trace.name} in {trace.filename}, line {trace.lineno}, {act}",
         "Raise an error of your own instead, or return.",
         trace="".join(traceback.format_exception(error)),
     )

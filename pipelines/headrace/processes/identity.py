@@ -104,7 +104,8 @@ def die_with_parent(sig: signal.Signals = signal.SIGKILL) -> None:
 
 
 def begin_child() -> None:
-    """Begin a child's program: log to standard error, and die with the parent."""
+    """Set up a child's program: log to standard error, and die with the parent."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # only user code raises KeyboardInterrupt then
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )

@@ -1,4 +1,4 @@
-"""What a role may ask of a backend: declared by the backend's own class, found by its name."""
+"""Backends, each declared by a class and found by its name, and what roles may use of them."""
 
 from __future__ import annotations
 
@@ -37,40 +37,40 @@ QUEUE_KEYS = (
 """Keys of `batch` that only a queue can fulfil."""
 
 ASSUMED_PER_HOUR = -math.log(1.0 - 0.2) / (365.25 * 24 / 12)
-"""Interruptions an hour of a spot instance of which nobody says better: 1 in 5 within a month,
-where the last band, `>20%`, begins of https://aws.amazon.com/ec2/spot/instance-advisor/."""
+"""Default interruptions per hour of a spot instance: 1 in 5 within a month, the start of the last
+band, `>20%`, of https://aws.amazon.com/ec2/spot/instance-advisor/."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Interruptions:
-    """How often machines are taken away whose owner wants them back."""
+    """How often the provider takes machines back."""
 
     per_hour: float
-    """Interruptions of one node an hour."""
+    """Interruptions of a node per hour."""
     source: str
-    """Who says so, for users."""
+    """Where the number comes from, for users."""
 
 
 class Backend:
-    """What a role may ask of a backend, and what follows from the backend's kind."""
+    """What a backend can do, and which options roles may give it."""
 
     options: ClassVar[type[Record] | None] = None
-    """Model of the part of a role that has the backend's name; None where there is no such part."""
+    """Model of the options that a role gives under the backend's name; None without options."""
     lacks: ClassVar[Mapping[str, str]] = {}
-    """Keys of `batch` that it cannot fulfil, and what to do instead."""
+    """Keys of `batch` that it does not support, and what to do instead."""
     refuses: ClassVar[Mapping[str, str]] = {}
-    """Options of its submit command that headrace sets, as `-q, --queue`, and why, or what to
-    write."""
+    """Options of its submit command that headrace sets, as `-q, --queue`, and what to write
+    instead."""
     sets: ClassVar[Mapping[str, str]] = {}
-    """Keys of `batch`, and the options of its submit command that would overrule them."""
+    """Keys of `batch`, and the options of its submit command that would override them."""
     kinds: ClassVar[tuple[Literal["pool", "gang"], ...]] = ("pool", "gang")
-    """Kinds of lease that it gives."""
+    """Kinds of lease that it supports."""
     launchers: ClassVar[tuple[str, ...]] = ("mpirun",)
-    """What may start all ranks of a gang, besides each node its own."""
+    """Programs that may start all ranks of a gang; by default each node starts its own."""
     has_queue: ClassVar[bool] = True
     """Whether leases wait in a queue that gives each job a time limit."""
     shares_machines: ClassVar[bool] = False
-    """Whether nothing keeps others off its machines."""
+    """Whether other users' work may run on its machines at the same time."""
     is_here: ClassVar[bool] = False
     """Whether its nodes are the machine that headrace runs on."""
     hosts_in_jobs: ClassVar[bool] = True
@@ -82,38 +82,38 @@ class Backend:
 
     @classmethod
     def leaves_nodes_out(cls) -> bool:
-        """Whether its jobs can be kept off nodes on which others have failed."""
+        """Whether its jobs can avoid nodes on which others have failed."""
         return cls.has_queue and "exclude" not in cls.lacks
 
     @classmethod
     def check_role(cls, role: Role) -> None:
-        """Refuse what else does not go together in a role of this backend.
+        """Refuse other keys that contradict each other in a role of this backend.
 
         Raises:
-            ValueError: It says what, and what to write.
+            ValueError: Which keys, and what to write.
         """
 
     @classmethod
     def connect(cls, role: Role, timeout_s: float) -> Any:
-        """The `BatchSystem` that a role names; a command without an answer is given up."""
+        """Return the `BatchSystem` of a role; its commands time out after `timeout_s`."""
         raise SiteError(f"Backend '{role.backend}' has no queue")
 
     @classmethod
     def meter(cls, _role: Role, *, asks_all: bool = False) -> Any:
-        """What counts machines of a role and prices them, a `Meter`; None where roles tell.
+        """Return the `Meter` that counts and prices machines of a role; None if the role does.
 
-        With `asks_all` it asks for prices also whom the role leaves out.
+        With `asks_all` it queries all sources of prices, also those that the role leaves out.
         """
         return None
 
     @classmethod
     def interruptions(cls, _role: Role) -> Interruptions | None:
-        """How often nodes of a role are taken away; None where nobody takes them."""
+        """Return how often nodes of a role are taken back; None if they never are."""
         return None
 
     @classmethod
     def reap(cls) -> Iterable[str]:
-        """End what it has started and nobody answers for any more; a line for each, for users."""
+        """End abandoned machines and jobs that it started; return a line for each, for users."""
         return ()
 
 
@@ -128,17 +128,17 @@ class Local(Backend):
 
     @classmethod
     def check_role(cls, role: Role) -> None:
-        """Refuse `batch`: there is no queue."""
+        """Refuse `batch`: this machine has no queue."""
         if role.batch != Batch():
             raise ValueError("backend 'local' has no queue; leave `batch` out or name another")
 
 
 @cache
 def backend_of(name: str) -> type[Backend]:
-    """The backend of that name; entry points are read only where it is not built in.
+    """Return the backend of a name; entry points are read only if it is not built in.
 
     Raises:
-        SiteError: There is none, or its package cannot be loaded.
+        SiteError: It does not exist, or its package cannot be loaded.
     """
     if name in _BUILT_IN:
         module, _, kind = _BUILT_IN[name].partition(":")
@@ -152,15 +152,15 @@ def backend_of(name: str) -> type[Backend]:
 
 
 def known_backends() -> list[str]:
-    """Names of all backends that roles may give."""
+    """Return the names of all backends."""
     return [*_BUILT_IN, *(name for name in names_in(GROUP) if name not in _BUILT_IN)]
 
 
 @cache
 def option_blocks() -> Mapping[str, type[Record]]:
-    """Models of the parts of roles that have the names of backends, by these names.
+    """Return the models of backends' own options, by the names of the backends.
 
-    A package that cannot be loaded has none: roles that name its backend are told why.
+    Backends whose package cannot be loaded are left out: roles that name them get the error.
     """
     found = {}
     for name in known_backends():
@@ -171,10 +171,10 @@ def option_blocks() -> Mapping[str, type[Record]]:
 
 
 def check_backend(role: Role) -> None:
-    """Refuse what a role asks of a backend that this lacks, or that contradicts headrace or it.
+    """Refuse keys of a role that its backend lacks, or options that contradict other keys.
 
     Raises:
-        ValueError: It says what, and what to write.
+        ValueError: Which key or option, and what to write.
     """
     backend = backend_of(role.backend)
     given = {key for key, value in role.batch if value} & role.batch.model_fields_set
@@ -199,32 +199,32 @@ def refuse(key: str, options: Iterable[str], refused: Mapping[str, str]) -> None
     """Refuse options that headrace sets.
 
     Args:
-        key: Where they stand, for users.
-        options: Options as a site says them.
+        key: Key of the site that holds them, for users.
+        options: Options as the site has them.
         refused: Options as `-q, --queue`, and why they are refused.
 
     Raises:
-        ValueError: One is none, or among the refused.
+        ValueError: An option is malformed or refused.
     """
     for option in options:
         name = _name(option)
         if not name:
-            raise ValueError(f"'{option}' in `{key}` is no option; write it as '--name=value'")
+            raise ValueError(f"'{option}' in `{key}` is malformed; write it as '--name=value'")
         for names, why in refused.items():
             if {name, option.split()[0], option} & set(names.split(", ")):
                 raise ValueError(f"`{key}` must not hold '{option}': {why}")
 
 
 def known(name: str) -> str:
-    """The name of a backend.
+    """Return the name of a backend.
 
     Raises:
-        ValueError: There is none of that name.
+        ValueError: The backend does not exist.
     """
     try:
         backend_of(name)
     except SiteError as error:
-        raise ValueError(f"there is no such backend. {error.hint}") from None
+        raise ValueError(f"unknown backend. {error.hint}") from None
     return name
 
 
@@ -233,9 +233,8 @@ def _refuse_twice(options: Iterable[str], names: Mapping[str, str]) -> None:
     for option in options:
         key = keys.get(_name(option))
         if key:
-            raise ValueError(
-                f"`batch.options` must not hold '{option}': `batch.{key}` says it already"
-            )
+            raise ValueError(f"`batch.options` must not hold '{option}': "
+                             f"`batch.{key}` says it already")  # fmt: skip
 
 
 def _name(option: str) -> str:

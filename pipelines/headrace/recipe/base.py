@@ -14,6 +14,7 @@ from pydantic import (
     ByteSize,
     ConfigDict,
     Field,
+    GetCoreSchemaHandler,
     PlainSerializer,
     SerializerFunctionWrapHandler,
     WithJsonSchema,
@@ -22,6 +23,7 @@ from pydantic import (
 )
 
 from headrace.errors import shortened, without_secrets
+from headrace.record import Record
 
 MAX_COUNT = 10**12
 """More samples, steps or epochs than anyone has."""
@@ -39,6 +41,9 @@ PAIRS = "_pairs_"
 """Key of JSON under which a mapping lies as pairs: keys of JSON are texts, those of a recipe not
 always."""
 
+TARGET = "_target_"
+"""Key of a class or function that a mapping stands for."""
+
 _DURATION_UNITS_S = {"s": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
@@ -53,10 +58,10 @@ def to_json(value: Any) -> Any:
 
 
 def from_json(value: Any) -> Any:
-    """Return the plain values of which `to_json` made these.
+    """Return the plain values that `to_json` was given.
 
     Raises:
-        ValueError: What lies under `PAIRS` is no list of pairs, or has a key twice.
+        ValueError: The value of `PAIRS` is not a list of pairs, or has a key twice.
     """
     if isinstance(value, list | tuple):
         return [from_json(each) for each in value]
@@ -91,6 +96,26 @@ Arguments = Annotated[
 """Keyword arguments; keys of mappings inside them keep their types."""
 
 
+def _strict(schema: Any) -> Any:
+    """Return a schema whose numbers take no text or switch, whose whole numbers take no 1.0."""
+    if isinstance(schema, list):
+        return [_strict(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    found = {key: each if key == "default" else _strict(each) for key, each in schema.items()}
+    return found | {"strict": True} if found.get("type") in ("int", "float", "bool") else found
+
+
+class Settings(Record):
+    """A part of a recipe or site: numbers and switches are never converted from other types."""
+
+    model_config = ConfigDict(ser_json_inf_nan="constants")
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> Any:
+        return _strict(handler(source))
+
+
 class Target(BaseModel):
     """A class or function by its dotted name and its keyword arguments, as in Hydra.
 
@@ -121,16 +146,15 @@ def _parse_duration(value: object) -> object:
         return value
     match = re.fullmatch(r"(\d{1,20}(?:\.\d{1,20})?)\s*(s|min|m|h|d)?", value.strip())
     if match is None:
-        raise ValueError(f"'{shortened(value)}' is no duration; write 90s, 30min, 4h or 2d")
+        raise ValueError(f"'{shortened(value)}' is not a duration; write 90s, 30min, 4h or 2d")
     return float(match[1]) * _DURATION_UNITS_S[match[2] or "s"]
 
 
 def no_credentials(key: str, location: str | None) -> None:
     """Refuse a URL with a user or password in it: recipes and sites are saved with every run."""
     if location and without_secrets(location) != location:
-        raise ValueError(
-            f"'{key}' holds credentials; give them in the environment or a profile, never in a URL"
-        )
+        raise ValueError(f"'{key}' holds credentials; give them in the "
+                         "environment or a profile, never in a URL")  # fmt: skip
 
 
 def _named(place: str) -> str:
@@ -139,6 +163,14 @@ def _named(place: str) -> str:
     if "\0" in place:
         raise ValueError("it holds a null byte")
     return place
+
+
+def _whole(size: object) -> object:
+    if isinstance(size, bool | float):
+        raise ValueError(  # noqa: TRY004  pydantic takes no TypeError
+            "give a whole number of bytes, or text such as 64MiB or 2GB"
+        )
+    return size
 
 
 def _bounded(size: ByteSize) -> ByteSize:
@@ -175,8 +207,8 @@ Seconds = Annotated[
 def _parse_lifetime(value: object) -> object:
     seconds = value if value == "auto" else _parse_duration(value)
     if isinstance(seconds, (int, float)) and not 0 <= seconds <= MAX_SECONDS:
-        told = shortened(str(value))
-        raise ValueError(f"{told} is no time up to 100 years; write 90s, 30min, 4h, 2d or auto")
+        shown = shortened(str(value))
+        raise ValueError(f"{shown} is not from 0 to 100 years; write 90s, 30min, 4h, 2d or auto")
     return seconds
 
 
@@ -189,6 +221,7 @@ Lifetime = Annotated[
 
 Bytes = Annotated[
     ByteSize,
+    BeforeValidator(_whole),
     AfterValidator(_bounded),
     WithJsonSchema(
         {

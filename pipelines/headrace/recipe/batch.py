@@ -6,21 +6,20 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from headrace.recipe.base import Bytes, Name, Parallel, Seconds, Texts, Times
-from headrace.record import Record
+from headrace.recipe.base import Bytes, Name, Parallel, Seconds, Settings, Texts, Times
 
 
-class Container(Record):
+class Container(Settings):
     """The container that workers and ranks run in; host, driver and scheduler stay outside."""
 
     runtime: Literal["none", "apptainer", "charliecloud"] = "none"
     """Program that starts it, on PATH of the nodes; `none` switches it off."""
     image: str
-    """Image file or folder, seen by all nodes."""
+    """Image file or folder, visible to all nodes."""
     python: str = "python3"
     """Python in the image, with the same headrace and Dask as outside."""
     binds: Texts = ()
-    """Folders of the node that are seen inside, as `FROM` or `FROM:TO`; site and tiers are."""
+    """Folders of the node to mount, as `FROM` or `FROM:TO`; site and tiers always are."""
     env: dict[str, str] = {}
     """Environment variables inside, besides those of the job."""
     options: Texts = ()
@@ -29,7 +28,7 @@ class Container(Record):
     """Whose accelerators Apptainer shows inside when the role has some (`--nv`, `--rocm`)."""
 
 
-class Login(Record):
+class Login(Settings):
     """A login node, reached by OpenSSH without questions: a key, and a host key that is known."""
 
     host: str = Field(pattern=r"^[^\s-]\S*$")
@@ -51,7 +50,7 @@ _Host = Annotated[
 ]
 
 
-class Batch(Record):
+class Batch(Settings):
     """What a batch system is asked for, besides nodes and time."""
 
     partition: str | None = None
@@ -121,7 +120,6 @@ class Batch(Record):
         if self.gpu_type and not self.gpus_per_node:
             raise ValueError("`gpu_type` says which, not how many; write `gpus_per_node`, too")
         if self.submit_as and self.login is not None:
-            raise ValueError(
-                "`login` says as whom, with `{user}` in its host; leave `submit_as` out"
-            )
+            raise ValueError("`login` says as whom, with `{user}` in its host; "
+                             "leave `submit_as` out")  # fmt: skip
         return self

@@ -15,11 +15,11 @@ from headrace.recipe.base import (
     Number,
     Parallel,
     Place,
+    Settings,
     Target,
     no_credentials,
 )
 from headrace.recipe.globs import Globs
-from headrace.record import Record
 
 TRAIN = "train"
 """Split that is trained on; the one that `dataset.folds` cuts."""
@@ -28,17 +28,9 @@ VALIDATION = "val"
 """Split that is validated on while training, if there is one; with `data.fold`, that fold."""
 
 SourceFormat = Literal[
-    "auto",
-    "files",
-    "tar",
-    "webdataset",
-    "hdf5",
-    "parquet",
-    "huggingface",
-    "csv",
-    "jsonl",
+    "auto", "files", "tar", "webdataset", "hdf5", "parquet", "huggingface", "csv", "jsonl",
     "function",
-]
+]  # fmt: skip
 """Forms of raw samples; `auto` finds out."""
 
 _INCLUDED = (
@@ -54,14 +46,13 @@ _OF_SOURCES = (
 
 
 def _known_encoding(name: str) -> str:
-    """Refuse a name that is no text encoding of Python."""
+    """Refuse a name that Python does not know as a text encoding."""
     try:
         "".encode(name)
     except (LookupError, UnicodeError):
-        raise ValueError(
-            f"'{name}' is no text encoding; valid are those of Python, as utf-8, utf-16, latin-1 "
-            "and cp1252"
-        ) from None
+        raise ValueError(f"'{name}' is not a text encoding; valid are "
+                         "those of Python: utf-8, utf-16, latin-1 and "
+                         "cp1252") from None  # fmt: skip
     return name
 
 
@@ -83,7 +74,7 @@ def packed_split(split: str, fold: int | None) -> str:
     return TRAIN if split == VALIDATION and fold is not None else split
 
 
-class DatasetSpec(Record):
+class DatasetSpec(Settings):
     """Raw samples and how they are labelled and split."""
 
     name: Name
@@ -137,7 +128,7 @@ class DatasetSpec(Record):
     split_seed: int = Field(default=0, ge=0, lt=2**64)
     """Seed of the split and of the order of samples in the shards."""
     folds: Annotated[Parallel, Field(ge=2)] | None = None
-    """Cut split `train` into so many folds for cross-validation; there is no split `val` then."""
+    """Cut split `train` into so many folds for cross-validation, which replace the split `val`."""
 
     @field_validator("splits")
     @classmethod
@@ -158,10 +149,8 @@ class DatasetSpec(Record):
         self._check_split_folders()
         by_share = self.folds is not None and not self.split_folders
         if by_share and (not self.splits.get("train") or self.splits.get("val")):
-            raise ValueError(
-                "folds cut the split 'train', and each is 'val' once: "
-                "write splits with 'train' and without 'val', as in {train: 0.9, test: 0.1}"
-            )
+            raise ValueError("folds cut the split 'train', and each is 'val' once: write splits "
+                             "with 'train' and without 'val': {train: 0.9, test: 0.1}")  # fmt: skip
         return self
 
     def _check_split_folders(self) -> None:
@@ -172,9 +161,8 @@ class DatasetSpec(Record):
     def _check_packed(self) -> None:
         unused = [name for name in _OF_SOURCES if getattr(self, name) not in (None, "auto", {})]
         if self.path is not None and unused:
-            raise ValueError(
-                f"'{unused[0]}' is about raw samples, but 'path' names a packed dataset; keep one"
-            )
+            raise ValueError(f"'{unused[0]}' is about raw samples, but 'path' "
+                             "names a packed dataset; keep one")  # fmt: skip
 
     def _check_labels(self) -> None:
         if self.labels == "index" and self.index is None:
@@ -191,7 +179,7 @@ class DatasetSpec(Record):
             raise ValueError(f"both 'reader' and format '{self.format}' are given; keep one")
 
 
-class PackField(Record):
+class PackField(Settings):
     """How the values of one field are kept; what is left out follows `pack.images`."""
 
     keep: Literal["encoded", "decode"] | None = None
@@ -223,7 +211,7 @@ class PackField(Record):
     more make small samples smaller, and slower to read; null: one, or as many as fit 4 KiB."""
 
 
-class PackSpec(Record):
+class PackSpec(Settings):
     """How raw samples become shards."""
 
     target: Place | None = None
@@ -233,7 +221,7 @@ class PackSpec(Record):
     fields: dict[Name, PackField] = {}
     """More about single fields, by name."""
     check: Literal["decode", "header"] = "decode"
-    """How encoded samples are checked: decoded once, or only told by their first bytes (faster)."""
+    """How encoded samples are checked: decoded once, or only by their first bytes (faster)."""
     statistics: Literal["all", "sample", "none"] = "sample"
     """Mean, deviation and range of each field over all elements, or from all samples but over about
     8 million elements (all of a smaller field), or left out; classes are always counted."""

@@ -1,4 +1,4 @@
-"""What differs between two recipes, key by key, and what may differ while a run goes on."""
+"""Differences between two recipes, and the keys that a resumed run may change."""
 
 from __future__ import annotations
 
@@ -17,38 +17,38 @@ CHANGEABLE = (
     "pack_role", "train.role", "train.nodes", "train.ranks_per_node", "train.timeout",
     "train.hang_timeout", "train.max_restarts", "retry.max_failures",
 )  # fmt: skip
-"""Keys that say where and how wide a recipe is run; all others decide what comes of it."""
+"""Keys of machines and retries; all others change the results."""
 
 
 class Change(Record):
     """One key that differs."""
 
     key: str
-    """With dots, as in `trainer.max_epochs`."""
+    """Dotted, as in `trainer.max_epochs`."""
     before: str = ""
-    """The value as JSON; empty where there is no such key."""
+    """The value as JSON; empty if the key is missing."""
     after: str = ""
     """As `before`."""
 
 
 class Resumption(Record):
-    """What was changed when a run went on."""
+    """Changes of a run when it was resumed."""
 
     at: float
-    """When, in seconds since the epoch."""
+    """Time in seconds since the epoch."""
     changes: tuple[Change, ...]
-    """Keys of the recipe; `site` for another site, or the same one read anew."""
+    """Keys of the recipe; `site` for another site, or the same site read again."""
 
     @property
     def words(self) -> str:
-        """The same in a line, with the time here."""
+        """The changes in one line, with the local time."""
         at = time.strftime("%d %b %H:%M", time.localtime(self.at))
-        told = (f"{each.key} {each.before} -> {each.after}" for each in self.changes)
-        return f"{at}: {', '.join(told)}"
+        changes = (f"{each.key} {each.before} -> {each.after}" for each in self.changes)
+        return f"{at}: {', '.join(changes)}"
 
 
 def differences(before: Recipe, after: Recipe) -> tuple[Change, ...]:
-    """The keys whose values differ, defaults filled in, in the order of the keys."""
+    """Return the keys whose values differ, in the order of the keys, defaults included."""
     old, new = flattened(before), flattened(after)
     return tuple(
         Change(key=key, before=old.get(key, ""), after=new.get(key, ""))
@@ -58,7 +58,7 @@ def differences(before: Recipe, after: Recipe) -> tuple[Change, ...]:
 
 
 def essence(recipe: Recipe) -> str:
-    """What a recipe asks for, as JSON: the same wherever, however wide and in which suite."""
+    """Return a recipe as JSON without the keys that do not change its results, and its suite."""
     names = [key.removeprefix("train.") for key in CHANGEABLE if key.startswith("train.")]
     usual = {name: TrainSpec.model_fields[name].default for name in names}
     changes = {
@@ -71,13 +71,13 @@ def essence(recipe: Recipe) -> str:
 
 
 def written(recipe: Recipe) -> dict[str, JsonValue]:
-    """What a recipe says other than the defaults, by key; without its suite."""
+    """Return the values of a recipe that are not defaults, by key, without its suite."""
     content = recipe.model_dump(mode="json", by_alias=True, exclude_defaults=True)
     return dict(_flat("", {key: each for key, each in content.items() if key != "suite"}))
 
 
 def flattened(recipe: Recipe) -> dict[str, str]:
-    """All values of a recipe as JSON by dotted key, defaults filled in."""
+    """Return all values of a recipe as JSON by dotted key, defaults included."""
     values = _flat("", recipe.model_dump(mode="json", by_alias=True))
     return {key: json.dumps(value) for key, value in values}
 

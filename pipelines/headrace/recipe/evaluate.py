@@ -10,8 +10,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from headrace.errors import RecipeError, nearest
-from headrace.recipe.base import MAX_COUNT, Count, Name, Number, Place, Target
-from headrace.record import Record
+from headrace.recipe.base import MAX_COUNT, Count, Name, Number, Place, Settings, Target
 
 
 def _by_target(metrics: object) -> object:
@@ -67,7 +66,7 @@ def _of_a_kind(checkpoint: int | str) -> int | str:
 _Checkpoint = Annotated[int | Place, AfterValidator(_of_a_kind)]
 
 
-class EvaluateSpec(Record):
+class EvaluateSpec(Settings):
     """How the trained model is judged."""
 
     split: Name = "test"
@@ -131,7 +130,7 @@ class EvaluateSpec(Record):
                 is_own = self.step == "test" or name.partition(".")[0] in self.metrics
                 if name not in valid and not is_own:
                     raise RecipeError(
-                        f"evaluate.{key} names '{name}', which is no metric of the task "
+                        f"evaluate.{key} names '{name}', which is not a metric of the task "
                         f"{self.task} that is better when it is {word}, nor one of "
                         "evaluate.metrics",
                         nearest(name, (*valid, *self.metrics)),

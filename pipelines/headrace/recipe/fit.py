@@ -1,9 +1,7 @@
-"""Whether a recipe fits a site: all that can be told before anything is started.
+"""Check that a recipe fits a site, before any machine is used.
 
-Paths of a recipe lead only where the site lets them. Whoever may trigger a run must not be able to
-read or write just anywhere with the rights of the account that runs it. Whoever starts a run in a
-terminal has these rights already; for them, the limits keep a recipe of somebody else's from
-leaving the folders of their work.
+Paths of a recipe lead only to places that the site allows: users who may trigger runs have not the
+rights of the running account. At a terminal, limits keep recipes of others within usual folders.
 """
 
 from __future__ import annotations
@@ -33,7 +31,7 @@ from headrace.recipe.target_arguments import (
 from headrace.recipe.targets import FRAMEWORKS, check_targets, targets_of, uses
 
 _ROWS = ("hdf5", "parquet", "huggingface", "function")
-"""Forms of sources of which a field may be named `label`."""
+"""Forms of sources that may have a field named `label`."""
 _NETWORK_LOGGERS = tuple(
     f"lightning.pytorch.loggers.{name}"
     for name in ("CometLogger", "LitLogger", "MLFlowLogger", "NeptuneLogger", "WandbLogger")
@@ -49,7 +47,7 @@ _LEADS = re.compile(rf"/+[^/]|~|{_URL.pattern}|.*::|(.*/)?\.\.(/|$)", re.DOTALL)
 
 
 def check_packing(recipe: Recipe, site: Site) -> None:
-    """Refuse a recipe whose dataset cannot be packed on the site; where there is none, its paths.
+    """Refuse a recipe whose dataset cannot be packed on the site, or with paths that it forbids.
 
     Raises:
         SiteError: The site lacks the role.
@@ -83,8 +81,7 @@ def check_training(recipe: Recipe, site: Site) -> None:
         SiteError: The site lacks the role.
         TargetError: The site does not allow a target or code of the recipe, or a target cannot be
             made from its arguments, or a logger lacks its package.
-        RecipeError: It evaluates, and its dataset will have no labels; or its model has not the
-            steps, or logs not the metrics, that it names.
+        RecipeError: It evaluates without labels, or its model lacks named steps or metrics.
         UserError: The ranks cannot share the global batch equally, or the role has too few nodes.
     """
     role = _role(recipe, site, "train.role", recipe.train.role)
@@ -127,7 +124,7 @@ def _check_model(recipe: Recipe, role: Role, *, trains: bool = True) -> None:
 
 
 def _check_labels(recipe: Recipe) -> None:
-    """Refuse an evaluation where the recipe alone tells that there are no labels."""
+    """Refuse an evaluation if the recipe alone shows that labels are missing."""
     dataset = recipe.dataset
     if dataset is None or recipe.evaluate is None or recipe.evaluate.task == "custom":
         return
@@ -138,7 +135,7 @@ def _check_labels(recipe: Recipe) -> None:
         raise RecipeError(
             "evaluate compares predictions with labels, but dataset.labels is 'none'",
             "Say where labels come from (dataset.labels: folders, index or field), set "
-            "evaluate.task: custom where the model tells what is right, or evaluate: null.",
+            "evaluate.task: custom if the model itself knows the labels, or evaluate: null.",
         )
 
 
@@ -153,16 +150,16 @@ def _role(recipe: Recipe, site: Site, key: str, name: str) -> Role:
 
 
 _Place = tuple[str, str, tuple[str, ...]]
-"""Key and value of a path or URL in a recipe, and keys of the site, one of which must allow it."""
+"""Key and value of a path or URL in a recipe, and keys of the site; one of them must allow it."""
 
 
 def opened(site: Site, *, is_from_terminal: bool) -> Site:
-    """The site with what its lists hold by default written out.
+    """Return the site with the defaults of its lists added.
 
     Args:
-        site: The site as it was written.
-        is_from_terminal: Whether a user of this account asks; else only the site's own lists, its
-            datasets and the samples of the examples count.
+        site: The site as written.
+        is_from_terminal: Whether the requester has this account; otherwise only the site's own
+            lists, its datasets and samples of examples count.
     """
     folder = Path(site.folder).expanduser()
     examples = [str(home() / "examples"), *filter(None, [os.environ.get("HEADRACE_DIGITS")])]
@@ -187,7 +184,7 @@ def opened(site: Site, *, is_from_terminal: bool) -> Site:
 
 
 def absolute(recipe: Recipe) -> Recipe:
-    """The recipe with its relative paths seen from this folder, wherever its steps run."""
+    """Return the recipe with absolute paths for those relative to this folder."""
     pack, train, evaluate = recipe.pack, recipe.train, recipe.evaluate
     copies = {"checkpoint_target": _absolute(recipe.trainer.checkpoint_target)}
     dataset = recipe.dataset
@@ -291,12 +288,12 @@ def _lies_in(value: str, root: str) -> bool:
 
 
 def _local(value: str) -> str:
-    """The path of a URL that names a folder of this machine; others as they are."""
+    """Return the path of a `file://` URL; other values unchanged."""
     return unquote(urlsplit(value).path) if value.startswith("file://") else value
 
 
 def _resolved(value: str) -> Path | None:
-    """A local path without links and `..`; None for what can be none, or is seen from nowhere."""
+    """Return a local path without links and `..`; None if it is relative or invalid."""
     try:
         path = Path(value).expanduser()
         return path.resolve() if path.is_absolute() else None

@@ -1,8 +1,4 @@
-"""Which paths glob patterns match, in time linear to the path whatever the pattern is.
-
-Python's `re` tries `*a*a*a*b` in as many ways as a path has places; pydantic's engine, the regular
-expressions of Rust, does not.
-"""
+"""Match paths against glob patterns in linear time, by Rust's regular expressions of pydantic."""
 
 from __future__ import annotations
 
@@ -21,7 +17,7 @@ _OPERATORS = re.compile(r"([\[&~\\^]|(?<!^)-(?=-))")
 
 
 def matcher(globs: Sequence[str]) -> Callable[[str], bool]:
-    """Tells whether a path matches a glob, as `any_of` does, or faster."""
+    """Matches paths against a glob, as `any_of` does, or faster."""
     endings = {f".{match[1].lower()}" for glob in globs if (match := _ENDING.fullmatch(glob))}
     if len(endings) < len({glob.lower() for glob in globs}):
         return any_of(globs)
@@ -30,10 +26,10 @@ def matcher(globs: Sequence[str]) -> Callable[[str], bool]:
 
 
 def any_of(globs: Sequence[str]) -> Callable[[str], bool]:
-    """Tells whether a path matches a glob.
+    """Return a function that tests whether a path matches one of the globs.
 
     Raises:
-        ValueError: One is no pattern.
+        ValueError: A glob is malformed.
     """
     regexes = ("".join(map(_regex, _PARTS.split(glob))) for glob in globs)
     pattern = rf"\A(?i:{'|'.join(regexes)})\z"
@@ -43,8 +39,8 @@ def any_of(globs: Sequence[str]) -> Callable[[str], bool]:
     except SchemaError:
         if len(globs) > 1:
             for glob in globs:
-                any_of([glob])  # tells which
-        raise ValueError(f"{', '.join(globs)[:200]!r} is no glob pattern, or too long") from None
+                any_of([glob])  # raises for the malformed one
+        raise ValueError(f"{', '.join(globs)[:200]!r} is not a glob pattern, or too long") from None
     # bytes of a name that are no UTF-8 are matched by wildcards
     return lambda path: matches(path if path.isascii() else path.encode(errors="replace").decode())
 

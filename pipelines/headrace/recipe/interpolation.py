@@ -1,4 +1,4 @@
-"""What `${…}` in a recipe or site stands for: within limits, and with the environment put in."""
+"""Resolve interpolations `${…}` of recipes and sites, within limits."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from yaml import YAMLError
 START = "${"
 
 MAX_WORK = 100_000
-"""Most work of putting in what interpolations stand for: about so many plain values."""
+"""Most work of resolving all interpolations, in plain values."""
 
 MAX_COMPOSED = 16
 """Most interpolations of names that hold interpolations, as in `${models.${name}}`."""
 
 _OF_ONE = 30
-"""Work of an interpolation, which takes about as long as so many plain values."""
+"""Work of an interpolation, in plain values."""
 
 _OF_CHARS = 100
 """So many characters count as a value."""
@@ -29,11 +29,11 @@ _OF_ENVIRONMENT = {"oc.env:", "oc.decode:"}
 
 
 def resolved(config: Any) -> Any:
-    """Plain values of a configuration with what its interpolations stand for.
+    """Return the plain values of a configuration with its interpolations resolved.
 
     Raises:
-        YAMLError: That is too much: each of `a: ${b}${b}`, `b: ${c}${c}`, … doubles what follows.
-        OmegaConfBaseException: One stands for nothing.
+        YAMLError: They are too much work: each of `a: ${b}${b}`, `b: ${c}${c}`, … doubles it.
+        OmegaConfBaseException: An interpolation has no value.
     """
     _Interpolations(OmegaConf.to_container(config, resolve=False)).check()
     try:
@@ -43,11 +43,7 @@ def resolved(config: Any) -> Any:
 
 
 class _Interpolations:
-    """Adds up what interpolations stand for, before any is followed.
-
-    Whatever in a text with an interpolation is the name of a value counts as followed: more may be
-    counted than is done, and never less, but for names that are put together themselves.
-    """
+    """Estimates the work of interpolations before any is resolved; an upper bound for most."""
 
     def __init__(self, content: Any) -> None:
         self._root = content
@@ -60,7 +56,7 @@ class _Interpolations:
 
     def _of(self, value: Any, path: tuple[Any, ...]) -> int:
         if path not in self._known:
-            self._known[path] = 0  # one that leads to itself is told of by OmegaConf
+            self._known[path] = 0  # OmegaConf reports a cycle
             self._known[path] = self._counted(value, path)
         return self._known[path]
 
@@ -85,7 +81,7 @@ class _Interpolations:
         return work
 
     def _at(self, start: tuple[Any, ...], name: str) -> tuple[Any, ...] | None:
-        """Where the value of a name is; None where there is none."""
+        """Return the path of the value of a name; None if there is no such value."""
         value, path = self._value(start), start
         for part in re.findall(r"[^.\[\]]+", name):
             key = int(part) if isinstance(value, list) and part.isdecimal() else part
@@ -103,12 +99,10 @@ class _Interpolations:
 
 
 def with_environment(value: Any) -> Any:
-    """Plain values with what they take from the environment; other interpolations stay.
-
-    An interpolation that mixes both, as `${oc.env:DATA_${seed}}`, stays, too.
+    """Return plain values with environment variables resolved; other and mixed ones stay.
 
     Raises:
-        OmegaConfBaseException: A variable is not set, and there is no default.
+        OmegaConfBaseException: A variable is not set and has no default.
     """
     if isinstance(value, dict):
         return {key: with_environment(each) for key, each in value.items()}
@@ -131,7 +125,7 @@ def _known(part: str) -> Any:
 
 
 def _parts(text: str) -> Iterator[str]:
-    """Outermost interpolations and what stands between them."""
+    """Yield the outermost interpolations and the texts between them."""
     begin = depth = 0
     for found in re.finditer(r"\\\$\{|\$\{|[{}]", text):
         word = found[0]

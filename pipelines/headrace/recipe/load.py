@@ -52,9 +52,9 @@ def _files(kind: str) -> Iterator[tuple[Path, str]]:
 
 
 def written(kind: str) -> dict[str, Mapping[str, Any]]:
-    """What the `recipes` or `sites` hold as they are written, read anew only when a file changes.
+    """Return the content of all `recipes` or `sites`; a file is read again only if it changed.
 
-    Those that cannot be read hold nothing here, and tell why when they are chosen.
+    Files that cannot be read are empty here; choosing one raises the error.
     """
     found = {}
     for name, file in available(kind).items():
@@ -93,9 +93,9 @@ def load_recipe(name_or_path: str, overrides: Sequence[str] = ()) -> Recipe:
 
 
 def source_of(name_or_path: str, overrides: Sequence[str] = ()) -> dict[str, Any]:
-    """A recipe as it is before interpolation, without its suite: recipes of trials are made of it.
+    """Return a recipe before interpolation, without its suite: the source of recipes of trials.
 
-    What stands in the environment is already put in: trials may be made on another machine.
+    Environment variables are resolved, because trials may be made on another machine.
 
     Raises:
         RecipeError: As for `load_recipe`.
@@ -111,8 +111,8 @@ def source_of(name_or_path: str, overrides: Sequence[str] = ()) -> dict[str, Any
     return {"name": path.stem, **{key: content[key] for key in content if key != "suite"}}
 
 
-def settled(source: Mapping[str, Any], loaded: Recipe, kept: Recipe) -> dict[str, Any]:
-    """A source with what a run keeps in place of what was loaded, such as absolute paths."""
+def with_kept(source: Mapping[str, Any], loaded: Recipe, kept: Recipe) -> dict[str, Any]:
+    """Return a source with the values that a run keeps for loaded ones, such as absolute paths."""
     from omegaconf import OmegaConf
 
     from headrace.recipe.difference import differences
@@ -127,10 +127,10 @@ def settled(source: Mapping[str, Any], loaded: Recipe, kept: Recipe) -> dict[str
 
 
 def recipe_from(source: Mapping[str, Any], values: Mapping[str, Any], origin: str) -> Recipe:
-    """The recipe that a source (see `source_of`) gives with other values at some dotted keys.
+    """Return the recipe of a source (see `source_of`) with other values at some dotted keys.
 
     Raises:
-        RecipeError: A wrong key or a wrong value; `origin` says whose.
+        RecipeError: A wrong key or a wrong value; `origin` names the file.
     """
     from omegaconf import OmegaConf
 
@@ -156,13 +156,13 @@ def load_site(name_or_path: str, user: str | None = None) -> Site:
 
 
 def site_now(name_or_path: str) -> Site:
-    """A site, as `load_site`; read anew only when its file has changed."""
+    """Return a site as `load_site`; it is read again only if its file changed."""
     file = locate("sites", name_or_path).absolute()
     try:
-        seen = file.stat()
+        stat = file.stat()
     except OSError as error:
         raise SiteError(f"{file} cannot be read: {error.strerror or error}") from error
-    return _site_as_of(file, (seen.st_ino, seen.st_mtime_ns, seen.st_size))
+    return _site_as_of(file, (stat.st_ino, stat.st_mtime_ns, stat.st_size))
 
 
 @lru_cache(maxsize=64)
@@ -182,7 +182,7 @@ def parse(kind: type[Model], content: Mapping[str, Any], origin: str) -> Model:
 
 
 def locate(folder: str, name_or_path: str) -> Path:
-    """File of one of the `recipes` or `sites`, by its name or path."""
+    """Return the file of one of the `recipes` or `sites`, by its name or path."""
     error_type = _ERRORS[folder]
     singular = folder.removesuffix("s")
     if name_or_path.endswith((".yaml", ".yml", ".json")):
@@ -192,7 +192,7 @@ def locate(folder: str, name_or_path: str) -> Path:
                 return path
         raise error_type(
             f"The {singular} file '{name_or_path}' does not exist",
-            f"Seen from {Path.cwd()}. Give an existing file or one of the names: "
+            f"The working folder is {Path.cwd()}. Give an existing file or one of the names: "
             f"{', '.join(sorted(available(folder)))}.",
         )
     found = [(file, problem) for file, problem in _files(folder) if file.stem == name_or_path]
@@ -213,7 +213,7 @@ def warn_once(text: str) -> None:
 
 
 def _changed(name_or_path: str, overrides: Sequence[str]) -> tuple[Path, str, Any]:
-    """File of a recipe, what it is called in errors, and its content with the overrides."""
+    """Return the file of a recipe, its name in errors, and its content with the overrides."""
     from headrace.recipe.overrides import apply, read_override
 
     path = locate("recipes", name_or_path)
@@ -250,19 +250,19 @@ def _resolved(config: Any, origin: str, error_type: type[UserError]) -> dict[str
 
 @contextmanager
 def _blaming(path: Path, origin: str, error_type: type[UserError]) -> Iterator[None]:
-    """Raise what a text is to blame for as an error about it."""
+    """Raise errors of reading a text as errors that name it."""
     try:
         yield
     except _of_texts() as error:
         raise error_type(f"{origin} cannot be read: {error}") from None
     except UnicodeDecodeError as error:
-        raise error_type(f"{path} is no text in UTF-8: {error}", "Save it as UTF-8.") from error
+        raise error_type(f"{path} is not UTF-8: {error}", "Save it as UTF-8.") from error
     except OSError as error:
         raise error_type(f"{path} cannot be read: {error.strerror or error}") from error
 
 
 def _of_texts() -> tuple[type[Exception], ...]:
-    """What OmegaConf and YAML raise."""
+    """Return the error classes of OmegaConf and YAML."""
     from omegaconf.errors import OmegaConfBaseException
     from yaml import YAMLError
 

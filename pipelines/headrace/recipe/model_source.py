@@ -1,4 +1,4 @@
-"""What a model's source tells of its steps and of what they log; silent where it does not tell."""
+"""Check a model's steps and logged metrics by its source code, as far as that shows them."""
 
 from __future__ import annotations
 
@@ -15,52 +15,52 @@ TEST_HOOKS = (
     "on_test_start", "on_test_epoch_start", "on_test_batch_start", "on_test_batch_end",
     "on_test_epoch_end", "on_test_end",
 )  # fmt: skip
-"""Hooks that do not run where each shard is tested on its own."""
+"""Hooks that do not run if each shard is tested on its own."""
 
 SCORING = ("predict_step", "forward", "__call__")
-"""Methods of which evaluation needs one: Lightning's `predict_step` calls the model."""
+"""Evaluation needs one of these methods: Lightning's `predict_step` calls the model."""
 _REMOVED = {
     "training_epoch_end": "on_train_epoch_end",
     "validation_epoch_end": "on_validation_epoch_end",
 }
-"""Hooks of Lightning 1, and what took their place."""
+"""Hooks of Lightning 1, and their replacements."""
 LOADERS = ("train_dataloader", "val_dataloader")
-"""Methods that Lightning would leave unused, as headrace has loaders of its own."""
+"""Methods that Lightning would not call, since headrace passes its own loaders."""
 _LOGS_NOTHING = ("EarlyStopping", "ModelCheckpoint")
-"""Callbacks of Lightning that no metric comes from."""
+"""Callbacks of Lightning that log no metrics."""
 _LOGS_UNSEEN = re.compile(r"callback_metrics|logged_metrics|\b_results\b|\bconfigure_callbacks\b")
 _MOST_CLASSES = 20
 _COUNTED = ("epoch", "step")
-"""What callbacks may watch that nobody logs."""
+"""Counters that callbacks may watch though no model logs them."""
 
 
 def check_model_source(recipe: Recipe, code: SourceCode, *, trains: bool = True) -> None:
-    """Refuse a model without the steps it will be asked for, or that logs not what is looked at.
+    """Refuse a model that lacks a required step, or never logs the monitored metric.
 
-    Imports nothing; says nothing of classes whose source, or that of a base, is not all there is.
+    Imports nothing. A model is not checked if its source, or that of a base, is incomplete.
 
     Args:
         recipe: The recipe.
-        code: Where the model's classes are found.
-        trains: Whether the model is trained, and not evaluated alone.
+        code: The source code of the model's classes.
+        trains: Whether the model is trained; otherwise it is only evaluated.
 
     Raises:
-        RecipeError: Which step, hook or metric there is not, or may not be.
+        RecipeError: A step or metric is missing, or a hook is not allowed.
     """
     try:
         classes = _classes(recipe, code)
-    except (OSError, SyntaxError, ValueError, RecursionError):  # for Python to tell
+    except (OSError, SyntaxError, ValueError, RecursionError):  # Python reports it on import
         return
     if classes is not None:
-        told = _Told(recipe, classes)
+        source = ModelSource(recipe, classes)
         if trains:
-            told.check_training()
-        told.check_evaluation()
-        told.check_metrics(trains=trains)
+            source.check_training()
+        source.check_evaluation()
+        source.check_metrics(trains=trains)
 
 
 def _classes(recipe: Recipe, code: SourceCode) -> list[Definition] | None:
-    """The model's class and its bases but LightningModule; None where these may not be all."""
+    """Return the model's class and its bases except LightningModule; None if they are unknown."""
     found = None if recipe.model is None else code.definition(recipe.model.target)
     if found is None:
         return None
@@ -80,8 +80,8 @@ def _classes(recipe: Recipe, code: SourceCode) -> list[Definition] | None:
     return own if is_module else None
 
 
-class _Told:
-    """What the classes of a model tell.
+class ModelSource:
+    """The source code of a model's classes.
 
     Args:
         recipe: The recipe.
@@ -96,7 +96,7 @@ class _Told:
         self._methods = {node.name for node in body if isinstance(node, ast.FunctionDef)}
 
     def check_training(self) -> None:
-        """Refuse a model that Lightning or headrace will not train."""
+        """Refuse a model that Lightning or headrace cannot train."""
         for name in LOADERS:
             if name in self._methods:
                 raise RecipeError(*with_loader(self._name, name))
@@ -116,7 +116,7 @@ class _Told:
                     )
 
     def check_evaluation(self) -> None:
-        """Refuse a model that evaluation cannot ask."""
+        """Refuse a model that evaluation cannot call."""
         spec = self._recipe.evaluate
         if spec is None:
             return
@@ -130,7 +130,7 @@ class _Told:
                     raise RecipeError(*with_hook(self._name, hook))
 
     def check_metrics(self, *, trains: bool) -> None:
-        """Refuse to look at metrics that nothing logs."""
+        """Refuse keys that name metrics the model does not log."""
         named = [*_looked_at(self._recipe)] if trains and _logs_alone(self._recipe) else []
         named += _bounded(self._recipe)
         logged = self._logged() if named else None
@@ -145,14 +145,14 @@ class _Told:
             )
 
     def _lacks(self, name: str) -> bool:
-        """Whether neither the classes nor their modules seem to give the model something."""
+        """Whether neither the classes nor their modules seem to define an attribute."""
         given = re.compile(rf"\.{name}\s*=[^=]")
         return name not in self._bound and all(
             each.module.lacks(name) and not given.search(each.module.text) for each in self._classes
         )
 
     def _logged(self) -> set[str] | None:
-        """Names that the model logs; None where source does not tell them all."""
+        """Return the names that the model logs; None if the source does not show all."""
         if "log" in self._bound or "log_dict" in self._bound or not self._lacks("log"):
             return None
         found: set[str] = set()
@@ -165,7 +165,7 @@ class _Told:
 
 
 def with_loader(model: str, name: str) -> tuple[str, str]:
-    """What is wrong with a model that has a loader of its own, and what to do."""
+    """Return the error and hint for a model with a loader of its own."""
     return (
         f"The model {model} defines '{name}', which would not be used: headrace shares the "
         "samples out over the ranks itself",
@@ -175,7 +175,7 @@ def with_loader(model: str, name: str) -> tuple[str, str]:
 
 
 def without_scores(model: str, *, has_test: bool) -> tuple[str, str]:
-    """What is wrong with a model that evaluation can get no scores from, and what to do."""
+    """Return the error and hint for a model without scores for evaluation."""
     step = (
         "Set evaluate.step: test and evaluate.task: custom, and its test_step is taken; or write "
         if has_test
@@ -188,7 +188,7 @@ def without_scores(model: str, *, has_test: bool) -> tuple[str, str]:
 
 
 def without_test(model: str) -> tuple[str, str]:
-    """What is wrong with a model for `evaluate.step: test`, and what to do."""
+    """Return the error and hint for a model without `test_step`."""
     return (
         f"The model {model} has no test_step, which evaluate.step: test calls",
         "Write one, or set evaluate.step: predict.",
@@ -196,7 +196,7 @@ def without_test(model: str) -> tuple[str, str]:
 
 
 def with_hook(model: str, hook: str) -> tuple[str, str]:
-    """What is wrong with a model whose test does not come apart into shards, and what to do."""
+    """Return the error and hint for a model with a hook of the whole test."""
     return (
         f"{model} has {hook}, which does not run where each shard is tested on its own",
         "Log in test_step: numbers, or the torchmetrics object itself.",
@@ -204,20 +204,20 @@ def with_hook(model: str, hook: str) -> tuple[str, str]:
 
 
 def _own_callbacks(recipe: Recipe) -> bool:
-    """Whether code that is not Lightning's sees the model before it is trained."""
+    """Whether the user's code may change the model before training."""
     trainer = recipe.trainer
     targets = (trainer.target, *(each.target for each in trainer.callbacks))
     return "callbacks" in trainer.extra or not all(is_under(each, FRAMEWORKS) for each in targets)
 
 
 def _logs_alone(recipe: Recipe) -> bool:
-    """Whether all metrics come from the model."""
+    """Whether only the model logs metrics."""
     kinds = [each.target.rpartition(".")[2] for each in recipe.trainer.callbacks]
     return not _own_callbacks(recipe) and all(kind in _LOGS_NOTHING for kind in kinds)
 
 
 def _looked_at(recipe: Recipe) -> Iterator[tuple[str, str]]:
-    """Keys of a recipe that name metrics of the training, and the names."""
+    """Yield keys of a recipe that name metrics of the training, and these names."""
     if recipe.trainer.monitor is not None:
         yield "trainer.monitor", recipe.trainer.monitor
     for index, callback in enumerate(recipe.trainer.callbacks):
@@ -228,7 +228,7 @@ def _looked_at(recipe: Recipe) -> Iterator[tuple[str, str]]:
 
 
 def _bounded(recipe: Recipe) -> Iterator[tuple[str, str]]:
-    """Keys of a recipe that bound what the model's `test_step` logs, and the names."""
+    """Yield keys of a recipe that bound metrics of `test_step`, and these names."""
     spec = recipe.evaluate
     if spec is not None and spec.step == "test":
         for key, bounds in (("min_metrics", spec.min_metrics), ("max_metrics", spec.max_metrics)):
@@ -237,7 +237,7 @@ def _bounded(recipe: Recipe) -> Iterator[tuple[str, str]]:
 
 
 def _logged_in(scope: ast.AST) -> set[str] | None:
-    """Names that a class logs; None where it passes itself on, or a name is not written out."""
+    """Return the names that a class logs; None if it passes `self` on, or computes a name."""
     found: set[str] = set()
     known: set[int] = set()
     for node in ast.walk(scope):
@@ -262,14 +262,14 @@ def _is_of_self(node: ast.AST) -> bool:
 
 
 def _may_log(call: ast.Call) -> bool:
-    """Whether a call is one of the model's `log`, by whatever name, and no logarithm."""
+    """Whether a call is the model's `log` rather than a logarithm."""
     if not isinstance(call.func, ast.Attribute) or call.func.attr not in ("log", "log_dict"):
         return False
     return _is_of_self(call.func) or len(call.args) + len(call.keywords) > 1
 
 
 def _names_in(call: ast.Call) -> set[str] | None:
-    """Names in a call of `self.log` or `self.log_dict`, where all are written out."""
+    """Return the names in a call of `self.log` or `self.log_dict`; None if one is computed."""
     given: Mapping[str | None, ast.expr] = {each.arg: each.value for each in call.keywords}
     is_dict = isinstance(call.func, ast.Attribute) and call.func.attr == "log_dict"
     first = call.args[0] if call.args else given.get("dictionary" if is_dict else "name")

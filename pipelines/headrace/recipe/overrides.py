@@ -10,7 +10,7 @@ from itertools import accumulate
 from typing import Any, NamedTuple
 
 import yaml
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
@@ -20,6 +20,10 @@ from headrace.recipe.yaml_text import MAX_DEPTH, MAX_PLAIN_VALUES, joined, parse
 
 _SIGNS = ("++", "+", "~")
 _NOWHERE = object()
+_NUMBERED = (
+    "Entries of a list are numbered from 0: data.transforms[0].maximum=1. To add one, write the "
+    "whole list."
+)
 MAX_CHARS = 64 * 1024
 """Longest overrides of a request, all of them together, in characters."""
 
@@ -36,7 +40,11 @@ MAX_KEY_CHARS = 500
 """Longest key, in characters."""
 
 _COMMENT = re.compile(r"\s#")
+_CHAR = r"[^.\[\]{}$'\"=\\]"
+_PART = rf"(?!\s){_CHAR}+(?<!\s)"
+_KEY = re.compile(rf"(?:{_PART}|\[{_PART}\])(?:\.{_PART}|\[{_PART}\])*")
 _PARTS = re.compile(r"[^.\[\]]+")
+_INDEX = re.compile(r"0|[1-9]\d*")
 _BEFORE_VALUES = re.compile(r"[,\n\[{]|\$\{|(?<=[^\s,:\[{])\s")
 _SEVERAL = re.compile(r"(choice|range|interval|glob|tag|sort|shuffle)\(.*\)|.*,.*", re.DOTALL)
 
@@ -54,67 +62,90 @@ def apply(config: Any, change: Override) -> None:
     """Apply an override to an OmegaConf configuration, in place.
 
     Raises:
-        RecipeError: It does not fit what is there.
+        RecipeError: Its key is malformed, or it does not fit the configuration.
     """
     sign, key, value = change
-    _check_key(key)
+    parts = key_parts(key)
+    path = ".".join(parts)
     try:
-        _check_holders(config, key)
+        _check_holders(config, key, parts)
         if sign == "~":
-            _take_out(config, key)
+            _remove(config, key, parts)
             return
-        if sign == "+" and OmegaConf.select(config, key, default=_NOWHERE) is not _NOWHERE:
-            raise RecipeError(f"'+{key}' adds what is there", f"To change it: {key}=VALUE.")
-        OmegaConf.update(config, key, value, merge=not isinstance(value, list), force_add=True)
+        if sign == "+" and OmegaConf.select(config, path, default=_NOWHERE) is not _NOWHERE:
+            raise RecipeError(f"'+{key}' adds a key that exists", f"To change it: {key}=VALUE.")
+        OmegaConf.update(config, path, value, merge=not isinstance(value, list), force_add=True)
     except (OmegaConfBaseException, ValueError, IndexError, TypeError, RecursionError) as error:
         why = str(error).partition("\n")[0]
         why = why.replace("DictConfig", "a mapping").replace("ListConfig", "a list")
         raise RecipeError(
-            f"The override of '{key}' does not fit what is there: {why}",
-            "Entries of a list are numbered: data.transforms[0].maximum=1.",
+            f"The override of '{key}' does not fit the recipe: {why}", _NUMBERED
         ) from None
 
 
-def _check_holders(config: Any, key: str) -> None:
-    """Refuse a key that names a number among the keys of a mapping: OmegaConf adds its text."""
-    for part in _PARTS.findall(key):
-        if not isinstance(config, DictConfig):
-            return
-        others = [str(each).lower() for each in config if not isinstance(each, str)]
-        if part not in config and part.lower() in others:
+def _check_holders(config: Any, key: str, parts: Sequence[str]) -> None:
+    """Refuse a key that OmegaConf would add beside, or take for, another one."""
+    for part in parts:
+        if isinstance(config, ListConfig):
+            if not _INDEX.fullmatch(part) or int(part) >= len(config):
+                raise RecipeError(
+                    f"'{key}' names the entry {part} of a list of {len(config)} entries", _NUMBERED
+                )
+        elif (
+            f"[{part}]" in key
+            and part.isdecimal()
+            and (not isinstance(config, DictConfig) or part not in config)
+        ):
+            raise RecipeError(f"'{key}' names an entry of a list, but there is no list", _NUMBERED)
+        elif (
+            isinstance(config, DictConfig)
+            and part not in config
+            and part.lower() in [str(each).lower() for each in config if not isinstance(each, str)]
+        ):
             raise RecipeError(
-                f"'{key}' leads to the key {part} of a mapping, which is no text",
-                "Name it in a mapping, as in model.dims={0: 1}; other keys of that stay.",
+                f"'{key}' names the key {part} of a mapping, which is not text there",
+                "Write a mapping, as in model.dims={0: 1}; its other keys stay.",
             )
-        config = OmegaConf.select(config, part)
+        is_holder = isinstance(config, DictConfig | ListConfig)
+        config = OmegaConf.select(config, part) if is_holder else None
 
 
-def _take_out(config: Any, key: str) -> None:
-    parent, _, name = key.rpartition(".")
-    holder = OmegaConf.select(config, parent) if parent else config
+def _remove(config: Any, key: str, parts: Sequence[str]) -> None:
+    *above, name = parts
+    holder = OmegaConf.select(config, ".".join(above)) if above else config
     if not isinstance(holder, DictConfig) or name not in holder:
         names = [str(each) for each in holder] if isinstance(holder, DictConfig) else []
         raise RecipeError(
-            f"'~{key}' takes out what is not there",
-            f"{nearest(name, names)} A key that the file leaves out has its default; a list is "
-            "written anew: trainer.callbacks=[].",
+            f"'~{key}' removes a key that does not exist",
+            f"{nearest(name, names)} A key that is not in the file has its default. To change a "
+            "list, write all of it: trainer.callbacks=[].",
         )
     del holder[name]
 
 
 def key_parts(key: str) -> tuple[str, ...]:
-    """Return the parts of a dotted key, also in brackets, as `code[0]` and `[code]`."""
-    return tuple(_PARTS.findall(key)) or ("",)
+    """Return the parts of a dotted key; `code[0]` and `[code]` have parts in brackets.
+
+    Raises:
+        RecipeError: The key is malformed or too long.
+    """
+    parts = _PARTS.findall(key)
+    is_short = len(key) <= MAX_KEY_CHARS and len(parts) <= MAX_KEY_PARTS
+    if not is_short or not key.isprintable() or not _KEY.fullmatch(key):
+        raise RecipeError(
+            f"The key {shortened(repr(key))} is malformed",
+            f"Write up to {MAX_KEY_PARTS} parts and {MAX_KEY_CHARS} printable characters, with a "
+            "dot between parts and numbers of entries in brackets: data.transforms[0].maximum=1. "
+            "Other keys need a mapping: evaluate.min_metrics={'a.b': 0.9}.",
+        )
+    return tuple(parts)
 
 
 def read_override(text: str) -> Override:
-    """Read an override: its value is what Hydra makes of it.
-
-    Its grammar does not cover plain texts as `~/data`, which stay as they are, JSON, and quoted
-    keys, for which YAML says where lists and mappings begin.
+    """Return an override; Hydra's grammar, or else JSON or YAML, reads its value.
 
     Raises:
-        RecipeError: It is of another form, its value cannot be read, or it names several values.
+        RecipeError: It is malformed, its value cannot be read, or it names several values.
     """
     sign, key, value = parts_of(text)
     if sign == "~":
@@ -129,7 +160,7 @@ def read_override(text: str) -> Override:
             f"{shortened(' '.join(str(error).split()))}",
             f"Put a text in quotes: {key}='a # b'.",
         ) from None
-    except TypeError:  # a sweep, which is no JSON
+    except TypeError:  # a sweep
         raise RecipeError(
             f"The override '{shortened(text)}' names several values, and a run has one",
             f"For a trial of each: headrace sweep RECIPE '{shortened(text)}'. "
@@ -185,7 +216,7 @@ def _written(value: Any) -> str:
 
 
 def _holds_keys(value: Any) -> bool:
-    """Whether a mapping with keys is in it: Hydra's grammar has no quoted keys, and JSON has."""
+    """Whether a value holds a mapping with keys, which needs JSON: Hydra has no quoted keys."""
     inner = isinstance(value, list | tuple) and any(map(_holds_keys, value))
     return inner or (isinstance(value, Mapping) and bool(value))
 
@@ -207,7 +238,7 @@ def _value(words: str) -> Any:
 
 
 def _of_node(node: Any) -> Any:
-    """Value of a list or mapping of YAML, in which Hydra says what plain words mean."""
+    """Return the value of a list or mapping of YAML; Hydra reads the plain words in it."""
     if isinstance(node, yaml.MappingNode):
         return unique((_of_node(key), _of_node(each)) for key, each in node.value)
     if isinstance(node, yaml.SequenceNode):
@@ -218,40 +249,27 @@ def _of_node(node: Any) -> Any:
 
 
 def parts_of(text: str) -> tuple[str, str, str]:
-    """Sign, key and value of an override, as they are written.
+    """Return sign, key and value of an override, as they are written.
 
     Raises:
-        RecipeError: It is not of the form of one.
+        RecipeError: It is malformed.
     """
     sign = next((each for each in _SIGNS if text.startswith(each)), "")
     key, equals, value = text.removeprefix(sign).partition("=")
-    if bool(equals) == (sign == "~") or not all(key.split(".")):
+    if bool(equals) == (sign == "~") or not key:
         raise RecipeError(
             f"The override '{shortened(text)}' is not of the form key=value",
-            "Write for example trainer.max_epochs=3. +key=value adds a key, ~key takes one out.",
+            "Write for example trainer.max_epochs=3; +key=value adds a key, ~key removes one.",
         )
-    _check_key(key)
+    key_parts(key)
     return sign, key, value
 
 
-def _check_key(key: str) -> None:
-    if (
-        len(key) > MAX_KEY_CHARS
-        or not key.isprintable()
-        or len(_PARTS.findall(key)) > MAX_KEY_PARTS
-    ):
-        raise RecipeError(
-            f"The key {shortened(repr(key))} is none of a recipe",
-            f"A key has up to {MAX_KEY_PARTS} parts and {MAX_KEY_CHARS} characters that can be "
-            "printed, as trainer.max_epochs.",
-        )
-
-
 def check_size(overrides: Sequence[str]) -> None:
-    """Refuse overrides that are more than anyone writes.
+    """Refuse overrides beyond the limits of a request.
 
     Raises:
-        RecipeError: They are.
+        RecipeError: They are too many or too long.
     """
     num_values = sum(len(_BEFORE_VALUES.findall(text)) for text in overrides)
     for what, count, most in (
@@ -267,5 +285,5 @@ def check_size(overrides: Sequence[str]) -> None:
 
 
 def names_several(value: str) -> bool:
-    """Whether a plain text, without quotes and brackets, is Hydra's way to name several values."""
+    """Whether a text without quotes and brackets names several values in Hydra's grammar."""
     return _SEVERAL.fullmatch(value.strip()) is not None

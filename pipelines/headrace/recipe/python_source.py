@@ -1,7 +1,7 @@
 """Where a dotted name is defined and what it takes, read from source, never imported.
 
 A module is found as Python finds it, parsed, and its imports are followed. Whatever source alone
-does not settle (compiled modules, decorators, names bound twice, metaclasses) is unknown: `None`.
+does not show (compiled modules, decorators, names bound twice, metaclasses) is unknown: `None`.
 """
 
 from __future__ import annotations
@@ -243,7 +243,7 @@ def _module(name: str, file: str, _mtime_ns: int, _num_bytes: int) -> _Module:
 
 
 def hidden(folders: Sequence[Path], top: str = "*") -> Iterator[str]:
-    """Yield a message for each module of code folders that one of Python or a package hides."""
+    """Yield a message for each module of code folders that Python or a package hides."""
     for folder in folders:
         for own in sorted((*folder.glob(f"{top}.py"), *folder.glob(f"{top}/__init__.py"))):
             name = own.stem if own.parent == folder else own.parent.name

@@ -1,4 +1,4 @@
-"""The recipe: what is done to which data, never where."""
+"""The recipe: what is done with which data, without machines and places."""
 
 from __future__ import annotations
 
@@ -7,23 +7,14 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from headrace.errors import RecipeError
-from headrace.recipe.base import (
-    Count,
-    CountFrom0,
-    Name,
-    Places,
-    Seed,
-    Target,
-    Targets,
-)
+from headrace.recipe.base import Count, CountFrom0, Name, Places, Seed, Settings, Target, Targets
 from headrace.recipe.dataset import VALIDATION, DatasetSpec, PackSpec
 from headrace.recipe.evaluate import EvaluateSpec
 from headrace.recipe.suite import Objective, SuiteSpec
 from headrace.recipe.train import TrainerSpec, TrainSpec
-from headrace.record import Figures, Record
 
 
-class StageSpec(Record):
+class StageSpec(Settings):
     """How shards get to the nodes' own storage."""
 
     verify: bool = True
@@ -40,18 +31,18 @@ class StageSpec(Record):
     @model_validator(mode="after")
     def _check(self) -> StageSpec:
         if self.overlap and self.partial:
-            raise ValueError("overlap stages the whole dataset: it goes without partial")
+            raise ValueError("overlap stages the whole dataset: set partial to false")
         return self
 
 
-class RetryPolicy(Record):
+class RetryPolicy(Settings):
     """How often work that failed is tried again; a training goes on from its last checkpoint."""
 
     max_failures: Count = 5
     """Failures of a step in a row, without progress between them, before a run gives it up."""
 
 
-class DataSpec(Figures):
+class DataSpec(Settings):
     """How samples become batches."""
 
     global_batch_size: Count = 128
@@ -93,19 +84,16 @@ class DataSpec(Figures):
     def _check(self) -> DataSpec:
         weighted = self.sampling != "uniform"
         if weighted and (self.shuffle_window is not None or not self.shuffle):
-            raise ValueError(
-                f"sampling '{self.sampling}' draws from the whole split: "
-                "it goes with shuffle: true and without shuffle_window"
-            )
+            raise ValueError(f"sampling '{self.sampling}' draws from the whole split: "
+                             "it goes with shuffle: true and without shuffle_window")  # fmt: skip
         if self.samples_per_epoch is not None and not weighted:
             raise ValueError("samples_per_epoch goes with sampling balanced or by weights")
         if self.shuffle_window is not None and not self.shuffle:
             raise ValueError("shuffle_window goes with shuffle: true")
         if self.dataset is not None and (weighted or self.shuffle_window is not None):
-            raise ValueError(
-                "dataset of your own goes with sampling: uniform and without shuffle_window: its "
-                "items are not those that shards hold"
-            )
+            raise ValueError("dataset of your own goes with sampling: uniform "
+                             "and without shuffle_window: its items are not "
+                             "those that shards hold")  # fmt: skip
         if self.read_ahead is not None and self.read_ahead < (self.shuffle_window or 1):
             raise ValueError("read_ahead must be at least shuffle_window: batches span two windows")
         return self
@@ -120,7 +108,7 @@ _MAIN_METRICS = {
 }
 
 
-class Recipe(Figures):
+class Recipe(Settings):
     """One recipe: dataset, pack, stage, model, data, trainer, train, retry, evaluate, suite."""
 
     name: Name
@@ -155,24 +143,24 @@ class Recipe(Figures):
 
     @property
     def named_dataset(self) -> DatasetSpec:
-        """The dataset, for what cannot do without.
+        """The dataset.
 
         Raises:
-            RecipeError: There is none.
+            RecipeError: The recipe has no dataset.
         """
         if self.dataset is None:
             raise RecipeError(
-                f"Recipe '{self.name}' has no 'dataset': what it trains by brings its own data",
+                f"Recipe '{self.name}' has no 'dataset': its own code brings the data",
                 "Name one, as in dataset: {name: mine, source: /data/mine}.",
             )
         return self.dataset
 
     @property
     def objectives(self) -> tuple[Objective, ...]:
-        """What trials are compared by: what the suite seeks, else a run's main metric.
+        """Objectives by which trials are compared: `sought`, else a run's main metric.
 
-        That is the first one of its task; without evaluation the loss. None where the user's code
-        alone knows.
+        The main metric is the first of the task, or the loss without evaluation. Empty for a
+        script or function that is not evaluated.
         """
         if self.sought:
             return self.sought
@@ -182,7 +170,7 @@ class Recipe(Figures):
 
     @property
     def sought(self) -> tuple[Objective, ...]:
-        """What somebody asked for: what the suite says, else what training monitors."""
+        """Objectives that the recipe names: those of the suite, else the monitored metric."""
         if self.suite is not None and self.suite.objectives:
             return self.suite.objectives
         if self.trainer.monitor is None:
@@ -202,10 +190,8 @@ class Recipe(Figures):
             self._check_overlap()
         self._check_checkpoints()
         if self.data.dataset is not None and (self.stage.overlap or self.stage.partial):
-            raise ValueError(
-                "data.dataset may ask for any sample at any time: it goes without stage.overlap "
-                "and stage.partial"
-            )
+            raise ValueError("data.dataset may read any sample at any time: set stage.overlap and "
+                             "stage.partial to false")  # fmt: skip
         self._check_suite()
         if self.dataset is not None and self.dataset.source is not None:
             self._check_fold(self.dataset)
@@ -213,31 +199,28 @@ class Recipe(Figures):
         return self
 
     def _check_without_dataset(self) -> None:
-        """Refuse what asks for samples."""
+        """Refuse keys that need samples."""
         if self.model is not None:
             raise ValueError(
                 "a 'model' is trained on a dataset, and the recipe has none: write one, as in "
-                "dataset: {name: mine, source: /data/mine}; what brings its own data trains by "
-                "'train.script' or 'train.function'"
+                "dataset: {name: mine, source: /data/mine}; code that brings its own data trains "
+                "by 'train.script' or 'train.function'"
             )
         if self.data.fold is not None or self._runs_all_folds:
             key = "suite.folds" if self._runs_all_folds else "data.fold"
-            raise ValueError(
-                f"{key} is given, but the recipe has no dataset to cut into folds: leave it out, "
-                "or write a dataset with folds"
-            )
+            raise ValueError(f"{key} is given, but the recipe has no dataset to "
+                             "cut into folds: leave it out, or write a dataset "
+                             "with folds")  # fmt: skip
 
     def _check_suite(self) -> None:
         if self.suite and self.suite.search and not self.sought:
-            raise ValueError(
-                "suite.search seeks nothing: set trainer.monitor, as in val_loss, or "
-                "suite.objectives"
-            )
+            raise ValueError("suite.search seeks nothing: set trainer.monitor, as in val_loss, or "
+                             "suite.objectives")  # fmt: skip
         if self._runs_all_folds and self.dataset is not None and self.dataset.folds is None:
             raise ValueError("suite.folds goes with dataset.folds, the number of folds to pack")
 
     def _check_own(self) -> None:
-        """Refuse what goes with a model only."""
+        """Refuse keys that need a 'model'."""
         own = "script" if self.train.function is None else "function"
         if self.train.init_from is not None:
             raise ValueError(f"train.init_from goes with 'model': a {own} loads weights by itself")
@@ -251,32 +234,28 @@ class Recipe(Figures):
             self.train.nodes or 1,
             self.train.ranks_per_node or 1,
         ) != (1, 1):
-            raise ValueError(
-                "train.function is called once: leave train.nodes and ranks_per_node out"
-            )
+            raise ValueError("train.function is called once: leave train.nodes "
+                             "and ranks_per_node out")  # fmt: skip
 
     def _check_checkpoints(self) -> None:
         if self.evaluate is None:
             return
         if "best" in self.evaluate.checkpoints and not self.trainer.monitor:
-            raise ValueError(
-                "evaluate.checkpoint is 'best', by no metric: set trainer.monitor, as in val_loss"
-            )
+            raise ValueError("evaluate.checkpoint is 'best', by no metric: set "
+                             "trainer.monitor, as in val_loss")  # fmt: skip
         last = max(self.evaluate.steps, default=0)
         if 0 <= self.trainer.max_steps < last:
-            raise ValueError(
-                f"evaluate.checkpoint is {last}, but training ends after trainer.max_steps: "
-                f"{self.trainer.max_steps}"
-            )
+            raise ValueError(f"evaluate.checkpoint is {last}, but training ends "
+                             f"after trainer.max_steps: {self.trainer.max_steps}")  # fmt: skip
 
     @property
     def dataset_path(self) -> str | None:
-        """Where an already packed dataset lies, if the recipe names one."""
+        """Folder or URL of an already packed dataset; None if the recipe names none."""
         return None if self.dataset is None else self.dataset.path
 
     @property
     def packing_role(self) -> str:
-        """The role that packs; what is packed already is looked at on the lease that trains."""
+        """The role that packs; for a packed dataset the role that trains, which checks it."""
         return self.pack_role if self.dataset_path is None else self.train.role
 
     @property
@@ -288,14 +267,11 @@ class Recipe(Figures):
         if fold is None:
             return
         if folds is None:
-            raise ValueError(
-                f"data.fold is {fold}, but the dataset is packed without folds: "
-                "set dataset.folds, or data.fold to null"
-            )
+            raise ValueError(f"data.fold is {fold}, but the dataset is packed without folds: "
+                             "set dataset.folds, or data.fold to null")  # fmt: skip
         if fold >= folds:
-            raise ValueError(
-                f"data.fold is {fold}, but dataset.folds is {folds}: give one from 0 to {folds - 1}"
-            )
+            raise ValueError(f"data.fold is {fold}, but dataset.folds is {folds}: "
+                             f"give one from 0 to {folds - 1}")  # fmt: skip
 
     def _check_evaluated(self, dataset: DatasetSpec) -> None:
         splits, folds = dataset.splits, dataset.folds
@@ -305,16 +281,13 @@ class Recipe(Figures):
                 known = ", ".join(splits)
                 raise ValueError(f"evaluate.split is '{split}', but dataset.splits has {known}")
             if self.data.fold is None and not self._runs_all_folds:
-                raise ValueError(
-                    "evaluate.split is 'val', which is one of the folds: "
-                    f"set data.fold, from 0 to {folds - 1}"
-                )
+                raise ValueError("evaluate.split is 'val', which is one of the folds: "
+                                 f"set data.fold, from 0 to {folds - 1}")  # fmt: skip
 
     def _check_overlap(self) -> None:
         if self.model is None:
             raise ValueError("stage.overlap goes with 'model': your own code expects all shards")
         if self.data.sampling != "uniform":
-            raise ValueError(
-                f"stage.overlap goes with data.sampling uniform: '{self.data.sampling}' draws "
-                "from the whole split at once"
-            )
+            raise ValueError("stage.overlap goes with data.sampling uniform: "
+                             f"'{self.data.sampling}' draws from the whole split "
+                             "at once")  # fmt: skip

@@ -1,4 +1,4 @@
-"""Recipes and sites as those who write them see them: JSON schema, and what is wrong in words."""
+"""JSON schemas of recipes and sites, and validation errors in the words of their authors."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import ast
 import difflib
 import inspect
 import itertools
+import re
 import textwrap
 from collections.abc import Iterator, Mapping
 from typing import Any, get_args
@@ -15,31 +16,33 @@ from pydantic.json_schema import JsonSchemaValue
 
 from headrace.errors import UnknownNameError, nearest, shortened
 from headrace.recipe.backend import option_blocks
-from headrace.recipe.expected import Expected, Place, WithOptions
+from headrace.recipe.lightning_arguments import OF_LIGHTNING
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Role, Site
 from headrace.recipe.target_arguments import trainer_arguments
-from headrace.recipe.train import OF_LIGHTNING, TrainerSpec
+from headrace.recipe.train import TrainerSpec
+from headrace.recipe.yaml_types import Expected, Place, WithOptions
 
 MODELS: dict[str, type[BaseModel]] = {"recipe": Recipe, "site": Site}
 """Kinds of file that have a schema."""
 
 Problem = dict[str, Any]
-"""One problem, as pydantic tells it."""
+"""One problem, as pydantic reports it."""
 
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _INTERPOLATION = {"type": "string", "pattern": r"\$\{.+\}"}
 _ABOUT = ("title", "description", "default")
 _SCALARS = ("integer", "number", "boolean")
+_PLAIN = re.compile(r"true|false|-?\d{1,20}(\.\d{1,20})?(e-?\d{1,3})?")
 _MOST_PLACES = 3
 _MOST_PROBLEMS = 20
 
 
 def json_schema(kind: str) -> dict[str, Any]:
-    """JSON schema of a `recipe` or `site` as it is written: before interpolation, name optional.
+    """Return the JSON schema of a `recipe` or `site` file: before interpolation, name optional.
 
     Raises:
-        UnknownNameError: There is no such kind.
+        UnknownNameError: The kind is unknown.
     """
     if kind not in MODELS:
         raise UnknownNameError(f"There is no schema of '{kind}'", nearest(kind, MODELS))
@@ -53,7 +56,7 @@ def json_schema(kind: str) -> dict[str, Any]:
 
 
 def _interpolated(value: dict[str, Any]) -> dict[str, Any]:
-    """Let `${…}` stand where a number, a switch or a choice is asked for."""
+    """Return a schema that also accepts `${…}` for a number, a switch or a choice."""
     about, choices = value, value.get("anyOf")
     if choices is None:
         about = {key: value[key] for key in _ABOUT if key in value}
@@ -65,7 +68,7 @@ def _interpolated(value: dict[str, Any]) -> dict[str, Any]:
 
 
 def explain(error: ValidationError, kind: type[BaseModel], origin: str) -> tuple[str, str]:
-    """What is wrong and what to do, for every problem that validation of a content found."""
+    """Return what is wrong and what to do, for all problems that validation found."""
     found = _by_place(error, kind)
     problems = [_one(item, expected, kind) for item, expected in found[:_MOST_PROBLEMS]]
     more = [f"and {len(found) - _MOST_PROBLEMS} more"] if len(found) > _MOST_PROBLEMS else []
@@ -74,7 +77,7 @@ def explain(error: ValidationError, kind: type[BaseModel], origin: str) -> tuple
 
 
 def _by_place(error: ValidationError, kind: type[BaseModel]) -> list[tuple[Problem, Expected]]:
-    """The problem of each place: of several types that were tried there, what says most."""
+    """Return the most informative problem of each place; pydantic reports each type it tried."""
     found: dict[tuple[Place, bool], tuple[Problem, Expected]] = {}
     items = [(dict(item), Expected(kind, item["loc"])) for item in error.errors()]
     items.sort(key=lambda each: (each[0]["type"] != "value_error", each[1].num_behind))
@@ -107,11 +110,15 @@ def _one(item: Problem, expected: Expected, kind: type[BaseModel]) -> tuple[str,
         message = str(item["msg"]).removeprefix("Value error, ")
         is_one = isinstance(value, (str, int, float, bool))
         return (f"{key}: {message}{got if is_one else ''}" if location else message), ""
+    is_plain = isinstance(value, str) and _PLAIN.fullmatch(value) and not is_secret
+    if is_plain and item["type"] in ("int_type", "float_type", "bool_type"):
+        plain = f"Write {value} without quotes; of a variable: "
+        return f"{key}: give {expected.words}{got}", plain + "${oc.decode:${oc.env:NAME}}."
     return f"{key}: give {expected.words}{got}", _next_step(key, value, expected)
 
 
 def _shown(value: Any) -> str:
-    """A value as YAML has it, or what kind of thing it is."""
+    """Return a value as YAML shows it; of lists and mappings only their kind."""
     if value is None or isinstance(value, bool):
         return str(value).lower().replace("none", "null")
     if isinstance(value, (str, int, float)):
@@ -127,7 +134,7 @@ def _next_step(key: str, value: Any, expected: Expected) -> str:
 
 
 def _of_lightning(key: str, kind: type[BaseModel]) -> str:
-    """Where an argument of Lightning's Trainer belongs; empty for another key, or a right one."""
+    """Return where an argument of Lightning's Trainer belongs; empty for other or valid keys."""
     name = key.rpartition(".")[2]
     if kind is not Recipe or name in TrainerSpec.model_fields:
         return ""
@@ -140,14 +147,14 @@ def _of_lightning(key: str, kind: type[BaseModel]) -> str:
 
 
 def _with_places(hint: str, key: str, kind: type[BaseModel]) -> str:
-    """A hint, and where else such a key belongs, in a recipe or in a site."""
+    """Return a hint with the places in a recipe or site where the key is valid."""
     known: dict[str, list[str]] = {}
     for file, model in sorted(MODELS.items(), key=lambda item: item[1] is not kind):
         whose = "" if model is kind else f" of the {file}"
         for place in _places(model):
             known.setdefault(place.rpartition(".")[2], []).append(f"'{place}'{whose}")
     if hint.startswith("Did you mean") and key not in known:
-        return hint  # a slip of the pen is likelier than another section's
+        return hint  # a misspelling is more likely than a key of another section
     names = [key] if key in known else difflib.get_close_matches(key, known, n=1, cutoff=0.8)
     places = [place for name in names for place in known[name][:_MOST_PLACES]]
     here = hint.partition("Valid: ")[2]
@@ -155,7 +162,7 @@ def _with_places(hint: str, key: str, kind: type[BaseModel]) -> str:
 
 
 def _places(kind: type[BaseModel], prefix: str = "") -> Iterator[str]:
-    """Dotted keys of a model and of those in it; `*` stands for names and numbers."""
+    """Yield the dotted keys of a model and its inner models; `*` stands for names and numbers."""
     keys: dict[str, Any] = {
         field.alias or name: field.annotation for name, field in kind.model_fields.items()
     }
@@ -170,7 +177,7 @@ def _places(kind: type[BaseModel], prefix: str = "") -> Iterator[str]:
 
 
 def _valid_in(kind: type[BaseModel], section: tuple[Any, ...]) -> list[str]:
-    """Keys of a section, which is named as pydantic does: keys, names and indices."""
+    """Return the keys of a section, given by keys, names and indices as pydantic does."""
     places = [place.split(".") for place in _places(kind)]
     return [
         place[-1]
@@ -191,20 +198,18 @@ def _model_in(annotation: Any) -> type[BaseModel] | None:
 
 
 def meanings(model: type[BaseModel]) -> dict[str, str]:
-    """Text of each field of a model, and of the models that it inherits from, by the field's key.
+    """Return the docstrings of fields of a model by key, inherited ones included.
 
-    A field without a text is absent. Pydantic can read these whenever a class is made
-    (`use_attribute_docstrings`), which was a fifth of the time that a process of headrace takes to
-    start; only schemas and reference pages need them.
+    Pydantic's `use_attribute_docstrings` would read them in each process, a fifth of its start.
     """
     parts = [each for each in reversed(model.__mro__) if each not in BaseModel.__mro__]
     texts: dict[str, str] = {}
     for part in parts:
         texts |= _texts_in(part)
     fields = {name: field.alias or name for name, field in model.model_fields.items()}
-    told = {key: texts[name] for name, key in fields.items() if name in texts}
+    found = {key: texts[name] for name, key in fields.items() if name in texts}
     blocks = option_blocks() if model is Role else {}
-    return told | {name: options.__doc__ or "" for name, options in blocks.items()}
+    return found | {name: options.__doc__ or "" for name, options in blocks.items()}
 
 
 def _texts_in(kind: type) -> dict[str, str]:
@@ -222,7 +227,7 @@ def _texts_in(kind: type) -> dict[str, str]:
 
 
 class WithMeanings(WithOptions):
-    """Writes schemas of models whose keys have their meanings as descriptions."""
+    """Writes schemas whose keys have their docstrings as descriptions."""
 
     def model_schema(self, schema: Any) -> JsonSchemaValue:
         """As pydantic writes the model, with descriptions."""

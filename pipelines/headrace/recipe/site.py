@@ -18,16 +18,62 @@ from headrace.recipe.base import (
     Name,
     Parallel,
     Seconds,
+    Settings,
     Texts,
     no_credentials,
 )
 from headrace.recipe.batch import Batch
-from headrace.recipe.prices import NodePrice
-from headrace.recipe.secret_sources import Secrets
 from headrace.record import Record
 
+_VARIABLE = r"[A-Za-z_][A-Za-z0-9_]*"
+Secrets = Annotated[
+    dict[
+        Annotated[str, Field(pattern=f"^{_VARIABLE}$")],
+        Annotated[
+            str,
+            Field(
+                pattern=rf"^(airflow:\S+\.[A-Za-z0-9_-]+|env:{_VARIABLE}|file:\S.*)$",
+                description="airflow:CONNECTION.FIELD, env:VARIABLE or file:PATH, never a value",
+            ),
+        ],
+    ],
+    Field(description="a mapping of VARIABLE: SOURCE"),
+]
+"""Sources of secrets by the names of environment variables."""
 
-class Role(Record):
+
+class NodePrice(Settings):
+    """Price of a node, the sum of its rates; waiting in a queue costs nothing."""
+
+    usd_per_node_hour: AmountFrom0 | None = None
+    """US dollars an hour for each node."""
+    usd_per_gpu_hour: AmountFrom0 | None = None
+    """US dollars an hour for each of its `batch.gpus_per_node`."""
+    usd_per_core_hour: AmountFrom0 | None = None
+    """US dollars an hour for each requested CPU."""
+    usd_licences_per_node_hour: AmountFrom0 | None = None
+    """US dollars an hour for software licences on each node."""
+    source: str = "site file"
+    """Source of the price, which the ledger keeps with it."""
+    as_of: Annotated[str, Field(pattern=r"^\d{4}-\d\d-\d\d$")] | None = None
+    """Date of the price, such as `2026-06-17`."""
+
+    @model_validator(mode="after")
+    def _check(self) -> NodePrice:
+        rates = (self.usd_per_node_hour, self.usd_per_gpu_hour, self.usd_per_core_hour)
+        if all(rate is None for rate in rates):
+            raise ValueError("no rate is given; write `usd_per_node_hour`, `usd_per_gpu_hour` or "
+                             "`usd_per_core_hour`, which may be 0")  # fmt: skip
+        return self
+
+    def usd_per_hour(self, gpus: int, cpus: int) -> float:
+        """Return US dollars an hour of a node with a number of GPUs and CPUs."""
+        node = (self.usd_per_node_hour or 0.0) + (self.usd_licences_per_node_hour or 0.0)
+        cores = cpus * (self.usd_per_core_hour or 0.0)
+        return node + gpus * (self.usd_per_gpu_hour or 0.0) + cores
+
+
+class Role(Settings):
     """One kind of lease that this place gives out."""
 
     model_config = ConfigDict(extra="allow")  # options of its backend, under the backend's name
@@ -71,7 +117,7 @@ class Role(Record):
     node_lifetime: Annotated[Seconds, Field(gt=0)] | None = None
     """A pool on a batch system replaces its nodes by then; null for the lease's own lifetime."""
     price: NodePrice | None = None
-    """What a node costs; null: nobody knows, and only the time of its nodes is counted. Instances
+    """Price of a node; null: unknown, and only the time of its nodes is counted. Instances
     of `ec2` have `ec2.prices`."""
     env: dict[str, str] = {}
     """Environment variables of workers and ranks."""
@@ -176,21 +222,15 @@ def _valid(options: type[Record], key: str, value: Any) -> Record:
     try:
         return options.model_validate(value)
     except ValidationError as error:
-        raise ValidationError.from_exception_data(
-            error.title,
-            [
-                InitErrorDetails(
-                    type=each["type"],
-                    loc=(key, *each["loc"]),
-                    input=each["input"],
-                    ctx=each.get("ctx", {}),
-                )
-                for each in error.errors()
-            ],
-        ) from None
+        problems = [
+            InitErrorDetails(type=each["type"], loc=(key, *each["loc"]), input=each["input"],
+                             ctx=each.get("ctx", {}))
+            for each in error.errors()
+        ]  # fmt: skip
+        raise ValidationError.from_exception_data(error.title, problems) from None
 
 
-class Tier(Record):
+class Tier(Settings):
     """A place on every node for staged shards."""
 
     name: Name
@@ -202,10 +242,10 @@ class Tier(Record):
     reserve: Bytes | None = None
     """Bytes that stay free; null: 256 MiB, in memory a tenth of what is free if that is more."""
     keep: Annotated[Seconds, Field(gt=0)] | None = None
-    """A copy that nobody has used for this time is removed; null: a day in memory, else a week."""
+    """A copy is removed when it was unused for this time; null: a day in memory, else a week."""
 
 
-class StoreOptions(Record):
+class StoreOptions(Settings):
     """How S3 is reached; credentials come from the environment or AWS configuration, never here.
 
     Of other object stores, `anonymous` and `connections` count; the rest is up to their packages.
@@ -222,7 +262,7 @@ class StoreOptions(Record):
     addressing: Literal["auto", "path", "virtual"] = "auto"
     """Where the bucket's name goes; `auto`: in the path where an endpoint is given."""
     connections: int = Field(default=32, ge=1, le=256)
-    """Requests that one process has under way at once."""
+    """Most requests of a process at the same time."""
     max_attempts: int = Field(default=8, ge=1, le=50)
     """Times a request is tried when the server throttles, fails or cuts the connection."""
     timeout: Annotated[Seconds, Field(gt=0)] = 60.0
@@ -234,14 +274,14 @@ class StoreOptions(Record):
         return self
 
 
-class Limits(Record):
+class Limits(Settings):
     """What this place allows."""
 
     max_leases: Parallel = 4
     """Leases open at once; further ones wait, and get places in turn: first the user with fewest
     open ones, then who has taken least of the site this month, then who waits longest."""
     leases_user: Parallel | None = None
-    """Leases that one user may have open at once; further ones wait. Null: no limit."""
+    """Most open leases of a user; further ones wait. Null: no limit."""
     step_poll: Annotated[Seconds, Field(gt=0)] = 1.0
     """Time between two looks at a running step."""
     heartbeat: Annotated[Seconds, Field(gt=0)] = 2.0
@@ -250,13 +290,13 @@ class Limits(Record):
     """A lease without a heartbeat for this time counts as lost."""
     budget: Amount | None = None
     """Most US dollars that a run may cost, all leases and attempts together: how many of these it
-    takes, nobody knows beforehand. Machines with a price are counted, see `price` and `ec2.prices`
+    takes is unknown beforehand. Machines with a price are counted, see `price` and `ec2.prices`
     of roles. A run that comes to it gets no further lease, and its leases end: training with a
     checkpoint. Null: no limit."""
     budget_month: Amount | None = None
     """The same for all runs of this site in a month (UTC) together."""
     budget_user: Amount | None = None
-    """The same for all runs of this site that one user asked for in a month."""
+    """The same for all runs of this site that a user requested in a month."""
     budget_team: Amount | None = None
     """The same for those of the users of a team together, for each team."""
     gpu_hours_user: Amount | None = None
@@ -269,7 +309,7 @@ class Limits(Record):
     steps and trials that run come to their end, and begins no more."""
 
 
-class Site(Record):
+class Site(Settings):
     """One site: roles, storage tiers, limits and what recipes may import."""
 
     name: Name
@@ -286,10 +326,7 @@ class Site(Record):
     allowed_users: Annotated[tuple[Member, ...], Field(max_length=100_000)] | None = None
     """Who may run anything here: users, and teams of `teams.yaml` as `@team`. Under Airflow those
     who trigger DAG runs, in a terminal accounts. Null: everybody."""
-    allowed_targets: Texts = (
-        "headrace.data.transforms",
-        "headrace.examples.digits_model",
-    )
+    allowed_targets: Texts = ("headrace.data.transforms", "headrace.examples.digits_model")
     """Classes and functions that a recipe's `_target_` may name besides classes of PyTorch,
     TorchMetrics and Lightning that belong where it stands: whole names, and packages of others."""
     allowed_code: Texts = ()
@@ -321,9 +358,8 @@ class Site(Record):
         names = [tier.name for tier in self.tiers]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
-            raise ValueError(
-                f"more than one of the tiers is named '{twice[0]}'; give each its own name"
-            )
+            raise ValueError(f"more than one of the tiers is named '{twice[0]}'; "
+                             "give each its own name")  # fmt: skip
         for name, role in self.roles.items():
             if both := sorted(self.secrets.keys() & role.env.keys()):
                 raise ValueError(f"'{both[0]}' is in `secrets` and in `env` of role {name}; "

@@ -14,11 +14,11 @@ from headrace.recipe.base import (
     Place,
     Seconds,
     Seed,
+    Settings,
     Target,
     Times,
     to_json,
 )
-from headrace.record import Record
 
 MAX_KEYS = 256
 """Most keys in which trials of a suite differ."""
@@ -29,13 +29,13 @@ MAX_TRIALS = 100_000
 _Value = Annotated[JsonValue, BeforeValidator(to_json)]
 
 Values = Annotated[tuple[_Value, ...], Field(min_length=1, max_length=MAX_TRIALS)]
-"""Values of one key, of which each gives a trial."""
+"""Values of one key, each for a trial."""
 
 ValuesByKey = Annotated[dict[str, _Value], Field(max_length=MAX_KEYS)]
 """Values of some keys, together."""
 
 
-class Objective(Record):
+class Objective(Settings):
     """What makes one trial better than another."""
 
     metric: str
@@ -44,7 +44,7 @@ class Objective(Record):
     """Whether it is better when it is lower or higher."""
 
 
-class SearchSpec(Record):
+class SearchSpec(Settings):
     """Points that Optuna proposes."""
 
     space: Annotated[dict[str, _Value], Field(min_length=1, max_length=MAX_KEYS)]
@@ -66,7 +66,7 @@ class SearchSpec(Record):
         return content
 
 
-class SuiteSpec(Record):
+class SuiteSpec(Settings):
     """Trials: the product of grid, zip, points with file; or a search; for each seed and fold.
 
     A trial has one rank, on one GPU where there are some, unless `train.ranks_per_node` of the
@@ -120,19 +120,18 @@ class SuiteSpec(Record):
     budget: Amount | None = None
     """Most US dollars that the suite may cost, as `limits.budget` of a site; null: no limit."""
     keep_checkpoints: Literal["all", "best", "none"] = "all"
-    """Of which trials that ended well checkpoints stay: all, the best one's, none's."""
+    """Succeeded trials whose checkpoints are kept: all, the best one, or none."""
 
     @model_validator(mode="after")
     def _check(self) -> SuiteSpec:
         lengths = {key: len(values) for key, values in self.zip.items()}
         if len(set(lengths.values())) > 1:
-            told = ", ".join(f"{key} has {count}" for key, count in lengths.items())
-            raise ValueError(f"values of zip must be equally many: {told}")
+            counts = ", ".join(f"{key} has {count}" for key, count in lengths.items())
+            raise ValueError(f"keys of zip must have equally many values: {counts}")
         if self.search and (self.grid or self.zip or self.points or self.file):
-            raise ValueError(
-                "search goes without grid, zip, points and file: a list of values in search.space "
-                "is a choice of the sampler's"
-            )
+            raise ValueError("search excludes grid, zip, points and file: a list "
+                             "of values in search.space is a choice of the "
+                             "sampler's")  # fmt: skip
         if self.search and self.search.pruner != "none":
             self._check_pruner()
         if len(self.objectives) > 1 and self.keep_checkpoints == "best":
@@ -141,12 +140,9 @@ class SuiteSpec(Record):
 
     def _check_pruner(self) -> None:
         if len(self.objectives) > 1:
-            raise ValueError(
-                "search.pruner goes with one objective: of several, none tells alone that a trial "
-                "promises little"
-            )
+            raise ValueError("search.pruner needs a single objective: one of "
+                             "several cannot decide that a trial promises little")  # fmt: skip
         if self.folds or self.seeds not in (None, 1):
-            raise ValueError(
-                "search.pruner goes without folds and seeds: a point is judged by the mean of its "
-                "trials, when all have ended"
-            )
+            raise ValueError("search.pruner excludes folds and seeds: a point is "
+                             "compared by the mean of its trials, when all have "
+                             "ended")  # fmt: skip

@@ -1,4 +1,4 @@
-"""Whether targets can be made from the arguments that a recipe gives, as far as source tells."""
+"""Check the arguments of targets against their source code; nothing is imported."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from headrace.recipe.targets import (
 
 _LOGGERS = ("lightning.pytorch.loggers", "pytorch_lightning.loggers")
 _COMPLETED = ("trainer.loggers", "evaluate.figures", "data.dataset")
-"""Keys of targets that get more arguments than the recipe's."""
+"""Keys of targets that get further arguments from headrace."""
 _NEEDS = {
     "CometLogger": ("comet_ml",),
     "LitLogger": ("litlogger",),
@@ -38,7 +38,7 @@ _NEEDS = {
     "TensorBoardLogger": ("tensorboard", "tensorboardX"),
     "WandbLogger": ("wandb",),
 }
-"""Modules of which a logger needs one: Lightning looks for them when it makes it."""
+"""A logger needs one of these modules: Lightning looks for it when it makes the logger."""
 _IOU = "IntersectionOverUnion"
 _OF_DETECTION = {
     "MeanAveragePrecision": (("torchvision",), ("pycocotools", "faster_coco_eval")),
@@ -46,26 +46,25 @@ _OF_DETECTION = {
         f"{kind}{_IOU}": (("torchvision",),) for kind in ("", "Generalized", "Distance", "Complete")
     },
 }
-"""Modules that a metric of torchmetrics.detection needs, of each group one: looked for when it is
-made."""
+"""A metric of torchmetrics.detection needs one module of each group when it is made."""
 _NUMBERS = re.compile(r"\s*[-+.eE]*\d[-+.\deE]*\s*(,\s*[-+.eE]*\d[-+.\deE]*\s*)+")
 
 
 def check_reader(recipe: Recipe, role: Role) -> None:
-    """Refuse a function source that cannot be called with its arguments; imports nothing."""
+    """Refuse a reader that cannot be called with its arguments."""
     reader = targets_of(recipe).get("dataset.reader")
     if reader is not None:
         _check(uses("dataset.reader", reader.as_config(), is_whole=False), recipe, role)
 
 
 def check_arguments(recipe: Recipe, role: Role, listed: Sequence[str] = ()) -> None:
-    """Refuse targets of a training that cannot be made from their arguments; imports nothing.
+    """Refuse targets of a training that cannot be made from their arguments.
 
-    What source shows not to belong where it stands is refused, too. What is installed where `role`
-    trains may differ from what is here; `listed` are names and packages that the site lists.
+    Targets of a wrong kind for their key are refused, too. Nodes of `role` may have other packages
+    than this machine. `listed` are names and packages that the site lists.
     """
-    for told in hidden(_code(recipe)) if is_as_here(role) else ():
-        warn_once(f"{told} if the recipe needs it")
+    for warning in hidden(_code(recipe)) if is_as_here(role) else ():
+        warn_once(f"{warning} if the recipe needs it")
     for key, target in targets_of(recipe).items():
         if key != "dataset.reader":
             # a logger may get `save_dir` from headrace, a figure the results, a dataset samples
@@ -79,10 +78,7 @@ def check_arguments(recipe: Recipe, role: Role, listed: Sequence[str] = ()) -> N
 
 
 def check_loggers(recipe: Recipe, role: Role) -> None:
-    """Refuse loggers that lack their package; nodes with packages of their own may have it.
-
-    And a CSV file of a fixed name: a launch that goes on would delete that of the one before.
-    """
+    """Refuse loggers without their package, and CSV files that a resume would delete."""
     for index, logger in enumerate(recipe.trainer.loggers):
         if logger.target.endswith("CSVLogger") and "version" in logger.as_config():
             raise TargetError(
@@ -106,7 +102,7 @@ def check_loggers(recipe: Recipe, role: Role) -> None:
 
 
 def check_metrics(recipe: Recipe, role: Role) -> None:
-    """Refuse metrics of detection that lack their packages, and of masks, which are not stored."""
+    """Refuse metrics of detection without their packages, and those of masks (not stored)."""
     for name, metric in recipe.evaluate.metrics.items() if recipe.evaluate else ():
         place, _, kind = metric.target.rpartition(".")
         groups = _OF_DETECTION.get(kind, ()) if place.startswith("torchmetrics.detection") else ()
@@ -152,7 +148,7 @@ def _check(
 
 
 def source_code(recipe: Recipe, role: Role) -> SourceCode:
-    """What targets of a recipe are imported from where `role` trains, as far as it is here."""
+    """Return the source code that targets of a recipe are imported from, as far as it is here."""
     return SourceCode([*(_installed() if is_as_here(role) else ()), *_code(recipe)])
 
 
@@ -165,7 +161,7 @@ def _installed() -> list[Path]:
 
 
 def is_as_here(role: Role) -> bool:
-    """Whether the nodes import the very packages that this process would."""
+    """Whether the nodes of a role import the packages of this process."""
     batch = role.batch
     is_contained = batch.container is not None and batch.container.runtime != "none"
     is_changed = batch.python or batch.modules or batch.prologue or "PYTHONPATH" in role.env
@@ -188,7 +184,7 @@ def _check_kind(use: TargetUse, code: SourceCode, listed: Sequence[str]) -> None
 
 
 def _may_be(found: Definition, kind: TargetKind, code: SourceCode) -> bool:
-    """Whether source shows nothing against something of a framework being of a kind."""
+    """Whether a class of a framework may be of a kind, as far as its source shows."""
     is_home = is_under(found.module.name, kind.homes)
     return is_home and code.derives_from(found, kind.class_name) is not False
 
@@ -230,7 +226,7 @@ def _check_value(use: TargetUse, name: str, value: object, takes: Signature) -> 
 
 
 def _cannot_be(value: object, types: frozenset[str]) -> bool:
-    """Whether a value is surely none of the plain types; never so where there are none."""
+    """Whether a value has none of the plain types; False if no types are known."""
     if not types or value is None or isinstance(value, int):
         return False
     if isinstance(value, float):
@@ -241,7 +237,7 @@ def _cannot_be(value: object, types: frozenset[str]) -> bool:
 
 
 def _is_list_of_numbers(value: object) -> bool:
-    """Whether somebody has written several numbers, as in `model.lr=0.1,0.01`."""
+    """Whether a value holds several numbers, as in `model.lr=0.1,0.01`."""
     if isinstance(value, str):
         return _NUMBERS.fullmatch(value) is not None
     is_list = isinstance(value, Sequence) and bool(value)

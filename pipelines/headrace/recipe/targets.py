@@ -2,7 +2,7 @@
 
 Of PyTorch, TorchMetrics and Lightning a target is allowed by what it is: a class, defined where its
 kind lives, at a key where that kind belongs. Names alone are no fence: these packages hold
-functions that call whatever they are told to. What a name resolves to is judged again where it is
+functions that call any function by its name. What a name resolves to is checked again where it is
 imported, in `headrace.data.instantiate`.
 """
 
@@ -29,20 +29,20 @@ FRAMEWORKS = (
     "lightning_fabric",
     "optuna",
 )
-"""Packages of which a site allows single names only."""
+"""Packages that a site cannot allow as a whole, only name by name."""
 
 
 class TargetKind(NamedTuple):
-    """What an object is."""
+    """A kind of object."""
 
     name: str
     """For messages, with its article."""
     base: str
-    """Class that it derives from."""
+    """Its base class."""
     names: str
-    """Package in which classes of this kind are named."""
+    """Package of the names of classes of this kind."""
     homes: tuple[str, ...]
-    """Modules and packages that define those which a recipe may name."""
+    """Modules and packages that define the classes which a recipe may name."""
 
     @property
     def class_name(self) -> str:
@@ -70,7 +70,7 @@ _INSIDE = (
     TargetKind(f"a scheduler of {_SCHEDULERS}", f"{_SCHEDULERS}.LRScheduler", _OPTIM, (_OPTIM,)),
     _METRIC,
 )
-"""What of the frameworks may stand inside the arguments of another target."""
+"""Kinds of the frameworks that may be inside the arguments of another target."""
 
 _PL = "lightning.pytorch"
 _MADE = {
@@ -94,7 +94,7 @@ _MADE = {
         "optuna.pruners", ("optuna.pruners",),
     ),
 }  # fmt: skip
-"""What a target at a key makes, whoever wrote it."""
+"""Kind that a target at a key must make, also if it is the user's."""
 
 _AT: dict[str, tuple[TargetKind, ...]] = {
     **{key: (kind,) for key, kind in _MADE.items()},
@@ -105,10 +105,10 @@ _AT: dict[str, tuple[TargetKind, ...]] = {
     "evaluate.figures": (),
     "train.function": (),
 }
-"""What of the frameworks may stand at a key."""
+"""Kinds of the frameworks that may stand at a key."""
 
 _INDEX = re.compile(r"\[\d+\]$|(?<=^evaluate\.(?:metrics|figures))\.\w+$")
-"""What follows the key of a list or mapping of targets."""
+"""Index or name after the key of a list or mapping of targets."""
 _SWITCH = (bool, "true or false")
 SPECIAL_KEYS: dict[str, tuple[type | tuple[type, ...], str]] = {
     "_target_": (str, "a dotted name"),
@@ -117,7 +117,7 @@ SPECIAL_KEYS: dict[str, tuple[type | tuple[type, ...], str]] = {
     "_recursive_": _SWITCH,
     "_convert_": (str, "'all'"),
 }
-"""Keys of a target that are no arguments, as in Hydra; their types, and what is valid."""
+"""Keys of a target that are not arguments, as in Hydra; their types and valid values."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,13 +125,13 @@ class TargetUse:
     """One `_target_` of a recipe."""
 
     key: str
-    """Where it stands, as in `model.optimizer`."""
+    """Its key, as in `model.optimizer`."""
     name: str
     """Its dotted name."""
     config: Mapping[str, object]
     """It and its arguments."""
     is_whole: bool
-    """Whether the arguments are all it gets."""
+    """Whether it gets no further arguments."""
 
     @property
     def given(self) -> tuple[str, ...]:
@@ -140,17 +140,17 @@ class TargetUse:
 
     @property
     def kinds(self) -> tuple[TargetKind, ...]:
-        """What may stand there of the frameworks."""
+        """Kinds of the frameworks that may stand there."""
         return _AT.get(_INDEX.sub("", self.key), _INSIDE)
 
 
 def made_at(key: str) -> TargetKind | None:
-    """What a target at a key makes, whoever wrote it; None where the user's code knows best."""
+    """Return what a target at a key must make; None if any object is valid."""
     return _MADE.get(_INDEX.sub("", key))
 
 
 def targets_of(recipe: Recipe) -> dict[str, Target]:
-    """All targets of a recipe by key, without those inside them."""
+    """Return all targets of a recipe by key, without those inside them."""
     data, trainer = recipe.data, recipe.trainer
     lists: dict[str, Sequence[Target]] = {
         "data.sample_transforms": data.sample_transforms,
@@ -177,7 +177,7 @@ def targets_of(recipe: Recipe) -> dict[str, Target]:
 
 
 def uses(key: str, config: object, *, is_whole: bool = True) -> Iterator[TargetUse]:
-    """Every `_target_` in the plain values of a key, the inner ones first."""
+    """Yield every `_target_` in the plain values of a key, the inner ones first."""
     if isinstance(config, Mapping):
         _check_words(key, config)
         inner_whole = is_whole and config.get("_recursive_", True) is True
@@ -193,7 +193,7 @@ def uses(key: str, config: object, *, is_whole: bool = True) -> Iterator[TargetU
 
 
 def wrong_kind(key: str, what: str, kind: TargetKind) -> TargetError:
-    """The error for something that does not belong at its key."""
+    """Return the error for an object of a wrong kind for its key."""
     return TargetError(f"'{key}' {what}, not a {kind.class_name}", f"Derive it from {kind.base}.")
 
 
@@ -203,13 +203,13 @@ def is_under(name: str, prefixes: Iterable[str]) -> bool:
 
 
 def is_listed(name: str, listed: Sequence[str]) -> bool:
-    """Whether a site lists a name, or a package of it that is none of the frameworks."""
+    """Whether a site lists a name, or a package of it other than the frameworks."""
     whole = (each for each in listed if each.partition(".")[0] not in FRAMEWORKS)
     return name in listed or is_under(name, whole)
 
 
 def check_targets(recipe: Recipe, site: Site, *, only: str = "") -> None:
-    """Refuse a recipe, or `only` one key of it, that names code which the site does not allow."""
+    """Refuse a recipe, or `only` a key of it, that names code which the site does not allow."""
     folders = tuple(allowed_path(folder, site) for folder in recipe.code)
     if recipe.train.script is not None and not only:
         allowed_path(recipe.train.script, site)
@@ -225,13 +225,13 @@ def check_targets(recipe: Recipe, site: Site, *, only: str = "") -> None:
 
 
 def check_package(use: TargetUse, listed: Sequence[str], code: Sequence[Path] = ()) -> None:
-    """Refuse a name that lies in none of the packages that belong where it stands."""
+    """Refuse a name outside of the packages that are allowed at its key."""
     if not any(is_under(use.name, (kind.names,)) for kind in use.kinds if kind.names):
         raise not_allowed(use, use.name, listed, code)
 
 
 def allowed_path(code: str, site: Site) -> Path:
-    """A folder or file of user code, resolved; it need not exist.
+    """Return a folder or file of user code, resolved; it need not exist.
 
     Raises:
         TargetError: The site does not allow it.
@@ -252,7 +252,7 @@ def allowed_path(code: str, site: Site) -> Path:
 def not_allowed(
     use: TargetUse, name: str, listed: Sequence[str], code: Sequence[Path] = ()
 ) -> TargetError:
-    """The error for a target that names, maybe by an alias, what the site does not allow."""
+    """Return the error for a target that the site does not allow, maybe under an alias."""
     why = next(hidden(code, use.name.partition(".")[0]), "")
     kinds = [kind.name for kind in use.kinds]
     modules = [f"modules in {folder}" for folder in code]
@@ -265,7 +265,7 @@ def not_allowed(
 
 
 def no_attribute(use: TargetUse) -> TargetError:
-    """The error for a method, or another attribute of a class or function."""
+    """Return the error for a method or another attribute of a class or function."""
     return TargetError(
         f"'{use.name}' at {use.key} is an attribute, not a class or function of a module",
         "Name the class itself, or write a function in a module of yours.",
@@ -273,7 +273,7 @@ def no_attribute(use: TargetUse) -> TargetError:
 
 
 def _may_lie_in(folders: Sequence[Path], name: str) -> bool:
-    """Whether a module may come from the code folders; those not seen from here may hold it."""
+    """Whether a module may come from the code folders; folders of nodes only may hold it."""
     top = name.partition(".")[0]
     return any(
         not folder.is_dir() or (folder / top).is_dir() or any(folder.glob(f"{top}.*"))
@@ -284,7 +284,7 @@ def _may_lie_in(folders: Sequence[Path], name: str) -> bool:
 def _check_words(key: str, config: Mapping[Any, object]) -> None:
     for name, value in config.items():
         if not isinstance(name, str) and "_target_" in config:
-            raise TargetError(f"{key} has the key {name!r}, which is no name of an argument")
+            raise TargetError(f"{key} has the key {name!r}, which cannot name an argument")
         if not isinstance(name, str) or re.fullmatch(r"_\w+_", name) is None:
             continue
         if name not in SPECIAL_KEYS:
@@ -300,4 +300,4 @@ def _check_word(key: str, name: str, value: object) -> None:
         raise TargetError(f"{key} is {value!r}", f"Valid: {valid}.")
     parts = str(value).split(".") if name == "_target_" else ()
     if not all(part.isidentifier() and not part.startswith("_") for part in parts):
-        raise TargetError(f"{key} is '{value}', which is no dotted name of public names")
+        raise TargetError(f"{key} is '{value}', which is not a dotted name of public names")

@@ -20,7 +20,7 @@ VARIABLE = "HEADRACE_TEAMS"
 """Environment variable that names the file of teams."""
 
 Sites = frozenset[str] | None
-"""Names of the sites whose runs somebody may see; None: all."""
+"""Names of the sites whose runs a user may see; None: all."""
 
 _TEAM = "@"
 _EXAMPLE = "Write a list of users for each team: `vision: [ada, grace]`."
@@ -38,15 +38,15 @@ class Teams(RootModel[dict[Name, Annotated[tuple[Member, ...], Field(min_length=
 
 
 def teams() -> dict[str, tuple[str, ...]]:
-    """Users of each team, by `$HEADRACE_TEAMS` or `teams.yaml` in headrace's home; {} without it.
+    """Return users of each team, by `$HEADRACE_TEAMS` or `teams.yaml` in headrace's home.
 
     Raises:
         UserError: The file cannot be used.
     """
     file = _file()
     try:
-        seen = file.stat()
-        return _teams_as_of(file, (seen.st_ino, seen.st_mtime_ns, seen.st_size))
+        stat = file.stat()
+        return _teams_as_of(file, (stat.st_ino, stat.st_mtime_ns, stat.st_size))
     except FileNotFoundError:
         return {}
     except OSError as error:
@@ -75,7 +75,7 @@ def _teams_as_of(file: Path, _version: tuple[int, ...]) -> dict[str, tuple[str, 
 
 
 def teams_of(user: str) -> tuple[str, ...]:
-    """Teams that a user is in."""
+    """Return the teams of a user."""
     return tuple(name for name, members in teams().items() if user in members)
 
 
@@ -83,7 +83,7 @@ def may_use(site: Site, user: str) -> bool:
     """Whether a user may run anything on a site.
 
     Raises:
-        UserError: The site lists a team that there is not, or the file of teams cannot be used.
+        UserError: The site lists an unknown team, or the file of teams cannot be used.
     """
     allowed = site.allowed_users
     if allowed is None or (user in allowed and not user.startswith(_TEAM)):
@@ -102,7 +102,7 @@ def check_user(site: Site, user: str) -> None:
     """Refuse a user who is not among those that a site is for.
 
     Raises:
-        AccessError: So it is.
+        AccessError: The user is not.
         UserError: As `may_use`.
     """
     if may_use(site, user):
@@ -110,15 +110,15 @@ def check_user(site: Site, user: str) -> None:
     usable = [name for name, each in known_sites().items() if _is_for(each, user)]
     raise AccessError(
         f"User {user} may not use site '{site.name}' (`allowed_users`)",
-        f"Sites for {user}: {', '.join(sorted(usable)) or 'none'}. Whoever writes the site file "
+        f"Sites for {user}: {', '.join(sorted(usable)) or 'none'}. The author of the site file "
         "decides.",
     )
 
 
 def sites_for(user: str) -> Sites:
-    """Sites whose runs a user may see: those that the user may use; all where none lists users.
+    """Return the sites whose runs a user may see: those that the user may use; None for all.
 
-    Where any does, a site whose file is not known here, or cannot be read, is for nobody.
+    It is None if no site lists users. Sites whose file is unknown or damaged are hidden otherwise.
     """
     known = known_sites().values()
     if all(site.allowed_users is None for site in known):
@@ -128,10 +128,10 @@ def sites_for(user: str) -> Sites:
 
 
 def known_sites() -> dict[str, Site]:
-    """Sites by the names by which they are asked for; without those that cannot be read."""
+    """Return the sites that can be read, by name."""
     found = {}
     for name in available("sites"):
-        with suppress(HeadraceError):  # `headrace site show` tells what is wrong with it
+        with suppress(HeadraceError):  # `headrace site show` reports the error
             found[name] = site_now(name)
     return found
 

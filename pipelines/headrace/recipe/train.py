@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
-from datetime import timedelta
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field, WithJsonSchema, field_validator, model_validator
+from pydantic import (
+    BeforeValidator,
+    Field,
+    ValidationInfo,
+    WithJsonSchema,
+    field_validator,
+    model_validator,
+)
 
-from headrace.errors import RecipeError, shortened
+from headrace.errors import RecipeError, nearest, shortened
 from headrace.recipe.base import (
     MAX_COUNT,
     Amount,
@@ -21,15 +26,22 @@ from headrace.recipe.base import (
     Parallel,
     Place,
     Seconds,
+    Settings,
     Target,
     Targets,
     Texts,
     Times,
 )
-from headrace.record import Record
+from headrace.recipe.lightning_arguments import (
+    OF_LIGHTNING,
+    STRATEGIES,
+    Precision,
+    check_arguments,
+    is_lightnings,
+)
 
 
-class PowerSgdSpec(Record):
+class PowerSgdSpec(Settings):
     """Gradients as products of two narrow matrices (Vogels et al. 2019, arXiv:1905.13727)."""
 
     rank: Count = 1
@@ -40,8 +52,8 @@ class PowerSgdSpec(Record):
     """Weights whose gradients would shrink by less than this factor are sent whole."""
 
 
-class LocalSgdSpec(Record):
-    """Ranks train alone and average weights now and then (Lin et al. 2020, arXiv:1808.07217)."""
+class LocalSgdSpec(Settings):
+    """Ranks train alone and average weights periodically (Lin et al. 2020, arXiv:1808.07217)."""
 
     period: Annotated[Count, Field(ge=2)]
     """Optimizer steps between two averagings; validation and checkpoints take the mean, too."""
@@ -51,7 +63,7 @@ class LocalSgdSpec(Record):
     """Ranks of a node average their gradients in each step: only nodes go on their own."""
 
 
-class DdpSpec(Record):
+class DdpSpec(Settings):
     """PyTorch's DistributedDataParallel; what is left out is as there."""
 
     bucket_cap_mb: Amount | None = None
@@ -71,25 +83,22 @@ class DdpSpec(Record):
     powersgd: PowerSgdSpec | None = None
     """Goes with `comm_hook: powersgd`."""
     local_sgd: LocalSgdSpec | None = None
-    """Average weights now and then, not gradients in each step. A resume begins with the mean on
+    """Average weights periodically, not gradients in each step. A resume starts with the mean on
     all ranks: it gives slightly other weights."""
 
     @model_validator(mode="after")
     def _check(self) -> DdpSpec:
         if self.static_graph and self.find_unused_parameters:
-            raise ValueError(
-                "static_graph finds unused weights by itself: leave out find_unused_parameters"
-            )
+            raise ValueError("static_graph finds unused weights by itself: leave "
+                             "out find_unused_parameters")  # fmt: skip
         if self.powersgd is not None and self.comm_hook != "powersgd":
             raise ValueError("powersgd goes with comm_hook: powersgd")
         if self.local_sgd is not None and self.comm_hook != "none":
-            raise ValueError(
-                f"local_sgd sends no gradients: it goes without comm_hook: {self.comm_hook}"
-            )
+            raise ValueError(f"local_sgd sends no gradients: leave out comm_hook: {self.comm_hook}")
         return self
 
 
-class FsdpSpec(Record):
+class FsdpSpec(Settings):
     """Weights, gradients and optimizer state shared out (PyTorch's FSDP2, `fully_shard`).
 
     A model with a `configure_model` of its own shards itself there, over `self.device_mesh`, whose
@@ -105,7 +114,7 @@ class FsdpSpec(Record):
     """Give up others' weights between forward and backward: less memory, more messages."""
 
 
-class EmaSpec(Record):
+class EmaSpec(Settings):
     """An exponential moving average of the weights, which is validated, kept and evaluated."""
 
     decay: float = Field(default=0.999, gt=0, lt=1)
@@ -116,7 +125,7 @@ class EmaSpec(Record):
     """Optimizer steps before the first update, which takes the weights as they are."""
 
 
-class ScaleLrSpec(Record):
+class ScaleLrSpec(Settings):
     """Learning rates for a larger batch (Goyal et al. 2017, arXiv:1706.02677)."""
 
     base_batch_size: Count
@@ -126,33 +135,6 @@ class ScaleLrSpec(Record):
     warmup_steps: CountFrom0 = 0
     """Optimizer steps in which the factor grows from 1, by equal amounts."""
 
-
-_SAME = (
-    "max_epochs", "max_steps", "precision", "accelerator", "gradient_clip_val",
-    "accumulate_grad_batches", "deterministic",
-)  # fmt: skip
-
-OF_LIGHTNING = {
-    **{name: f"write trainer.{name}" for name in _SAME},
-    "check_val_every_n_epoch": "write trainer.val_every_epochs",
-    "devices": "write train.ranks_per_node",
-    "num_nodes": "write train.nodes",
-    "callbacks": "write trainer.callbacks",
-    "logger": "write trainer.loggers",
-    "use_distributed_sampler": "leave it out: headrace shares the samples out itself",
-}
-"""Arguments of Lightning's Trainer that headrace sets, and what to do in their place; those that
-are not here are passed on."""
-
-
-_NO_TRAINING = {
-    "barebones": (False, "makes no checkpoints"),
-    "enable_checkpointing": (True, "makes no checkpoints"),
-    "fast_dev_run": (False, "tries some batches, without checkpoints"),
-    "overfit_batches": (0, "trains and validates on some batches of the training split"),
-}
-"""Arguments of Lightning's Trainer by which a training is none of the recipe: the value that makes
-no difference, and what others do."""
 
 _SHARDED_PRECISIONS = ("32-true", "bf16-mixed", "bf16-true", "16-true")
 """Source: Lightning 2.6, `_AcceleratorConnector._check_precision…` for ModelParallelStrategy."""
@@ -190,7 +172,7 @@ LoggerTarget = Annotated[
 """A logger, by a short name or as a target."""
 
 
-class TrainerSpec(Record):
+class TrainerSpec(Settings):
     """Lightning's Trainer, checkpoints and what stops training."""
 
     target: str = Field(default="lightning.pytorch.Trainer", alias="_target_")
@@ -199,8 +181,8 @@ class TrainerSpec(Record):
     """Passes over the training split."""
     max_steps: int = Field(default=-1, ge=-1, le=MAX_COUNT)
     """Stop after this many optimizer steps; -1 for no limit."""
-    precision: str = "32-true"
-    """Lightning's precision: 32-true, 16-mixed, bf16-mixed, …"""
+    precision: Precision = "32-true"
+    """Lightning's precision."""
     accelerator: Literal["auto", "cpu", "gpu"] = "auto"
     """Device kind."""
     gradient_clip_val: AmountFrom0 | None = None
@@ -268,9 +250,10 @@ class TrainerSpec(Record):
         )
 
         passed = (content.keys() - known - OF_LIGHTNING.keys()) & set(trainer_arguments())
-        extra = content.get("extra") or {}
-        twice = sorted(passed & extra.keys()) if isinstance(extra, Mapping) else []
-        if twice:
+        extra = content.get("extra", {})
+        if not isinstance(extra, Mapping):
+            return content
+        if twice := sorted(passed & extra.keys()):
             raise ValueError(f"'{twice[0]}' is written twice, also in extra: leave one out")
         kept = {name: value for name, value in content.items() if name not in passed}
         return {**kept, "extra": {**extra, **{name: content[name] for name in sorted(passed)}}}
@@ -296,18 +279,20 @@ class TrainerSpec(Record):
         if self.accelerator == "cpu" and self.gpu_only:
             raise ValueError(". ".join(self.gpu_only))
         strategy = self.extra.get("strategy", self.strategy)
+        if is_lightnings(self.target) and strategy not in STRATEGIES:
+            valid = nearest(str(strategy), STRATEGIES)
+            raise ValueError(f"strategy is {shortened(repr(strategy))}, which is unknown. {valid}")
         if strategy != "ddp" and self.ddp != DdpSpec():
             raise ValueError(f"ddp goes with strategy ddp, not with {strategy}")
         if strategy != "fsdp" and self.fsdp != FsdpSpec():
             raise ValueError(f"fsdp goes with strategy fsdp, not with {strategy}")
         if strategy != "fsdp" and self.sharded_checkpoints:
-            raise ValueError(
-                f"sharded_checkpoints goes with strategy fsdp: with {strategy} each rank has all"
-            )
+            raise ValueError("sharded_checkpoints goes with strategy fsdp: with "
+                             f"{strategy} each rank has all")  # fmt: skip
         if strategy == "fsdp":
             self._check_sharded()
         if self.ema is not None and self.ddp.local_sgd is not None:
-            raise ValueError("ema goes without ddp.local_sgd: each rank would average its own")
+            raise ValueError("ema excludes ddp.local_sgd: each rank would average its own weights")
         return self
 
     def _check_sharded(self) -> None:
@@ -321,10 +306,8 @@ class TrainerSpec(Record):
         if self.ema is not None:
             raise ValueError("ema goes with strategy ddp: Lightning averages no sharded weights")
         if self.precision not in _SHARDED_PRECISIONS:
-            raise ValueError(
-                f"strategy fsdp knows no precision {self.precision}: choose one of "
-                f"{', '.join(_SHARDED_PRECISIONS)}"
-            )
+            raise ValueError(f"strategy fsdp knows no precision {self.precision}: choose one of "
+                             f"{', '.join(_SHARDED_PRECISIONS)}")  # fmt: skip
 
     def data_ranks(self, world_size: int) -> int:
         """Number of ranks that get samples of their own; the others get the same as their peers."""
@@ -343,18 +326,9 @@ class TrainerSpec(Record):
 
     @field_validator("extra")
     @classmethod
-    def _trains(cls, extra: dict[str, object]) -> dict[str, object]:
-        for name, (usual, why) in _NO_TRAINING.items():
-            if extra.get(name) not in (None, usual):
-                raise ValueError(f"{name} {why}: leave it out")
-        limit = extra.get("limit_train_batches")
-        most = 1.0 if isinstance(limit, float) else MAX_COUNT
-        if isinstance(limit, int | float) and (limit is True or not 0 < limit <= most):
-            raise ValueError(
-                f"limit_train_batches is {limit!r}: give a number of batches from 1 on, or a share "
-                "above 0 and up to 1.0"
-            )
-        _check_time(extra.get("max_time"))
+    def _can_be_used(cls, extra: dict[str, object], info: ValidationInfo) -> dict[str, object]:
+        if is_lightnings(info.data.get("target")):
+            check_arguments(extra)
         return extra
 
     @field_validator("extra")
@@ -367,24 +341,7 @@ class TrainerSpec(Record):
         return extra
 
 
-def _check_time(time: Any) -> None:
-    """Refuse a `max_time` that Lightning cannot read, or that ends training before it begins."""
-    written: Any = time or {}
-    try:
-        if isinstance(time, str) and re.fullmatch(r"\d{1,9}(:\d\d){3}", time.strip()):
-            days, hours, minutes, seconds = map(int, time.split(":"))
-            written = {"days": days, "hours": hours, "minutes": minutes, "seconds": seconds}
-        length = timedelta(**written)
-    except (TypeError, ValueError, OverflowError):
-        raise ValueError(
-            f"max_time is {shortened(repr(time))}: give it as '00:12:00:00' (days, hours, minutes, "
-            "seconds) in quotes, or as {hours: 12}"
-        ) from None
-    if time is not None and length <= timedelta():
-        raise ValueError("max_time is 0 or less, which makes no training: leave it out")
-
-
-class TrainSpec(Record):
+class TrainSpec(Settings):
     """How training is launched."""
 
     role: Name = "gpu"

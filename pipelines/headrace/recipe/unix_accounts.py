@@ -39,10 +39,10 @@ def for_user(site: Site, user: str | None = None) -> Site:
 
     Args:
         site: A site as it is written.
-        user: Name in Airflow of who asks; empty for nobody, None for the account of this process.
+        user: The requester's name in Airflow; empty if unknown, None for this process's account.
 
     Raises:
-        SiteError: The site names `{user}`, and this user is no account for people.
+        SiteError: The site names `{user}`, and this user has no personal account.
     """
     if not any(_USER in text for text in _texts(site)):
         return site
@@ -63,14 +63,14 @@ def other_account(site: Site) -> str:
 def _account_of(user: str, site: Site) -> str:
     if not user:
         raise SiteError(
-            f"Site '{site.name}' is used in the name of who asks, and nobody did",
+            f"Site '{site.name}' needs the requester's name, which is unknown",
             "Trigger the DAG yourself: a schedule has no account. Or name another site.",
         )
     name = site.accounts.get(user, user)
     asked = f"User {user!r} cannot use site '{site.name}'"
     if not _NAME.fullmatch(name):
         raise SiteError(
-            f"{asked}: {name!r} is no name of a Unix account",
+            f"{asked}: {name!r} is not a name of a Unix account",
             "Say in `accounts` of the site which account it is.",
         )
     try:

@@ -1,8 +1,4 @@
-"""A text of YAML as plain values, within limits.
-
-It is judged event by event before anything is built from it, so that neither an alias that stands
-for millions of values nor a thousand brackets is ever unfolded.
-"""
+"""Parse YAML to plain values; limits are checked event by event, before any value is built."""
 
 from __future__ import annotations
 
@@ -27,7 +23,7 @@ MAX_CHARS = 256 * 1024
 """Longest file, in characters."""
 
 MAX_VALUES = 10_000
-"""Most values of a text, each alias counted as all that it stands for."""
+"""Most values of a text; an alias counts as all its values."""
 
 MAX_PLAIN_VALUES = 100_000
 """Most values of a text without aliases: one long list is harmless."""
@@ -55,29 +51,29 @@ _CLOSES = yaml.MappingEndEvent | yaml.SequenceEndEvent
 
 
 def parsed(text: str, *, is_plain: bool = False) -> Any:
-    """Plain values of a YAML text, a mapping or list; interpolations stay as they are written.
+    """Return the plain values of a YAML text, a mapping or list; interpolations stay as text.
 
     `is_plain` refuses all tags, anchors and aliases, not only those that name other types.
 
     Raises:
-        YAMLError: It is no YAML, too large, or holds what is refused.
+        YAMLError: The text is not YAML, too large, or holds values that are refused.
     """
     return deepcopy(_parsed(text, is_plain))
 
 
 @lru_cache(maxsize=16)
 def _parsed(text: str, is_plain: bool) -> Any:
-    """One text is read several times for a run: as it is, and with its overrides."""
+    """Parse a text; a run reads it several times, with and without overrides."""
     _Limits(is_plain).check(text)
     with _named():
         return _plain(yaml.load(text, Loader=_Loader) or {})
 
 
 def parsed_json(text: str, *, interpolates: bool) -> Any:
-    """Plain values of a JSON text as records are, and of which `to_json` made some.
+    """Return the plain values of a JSON text of a record; reverses `to_json`.
 
     Raises:
-        YAMLError: It is no JSON, or holds what is refused.
+        YAMLError: The text is not JSON, or holds values that are refused.
     """
     with _named():
         content = from_json(json.loads(text, object_pairs_hook=unique))
@@ -99,7 +95,7 @@ def _plain(content: Any) -> Any:
 
 
 class _Loader(get_yaml_loader()):  # type: ignore[misc]
-    """OmegaConf's, which refuses only texts as keys that are there twice."""
+    """OmegaConf's loader, which checks for double keys only among texts, for all keys."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> Any:
         keys = [key for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
@@ -118,9 +114,8 @@ def joined(content: Any) -> Any:
 
 def _joined(value: Any) -> Any:
     if isinstance(value, int) and value.bit_length() > MAX_BITS:
-        raise ValueError(
-            f"it holds a whole number of {value.bit_length()} bits; the limit is {MAX_BITS}"
-        )
+        raise ValueError(f"it holds a whole number of {value.bit_length()} bits; "
+                         f"the limit is {MAX_BITS}")  # fmt: skip
     try:
         is_text = isinstance(value, str)
         return value.encode("utf-16-le", "surrogatepass").decode("utf-16-le") if is_text else value
@@ -130,7 +125,7 @@ def _joined(value: Any) -> Any:
 
 
 def _escaped(value: Any) -> Any:
-    """Return a text in which OmegaConf finds no interpolation; keys have none."""
+    """Return a text with its interpolations escaped; keys cannot hold any."""
     return re.sub(r"(\\*)\$\{", r"\1\1\\${", value) if isinstance(value, str) else value
 
 
@@ -208,7 +203,7 @@ class _Limits:
 
 
 def _nested(text: str) -> int:
-    """Most interpolations inside one another; counted as if each `}` closed one."""
+    """Return the depth of nested interpolations, as if each `}` closed one."""
     depth = most = 0
     for sign in re.findall(r"\$\{|\}", text):
         depth = depth + 1 if sign == "${" else max(0, depth - 1)

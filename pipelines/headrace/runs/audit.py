@@ -1,4 +1,4 @@
-"""Who asked for what: one list of the ledger, to which lines are only ever added."""
+"""The audit: an append-only list of requests in the ledger."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from headrace.recipe.teams import check_user
 from headrace.recipe.unix_accounts import account
 
 AIRFLOW = "Airflow"
-"""Through which somebody asks who has no terminal."""
+"""The door of requesters without a terminal."""
 
 
 START = "start"
-"""What is asked of no run yet."""
+"""The act that starts a run."""
 
 _MOST_CHARS = 4000
-"""Of what was asked: who may trigger a DAG may ask for much."""
+"""Longest details of an act: requests from Airflow may be long."""
 
 
 class Actor(NamedTuple):
-    """Who asks."""
+    """A requester."""
 
     user: str
     through: str
@@ -35,18 +35,18 @@ class Actor(NamedTuple):
 
     @classmethod
     def here(cls) -> Actor:
-        """The account of this process, in a terminal."""
+        """Return the account of this process, at a terminal."""
         return cls(account(), socket.gethostname())
 
     @classmethod
     def of(cls, owner: str, user: str) -> Actor:
-        """Who asks for a run, by its owner and the user that triggered it, if one did."""
+        """Return the requester of a run by its owner and the user that triggered it, if any."""
         through = AIRFLOW if owner.startswith("airflow:") else socket.gethostname()
         return cls(user or account(), through)
 
     @property
     def unnamed(self) -> Actor:
-        """Who asked for the same through Airflow, whose audit log alone says who that was."""
+        """A requester through Airflow without a name, which only Airflow's audit log knows."""
         return self._replace(user="") if self.through == AIRFLOW else self
 
     def __str__(self) -> str:
@@ -55,7 +55,7 @@ class Actor(NamedTuple):
 
 
 def note(by: Actor, what: str, run_id: str = "", details: str = "", refused: str = "") -> None:
-    """Enter an act; see `ActRecord`."""
+    """Record an act; see `ActRecord`."""
     record = ActRecord(
         created_at=time.time(),
         user=by.user,
@@ -70,28 +70,28 @@ def note(by: Actor, what: str, run_id: str = "", details: str = "", refused: str
 
 @contextmanager
 def noting_refusals(by: Actor, what: str, about: str, details: str) -> Iterator[None]:
-    """Enter that what a block does for somebody is refused, and why, where trying again is vain.
+    """Record a refusal of an act that the block does, unless a retry may succeed.
 
-    Mistakes in a terminal are told there, and are no acts.
+    Mistakes at a terminal are shown there and not recorded.
 
     Args:
-        by: Who asks.
+        by: The requester.
         what: As in `ActRecord`.
-        about: The run, or the owner of one that is asked for.
+        about: The run, or the owner of a requested run.
         details: As in `ActRecord`.
     """
     try:
         yield
     except HeadraceError as error:
-        is_seen = by.through != AIRFLOW and not isinstance(error, AccessError)
-        if not is_seen and not error.failure_class.is_retried:
+        is_shown = by.through != AIRFLOW and not isinstance(error, AccessError)
+        if not is_shown and not error.failure_class.is_retried:
             run_id = "" if about.startswith("cli:") else about
             note(by, what, run_id, details, refused=str(error))
         raise
 
 
 def refused_requests(user: str = "", limit: int = 100, since: float = 0.0) -> Sequence[ActRecord]:
-    """What was asked for in Airflow, of a user or of all, and got no run; the newest first.
+    """Return refused requests from Airflow, of a user or of all, the newest first.
 
     Their `run_id` is the owner that the run would have had.
     """
@@ -100,10 +100,10 @@ def refused_requests(user: str = "", limit: int = 100, since: float = 0.0) -> Se
 
 
 def check_access(site: Site, by: Actor, what: str, run_id: str = "", details: str = "") -> None:
-    """Refuse an act to who may not use a site, and enter that it was.
+    """Refuse an act of a requester who may not use a site, and record the refusal.
 
     Raises:
-        AccessError: So it is.
+        AccessError: The requester may not use the site.
     """
     with noting_refusals(by, what, run_id, details):
         check_user(site, by.user)

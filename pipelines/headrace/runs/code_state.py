@@ -1,4 +1,4 @@
-"""What a run is made with: commit, what is not committed, packages, images of its containers."""
+"""The code of a run: commit, uncommitted changes, packages, and images of its containers."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from headrace.recipe.site import Site
 
 UNKNOWN = "not known"
-"""What nobody has told, or cannot be read from here."""
+"""Text for values that were not recorded or cannot be read."""
 
 MAX_DIFF_BYTES = 4 * 2**20
-"""Most that is kept of what is not committed; the files that go beyond are named only."""
+"""Most bytes of uncommitted changes that are kept; of further files only the names."""
 
 _MAX_NEW_BYTES = 256 * 2**10
 _TIMEOUT_S = 20
@@ -37,17 +37,17 @@ class Commit(Record):
 
     commit: str
     dirty: bool
-    """Whether there is more than that."""
+    """Whether there were uncommitted changes."""
 
 
 class CodeState(Record):
-    """What a run is made with, besides its recipe and data."""
+    """The code of a run, besides its recipe and data."""
 
     code_folder: str = ""
-    """Folder of the code, whose repository the commit is of."""
+    """Folder of the code, in the repository of the commit."""
     git: Commit | None = None
     left_out: tuple[str, ...] = ()
-    """Files that were not committed and are not kept: they were too large."""
+    """Uncommitted files that were too large to be kept."""
     python: str = UNKNOWN
     packages: dict[str, str] = {}
     """Versions by name; of older runs only the most important."""
@@ -58,11 +58,10 @@ class CodeState(Record):
 def code_state(
     folder: Path, images: Iterable[str], max_bytes: int = MAX_DIFF_BYTES
 ) -> tuple[CodeState, bytes | None]:
-    """What a run of the code in a folder, with these images, is made with now.
+    """Return the state of the code in a folder and of images now, and its uncommitted changes.
 
-    With it comes what the repository around the folder has not committed, new files included, as
-    `git apply` takes it; None where nothing is. Files that git ignores are not looked at. There is
-    no commit outside a repository or without git.
+    The changes are a diff for `git apply`, new files included; None without changes. Files that git
+    ignores are left out. Outside a repository or without git there is neither commit nor diff.
     """
     state = CodeState(
         code_folder=str(folder),
@@ -71,10 +70,10 @@ def code_state(
         images=digests(images),
     )
     asked = ("rev-parse", "--show-toplevel", "--git-path", "index", "--revs-only", "HEAD")
-    told = (_git(folder, *asked) or b"").decode().splitlines()
-    if len(told) < 2:
+    lines = (_git(folder, *asked) or b"").decode().splitlines()
+    if len(lines) < 2:
         return state, None
-    top, index, *commit = told
+    top, index, *commit = lines
     new = (_git(Path(top), "ls-files", "--others", "--exclude-standard", "-z") or b"").decode()
     names = [name for name in new.split("\0") if name and not name.endswith("/")]
     small = [name for name in names if _size(Path(top, name)) <= _MAX_NEW_BYTES]
@@ -82,7 +81,7 @@ def code_state(
         whole = _git(Path(top), "diff", "--binary", "HEAD", environment=environment)
     left_out, diff = sorted(set(names) - set(small)), whole or b""
     if whole is None:
-        left_out = ["all of it: git could not tell it"]
+        left_out = ["all of it: git failed"]
     else:
         diff, cut = _cut(whole, max_bytes)
         left_out += cut
@@ -92,7 +91,7 @@ def code_state(
 
 
 def _installed() -> dict[str, str]:
-    """Versions of all installed packages by name; the first on Python's path counts."""
+    """Return the versions of all installed packages by name; the first on Python's path counts."""
     found: dict[str, str] = {}
     for folder in sys.path:
         for info in Path(folder).glob("*.dist-info") if folder else ():
@@ -103,7 +102,7 @@ def _installed() -> dict[str, str]:
 
 @contextmanager
 def _index_with(top: Path, index: Path, names: list[str]) -> Iterator[dict[str, str]]:
-    """A copy of the repository's index that knows new files; the repository stays as it is."""
+    """Yield an environment with a copy of the repository's index that has new files."""
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / "index"
         if index.is_file():
@@ -116,7 +115,7 @@ def _index_with(top: Path, index: Path, names: list[str]) -> Iterator[dict[str, 
 
 
 def _cut(diff: bytes, max_bytes: int) -> tuple[bytes, list[str]]:
-    """The first whole files of a diff that fit, and the names of the others."""
+    """Return the first whole files of a diff that fit, and the names of the others."""
     kept = b""
     left_out: list[str] = []
     for index, part in enumerate(diff.split(_FILE)):
@@ -152,21 +151,22 @@ def _git(folder: Path, *arguments: str, environment: dict[str, str] | None = Non
 
 
 def images_of(recipe: Recipe, site: Site) -> list[str]:
-    """The images that a run's containers are made of."""
+    """Return the images of a run's containers."""
     roles = (site.roles.get(name) for name in (recipe.packing_role, recipe.train.role))
     containers = (role.batch.container for role in roles if role is not None)
     return [each.image for each in containers if each is not None and each.runtime != "none"]
 
 
 def digests(images: Iterable[str]) -> dict[str, str]:
-    """Digests of images as they lie now, by path."""
+    """Return the digests of images now, by path."""
     return {image: _digest(Path(image).expanduser()) for image in dict.fromkeys(images)}
 
 
 def _digest(image: Path) -> str:
-    """Of a file its size and parts all over it, of a folder names, sizes and times of its files.
+    """Return a digest of a file's size and parts, or of names, sizes and times of a folder's files.
 
-    Images in one file are compressed and begin with their time: another build differs everywhere.
+    Images in one file are compressed and start with their time, so another build differs in all
+    parts.
     """
     found = hashlib.blake2b(digest_size=16)
     try:
@@ -191,7 +191,7 @@ def _of_folder(image: Path) -> Iterator[bytes]:
         folders.sort()
         for name in sorted((*files, *folders)):
             path = Path(folder, name)
-            told = path.lstat()
+            stat = path.lstat()
             is_file = not path.is_dir() or path.is_symlink()
-            what = (told.st_size, told.st_mtime_ns) if is_file else ()
+            what = (stat.st_size, stat.st_mtime_ns) if is_file else ()
             yield f"{path.relative_to(image)} {what}\n".encode(errors="surrogateescape")

@@ -1,4 +1,4 @@
-"""What machines in the ledger have cost: a run's, a lease's."""
+"""Costs of machines in the ledger, of a run or a lease."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from headrace.ledger.rows import MachineRecord
 from headrace.record import Record
 
 LEAST_BILLED_S = 60.0
-"""An instance is paid for a minute at least, then by the second.
+"""Least seconds that an instance is billed for; then each second counts.
 
 Source: https://aws.amazon.com/ec2/pricing/on-demand/."""
 
@@ -21,58 +21,58 @@ HOUR_S = 3600.0
 
 
 class CostLine(Record):
-    """What machines of one kind have cost."""
+    """Cost of machines of a kind."""
 
     role: str
-    """Role of their leases; empty where that is not asked for."""
+    """Role of their leases; empty if costs are not split by role."""
     kind: str
     """Type of the machines."""
     market: str
-    """How they are paid."""
+    """How they are billed, as spot or on demand."""
     machines: int
-    """How many."""
+    """Number of machines."""
     hours: float
-    """Hours to be paid, of all of them."""
+    """Billed hours of all of them."""
     usd: float | None
     """US dollars; null where a price is not known."""
     price: str
-    """Price an hour and who told it, for the user."""
+    """Price per hour and its source, for the user."""
 
 
 class Cost(Record):
-    """What a run or a lease has cost so far: its machines, and nothing else."""
+    """Cost of the machines of a run or a lease so far."""
 
     usd: float
     """US dollars, of the machines whose prices are known."""
     hours: float
-    """Hours to be paid, of all machines."""
+    """Billed hours of all machines."""
     unpriced: int
-    """Machines whose price is not known: their hours are not in `usd`."""
+    """Number of machines without a known price, which are not in `usd`."""
     estimated: int
-    """Machines of which nobody told when they ended: the last sign of them counts."""
+    """Machines whose end was not reported: their last sign of life counts."""
     lines: tuple[CostLine, ...]
-    """Of what it consists, the dearest first."""
+    """Its parts, the most expensive first."""
 
 
 def billed_s(started_at: float, until: float, least_s: float = LEAST_BILLED_S) -> float:
-    """Seconds that a machine is paid for: of an instance, a minute at least."""
+    """Return the seconds that a machine is billed for: of an instance at least a minute."""
     return max(math.ceil(until - started_at), least_s)
 
 
 def has_price(row: MachineRecord) -> bool:
-    """Whether a machine costs money; of others, without a price in the site, only time is known."""
+    """Whether a machine costs money; of other machines only the time is known."""
     return row.usd_per_hour is not None or bool(row.market)
 
 
 def cost_of(
     rows: Iterable[MachineRecord], now: float, roles: Mapping[str, str] | None = None
 ) -> Cost:
-    """What machines have cost at a moment, seconds since the epoch; pure.
+    """Return the cost of machines so far; pure.
 
     Args:
-        rows: The machines; those that have not ended cost until now.
-        now: The moment.
-        roles: Roles by lease, to tell what each costs.
+        rows: The machines; those that have not ended count until now.
+        now: Time in seconds since the epoch.
+        roles: Roles by lease, to split the cost by role.
     """
     groups: dict[tuple[str, str, str], list[MachineRecord]] = {}
     for row in rows:
@@ -121,7 +121,7 @@ def run_cost(run_id: str, now: float | None = None) -> Cost | None:
 
 
 def start_split(row: MachineRecord) -> dict[str, float | None]:
-    """Seconds that a machine's start took, by what they went into; None where nobody told."""
+    """Return seconds of a machine's start by phase; None if unknown."""
     names = ("queue_wait_s", "boot_s", "software_s", "join_s")
     times = (row.created_at, row.started_at, row.booted_at, row.prepared_at, row.joined_at)
     return {

@@ -1,4 +1,4 @@
-"""The terms on which an attempt had its machines: their price, and how long it waited for them."""
+"""Price of an attempt's machines, and how long the attempt waited for them."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from headrace.ledger.rows import MachineRecord
 
 
 def mean_price(machines: Sequence[MachineRecord]) -> float | None:
-    """US dollars an hour of one of them; None where a price is not known."""
+    """Return the mean US dollars per hour of a machine; None if a price is unknown."""
     prices = [row.usd_per_hour for row in machines if row.usd_per_hour is not None]
     return sum(prices) / len(prices) if prices and len(prices) == len(machines) else None
 
 
 def terms(machines: Sequence[MachineRecord]) -> dict[str, Any]:
-    """Type of machines, their price and who told it, as a row of usage names them."""
+    """Return the type of machines, their price and its source, as fields of a usage row."""
     kind, price = _joined(row.kind for row in machines), mean_price(machines)
     if price is None:
         return {"node_kind": kind}
@@ -30,13 +30,13 @@ def terms(machines: Sequence[MachineRecord]) -> dict[str, Any]:
 def waits(
     machines: Sequence[MachineRecord], asked_at: float, began: float, until: float
 ) -> dict[str, float]:
-    """Seconds of an attempt's wait for machines in a queue, which is free, and for their boot.
+    """Return the seconds that an attempt waited in a queue, which is free, and for the boot.
 
     Args:
-        machines: The attempt's; the wait for the latest of them counts.
-        asked_at: Since when it waited.
-        began: When it began.
-        until: The latest at which it waited: it may have begun without machines.
+        machines: The attempt's machines; the longest wait counts.
+        asked_at: Start of the wait.
+        began: Start of the attempt.
+        until: End of the wait at the latest: an attempt may start without machines.
     """
     queue_s = [_both(asked_at, until, row.created_at, row.started_at) for row in machines]
     boot_s = [_both(asked_at, until, row.started_at, row.joined_at or began) for row in machines]

@@ -20,24 +20,24 @@ from headrace.informing import AFTERWARDS_S, inform
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.rows import RunRecord
 from headrace.recipe.base import to_json
-from headrace.recipe.load import load_recipe, load_site, settled, source_of
+from headrace.recipe.load import load_recipe, load_site, source_of, with_kept
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Site
 from headrace.recipe.teams import check_user
 from headrace.recipe.unix_accounts import other_account
 from headrace.runs.audit import START, Actor, check_access, note, noting_refusals
 from headrace.runs.code_state import images_of
-from headrace.runs.fitted import check_evaluated, fitted, of_run
 from headrace.runs.planned_steps import KINDS
 from headrace.runs.provenance import write_provenance
+from headrace.runs.resolve import check_evaluated, of_run, resolve
 from headrace.runs.results import write_report
 from headrace.runs.runs import (
     Run,
     RunRequest,
-    check_recipe,
+    check_files,
+    files_digest,
     outputs_of,
     packed_by,
-    recipe_digest,
     run_of_record,
 )
 from headrace.runs.suites import is_suite
@@ -53,7 +53,7 @@ def create_run(request: RunRequest) -> Run:
         RecipeError: The recipe or an override cannot be used.
         SiteError: The site cannot be used, or its folder cannot be written.
         AccessError: The site is not for who asks.
-        UserError: The recipe does not fit the site, see `fitted`.
+        UserError: The recipe does not fit the site, see `resolve`.
     """
     existing = open_ledger().run_by_key(request.key)
     if existing is not None:
@@ -80,17 +80,17 @@ def _checked(request: RunRequest, loaded: Recipe) -> tuple[Recipe, Site, Mapping
     check_user(site, Actor.of(request.owner, request.user).user)
     if request.of:
         evaluated = open_ledger().run(request.of)
-        check_recipe(evaluated)
+        check_files(evaluated)
         folder = RunFolder(Path(evaluated.folder))
         loaded = of_run(loaded, folder, watch=request.watch)
-    recipe, site = fitted(loaded, site, request.kind, is_from_terminal=is_from_terminal)
+    recipe, site = resolve(loaded, site, request.kind, is_from_terminal=is_from_terminal)
     if request.of:
         check_evaluated(recipe, packed_by(request.of))
     source: dict[str, Any] = {}
     if request.kind == "suite":
         from headrace.suites.points import checked
 
-        source = settled(source_of(request.recipe, request.overrides), loaded, recipe)
+        source = with_kept(source_of(request.recipe, request.overrides), loaded, recipe)
         recipe = checked(recipe, source, site)
     return recipe, site, source
 
@@ -112,7 +112,7 @@ def reopened(record: RunRecord, request: RunRequest) -> Run:
     check_access(run.site_now, by, "resume", run.run_id)
     if not record.state.is_final:
         return run
-    check_recipe(record)
+    check_files(record)
     open_ledger().reopen_run(record.run_id, request.owner)
     note(by.unnamed, "resume", run.run_id)  # not by who triggered it, but who cleared a task
     return owned_by(run, request.owner)
@@ -175,7 +175,7 @@ def recorded(run: Run, created_at: float) -> RunRecord:
         key=run.request.key,
         recipe_name=run.recipe.name,
         site_name=run.site.name,
-        recipe_fingerprint=recipe_digest(run.folder),
+        recipe_fingerprint=files_digest(run.folder),
         folder=str(run.folder.path),
         state=StepState.RUNNING,
         owner=run.request.owner,

@@ -19,7 +19,7 @@ from headrace.record import Figures, Record
 from headrace.runs.code_state import UNKNOWN, code_state
 from headrace.runs.planned_steps import run_metrics
 from headrace.runs.provenance import Provenance, read_provenance
-from headrace.runs.runs import changed_recipe, check_recipe, outputs_of, run_of_folder
+from headrace.runs.runs import check_files, edited, outputs_of, run_of_folder
 from headrace.runs.trials import note_trials
 from headrace.steps.mailbox import StepResult
 
@@ -29,7 +29,7 @@ _PARTS: tuple[Part, ...] = get_args(Part)
 
 
 class Origin(Figures):
-    """What a run or trial was made of, and what it gave."""
+    """Recipe, code and data of a run or trial, and its results."""
 
     name: str
     """`RUN`, or `SUITE:NUMBER` of a trial."""
@@ -37,44 +37,44 @@ class Origin(Figures):
     recipe: Recipe
     made_with: Provenance
     uncommitted: str = UNKNOWN
-    """Hash and size of what was not committed; `nothing`."""
+    """Hash and size of uncommitted changes; `nothing` without any."""
     dataset: str = ""
-    """The packed dataset; empty where nothing is packed yet."""
+    """The packed dataset; empty if nothing is packed yet."""
     fingerprint: str = ""
-    """Of its content."""
+    """Fingerprint of the dataset's content."""
     metrics: dict[str, float] = {}
-    """What training and evaluation gave last."""
+    """Last metrics of training and evaluation."""
     launch: dict[str, int] = {}
-    """Of a trial: `train.nodes` and `train.ranks_per_node` as it was trained, which may be fewer
-    than the site gives a run."""
+    """Of a trial: `train.nodes` and `train.ranks_per_node` of its last training, which may be fewer
+    than in the recipe."""
 
 
 class Differing(Change):
-    """One thing in which two runs or trials differ."""
+    """A difference between two runs or trials."""
 
     part: Part
 
 
 class Beside(Record):
-    """One thing in which several runs or trials differ."""
+    """A difference between several runs or trials."""
 
     part: Part
     key: str
     values: tuple[str, ...]
-    """One of each, in their order; empty where it has no such key."""
+    """The value of each, in their order; empty if the key is missing."""
 
 
 def origin(name: str) -> Origin:
-    """What a run, or a trial by `SUITE:NUMBER`, was made of.
+    """Return the origin of a run, or of a trial by `SUITE:NUMBER`.
 
     Raises:
-        UnknownNameError: There is no such run, or the trial has not begun.
+        UnknownNameError: The run does not exist, or the trial has not begun.
         UserError: Its recipe was changed by hand.
         StepError: Its folder is gone or damaged.
     """
     run_id, colon, number = name.partition(":")
     record = open_ledger().run(run_id)
-    check_recipe(record)
+    check_files(record)
     suite = RunFolder(Path(record.folder))
     folder = _trial_folder(suite, number) if colon else suite
     recipe = read_record(folder.recipe, Recipe)
@@ -100,7 +100,7 @@ def origin(name: str) -> Origin:
 
 
 def today(before: Origin) -> Origin:
-    """What the same recipe would be made of now: code, packages, and the dataset as it lies."""
+    """Return the origin that the same recipe would have now: code, packages and dataset."""
     then = before.made_with
     folder = Path(then.code_folder) if then.code_folder else Path(then.recipe_file).parent
     now, diff = code_state(folder, then.images)
@@ -115,7 +115,7 @@ def today(before: Origin) -> Origin:
 
 
 def compare(before: Origin, after: Origin) -> tuple[Differing, ...]:
-    """All in which two differ; a version or commit that one does not know is none."""
+    """Return all differences of two origins; an unknown version or commit is none."""
     return tuple(
         Differing(part=each.part, key=each.key, before=each.values[0], after=each.values[1])
         for each in side_by_side((before, after))
@@ -123,7 +123,7 @@ def compare(before: Origin, after: Origin) -> tuple[Differing, ...]:
 
 
 def side_by_side(origins: Sequence[Origin]) -> tuple[Beside, ...]:
-    """All in which some differ; a version or commit that one does not know is none."""
+    """Return all differences of several origins; an unknown version or commit is none."""
     facts = [_facts(each) for each in origins]
     keys = dict.fromkeys(key for each in facts for key in each)
     packages = _comparable([each.made_with.packages for each in origins])
@@ -156,8 +156,7 @@ def _check_trial(name: str, suite: RunFolder, number: int, recipe: Recipe) -> No
     from headrace.suites.points import trial_recipe  # it brings Optuna's words
 
     if essence(trial_recipe(json.loads(source), row.values)) != essence(recipe):
-        folder = suite.trial(number)
-        raise changed_recipe(name, folder.recipe, folder.site)
+        raise edited("recipe", name, suite.trial(number))
 
 
 def _trial_metrics(suite: RunFolder, number: int) -> dict[str, float]:
@@ -167,7 +166,7 @@ def _trial_metrics(suite: RunFolder, number: int) -> dict[str, float]:
 
 
 def _launch(suite: RunFolder, number: int, nodes: int) -> dict[str, int]:
-    """By the newest attempt that has trained; nothing without any."""
+    """Return the launch of the newest attempt that has trained; empty without any."""
     attempts = suite.trial(number).path / "attempts"
     for attempt in sorted(attempts.glob("*"), reverse=True):
         result = read_record(StepFolder(attempt).result, StepResult)
@@ -178,7 +177,7 @@ def _launch(suite: RunFolder, number: int, nodes: int) -> dict[str, int]:
 
 
 def _fingerprint(dataset: str) -> str:
-    """That of a dataset as it lies; what cannot be seen from here is told in words."""
+    """Return the fingerprint of a dataset now; `UNKNOWN`, or words if it cannot be read."""
     if not dataset or is_remote(dataset):
         return UNKNOWN
     from headrace.files.manifest_file import read_manifest  # it brings numpy and xxhash
@@ -196,7 +195,7 @@ def _hashed(diff: bytes) -> str:
 
 
 def _facts(origin: Origin) -> dict[tuple[Part, str], str]:
-    """All that is compared, as text."""
+    """Return everything that is compared, as text."""
     made_with = origin.made_with
     parts: dict[Part, Mapping[str, str]] = {
         "recipe": flattened(origin.recipe),
@@ -214,7 +213,7 @@ def _facts(origin: Origin) -> dict[tuple[Part, str], str]:
 
 
 def _comparable(packages: Sequence[Mapping[str, str]]) -> set[str]:
-    """Packages of all; of whole lists also those that only some have."""
+    """Return packages of all origins; of complete lists also those that only some have."""
     names = set[str]().union(*packages)
     if min(map(len, packages)) < len(names) // 2:  # one of them names only the important ones
         return names.intersection(*packages)

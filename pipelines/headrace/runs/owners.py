@@ -1,4 +1,4 @@
-"""Who asked for a run, and who goes on with it: a process, or a DAG run of Airflow."""
+"""Requesters and owners of runs; an owner is a process or a DAG run of Airflow."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _PROCESS = "cli"
 
 
 def user_of(run: RunFolder, owner: str) -> str:
-    """Who asked for a run; the owner's text where its folder does not tell."""
+    """Return the requester of a run; the owner's text if its folder has none."""
     try:
         user = json.loads(read_bytes(run.provenance) or b"{}").get("user")
     except (ValueError, OSError, AttributeError):
@@ -21,13 +21,13 @@ def user_of(run: RunFolder, owner: str) -> str:
 
 
 def process_owner() -> str:
-    """Owner text of this very process."""
+    """Return the owner text of this process."""
     me = ProcessIdentity.of()
     return f"{_PROCESS}:{me.host}:{me.pid}:{me.started_s!r}"
 
 
 def owner_process(owner: str) -> ProcessIdentity | None:
-    """The process that an owner text names; None for owners of another kind."""
+    """Return the process that an owner text names; None for owners of another kind."""
     kind, _, rest = owner.partition(":")
     if kind != _PROCESS:
         return None

@@ -1,4 +1,4 @@
-"""The main job as data: which steps, on which kind of lease, and for which datasets."""
+"""The steps of a run, their roles and inputs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:  # lists of runs read no recipes
     from headrace.recipe.recipe import Recipe
 
 KINDS = ("train", "pack", "evaluate", "suite")
-"""Kinds of runs that headrace brings; others have one step, of a kind that a package adds."""
+"""Kinds of runs that headrace has; other kinds have one step, which a package adds."""
 
 
 Outputs = Mapping[str, JsonValue]
@@ -31,7 +31,7 @@ class PlannedStep:
     """Inputs: `(input, step, output of that step)`."""
 
     def inputs(self, outputs: Mapping[str, Outputs]) -> dict[str, JsonValue]:
-        """Inputs from what earlier steps gave; those that it needs must have succeeded."""
+        """Return the inputs from outputs of earlier steps, which must have succeeded."""
         for _, step, output in self.needs:
             if step not in outputs:
                 raise UnknownNameError(
@@ -42,7 +42,7 @@ class PlannedStep:
 
 
 def steps_of(recipe: Recipe, kind: str) -> tuple[PlannedStep, ...]:
-    """Steps of a run in order, none of a dataset without one; its kind is that of `RunRequest`."""
+    """Return the steps of a run in order; `kind` is that of `RunRequest`."""
     has_data, role = recipe.dataset is not None, recipe.train.role
     pack = PlannedStep(name="pack", kind="pack", role=recipe.packing_role)
     data = (("dataset", "pack", "dataset"),) if has_data else ()
@@ -69,20 +69,24 @@ def steps_of(recipe: Recipe, kind: str) -> tuple[PlannedStep, ...]:
 
 
 def roles_after(recipe: Recipe, kind: str, step: PlannedStep) -> tuple[str, ...]:
-    """Other roles than that of a step, on which later ones are done: they may be opened already."""
+    """Return other roles of later steps, whose leases may be opened already."""
     steps = steps_of(recipe, kind)
     later = steps[steps.index(step) + 1 :]
     return tuple(dict.fromkeys(each.role for each in later if each.role != step.role))
 
 
 def is_last_on_lease(recipe: Recipe, kind: str, step: PlannedStep) -> bool:
-    """Whether no later step is done on the lease of this one."""
+    """Whether no later step uses the lease of a step."""
     steps = steps_of(recipe, kind)
     return step.role not in {each.role for each in steps[steps.index(step) + 1 :]}
 
 
 def step_of(recipe: Recipe, kind: str, name: str) -> PlannedStep:
-    """One step by its name, which must be one of the job."""
+    """Return a step by its name.
+
+    Raises:
+        UnknownNameError: The run does not have it.
+    """
     steps = {step.name: step for step in steps_of(recipe, kind)}
     if name not in steps:
         raise UnknownNameError(f"This run has no step '{name}'", nearest(name, steps))
@@ -90,7 +94,7 @@ def step_of(recipe: Recipe, kind: str, name: str) -> PlannedStep:
 
 
 def run_metrics(outputs: Mapping[str, Mapping[str, object]]) -> dict[str, float]:
-    """Figures that training gave last and evaluation gave, which wins where both have a name."""
+    """Return the last metrics of training and those of evaluation, which win by equal names."""
     given = [outputs.get(step, {}).get("metrics") for step in ("train", "evaluate")]
     return {
         name: float(value)

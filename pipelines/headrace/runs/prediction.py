@@ -1,4 +1,4 @@
-"""What a run was expected to take when it began, and what is still to come of it."""
+"""Forecasts of a run: its expected duration at the start, and its remaining time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:  # lists of runs do without it
 
 
 class StepSeen(Protocol):
-    """How a step of a run stands, as far as its end depends on that; see `StepView`."""
+    """State of a step of a run, as far as forecasts need it; see `StepView`."""
 
     @property
     def name(self) -> str: ...  # noqa: D102
@@ -34,11 +34,11 @@ class StepSeen(Protocol):
 
 
 BETWEEN = "between"
-"""Name of the part of a run that is no step: leases that start, results that are collected."""
+"""Name of the part of a run outside its steps: starting leases, collecting results."""
 
 
 class PredictedPart(Record):
-    """What one part of a run is expected to take; see `headrace_foresight.forecast.Forecast`."""
+    """Expected duration of a part of a run; see `headrace_foresight.forecast.Forecast`."""
 
     name: str
     """Name of the step, or `BETWEEN`."""
@@ -46,39 +46,39 @@ class PredictedPart(Record):
     spread: float
     shared: float
     num_known: int
-    """Earlier runs that tell it."""
+    """Number of earlier runs that it is estimated from."""
 
 
 class Prediction(Record):
-    """`prediction.json` of a run: what it was expected to take when it began."""
+    """`prediction.json` of a run: its expected duration at the start."""
 
     seconds: float | None
-    """From asking for it to its end; null where nothing tells of one of its steps."""
+    """Seconds from the request to the end; null if a step is unknown."""
     half_s: float | None
     """Half of the interval in which that lies with a probability of 0.8."""
     parts: tuple[PredictedPart, ...]
     unknown: tuple[str, ...]
-    """Steps of which no earlier run tells."""
+    """Steps without data of earlier runs."""
     gpu_hours: float | None
-    """Hours of GPUs, of which each rank has one; 0 on CPUs, null where nothing tells."""
+    """Hours of GPUs, one for each rank; 0 on CPUs, null if unknown."""
     num_bytes: float | None
-    """Size of the packed dataset, as it was in earlier runs; null where none tells."""
+    """Size of the packed dataset in earlier runs; null if unknown."""
     made_at: float
 
 
 class Ahead(Record):
-    """What a run was expected to take, and what is still to come of it; null: nothing tells."""
+    """Expected duration and remaining time of a run; null if unknown."""
 
     predicted_s: float | None
-    """Seconds that it was expected to take when it began."""
+    """Seconds that were expected at the start."""
     predicted_half_s: float | None
     """Half of the interval in which that lies with a probability of 0.8."""
     eta_s: float | None = None
     """Seconds until its end."""
     eta_half_s: float | None = None
-    """The same half of that."""
+    """Half of the interval of `eta_s` with a probability of 0.8."""
 
     @classmethod
     def of(cls, prediction: Prediction) -> Ahead:
-        """What was expected, of a run of which nothing is still to come."""
+        """Return the forecast of a run that has no remaining time."""
         return cls(predicted_s=prediction.seconds, predicted_half_s=prediction.half_s)

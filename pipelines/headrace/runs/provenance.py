@@ -1,4 +1,4 @@
-"""Where a run comes from: who answers for it, code, versions, host, time."""
+"""Provenance of a run: requester, code, versions, host, time."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _NAMED = 5
 
 
 class Provenance(CodeState):
-    """`provenance.json` of a run: where it comes from; releases before this one wrote less."""
+    """`provenance.json` of a run; earlier releases wrote fewer fields."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -38,24 +38,24 @@ class Provenance(CodeState):
     """Seconds since the epoch."""
     host: str = ""
     user: str = ""
-    """Who asked for it."""
+    """The requester."""
     command: tuple[str, ...] = ()
     platform: str = ""
     recipe_file: str = ""
     changes: tuple[Change, ...] = ()
-    """What the overrides change of that file."""
+    """Changes of the overrides to that file."""
 
 
 def write_provenance(
     run: RunFolder, recipe: str, loaded: Recipe, user: str, images: Iterable[str]
 ) -> None:
-    """Write down where a run comes from, and what its code has that is not committed.
+    """Write the provenance of a run, and the uncommitted changes of its code.
 
     Args:
         run: Folder of the run.
         recipe: Name or file of its recipe.
-        loaded: What that says with the overrides.
-        user: Who asked; empty: the account that this runs as.
+        loaded: The recipe with the overrides.
+        user: The requester; empty for the account of this process.
         images: The images of its containers.
     """
     file = locate("recipes", recipe)
@@ -83,19 +83,19 @@ def write_provenance(
 
 
 def read_provenance(run: RunFolder) -> Provenance:
-    """Where a run comes from; empty where its folder does not tell: no run hangs on that."""
+    """Return the provenance of a run; empty if it cannot be read, since no run depends on it."""
     try:
-        told = json.loads(read_bytes(run.provenance) or b"{}")
-        told.setdefault("packages", told.get("versions", {}))
-        return Provenance.model_validate(told)
+        content = json.loads(read_bytes(run.provenance) or b"{}")
+        content.setdefault("packages", content.get("versions", {}))
+        return Provenance.model_validate(content)
     except (ValueError, OSError, AttributeError):
         return Provenance()
 
 
 def code_folder(recipe: Path) -> Path:
-    """Folder whose repository a recipe's code is of: its own, or the working folder if built in.
+    """Return the folder of a recipe's code: the recipe's own, or the working folder if built in.
 
-    Of a recipe in a run's folder it is that of the run.
+    For a recipe in a run's folder it is the code folder of the run.
     """
     if recipe.is_relative_to(BUILT_IN):
         return Path.cwd()
@@ -107,5 +107,5 @@ def code_folder(recipe: Path) -> Path:
 def _changes(recipe: str, loaded: Recipe) -> tuple[Change, ...]:
     try:
         return differences(load_recipe(recipe), loaded)
-    except RecipeError:  # a file that is none without the overrides of the run
+    except RecipeError:  # the file is invalid without the overrides of the run
         return ()

@@ -1,4 +1,4 @@
-"""What a suite gave: its trials as a table, and its report."""
+"""Results of a suite: its trials as a table, and its report."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _REPORT = "report.html"
 
 
 def trials_of(record: RunRecord) -> tuple[TrialRecord, ...]:
-    """All trials of a suite, as its journal tells now."""
+    """Return all trials of a suite by its journal now."""
     note_trials(RunFolder(Path(record.folder)))
     return open_ledger().trials(record.run_id, limit=_MOST)
 
@@ -37,15 +37,15 @@ def trials_of(record: RunRecord) -> tuple[TrialRecord, ...]:
 def judged_by(
     rows: Sequence[TrialRecord], objectives: Sequence[Objective]
 ) -> tuple[TrialRecord, ...]:
-    """Trials by other objectives than those that the suite sought, of what they gave.
+    """Return trials with other objectives than the suite's.
 
     Raises:
-        UnknownNameError: No trial gave a metric.
+        UnknownNameError: No trial has one of the metrics.
     """
     known = sorted({name for row in rows for name in row.metrics})
     for each in objectives:
         if each.metric not in known:
-            what = f"No trial gave the metric '{each.metric}'"
+            what = f"No trial has the metric '{each.metric}'"
             raise UnknownNameError(what, nearest(each.metric, known))
     for row in rows:
         found = [row.metrics[each.metric] for each in objectives if each.metric in row.metrics]
@@ -56,10 +56,9 @@ def judged_by(
 
 
 def table_of(rows: Sequence[TrialRecord], objectives: Sequence[Objective]) -> list[dict[str, Any]]:
-    """A row of plain values for each trial; all have the same columns.
+    """Return a row of plain values for each trial, with the same columns.
 
-    Those of what varies have the dotted key as their name, metrics `metrics.NAME`, objectives
-    `objective.NAME`.
+    Columns are named by the dotted keys of values, `metrics.NAME` and `objective.NAME`.
     """
     keys = dict.fromkeys(key for row in rows for key in row.values)
     metrics = sorted({name for row in rows for name in row.metrics})
@@ -85,7 +84,7 @@ def table_of(rows: Sequence[TrialRecord], objectives: Sequence[Objective]) -> li
 
 
 def as_csv(table: Sequence[dict[str, Any]]) -> str:
-    """A table as CSV with a heading."""
+    """Return a table as CSV with a header."""
     text = io.StringIO()
     names = list(table[0]) if table else ["number"]
     writer = csv.DictWriter(text, fieldnames=names, lineterminator="\n")
@@ -108,19 +107,19 @@ def write_parquet(table: Sequence[dict[str, Any]], file: Path) -> None:
 def write_report(
     record: RunRecord, file: Path | None = None, objectives: Sequence[Objective] = ()
 ) -> Path:
-    """Write the report of a suite; gives where, by default into the folder of its reports.
+    """Write the report of a suite and return its path, by default in the run's report folder.
 
-    Objectives in place of those that the suite sought may be given.
+    `objectives` replace those of the suite.
     """
     from headrace.report.html import render
-    from headrace.suites.suite_report import Told, suite_report
+    from headrace.suites.suite_report import ReportInputs, suite_report
 
     folder = RunFolder(Path(record.folder))
     rows = trials_of(record)
     rows = judged_by(rows, objectives) if objectives else rows
     sought = sought_by(folder)
     objectives = objectives or sought.objectives
-    told = Told(
+    inputs = ReportInputs(
         run_id=record.run_id,
         lead=f"Suite of {record.recipe_name} on {record.site_name}: {len(rows):,} trials",
         rows=rows,
@@ -129,14 +128,14 @@ def write_report(
         curves=_curves(folder, rows, objectives),
     )
     place = file or folder.report / _REPORT
-    write_text(place, render(suite_report(told)))
+    write_text(place, render(suite_report(inputs)))
     return place
 
 
 def _curves(
     folder: RunFolder, rows: Sequence[TrialRecord], objectives: Sequence[Objective]
 ) -> dict[str, list[tuple[float, float]]]:
-    """The first objective of the best trials by step, as far as training has validated it."""
+    """Return the first objective of the best trials by validated step."""
     if not objectives:
         return {}
     metric, sign = objectives[0].metric, 1 if objectives[0].mode == "min" else -1

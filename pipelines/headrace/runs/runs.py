@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
@@ -26,11 +26,11 @@ from headrace.states import StepState
 from headrace.steps.step_kinds import StepOptions, step_kind
 
 _OF_FILES = "files:"
-"""What digests of files begin with; earlier releases entered a hash of the recipe's values."""
+"""Start of digests of files; earlier releases recorded a hash of the recipe's values."""
 
 
 class RunRequest(Record):
-    """What somebody asks for: a recipe on a site."""
+    """A request for a run: a recipe on a site."""
 
     recipe: str
     """Name or file."""
@@ -39,27 +39,27 @@ class RunRequest(Record):
     overrides: tuple[str, ...] = ()
     """`key=value` changes to the recipe."""
     key: str
-    """Identity of the request; asking twice with one key gives one run."""
+    """Identity of the request; two requests with one key give one run."""
     owner: str
-    """Who answers for the run: `airflow:<dag_id>:<dag_run_id>` or `cli:<host>:<pid>:<started>`."""
+    """Owner of the run: `airflow:<dag_id>:<dag_run_id>` or `cli:<host>:<pid>:<started>`."""
     user: str = ""
-    """Who asked, where that is not the account that headrace runs as."""
+    """The requester, if other than the account that headrace runs as."""
     kind: str = "train"
     """The main job `train`, only its packing `pack`, an evaluation of a run `evaluate`, a `suite`,
     or one step of a kind that another package adds, as `probe`."""
     of: str = ""
     """Id of the run that is evaluated; empty for the other kinds."""
     watch: bool = False
-    """Whether that run's checkpoints are evaluated as they come, while it trains."""
+    """Whether that run's checkpoints are evaluated while it trains."""
     options: StepOptions | None = Field(default=None, validate_default=True)
-    """Of a kind that another package adds: what its step is given."""
+    """Options of the step, if another package adds the kind."""
     resumed: tuple[Resumption, ...] = ()
-    """What was changed when the run went on."""
+    """Changes at each resume."""
 
     @field_validator("options")
     @classmethod
     def _of_the_kind(cls, options: StepOptions | None, info: ValidationInfo) -> StepOptions | None:
-        kind = info.data.get("kind", KINDS[0])  # one that is no text has been refused
+        kind = info.data.get("kind", KINDS[0])  # other types were refused
         if kind in KINDS:
             return None
         model = step_kind(kind, KINDS).options
@@ -67,7 +67,7 @@ class RunRequest(Record):
 
     @property
     def words(self) -> tuple[str, ...]:
-        """Words after `headrace` that ask for the same again."""
+        """Words after `headrace` that make the same request."""
         if self.options is not None:
             return (self.kind, "--site", self.site, *step_kind(self.kind).words(self.options))
         verb = "sweep" if self.kind == "suite" else "run"
@@ -94,9 +94,9 @@ class Run:
 
     @property
     def site_now(self) -> Site:
-        """The site as its file says now: who may use it, and its limits.
+        """The site by its file now: its users and limits.
 
-        As it was when the run began where the file is not there, or is another site's.
+        If the file is missing or another site's, the site as it was when the run began.
         """
         try:
             site = site_now(self.request.site)
@@ -106,15 +106,15 @@ class Run:
 
     @property
     def user(self) -> str:
-        """Who asked for it."""
+        """The requester."""
         return user_of(self.folder, self.request.owner)
 
     def secrets(self) -> LeaseSecrets:
-        """What its next lease is given of the site's secrets; see `secrets_for`."""
+        """Return the site's secrets for the next lease; see `secrets_for`."""
         return secrets_for(self.site, self.asker)
 
     def lease_folder(self, lease_id: str) -> LeaseFolder:
-        """Folder of one of the run's leases."""
+        """Return the folder of one of the run's leases."""
         return self.site_folder.lease(lease_id)
 
 
@@ -122,43 +122,52 @@ def open_run(run_id: str) -> Run:
     """Open a run by its id.
 
     Raises:
-        UnknownNameError: There is no such run.
+        UnknownNameError: The run does not exist.
         StepError: Its folder is gone or damaged.
     """
     return run_of_record(open_ledger().run(run_id))
 
 
-def recipe_digest(folder: RunFolder) -> str:
-    """Return the digest of a run's recipe as it lies in its folder, with the source of trials."""
-    files = [read_bytes(file) or b"" for file in (folder.recipe, folder.source)]
-    return _OF_FILES + hashlib.blake2b(b"\0".join(files), digest_size=16).hexdigest()
+def files_digest(folder: RunFolder) -> str:
+    """Return digests of a run's files: its recipe with the source of trials, and its site."""
+
+    def digest(*files: Path) -> str:
+        content = b"\0".join(read_bytes(file) or b"" for file in files)
+        return hashlib.blake2b(content, digest_size=16).hexdigest()
+
+    return f"{_OF_FILES}{digest(folder.recipe, folder.source)};{digest(folder.site)}"
 
 
-def check_recipe(record: RunRecord) -> None:
-    """Refuse a run whose recipe was changed by hand; those of earlier releases have no digest.
+def check_files(record: RunRecord) -> None:
+    """Refuse a run whose recipe or site was edited; earlier releases recorded fewer digests.
 
     Raises:
-        UserError: It was.
+        UserError: One was.
     """
     known, folder = record.recipe_fingerprint, RunFolder(Path(record.folder))
-    if known.startswith(_OF_FILES) and is_there(folder.recipe) and known != recipe_digest(folder):
-        raise changed_recipe(record.run_id, folder.recipe, folder.site)
+    if not known.startswith(_OF_FILES) or not is_there(folder.recipe):
+        return
+    (recipe, _, site), now = known.partition(";"), files_digest(folder).split(";")
+    if recipe != now[0]:
+        raise edited("recipe", record.run_id, folder)
+    if site not in ("", now[1]):
+        raise edited("site", record.run_id, folder)
 
 
-def changed_recipe(name: str, recipe: Path, site: Path) -> UserError:
-    """Return the error for a run or trial whose recipe was changed by hand."""
+def edited(part: Literal["recipe", "site"], name: str, folder: RunFolder) -> UserError:
+    """Return the error for a run or trial whose recipe or site was edited."""
     return UserError(
-        f"The recipe of {name} was changed after it began: {recipe}",
-        "Put the file back as it was. For a run of the recipe as it is now: "
-        f"headrace run {recipe} --site {site}",
+        f"The {part} of {name} was changed after it began: {getattr(folder, part)}",
+        "Put the file back as it was. For a run of the files as they are now: "
+        f"headrace run {folder.recipe} --site {folder.site}",
     )
 
 
 def packed_by(run_id: str) -> str:
-    """The dataset of a run.
+    """Return the dataset of a run.
 
     Raises:
-        StepError: It has not packed it yet.
+        StepError: The run has not packed it yet.
     """
     dataset = outputs_of(run_id).get("pack", {}).get("dataset")
     if not isinstance(dataset, str):
@@ -168,13 +177,13 @@ def packed_by(run_id: str) -> str:
 
 
 def outputs_of(run_id: str) -> dict[str, dict[str, Any]]:
-    """Outputs of the steps that have succeeded, by step."""
+    """Return the outputs of succeeded steps, by step."""
     attempts = open_ledger().attempts(run_id)
     return {each.step: each.outputs for each in attempts if each.state is StepState.SUCCEEDED}
 
 
 def run_of_folder(run_id: str, folder: RunFolder) -> Run:
-    """A run as its folder tells it; the ledger is not asked."""
+    """Return a run by the files of its folder; the ledger is not read."""
     try:
         request = read_record(folder.request, RunRequest)
         recipe = read_record(folder.recipe, Recipe)

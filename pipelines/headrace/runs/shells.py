@@ -1,4 +1,4 @@
-"""A shell, or another command, on a node of a lease: of a run's, or of one opened for it."""
+"""A shell or another command on a node of a run's lease, or of a lease opened for it."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ _POLL_S = 0.2
 
 
 def lease_of(run: Run) -> LeaseFolder:
-    """The newest gang of a run that is ready.
+    """Return the newest gang of a run that is ready.
 
     Raises:
-        UserError: There is none, or no shell can be opened on its nodes.
+        UserError: The run has no gang, or no shell can be opened on its nodes.
     """
     rows = [row for row in open_ledger().leases(run_id=run.run_id) if row.state.is_active]
     for row in rows:
@@ -50,17 +50,17 @@ def lease_of(run: Run) -> LeaseFolder:
 def lease_on(
     site: Site, role_name: str | None, lifetime_s: float, tick: Callable[[str], None]
 ) -> Iterator[LeaseFolder]:
-    """One node of a site, for as long as the block lasts, at most so many seconds.
+    """Hold a node of a site while the block runs.
 
     Args:
         site: The site.
-        role_name: Which of its roles; by default its first gang, else its first role.
-        lifetime_s: How long the lease lasts at most.
-        tick: Told what the lease waits for.
+        role_name: One of its roles; by default its first gang, else its first role.
+        lifetime_s: Longest time of the lease in seconds.
+        tick: Called with what the lease waits for.
 
     Raises:
         AccessError: The site is not for this account.
-        UserError: No shell can be opened on nodes of the role, or there is no such role.
+        UserError: No shell can be opened on nodes of the role, or the role does not exist.
         LeaseError: The lease ended before it was ready.
     """
     check_user(site, account())
@@ -79,7 +79,7 @@ def lease_on(
             time.sleep(_POLL_S)
         if state is not LeaseState.READY:
             raise LeaseError(
-                f"There is no node: {lease_client.why_ended(folder)}", f"See {folder.log}."
+                f"The lease got no node: {lease_client.why_ended(folder)}", f"See {folder.log}."
             )
         yield folder
     finally:
@@ -90,7 +90,7 @@ def check(role: Role, name: str) -> None:
     """Refuse a role on whose nodes no shell can be opened.
 
     Raises:
-        UserError: So it is.
+        UserError: The role is such a role.
     """
     where = "a login node" if role.batch.login else role.backend
     if not backend_of(role.backend).opens_shells or role.batch.login:
@@ -103,19 +103,19 @@ def check(role: Role, name: str) -> None:
 
 
 def _one_node(role: Role, lifetime_s: float) -> Role:
-    """The role as a gang of one node that nobody ends for being idle."""
+    """Return the role as a gang of one node that is not ended for being idle."""
     times = {"lifetime": lifetime_s, "lifetime_max": None, "idle_stop": lifetime_s}
     shape = {"kind": "gang", "nodes": 1, "host": "control", "host_options": ()}
     return role.model_copy(update={**times, **shape, "node_lifetime": None})
 
 
 def command_on(folder: LeaseFolder, words: Sequence[str], *, with_terminal: bool) -> list[str]:
-    """What to run here so that a command runs on the first node of a lease.
+    """Return the local command that runs a command on the first node of a lease.
 
     Args:
         folder: The lease, which is ready.
         words: The command; empty for the user's shell.
-        with_terminal: Whether it gets a terminal of its own where it is not on this machine.
+        with_terminal: Whether the command gets a terminal on another machine.
     """
     asked = list(words) or [os.environ.get("SHELL") or "/bin/sh"]
     info, batch = lease_client.info(folder), lease_client.spec(folder).role.batch
@@ -127,7 +127,7 @@ def command_on(folder: LeaseFolder, words: Sequence[str], *, with_terminal: bool
 
 
 def variables(run: Run | None, folder: LeaseFolder) -> dict[str, str]:
-    """Environment of the command: what scripts of the run are told, as far as it is known."""
+    """Return the environment of a command: variables of the run's scripts that are known."""
     found = {"HEADRACE_LEASE": folder.lease_id}
     if run is None:
         return found

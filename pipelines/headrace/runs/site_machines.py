@@ -1,7 +1,7 @@
-"""Machines that their place does not bill: what the lease's host saw of them, at the site's price.
+"""Machines without a bill: nodes that the lease's host observed, at the site's price.
 
-A node counts from when its job began, or of this machine its lease, until it was given back; the
-wait in a queue before that costs nothing.
+A node counts from the start of its job, or on this machine of its lease, until it was released. The
+wait in a queue costs nothing.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from headrace.states import LeaseState
 
 
 def site_price(role: Role) -> Price | None:
-    """What a node of a role costs by the site; None where that says nothing."""
+    """Return the site's price of a node of a role; None without a price."""
     price = role.price
     if price is None:
         return None
@@ -32,20 +32,20 @@ def site_price(role: Role) -> Price | None:
 
 
 def site_offers(role: Role) -> dict[str, Price | None]:
-    """The one kind of machine of a role, if the site gives a price; else nothing."""
+    """Return the price of a role's kind of machine, if the site has a price; otherwise nothing."""
     price = site_price(role)
     return {} if price is None else {kind_of(role): price}
 
 
 def kind_of(role: Role) -> str:
-    """What a role's machines are called in tables, such as `slurm 4 x a100`."""
+    """Return the name of a role's machines in tables, such as `slurm 4 x a100`."""
     batch = role.batch
     gpus = f"{batch.gpus_per_node} x {batch.gpu_type or 'GPU'}" if batch.gpus_per_node else ""
     return " ".join(filter(None, (role.backend, gpus or batch.partition)))
 
 
 class SiteMeter:
-    """Nodes of one lease, as its files tell; see `Meter`."""
+    """Counts the nodes of a lease by its files; see `Meter`."""
 
     least_billed_s = 0.0
     advice = "write `price` of the role"
@@ -55,10 +55,10 @@ class SiteMeter:
         self._spec = spec
 
     def machines(self, job_name: str) -> tuple[Machine, ...]:
-        """All nodes that the lease has, or had."""
+        """Return all present and former nodes of the lease."""
         ending = read_record(self._folder.closed, Ending)
         ended_at = None
-        if ending is not None:  # written late when nobody looked; its last heartbeat was not
+        if ending is not None:  # it may be written late; the last heartbeat was not
             ended_at = min(last_heartbeat(self._folder) or ending.at, ending.at)
         is_lost = ending is not None and ending.state is LeaseState.LOST
         kind = kind_of(self._spec.role)
@@ -67,22 +67,22 @@ class SiteMeter:
         )
 
     def prices(self, machines: Sequence[Machine]) -> dict[str, Price]:
-        """The site's price for each."""
+        """Return the site's price for each machine."""
         price = site_price(self._spec.role)
         return {} if price is None else {each.machine_id: price for each in machines}
 
     def offers(self) -> dict[str, Price | None]:
-        """What a node costs."""
+        """Return the price of a node."""
         return site_offers(self._spec.role)
 
 
 def meter_of_lease(folder: LeaseFolder, spec: LeaseSpec, *, asks_all: bool = False) -> Meter:
-    """What counts the machines of a lease: their place where it bills them, else its files."""
+    """Return the meter of a lease: its provider's if that bills machines, else its files'."""
     return meter_of(spec.role, asks_all=asks_all) or SiteMeter(folder, spec)
 
 
 def marks_of_lease(folder: LeaseFolder, spec: LeaseSpec) -> dict[str, NodeMarks]:
-    """How far the machines of a lease came, by machine: as they wrote, or the lease's host."""
+    """Return the marks of a lease's machines, written by them or by the lease's host."""
     if meter_of(spec.role) is not None:
         return marks_of(folder)
     return {each.machine_id: NodeMarks(joined_at=each.joined_at) for each in spans_of(folder)}
@@ -106,21 +106,21 @@ def _machine(
 
 
 class MostCost(Record):
-    """The most that one lease of a role costs."""
+    """The highest cost of a lease of a role."""
 
     usd: float | None
-    """US dollars; null where a price is not known."""
+    """US dollars; null if a price is unknown."""
     usd_per_hour: float | None = None
-    """The same of an hour of all its nodes."""
+    """US dollars per hour of all its nodes."""
     why: str
-    """What it is made of, or which price is not known, for the user."""
+    """Its parts, or the unknown price, for the user."""
 
 
 def most_cost(role: Role) -> MostCost | None:
-    """What all nodes cost until the end of the lifetime, of the dearest kind; None if unpriced.
+    """Return the cost of all nodes of the most expensive kind for the lifetime; None if unpriced.
 
     Raises:
-        BatchError: Somebody who knows the prices cannot be asked.
+        BatchError: A source of prices does not answer.
     """
     meter = meter_of(role)
     offers = site_offers(role) if meter is None else meter.offers()

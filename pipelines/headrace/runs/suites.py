@@ -1,4 +1,4 @@
-"""Suites as the control side sees them: what they seek, and what is asked of them."""
+"""Suites on the control side: their objectives, and commands to them."""
 
 from __future__ import annotations
 
@@ -19,36 +19,30 @@ from headrace.recipe.suite import MAX_TRIALS, Objective
 from headrace.runs.audit import AIRFLOW, Actor, note
 from headrace.states import StepState
 from headrace.suites.analysis import PointResult, points
-from headrace.suites.records import (
-    FAILED,
-    CommandsApplied,
-    Control,
-    Point,
-    Trial,
-)
+from headrace.suites.records import FAILED, CommandsApplied, Control, Point, Trial
 
 _Content = TypeAdapter(dict[str, Any])
 _LATER = ("retry", "add")
 _LATER_LINES = tuple(f'{{"what":"{what}"'.encode() for what in _LATER)
-_HEEDED = b'{"event":"heeded"'
+_APPLIED = b'{"event":"heeded"'
 
 
 def is_suite(record: RunRecord) -> bool:
-    """Whether a run is a suite; of one whose folder is gone nobody knows."""
+    """Whether a run is a suite; False if its folder is gone."""
     return is_there(RunFolder(Path(record.folder)).source)
 
 
 class Sought(NamedTuple):
-    """What a suite is after."""
+    """Objectives of a suite."""
 
     objectives: tuple[Objective, ...] = ()
-    """What it says, else what training monitors; may be nothing."""
+    """Those of the suite, else the monitored metric; may be empty."""
     log_keys: tuple[str, ...] = ()
     """Keys that it samples on a logarithmic scale."""
 
 
 def sought_by(folder: RunFolder) -> Sought:
-    """What a suite is after.
+    """Return the objectives of a suite.
 
     Raises:
         StepError: Its recipe is damaged.
@@ -67,7 +61,7 @@ def sought_by(folder: RunFolder) -> Sought:
 
 
 def best_point(run_id: str, objectives: Sequence[Objective]) -> PointResult | None:
-    """The point whose trials have the best mean; None before one of them has a value."""
+    """Return the point whose trials have the best mean; None before a trial has a value."""
     found = points(open_ledger().trials(run_id, limit=MAX_TRIALS), objectives)
     return found[0] if found and found[0].spread else None
 
@@ -80,21 +74,21 @@ def ask(
     details: str = "",
     **more: Any,
 ) -> None:
-    """Ask something of a suite; its driver, or the next one, heeds it within seconds.
+    """Send a command to a suite; its driver, or the next one, applies it within seconds.
 
-    Of one that has ended only more trials can be asked: `headrace resume` runs them.
+    A suite that has ended takes only commands for more trials: `headrace resume` runs them.
 
     Args:
         record: The suite.
         what: As in `Control`.
-        numbers: Trials that are meant; empty for all.
-        by: Who asks; by default who is at this terminal.
-        details: What the audit tells besides.
+        numbers: Trials of the command; empty for all.
+        by: The requester; by default the account of this terminal.
+        details: Further text for the audit.
         more: Further fields of `Control`.
 
     Raises:
-        UserError: The suite has ended, or a trial cannot be asked that.
-        UnknownNameError: There is no trial with one of the numbers.
+        UserError: The suite has ended, or the command does not apply to a trial.
+        UnknownNameError: A trial does not exist.
     """
     if record.state.is_final and what not in _LATER:
         raise UserError(
@@ -105,23 +99,20 @@ def ask(
     if numbers:
         _check(record.run_id, what, numbers)
     by = by or Actor.here()
-    told = {"what": what, "by": str(by), "numbers": tuple(numbers), **more}
-    control = parse(Control, told, f"What suite {record.run_id} is asked")
+    content = {"what": what, "by": str(by), "numbers": tuple(numbers), **more}
+    control = parse(Control, content, f"The command for suite {record.run_id}")
     append_line(RunFolder(Path(record.folder)).controls, control.model_dump_json())
     which = f"trials {', '.join(map(str, numbers))}" if numbers else ""
     note(by, what, record.run_id, details or which)
 
 
 def ask_for_more(
-    record: RunRecord,
-    words: Sequence[str],
-    priority: float | None = None,
-    by: Actor | None = None,
+    record: RunRecord, words: Sequence[str], priority: float | None = None, by: Actor | None = None
 ) -> int:
-    """Ask a suite for further trials, in words as for `headrace sweep`; gives how many.
+    """Add trials to a suite, by words as for `headrace sweep`; return how many.
 
     Raises:
-        UserError: They cannot be used, or it has such a trial.
+        UserError: They cannot be used, or the trial exists already.
         StepError: The suite's recipe is gone.
     """
     further, num_trials = further_points(record, words, by)
@@ -132,7 +123,7 @@ def ask_for_more(
 def further_points(
     record: RunRecord, words: Sequence[str], by: Actor | None = None
 ) -> tuple[tuple[Point, ...], int]:
-    """Points that words add to a suite, and how many trials they have; raises as `ask_for_more`."""
+    """Return the points that words add to a suite, and their number of trials."""
     from headrace.recipe.fit import opened
     from headrace.steps.context import resolved  # lists of runs do without these
     from headrace.suites.points import added_points
@@ -150,15 +141,15 @@ def further_points(
 
 
 def has_more_to_do(run: RunFolder, step_kind: str = "suite") -> bool:
-    """Whether a suite step has succeeded before it heeded all trials that it was asked for."""
+    """Whether a suite step succeeded before it applied all commands for further trials."""
     asked = (read_bytes(run.controls) or b"").splitlines() if step_kind == "suite" else []
     if not asked:
         return False
-    heeded = 0
+    applied = 0
     for line in (read_bytes(run.journal) or b"").splitlines():
-        if line.startswith(_HEEDED):
-            heeded = max(heeded, CommandsApplied.model_validate_json(line).lines)
-    return any(line.startswith(_LATER_LINES) for line in asked[heeded:])
+        if line.startswith(_APPLIED):
+            applied = max(applied, CommandsApplied.model_validate_json(line).lines)
+    return any(line.startswith(_LATER_LINES) for line in asked[applied:])
 
 
 def _check(run_id: str, what: str, numbers: Sequence[int]) -> None:

@@ -1,4 +1,4 @@
-"""The trials of suites in the ledger, read from the journals that their step drivers append to."""
+"""Copy the trials of suites to the ledger from the journals that their drivers append to."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from headrace.ledger.ledger import open_ledger
 from headrace.ledger.rows import RunRecord
 from headrace.ledger.trial_rows import JournalPart, TrialRecord
 from headrace.ledger.usage_records import UsageRecord
-from headrace.runs.counting import note_machines
-from headrace.runs.usage import Held, machines_by_lease
+from headrace.runs.machine_records import record_machines
+from headrace.runs.usage import LeaseMachines, machines_by_lease
 from headrace.states import StepState
 from headrace.suites.records import ENTRY, Added, CommandsApplied, Ended, Entry, Started
 
@@ -29,11 +29,10 @@ _PART_BYTES = 2**24
 
 
 def note_trials(run: RunFolder) -> None:
-    """Bring the ledger to where a suite's journal is by now; cheap when nothing is new.
+    """Copy new entries of a suite's journal to the ledger; cheap without new entries.
 
-    Rows, what attempts took, and how far the journal was read change together, so that it may be
-    called by several at once, and be killed. Into a ledger that was lost the whole journal is read
-    again.
+    Rows, usage and the position in the journal change in one transaction, so several processes may
+    call it at once, and any may be killed. A new ledger reads the whole journal again.
     """
     ledger, run_id = open_ledger(), run.run_id
     while is_there(run.journal):
@@ -52,9 +51,9 @@ def note_trials(run: RunFolder) -> None:
 
 
 def changed_since(record: RunRecord, begin: int, end: int) -> set[int] | None:
-    """Numbers of the trials that whole lines of a suite's journal tell of, between two bytes.
+    """Return the trials in whole lines of a suite's journal between two bytes.
 
-    None when that is more than is read at once.
+    None if that is more than is read at once.
     """
     if end - begin > _PART_BYTES:
         return None
@@ -69,12 +68,12 @@ def changed_since(record: RunRecord, begin: int, end: int) -> set[int] | None:
 def folded(
     run_id: str, known: Mapping[int, TrialRecord], entries: Iterable[Entry]
 ) -> dict[int, TrialRecord]:
-    """Rows of trials after further entries of the journal; of a trial nobody has added none.
+    """Return rows of trials after further entries of the journal; unknown trials have none.
 
     Args:
         run_id: The suite's run.
-        known: Rows of trials as they were before, which are changed.
-        entries: Of the journal, the oldest first.
+        known: Rows of trials before; they are changed.
+        entries: Entries of the journal, the oldest first.
     """
     rows = dict(known)
     for entry in entries:
@@ -88,9 +87,9 @@ def folded(
 
 
 def _usage(run_id: str, ended: Iterable[Ended]) -> list[UsageRecord]:
-    """What attempts at trials of a suite took, at the prices that are known now.
+    """Return the usage of trials' attempts, at the prices that are known now.
 
-    An attempt pays for its share of its machines as long as it lasted.
+    An attempt pays for its share of its machines while it lasts.
     """
     ledger, now = open_ledger(), time.time()
     run = ledger.run(run_id)
@@ -100,18 +99,18 @@ def _usage(run_id: str, ended: Iterable[Ended]) -> list[UsageRecord]:
         own = [each for each in begun if each.lease_id == lease.lease_id]
         names = {name for each in own for name in each.machines}
         if names - {row.machine_id for row in ledger.machines(lease_id=lease.lease_id)}:
-            note_machines(lease)  # some have come since
+            record_machines(lease)  # some have come since
         if own:
             machines = machines_by_lease([lease]).get(lease.lease_id, ())
-            held = Held(run, lease, machines, now, suite=run_id)
+            held = LeaseMachines(run, lease, machines, now, suite=run_id)
             rows += [held.of_trial(each) for each in own]
     return rows
 
 
 def _costs(run_id: str, newest: Sequence[UsageRecord]) -> dict[int, float | None]:
-    """What trials have cost, all their attempts together: those on record, and the newest.
+    """Return the cost of trials with all their attempts, recorded and newest ones.
 
-    None where the price of an attempt is not known.
+    None if the price of an attempt is unknown.
     """
     found: dict[int, dict[int, float | None]] = {}
     for number in {row.trial for row in newest if row.attempt > 1}:
@@ -176,12 +175,12 @@ def _numbers(entries: Sequence[Entry]) -> Iterable[int]:
 
 
 def _read(run: RunFolder, begin: int) -> tuple[list[Entry], int]:
-    """Entries from a place on, and where they end: after a whole line."""
+    """Return the entries from a byte on, and the byte after the last whole line."""
     lines, end = whole_lines(run.journal, begin, _PART_BYTES)
     entries: list[Entry] = []
     for line in lines:
         try:
             entries.append(ENTRY.validate_json(line))
         except ValidationError as error:
-            logger.warning("%s has a line that is no entry: %s", run.journal, words_of(error))
+            logger.warning("%s has a malformed line: %s", run.journal, words_of(error))
     return entries, end

@@ -1,4 +1,4 @@
-"""Enters what attempts took of their leases' machines in the ledger: in time, and in money."""
+"""Records how much time and money attempts took of their leases' machines, in the ledger."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from headrace.ledger.rows import AttemptRecord, LeaseRecord, MachineRecord, RunR
 from headrace.ledger.usage_records import IDLE, UsageRecord
 from headrace.ledger.usage_rows import at_most
 from headrace.runs.costs import HOUR_S, billed_s
-from headrace.runs.counting import note_machines
 from headrace.runs.lease_terms import mean_price, terms, waits
+from headrace.runs.machine_records import record_machines
 from headrace.runs.owners import user_of
 from headrace.runs.usage_shares import Share, Span, parts, rest, split, whole
 from headrace.states import StepState
@@ -29,19 +29,19 @@ from headrace.suites.records import Ended
 logger = logging.getLogger(__name__)
 
 _OF_TRIALS = "suite"
-"""Kind of the step whose machines its trials take."""
+"""Kind of the step whose trials use its machines."""
 
 _TRIAL = "trial"
-"""Kind of the rows of these."""
+"""Kind of the rows of trials."""
 
 _STAGING = "stage"
-"""Kind of the step that does nothing else."""
+"""Kind of the step that only stages."""
 
 
 def note_usage(*run_ids: str) -> None:
-    """Enter what the steps of runs took so far, and how long their machines were idle.
+    """Record the usage of the steps of runs so far, and the idle time of their machines.
 
-    What trials took is entered with their rows before. A run that cannot be read is left out.
+    The usage of trials is recorded with their rows before. Runs that cannot be read are left out.
     """
     for some in at_most(run_ids):
         open_ledger().put_usage(_usage(some))
@@ -56,25 +56,25 @@ def _usage(run_ids: Collection[str]) -> Iterator[UsageRecord]:
         suite = run.run_id if any(each.kind == _OF_TRIALS for each in of_run) else ""
         try:
             for lease in leases.get(run.run_id, ()):
-                held = Held(run, lease, machines.get(lease.lease_id, ()), now, suite=suite)
+                held = LeaseMachines(run, lease, machines.get(lease.lease_id, ()), now, suite=suite)
                 own = [each for each in of_run if each.lease_id == lease.lease_id]
-                yield from held.rows([_seen(lease, each) for each in own])
+                yield from held.rows([_facts(lease, each) for each in own])
         except StepError as error:
-            logger.warning("What run %s takes is not entered now: %s", run.run_id, error.what)
+            logger.warning("The usage of run %s is not recorded: %s", run.run_id, error.what)
 
 
 def machines_by_lease(leases: Sequence[LeaseRecord]) -> Mapping[str, Sequence[MachineRecord]]:
-    """Machines by lease; of a lease of which none is known they are looked for first."""
+    """Return the machines by lease; those of leases without any are recorded first."""
     lease_ids = [lease.lease_id for lease in leases]
     known = open_ledger().machines_by_lease(lease_ids)
-    unseen = [lease for lease in leases if lease.lease_id not in known]
-    note_machines(*unseen)
-    return open_ledger().machines_by_lease(lease_ids) if unseen else known
+    unknown = [lease for lease in leases if lease.lease_id not in known]
+    record_machines(*unknown)
+    return open_ledger().machines_by_lease(lease_ids) if unknown else known
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Seen:
-    """An attempt at a step, as the ledger knows it, or its folder."""
+class AttemptFacts:
+    """An attempt of a step, from the ledger or its folder."""
 
     attempt: AttemptRecord
     state: StepState
@@ -84,7 +84,7 @@ class _Seen:
     usage: AttemptUsage
 
 
-class Held:
+class LeaseMachines:
     """The machines of a lease, at a moment in seconds since the epoch."""
 
     def __init__(
@@ -104,13 +104,13 @@ class Held:
             for row in self._machines
         ]
 
-    def rows(self, seen: Sequence[_Seen]) -> list[UsageRecord]:
+    def rows(self, attempts: Sequence[AttemptFacts]) -> list[UsageRecord]:
         """Rows of all attempts at steps that ran on them, and of their time that none took."""
-        spans = [self._span(each) for each in seen]
+        spans = [self._span(each) for each in attempts]
         taken = iter(parts(self._spans, [each for each in spans if each is not None]))
         rows = [
             self._of_step(each, Share() if span is None else next(taken))
-            for each, span in zip(seen, spans, strict=True)
+            for each, span in zip(attempts, spans, strict=True)
         ]
         return [*rows, self._idle(rows)] if self._machines else rows
 
@@ -139,7 +139,7 @@ class Held:
         )
 
     def _idle(self, steps: Sequence[UsageRecord]) -> UsageRecord:
-        """The row of their time that no attempt took; booting, and waiting for work, among it."""
+        """Return the row of time that no attempt used, such as booting and waiting for work."""
         every = [
             row.billed_s if row.ended_at is not None else billed_s(row.started_at, self._now, 0.0)
             for row in self._machines
@@ -164,51 +164,51 @@ class Held:
         )
 
     def _trials(self) -> Iterator[Share]:
-        """What trials took, as far as it is entered."""
+        """Yield the shares of trials that are recorded."""
         if self._suite:
             lease_id = self._lease.lease_id
             for each in open_ledger().usage_sums(None, lease_id=lease_id, kind=_TRIAL):
                 yield Share(node_s=each.node_s, usd=None if each.unpriced else each.usd)
 
-    def _span(self, seen: _Seen) -> Span | None:
-        """When it took the machines; None when it did not, or its trials do."""
-        if seen.started_at is None or seen.attempt.kind == _OF_TRIALS:
+    def _span(self, facts: AttemptFacts) -> Span | None:
+        """Return the time in which an attempt itself used the machines; None if it did not."""
+        if facts.started_at is None or facts.attempt.kind == _OF_TRIALS:
             return None
-        return Span(begin=seen.started_at, end=seen.finished_at or self._now)
+        return Span(begin=facts.started_at, end=facts.finished_at or self._now)
 
-    def _of_step(self, seen: _Seen, part: Share) -> UsageRecord:
-        attempt, usage, began = seen.attempt, seen.usage, seen.started_at
-        seconds = 0.0 if began is None else (seen.finished_at or self._now) - began
+    def _of_step(self, facts: AttemptFacts, part: Share) -> UsageRecord:
+        attempt, usage, began = facts.attempt, facts.usage, facts.started_at
+        seconds = 0.0 if began is None else (facts.finished_at or self._now) - began
         if attempt.kind == _STAGING:
             usage = usage.model_copy(update={"staging_s": seconds})
         there = self._there_at(began if began is not None else self._now)
         first = sorted(self._machines, key=lambda row: (row.started_at, row.created_at))[:1]
-        until = began if attempt.kind == _OF_TRIALS else seen.finished_at
+        until = began if attempt.kind == _OF_TRIALS else facts.finished_at
         return self._row(
             step=attempt.step,
             attempt=attempt.attempt,
             kind=attempt.kind,
             created_at=attempt.created_at,
-            state=seen.state,
-            cause=seen.cause,
+            state=facts.state,
+            cause=facts.cause,
             started_at=began,
-            finished_at=seen.finished_at,
+            finished_at=facts.finished_at,
             **(
                 {} if began is None else waits(first, attempt.created_at, began, until or self._now)
             ),
-            **_figures(part, max(seconds, 0.0), usage, seen.state),
+            **_figures(part, max(seconds, 0.0), usage, facts.state),
             **terms(there),
         )
 
     def _machines_of(self, ended: Ended) -> list[MachineRecord]:
-        """Those that an attempt at a trial ran on; all that were there where none is known."""
+        """Return the machines of a trial's attempt; all that were there if they are unknown."""
         there = self._there_at(ended.started_at)
         named = [row for row in self._machines if row.machine_id in ended.machines]
         node = ended.usage.node
         return named or [row for row in there if row.machine_id.partition("#")[0] == node] or there
 
     def _there_at(self, at: float) -> list[MachineRecord]:
-        """Machines that were there at a moment; all where none is known to have been."""
+        """Return the machines that were there at a moment; all if none is known."""
         begun = [row for row in self._machines if row.started_at <= at]
         there = [row for row in begun if row.ended_at is None or row.ended_at > at]
         return there or begun or list(self._machines)
@@ -242,21 +242,21 @@ def _figures(
     }
 
 
-def _seen(lease: LeaseRecord, attempt: AttemptRecord) -> _Seen:
+def _facts(lease: LeaseRecord, attempt: AttemptRecord) -> AttemptFacts:
     result, began = None, attempt.started_at
     if attempt.number is not None:
         folder = LeaseFolder(Path(lease.folder)).step(attempt.number)
         try:
             result, status = mailbox.outcome(folder), mailbox.status(folder)
         except StepError as error:
-            logger.warning("What attempt %s told of its time is left out: %s", attempt.key, error)
+            logger.warning("The reported usage of attempt %s is left out: %s", attempt.key, error)
         else:
             if began is None and status.state is not StepState.QUEUED:
                 began = status.updated_at - status.elapsed_s
     state = attempt.state if result is None or attempt.state.is_final else result.state
     failure = result.failure.failure_class if result is not None and result.failure else None
     cause = attempt.failure_class or failure
-    return _Seen(
+    return AttemptFacts(
         attempt=attempt,
         state=state,
         cause=cause.value if cause else state.value,

@@ -1,4 +1,4 @@
-"""How the time and money of machines are shared out between the attempts that used them; pure."""
+"""Shares of attempts in the time and cost of their machines; pure."""
 
 from __future__ import annotations
 
@@ -13,42 +13,42 @@ from headrace.steps.usage import AttemptUsage
 
 @dataclass(frozen=True, kw_only=True)
 class Span:
-    """A time, seconds since the epoch, and what an hour of it costs."""
+    """A span of time in seconds since the epoch, and its price per hour."""
 
     begin: float
     end: float
     usd_per_hour: float | None = None
-    """US dollars; None where nobody told, which is not 0."""
+    """US dollars; None if unknown (not 0)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Share:
-    """What somebody took of machines."""
+    """A share of machines."""
 
     node_s: float = 0.0
     """Seconds of machines."""
     usd: float | None = 0.0
-    """US dollars; None where the price of a part is not known."""
+    """US dollars; None if the price of a part is unknown."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Split:
-    """What became of an attempt's machines; the rest was training, and other work."""
+    """How an attempt used its machines; the rest was training and other work."""
 
     usd_staging: float | None
     usd_idle: float | None
     usd_failed: float | None
     idle_s: float
-    """Seconds of machines in which nothing was done."""
+    """Idle seconds of machines."""
     failed_s: float
-    """Seconds of machines of an attempt that did not succeed."""
+    """Seconds of machines in an attempt that did not succeed."""
 
 
 def parts(machines: Sequence[Span], attempts: Sequence[Span]) -> list[Share]:
-    """What each attempt took of the machines of a lease.
+    """Return the share of each attempt in the machines of a lease.
 
-    An attempt takes all of them as long as it lasts; of attempts at once each takes an equal part.
-    Without any machine nobody knows what they cost.
+    An attempt has all machines while it lasts; simultaneous attempts share them equally. Without
+    machines the cost is unknown.
     """
     taken = [[0.0, 0.0, 0.0] for _ in attempts]  # seconds, US dollars, seconds without a price
     for (begin, end), held, usd_per_hour, unpriced in _times(machines, attempts):
@@ -68,7 +68,7 @@ def parts(machines: Sequence[Span], attempts: Sequence[Span]) -> list[Share]:
 def _times(
     machines: Sequence[Span], attempts: Sequence[Span]
 ) -> Iterator[tuple[tuple[float, float], int, float, int]]:
-    """Times between changes: machines there, US dollars an hour of them, how many have no price."""
+    """Yield times between changes: number of machines, US dollars per hour, number unpriced."""
     ends: list[tuple[float, int]] = []
     waiting = sorted(range(len(machines)), key=lambda k: machines[k].begin, reverse=True)
     moments = {at for each in (*machines, *attempts) for at in (each.begin, each.end)}
@@ -84,7 +84,7 @@ def _times(
 
 
 def whole(machines: Sequence[Span], billed_s: Sequence[float]) -> Share:
-    """What machines took in all, of which so many seconds are to be paid."""
+    """Return the total of machines, by their billed seconds."""
     prices = [each.usd_per_hour for each in machines]
     usd = [
         price * paid_s / HOUR_S
@@ -95,7 +95,7 @@ def whole(machines: Sequence[Span], billed_s: Sequence[float]) -> Share:
 
 
 def rest(all_of_it: Share, taken: Share) -> Share:
-    """What is left of machines when attempts have taken theirs."""
+    """Return what is left of machines after the share of attempts."""
     usd = None
     if all_of_it.usd is not None and taken.usd is not None:
         usd = max(all_of_it.usd - taken.usd, 0.0)
@@ -103,24 +103,23 @@ def rest(all_of_it: Share, taken: Share) -> Share:
 
 
 def split(part: Share, seconds: float, usage: AttemptUsage, *, succeeded: bool) -> Split:
-    """What became of an attempt's machines.
+    """Split an attempt's share by use.
 
-    An attempt that did not succeed is failed as a whole, though the next one goes on from its last
-    checkpoint. Idle is what of its time was neither start, staging, training nor evaluation, where
-    it told of these.
+    All of an attempt that did not succeed counts as failed, though the next one may resume from its
+    checkpoint. Idle is the time without start, staging, training and evaluation, if reported.
 
     Args:
-        part: What the attempt took.
-        seconds: How long it lasted.
-        usage: What it told of its time.
-        succeeded: Whether it ended well, or still runs.
+        part: Share of the attempt.
+        seconds: Duration of the attempt.
+        usage: Times that it reported.
+        succeeded: Whether it succeeded or still runs.
     """
     if not succeeded:
         return Split(
             usd_staging=0.0, usd_idle=0.0, usd_failed=part.usd, idle_s=0.0, failed_s=part.node_s
         )
-    told = (usage.start_s, usage.staging_s, usage.train_s, usage.evaluate_s)
-    known_s = [each for each in told if each is not None]
+    reported = (usage.start_s, usage.staging_s, usage.train_s, usage.evaluate_s)
+    known_s = [each for each in reported if each is not None]
     idle = _share(seconds - sum(known_s), seconds) if known_s else 0.0
     staging = _share(usage.staging_s or 0.0, seconds)
     return Split(

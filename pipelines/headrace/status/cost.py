@@ -15,10 +15,10 @@ from headrace.ledger.rows import AttemptRecord, LeaseRecord, MachineRecord, RunR
 from headrace.ledger.usage_records import UsageSum
 from headrace.recipe.teams import Sites
 from headrace.record import Record
-from headrace.runs.accounts import BudgetRow, accounts
 from headrace.runs.costs import cost_of
+from headrace.runs.planning import BudgetRow, planner
 from headrace.runs.prediction import Prediction
-from headrace.runs.spending import wasted
+from headrace.runs.refresh_usage import wasted
 from headrace.states import StepState
 from headrace.status.step import took_s_of
 
@@ -80,7 +80,7 @@ def cost_page(by: By = "month", sites: Sites = None) -> CostPage:
         by=by,
         as_of=min(open_ledger().counted_until(sites).values(), default=None),
         rows=tuple(rows),
-        budgets=tuple(accounts().budgets(sites)),
+        budgets=tuple(planner().budgets(sites)),
         foretold=tuple(foretold_rows(sites)),
     )
 

@@ -278,9 +278,9 @@ def _eta_s(record: RunRecord, begun: Sequence[StepView]) -> float | None:
 
 def ahead_of(folder: RunFolder, steps: Sequence[StepView]) -> Ahead | None:
     """Return what a running run is expected to take; None if that is unknown."""
-    from headrace.runs.accounts import accounts  # not needed for ended runs, most of a list
+    from headrace.runs.planning import planner  # not needed for ended runs, most of a list
 
-    return inform(folder, "time left", lambda: accounts().ahead(folder, steps), Ahead)
+    return inform(folder, "time left", lambda: planner().ahead(folder, steps), Ahead)
 
 
 def why_failed(record: RunRecord, attempts: Sequence[AttemptRecord]) -> AttemptRecord | None:

@@ -60,7 +60,9 @@ def run_page(run_id: str, *, can_act: bool) -> RunPage:
     attempts, leases = rows.attempts_of(run_id), rows.leases_of(run_id)
     folder = RunFolder(Path(record.folder))
     history = read_history(folder)
-    last = next((each for each in reversed(history.all_rows) if each.samples_per_s is not None), None)
+    last = next(
+        (each for each in reversed(history.all_rows) if each.samples_per_s is not None), None
+    )
     details = details_of(record, rows).model_copy(update={"dashboard_url": ""})
     return RunPage(
         **dict(details),

@@ -1,6 +1,6 @@
-"""What the trials of a suite tell together: the best, the front, means, what matters; pure.
+"""Analysis of a suite's trials: the best, the front, means, importance of keys; pure.
 
-How much of the outcome comes from each key is Optuna's to say.
+Optuna computes the importance.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from optuna.study import Study
 
 LEAST_FOR_IMPORTANCE = 10
-"""Trials below which nothing is said of the importance of keys."""
+"""Least number of trials for the importance of keys."""
 
 REPEATS = ("seed", FOLD)
 """Keys in which trials of one point differ."""
@@ -44,7 +44,7 @@ _LOG_FROM = 100.0
 
 
 class Spread(Figures):
-    """Values together."""
+    """Statistics of values."""
 
     count: int
     mean: float
@@ -68,49 +68,49 @@ class PointResult(Figures):
     spread: Spread | None = None
     """Of the first objective over the trials that have one; null without any."""
     missing: int = 0
-    """Trials of it that have no value: not ended yet, failed, or pruned."""
+    """Number of its trials without a value: not ended yet, failed, or pruned."""
     folds: dict[int, Spread] = {}
-    """Of the first objective by fold, seeds together; empty without a cross-validation."""
+    """The first objective by fold, over seeds; empty without a cross-validation."""
 
 
 class Marginal(Figures):
-    """Trials with one value of a key, or with like values, whatever else differs."""
+    """Trials with one value or a range of values of a key; other keys may differ."""
 
     value: JsonValue
-    """The value; of several the middle one."""
+    """The value; of a range the middle one."""
     between: tuple[float, float] | None = None
-    """The least and the greatest of several values; null for one."""
+    """The least and the greatest value of a range; null for one value."""
     spread: Spread
     of_best: tuple[int, int] | None = None
-    """Of several values: how many of the best quarter of all trials are among them, of how many."""
+    """Of a range: number of trials in it of the best quarter, and size of that quarter."""
 
 
 class Importance(Figures):
-    """How much of the first objective's variance comes from each key."""
+    """Share of each key in the variance of the first objective."""
 
     shares: dict[str, float] = {}
-    """By key, the most important first; 1 in all."""
+    """By key, the most important first; their sum is 1."""
     why_not: str = ""
-    """Why nobody can say."""
+    """Why it is unknown."""
 
 
 class Results(Figures):
-    """What the ended trials of a suite tell."""
+    """Analysis of the ended trials of a suite."""
 
     objectives: tuple[Objective, ...]
     best: int | None = None
     """Number of the best trial; null with several objectives, none that ended, or folds."""
     front: tuple[int, ...] = ()
-    """Numbers of the trials that no other one beats in all objectives; with several of these, and
-    without folds."""
+    """Numbers of the trials that no other trial beats in all objectives; only with several
+    objectives and without folds."""
     points: tuple[PointResult, ...] = ()
-    """Points, the best mean first; one that lacks trials comes after those that lack none."""
+    """Points, the best mean first; points with missing trials come last."""
     marginals: dict[str, tuple[Marginal, ...]] = {}
-    """By key that varies, in order of its values; not by fold."""
+    """By key that varies except the fold, in order of its values."""
 
 
 def results_of(rows: Sequence[TrialRecord], objectives: Sequence[Objective]) -> Results:
-    """All that trials tell together."""
+    """Return the analysis of trials."""
     ended = finished(rows)
     return Results(
         objectives=tuple(objectives),
@@ -122,21 +122,21 @@ def results_of(rows: Sequence[TrialRecord], objectives: Sequence[Objective]) -> 
 
 
 def spread_words(found: Spread | None, digits: int = 4) -> str:
-    """Mean and deviation: `0.123 ± 0.004`."""
+    """Return mean and deviation: `0.123 ± 0.004`."""
     if found is None:
         return ""
     return f"{found.mean:.{digits}g}" + ("" if found.std is None else f" ± {found.std:.2g}")
 
 
 def interval_words(found: Spread | None, digits: int = 4) -> str:
-    """The confidence interval of the mean: `0.119 to 0.127`; empty for one value."""
+    """Return the confidence interval of the mean: `0.119 to 0.127`; empty for one value."""
     if found is None or found.low is None or found.high is None:
         return ""
     return f"{found.low:.{digits}g} to {found.high:.{digits}g}"
 
 
 def finished(rows: Iterable[TrialRecord]) -> list[TrialRecord]:
-    """Trials that went to their end and have all objectives, as numbers."""
+    """Return the succeeded trials that have all objectives, as numbers."""
     return [
         row
         for row in rows
@@ -148,14 +148,14 @@ def finished(rows: Iterable[TrialRecord]) -> list[TrialRecord]:
 
 
 def varying(rows: Iterable[TrialRecord]) -> tuple[str, ...]:
-    """Keys of which trials have different values, in order of their first appearance."""
+    """Return the keys whose values differ between trials, by first appearance."""
     rows = list(rows)
     keys = dict.fromkeys(key for row in rows for key in row.values)
     return tuple(key for key in keys if len({written(row.values.get(key)) for row in rows}) > 1)
 
 
 def spread(values: Sequence[float]) -> Spread:
-    """Mean, deviation and confidence interval of one value or more.
+    """Return mean, deviation and confidence interval of at least one value.
 
     Source: NIST/SEMATECH e-Handbook of Statistical Methods, 1.3.5.2 (Student's t).
     """
@@ -170,12 +170,12 @@ def spread(values: Sequence[float]) -> Spread:
 
 
 def are_folds(rows: Iterable[TrialRecord]) -> bool:
-    """Whether trials are folds of a cross-validation, of which none is the best."""
+    """Whether trials are folds of a cross-validation, which have no best trial."""
     return any(FOLD in row.values for row in rows)
 
 
 def best(ended: Sequence[TrialRecord], objectives: Sequence[Objective]) -> int | None:
-    """Number of the best trial; None without one objective, without a trial, or of folds."""
+    """Return the number of the best trial; None with several objectives, no trial, or folds."""
     if len(objectives) != 1 or are_folds(ended):
         return None
     sign = _sign(objectives[0])
@@ -184,7 +184,7 @@ def best(ended: Sequence[TrialRecord], objectives: Sequence[Objective]) -> int |
 
 
 def front(ended: Sequence[TrialRecord], objectives: Sequence[Objective]) -> tuple[int, ...]:
-    """Numbers of trials than which none is better in one objective and as good in the others."""
+    """Return the numbers of the trials on the Pareto front."""
     if len(objectives) < 2 or are_folds(ended):
         return ()
     signs = [_sign(each) for each in objectives]
@@ -202,7 +202,7 @@ def front(ended: Sequence[TrialRecord], objectives: Sequence[Objective]) -> tupl
 
 
 def points(rows: Iterable[TrialRecord], objectives: Sequence[Objective]) -> tuple[PointResult, ...]:
-    """Trials by point, the best mean of the first objective first."""
+    """Return trials by point, the best mean of the first objective first."""
     grouped: defaultdict[int, list[TrialRecord]] = defaultdict(list)
     for row in rows:
         grouped[row.group].append(row)
@@ -214,10 +214,10 @@ def points(rows: Iterable[TrialRecord], objectives: Sequence[Objective]) -> tupl
 def marginals(
     ended: Sequence[TrialRecord], objectives: Sequence[Objective] = ()
 ) -> dict[str, tuple[Marginal, ...]]:
-    """The first objective by the values of each key that varies but the fold, whatever else does.
+    """Return the first objective by the values of each key that varies, except the fold.
 
-    Of a key with many different numbers, or nearly as many as trials, like ones are taken together,
-    evenly many each; such seeds are left out.
+    Many different numbers of a key are grouped to ranges of equally many trials; such seeds are
+    left out.
     """
     found: dict[str, tuple[Marginal, ...]] = {}
     top = _best_quarter(ended, objectives)
@@ -235,16 +235,16 @@ def marginals(
                 ordered = sorted(zip(numbers, rows, strict=True), key=lambda pair: pair[0])
                 found[key] = _in_parts(ordered, top)
             continue
-        told = [
+        marginals = [
             Marginal(value=json.loads(text), spread=spread(values))
             for text, values in by_value.items()
         ]
-        found[key] = tuple(sorted(told, key=lambda each: _order(each.value)))
+        found[key] = tuple(sorted(marginals, key=lambda each: _order(each.value)))
     return found
 
 
 def numbers_of(values: Sequence[JsonValue]) -> list[float]:
-    """All values, if they are finite numbers; else none."""
+    """Return all values if they are finite numbers; otherwise none."""
     found = [
         float(value)
         for value in values
@@ -253,17 +253,17 @@ def numbers_of(values: Sequence[JsonValue]) -> list[float]:
     return found if len(found) == len(values) else []
 
 
-def range_words(told: Marginal) -> str:
-    """Between which values trials lie that are told together, and how many good ones do."""
-    ends = " to ".join(f"{end:.4g}" for end in told.between or ())
-    return ends if told.of_best is None else "{}, {} of the best {}".format(ends, *told.of_best)
+def range_words(group: Marginal) -> str:
+    """Return the range of grouped values, and how many of the best trials have one."""
+    ends = " to ".join(f"{end:.4g}" for end in group.between or ())
+    return ends if group.of_best is None else "{}, {} of the best {}".format(ends, *group.of_best)
 
 
 def importance_of(rows: Iterable[TrialRecord], objectives: Sequence[Objective] = ()) -> Importance:
-    """What matters for the first objective, by the trials that have ended.
+    """Return the importance of keys for the first objective, by the ended trials.
 
-    By fANOVA of Optuna (Hutter et al. 2014), of many trials by PED-ANOVA (Watanabe et al. 2023), of
-    more than 2,000 by so many of them, drawn by chance, the same ones each time.
+    Source: fANOVA of Optuna (Hutter et al. 2014), for many trials PED-ANOVA (Watanabe et al. 2023);
+    of more than 2,000 trials a fixed random sample.
     """
     ended = finished(rows)
     if len(ended) > _MOST_IN_STUDY:
@@ -298,11 +298,11 @@ def study_of(
     keys: Sequence[str],
     log_keys: Sequence[str] = (),
 ) -> Study:
-    """Trials as Optuna knows them, in the order that is given.
+    """Return trials as a study of Optuna, in the given order.
 
     Args:
         ended: Trials that have all objectives.
-        modes: Of the first objectives, `min` or `max`; the others are left out.
+        modes: `min` or `max` of the first objectives; the others are left out.
         keys: Keys that count; a trial may lack some.
         log_keys: Those of them that lie on a logarithmic scale, whatever their values.
     """
@@ -350,14 +350,14 @@ def _choice(value: JsonValue) -> str:
 
 
 def _best_quarter(ended: Sequence[TrialRecord], objectives: Sequence[Objective]) -> set[int]:
-    """Numbers of the best quarter of trials by the first objective; empty without one."""
+    """Return the best quarter of trials by the first objective, by number; empty without one."""
     sign = _sign(objectives[0]) if objectives else 0
     ranked = sorted(ended, key=lambda row: (sign * _first(row), row.number))
     return {row.number for row in ranked[: math.ceil(len(ranked) / 4)]} if sign else set()
 
 
 def _in_parts(pairs: Sequence[tuple[float, TrialRecord]], top: Set[int]) -> tuple[Marginal, ...]:
-    """Trials with their values of a key, in order of these, in parts of one size."""
+    """Return trials in groups of one size, in order of their values of a key."""
     count = 10 if len(pairs) >= _MANY else 4
     ends = [round(part * len(pairs) / count) for part in range(count + 1)]
     total = sum(row.number in top for _, row in pairs)

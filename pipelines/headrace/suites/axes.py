@@ -1,7 +1,7 @@
-"""What the points of a suite are the product of, its file of points, and its conditions.
+"""The axes whose product are the points of a suite, its file of points, and its conditions.
 
-Conditions such as `model.depth > 4 and data.global_batch_size > 256` are judged without `eval`. The
-same words may give a number, as `10 * (model.depth > 4) - seed` does.
+Conditions such as `model.depth > 4 and data.global_batch_size > 256` are evaluated without `eval`.
+The same grammar gives numbers, as in `10 * (model.depth > 4) - seed`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from headrace.suites.records import Point
 from headrace.suites.values import domain_of, ends_of
 
 Axis = Sequence[Mapping[str, JsonValue]]
-"""Values of one key, or of several together, of which each point has one."""
+"""Values of one key, or of several keys together; each point has one of them."""
 
 MAX_CHECKED = 200
 """Most recipes that are made to check the values of a suite."""
@@ -48,7 +48,7 @@ _PARTS = ("grid", "zip", "points", "file", "search", "seeds")
 """Keys of a suite that name trials."""
 
 Lookup = Callable[[str], Any]
-"""Gives the value of a dotted key."""
+"""Returns the value of a dotted key."""
 
 _MOST_CHARS = 1000
 """Longest condition."""
@@ -73,10 +73,10 @@ _FLOAT = re.compile(r"[-+]?(0|[1-9]\d*)(\.\d+)?([eE][-+]?\d+)?")
 
 
 def suite_of(recipe: Recipe) -> SuiteSpec:
-    """The suite of a recipe.
+    """Return the suite of a recipe.
 
     Raises:
-        RecipeError: It names no trials.
+        RecipeError: The recipe names no trials.
     """
     suite = recipe.suite
     if suite is None or not (suite.folds or any(getattr(suite, part) for part in _PARTS)):
@@ -89,7 +89,7 @@ def suite_of(recipe: Recipe) -> SuiteSpec:
 
 
 def axes_of(suite: SuiteSpec) -> list[Axis]:
-    """Grid, zip, and points with file, as far as they are there; none of a sampler's.
+    """Return the axes of grid, zip, and points with file, without those of a sampler.
 
     Raises:
         RecipeError: The file cannot be used.
@@ -103,7 +103,7 @@ def axes_of(suite: SuiteSpec) -> list[Axis]:
 
 
 def space_axes(suite: SuiteSpec) -> list[Axis]:
-    """The ends of each key that a sampler chooses, or all its choices.
+    """Return the ends or choices of each key that a sampler chooses.
 
     Raises:
         RecipeError: The words of a space cannot be read.
@@ -113,7 +113,7 @@ def space_axes(suite: SuiteSpec) -> list[Axis]:
 
 
 def repeats_of(recipe: Recipe) -> list[Axis]:
-    """Seeds and folds of each point."""
+    """Return the axes of seeds and folds of each point."""
     suite = suite_of(recipe)
     axes: list[Axis] = []
     seeds = suite.seeds
@@ -127,12 +127,12 @@ def repeats_of(recipe: Recipe) -> list[Axis]:
 
 
 def joined(parts: Iterable[Mapping[str, JsonValue]]) -> Point:
-    """One point of values of several axes."""
+    """Return a point of values of several axes."""
     return {key: value for part in parts for key, value in part.items()}
 
 
 def samples(axes: Sequence[Axis]) -> Iterator[Point]:
-    """Points that hold, all together, each value of each axis; of long axes some."""
+    """Yield points that together hold each value of each axis; of long axes some."""
     first = joined(axis[0] for axis in axes)
     yield first
     most = max(2, MAX_CHECKED // len(axes))
@@ -143,24 +143,24 @@ def samples(axes: Sequence[Axis]) -> Iterator[Point]:
 
 
 def texts(axes: Sequence[Axis]) -> Iterator[Point]:
-    """Points that hold, all together, each value that is no number: it may be a path."""
+    """Yield points that together hold all values except numbers: they may be paths."""
     first = joined(axis[0] for axis in axes)
-    seen = set()
+    known = set()
     for each in (each for axis in axes for each in axis):
         own = {k: v for k, v in each.items() if v is not None and not isinstance(v, int | float)}
         written = json.dumps(own, sort_keys=True)
-        if own and written not in seen:
-            seen.add(written)
+        if own and written not in known:
+            known.add(written)
             yield {**first, **own}
 
 
 def check_keys(axes: Sequence[Axis]) -> None:
-    """Refuse keys that must be alike for all trials, and those that are set twice.
+    """Refuse keys that must be the same for all trials, and keys that are set twice.
 
     Raises:
-        RecipeError: There is such a key.
+        RecipeError: The first of them.
     """
-    seen: set[tuple[str, ...]] = set()
+    known: set[tuple[str, ...]] = set()
     for axis in axes:
         keys = sorted({key for point in axis for key in _keys(point)})
         own = {key_parts(key): key for key in keys}
@@ -168,23 +168,23 @@ def check_keys(axes: Sequence[Axis]) -> None:
             why = _FIXED.get(parts[0]) or _FIXED.get(".".join(parts[:2]))
             if why is not None:
                 raise RecipeError(f"'{key}' cannot differ between trials", why)
-        if twice := [key for key in keys if key_parts(key) in seen or own[key_parts(key)] != key]:
+        if twice := [key for key in keys if key_parts(key) in known or own[key_parts(key)] != key]:
             raise RecipeError(
                 f"'{twice[0]}' is set by two parts of the suite",
                 "Name its values once: in grid, zip, points, file, space, seeds or folds.",
             )
-        seen |= own.keys()
+        known |= own.keys()
 
 
 def _keys(point: Mapping[str, JsonValue]) -> Iterator[str]:
-    """Keys of a point, and those of mappings that are its values."""
+    """Yield the keys of a point, and those of mappings in its values."""
     for key, value in point.items():
         yield key
         yield from (f"{key}.{name}" for name in (value if isinstance(value, Mapping) else ()))
 
 
 def read_points(file: str) -> tuple[Point, ...]:
-    """The points of a file, values typed as in an override; an empty cell leaves its key as it is.
+    """Return the points of a file, values typed as in an override; empty cells set nothing.
 
     Raises:
         RecipeError: The file cannot be read, or a row does not fit its header.
@@ -204,7 +204,7 @@ def read_points(file: str) -> tuple[Point, ...]:
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise RecipeError(
             f"suite.file '{file}' cannot be read: {error}",
-            f"Give a CSV file in UTF-8 with a header of keys; seen from {Path.cwd()}.",
+            f"Give a CSV file in UTF-8 with a header of keys. The working folder is {Path.cwd()}.",
         ) from None
     if not points:
         raise RecipeError(f"suite.file '{file}' has a header and no row")
@@ -250,14 +250,14 @@ def _value(key: str, cell: str) -> JsonValue:
 
 
 class Condition:
-    """One condition, read once and judged for many points.
+    """A condition, parsed once and evaluated for many points.
 
     Args:
-        text: What it says.
-        key: Where it stands in the recipe.
+        text: The condition.
+        key: Its key in the recipe.
 
     Raises:
-        RecipeError: It is no condition.
+        RecipeError: It is malformed.
     """
 
     def __init__(self, text: str, key: str = "suite.skip") -> None:
@@ -270,25 +270,25 @@ class Condition:
             raise self._wrong(f"cannot be read: {error}") from None
 
     def holds(self, value_of: Lookup) -> bool:
-        """Whether it holds for the values that a point has.
+        """Whether it holds for the values of a point.
 
         Raises:
-            RecipeError: It cannot be judged, or holds something that is not allowed.
+            RecipeError: It cannot be evaluated, or has something that is not allowed.
         """
-        return bool(self._judged(value_of))
+        return bool(self._evaluated(value_of))
 
     def number(self, value_of: Lookup) -> float:
-        """The number that it gives for a point, 1 and 0 for yes and no; raises as `holds`."""
-        value = self._judged(value_of)
+        """Return its number for a point, 1 and 0 for true and false; raise as `holds`."""
+        value = self._evaluated(value_of)
         if not isinstance(value, int | float) or not math.isfinite(value):
-            raise self._wrong(f"gives {value!r}, which is no number")
+            raise self._wrong(f"gives {value!r}, which is not a number")
         return float(value)
 
-    def _judged(self, value_of: Lookup) -> Any:
+    def _evaluated(self, value_of: Lookup) -> Any:
         try:
             return self._value(self._tree, value_of)
         except (TypeError, ValueError, ArithmeticError, RecursionError) as error:
-            raise self._wrong(f"cannot be judged: {error}") from None
+            raise self._wrong(f"cannot be evaluated: {error}") from None
 
     def _value(self, node: ast.expr, value_of: Lookup) -> Any:
         if isinstance(node, ast.Constant):
@@ -298,8 +298,8 @@ class Condition:
         if isinstance(node, ast.List | ast.Tuple):
             return [self._value(each, value_of) for each in node.elts]
         if isinstance(node, ast.BoolOp):
-            judged = (self._value(each, value_of) for each in node.values)
-            return all(judged) if isinstance(node.op, ast.And) else any(judged)
+            values = (self._value(each, value_of) for each in node.values)
+            return all(values) if isinstance(node.op, ast.And) else any(values)
         if isinstance(node, ast.Compare):
             return self._compared(node, value_of)
         return self._computed(node, value_of)

@@ -1,4 +1,4 @@
-"""The driver of a suite: begins attempts where there is room, and notes how they end."""
+"""The driver of a suite: starts attempts where there is room, and records their ends."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from headrace.states import FailureClass, StepState
 from headrace.steps import mailbox
 from headrace.steps.context import StepContext
 from headrace.steps.mailbox import Progress, StepResult
-from headrace.suites.event_log import Journal, Register, Retention, TakenOverError
+from headrace.suites.event_log import EventWriter, Journal, Retention, TakenOverError
 from headrace.suites.nodes import AskedNode, Capacity, SuiteNodes
 from headrace.suites.points import PointSource
 from headrace.suites.records import PRUNED, Added, Ended, Started, TrialJob
 from headrace.suites.schedule import Placement, place
-from headrace.suites.suite_state import Board, Controls, TrialState
+from headrace.suites.suite_state import Controls, SuiteState, TrialState
 from headrace.suites.trial_order import Eta, trial_order
 from headrace.suites.trial_policy import (
     LEASE_OVER,
@@ -54,7 +54,7 @@ _LOST = "Its driver was lost, and it left no result"
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """What a suite has done on its nodes."""
+    """The work of a suite on its nodes."""
 
     dataset: str
     run_trial: Callable[..., StepResult]
@@ -63,10 +63,10 @@ class Work:
 
 
 class Driver:
-    """Runs the trials of a suite to their ends; all of its state can be told from the journal.
+    """Runs the trials of a suite to their ends; the journal holds all of its state.
 
     Attributes:
-        board: How the trials stand.
+        suite_state: State of the trials.
     """
 
     def __init__(
@@ -84,20 +84,20 @@ class Driver:
         self._nodes = SuiteNodes(calls, context.recipe, work.capacity)
         self._controls = Controls(self._run, self._spec.max_running)
         self._glances, self._order = Glances(self._run), trial_order(context.recipe)
-        board = Board(objectives=context.recipe.objectives)
+        suite_state = SuiteState(objectives=context.recipe.objectives)
         keeps = Retention(self._run, self._spec.keep_checkpoints)
-        self._register = Register(journal, source, self._nodes, board, keeps)
-        self.board, self._queue = self._register.board, self._register.queue
+        self._events = EventWriter(journal, source, self._nodes, suite_state, keeps)
+        self.suite_state, self._queue = self._events.suite_state, self._events.queue
         self._orphans: dict[int, float] = {}
         self._failed_before = 0
         self._leaves = False
         self._looked_s = float("-inf")
 
     def run(self) -> None:
-        """Run what has not ended.
+        """Run the trials that have not ended.
 
         Raises:
-            StepCancelledError: Somebody asked the suite to stop.
+            StepCancelledError: The suite was cancelled.
             SuiteFailedError: `suite.stop_after_failures` trials have failed.
             LeaseEndsError: The lease ends first.
         """
@@ -114,35 +114,35 @@ class Driver:
             raise
 
     def _is_over(self) -> bool:
-        board = self.board
-        if board.running:
+        suite_state = self.suite_state
+        if suite_state.running:
             return False
         if self._leaves:
             raise self._context.lease_over(
-                f"{board.num_ended} of {self._source.total} trials ended"
+                f"{suite_state.num_ended} of {self._source.total} trials ended"
             )
         if self._has_too_many_failures:
             raise SuiteFailedError(
-                f"{board.num_failed} trials have failed; suite.stop_after_failures is "
-                f"{self._spec.stop_after_failures}; {board.commonest_failure}",
+                f"{suite_state.num_failed} trials have failed; suite.stop_after_failures is "
+                f"{self._spec.stop_after_failures}; {suite_state.commonest_failure}",
                 "Correct the cause, have them run again by `headrace suite retry`, and go on by "
                 "`headrace resume`.",
             )
-        return self._source.is_exhausted and board.num_ended == len(board.rows)
+        return self._source.is_exhausted and suite_state.num_ended == len(suite_state.rows)
 
     @property
     def _has_too_many_failures(self) -> bool:
         most = self._spec.stop_after_failures
-        return most is not None and self.board.num_failed - self._failed_before >= most
+        return most is not None and self.suite_state.num_failed - self._failed_before >= most
 
     def _restore(self) -> None:
-        self._register.restore()
+        self._events.restore()
         most = self._spec.stop_after_failures
-        if most is not None and self.board.num_failed >= most:  # somebody wants it to go on
-            self._failed_before = self.board.num_failed
+        if most is not None and self.suite_state.num_failed >= most:  # it was resumed after that
+            self._failed_before = self.suite_state.num_failed
         here = self._context.lease_folder.lease_id
         until_s = time.monotonic() + _STOP_S
-        for number, row in self.board.running.items():
+        for number, row in self.suite_state.running.items():
             is_here = row.started is not None and row.started.lease_id == here
             self._orphans[number] = until_s if is_here else 0.0
 
@@ -155,16 +155,16 @@ class Driver:
         self._begin()
 
     def _look(self) -> None:
-        """What is done once a second."""
+        """Do the work of each second."""
         self._take(self._nodes.look())
         self._see_to_orphans()
         self._apply_commands()
-        for row in self._glances.look(self.board.running):
-            if self._source.promises_little(row):
+        for row in self._glances.look(self.suite_state.running):
+            if self._source.should_prune(row):
                 mailbox.request_cancel(folder_of(self._run, row), f"{PRUNED}: it promises little")
         self._leaves = self._leaves or is_there(self._context.lease_folder.notice)
         if self._spec.order == "longest":
-            asked = partial(self._order.expected, self.board)
+            asked = partial(self._order.expected, self.suite_state)
             expected_s = inform(self._run, "forecast for the order", asked, dict)
             if expected_s is not None:
                 self._queue.reorder(expected_s)
@@ -173,21 +173,23 @@ class Driver:
         self._tell()
 
     def _see_to_orphans(self) -> None:
-        """End attempts of the driver before this one; those on this lease's nodes stop by then."""
+        """Record the ends of an earlier driver's attempts, which stop on this lease's nodes."""
         entries = []
         for number, until_s in list(self._orphans.items()):
-            row = self.board.rows[number]
+            row = self.suite_state.rows[number]
             folder = folder_of(self._run, row)
             if is_there(folder.result) or time.monotonic() > until_s:
                 del self._orphans[number]
                 entries.append(self._ended(row, left_by(folder, _LOST), is_orphan=True))
-        self._register.note(*entries)
+        self._events.note(*entries)
 
     def _apply_commands(self) -> None:
-        applied = self._controls.apply_commands(self.board, self._source.add)
-        self._register.note(*applied)
-        unwanted = [row for row in self.board.rows.values() if row.unwanted] if applied else ()
-        self._register.note(
+        applied = self._controls.apply_commands(self.suite_state, self._source.add)
+        self._events.note(*applied)
+        unwanted = (
+            [row for row in self.suite_state.rows.values() if row.unwanted] if applied else ()
+        )
+        self._events.note(
             *(
                 never_begun(row, time.time(), "Cancelled", FailureClass.CANCELLED)
                 for row in unwanted
@@ -199,13 +201,13 @@ class Driver:
                 mailbox.request_cancel(folder_of(self._run, row), "Cancelled")
 
     def _propose(self) -> None:
-        """Have the source add trials, if it has any and there is room for more."""
+        """Let the source add trials, if it has more and there is room."""
         while not self._source.is_exhausted:
             most = min(self._nodes.most_at_once(), self._controls.limit or sys.maxsize)
-            block = self._source.more(most - len(self.board.running) - len(self._queue))
+            block = self._source.more(most - len(self.suite_state.running) - len(self._queue))
             if not block:
                 return
-            self._register.note(*(Added(trial=trial) for trial in block))
+            self._events.note(*(Added(trial=trial) for trial in block))
 
     def _most_to_begin(self) -> int:
         if self._controls.is_paused or self._leaves or self._has_too_many_failures:
@@ -213,7 +215,7 @@ class Driver:
         limit = self._controls.limit
         if limit is None:
             return len(self._queue)
-        return min(max(limit - len(self.board.running), 0), len(self._queue))
+        return min(max(limit - len(self.suite_state.running), 0), len(self._queue))
 
     def _begin(self) -> None:
         is_early = self._orphans or self._nodes.is_asking
@@ -223,7 +225,7 @@ class Driver:
         placements = place(self._queue, self._nodes.resources, most)
         for each in placements:
             self._nodes.hold(each)
-        self._register.note(*(self._started(each) for each in placements))
+        self._events.note(*(self._started(each) for each in placements))
         for each in placements:
             nodes = [self._nodes.node(allocation.node) for allocation in each.allocations]
             call = (self._work.run_trial, self._job(each))
@@ -233,7 +235,7 @@ class Driver:
                 self._calls.begin(each.number, nodes[0], *call)
 
     def _started(self, placement: Placement) -> Started:
-        row, allocations = self.board.rows[placement.number], placement.allocations
+        row, allocations = self.suite_state.rows[placement.number], placement.allocations
         return Started(
             number=placement.number,
             attempt=row.attempts + 1,
@@ -247,7 +249,7 @@ class Driver:
         )
 
     def _job(self, placement: Placement) -> TrialJob:
-        row, allocation = self.board.rows[placement.number], placement.allocations[0]
+        row, allocation = self.suite_state.rows[placement.number], placement.allocations[0]
         limit_s = self._spec.time_limit
         return TrialJob(
             run_folder=str(self._run.path),
@@ -266,14 +268,14 @@ class Driver:
         for call in calls:
             if isinstance(call.tag, AskedNode):
                 if self._nodes.joined(call.tag.node, call.result, call.error):
-                    self._register.enqueue()
+                    self._events.enqueue()
             elif isinstance(call.tag, int):
-                row = self.board.rows[call.tag]
+                row = self.suite_state.rows[call.tag]
                 result = result_of(folder_of(self._run, row), call)
                 staged = result.usage is not None and result.usage.staging_s is not None
                 self._nodes.release(call.tag, has_staged=staged, is_lost=bool(call.lost))
                 entries.append(self._ended(row, result))
-        self._register.note(*entries)
+        self._events.note(*entries)
 
     def _ended(self, row: TrialState, result: StepResult, *, is_orphan: bool = False) -> Ended:
         number, started = row.trial.number, row.started
@@ -287,28 +289,30 @@ class Driver:
         verdict = judge(row, result, self._spec, why_stopped=why, kept=kept)
         if is_orphan and result.state is StepState.LOST:
             verdict = Verdict(state=StepState.LOST, is_final=False, is_counted=False)
-        return ended(started, result, self.board.objectives, verdict, kept)
+        return ended(started, result, self.suite_state.objectives, verdict, kept)
 
     def _stop(self, why: HeadraceError) -> None:
-        """End what runs; it waits for another driver then."""
+        """End running attempts; their trials wait for another driver."""
         is_late = isinstance(why, LeaseEndsError)  # they know that themselves
         until_s = time.monotonic() + (_TELLING_S if is_late else _STOP_S)
         if not is_late:
-            for row in self.board.running.values():
+            for row in self.suite_state.running.values():
                 mailbox.request_cancel(folder_of(self._run, row), why.what)
-        while self.board.running and time.monotonic() < until_s:
+        while self.suite_state.running and time.monotonic() < until_s:
             self._take(self._calls.ended(_WAIT_S))
         self._tell()
 
     def _tell(self) -> None:
-        board = self.board
+        suite_state = self.suite_state
         total, is_paused = self._source.total, self._controls.is_paused
-        left = partial(self._order.left, board, self._glances.done, total)
+        left = partial(self._order.left, suite_state, self._glances.done, total)
         eta = inform(self._run, "time left", left, Eta)
-        now = summary(board, self._glances, total, eta, is_paused=is_paused)
+        now = summary(suite_state, self._glances, total, eta, is_paused=is_paused)
         inform(self._run, "summary", partial(write_record, self._run.summary, now))
-        done = board.num_ended + sum(self._glances.done(row) for row in board.running.values())
-        failed = f", {board.num_failed} failed" if board.num_failed else ""
-        phase = f"{len(board.running)} running{failed}{', paused' if now.paused else ''}"
+        done = suite_state.num_ended + sum(
+            self._glances.done(row) for row in suite_state.running.values()
+        )
+        failed = f", {suite_state.num_failed} failed" if suite_state.num_failed else ""
+        phase = f"{len(suite_state.running)} running{failed}{', paused' if now.paused else ''}"
         progress = Progress(done=round(done, 2), total=now.total, unit="trials", phase=phase)
         self._context.current = progress

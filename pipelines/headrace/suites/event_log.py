@@ -1,7 +1,7 @@
-"""Events of a suite: its journal, written by one writer, and all that follow from it.
+"""Events of a suite: its journal with a single writer, and the state that follows from it.
 
-Whoever opens the journal is the writer from then on: an earlier one, as that of a lease that was
-taken for lost, finds another name in the owner's file and stops.
+A driver that opens the journal becomes its writer. The earlier writer, as of a lease that was
+presumed lost, finds another name in the owner's file and stops.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from headrace.suites.nodes import SuiteNodes
 from headrace.suites.points import PointSource
 from headrace.suites.records import ENTRY, Added, CommandsApplied, Ended, Entry
 from headrace.suites.schedule import Queue
-from headrace.suites.suite_state import Board, TrialState
+from headrace.suites.suite_state import SuiteState, TrialState
 from headrace.suites.trial_policy import never_begun
 
 logger = logging.getLogger(__name__)
@@ -34,7 +34,7 @@ _BLOCK = 2**20
 
 
 class TakenOverError(StepCancelledError):
-    """Another driver writes the journal by now."""
+    """Another driver has become the writer of the journal."""
 
 
 class Journal:
@@ -62,7 +62,7 @@ class Journal:
         os.close(self._handle)
 
     def entries(self) -> Iterator[Entry]:
-        """What is there, the oldest first; a line that is damaged is left out."""
+        """Yield the entries, the oldest first; damaged lines are left out."""
         with open_to_read(self._run.journal) as file:
             for number, line in enumerate(file, 1):
                 try:
@@ -74,7 +74,7 @@ class Journal:
         """Append in one write.
 
         Raises:
-            TakenOverError: Another driver writes by now; nothing is appended.
+            TakenOverError: Another driver is the writer; nothing is appended.
             OSError: The disk is full; nothing is appended.
         """
         if not entries:
@@ -90,13 +90,13 @@ class Journal:
         self._is_dirty = True
 
     def sync(self) -> None:
-        """Have what was appended outlive the machine, unless that is so."""
+        """Write appended entries to disk, if any are not."""
         if self._is_dirty:
             os.fsync(self._handle)
             self._is_dirty, self._synced_s = False, time.monotonic()
 
     def sync_now_and_then(self) -> None:
-        """`sync`, once a second at most; raises as `add` when another driver writes by now."""
+        """Call `sync` at most once per second; raise as `add` if another driver is the writer."""
         self._check_owner()
         if time.monotonic() - self._synced_s >= _SYNC_EVERY_S:
             self.sync()
@@ -111,11 +111,11 @@ class Journal:
             raise TakenOverError(f"{owner} has taken this suite over")
 
 
-class Register:
-    """Keeps journal, board, queue and source in step: the journal first.
+class EventWriter:
+    """Writes events to the journal first, then applies them to state, queue and source.
 
     Attributes:
-        board: How the trials stand.
+        suite_state: State of the trials.
         queue: Those that wait.
     """
 
@@ -124,24 +124,24 @@ class Register:
         journal: Journal,
         source: PointSource,
         machines: SuiteNodes,
-        board: Board,
+        suite_state: SuiteState,
         retention: Retention,
     ) -> None:
         self._journal, self._source, self._nodes = journal, source, machines
         self._retention = retention
-        self.board = board
+        self.suite_state = suite_state
         self.queue = Queue()
 
     def restore(self) -> None:
-        """Go on from what the journal holds."""
-        self._source.watch(self.board)
+        """Restore the state from the journal."""
+        self._source.watch(self.suite_state)
         for entry in self._journal.entries():
             self._take(entry)
-        self._retention.look(self.board, self.board.rows)
+        self._retention.look(self.suite_state, self.suite_state.rows)
         self.enqueue()
 
     def note(self, *entries: Entry) -> None:
-        """Something has happened, or is about to."""
+        """Write and apply events that have happened, or are about to."""
         if not entries:
             return
         self._journal.add(*entries)
@@ -151,19 +151,19 @@ class Register:
             rows += self._concerned(entry)
         self._enqueue(rows)
         ended = [entry.number for entry in entries if isinstance(entry, Ended)]
-        self._retention.look(self.board, ended)
+        self._retention.look(self.suite_state, ended)
 
     def enqueue(self) -> None:
-        """Have all wait in the queue, with what they take by what is known of the nodes now."""
-        self._enqueue(self.board.waiting())
+        """Queue all waiting trials again, with their needs by the nodes that are known now."""
+        self._enqueue(self.suite_state.waiting())
 
     def _take(self, entry: Entry) -> None:
-        self.board.take(entry)
+        self.suite_state.take(entry)
         self._source.take(entry)
 
     def _concerned(self, entry: Entry) -> Iterable[TrialState]:
-        """Trials that may have to wait now, or not any more."""
-        rows = self.board.rows
+        """Update the queue for trials that an entry concerns."""
+        rows = self.suite_state.rows
         if isinstance(entry, CommandsApplied):
             concerned = (*entry.retried, *entry.priorities)
             return [rows[number] for number in concerned if number in rows]
@@ -171,7 +171,7 @@ class Register:
             return [rows[entry.trial.number]]
         if isinstance(entry, Ended):
             if self._nodes.learn(entry.usage.gpu_memory_bytes):
-                return self.board.waiting()
+                return self.suite_state.waiting()
             return [rows[entry.number]]
         return ()
 
@@ -191,7 +191,7 @@ class Register:
 
 
 class Retention:
-    """Removes checkpoints of trials that have ended well; one that has failed may go on from its.
+    """Removes checkpoints of succeeded trials; failed ones may resume from theirs.
 
     Args:
         run: The suite's run.
@@ -202,19 +202,19 @@ class Retention:
         self._run, self._keep = run, keep
         self._best: int | None = None
 
-    def look(self, board: Board, ended: Iterable[int]) -> None:
-        """Remove what is not kept, now that these trials have ended."""
+    def look(self, suite_state: SuiteState, ended: Iterable[int]) -> None:
+        """Remove checkpoints that are not kept, after these trials have ended."""
         if self._keep == "all":
             return
-        best = board.best.trial.number if board.best and self._keep == "best" else None
+        best = suite_state.best.trial.number if suite_state.best and self._keep == "best" else None
         for number in {*ended, self._best} - {best, None}:
-            if number in board.rows and board.rows[number].state is StepState.SUCCEEDED:
+            if number in suite_state.rows and suite_state.rows[number].state is StepState.SUCCEEDED:
                 shutil.rmtree(self._run.trial(number).checkpoints, ignore_errors=True)
         self._best = best
 
 
 def _cut_torn(handle: int) -> None:
-    """Shorten a file to its last whole line: its writer was killed in the one after."""
+    """Truncate a file after its last whole line: its writer may have been killed in the next."""
     size = end = os.fstat(handle).st_size
     while end > 0:
         start = max(end - _BLOCK, 0)

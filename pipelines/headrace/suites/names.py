@@ -1,4 +1,4 @@
-"""Names of trials, by a template or by what varies."""
+"""Names of trials, by a template or by the values that vary."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _WIDE = re.compile(r"\d{3,}|[{}]")
 
 
 def by_template(template: str, value_of: Callable[[str], Any]) -> str:
-    """A name by a template such as `lr{model.lr:g}-seed{seed}`.
+    """Return a name by a template such as `lr{model.lr:g}-seed{seed}`.
 
     Raises:
         RecipeError: The template cannot be filled in.
@@ -39,14 +39,14 @@ def by_template(template: str, value_of: Callable[[str], Any]) -> str:
 
 
 def by_values(values: Mapping[str, JsonValue], left_out: Collection[str]) -> str:
-    """A name such as `lr=0.001,seed=3`; empty when nothing varies."""
+    """Return a name such as `lr=0.001,seed=3`; empty if nothing varies."""
     shown = [key for key in values if key not in left_out]
     short = _short_keys(tuple(shown))
     return _safe(",".join(f"{short[key]}={_short(values[key])}" for key in shown))
 
 
 def short_keys(keys: Iterable[str]) -> dict[str, str]:
-    """As many last parts of each key as tell it from the others."""
+    """Return the shortest unique ends of keys."""
     parts = {key: key.split(".") for key in keys}
     short = {}
     for key, own in parts.items():
@@ -61,12 +61,12 @@ _short_keys = lru_cache(maxsize=64)(short_keys)  # the same for all trials
 
 
 def written(value: object) -> str:
-    """A value as JSON, by which equal ones are told."""
+    """Return a value as JSON, equal for equal values."""
     return _WRITER.encode(value)
 
 
 def constant_keys(axes: Iterable[Sequence[Mapping[str, JsonValue]]]) -> set[str]:
-    """Keys that have one value in all points of their axis, so that names need not tell it."""
+    """Return the keys with one value in all points of their axis, which names leave out."""
     return {
         key
         for axis in axes

@@ -1,4 +1,4 @@
-"""The nodes of a suite's lease as they come and go, and what each trial takes of them."""
+"""The nodes of a suite's lease as they come and go, and the needs of trials."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ Capacity = Callable[[], "NodeCapacity"]
 
 @dataclass(frozen=True)
 class AskedNode:
-    """Names the call that asks a node what it has."""
+    """Names the call that asks a node for its capacity."""
 
     node: Node
 
 
 class SuiteNodes:
-    """Nodes that are there, with what is free on each.
+    """The present nodes, with the free resources of each.
 
     Args:
         calls: The lease's nodes.
         recipe: The suite's.
-        capacity: Called on each node, tells what it has.
+        capacity: Called on each node; returns what it has.
     """
 
     def __init__(self, calls: SharedCalls, recipe: Recipe, capacity: Capacity) -> None:
@@ -63,23 +63,23 @@ class SuiteNodes:
 
     @property
     def is_asking(self) -> bool:
-        """Whether a node that has just come still tells what it has: trials wait to be spread."""
+        """Whether a new node has not reported its capacity: trials wait, to be spread."""
         is_late = time.monotonic() - self._asked_s > _PATIENCE_S
         return not is_late and len(self._resources) < len(self._nodes)
 
     @property
     def resources(self) -> list[NodeResources]:
-        """Nodes that have told what they have."""
+        """Nodes that have reported their capacity."""
         return list(self._resources.values())
 
     @property
     def per_gpu(self) -> int:
         """Trials that share a GPU."""
-        told = self._suite.trials_per_gpu
-        return self._per_gpu if told == "auto" else told
+        number = self._suite.trials_per_gpu
+        return self._per_gpu if number == "auto" else number
 
     def look(self) -> list[EndedCall]:
-        """Nodes that have come are asked what they have; gives calls that went with others."""
+        """Ask new nodes for their capacity; return the calls that ended with lost nodes."""
         there = {node.name: node for node in self._calls.there()}
         for name, node in list(self._nodes.items()):
             if not _is_same(there.get(name), node):
@@ -98,15 +98,15 @@ class SuiteNodes:
     def joined(
         self, node: Node, capacity: NodeCapacity | None, error: BaseException | None = None
     ) -> bool:
-        """A node has told what it has; without that it is asked again.
+        """Record a node's capacity; without one the node is asked again.
 
         Returns:
-            Whether trials may take something else than was thought before.
+            Whether needs of trials may have changed.
         """
         if not _is_same(self._nodes.get(node.name), node):
             return False
         if capacity is None:
-            logger.warning("%s did not tell what it has: %s", node.name, error or "it has gone")
+            logger.warning("%s did not report its capacity: %s", node.name, error or "it ended")
             del self._nodes[node.name]
             return False
         before = (self._has_told, self._has_gpus)
@@ -126,24 +126,24 @@ class SuiteNodes:
         return before != (True, self._has_gpus)
 
     def node(self, name: str) -> Node:
-        """The node of that name."""
+        """Return the node of a name."""
         return self._nodes[name]
 
     def machine(self, name: str) -> str:
-        """What the machine of a node is called where it comes from."""
+        """Return the provider's name of a node's machine."""
         return self._resources[name].machine
 
     def hold(self, placement: Placement) -> None:
-        """A trial has begun on its nodes."""
+        """Record that a trial has started on its nodes."""
         allocations = [
             (self._resources[allocation.node], allocation) for allocation in placement.allocations
         ]
         self._held[placement.number] = allocations
 
     def release(self, number: int, *, has_staged: bool = False, is_lost: bool = False) -> None:
-        """A trial has left its nodes.
+        """Record that a trial has left its nodes.
 
-        Where it has staged, its data lies; nodes that were lost under it are not there until seen.
+        Its nodes keep the data that it staged. Nodes that were lost count again when they report.
         """
         for resources, allocation in self._held.pop(number, []):
             resources.give_back(allocation)
@@ -152,7 +152,7 @@ class SuiteNodes:
                 del self._resources[resources.name], self._nodes[resources.name]
 
     def learn(self, gpu_bytes: int | None) -> bool:
-        """Note the memory of a GPU that a trial took; gives whether fewer or more share one now."""
+        """Record the GPU memory that a trial used; return whether the number per GPU changed."""
         if self._suite.trials_per_gpu != "auto":
             return False
         before, self._per_gpu = self._per_gpu, fitting(self._gpu_bytes, gpu_bytes, self._per_gpu)
@@ -160,7 +160,7 @@ class SuiteNodes:
 
     @property
     def _usual(self) -> NodeResources:
-        """A node as they are, as far as is known."""
+        """A typical node, as far as is known."""
         role = self._calls.role
         cpus = range(role.cpus_per_node)
         num_gpus = role.batch.gpus_per_node or role.ranks_per_node
@@ -168,15 +168,15 @@ class SuiteNodes:
         return next(iter(self._resources.values()), guess)
 
     def most_at_once(self) -> int:
-        """Trials that could run at once, about, when all nodes are there."""
+        """Return about how many trials could run at once on all nodes."""
         return self._calls.role.nodes * max(self._usual.holds(self.needs({})), 1)
 
     def ask_for(self, waiting: Mapping[Resources, int], most: int) -> None:
-        """Have as many nodes as there is work for.
+        """Scale the pool to the number of nodes that there is work for.
 
         Args:
-            waiting: Trials for which there is no room now, by what they take.
-            most: How many of these may begin.
+            waiting: Number of trials without room now, by their needs.
+            most: How many of them may start.
 
         Raises:
             LeaseError: There is work, and no node comes.
@@ -200,7 +200,7 @@ class SuiteNodes:
             )
 
     def why_never(self, needs: Resources) -> str:
-        """Why a trial can never begin on these machines; empty when it can."""
+        """Return why a trial can never start on these machines; empty if it can."""
         role = self._calls.role
         if needs.nodes > role.nodes:
             return f"It takes {needs.nodes} nodes, and its role has at most {role.nodes}"
@@ -212,16 +212,16 @@ class SuiteNodes:
         )
 
     def needs(self, values: Mapping[str, JsonValue]) -> Resources:
-        """What a trial with these values takes of the nodes that are there."""
+        """Return the needs of a trial with these values on the present nodes."""
         return needs_of(self._recipe, self._calls.role, values, self._has_gpus, self.per_gpu)
 
 
 def needs_of(
     recipe: Recipe, role: Role, values: Mapping[str, JsonValue], has_gpus: bool, per_gpu: int
 ) -> Resources:
-    """What a trial takes: one node with one rank unless its recipe says more.
+    """Return the needs of a trial: one node with one rank unless its recipe sets more.
 
-    A trial of one rank may share its GPU; one of several has its GPUs for itself.
+    A trial of one rank may share its GPU; a trial of several has its GPUs for itself.
     """
     train = recipe.train
     nodes = _whole(values.get("train.nodes", train.nodes)) or 1
@@ -238,7 +238,7 @@ def needs_of(
 
 
 def fitting(gpu_bytes: int | None, taken_bytes: int | None, before: int) -> int:
-    """Trials that fit on a GPU, of which one has taken so much of its memory."""
+    """Return how many trials fit on a GPU if one used `taken_bytes` of its memory."""
     if not gpu_bytes or not taken_bytes:
         return before
     fit = max(min(int(_USED_SHARE * gpu_bytes / taken_bytes), _MOST_ON_A_GPU), 1)

@@ -1,4 +1,4 @@
-"""The trials of a suite: counted without being built, numbered, named, checked, added.
+"""The trials of a suite: count, numbers, names, checks, additions.
 
 The points are the product of grid, zip, and points with file, the last one fastest; each point is
 repeated with every seed, and with every fold.
@@ -38,39 +38,39 @@ from headrace.suites.axes import (
 from headrace.suites.names import by_template, by_values, constant_keys, written
 from headrace.suites.records import Entry, Point, Trial
 from headrace.suites.samplers import check_sampler
-from headrace.suites.suite_state import Board, TrialState
+from headrace.suites.suite_state import SuiteState, TrialState
 from headrace.suites.values import parse, too_many
 
 _BLOCK = 1000
 
 
 def trial_recipe(source: Mapping[str, Any], values: Point) -> Recipe:
-    """The recipe of a trial: interpolations follow its values.
+    """Return the recipe of a trial: interpolations follow its values.
 
     Args:
-        source: What `headrace.recipe.load.source_of` gave for the suite's recipe.
-        values: What is different for the trial.
+        source: Result of `headrace.recipe.load.source_of` for the suite's recipe.
+        values: Values of the trial by key.
 
     Raises:
-        RecipeError: A value does not fit, or is an interpolation.
+        RecipeError: A key is malformed, or a value does not fit or is an interpolation.
     """
     for key, value in values.items():
-        if not all(key.split(".")):
-            raise RecipeError(f"'{key}' is no key of a recipe", "Write for example model.lr.")
         if "${" in str(value):
             raise RecipeError(
                 f"'{key}' of a trial is {value!r}, an interpolation",
                 "Values of trials are plain; an interpolation in the recipe follows them.",
             )
-    told = ", ".join(f"{key}={value}" for key, value in values.items())
-    return recipe_from(source, values, f"{source['name']} with {told}" if told else source["name"])
+    shown = ", ".join(f"{key}={value}" for key, value in values.items())
+    return recipe_from(
+        source, values, f"{source['name']} with {shown}" if shown else source["name"]
+    )
 
 
 def count(recipe: Recipe) -> int:
-    """Number of trials, of a sampler's those that it will propose; none of them is built.
+    """Return the number of trials without building them; with a sampler, of its proposals.
 
     Raises:
-        RecipeError: They are more than `MAX_TRIALS`, or none.
+        RecipeError: It is 0 or above `MAX_TRIALS`.
     """
     suite = suite_of(recipe)
     repeats = math.prod(len(axis) for axis in repeats_of(recipe))
@@ -85,7 +85,7 @@ def count(recipe: Recipe) -> int:
 
 
 def expand(recipe: Recipe) -> Iterator[Trial]:
-    """The trials in order, from number 1; of a suite with a sampler none.
+    """Yield the trials in order, from number 1; none with a sampler.
 
     Raises:
         RecipeError: As for `count`; a condition or the template of names cannot be used, or gives
@@ -108,11 +108,11 @@ def expand(recipe: Recipe) -> Iterator[Trial]:
 
 
 class TrialMaker:
-    """Makes the trials of points that are added one by one, also of those that Optuna proposes.
+    """Makes the trials of points that are added one by one or proposed by Optuna.
 
     Args:
         recipe: The suite's.
-        known: Trials that are there: numbers go on after theirs, and names are not given twice.
+        known: Existing trials: new trials have higher numbers and other names.
     """
 
     def __init__(self, recipe: Recipe, known: Iterable[Trial] = ()) -> None:
@@ -131,9 +131,9 @@ class TrialMaker:
             self._note(trial)
 
     def trials(self, point: Point, proposal: int | None = None) -> Iterator[Trial]:
-        """One trial of the point for each seed and fold, without those that conditions leave out.
+        """Yield a trial of the point for each seed and fold that no condition leaves out.
 
-        A point that names a seed or fold itself is not repeated with others.
+        A point with its own seed or fold is not repeated with others.
 
         Raises:
             RecipeError: As for `expand`.
@@ -164,7 +164,7 @@ class TrialMaker:
         """Whether a condition of `suite.skip` holds for a trial.
 
         Raises:
-            RecipeError: One cannot be judged.
+            RecipeError: A condition cannot be evaluated.
         """
         value_of = self._lookup(values)
         return any(condition.holds(value_of) for condition in self._conditions)
@@ -190,7 +190,7 @@ class TrialMaker:
             raise RecipeError(
                 f"suite.trial_name gives the name '{name}' to the trials {self._names[name]} and "
                 f"{self.number}",
-                "Name a key that tells them apart, or their number: {number}.",
+                "Add a key that differs between them, or their number: {number}.",
             )
         is_free = name and name not in self._names
         return name if is_free else f"{name or 'trial'}-{self.number}"
@@ -206,11 +206,10 @@ class TrialMaker:
 
 
 def checked(recipe: Recipe, source: Mapping[str, Any], site: Site) -> Recipe:
-    """A recipe whose suite can be run; refused before anything runs where it cannot.
+    """Return the recipe of a suite that can be run, checked before anything runs.
 
-    Of each key every value is tried once, not every combination; of very many some, but whether a
-    path may be used is seen of all. The rows of `suite.file` become points of the suite: nodes may
-    not see the file.
+    Every value of each key is checked once, not every combination; of very many values some, but
+    all paths. The rows of `suite.file` become points of the suite, since nodes may lack the file.
 
     Args:
         recipe: The suite's recipe.
@@ -278,7 +277,7 @@ def added_points(
 
     Raises:
         UserError: A word or a value cannot be used, names no values but an interval, or the suite
-            has such a trial.
+            has the trial already.
     """
     axes = _axes(words)
     points = tuple(joined(parts) for parts in itertools.product(*axes))
@@ -295,13 +294,14 @@ def _axes(words: Sequence[str]) -> list[Axis]:
     plain, update = parse(words)
     if "search" in update:
         raise RecipeError(
-            "An interval is no value", "Name the values to add, as in model.lr=0.01,0.02."
+            "An interval is not a value", "Name the values to add, as in model.lr=0.01,0.02."
         )
     changes = [read_override(word) for word in plain]
     for change in changes:
         if change.sign:
             raise RecipeError(
-                f"'{change.sign}{change.key}' is no value of a trial", f"Write {change.key}=VALUE."
+                f"'{change.sign}{change.key}' is not a value of a trial",
+                f"Write {change.key}=VALUE.",
             )
     axes: list[Axis] = [[{change.key: to_json(change.value)}] for change in changes]
     seeds = update.pop("seeds", [])
@@ -320,60 +320,60 @@ class PointSource:
 
     def __init__(self, recipe: Recipe) -> None:
         self._recipe = recipe
-        self._board = Board()
+        self._suite_state = SuiteState()
         self._count = count(recipe)
         self._left: Iterator[Trial] | None = expand(recipe)
 
     @cached_property
     def _maker(self) -> TrialMaker:
-        return TrialMaker(self._recipe, (row.trial for row in self._board.rows.values()))
+        return TrialMaker(self._recipe, (row.trial for row in self._suite_state.rows.values()))
 
     @property
     def total(self) -> int:
-        """Trials in all, as far as is known: those to come count, too."""
-        return max(self._count, len(self._board.rows))
+        """Number of known trials, with those to come."""
+        return max(self._count, len(self._suite_state.rows))
 
     @property
     def is_exhausted(self) -> bool:
-        """Whether it gives no more."""
+        """Whether it has no more trials."""
         return self._left is None
 
-    def watch(self, board: Board) -> None:
-        """Be told of the board on which its trials will stand; called once, first."""
-        self._board = board
+    def watch(self, suite_state: SuiteState) -> None:
+        """Take the suite's state; called once, first."""
+        self._suite_state = suite_state
 
     def more(self, wanted: int) -> Sequence[Trial]:
-        """Some further trials, not more than a block; none when there are none just now.
+        """Return at most a block of further trials; empty if there are none at the moment.
 
         Args:
             wanted: Trials that could begin at once.
         """
         del wanted  # all are there from the start
-        new = (each for each in self._left or () if each.number not in self._board.rows)
+        new = (each for each in self._left or () if each.number not in self._suite_state.rows)
         block = list(itertools.islice(new, _BLOCK))
         if not block:
             self._left = None
         return block
 
     def add(self, point: Point) -> Iterable[Trial]:
-        """The trials of a point that somebody adds, with numbers after all others.
+        """Return the trials of a point that a user adds, with numbers after all others.
 
         Raises:
-            RecipeError: It cannot be used, or is there.
+            RecipeError: The point cannot be used, or exists.
         """
         return self._maker.trials(point)
 
     def take(self, entry: Entry) -> None:
-        """Something has happened to a trial; told in the events' order, after the board."""
+        """Take an entry; called in the order of the journal, after the suite's state."""
 
-    def promises_little(self, row: TrialState) -> bool:
-        """Whether a running trial is to be ended, by what it has told so far."""
+    def should_prune(self, row: TrialState) -> bool:
+        """Whether a running trial is to be ended early, by its metrics so far."""
         del row
         return False
 
 
 def _value_at(base: Any, key: str, own: Sequence[str]) -> Any:
-    """The value of a key of the recipe."""
+    """Return the value of a key of the recipe."""
     value = base
     for part in re.findall(r"[^.\[\]]+", key):
         try:
@@ -381,6 +381,6 @@ def _value_at(base: Any, key: str, own: Sequence[str]) -> Any:
         except (KeyError, IndexError, ValueError, TypeError):
             valid = {*(value if isinstance(value, dict) else ()), *(own if value is base else ())}
             raise RecipeError(
-                f"'{key}' is no key of the suite or its recipe", nearest(part, valid)
+                f"'{key}' is not a key of the suite or its recipe", nearest(part, valid)
             ) from None
     return value

@@ -1,4 +1,4 @@
-"""What the parts of a suite tell each other, all as JSON: trials, their attempts, controls."""
+"""Records of a suite as JSON: trials, their attempts, and commands."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ Point = dict[str, JsonValue]
 
 
 FOLD = "data.fold"
-"""Key by which the folds of a cross-validation differ: they are no contest, only their mean is."""
+"""Key of the folds of a cross-validation; only their mean is compared with other points."""
 
 PRUNED = "pruned"
-"""Counted beside the states: ended early, since it promised little. So begins the word, too, that
-asks an attempt for that."""
+"""Counted beside the states: ended early by a pruner. The reason to stop an attempt starts with
+this word, too."""
 
 FAILED = (StepState.FAILED, StepState.TIMED_OUT, StepState.LOST, StepState.PREEMPTED)
-"""States of trials that have ended, and not well, though nobody asked for that."""
+"""States of trials that ended without success and were not cancelled."""
 
 
 class Trial(Record):
@@ -35,18 +35,18 @@ class Trial(Record):
     name: str
     """Name by the suite's template, unique in the suite."""
     values: Point
-    """What is different from the suite's recipe, fold and seed included."""
+    """Values that differ from the suite's recipe, with fold and seed."""
     group: int
     """Number of the first trial of the same point: trials with one group differ only by fold and
     seed, and their mean counts."""
     proposal: int | None = None
     """Number of the sampler's proposal that it comes from; null: none."""
     priority: float = 0.0
-    """Trials with a greater one begin first."""
+    """Trials of a higher priority start first."""
 
 
 class TrialJob(Record):
-    """An attempt at a trial, as its node is given it."""
+    """An attempt of a trial, as it is sent to its node."""
 
     run_folder: str
     """Folder of the suite's run."""
@@ -66,7 +66,7 @@ class TrialJob(Record):
 
 
 class Added(Record):
-    """A trial is there."""
+    """A trial was added."""
 
     event: Literal["added"] = "added"
     at: float = Field(default_factory=time.time)
@@ -74,19 +74,19 @@ class Added(Record):
 
 
 class OfAttempt(Record):
-    """What is known of an attempt at a trial from its begin on."""
+    """What is known of an attempt of a trial from its start on."""
 
     number: int
     attempt: int
-    """Number of the attempt; 0 for a trial that is ended before its first."""
+    """Number of the attempt; 0 for a trial that ended before its first."""
     asked_at: float | None = None
-    """Since when it was waiting when it began."""
+    """Time since which it waited, seconds since the epoch."""
     machines: tuple[str, ...] = ()
-    """All of its nodes, as the place that they come from calls them."""
+    """All of its nodes, by the names of their provider."""
     lease_id: str = ""
     """Lease of its nodes."""
     node_share: float = Field(default=1.0, gt=0, le=1)
-    """Share of its node that it holds: of the GPUs where it has any, else of the CPUs."""
+    """Share of its node that it holds: of the GPUs if it has any, else of the CPUs."""
 
 
 class Started(OfAttempt):
@@ -117,31 +117,31 @@ class Ended(OfAttempt, Figures):
     error: str = ""
     """Class of the error, by name, if it failed."""
     pruned: bool = False
-    """Whether it was ended since it promised little: that is a success."""
+    """Whether a pruner ended it, which is a success."""
     started_at: float
     finished_at: float
     metrics: dict[str, float] = {}
-    """What training and evaluation gave last, by name."""
+    """Last metrics of training and evaluation, by name."""
     objectives: tuple[float, ...] = ()
-    """Values of the suite's objectives; empty when one is missing or no number."""
+    """Values of the suite's objectives; empty if one is missing or not a number."""
     failure_class: FailureClass | None = None
     message: str = ""
     usage: AttemptUsage = AttemptUsage()
 
 
 class CommandsApplied(Record):
-    """Controls were read, and what they asked is being done."""
+    """Commands were read and applied."""
 
     event: Literal["heeded"] = "heeded"
     at: float = Field(default_factory=time.time)
     lines: int
-    """Lines of `controls.jsonl` that have been read by now."""
+    """Lines of `controls.jsonl` that have been read."""
     retried: tuple[int, ...] = ()
     """Ended trials that wait again."""
     cancelled: tuple[int, ...] = ()
-    """Trials that are not wanted any more."""
+    """Cancelled trials."""
     priorities: dict[int, float] = {}
-    """What priority trials have from now on, by number."""
+    """New priorities of trials, by number."""
 
 
 Entry = Annotated[Added | Started | Ended | CommandsApplied, Field(discriminator="event")]
@@ -152,17 +152,17 @@ ENTRY: TypeAdapter[Entry] = TypeAdapter(Entry)
 
 
 class Control(Record):
-    """A line of `controls.jsonl`: what somebody asks of a suite."""
+    """A line of `controls.jsonl`: a command to a suite."""
 
     what: Literal["pause", "resume", "cancel", "add", "retry", "limit", "prioritize"]
     """`pause` begins no more trials; `cancel` ends those named, or all; `add` takes further points;
     `retry` runs failed ones again; `limit` sets how many run at once; `prioritize` says how urgent
     those are that are named."""
     by: str
-    """Who asked."""
+    """The requester."""
     at: float = Field(default_factory=time.time)
     numbers: tuple[int, ...] = ()
-    """Trials that are meant; empty: all."""
+    """Trials of the command; empty for all."""
     points: tuple[Point, ...] = ()
     """Points to add."""
     limit: Parallel | None = None
@@ -182,12 +182,12 @@ class RunningTrial(Figures):
     done: float = 0.0
     """Share that is done, 0 to 1."""
     waits: str = ""
-    """What it waits for before it begins; empty when for nothing."""
+    """What it waits for before its start; empty if it does not wait."""
     metrics: dict[str, float] = {}
 
 
 class SuiteSummary(Figures):
-    """`suite.json`: how a suite stands; small, however many trials it has."""
+    """`suite.json`: state of a suite; small for any number of trials."""
 
     total: int
     """Trials so far; with a sampler also those that it will propose."""
@@ -195,12 +195,12 @@ class SuiteSummary(Figures):
     """Trials by state; `pruned` is one."""
     paused: bool = False
     running: tuple[RunningTrial, ...] = ()
-    """Those that run, not more than the first hundred."""
+    """Running trials, at most the first hundred."""
     best: int | None = None
     """Number of the best trial; null without one objective, or an ended trial."""
     best_value: float | None = None
     eta_s: float | None = None
-    """Seconds until the suite's end, as far as is known."""
+    """Seconds until the suite's end; null if unknown."""
     eta_error_s: float | None = None
     """Half of the interval in which the end lies, with a probability of 0.8."""
     updated_at: float = Field(default_factory=time.time)

@@ -74,8 +74,7 @@ def check_sampler(spec: SearchSpec, num_objectives: int) -> None:
         return
     if num_objectives > 1:
         raise RecipeError(
-            "suite.search.sampler cmaes seeks one objective",
-            "For several: tpe, gp or nsgaii.",
+            "suite.search.sampler cmaes seeks one objective", "For several: tpe, gp or nsgaii."
         )
     if importlib.util.find_spec("cmaes") is None:
         raise RecipeError(

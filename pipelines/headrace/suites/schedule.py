@@ -85,15 +85,15 @@ class NodeResources:
 
     @property
     def free(self) -> tuple[float, int, int]:
-        """How much is free, for comparison: GPUs, CPUs, and how few trials are there."""
+        """Free resources for comparison: GPUs, CPUs, and the negative number of trials."""
         return sum(self._gpus), len(self._cpus), -self.running
 
     def could(self, needs: Resources) -> bool:
-        """Whether such a trial fits when nothing else is there."""
+        """Whether a trial with these needs fits on the empty node."""
         return needs.gpus <= self.num_gpus
 
     def holds(self, needs: Resources) -> int:
-        """How many such trials fit when nothing else is there."""
+        """Return how many trials with these needs fit on the empty node."""
         if needs.alone:
             return 1
         if needs.gpus:
@@ -101,7 +101,7 @@ class NodeResources:
         return self._most or max(self.num_cpus // max(needs.cpus, 1), 1)
 
     def allocation(self, needs: Resources) -> Allocation | None:
-        """An allocation for such a trial, which is not taken yet; None when there is none now."""
+        """Return an allocation for these needs without taking it; None if there is no room."""
         if needs.alone:
             if self.running:
                 return None
@@ -207,12 +207,11 @@ class Queue:
             self.push(number, line[0], avoids=line[1], **urgency)
 
     def heads(self) -> Iterator[tuple[int, float, Resources, frozenset[str]]]:
-        """The first of each line, the most urgent of them first; those taken out are seen to.
+        """Yield the first trial of each line, the most urgent first.
 
-        Of each its number, the seconds that it is expected to take, its needs and what it avoids.
-
-        Whoever iterates may `drop` what it is given: then the next of that line comes. What is not
-        dropped blocks its line: others there need the same.
+        Each has its number, expected seconds, needs and the machines that it avoids. If the caller
+        drops a trial, the next of its line follows. Otherwise the line is blocked, because all of
+        its trials have the same needs.
         """
         heap = [(place, line) for line in list(self._lines) if (place := self._first(line))]
         heap.sort(key=lambda each: each[0], reverse=True)
@@ -269,7 +268,7 @@ def place(queue: Queue, nodes: Sequence[NodeResources], most: int | None = None)
 def _usable(
     nodes: Sequence[NodeResources], needs: Resources, avoids: frozenset[str]
 ) -> list[NodeResources]:
-    """Nodes where such a trial could ever run and that stay, those with most free first."""
+    """Return the nodes that fit these needs and stay long enough, those with most free first."""
     able = [node for node in nodes if node.could(needs) and node.left_s > _LEAST_LEFT_S]
     others = [node for node in able if node.machine not in avoids]
     chosen = others if len(others) >= needs.nodes else able

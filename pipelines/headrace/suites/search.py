@@ -1,9 +1,8 @@
-"""Points that Optuna proposes: one study, in the memory of the suite's one driver.
+"""Points that Optuna proposes: one study, in the memory of the suite's driver.
 
-It is rebuilt from the suite's event log by the same calls in the same order. A sampler that
-headrace makes is made anew for each proposal, with a seed of its own: what it proposes follows from
-the seed, the proposals so far and what was told of them, so that a driver that was killed makes no
-difference.
+It is rebuilt from the suite's event log by the same calls in the same order. Headrace makes a new
+sampler with a seed of its own for each proposal. So a proposal depends only on the seed and on
+earlier proposals and results, and a killed driver makes no difference.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ _DIRECTIONS: Mapping[str, Literal["minimize", "maximize"]] = {"min": "minimize",
 
 
 class Search:
-    """Asks Optuna for points, and tells it what they gave; nothing is written anywhere.
+    """Gets points from Optuna and reports their results to it; writes no files.
 
     Args:
         recipe: The suite's; its seed is the sampler's.
@@ -56,7 +55,7 @@ class Search:
             raise RecipeError(f"Recipe '{recipe.name}' has no suite.search", "Give it a space.")
         self.spec: SearchSpec = spec
         self.objectives = recipe.objectives
-        """What is sought."""
+        """Objectives of the search."""
         self._seed = recipe.seed
         self._make_sampler = sampler_maker(spec, allowed, recipe.seed, len(self.objectives))
         self._pruner = make_pruner(recipe, spec, allowed)
@@ -120,14 +119,14 @@ class Search:
             return bool(trial.should_prune())
 
     def tell(self, proposal: int, values: Sequence[object] | None, *, pruned: bool = False) -> None:
-        """Tell what a proposal gave.
+        """Report the result of a proposal.
 
-        What failed at first may be told again, when it has been tried again.
+        A failed proposal may be reported again after a retry.
 
         Args:
             proposal: Its number.
-            values: Of each objective; None, too few, or what is no finite number: it has failed.
-            pruned: Whether it was ended since it promised little.
+            values: Value of each objective; None, too few or not finite numbers: it failed.
+            pruned: Whether it was pruned.
         """
         from optuna.trial import TrialState, create_trial
 
@@ -135,12 +134,12 @@ class Search:
         is_whole = len(numbers) == len(values or ()) == len(self.objectives)
         state = TrialState.COMPLETE if is_whole else TrialState.FAIL
         state = TrialState.PRUNED if pruned else state
-        told = numbers if is_whole and not pruned else None
+        result = numbers if is_whole and not pruned else None
         trial = self._trials[proposal]
         before = self.study.get_trials(deepcopy=False)[trial.number].state
         with _quietly():
             if before is TrialState.RUNNING:
-                self.study.tell(trial, told, state)
+                self.study.tell(trial, result, state)
             elif before is TrialState.FAIL and is_whole and proposal not in self._mended:
                 self._mended.add(proposal)
                 params, space = trial.params, self._space
@@ -189,8 +188,8 @@ def _quietly() -> Iterator[None]:
 class Proposed(PointSource):
     """Proposals of a search, each with all of its seeds and folds.
 
-    The search is brought to where it was by the journal, by the same calls in the same order. It is
-    not told of trials that somebody adds.
+    The search is restored from the journal by the same calls in the same order. It ignores trials
+    that users add.
 
     Args:
         recipe: The suite's.
@@ -209,7 +208,7 @@ class Proposed(PointSource):
     def total(self) -> int:
         """Trials so far, and those of proposals to come."""
         left = self._search.spec.trials - self._search.num_proposed
-        return len(self._board.rows) + left * self._a_point
+        return len(self._suite_state.rows) + left * self._a_point
 
     @property
     def is_exhausted(self) -> bool:
@@ -217,7 +216,7 @@ class Proposed(PointSource):
         return self._search.num_proposed >= self._search.spec.trials
 
     def more(self, wanted: int) -> Sequence[Trial]:
-        """Trials of one proposal, when there is room for one: the next may know more."""
+        """Return the trials of one proposal if there is room: the next may use its result."""
         while wanted > 0 and (proposed := self._search.propose()) is not None:
             number, point = proposed
             if trials := list(self._maker.trials(point, number)):
@@ -226,24 +225,24 @@ class Proposed(PointSource):
         return ()
 
     def take(self, entry: Entry) -> None:
-        """Bring the search to where it is after an entry."""
+        """Update the search by an entry."""
         if isinstance(entry, Added) and entry.trial.proposal is not None:
             self._know(entry.trial, entry.trial.proposal)
-        elif isinstance(entry, Ended) and entry.is_final and entry.number in self._board.rows:
-            self._tell(self._board.rows[entry.number])
+        elif isinstance(entry, Ended) and entry.is_final and entry.number in self._suite_state.rows:
+            self._tell(self._suite_state.rows[entry.number])
 
-    def promises_little(self, row: TrialState) -> bool:
-        """Report what it has validated since the last call; gives what the pruner thinks."""
+    def should_prune(self, row: TrialState) -> bool:
+        """Report new validations of a trial; return whether the pruner would end it."""
         if not self._has_pruner or row.trial.proposal is None:
             return False
         metric = self._search.objectives[0].metric
         history = read_history(self._run.trial(row.trial.number)).metrics
         values = [each.metrics[metric] for each in history if metric in each.metrics]
-        told = [
+        answers = [
             self._search.report(row.trial.proposal, step, value)
             for step, value in enumerate(values, 1)
         ]
-        return any(told)
+        return any(answers)
 
     def _know(self, trial: Trial, proposal: int) -> None:
         while self._search.num_proposed < proposal and (left_out := self._search.propose()):
@@ -253,14 +252,14 @@ class Proposed(PointSource):
         self._numbers.setdefault(proposal, []).append(trial.number)
 
     def _tell(self, row: TrialState) -> None:
-        """Tell the search what a point gave, when all of its trials have ended: their mean."""
+        """Report the mean of a point to the search, if all of its trials have ended."""
         proposal = row.trial.proposal
         if proposal is None:
             return
-        rows = [self._board.rows[number] for number in self._numbers[proposal]]
+        rows = [self._suite_state.rows[number] for number in self._numbers[proposal]]
         if not all(each.state.is_final for each in rows):
             return
-        self.promises_little(row)  # what it validated last counts for others
+        self.should_prune(row)  # reports its last validations, which count for others
         gave = [each.objectives for each in rows if each.state is StepState.SUCCEEDED]
         are_whole = len(gave) == len(rows) and all(gave)
         values = [fmean(column) for column in zip(*gave, strict=True)] if are_whole else None

@@ -44,8 +44,8 @@ _MOST_ROWS = 2000
 
 
 @dataclass(frozen=True, kw_only=True)
-class Told:
-    """What the report is made of."""
+class ReportInputs:
+    """Content of the report."""
 
     run_id: str
     lead: str
@@ -58,21 +58,21 @@ class Told:
     """The first objective of the best trials by optimizer step."""
 
 
-def suite_report(told: Told) -> Report:
-    """All that the report shows."""
-    rows, objectives = told.rows, told.objectives
+def suite_report(inputs: ReportInputs) -> Report:
+    """Return the report of a suite."""
+    rows, objectives = inputs.rows, inputs.objectives
     found = results_of(rows, objectives)
     matters = importance_of(rows, objectives)
     training = {}
-    if told.curves:
+    if inputs.curves:
         metric = objectives[0].metric
         which = "trials" if are_folds(rows) else "best trials"
-        training[f"{metric} of the {which}"] = _curves(told.curves, metric)
+        training[f"{metric} of the {which}"] = _curves(inputs.curves, metric)
     return Report(
-        title=told.run_id,
-        lead=told.lead,
+        title=inputs.run_id,
+        lead=inputs.lead,
         cards=_cards(rows, found),
-        figures=_figures(finished(rows), objectives, matters.shares, told.log_keys),
+        figures=_figures(finished(rows), objectives, matters.shares, inputs.log_keys),
         tables=tuple(_tables(rows, found, matters.why_not)),
         training=training,
     )
@@ -292,8 +292,8 @@ def _marginals(found: Results, why_not: str) -> Table:
             spread_words(each.spread, 5),
             interval_words(each.spread, 5),
         )
-        for key, told in found.marginals.items()
-        for each in told
+        for key, marginals in found.marginals.items()
+        for each in marginals
     ]
     heads = (
         *columns("Key", kind="path"),
@@ -303,15 +303,15 @@ def _marginals(found: Results, why_not: str) -> Table:
     )
     title = "Means by the value of each key"
     if why_not:
-        title += f" (how much each key matters is not told: {why_not})"
+        title += f" (importance of the keys unknown: {why_not})"
     return Table(title=title, columns=heads, rows=rows, empty="Nothing varies.", shown=_SHOWN)
 
 
-def _value(told: Marginal) -> str:
-    """The value of a key, or between which values those lie that are taken together."""
-    if told.between is None:
-        return _cell(told.value)
-    return range_words(told)
+def _value(marginal: Marginal) -> str:
+    """Return the value of a key, or the range of grouped values."""
+    if marginal.between is None:
+        return _cell(marginal.value)
+    return range_words(marginal)
 
 
 def _cell(value: object) -> str:

@@ -1,4 +1,4 @@
-"""How the trials of a suite stand, by its events; and what is asked of it while it runs."""
+"""The state of a suite's trials by its events, and commands to it while it runs."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ from headrace.suites.records import (
 logger = logging.getLogger(__name__)
 
 AddPoint = Callable[[Point], Iterable[Trial]]
-"""Makes the trials of a point, with numbers after those that are there."""
+"""Makes the trials of a point, with numbers after the existing ones."""
 
 _GONE = (StepState.LOST, StepState.PREEMPTED)
-"""Ends of attempts whose machine went away: one that comes back is sound again."""
+"""Ends of attempts whose machine was lost: if it returns, it is used again."""
 
 
 @dataclass(slots=True)
 class TrialState:
-    """A trial, and what became of it."""
+    """A trial and its state."""
 
     trial: Trial
     state: StepState = StepState.QUEUED
@@ -49,81 +49,81 @@ class TrialState:
     attempts: int = 0
     """Number of its newest attempt."""
     failed: tuple[Attempt, ...] = ()
-    """Attempts that count against `suite.retries`, from the last one on that came further."""
+    """Attempts that count against `suite.retries`, from the last one that made progress on."""
     started: Started | None = None
-    """Its attempt that has no end yet."""
+    """Its running attempt."""
     avoids: frozenset[str] = frozenset()
     """Machines where it has failed."""
     priority: float = 0.0
     unwanted: bool = False
-    """Whether somebody has cancelled it."""
+    """Whether it was cancelled."""
     since: float = field(default=0.0, compare=False)
-    """Since when it waits, if it does: seconds since the epoch."""
+    """Start of its wait, seconds since the epoch."""
     took_s: float = 0.0
     """Seconds of its attempts that have ended."""
     start_s: float = 0.0
-    """Those of them before the first batches: the first trials wait for processes to be ready."""
+    """Seconds of these before the first batches: the first trials wait for new processes."""
     evaluate_s: float = 0.0
-    """Those of them in which it was evaluated."""
+    """Seconds of these for evaluation."""
     objectives: tuple[float, ...] = ()
     why: str = ""
-    """Why it has failed, in a line."""
+    """Why it failed, in a line."""
 
     @property
     def kept(self) -> float:
-        """How far its checkpoints had come when an attempt had ended."""
+        """Progress of its checkpoints at the end of its attempts."""
         return max((each.kept for each in self.failed), default=0.0)
 
     @property
     def counted_as(self) -> str:
-        """Its state as it is counted."""
+        """Its state for counts."""
         return PRUNED if self.pruned else self.state.value
 
     @property
     def has_failed(self) -> bool:
-        """Whether it has ended, and not well; nobody asked for that."""
+        """Whether it ended without success and was not cancelled."""
         return self.state in FAILED
 
 
 @dataclass
-class Board:
-    """All trials of a suite: the journal's entries, taken one after another."""
+class SuiteState:
+    """All trials of a suite, from the journal's entries in order."""
 
     objectives: Sequence[Objective] = ()
     rows: dict[int, TrialState] = field(default_factory=dict)
     counts: Counter[str] = field(default_factory=Counter)
     running: dict[int, TrialState] = field(default_factory=dict)
-    """Trials with an attempt that has no end, by number."""
+    """Trials with a running attempt, by number."""
     best: TrialState | None = None
-    """The best trial; None without one objective, or a trial that has it."""
+    """The best trial; None with several objectives, or without a value."""
     span: tuple[float, float] = (math.inf, -math.inf)
-    """When the first attempt began, and the last one ended, seconds since the epoch."""
+    """Start of the first attempt and end of the last one, seconds since the epoch."""
     applied: int = 0
-    """Lines of the controls that have been read."""
+    """Number of lines of the commands that have been applied."""
 
     @property
-    def told_best(self) -> TrialState | None:
-        """The best trial, unless trials are folds: of these only the mean counts."""
+    def shown_best(self) -> TrialState | None:
+        """The best trial; None for folds, where only the mean counts."""
         return None if self.best is None or FOLD in self.best.trial.values else self.best
 
     @property
     def num_failed(self) -> int:
-        """Trials that have ended, and not well, unless somebody asked for that."""
+        """Number of trials that ended without success and were not cancelled."""
         return sum(self.counts[state.value] for state in FAILED)
 
     @property
     def commonest_failure(self) -> str:
-        """Why most of those have failed, and how many that are; empty when none has."""
+        """The most frequent cause of failed trials and its count; empty without any."""
         whys = Counter(row.why for row in self.rows.values() if row.has_failed)
         return "; ".join(f"{count} of them: {why}" for why, count in whys.most_common(1))
 
     @property
     def num_ended(self) -> int:
-        """Trials that have ended."""
+        """Number of trials that have ended."""
         return len(self.rows) - self.counts[StepState.QUEUED.value] - len(self.running)
 
     def take(self, entry: Entry) -> None:
-        """Bring the board to where it is after an entry; one about an unknown trial is left out."""
+        """Update the state by an entry; an entry of an unknown trial is ignored."""
         if isinstance(entry, Added):
             self._add(entry)
         elif isinstance(entry, CommandsApplied):
@@ -137,7 +137,7 @@ class Board:
             self.counts[row.counted_as] += 1
 
     def waiting(self) -> list[TrialState]:
-        """Trials that wait for an attempt, in order of their numbers."""
+        """Return the trials that wait for an attempt, by number."""
         return [row for row in self.rows.values() if row.state is StepState.QUEUED]
 
     def _add(self, entry: Added) -> None:
@@ -213,10 +213,10 @@ def _count(row: TrialState, entry: Ended) -> None:
 
 
 class Controls:
-    """Reads `controls.jsonl` of a suite from where it was read before.
+    """Reads new lines of `controls.jsonl` of a suite.
 
     Attributes:
-        is_paused: Whether no more trials begin.
+        is_paused: Whether no more trials start.
         limit: Most trials at once; None: no limit.
     """
 
@@ -226,10 +226,10 @@ class Controls:
         self.is_paused = False
         self.limit = limit
 
-    def apply_commands(self, board: Board, add: AddPoint) -> list[Entry]:
-        """Entries that follow from what was asked since the last call; sets pause and limit.
+    def apply_commands(self, suite_state: SuiteState, add: AddPoint) -> list[Entry]:
+        """Return the entries of commands since the last call; set pause and limit.
 
-        What the board's journal says was applied before is not done again.
+        Commands that the journal lists as applied are skipped.
         """
         trials: list[Trial] = []
         retried: set[int] = set()
@@ -237,19 +237,19 @@ class Controls:
         priorities: dict[int, float] = {}
         for line, control in self._new():
             self._set(control)
-            if line <= board.applied:
+            if line <= suite_state.applied:
                 continue
-            numbers = control.numbers or tuple(board.rows)
+            numbers = control.numbers or tuple(suite_state.rows)
             if control.what == "add":
                 trials += _added(control, add)
             elif control.what == "retry":
-                retried |= {each for each in numbers if _is_failed(board, each)}
+                retried |= {each for each in numbers if _is_failed(suite_state, each)}
                 cancelled -= retried
             elif control.what == "cancel":
-                cancelled |= {each for each in numbers if _goes_on(board, each)}
+                cancelled |= {each for each in numbers if _goes_on(suite_state, each)}
             elif control.what == "prioritize":
                 priorities |= dict.fromkeys(control.numbers, control.priority or 0.0)
-        if self._lines <= board.applied:
+        if self._lines <= suite_state.applied:
             return []
         applied = CommandsApplied(
             lines=self._lines,
@@ -266,7 +266,7 @@ class Controls:
             self.limit = control.limit
 
     def _new(self) -> Iterator[tuple[int, Control]]:
-        """Controls with the numbers of their lines; a line that is none is left out."""
+        """Yield commands with their line numbers; malformed lines are left out."""
         lines, self._offset = whole_lines(self._path, self._offset)
         for line in lines:
             self._lines += 1
@@ -274,24 +274,24 @@ class Controls:
                 yield self._lines, Control.model_validate_json(line)
             except ValidationError as error:
                 logger.warning(
-                    "Line %d of %s is no control: %s", self._lines, self._path, words_of(error)
+                    "Line %d of %s is malformed: %s", self._lines, self._path, words_of(error)
                 )
 
 
 def _added(control: Control, add: AddPoint) -> Iterator[Trial]:
-    told = {} if control.priority is None else {"priority": control.priority}
+    update = {} if control.priority is None else {"priority": control.priority}
     for point in control.points:
         try:
-            yield from [trial.model_copy(update=told) for trial in add(point)]
+            yield from [trial.model_copy(update=update) for trial in add(point)]
         except RecipeError as error:
             logger.warning("The point %s is not added: %s", point, error)
 
 
-def _is_failed(board: Board, number: int) -> bool:
-    row = board.rows.get(number)
+def _is_failed(suite_state: SuiteState, number: int) -> bool:
+    row = suite_state.rows.get(number)
     return row is not None and (row.has_failed or row.unwanted)
 
 
-def _goes_on(board: Board, number: int) -> bool:
-    row = board.rows.get(number)
+def _goes_on(suite_state: SuiteState, number: int) -> bool:
+    row = suite_state.rows.get(number)
     return row is not None and not row.state.is_final

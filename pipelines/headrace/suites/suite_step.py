@@ -1,4 +1,4 @@
-"""The suite step: all trials of a recipe on the nodes of one lease; and one trial on its node.
+"""The suite step: all trials of a recipe on the nodes of a lease, and a trial on its node.
 
 A trial trains and evaluates in processes of its own. It runs in a thread of the node's Dask worker,
 beside those of other trials; what the recipe names runs in children only, which get their part of
@@ -32,11 +32,11 @@ from headrace.steps.mailbox import StepResult, StepSpec
 from headrace.steps.run import refused, run_step
 from headrace.suites.driver import Driver, Work
 from headrace.suites.event_log import Journal
-from headrace.suites.gpu_turns import TURNS, gpus_at
 from headrace.suites.node_slots import capacity, part_of
 from headrace.suites.points import PointSource, trial_recipe
 from headrace.suites.records import PRUNED, TrialJob
-from headrace.suites.suite_state import Board
+from headrace.suites.shared_gpus import SHARED_GPUS, gpus_at
+from headrace.suites.suite_state import SuiteState
 from headrace.training.data_on_node import manifest_of
 from headrace.training.function import call_function
 from headrace.training.train_step import completed, train
@@ -50,7 +50,7 @@ _USELESS = {
 def run(context: StepContext) -> dict[str, Any]:
     """Run the trials of the recipe's suite on the dataset of the input `dataset`, if it has one.
 
-    Trials that have ended, in whatever attempt at this step, are not run again.
+    Trials that ended in an earlier attempt of this step are not run again.
 
     Returns:
         `total`, `counts` of trials by state, and `best` and `best_value` where one is best.
@@ -58,7 +58,7 @@ def run(context: StepContext) -> dict[str, Any]:
     Raises:
         RecipeError: The suite cannot be used.
         SuiteFailedError: All trials have failed, or so many that it does not go on.
-        StepCancelledError: Somebody asked it to stop, or cancelled all trials.
+        StepCancelledError: The step or all of its trials were cancelled.
         LeaseEndsError: The lease ends first; another one goes on with it.
     """
     work = Work(dataset=context.dataset, run_trial=run_trial, capacity=capacity)
@@ -66,7 +66,7 @@ def run(context: StepContext) -> dict[str, Any]:
 
 
 def source_of(context: StepContext) -> PointSource:
-    """Where the trials of a suite come from."""
+    """Return the source of a suite's trials."""
     recipe = context.recipe
     if recipe.suite is None or recipe.suite.search is None:
         return PointSource(recipe)
@@ -78,7 +78,7 @@ def source_of(context: StepContext) -> PointSource:
 
 
 def run_suite(context: StepContext, source: PointSource, work: Work) -> dict[str, Any]:
-    """Run what a source gives; returns and raises as `run`."""
+    """Run the trials of a source; return and raise as `run`."""
     owner = f"{context.spec.key} in {context.lease_folder.lease_id}"
     with (
         SharedCalls.open(context.lease_folder) as calls,
@@ -86,38 +86,37 @@ def run_suite(context: StepContext, source: PointSource, work: Work) -> dict[str
     ):
         driver = Driver(context, calls, journal, source, work)
         driver.run()
-    return _outputs(driver.board)
+    return _outputs(driver.suite_state)
 
 
-def _outputs(board: Board) -> dict[str, Any]:
-    counts = {state: count for state, count in board.counts.items() if count}
+def _outputs(suite_state: SuiteState) -> dict[str, Any]:
+    counts = {state: count for state, count in suite_state.counts.items() if count}
     if counts.keys() == {StepState.CANCELLED.value}:
-        raise StepCancelledError(f"All {len(board.rows)} trials were cancelled")
-    if board.rows and not counts.keys() - _USELESS:
+        raise StepCancelledError(f"All {len(suite_state.rows)} trials were cancelled")
+    if suite_state.rows and not counts.keys() - _USELESS:
         raise SuiteFailedError(
-            f"All {board.num_failed} trials have failed; {board.commonest_failure}",
+            f"All {suite_state.num_failed} trials have failed; {suite_state.commonest_failure}",
             "See them all: headrace suite show. When the cause is corrected, have them run again "
             "by `headrace suite retry`.",
         )
-    best = board.told_best
+    best = suite_state.shown_best
     found = {"best": best.trial.number, "best_value": best.objectives[0]} if best else {}
-    return {"total": len(board.rows), "counts": counts, **found}
+    return {"total": len(suite_state.rows), "counts": counts, **found}
 
 
 def run_trial(job: TrialJob, fleet: NodeCalls | None = None) -> StepResult:
-    """Make an attempt at a trial to its result, which is in its folder when this returns.
+    """Run an attempt of a trial; its result is in its folder when this returns.
 
-    An attempt that has a result is not made again. A further one goes on from the checkpoints of
-    those before.
+    An attempt with a result is not run again. A further attempt resumes from the checkpoints of
+    earlier ones.
 
     Args:
         job: The attempt.
         fleet: The lease's nodes for a trial on several of them; None: this node.
 
     Returns:
-        Outputs are `metrics`, what training gave last with what evaluation gave, and what these
-        steps give, such as `checkpoint` and `report`; `pruned` of one that was ended since it
-        promised little. Whatever the trial did is told, not raised.
+        The result, also of a failure. Its outputs are `metrics` of training and evaluation, other
+        outputs of these steps such as `checkpoint` and `report`, and `pruned` if a pruner ended it.
     """
     folder = RunFolder(Path(job.run_folder)).trial(job.trial.number).attempt(job.attempt)
     existing = read_record(folder.result, StepResult)
@@ -134,8 +133,8 @@ def run_trial(job: TrialJob, fleet: NodeCalls | None = None) -> StepResult:
 def _prepare(job: TrialJob, folder: StepFolder, holding: ExitStack | None) -> None:
     """Make the folders of the trial and of the attempt, with the trial's recipe and site.
 
-    A trial on one node waits here for the part of it that it gets, and has it as long as `holding`
-    is open; None: it is on several.
+    A trial on one node waits here for its part of the node, and holds it while `holding` is open;
+    None for a trial on several nodes.
     """
     suite = RunFolder(Path(job.run_folder))
     trial = suite.trial(job.trial.number)
@@ -167,7 +166,7 @@ def _prepare(job: TrialJob, folder: StepFolder, holding: ExitStack | None) -> No
 
 
 def _gpus(job: TrialJob, folder: StepFolder, role: Role) -> AbstractContextManager[tuple[Gpu, ...]]:
-    """The GPUs that the trial has; where no queue gives out machines, when it is its turn."""
+    """Hold the GPUs of a trial; on machines without a queue it waits for them."""
     node = capacity()
     if not role.shares_machines:
         return nullcontext(gpus_at(node, job.gpus))
@@ -176,14 +175,13 @@ def _gpus(job: TrialJob, folder: StepFolder, role: Role) -> AbstractContextManag
     def keep_on() -> bool:
         return wanted() and not is_there(folder.cancel)
 
-    return TURNS.gpus(node, job.gpus, run_id, folder, keep_on)
+    return SHARED_GPUS.gpus(node, job.gpus, run_id, folder, keep_on)
 
 
 def _site_of(site: Site, recipe: Recipe, job: TrialJob, gpus: Sequence[Gpu]) -> Site:
-    """The site as a trial on one node sees it: a node with the part that it may use.
+    """Return the site for a trial on one node: a node of the size of the trial's part.
 
-    A trial has one rank unless its recipe says more: the ranks of the role are those of a run that
-    has the node for itself.
+    A trial has one rank unless its recipe sets more: the role's number is for a whole node.
     """
     role = site.roles[recipe.train.role]
     num_ranks = recipe.train.ranks_per_node or 1
@@ -236,7 +234,7 @@ def _trained_and_judged(context: StepContext, fleet: NodeCalls, dataset: str) ->
 
 
 def _last_loss(context: StepContext) -> dict[str, float]:
-    """What a model need not log itself."""
+    """Return the metrics that a model need not log itself."""
     if context.recipe.model is None:
         return {}
     losses = [row.loss for row in read_history(context.run_folder).rows if row.loss is not None]
@@ -244,14 +242,14 @@ def _last_loss(context: StepContext) -> dict[str, float]:
 
 
 def _share_energy(context: StepContext, share: float) -> None:
-    """Of the energy of shared GPUs an attempt has taken its share."""
+    """Scale the energy of shared GPUs to the attempt's share."""
     used = context.usage
     if used is not None and used.energy_wh is not None:
         context.usage = used.model_copy(update={"energy_wh": used.energy_wh * share})
 
 
 def _numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
-    """Those that are finite numbers, as only they can be compared."""
+    """Return the finite numbers, which can be compared."""
     return {
         name: float(value)
         for name, value in metrics.items()

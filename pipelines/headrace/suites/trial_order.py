@@ -1,4 +1,4 @@
-"""When a suite will be done, and in which order its trials wait; another package may say better."""
+"""Remaining time of a suite and the order of its trials, which another package may improve."""
 
 from __future__ import annotations
 
@@ -12,60 +12,64 @@ from headrace.entry_points import load_group
 from headrace.recipe.recipe import Recipe
 from headrace.record import Record
 from headrace.states import StepState
-from headrace.suites.suite_state import Board, TrialState
+from headrace.suites.suite_state import SuiteState, TrialState
 
 GROUP = "headrace.forecast"
 """Entry point: a class that derives from `TrialOrder`."""
 
 
 class Eta(Record):
-    """When all will be done."""
+    """Remaining time of a suite."""
 
     seconds: float
-    """Median of the time that is left."""
+    """Median of the remaining time."""
     half_s: float
     """Half of the interval in which it lies with a probability of 0.8."""
 
 
 class TrialOrder:
-    """Looks ahead for the driver of one suite, again and again; made of the suite's recipe.
+    """Orders the trials of a suite and estimates the remaining time.
 
-    This one leaves trials in the order of their points, each as long as those before on average.
+    This class keeps the order of the points, and expects the mean time of earlier trials.
     """
 
     def __init__(self, recipe: Recipe) -> None:
         self._recipe = recipe
 
-    def left(self, board: Board, done: Callable[[TrialState], float], total: int) -> Eta | None:
-        """Time that is left; None when nothing tells.
+    def left(
+        self, suite_state: SuiteState, done: Callable[[TrialState], float], total: int
+    ) -> Eta | None:
+        """Return the remaining time; None if unknown.
 
         Args:
-            board: How the trials stand.
+            suite_state: State of the trials.
             done: Share of a running trial that is done, 0 to 1.
-            total: Number of trials, with those to come of which nothing is known yet.
+            total: Number of trials, with those still to be added.
         """
-        took = [each.took_s for each in board.rows.values() if each.state is StepState.SUCCEEDED]
-        if not took or not board.running:
+        took = [
+            each.took_s for each in suite_state.rows.values() if each.state is StepState.SUCCEEDED
+        ]
+        if not took or not suite_state.running:
             return None
-        mean_s, places = statistics.fmean(took), len(board.running)
-        left_s = sum(max(mean_s - elapsed_s(each), 0.0) for each in board.running.values())
-        waiting = len(board.waiting()) + max(total - len(board.rows), 0)
+        mean_s, places = statistics.fmean(took), len(suite_state.running)
+        left_s = sum(max(mean_s - elapsed_s(each), 0.0) for each in suite_state.running.values())
+        waiting = len(suite_state.waiting()) + max(total - len(suite_state.rows), 0)
         spread_s = statistics.stdev(took) if len(took) > 1 else mean_s
         half_s = NormalDist().inv_cdf(0.9) * spread_s * math.sqrt(waiting + places) / places
         return Eta(seconds=(left_s + waiting * mean_s) / places, half_s=half_s)
 
-    def expected(self, board: Board) -> dict[int, float] | None:
+    def expected(self, suite_state: SuiteState) -> dict[int, float] | None:
         """Return the seconds of waiting trials by number, for a new order; None: keep the old."""
         return None
 
 
 def elapsed_s(trial: TrialState) -> float:
-    """Seconds that a running trial has taken so far, with its earlier attempts."""
+    """Return the seconds of a running trial so far, with its earlier attempts."""
     began_at = time.time() if trial.started is None else trial.started.at
     return trial.took_s + max(time.time() - began_at, 0.0)
 
 
 def trial_order(recipe: Recipe) -> TrialOrder:
-    """One of what a package adds, else `TrialOrder`; the last one by name, of several."""
+    """Return the order that a package adds, the last by name if several do; else `TrialOrder`."""
     classes: list[type[TrialOrder]] = [TrialOrder, *load_group(GROUP).values()]
     return classes[-1](recipe)

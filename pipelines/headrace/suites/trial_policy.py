@@ -1,4 +1,4 @@
-"""What the end of an attempt means for its trial, and how attempts go, by their folders."""
+"""Decide what the end of an attempt means for its trial, and read the status of attempts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from headrace.steps.retry_policy import Attempt, decide
 from headrace.steps.run import failure_of
 from headrace.steps.usage import AttemptUsage
 from headrace.suites.records import PRUNED, Ended, OfAttempt, RunningTrial, Started, SuiteSummary
-from headrace.suites.suite_state import Board, TrialState
+from headrace.suites.suite_state import SuiteState, TrialState
 
 if TYPE_CHECKING:
     from headrace.suites.trial_order import Eta
@@ -35,19 +35,19 @@ _SHOWN = 100
 _SHOWN_METRICS = 6
 
 LEASE_OVER = (LeaseEndsError.__name__, LeaseTakenError.__name__)
-"""Errors of attempts that end since their lease does."""
+"""Errors of attempts that end with their lease."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """What becomes of a trial after an attempt."""
+    """The decision about a trial after an attempt."""
 
     state: StepState
     is_final: bool = True
     is_counted: bool = True
     pruned: bool = False
     why_not: str = ""
-    """Why no attempt follows, where the failure alone does not say; for the user."""
+    """Why no attempt follows, if the failure does not say so; for the user."""
 
 
 def judge(
@@ -56,10 +56,10 @@ def judge(
     """Decide whether a trial has ended with this attempt.
 
     Args:
-        row: The trial, before the attempt's end is noted.
+        row: The trial before the attempt's end is recorded.
         result: How the attempt ended.
         spec: Rules of the suite.
-        why_stopped: Why the attempt was asked to stop; empty when nobody did.
+        why_stopped: Why the attempt was asked to stop; empty if it was not.
         kept: How far the trial's checkpoints have come: an attempt that has come further than
             those before does not count against the retries.
     """
@@ -101,11 +101,11 @@ def ended(
     verdict: Verdict,
     kept: float = 0.0,
 ) -> Ended:
-    """The journal's entry about the end of an attempt; see `judge` for `kept`."""
+    """Return the journal's entry about the end of an attempt; see `judge` for `kept`."""
     metrics = metrics_of(result.outputs)
     values, problem = values_of(metrics, objectives)
     failure = None if verdict.state is StepState.SUCCEEDED else result.failure
-    told = problem if verdict.state is StepState.SUCCEEDED and not verdict.pruned else ""
+    note = problem if verdict.state is StepState.SUCCEEDED and not verdict.pruned else ""
     usage = result.usage or AttemptUsage()
     held = {
         "node": usage.node or started.node,
@@ -125,14 +125,14 @@ def ended(
         objectives=values,
         failure_class=failure.failure_class if failure else None,
         error=failure.error if failure else "",
-        message="\n  ".join(filter(None, (failure.message, verdict.why_not))) if failure else told,
+        message="\n  ".join(filter(None, (failure.message, verdict.why_not))) if failure else note,
         kept=kept,
         usage=usage.model_copy(update=held),
     )
 
 
 def never_begun(row: TrialState, at: float, why: str, failure_class: FailureClass) -> Ended:
-    """The entry of a waiting trial that is not begun any more: cancelled, or impossible here."""
+    """Return the entry of a waiting trial that will not start: cancelled, or impossible here."""
     is_cancelled = failure_class is FailureClass.CANCELLED
     return Ended(
         number=row.trial.number,
@@ -147,7 +147,7 @@ def never_begun(row: TrialState, at: float, why: str, failure_class: FailureClas
 
 
 def metrics_of(outputs: Mapping[str, Any]) -> dict[str, float]:
-    """The figures among what an attempt gave as `metrics`."""
+    """Return the numbers among an attempt's `metrics`."""
     given = outputs.get("metrics")
     named = given.items() if isinstance(given, Mapping) else ()
     return {str(name): float(value) for name, value in named if _is_number(value)}
@@ -156,12 +156,12 @@ def metrics_of(outputs: Mapping[str, Any]) -> dict[str, float]:
 def values_of(
     metrics: Mapping[str, float], objectives: Sequence[Objective]
 ) -> tuple[tuple[float, ...], str]:
-    """Values of the objectives, none unless all are there; and what is wrong, else nothing."""
+    """Return the values of the objectives, or none of them and the problem if one is missing."""
     values = [metrics.get(each.metric) for each in objectives]
     for each, value in zip(objectives, values, strict=True):
         if value is None:
-            told = ", ".join(sorted(metrics)) or "none"
-            return (), f"It gave no figure '{each.metric}', the suite's objective; it gave: {told}"
+            names = ", ".join(sorted(metrics)) or "none"
+            return (), f"It has no metric '{each.metric}', the suite's objective; it has: {names}"
         if not math.isfinite(value):
             return (), f"Its objective {each.metric} is {value}"
     return tuple(value for value in values if value is not None), ""
@@ -180,12 +180,12 @@ def _is_over(row: TrialState, result: StepResult, limit_s: float | None) -> bool
 
 
 def folder_of(run: RunFolder, row: TrialState) -> StepFolder:
-    """Folder of a trial's newest attempt."""
+    """Return the folder of a trial's newest attempt."""
     return run.trial(row.trial.number).attempt(row.attempts)
 
 
 def left_by(folder: StepFolder, how: str) -> StepResult:
-    """The result of an attempt that nobody waits for any more: it may have written one."""
+    """Return the result of an abandoned attempt, which may have written one."""
     try:
         found = mailbox.outcome(folder)
     except StepError as error:  # what it wrote is none
@@ -194,7 +194,7 @@ def left_by(folder: StepFolder, how: str) -> StepResult:
 
 
 def result_of(folder: StepFolder, call: EndedCall) -> StepResult:
-    """The result of an attempt whose call has ended, in whatever way."""
+    """Return the result of an attempt whose call has ended."""
     if isinstance(call.result, StepResult):
         return call.result
     if call.error is None:
@@ -205,34 +205,36 @@ def result_of(folder: StepFolder, call: EndedCall) -> StepResult:
 
 
 class Glances:
-    """The newest status of attempts that run; of many, some at each look."""
+    """The newest status of running attempts; of many, some are read at each look."""
 
     def __init__(self, run: RunFolder) -> None:
         self._run = run
-        self._seen: dict[int, StepStatus] = {}
+        self._statuses: dict[int, StepStatus] = {}
         self._turn = 0
 
     def look(self, running: Mapping[int, TrialState]) -> list[TrialState]:
-        """Read some; gives those that were read."""
-        self._seen = {number: each for number, each in self._seen.items() if number in running}
+        """Read the status of some attempts; return their trials."""
+        self._statuses = {
+            number: each for number, each in self._statuses.items() if number in running
+        }
         count = min(len(running), _MOST_A_LOOK)
         rows = list(islice(cycle(running.values()), self._turn, self._turn + count))
         self._turn = (self._turn + count) % max(len(running), 1)
         for row in rows:
-            self._seen[row.trial.number] = _status(folder_of(self._run, row))
+            self._statuses[row.trial.number] = _status(folder_of(self._run, row))
         return rows
 
     def done(self, row: TrialState) -> float:
-        """Share of a running attempt that is done, 0 to 1."""
-        progress = self._seen.get(row.trial.number, _UNKNOWN).progress
+        """Return the share of a running attempt that is done, 0 to 1."""
+        progress = self._statuses.get(row.trial.number, _UNKNOWN).progress
         return min(progress.done / progress.total, 1.0) if progress.total else 0.0
 
     def shown(self, running: Mapping[int, TrialState]) -> tuple[RunningTrial, ...]:
-        """Those that run, for `suite.json`."""
+        """Return the running trials, for `suite.json`."""
         return tuple(self._shown(row) for row in islice(running.values(), _SHOWN))
 
     def _shown(self, row: TrialState) -> RunningTrial:
-        seen = self._seen.get(row.trial.number, _UNKNOWN)
+        status = self._statuses.get(row.trial.number, _UNKNOWN)
         return RunningTrial(
             number=row.trial.number,
             name=row.trial.name,
@@ -240,21 +242,21 @@ class Glances:
             node=row.started.node if row.started else "",
             started_at=row.started.at if row.started else time.time(),
             done=round(self.done(row), 4),
-            waits=seen.progress.phase if seen.state is StepState.QUEUED else "",
-            metrics=dict(islice(seen.metrics.items(), _SHOWN_METRICS)),
+            waits=status.progress.phase if status.state is StepState.QUEUED else "",
+            metrics=dict(islice(status.metrics.items(), _SHOWN_METRICS)),
         )
 
 
 def summary(
-    board: Board, glances: Glances, total: int, eta: Eta | None, *, is_paused: bool
+    suite_state: SuiteState, glances: Glances, total: int, eta: Eta | None, *, is_paused: bool
 ) -> SuiteSummary:
-    """How a suite stands; `total` counts trials to come, too."""
-    best = board.told_best
+    """Return the summary of a suite; `total` includes trials to come."""
+    best = suite_state.shown_best
     return SuiteSummary(
         total=total,
-        counts={state: count for state, count in board.counts.items() if count},
+        counts={state: count for state, count in suite_state.counts.items() if count},
         paused=is_paused,
-        running=glances.shown(board.running),
+        running=glances.shown(suite_state.running),
         best=best.trial.number if best else None,
         best_value=best.objectives[0] if best else None,
         eta_s=eta and eta.seconds,

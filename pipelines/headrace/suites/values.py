@@ -163,7 +163,7 @@ def ends_of(domain: BaseDistribution) -> tuple[JsonValue, ...]:
 
 
 def log_keys(space: Mapping[str, JsonValue]) -> tuple[str, ...]:
-    """Keys of `suite.search.space` of which each order of magnitude is as likely as another.
+    """Return the keys of `suite.search.space` that are sampled on a logarithmic scale.
 
     Raises:
         RecipeError: As `domain_of`.
@@ -173,7 +173,7 @@ def log_keys(space: Mapping[str, JsonValue]) -> tuple[str, ...]:
 
 
 def parse(words: Sequence[str], *, trials: int | None = None) -> tuple[tuple[str, ...], Update]:
-    """Part words that name several values of a key from ordinary overrides.
+    """Split words into ordinary overrides and those that name several values of a key.
 
     Args:
         words: `key=value` as for `load_recipe`, or `key=` and what Hydra calls a sweep.
@@ -181,11 +181,11 @@ def parse(words: Sequence[str], *, trials: int | None = None) -> tuple[tuple[str
             grid, but an interval needs a sampler: `suite.search.trials` of the recipe counts.
 
     Returns:
-        The overrides, as they are written, and what the sweeps set in `suite`: `grid`, `seeds`,
-        `search`. Values of `seed` are repeats of each point.
+        The overrides as they are written, and the keys of `suite` that the sweeps set: `grid`,
+        `seeds`, `search`. Values of `seed` are repeats of each point.
 
     Raises:
-        RecipeError: A word is no override, or a sweep that is not meant here.
+        RecipeError: A word is malformed, or a sweep that is not allowed here.
     """
     check_size(words)
     plain: list[str] = []
@@ -204,15 +204,15 @@ def parse(words: Sequence[str], *, trials: int | None = None) -> tuple[tuple[str
 
 
 def as_overrides(update: Mapping[str, JsonValue]) -> tuple[str, ...]:
-    """What the sweeps set, as overrides of a recipe."""
+    """Return the keys that sweeps set, as overrides of a recipe."""
     return tuple(as_override(f"suite.{key}", value) for key, value in update.items())
 
 
 def too_many(count: int) -> RecipeError:
-    """The error for a suite of so many trials."""
-    told = f"{count:,}" if count < 10**18 else "more than 10^18"
+    """Return the error for a suite with too many trials."""
+    number = f"{count:,}" if count < 10**18 else "more than 10^18"
     return RecipeError(
-        f"The suite has {told} trials; at most {MAX_TRIALS:,} are run",
+        f"The suite has {number} trials; at most {MAX_TRIALS:,} are run",
         "Leave values out, or let a sampler choose: suite.search, or --trials N.",
     )
 
@@ -251,7 +251,7 @@ def _choice(values: Sequence[JsonValue]) -> BaseDistribution:
 
 
 def _plain(value: Any) -> Any:
-    """An element of Hydra's as JSON; a quoted text without its quotes."""
+    """Return an element of Hydra as JSON; a quoted text without its quotes."""
     if isinstance(value, list):
         return [_plain(each) for each in value]
     if isinstance(value, dict):
@@ -260,10 +260,10 @@ def _plain(value: Any) -> Any:
 
 
 def _wrong_words(key: str, words: object, why: str) -> RecipeError:
-    told = f"The values of '{key}' are {shortened(repr(words))}: {shortened(why, 1000)}"
-    return RecipeError(told, f"Valid: {_VALID}.")
+    what = f"The values of '{key}' are {shortened(repr(words))}: {shortened(why, 1000)}"
+    return RecipeError(what, f"Valid: {_VALID}.")
 
 
 def _are_usual(*numbers: float) -> bool:
-    """Whether none is NaN, infinite, or larger than any that means something."""
+    """Whether all numbers are finite and within the limit."""
     return all(abs(number) <= _MOST for number in numbers)

@@ -53,12 +53,7 @@ class StepCheckpoints(_AfterStep, Checkpoint):  # type: ignore[misc]
     """
 
     def __init__(
-        self,
-        folder: Path,
-        *,
-        every_steps: int,
-        prune: Callable[[], None],
-        writer: CheckpointWriter,
+        self, folder: Path, *, every_steps: int, prune: Callable[[], None], writer: CheckpointWriter
     ) -> None:
         self.folder = folder
         self.writer = writer
@@ -97,7 +92,7 @@ class StepCheckpoints(_AfterStep, Checkpoint):  # type: ignore[misc]
             self.save(trainer)
 
     def on_train_epoch_end(self, trainer: Trainer, *_: Any) -> None:
-        """Write one that fell due on the last batch."""
+        """Write a checkpoint that was due on the last batch."""
         ends = trainer.should_stop or trainer.current_epoch + 1 >= trainer.max_epochs
         # a scheduler that waits for a metric steps after this hook: leave it to the next batch
         waits = any(config.reduce_on_plateau for config in trainer.lr_scheduler_configs)
@@ -105,16 +100,16 @@ class StepCheckpoints(_AfterStep, Checkpoint):  # type: ignore[misc]
             self.save(trainer)
 
     def on_train_end(self, trainer: Trainer, *_: Any) -> None:
-        """Write the final checkpoint, to the end."""
+        """Write the final checkpoint and wait for it."""
         self._save(trainer, self.final)
-        self.writer.settle()
+        self.writer.wait()
 
     def on_exception(self, *_: Any) -> None:
-        """Let the checkpoint that is being written become whole: the next launch goes on there."""
+        """Wait for the checkpoint that is being written: the next launch starts from it."""
         self.writer.give_up()
 
     def save(self, trainer: Trainer) -> None:
-        """Write the checkpoint of this step, together with all other ranks."""
+        """Write the checkpoint of this step; all ranks call this."""
         self._save(trainer, self.folder / checkpoint_name(trainer.global_step))
 
     def _is_due(self, trainer: Trainer) -> bool:
@@ -130,17 +125,17 @@ class StepCheckpoints(_AfterStep, Checkpoint):  # type: ignore[misc]
 
 
 class TrainingPausedError(Exception):
-    """Training has stopped with a checkpoint; another launch goes on from there."""
+    """Training has stopped with a checkpoint, from which another launch resumes."""
 
 
 class StopInTime(_AfterStep):
     """Ends the launch with a last checkpoint before `stop_at`, seconds since the epoch.
 
-    It ends at once when the file `notice` is there: the nodes are about to be taken away. When
-    `at_risk` is there, or says something new, they may be soon: a checkpoint is saved meanwhile.
+    It ends at once if the file `notice` exists: the provider is about to take the nodes back. A new
+    text in the file `at_risk` means that it may do so soon: a checkpoint is saved.
 
-    The ranks' clocks may differ, and ranks must not part: rank 0 decides, and tells the others
-    every two seconds or so, at a step that all of them know.
+    Clocks of ranks may differ, but all ranks must stop at the same step. So rank 0 decides, and
+    broadcasts about every two seconds, at a step that is known to all ranks.
     """
 
     def __init__(self, launch: NodeLaunch, saving: StepCheckpoints, file: Path) -> None:
@@ -159,7 +154,7 @@ class StopInTime(_AfterStep):
         self._look_at_step = trainer.global_step
 
     def after_step(self, trainer: Trainer) -> None:
-        """Look at the clock now and then."""
+        """Check the clock and the files about every two seconds."""
         step = trainer.global_step
         self._times.note(time.monotonic())
         # the last step of an epoch is saved after its validation, which has not been yet
@@ -176,20 +171,20 @@ class StopInTime(_AfterStep):
             self._saving.save(trainer)
 
     def _has_new_risk(self) -> bool:
-        told = _word(self._at_risk) or ""
-        known, self._known_risk = self._known_risk, told
-        return told not in ("", known)
+        risk = _word(self._at_risk) or ""
+        known, self._known_risk = self._known_risk, risk
+        return risk not in ("", known)
 
     def _pause(self, trainer: Trainer) -> None:
         self._saving.save(trainer)
-        self._saving.writer.settle()
+        self._saving.writer.wait()
         if trainer.is_global_zero:
             write_record(self._file, Paused(step=trainer.global_step))
         raise TrainingPausedError(f"Stopped after step {trainer.global_step}: time is over")
 
 
 def _word(file: Path) -> str | None:
-    """What a file says that other machines may write; None when it is not there, or has no name."""
+    """Return the text of a file that other machines write; None if it does not exist."""
     return read_text(file) if file.name else None
 
 
@@ -252,7 +247,7 @@ class KeepBest(Callback):  # type: ignore[misc]
             )
 
     def _look(self, trainer: Trainer) -> bool:
-        """Write when the metric is better; whether there is one."""
+        """Write weights if the metric is better; return whether it was logged."""
         found = trainer.callback_metrics.get(self._metric)
         if found is None:
             return False
@@ -273,24 +268,20 @@ class KeepBest(Callback):  # type: ignore[misc]
         step = trainer.global_step
         path = self._folder / checkpoints.best_name_of(step)
         best = checkpoints.BestCheckpoint(
-            file=path.name,
-            metric=self._metric,
-            value=value,
-            epoch=trainer.current_epoch,
-            step=step,
+            file=path.name, metric=self._metric, value=value, epoch=trainer.current_epoch, step=step
         )
 
-        def told() -> None:
+        def finish() -> None:
             write_record(self._folder / checkpoints.BEST, best)
             checkpoints.remove_weights(self._folder, "best", but=path)
 
-        self._writer.write(trainer, path, weights_only=self._weights_only, then=told)
+        self._writer.write(trainer, path, weights_only=self._weights_only, then=finish)
 
 
 class KeepSteps(_AfterStep):
     """Writes weights after the optimizer steps that are evaluated later; they are never pruned.
 
-    Steps are counted as Lightning does: those of all optimizers.
+    Steps of all optimizers count, as in Lightning.
     """
 
     def __init__(self, saving: StepCheckpoints, spec: TrainerSpec, steps: Collection[int]) -> None:
@@ -299,13 +290,13 @@ class KeepSteps(_AfterStep):
         self._steps = steps
 
     def on_train_start(self, trainer: Trainer, *_: Any) -> None:
-        """A training that begins anew has none."""
+        """Remove kept weights if training starts from the beginning."""
         super().on_train_start(trainer)
         if trainer.global_step == 0 and trainer.is_global_zero:
             checkpoints.remove_weights(self._folder, "kept")
 
     def after_step(self, trainer: Trainer) -> None:
-        """Write them, also before validation and before training ends."""
+        """Write the weights, also before validation and before training ends."""
         if trainer.global_step in self._steps:
             path = self._folder / kept_name(trainer.global_step)
             self._writer.write(trainer, path, weights_only=self._weights_only)

@@ -1,7 +1,7 @@
-"""Copies of a run's checkpoints elsewhere, as in an object store, made while training goes on.
+"""Copies of a run's checkpoints in `trainer.checkpoint_target`, made during training.
 
-Of a checkpoint NAME there are its files, and `NAME.json` with their checksums: written before them,
-and again when all of them are there.
+A copy of checkpoint NAME consists of its files and of `NAME.json` with their checksums, which is
+written before the files, and again after all of them.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ logger = logging.getLogger(__name__)
 _ENTRY = re.compile(r"((?:step|best|kept)-\d{9,}\.ckpt|final\.ckpt|best\.json)\.json")
 _LOOK_EVERY_S = 2.0
 _REST_S = 60.0
-"""After a copy that failed."""
+"""Pause after a copy that failed."""
 
 
 class Copied(Record):
-    """What is known of a copy."""
+    """Description of a copy."""
 
     files: dict[str, str]
     """XXH3 by path below the folder of checkpoints, 128 bits, hexadecimal."""
     is_whole: bool
-    """Whether all of them are there."""
+    """Whether all files are there."""
 
 
 class CheckpointCopies:
-    """Has in `trainer.checkpoint_target` what lies in a run's folder of checkpoints; a context.
+    """Copies a run's checkpoints to `trainer.checkpoint_target` while its context is open.
 
-    At its begin it brings what was lost here. At its end, a copy that is under way is given up.
-    The step is told what could not be copied, which ends no training.
+    On entry it restores checkpoints that were lost here. On exit it gives up a copy in progress.
+    Failures are events of the step; they do not end training.
     """
 
     def __init__(self, context: StepContext) -> None:
@@ -57,11 +57,11 @@ class CheckpointCopies:
         self._next_look_s = 0.0
         self._is_over = False
         self.problem = ""
-        """Why what is here is not there; empty when it is, as far as known."""
+        """Why the last copy failed; empty if it did not."""
 
     def __enter__(self) -> CheckpointCopies:
         if self._store is not None:
-            there = self._names(self._store)  # tells at once what the server refuses
+            there = self._names(self._store)  # raises at once if the server refuses access
             if checkpoints.newest_whole(self._folder) is None:
                 self._bring(self._store, there)
         return self
@@ -71,7 +71,7 @@ class CheckpointCopies:
         self._pool.shutdown()
 
     def look(self) -> None:
-        """Begin to copy what is new, unless a copy is under way; call it often."""
+        """Start to copy new checkpoints, unless a copy is in progress; call it often."""
         is_copying = self._copying is not None and not self._copying.done()
         if self._store is None or is_copying or time.monotonic() < self._next_look_s:
             return
@@ -162,7 +162,7 @@ class CheckpointCopies:
                 return
 
     def _fetch(self, store: Store, name: str, about: Copied) -> bool:
-        """Bring a checkpoint under its name; whether it was whole, else it is told."""
+        """Restore a checkpoint under its name; return whether its copy was undamaged."""
         prepared = self._folder / f".{name}.copy.partial"
         checkpoints.remove(prepared)
         try:

@@ -1,8 +1,8 @@
-"""Writes a checkpoint, whole or not at all; by itself while training goes on, where that is asked.
+"""Writes a checkpoint, completely or not at all; in the background if the recipe says so.
 
-Lightning's `AsyncCheckpointIO` does not fit: it copies within the accelerator's memory, lets any
-number of writes wait, and tells neither when a file is whole, which is when it may get its name
-and older ones may go, nor of a failure before the next write or the end.
+Lightning's `AsyncCheckpointIO` does not fit. It copies within the accelerator's memory and queues
+any number of writes. It does not report when a file is complete, which is when it may get its name
+and older ones are removed. It reports a failure only at the next write or at the end.
 """
 
 from __future__ import annotations
@@ -68,16 +68,16 @@ class CheckpointWriter:
         weights_only: bool = False,
         then: Callable[[], None] | None = None,
     ) -> None:
-        """Write a checkpoint; rank 0 calls `then` when it is whole, perhaps in another thread.
+        """Write a checkpoint; rank 0 calls `then` when it is complete, maybe in another thread.
 
-        Raises what went wrong with this one, or with the one before. After a `StorageFullError`
-        nothing is left of it.
+        Raises the failure of this checkpoint or of the one before. After a `StorageFullError` no
+        part of it is left.
         """
         began_s = time.monotonic()
         self._before()
         if isinstance(trainer.strategy, ExactDDPStrategy):
             trainer.strategy.average_replicas()
-        self.settle()
+        self.wait()
         prepared = path.with_name(f".{path.name}.{self._token}.partial")
         with _telling(prepared, path):
             taken = self._save(trainer, prepared, weights_only)
@@ -101,25 +101,25 @@ class CheckpointWriter:
             self._writing = self._thread.submit(finish)
 
     def look(self) -> None:
-        """Raise what went wrong with a checkpoint that is no longer being written."""
+        """Raise the failure of a checkpoint that was written in the background."""
         if self._writing is not None and self._writing.done():
-            self.settle()
+            self.wait()
 
-    def settle(self) -> None:
-        """Wait until what is being written is whole; raises what went wrong with it."""
+    def wait(self) -> None:
+        """Wait until the checkpoint that is being written is complete; raise its failure."""
         writing, self._writing = self._writing, None
         if writing is not None:
             writing.result()
 
     def give_up(self) -> None:
-        """As `settle`, when training fails for another reason, which is the one to be told."""
+        """Wait as `wait` after training failed for another reason; a failure is only logged."""
         try:
-            self.settle()
+            self.wait()
         except (HeadraceError, OSError, RuntimeError):
             logger.exception("The last checkpoint was not written")
 
     def _save(self, trainer: Trainer, prepared: Path, weights_only: bool) -> _Taken | None:
-        """Save, or take what is to be saved; None when it has been saved, and on other ranks."""
+        """Save a checkpoint, or take its content; None if it is saved, and on other ranks."""
         strategy = trainer.strategy
         usual = strategy.checkpoint_io  # also of others' callbacks, which want folders made
         io = _ToFile() if type(usual) is TorchCheckpointIO else usual
@@ -232,35 +232,38 @@ class HostCopy:
         return self._content  # type: ignore[no-any-return]
 
 
-def _copied(value: Any, old: Any, seen: dict[tuple[object, ...], Tensor]) -> Any:
-    """A copy of a value, tensors into those at the same place of an `old` copy where they fit."""
+def _copied(value: Any, old: Any, known: dict[tuple[object, ...], Tensor]) -> Any:
+    """Return a copy of a value; it reuses the tensors of an `old` copy that fit.
+
+    `known` are the tensors that were copied already, by their memory.
+    """
     if type(value) is Tensor and value.layout is torch.strided and not value.is_quantized:
-        return _tensor(value.detach(), old, seen)
+        return _tensor(value.detach(), old, known)
     if isinstance(value, dict):
         before = old if isinstance(old, dict) else {}
         made = copy.copy(value)  # with its class and attributes
         for name, part in value.items():
-            made[name] = _copied(part, before.get(name), seen)
+            made[name] = _copied(part, before.get(name), known)
         return made
     if type(value) in (list, tuple):
         parts = (
             old if isinstance(old, list | tuple) and len(old) == len(value) else [None] * len(value)
         )
         return type(value)(
-            _copied(part, each, seen) for part, each in zip(value, parts, strict=True)
+            _copied(part, each, known) for part, each in zip(value, parts, strict=True)
         )
     return copy.deepcopy(value)
 
 
-def _tensor(value: Tensor, old: Any, seen: dict[tuple[object, ...], Tensor]) -> Tensor:
+def _tensor(value: Tensor, old: Any, known: dict[tuple[object, ...], Tensor]) -> Tensor:
     place = (value.device, value.data_ptr(), value.dtype, value.shape, value.stride())
-    if value.numel() and place in seen:
-        return seen[place]
+    if value.numel() and place in known:
+        return known[place]
     fits = isinstance(old, Tensor) and (old.dtype, old.shape, old.stride()) == (
         value.dtype,
         value.shape,
         value.stride(),
     )
     room: Tensor = old if fits else torch.empty_like(value, device="cpu")
-    seen[place] = room.copy_(value)
+    known[place] = room.copy_(value)
     return room

@@ -1,8 +1,7 @@
-"""Training by a function of the user's (`train.function`): called once, in a process of its own.
+"""Training by the user's function (`train.function`): called once, in a process of its own.
 
-`call_function` is the driver's side; `function_on_node` is what it has a node do. The process is
-forked from one that has imported the function's module, and nothing else that a function might not
-need: see `headrace.training.function_process`.
+`call_function` runs in the driver, `function_on_node` on a node. The function's process is forked
+from one that has imported its module: see `headrace.training.function_process`.
 """
 
 from __future__ import annotations
@@ -32,44 +31,44 @@ from headrace.training.launch_records import NodeLaunch, NodeReady, Paused, Trai
 from headrace.training.own_gpus import own_gpus
 from headrace.training.progress import Follower
 from headrace.training.restarts import Restarts
-from headrace.training.watch_ranks import is_unwanted
+from headrace.training.watch_ranks import is_obsolete
 
 _STOPPING_S = 5.0
 _FOLLOW_EVERY_S = 0.5
 PRELOAD = "HEADRACE_FUNCTION_OF"
-"""Variable that names the folder of a run whose function a server of processes imports."""
+"""Environment variable: folder of the run whose function a fork server imports."""
 
-_TOLD = frozenset(
+_VARIABLES = frozenset(
     f"HEADRACE_{name}"
     for name in ("CHECKPOINTS", "RUN_FOLDER", "SEED", "LAUNCH", "RESUME", "STOP_AT", "NOTICE")
 )
 _PROCESS = "headrace.training.function_process"
-_SERVERS = ForkServers(_PROCESS, VARYING | _TOLD)
+_SERVERS = ForkServers(_PROCESS, VARYING | _VARIABLES)
 _first_folders: dict[tuple[str, str], str] = {}
 _lock = threading.Lock()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Called:
-    """What a call gave, and what it took."""
+    """Metrics and usage of a call."""
 
     metrics: dict[str, float]
     began_at: float
-    """When the function was called, seconds since the epoch."""
+    """Time of the call, seconds since the epoch."""
     seconds: float
     cpu_s: float
-    """Time on CPUs, with that of processes that it has waited for."""
+    """CPU time, with that of child processes it has waited for."""
     memory_bytes: int
     gpu_memory_bytes: int | None
-    """What PyTorch held at most, if it used a GPU."""
+    """Most memory that PyTorch held on a GPU; None without a GPU."""
 
 
 def call_function(context: StepContext, fleet: NodeCalls, dataset: str) -> dict[str, Any]:
-    """Have a node call the recipe's function, again when its process is killed.
+    """Have a node call the recipe's function, and again if its process is killed.
 
     Returns:
-        `metrics` as the function returned them, `checkpoint` when it has left one, and how often it
-        was called again and why, `restarts` and `restart_causes`.
+        `metrics` of the function, its newest `checkpoint` or an empty text, and the number and
+        causes of further calls, `restarts` and `restart_causes`.
 
     Raises:
         UserCodeError: The function raised, or returned something else than metrics.
@@ -155,7 +154,7 @@ def _launch(context: StepContext, node: Node, dataset: str, number: int) -> Node
 def function_on_node(launch: NodeLaunch) -> Called:
     """Call the function of a recipe on this node; its process ends before this returns or raises.
 
-    It is ended within a second when the step was cancelled or has ended, or nobody waits for it.
+    The process is ended within a second if the step was cancelled or has ended.
     """
     recipe, site = resolved(RunFolder(Path(launch.run_folder)))
     if recipe.train.function is None:
@@ -165,7 +164,7 @@ def function_on_node(launch: NodeLaunch) -> Called:
         child = _child(launch, recipe, recipe.train.function.target, role)
         process = CallServer(_SERVERS.start)
         try:
-            called: Called = process.call(child, (recipe, site), lambda: not is_unwanted(launch))
+            called: Called = process.call(child, (recipe, site), lambda: not is_obsolete(launch))
         finally:
             process.end()
     return called
@@ -187,9 +186,9 @@ def _child(launch: NodeLaunch, recipe: Recipe, target: str, role: Role) -> Child
 
 
 def _first_folder(launch: NodeLaunch, target: str) -> str:
-    """Folder of the first of the runs, or of a suite's trials, that call a function here.
+    """Return the folder of the first run, or the first trial of a suite, that calls a function.
 
-    They share what has imported it. A later run imports it anew: it may be another by then.
+    Trials share the process that imported it. A later run imports it again: it may have changed.
     """
     folder = Path(launch.run_folder)
     of = folder.parent if folder.parent.name == RunFolder(folder).trials.name else folder
@@ -198,7 +197,7 @@ def _first_folder(launch: NodeLaunch, target: str) -> str:
 
 
 def _newest(code: Sequence[str], target: str) -> int:
-    """When a file beside the function's module was changed last, in nanoseconds; 0: none there."""
+    """Return the newest change of the files beside a function's module, in ns; 0 without files."""
     package = target.partition(".")[0]
     folders = [Path(folder).expanduser() for folder in code]
     patterns = ("*.py", f"{package}/**/*.py")

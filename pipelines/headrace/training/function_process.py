@@ -1,7 +1,7 @@
-"""What calls a function of the user's: `python -m headrace.training.function_process FD`.
+"""Process that calls the user's function: `python -m headrace.training.function_process FD`.
 
-It imports the function's module, and is forked for each call: what the module imports is there at
-once, and what a call does to it no other sees. PyTorch is imported if the module does so.
+It imports the function's module and is forked for each call. So the modules are loaded once, and
+calls cannot change them for each other. PyTorch is imported only if the user's module does so.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ _OF_THE_MACHINE = (FailureKind.OUT_OF_MEMORY, FailureKind.NO_SPACE)
 
 
 def answer(given: tuple[Recipe, Site]) -> Called:
-    """Call the function of a recipe.
+    """Call the function of a recipe; return its metrics and usage.
 
     Raises:
-        TargetError: The site does not allow it, or it does not exist.
-        UserCodeError: It raised.
+        TargetError: The site does not allow the function, or it does not exist.
+        UserCodeError: The function raised.
         UserError: It returned something else than metrics.
     """
     recipe, site = given
@@ -81,7 +81,7 @@ def _returned(function: Callable[[], object], name: str) -> object:
         return function()
     except HeadraceError:
         raise
-    except (Exception, SystemExit) as error:
+    except (Exception, SystemExit, KeyboardInterrupt) as error:
         failure = describe(error, 0)
         if failure.kind in _OF_THE_MACHINE:
             raise to_error(failure, where="") from error
@@ -93,10 +93,10 @@ def _returned(function: Callable[[], object], name: str) -> object:
 
 
 def metrics_of(returned: object, name: str) -> dict[str, float]:
-    """What a function returned, as numbers by name; those of numpy and PyTorch count as such.
+    """Return the metrics of a function as numbers by name; numpy's and PyTorch's are numbers, too.
 
     Raises:
-        UserError: It is none, or nothing.
+        UserError: The function returned no metrics, or other values than numbers.
     """
     hint = 'Return a mapping of names to numbers, such as {"loss": 0.1}.'
     if not isinstance(returned, Mapping) or not returned:
@@ -106,7 +106,7 @@ def metrics_of(returned: object, name: str) -> dict[str, float]:
         number = _number(value)
         if not isinstance(metric, str) or number is None:
             raise UserError(
-                f"{name} returned {_shown(value)} as the metric {metric!r}, which is no number",
+                f"{name} returned {_shown(value)} as the metric {metric!r}, which is not a number",
                 hint,
             )
         found[metric] = number
@@ -138,7 +138,7 @@ def _gpu_memory_bytes() -> int | None:
 
 
 def _preload(folder: Path) -> None:
-    """Import what the function of a run needs; who calls it is told what is wrong with it."""
+    """Import what the function of a run needs; errors are raised again by the call."""
     with suppress(HeadraceError):
         recipe, site = resolved(RunFolder(folder))
         allowed = Allowed.of(recipe, site)

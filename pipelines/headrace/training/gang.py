@@ -135,7 +135,7 @@ class Gang:
         if paused is not None:
             raise self._context.lease_over(f"Training stopped after step {paused.step}")
         if any(outcome.stopped for outcome in outcomes):
-            self._context.check()  # nodes may have seen a cancel before this process did
+            self._context.check()  # nodes may notice a cancel before this process
         found = {outcome.node: outcome.streamed for outcome in outcomes}
         self.streamed = {node: each for node, each in found.items() if each != Brought()}
         for node, each in self.streamed.items():
@@ -200,10 +200,10 @@ class Gang:
 
 
 def run_node(launch: NodeLaunch) -> NodeOutcome:
-    """Run the ranks of a node to their end; their faults are told, not raised.
+    """Run the ranks of a node to their end; return their faults, without raising them.
 
-    Ranks are stopped within a second when the step was cancelled or has ended, when its driver
-    has gone, or when ranks of another node failed.
+    Ranks are stopped within a second if the step was cancelled or has ended, its driver has ended,
+    or ranks of another node failed.
     """
     recipe, site = resolved(RunFolder(Path(launch.run_folder)))
     manifest = _checked_manifest(launch, recipe, site)

@@ -36,16 +36,20 @@ _DIGITS = 4
 
 
 class KeepHistory(Callback):  # type: ignore[misc]
-    """Rank 0 tells how training goes, the first rank of each node how busy the node is.
+    """Rank 0 writes the training's progress, the first rank of each node writes the node's usage.
 
-    Each rank writes what it takes itself. Rank 0 also replaces the progress of the launch, from the
-    start of training on about once a second.
+    Each rank writes its own usage. Rank 0 also replaces the progress of the launch, about once a
+    second from the start of training on.
 
-    Every validation and every end of an epoch has a row with all that the model logged; all ranks
-    meet for it, since what a rank logs may be its own: `metrics` are the last, the mean over ranks.
+    Every validation and every end of an epoch adds a row with all metrics that the model logged.
+    All ranks take part in it, because each may log its own; `metrics` are the last means.
 
-    `data_ranks` train on samples of their own; `checkpoint_s` gives the seconds that training has
-    waited for checkpoints so far.
+    Args:
+        run: Folder of the run.
+        launch: The launch on this node.
+        loader: Loader of the training batches.
+        data_ranks: Number of ranks with samples of their own.
+        checkpoint_s: Returns the seconds that training has waited for checkpoints so far.
     """
 
     def __init__(
@@ -76,11 +80,11 @@ class KeepHistory(Callback):  # type: ignore[misc]
 
     @property
     def data_wait(self) -> float:
-        """Share of the time since training started that this rank has waited for batches."""
+        """Share of the time since the start of training that this rank has waited for batches."""
         return self._of_launch.figures()["data_wait"]
 
     def on_train_start(self, trainer: Trainer, *_: Any) -> None:
-        """Write from where training goes on."""
+        """Start the clocks and write the step at which training starts or resumes."""
         self._of_launch.restart()
         self._restart_clock()
         self._parts.start(trainer)
@@ -97,19 +101,19 @@ class KeepHistory(Callback):  # type: ignore[misc]
             self._tell_progress(trainer, None)
 
     def on_train_batch_start(self, *_: Any) -> None:
-        """A step begins: its batch is there."""
+        """Start the clock of a step: its batch is there."""
         self._parts.begin()
 
     def on_before_backward(self, *_: Any) -> None:
-        """The forward pass is over."""
+        """Note the end of the forward pass."""
         self._parts.note("forward")
 
     def on_after_backward(self, *_: Any) -> None:
-        """The backward pass is over, with the gradients of all ranks where DDP shares them."""
+        """Note the end of the backward pass, in which DDP also reduces gradients."""
         self._parts.note("backward")
 
     def on_train_batch_end(self, trainer: Trainer, module: Any, outputs: Any, *_: Any) -> None:
-        """Add the loss up where it lies, and write what is due."""
+        """Add up the loss on its device, and write the rows that are due."""
         if self._rows is not None:
             loss = whole_loss(trainer, module, outputs)
             if loss is not None:
@@ -124,29 +128,29 @@ class KeepHistory(Callback):  # type: ignore[misc]
                 self._look(written)
 
     def on_train_end(self, *_: Any) -> None:
-        """Tell at least once what was taken, of a short training, too."""
+        """Write the usage at least once, also of a short training."""
         for written in (self._rank, self._usage):
             if written is not None:
                 self._look(written)
 
     def _look(self, written: tuple[RowWriter[Any], Usage | RankUsage]) -> None:
-        """Write how busy the node or rank is, by libraries that may hang."""
+        """Write the usage of the node or rank; the libraries that measure it may hang."""
         rows, usage = written
         inform(self._run, type(usage).__name__, lambda: rows.append(usage.look()))
 
     def on_validation_start(self, trainer: Trainer, *_: Any) -> None:
-        """Measure before the time of validation counts."""
+        """Measure training before the time of validation counts."""
         if self._rows is not None:
             self._measure(trainer)
 
     def on_validation_end(self, trainer: Trainer, *_: Any) -> None:
-        """Tell what the model logged."""
+        """Write the metrics that the model logged."""
         if not trainer.sanity_checking:
             self._tell_metrics(trainer)
             self._restart_clock()
 
     def on_train_epoch_end(self, trainer: Trainer, *_: Any) -> None:
-        """Tell what the model logged of the whole epoch."""
+        """Write the metrics that the model logged for the whole epoch."""
         self._tell_metrics(trainer)
 
     def _tell_progress(self, trainer: Trainer, loss: Tensor | None) -> None:
@@ -162,7 +166,7 @@ class KeepHistory(Callback):  # type: ignore[misc]
         self._of_progress.restart()
 
     def _measure(self, trainer: Trainer) -> HistoryRow:
-        """Sum up what has been since the row before; what was measured when there was no step."""
+        """Return a row of the time since the last row; the last row if no step was made."""
         if self._row is not None and self._row.step == trainer.global_step:
             return self._row
         seconds = self._of_row.seconds
@@ -195,8 +199,9 @@ class KeepHistory(Callback):  # type: ignore[misc]
             epoch=trainer.current_epoch,
             step=trainer.global_step,
             learning_rates=tuple(
-                max(float(group["lr"]) for group in optimizer.param_groups) * rate_factor(trainer)
-                for optimizer in trainer.optimizers
+                max(rates) * rate_factor(trainer)
+                for optimizer in trainer.optimizers  # Lightning's for None has no groups
+                if (rates := [float(each["lr"]) for each in optimizer.param_groups if "lr" in each])
             ),
         )
 
@@ -212,7 +217,7 @@ def _finite(loss: Tensor | None) -> float | None:
 
 
 def mean_over_ranks(values: dict[str, float]) -> dict[str, float]:
-    """Mean of each value; the same on all ranks. Values of one rank only count there."""
+    """Return the mean of each value over the ranks that have it; the same on all ranks."""
     if not torch.distributed.is_initialized():
         return values
     gathered: list[dict[str, float]] = [{}] * torch.distributed.get_world_size()
@@ -223,7 +228,7 @@ def mean_over_ranks(values: dict[str, float]) -> dict[str, float]:
 
 
 def _steps_per_batch(trainer: Trainer) -> int:
-    """Optimizer steps a batch: a model that optimizes by itself may step several optimizers."""
+    """Return optimizer steps per batch: a model in manual optimization may step several."""
     batches = int(trainer.fit_loop.epoch_loop.total_batch_idx) + 1
     if trainer.lightning_module.automatic_optimization or batches < 1:
         return 1
@@ -231,10 +236,10 @@ def _steps_per_batch(trainer: Trainer) -> int:
 
 
 def whole_loss(trainer: Trainer, module: LightningModule, outputs: Any) -> Tensor | None:
-    """The loss as the training step gave it: callbacks are handed its share of the optimizer step.
+    """Return the loss as the training step returned it; None if it did not.
 
-    Lightning divides it by the number of batches that are accumulated, in automatic optimization.
-    Where the step gives none, as with several optimizers, it is the sum of the logged ones.
+    In automatic optimization Lightning passes it to callbacks divided by the number of accumulated
+    batches. If the step returns none, as with several optimizers, logged losses are added up.
     """
     given = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
     batches = trainer.accumulate_grad_batches if module.automatic_optimization else 1
@@ -251,8 +256,8 @@ def whole_loss(trainer: Trainer, module: LightningModule, outputs: Any) -> Tenso
 class StepParts:
     """Adds up the seconds of this rank's steps by part, as a callback notes them.
 
-    The clock is the host's: on an accelerator, where work is only handed out, forward, backward
-    and optimizer are not told.
+    The clock is the host's. An accelerator works asynchronously, so forward, backward and optimizer
+    are not reported there.
     """
 
     def __init__(self, checkpoint_s: Callable[[], float]) -> None:
@@ -262,23 +267,23 @@ class StepParts:
         self.restart()
 
     def start(self, trainer: Trainer) -> None:
-        """Have optimizers tell when a step is over; they run forward and backward within it."""
+        """Note the end of optimizer steps by hooks; forward and backward run within the step."""
         self._is_host = trainer.strategy.root_device.type == "cpu"
         for optimizer in trainer.optimizers:
             optimizer.register_step_post_hook(lambda *_: self.note("optimizer"))
 
     def begin(self) -> None:
-        """A step begins."""
+        """Start the clock of a step."""
         self._at_s = time.perf_counter()
 
     def note(self, part: str) -> None:
-        """A part of a step is over."""
+        """Add the time since the last note to a part of the step."""
         now_s = time.perf_counter()
         self._seconds[part] = self._seconds.get(part, 0.0) + now_s - self._at_s
         self._at_s = now_s
 
     def shares(self, model: Any, seconds: float) -> dict[str, float]:
-        """Shares of the seconds since `restart`; `model` is as the strategy has wrapped it."""
+        """Return shares of the seconds since `restart`; `model` is the strategy's wrapper."""
         found = dict(self._seconds) if self._is_host else {}
         if found and (waiting := _waiting(model)) is not None:
             found["communication"] = found.get("backward", 0.0) * waiting
@@ -293,22 +298,22 @@ class StepParts:
 
 
 def _waiting(model: Any) -> float | None:
-    """Share of DDP's backward passes in which it computed nothing; None where it tells nothing.
+    """Return the share of DDP's backward passes without computation; None if not reported.
 
-    DDP measures its first ten passes and each hundredth, and tells the means: what it has sent less
-    what it computed meanwhile is the wait for other ranks.
+    DDP measures its first ten passes and each hundredth, and reports the means. The wait for other
+    ranks is its communication time minus the overlap with computation.
     """
     if not isinstance(model, DistributedDataParallel):
         return None
-    told = model._get_ddp_logging_data()  # type: ignore[no-untyped-call]  # noqa: SLF001
-    if not told.get("avg_backward_comm_time"):
+    means = model._get_ddp_logging_data()  # type: ignore[no-untyped-call]  # noqa: SLF001
+    if not means.get("avg_backward_comm_time"):
         return None
-    waiting = told["avg_backward_comm_time"] - told["avg_backward_compute_comm_overlap_time"]
-    return float(waiting / (waiting + told["avg_backward_compute_time"]))
+    waiting = means["avg_backward_comm_time"] - means["avg_backward_compute_comm_overlap_time"]
+    return float(waiting / (waiting + means["avg_backward_compute_time"]))
 
 
 class Usage:
-    """Looks at this node; figures are those since the look before."""
+    """Measures this node's usage since the last look."""
 
     def __init__(self, node: str) -> None:
         self._node = node
@@ -318,7 +323,7 @@ class Usage:
         self._busy_s, self._cpu_s = _cpu_s()
 
     def look(self) -> NodeRow:
-        """Take all figures; see `docs/how-to/watch-training.md` for what that takes."""
+        """Return all figures; `docs/how-to/watch-training.md` says what that costs."""
         gpus = {} if self._gpus is None else self._gpus.look()
         before, (self._busy_s, self._cpu_s) = (self._busy_s, self._cpu_s), _cpu_s()
         return NodeRow(
@@ -332,14 +337,14 @@ class Usage:
 
 
 def _cpu_s() -> tuple[float, float]:
-    """Seconds of all CPUs so far, busy and in all: `psutil.cpu_percent` counts by thread."""
+    """Return seconds of all CPUs so far, busy and total: `psutil.cpu_percent` counts by thread."""
     times = psutil.cpu_times()
     whole = sum(times) - getattr(times, "guest", 0.0) - getattr(times, "guest_nice", 0.0)
     return whole - times.idle - getattr(times, "iowait", 0.0), whole
 
 
 class RankUsage:
-    """Looks at this process, which is a rank; figures are those since the look before."""
+    """Measures the usage of this process, a rank, since the last look."""
 
     def __init__(self, rank: int, node: str) -> None:
         self._rank, self._node = rank, node
@@ -349,7 +354,7 @@ class RankUsage:
         self._device = torch.cuda.current_device() if has_gpu else 0  # another thread has its own
 
     def look(self) -> RankRow:
-        """Take all figures."""
+        """Return all figures."""
         has_gpu = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
         return RankRow(
             at=time.time(),
@@ -363,7 +368,7 @@ class RankUsage:
 
 
 class _Traffic:
-    """Bytes a second of all disks, and of the network without the loopback."""
+    """Bytes per second of all disks, and of the network without the loopback."""
 
     def __init__(self) -> None:
         self._at_s, self._before = time.monotonic(), _moved_bytes()
@@ -380,7 +385,7 @@ class _Traffic:
 
 
 def _moved_bytes() -> dict[str, int]:
-    """Bytes so far; without those of disks where there are none, as in some containers."""
+    """Return bytes so far; without disks if there are none, as in some containers."""
     links = psutil.net_io_counters(pernic=True)
     others = [counts for name, counts in links.items() if name != "lo"]
     disks = psutil.disk_io_counters()
@@ -400,7 +405,7 @@ class _Gpus:
         self._nvml, self._handles = nvml, handles
 
     def look(self) -> dict[str, float]:
-        """Use and memory as shares, power in watts; what a device does not tell is left out."""
+        """Return use and memory as shares, power in watts; empty if a device reports none."""
         nvml = self._nvml
         try:
             rates = [nvml.nvmlDeviceGetUtilizationRates(each).gpu for each in self._handles]

@@ -73,7 +73,7 @@ def torchrun_environment(launch: NodeLaunch, rank: int, max_restarts: int) -> di
 
 
 def free_port(address: str) -> int:
-    """A port of this machine that nobody listens on just now."""
+    """Return a port of this machine that is free at the moment."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as listener:
         listener.bind((address, 0))
@@ -90,7 +90,7 @@ def _command(launch: NodeLaunch, recipe: Recipe, rank: int) -> tuple[str, ...]:
 
 
 def script_environment(node: NodeReady, recipe: Recipe) -> dict[str, str]:
-    """What a script is told; `HEADRACE_LAUNCH` is for `headrace.script` alone."""
+    """Return the environment variables of a script; `HEADRACE_LAUNCH` is for `headrace.script`."""
     launch = node.launch
     run = RunFolder(Path(launch.run_folder))
     return {
@@ -159,7 +159,7 @@ _COMMANDS: dict[str, Callable[[Sequence[NodeReady], Role, Sequence[str]], tuple[
 
 
 class LaunchedRank(NamedTuple):
-    """What a launcher tells a process about itself; None is what it does not tell."""
+    """A process's place as its launcher reports it; None if not reported."""
 
     rank: int
     world_size: int | None

@@ -124,14 +124,14 @@ class NodeLaunch(Record):
 
 
 class NodeReady(Record):
-    """A node that has its data; what its ranks begin with."""
+    """A node that has its data; input of its ranks."""
 
     launch: NodeLaunch
     dataset: str
-    """Folder of the dataset on the node; empty where none is staged."""
+    """Folder of the dataset on the node; empty if none is staged."""
     fingerprint: str
     at: float = Field(default_factory=time.time)
-    """When it had its data, seconds since the epoch."""
+    """Time at which it had its data, seconds since the epoch."""
     staging_s: float = 0.0
     interface: str | None = None
     """Network interface of the node's address; null to let the library choose."""
@@ -140,14 +140,14 @@ class NodeReady(Record):
 
 
 class Paused(Record):
-    """Where training stopped since the lease's time is over."""
+    """The step at which training stopped because the lease's time is over."""
 
     step: int
     """Optimizer steps done, all of them in the newest checkpoint."""
 
 
 class TrainingProgress(Figures):
-    """How far training is; replaced about every second."""
+    """Progress of a training; replaced about every second."""
 
     epoch: int
     """Epoch under way, from 0."""
@@ -157,17 +157,17 @@ class TrainingProgress(Figures):
     loss: float | None = None
     """Loss of the newest batch of rank 0; null when it is not finite."""
     samples_per_s: float = 0.0
-    """Samples trained a second over all ranks, since the last report."""
+    """Samples per second of all ranks, since the last report."""
     data_wait: float = 0.0
     """Share of the time that rank 0 has waited for batches, since the last report."""
     total_steps: int | None = None
-    """Optimizer steps there will be, as a script told; null: not told."""
+    """Planned optimizer steps as a script reported them; null if not reported."""
     metrics: dict[str, float] = {}
-    """What the model logged, or a script reported last, by name."""
+    """Metrics that the model logged or a script reported last, by name."""
 
 
 class FailureKind(str, Enum):
-    """What ended a rank; the first in this order stands for a launch in which several failed."""
+    """Cause of a rank's end; the first in this order is the cause of a launch with several."""
 
     USER_ERROR = "user_error"
     DATA_ERROR = "data_error"
@@ -197,38 +197,38 @@ class RankFailure(Record):
 
 
 class NodeOutcome(Record):
-    """How the ranks of a node ended."""
+    """The end of the ranks of a node."""
 
     node: str
     stopped: bool
     failures: tuple[RankFailure, ...] = ()
     beats: dict[int, int] = {}
-    """Signs of life that each rank has given; the one behind the others holds them up."""
+    """Number of signs of life of each rank; a rank with fewer blocks the others."""
     streamed: Brought = Brought()
-    """What its ranks have fetched, and what it has read for other nodes."""
+    """Bytes that its ranks have fetched, and that it has read for other nodes."""
 
 
 class TrainingOutcome(Figures):
-    """What training gave; written when it is complete, next to the final checkpoint."""
+    """Result of a training; written next to the final checkpoint when it is complete."""
 
     fingerprint: str
     checkpoint: str
-    """Final checkpoint; for scripts the newest file they left, or empty."""
+    """Final checkpoint; of a script its newest file, or empty."""
     best_checkpoint: str = ""
-    """The one in which the metric of `trainer.monitor` is best; empty without that key."""
+    """Checkpoint with the best value of `trainer.monitor`; empty without that key."""
     epochs: int
     steps: int
-    """Optimizer steps; 0 where a script told none."""
+    """Optimizer steps; 0 if a script reported none."""
     world_size: int
     metrics: dict[str, float] = {}
-    """What the model logged last, the mean over ranks."""
+    """Metrics that the model logged last, the mean over ranks."""
     weights_xxh3: str = ""
     """XXH3 hash of the final weights, 128 bits, hexadecimal."""
     data_wait: float = 0.0
     """Share of the last launch's time that ranks have waited for batches."""
 
     def outputs(self, restart_causes: Sequence[str]) -> dict[str, JsonValue]:
-        """Outputs of the train step, with why all ranks were started again, each time."""
+        """Return the outputs of the train step, with the cause of each restart."""
         values: dict[str, JsonValue] = self.model_dump(mode="json", exclude={"fingerprint"})
         values["steps"] = self.steps or None
         return {**values, "restarts": len(restart_causes), "restart_causes": [*restart_causes]}

@@ -1,4 +1,4 @@
-"""Callbacks for learning rates, which may be scaled or looked for, and averaged weights."""
+"""Callbacks that scale learning rates and average weights."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from headrace.recipe.train import ScaleLrSpec, TrainerSpec
 
 
 def scaling_callbacks(spec: TrainerSpec, global_batch_size: int) -> list[Callback]:
-    """Callbacks that the keys of a recipe ask for; they come before those that save."""
+    """Return the callbacks for keys of a recipe; they come before those that save."""
     found: list[Callback] = []
     if spec.scale_lr is not None:
         found.append(ScaledRate(spec.scale_lr, global_batch_size))
@@ -30,15 +30,15 @@ def scaling_callbacks(spec: TrainerSpec, global_batch_size: int) -> list[Callbac
 
 
 def rate_factor(trainer: Trainer) -> float:
-    """What learning rates are multiplied with in this step."""
+    """Return the factor of learning rates in this step."""
     scaled = [each for each in trainer.callbacks if isinstance(each, ScaledRate)]
     return scaled[0].factor(trainer.global_step) if scaled else 1.0
 
 
 def look_no_more(callbacks: Iterable[Callback]) -> None:
-    """Have Lightning's finders of learning rates do nothing, as where a training goes on.
+    """Disable Lightning's finders of learning rates when a training is resumed.
 
-    The checkpoint holds the rate, and other trial steps than the first ones would leave traces.
+    The checkpoint holds the rate, and trial steps in the middle of a training would change it.
     """
     for each in callbacks:
         if isinstance(each, LearningRateFinder):
@@ -46,9 +46,9 @@ def look_no_more(callbacks: Iterable[Callback]) -> None:
 
 
 class ScaledRate(Callback):  # type: ignore[misc]
-    """Multiplies all learning rates, while an optimizer steps and only then.
+    """Multiplies all learning rates only during an optimizer's step.
 
-    So it goes with any scheduler, and checkpoints hold what the model and its scheduler set.
+    So it works with any scheduler, and checkpoints hold the rates of the model and scheduler.
     """
 
     def __init__(self, spec: ScaleLrSpec, global_batch_size: int) -> None:
@@ -57,13 +57,13 @@ class ScaledRate(Callback):  # type: ignore[misc]
         self._warmup_steps = spec.warmup_steps
 
     def factor(self, step: int) -> float:
-        """The factor after so many optimizer steps."""
+        """Return the factor after a number of optimizer steps."""
         if step >= self._warmup_steps:
             return self._whole
         return 1 + (self._whole - 1) * step / self._warmup_steps
 
     def on_train_start(self, trainer: Trainer, *_: Any) -> None:
-        """Be called before and after each step of the optimizers."""
+        """Register hooks before and after each step of the optimizers."""
         for optimizer in trainer.optimizers:
             self._attend(trainer, optimizer)
 
@@ -72,12 +72,12 @@ class ScaledRate(Callback):  # type: ignore[misc]
 
         def before(*_: Any) -> None:
             factor = self.factor(trainer.global_step)
-            given[:] = [group["lr"] for group in optimizer.param_groups]
-            for group, rate in zip(optimizer.param_groups, given, strict=True):
+            given[:] = [(group, group["lr"]) for group in optimizer.param_groups if "lr" in group]
+            for group, rate in given:
                 group["lr"] = rate * factor
 
         def after(*_: Any) -> None:
-            for group, rate in zip(optimizer.param_groups, given, strict=True):
+            for group, rate in given:
                 group["lr"] = rate
 
         optimizer.register_step_pre_hook(before)

@@ -1,7 +1,7 @@
 """All ranks of all nodes started by one mpirun or srun on the first node.
 
-The launcher starts `python -m headrace.training.mpi LAUNCH` for each rank, which runs and watches
-that rank and tells by a file how it ended.
+For each rank the launcher starts `python -m headrace.training.mpi LAUNCH`, which runs and watches
+the rank and writes its outcome to a file.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class _LauncherWatch:
 
 
 def _launch(node: NodeReady, role: Role, watch: _LauncherWatch) -> RankFailure:
-    """What is to be told of a rank, after the launcher's end, that has not told how it ended."""
+    """Return the failure of a rank without an outcome, after the launcher's end."""
     launch, name = node.launch, str(role.launcher)
     if shutil.which(name) is None:
         raise SiteError(
@@ -113,8 +113,8 @@ def _all_ready(launch: NodeLaunch, watch: _LauncherWatch) -> list[NodeReady]:
 
 def _outcome(launch: NodeLaunch, of_silent: RankFailure | None = None) -> NodeOutcome:
     """How the ranks of this node ended; the first node answers for those that left no word."""
-    told = (read_record(launch.folder.outcome(rank), NodeOutcome) for rank in launch.ranks)
-    known = [outcome for outcome in told if outcome is not None]
+    written = (read_record(launch.folder.outcome(rank), NodeOutcome) for rank in launch.ranks)
+    known = [outcome for outcome in written if outcome is not None]
     failures = [failure for outcome in known for failure in outcome.failures]
     was_over = any(outcome.stopped for outcome in known) or is_over(launch)
     if of_silent is not None and not was_over:
@@ -173,10 +173,10 @@ def _check(launch: NodeLaunch, place: LaunchedRank) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """Entry point; 0 also when the rank failed, as that is told by files.
+    """Run the entry point; return 0 also if the rank failed, because a file says so.
 
-    A launcher that sees a failure kills the watchers of all other ranks before they can tell how
-    those ended.
+    On another code the launcher would kill the watchers of all other ranks before they write their
+    outcomes.
     """
     begin_child()
     _run_placed(LaunchFolder(Path(arguments[0])), placement(os.environ))

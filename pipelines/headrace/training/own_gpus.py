@@ -1,4 +1,4 @@
-"""GPUs of a node that no queue gives out, for a training that is no trial of a suite."""
+"""Claim GPUs of a node without a queue, for a training outside of suites."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from headrace.processes.identity import MEMORY
 from headrace.recipe.recipe import Recipe
 from headrace.recipe.site import Role
 from headrace.training.launch_records import NodeLaunch
-from headrace.training.watch_ranks import is_unwanted
+from headrace.training.watch_ranks import is_obsolete
 
 
 @contextmanager
 def own_gpus(launch: NodeLaunch, recipe: Recipe, role: Role) -> Iterator[Role]:
-    """The role that trains, with a GPU for each rank, which it has while the block runs.
+    """Hold a GPU for each rank while the block runs; yield the role with these GPUs.
 
-    It waits for them before. Nothing is claimed where a queue gives out machines, for ranks on
-    several nodes, which could wait for each other, and for a trial, which has its part already.
+    Waits for the GPUs first. None are claimed on machines of a queue, for ranks on several nodes,
+    which could wait for each other, and for a trial, whose GPUs its suite has claimed.
 
     Raises:
-        StepCancelledError: Nobody wants them any more.
+        StepCancelledError: The step was cancelled while it waited.
     """
     mask, gpus = visible_gpus()
     is_given = not role.shares_machines or launch.num_nodes > 1 or MEMORY in role.env
@@ -34,6 +34,6 @@ def own_gpus(launch: NodeLaunch, recipe: Recipe, role: Role) -> Iterator[Role]:
     num_ranks = recipe.train.ranks_per_node or role.ranks_per_node
     names = {gpu.identity: gpu.name for gpu in gpus}
     with ReservationFile(RunFolder(Path(launch.run_folder)).run_id, tuple(names), num_ranks) as own:
-        held = own.wait(StepFolder(Path(launch.step_folder)), lambda: not is_unwanted(launch))
-        told = {mask: ",".join(names[gpu] for gpu in held)}
-        yield role.model_copy(update={"env": {**role.env, **told}})
+        held = own.wait(StepFolder(Path(launch.step_folder)), lambda: not is_obsolete(launch))
+        variables = {**role.env, mask: ",".join(names[gpu] for gpu in held)}
+        yield role.model_copy(update={"env": variables})

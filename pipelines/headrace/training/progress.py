@@ -1,7 +1,7 @@
-"""How far a training is, and what an attempt at it used.
+"""Progress of a training, and the usage of an attempt.
 
-What rank 0 tells goes to the status of the step; ranks of a script tell it by `ScriptReports`,
-those of a model by `headrace.training.history_writer`.
+Reports of rank 0 go to the status of the step: ranks of a script report by `ScriptReports`, those
+of a model by `headrace.training.history_writer`.
 """
 
 from __future__ import annotations
@@ -43,16 +43,16 @@ if TYPE_CHECKING:  # they import torch and NumPy
     from headrace.training.training_plan import TrainPlan
 
 _MAX_METRICS = 12
-_MAX_JUDGED = 3
+_MAX_EVALUATED = 3
 _INTERVAL_S = 1.0
 _S_PER_H = 3600.0
 _NOTHING = TrainingProgress(epoch=0, step=0)
 
 
 class AttemptMeter:
-    """Counts samples, and the time that batches were waited for, since it was restarted.
+    """Counts samples, and the seconds waited for batches, since it was restarted.
 
-    `counted` gives samples of all ranks and seconds that this one has waited for them, so far.
+    `counted` returns the samples of all ranks and the seconds that this rank has waited, so far.
     """
 
     def __init__(self, counted: Callable[[], tuple[int, float]]) -> None:
@@ -66,11 +66,11 @@ class AttemptMeter:
 
     @property
     def seconds(self) -> float:
-        """Time since then."""
+        """Seconds since the restart, above 0."""
         return max(time.monotonic() - self._since_s, 1e-9)
 
     def figures(self) -> dict[str, float]:
-        """`samples_per_s`, and `data_wait` as a share of the time."""
+        """Return `samples_per_s`, and `data_wait` as a share of the time."""
         samples, wait_s = self._counted()
         seconds = self.seconds
         return {
@@ -80,15 +80,15 @@ class AttemptMeter:
 
 
 def training_rows(run: RunFolder, least_s: float) -> tuple[RowWriter[HistoryRow], int]:
-    """The writer of a launch's rows, and the number of the launch over all attempts."""
+    """Return the writer of a launch's rows, and the number of the launch over all attempts."""
     rows = RowWriter(training_file(run), HistoryRow, least_s)
     return rows, 1 + max((row.launch for row in rows.before), default=0)
 
 
 class ScriptReports:
-    """Takes the reports of one rank of a script: signs of life; of rank 0 also how far it is.
+    """Takes the reports of a rank of a script: signs of life; of rank 0 also the progress.
 
-    `loader` gives the loader of training batches, None without one of headrace's.
+    `loader` returns headrace's loader of training batches, or None if the script has its own.
     """
 
     def __init__(
@@ -101,22 +101,19 @@ class ScriptReports:
         self._last: TrainingProgress | None = None
         self._metrics: dict[str, SupportsFloat] = {}
         self._names: set[str] = set()
-        self._told_samples: int | None = None
+        self._reported_samples: int | None = None
         self._rows: RowWriter[HistoryRow] | None = None
         self._number = 1
         self._meter = AttemptMeter(self._counted)
 
     def take(
-        self,
-        now: TrainingProgress,
-        samples: int | None,
-        metrics: Mapping[str, SupportsFloat],
+        self, now: TrainingProgress, samples: int | None, metrics: Mapping[str, SupportsFloat]
     ) -> None:
-        """Beat; written about once a second, and when other metrics come than last time."""
+        """Note a sign of life; write the report about once a second, and for new metrics."""
         self._beat.tick()
         if not self._is_first:
             return
-        self._told_samples = samples
+        self._reported_samples = samples
         if self._last is None:
             run = RunFolder(Path(self._launch.run_folder))
             self._rows, self._number = training_rows(run, _INTERVAL_S)
@@ -130,8 +127,8 @@ class ScriptReports:
         if is_new or self._meter.seconds >= _INTERVAL_S:
             self.write(self._names if is_new else ())
 
-    def write(self, told: set[str] | tuple[()] = ()) -> None:
-        """Write what was taken last; metrics that were just `told` go to the history at once."""
+    def write(self, new: set[str] | tuple[()] = ()) -> None:
+        """Write the last report; `new` metrics go to the history at once."""
         if self._last is None or self._rows is None:
             return
         values = {name: float(value) for name, value in self._metrics.items()}
@@ -141,7 +138,7 @@ class ScriptReports:
         now = self._last.model_copy(update={**figures, "metrics": values})
         run = RunFolder(Path(self._launch.run_folder))
         inform(run, "progress", partial(write_record, self._launch.folder.progress, now))
-        shown = {name: values[name] for name in told if name != "loss"}
+        shown = {name: values[name] for name in new if name != "loss"}
         if self._rows.is_due or (shown and self._rows.has_room):
             self._rows.append(
                 self._row(self._last).model_copy(update={**figures, "metrics": shown})
@@ -151,14 +148,16 @@ class ScriptReports:
         return HistoryRow(at=time.time(), launch=self._number, epoch=now.epoch, step=now.step)
 
     def _counted(self) -> tuple[int, float]:
-        loader, told = self._loader(), self._told_samples
+        loader, samples = self._loader(), self._reported_samples
         if loader is None:
-            return told or 0, 0.0
-        return loader.num_samples * self._launch.world_size if told is None else told, loader.wait_s
+            return samples or 0, 0.0
+        if samples is None:
+            samples = loader.num_samples * self._launch.world_size
+        return samples, loader.wait_s
 
 
 def _kept(value: SupportsFloat) -> SupportsFloat:
-    """A tensor without the graph that made it; it is read when it is written."""
+    """Return a tensor without its graph; its value is read when it is written."""
     detach: Callable[[], SupportsFloat] = getattr(value, "detach", lambda: value)
     return detach()
 
@@ -166,7 +165,7 @@ def _kept(value: SupportsFloat) -> SupportsFloat:
 class Follower:
     """Passes the progress of rank 0 on to the step's status; `last` is the newest.
 
-    A `problem` that does not end the training is told beside it.
+    The status also shows a `problem` that does not end the training.
     """
 
     def __init__(self, context: StepContext, plan: TrainPlan | None, world_size: int) -> None:
@@ -191,34 +190,34 @@ class Follower:
             self.last = progress
             loss = {} if progress.loss is None else {"loss": progress.loss}
             run, learned = self._context.run_folder, partial(self._learned, progress)
-            told = inform(run, "figures of the status", learned, within_s=None) or {}
+            figures = inform(run, "figures of the status", learned, within_s=None) or {}
             rates = {"samples_per_s": progress.samples_per_s, "data_wait": progress.data_wait}
-            self._context.report(**(told | loss | rates))
+            self._context.report(**(figures | loss | rates))
         epochs = "" if self._plan is None else f"/{self._plan.epochs}"
         phase = f"epoch {progress.epoch + 1}{epochs}" + (self.problem and f"; {self.problem}")
         self._context.progress(progress.step, total, "steps", phase)
 
     def _learned(self, progress: TrainingProgress) -> dict[str, float]:
-        """The newest metrics, not too many for a line, and the best value of the monitored one.
+        """Return the newest metrics, few enough for a line, and the monitored metric's best value.
 
-        Also what the newest checkpoint was judged to be, where somebody evaluates them meanwhile.
+        Metrics of the newest evaluated checkpoint come last.
         """
-        told = [(name, each) for name, each in progress.metrics.items() if math.isfinite(each)]
+        finite = [(name, each) for name, each in progress.metrics.items() if math.isfinite(each)]
         best = checkpoints.best_of(self._context.run_folder.checkpoints)
-        known = dict(told[:_MAX_METRICS]) | ({f"best {best.metric}": best.value} if best else {})
+        known = dict(finite[:_MAX_METRICS]) | ({f"best {best.metric}": best.value} if best else {})
         rows = read_evaluated(self._context.run_folder)
         newest = max(rows, key=lambda row: row.step, default=None)
         if newest is None:
             return known
-        judged = list(newest.metrics.items())[:_MAX_JUDGED]
-        named = {f"evaluated {newest.split}/{name}": value for name, value in judged}
+        evaluated = list(newest.metrics.items())[:_MAX_EVALUATED]
+        named = {f"evaluated {newest.split}/{name}": value for name, value in evaluated}
         return known | {"evaluated step": float(newest.step)} | named
 
 
 def spent(context: StepContext, began_at: float, ended_at: float) -> AttemptUsage:
     """Return what a training used between two times, in seconds since the epoch.
 
-    What is not known is null, as much of a script that reports nothing; the step succeeds without.
+    Unknown figures are None, as most are for a script without reports. Errors are only logged.
     """
     used = partial(_spent, context, began_at, ended_at)
     found = inform(context.run_folder, "accounting of the step", used, AttemptUsage)
@@ -232,16 +231,16 @@ def _spent(context: StepContext, began_at: float, ended_at: float) -> AttemptUsa
         return AttemptUsage()
     launch = launches[0][0].launch
     staging_s = sum(ready.staging_s for ready, _ in launches)
-    told: dict[str, Any] = {}
-    if recipe.train.script is not None:  # all of its time is training's, whatever it tells
-        told = {"train_s": max(ended_at - began_at - staging_s, 0.0)}
+    figures: dict[str, Any] = {}
+    if recipe.train.script is not None:  # all of its time counts, also without reports
+        figures = {"train_s": max(ended_at - began_at - staging_s, 0.0)}
     started = [(ready, start) for ready, start in launches if start is not None]
     if started:
         start_s = sum(start.at - ready.at for ready, start in started)
         train_s = max(ended_at - began_at - staging_s - start_s, 0.0)
         trained = [_trained(ready, start) for ready, start in started]
         batches, data_wait = sum(each for each, _ in trained), trained[-1][1]
-        told = {
+        figures = {
             "start_s": start_s,
             "train_s": train_s,
             "data_wait_s": data_wait * train_s,
@@ -253,15 +252,15 @@ def _spent(context: StepContext, began_at: float, ended_at: float) -> AttemptUsa
         nodes=launch.num_nodes,
         cpus=float(launch.num_nodes * context.site.roles[recipe.train.role].cpus_per_node),
         staging_s=staging_s,
-        **told,
+        **figures,
         **_of_ranks(context.run_folder, began_at),
     )
 
 
 def _launches(context: StepContext, began_at: float) -> list[tuple[NodeReady, HistoryRow | None]]:
-    """Launches of all ranks that got their data, and where each went on from.
+    """Return the launches whose ranks got their data, and the row at which each started.
 
-    That is None when no step began, or a script told nothing.
+    The row is None if no step began, or a script reported nothing.
     """
     starts = [row for row in read_history(context.run_folder).starts if row.at >= began_at]
     found: list[tuple[NodeReady, HistoryRow | None]] = []
@@ -275,7 +274,7 @@ def _launches(context: StepContext, began_at: float) -> list[tuple[NodeReady, Hi
 
 
 def _trained(ready: NodeReady, start: HistoryRow) -> tuple[int, float]:
-    """Batches of optimizer steps that a launch trained on, and its share of waiting for data."""
+    """Return the batches that a launch trained on, and its share of waiting for data."""
     folder = ready.launch.folder
     progress = read_record(folder.progress, TrainingProgress) or _NOTHING
     trained = read_record(folder.trained, TrainingOutcome)
@@ -285,7 +284,7 @@ def _trained(ready: NodeReady, start: HistoryRow) -> tuple[int, float]:
 
 
 def _of_ranks(run: RunFolder, began_at: float) -> dict[str, Any]:
-    """Memory; of GPUs what PyTorch held, to which their context comes."""
+    """Return the memory of ranks; of GPUs only PyTorch's part, without the context."""
     ranks = [[row for row in rows if row.at >= began_at] for rows in read_ranks(run).values()]
     on_gpu = [
         max((max(row.gpu_bytes or 0, row.gpu_peak_bytes or 0) for row in rows), default=0)
@@ -300,7 +299,7 @@ def _of_ranks(run: RunFolder, began_at: float) -> dict[str, Any]:
 
 
 def _of_nodes(run: RunFolder, began_at: float, since: float, train_s: float) -> dict[str, Any]:
-    """How busy the nodes were, the mean over them, and the energy of their GPUs together."""
+    """Return the mean use of the nodes, and the energy of all GPUs."""
     nodes = [[row for row in rows if row.at >= began_at] for rows in read_usage(run).values()]
 
     def means(value: Callable[[NodeRow], float | None]) -> list[float]:
@@ -319,7 +318,7 @@ def _of_nodes(run: RunFolder, began_at: float, since: float, train_s: float) -> 
 def _mean(
     rows: Sequence[NodeRow], since: float, value: Callable[[NodeRow], float | None]
 ) -> float | None:
-    """Mean over time of what was told: each row tells of the time since the one before."""
+    """Return a mean over time; each row is about the time since the row before."""
     begins = (since, *(row.at for row in rows))
     known = [
         (each, max(row.at - begin, 1e-3))

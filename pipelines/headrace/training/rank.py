@@ -48,23 +48,17 @@ from headrace.training.rank_data import settings_of
 from headrace.training.rank_failures import describe
 from headrace.training.rendezvous import meet
 from headrace.training.strategies import ShardedStrategy, form
-from headrace.training.trainer import (
-    LossGuard,
-    SignsOfLife,
-    StepSeed,
-    StopAtStep,
-    build_trainer,
-)
+from headrace.training.trainer import LossGuard, SignsOfLife, StepSeed, StopAtStep, build_trainer
 from headrace.training.watch_ranks import Beat
 
 logger = logging.getLogger(__name__)
 
 _NUM_SPARE = 4
-"""Open files that a rank keeps for telling how it ended."""
+"""Open files that a rank keeps to be able to write its failure."""
 
 
 class _RankTraining:
-    """Training as one rank does it."""
+    """The training of one rank."""
 
     def __init__(self, node: NodeReady, rank: int) -> None:
         self._node, self._launch, self._rank = node, node.launch, rank
@@ -75,7 +69,7 @@ class _RankTraining:
         self._traffic = Traffic()
 
     def run(self) -> None:
-        """Train from the checkpoint or from scratch to the end; rank 0 leaves the outcome."""
+        """Train from the checkpoint or from scratch to the end; rank 0 writes the outcome."""
         given = (self._recipe, self._site)
         data = HeadraceDataModule(
             settings_of(self._node, self._rank, given, self._allowed, self._traffic)
@@ -92,12 +86,7 @@ class _RankTraining:
         try:
             resume, pickled = self._launch.resume, self._site.pickled_checkpoints == "allow"
             with refusing(resume), telling_misfit(model, resume, pickled=pickled):
-                trainer.fit(
-                    model,
-                    datamodule=data,
-                    ckpt_path=resume,
-                    weights_only=not pickled,
-                )
+                trainer.fit(model, datamodule=data, ckpt_path=resume, weights_only=not pickled)
         finally:
             if self._traffic.brought != Brought():
                 write_record(self._folder.streamed(self._rank), self._traffic.brought)
@@ -199,7 +188,7 @@ class _RankTraining:
 
 
 def _weights_hash(trainer: Trainer) -> str:
-    """Of whole weights; they may be shared out over the ranks, which put each together for it."""
+    """Return the hash of the whole weights, which ranks gather if they are sharded."""
     if isinstance(trainer.strategy, ShardedStrategy):
         return weights_hash(trainer.lightning_module.state_dict())
     weights = trainer.strategy.lightning_module_state_dict()
@@ -207,14 +196,14 @@ def _weights_hash(trainer: Trainer) -> str:
 
 
 def _check_loaders(model: LightningModule) -> None:
-    """Refuse loaders that Lightning would leave unused, as headrace has its own."""
+    """Refuse loaders of the model, which Lightning would not call."""
     for name in LOADERS:
         if is_overridden(name, model):
             raise UserError(*with_loader(type(model).__name__, name))
 
 
 def _check_metrics(spec: EvaluateSpec | None, allowed: Allowed) -> None:
-    """Refuse metrics that evaluation, after all of training, could not make."""
+    """Refuse metrics that the evaluation after training could not make."""
     for name, target in spec.metrics.items() if spec else ():
         instantiate(target, allowed, f"evaluate.metrics.{name}")
 
@@ -236,7 +225,7 @@ def main(arguments: list[str]) -> int:
         logger.info("%s", paused)
         done.touch()
         _leave(0)
-    except (Exception, SystemExit) as error:
+    except (Exception, SystemExit, KeyboardInterrupt) as error:
         for file in spare:  # the user's code may have left none
             os.close(file)
         write_record(node.launch.folder.failure(rank), describe(error, rank))
@@ -246,7 +235,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _leave(code: int) -> NoReturn:
-    """End at once: the other ranks may never answer what an orderly exit would ask them."""
+    """End at once: an orderly exit would wait for other ranks, which may never answer."""
     logging.shutdown()
     os._exit(code)
 

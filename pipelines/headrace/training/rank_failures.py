@@ -1,4 +1,4 @@
-"""Why ranks failed: what a rank says itself, what a node sees, and the verdict over all."""
+"""Why ranks failed: reports of ranks and nodes, and the verdict over all."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ _LEFT_ALONE = re.compile(
     r"(?:gloo|NCCL|(?:closed|reset) by peer)",
     re.MULTILINE,
 )
-"""How torch's error reads, in the output of a script, when another rank has gone."""
+"""Torch's error in the output of a script when another rank has ended."""
 
 _MEMORY_WORDS = ("out of memory", "can't allocate memory", "cannot allocate memory")
 _PORT_WORDS = ("eaddrinuse", "address already in use")
 
 _LOADER_KILLED = re.compile(r"DataLoader worker \(pid[^)]*\) is killed by signal")
-"""How torch tells that a process which loads data was killed, as by the kernel or an operator."""
+"""Torch's message when a loader process was killed, as by the kernel or an operator."""
 
 _NOT_THE_USERS = {"__main__", "headrace", "lightning", "torch", "site", *sys.stdlib_module_names}
 _NAMED_IN_RECIPES = ("headrace.examples", "headrace.data.transforms")
@@ -70,11 +70,13 @@ _FROM_CLASS = {
 
 
 class PortTakenError(WorkerLostError):
-    """The port chosen for the rendezvous was taken by another process meanwhile."""
+    """Another process took the port that was chosen for the rendezvous."""
 
 
 def describe(error: BaseException, rank: int) -> RankFailure:
-    """What a rank says about its own end."""
+    """Return what a rank reports about its own end."""
+    if isinstance(error, SystemExit) and isinstance(error.__context__, KeyboardInterrupt):
+        error = error.__context__  # Lightning exits when the user's code raises it
     kind = _kind(error)
     what, hint, trace = words_of(error), "", ""
     if isinstance(error, HeadraceError):
@@ -98,7 +100,10 @@ def describe(error: BaseException, rank: int) -> RankFailure:
 
 
 def script_failure(rank: int, end: ChildEnd, log: str) -> RankFailure:
-    """What is known about a script that ended with an exit code other than 0; `log` is its end."""
+    """Return the failure of a script that ended with an exit code other than 0.
+
+    `log` is the end of its output.
+    """
     kind = FailureKind.SCRIPT_FAILED
     if _contains(log.lower(), _PORT_WORDS):
         kind = FailureKind.PORT_TAKEN
@@ -117,18 +122,17 @@ def script_failure(rank: int, end: ChildEnd, log: str) -> RankFailure:
 
 
 def user_trace(error: BaseException) -> str:
-    """Trace of an error from the first frame of user code on; empty where none is on it."""
+    """Return the trace of an error from the first frame of user code on; empty without any."""
     start = _first_of_user(error.__traceback__)
     lines = [] if start is None else traceback.format_exception(type(error), error, start)
     return words_of("".join(lines))
 
 
 def verdict(outcomes: Sequence[NodeOutcome]) -> HeadraceError | None:
-    """The error that stands for a launch; None when all ranks did well.
+    """Return the error of a launch; None if all ranks succeeded.
 
-    Faults of users and data come first, since the ranks beside them fail in their wake; among
-    equals the first in time. A rank that hung is told from those that wait for it by having
-    shown fewer signs of life.
+    Faults of users and data come first, because other ranks fail as a consequence; of equal kinds
+    the first in time. A rank that hung has fewer signs of life than those that wait for it.
     """
     failures = [failure for outcome in outcomes for failure in outcome.failures]
     if not failures:
@@ -142,7 +146,7 @@ def verdict(outcomes: Sequence[NodeOutcome]) -> HeadraceError | None:
 
 
 def to_error(failure: RankFailure, where: str | None = None) -> HeadraceError:
-    """The error of the tree that a rank's failure stands for; `where` is by default that rank."""
+    """Return the error for a rank's failure; `where` is the rank by default."""
     if where is None:
         where = f"rank {failure.rank}" + (f" on {failure.node}" if failure.node else "")
     what = f"{where[0].upper()}{where[1:]}: {failure.what}" if where else failure.what
@@ -162,7 +166,7 @@ def to_error(failure: RankFailure, where: str | None = None) -> HeadraceError:
 
 
 def _hung_error(failures: Sequence[RankFailure]) -> HeadraceError:
-    """One error for ranks that are equally far behind."""
+    """Return one error for ranks that are equally far behind."""
     hung = [failure for failure in failures if failure.kind is FailureKind.HUNG]
     if len(hung) == 1:
         return to_error(hung[0])
@@ -197,16 +201,16 @@ def _kind(error: BaseException) -> FailureKind:
 
 
 def _is_loader_killed(error: BaseException) -> bool:
-    """Whether torch raised it since a signal ended one of its workers; it may say so below.
+    """Whether torch raised the error, or its cause, because a signal ended a loader process.
 
-    One that has told of a batch and ends before it hands over the memory is told by the handing.
+    A process that announced a batch may end before it hands over the memory: that fails instead.
     """
     if isinstance(error, OSError | EOFError):
         modules = map(_module, _frames(error.__traceback__))
         return "multiprocessing.resource_sharer" in modules
-    told = (error, error.__cause__, error.__context__)
+    chain = (error, error.__cause__, error.__context__)
     return isinstance(error, RuntimeError) and any(
-        _LOADER_KILLED.search(str(each)) for each in told
+        _LOADER_KILLED.search(str(each)) for each in chain
     )
 
 
@@ -224,7 +228,7 @@ def _is_distributed(error: BaseException, text: str) -> bool:
 
 
 def _raised_in_torch(error: BaseException) -> bool:
-    """Whether the error came out of torch's own code, not out of a `raise` of the user's."""
+    """Whether torch's or Lightning's code raised the error, not the user's."""
     frames = list(_frames(error.__traceback__))
     if not frames:
         return True
@@ -246,12 +250,12 @@ def _first_of_user(trace: TracebackType | None) -> TracebackType | None:
 
 
 def _is_users(module: str) -> bool:
-    """Whether a module is none of those that train; those that a recipe names count as user's."""
+    """Whether a module is the user's; modules of headrace that a recipe names count as such."""
     return module.startswith(_NAMED_IN_RECIPES) or _package(module) not in _NOT_THE_USERS
 
 
 def _is_internal(error: BaseException) -> bool:
-    """Whether headrace raised it, or what it called of the standard library, without user code."""
+    """Whether headrace, or a library call of its own, raised the error without user code."""
     modules = [_module(frame) for frame in _frames(error.__traceback__)]
     if any(_is_users(module) for module in modules):
         return False

@@ -1,9 +1,9 @@
-"""How ranks find each other: on one node in a private file, across nodes at a port of rank 0.
+"""Rendezvous of ranks: on one node by a private file, across nodes at a port of rank 0.
 
-PyTorch's own rendezvous listens on all interfaces, and asks nobody who they are.
+PyTorch's own rendezvous listens on all interfaces without authentication.
 
-`python -m headrace.training.rendezvous ADDRESS:PORT RANK WORLD_SIZE GPUS` tries it out before any
-training: a small all-reduce between nodes, one process each.
+`python -m headrace.training.rendezvous ADDRESS:PORT RANK WORLD_SIZE GPUS` tests it before training:
+a small all-reduce between nodes, with one process each.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from torch.distributed import (  # type: ignore[attr-defined]
 from headrace.steps.networks import interface_of, interfaces
 from headrace.training.launch_records import NodeLaunch
 
-if TYPE_CHECKING:  # the trial goes without Lightning, whose import takes seconds
+if TYPE_CHECKING:  # the test needs no Lightning, whose import takes seconds
     from lightning.pytorch.strategies import ParallelStrategy
 
 _TRIAL_TIMEOUT = timedelta(seconds=60)
@@ -70,19 +70,14 @@ def tcp_store(address: tuple[str, int], rank: int, world_size: int, timeout: tim
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         listener = socket.create_server(address, family=family).detach()  # the store closes it
     return TCPStore(
-        host,
-        port,
-        world_size,
-        is_master=rank == 0,
-        timeout=timeout,
-        master_listen_fd=listener,
+        host, port, world_size, is_master=rank == 0, timeout=timeout, master_listen_fd=listener
     )
 
 
 def all_reduce_problem(meeting: str, rank: int, world_size: int, num_gpus: int) -> str:
-    """What is wrong; empty when the sum over all ranks is right and the GPUs are seen.
+    """Return the problem of an all-reduce; empty if the sum and the number of GPUs are right.
 
-    Side effects: names the network interface to gloo, in the environment.
+    Side effects: sets gloo's network interface in the environment.
     """
     interface = _interface_to(meeting)
     if interface is not None:
@@ -109,7 +104,7 @@ def _address(meeting: str) -> tuple[str, int]:
 
 
 def _interface_to(meeting: str) -> str | None:
-    """Network interface that leads to rank 0; the host's name may resolve to loopback."""
+    """Return the network interface to rank 0; the host's name may resolve to loopback."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect(_address(meeting))  # sends nothing
         address = probe.getsockname()[0]
@@ -120,10 +115,10 @@ def main(arguments: list[str]) -> int:
     """Entry point."""
     meeting, *numbers = arguments
     rank, world_size, num_gpus = (int(number) for number in numbers)
-    told = all_reduce_problem(meeting, rank, world_size, num_gpus)
-    if told:
-        sys.stderr.write(f"{told}\n")
-    return 1 if told else 0
+    problem = all_reduce_problem(meeting, rank, world_size, num_gpus)
+    if problem:
+        sys.stderr.write(f"{problem}\n")
+    return 1 if problem else 0
 
 
 if __name__ == "__main__":

@@ -1,7 +1,4 @@
-"""How a model computes, on one rank and on many: its form, its shards, Lightning's strategies.
-
-Strategies are exact where Lightning's are not, as the recipe says.
-"""
+"""Lightning's strategies with exact results, and the form and shards of a model."""
 
 from __future__ import annotations
 
@@ -41,13 +38,13 @@ _OWN_WAY = "Give the model a configure_model of its own that shards it, over sel
 
 
 class _ExactMeans(ParallelStrategy):  # type: ignore[misc]
-    """Means over ranks that are right."""
+    """Computes exact means over ranks."""
 
     def reduce(self, tensor: Any, group: Any | None = None, reduce_op: Any = "mean") -> Any:
-        """Reduce over ranks; the mean of integers is no integer.
+        """Reduce over ranks; means of integers are not rounded.
 
-        Lightning divides what a model logged by the mean number of samples over ranks, rounded
-        down, which is wrong when ranks validate on unequal numbers.
+        Lightning divides a logged sum by the mean number of samples over ranks, rounded down. That
+        is wrong if ranks validate on unequal numbers.
         """
         is_mean = isinstance(reduce_op, str) and reduce_op.lower() in ("mean", "avg")
         if is_mean and isinstance(tensor, Tensor) and not tensor.is_floating_point():
@@ -58,9 +55,9 @@ class _ExactMeans(ParallelStrategy):  # type: ignore[misc]
 class ExactDDPStrategy(_ExactMeans, DDPStrategy):  # type: ignore[misc]
     """DDP whose results do not depend on interruptions.
 
-    DDP lays gradients out anew after its first step, by the order in which they became ready. More
-    than two summands give other bits in another layout, so a resumed training would differ in its
-    first step. With `find_unused_parameters` the layout stays.
+    After its first step DDP orders gradients by the time they became ready. The sum of more than
+    two ranks depends on that order, so a resumed training would differ in its first step. With
+    `find_unused_parameters` the order stays.
     """
 
     def __init__(self, spec: TrainerSpec, world_size: int, ranks_per_node: int) -> None:
@@ -79,7 +76,7 @@ class ExactDDPStrategy(_ExactMeans, DDPStrategy):  # type: ignore[misc]
         )
 
     def configure_ddp(self) -> None:
-        """Wrap the model; a `RecipeError` for what PyTorch refuses on CPUs."""
+        """Wrap the model; raise a `RecipeError` for options that PyTorch refuses on CPUs."""
         if self.root_device.type == "cpu" and self._gpu_only:
             raise RecipeError(*self._gpu_only)
         optimizes_itself = not self.lightning_module.automatic_optimization
@@ -89,7 +86,7 @@ class ExactDDPStrategy(_ExactMeans, DDPStrategy):  # type: ignore[misc]
         super().configure_ddp()
 
     def _register_ddp_hooks(self) -> None:
-        """Register the hook; Lightning does so on GPUs only, since gloo once knew none."""
+        """Register the hook on CPUs, too; Lightning does so on GPUs only."""
         state = self._ddp_comm_state
         if isinstance(state, PostLocalSGDState) and state.post_local_gradient_allreduce:
             state.subgroup, _ = dist.new_subgroups(self._ranks_per_node)  # type: ignore[no-untyped-call]
@@ -97,7 +94,7 @@ class ExactDDPStrategy(_ExactMeans, DDPStrategy):  # type: ignore[misc]
             self.model.register_comm_hook(state, self._ddp_comm_hook)
 
     def on_train_start(self) -> None:
-        """Local SGD goes on at the step of the checkpoint; PyTorch's own counts begin anew."""
+        """Set local SGD's counts to the step of the checkpoint; PyTorch starts them at 0."""
         if self._model_averager is not None:
             step = self.lightning_module.trainer.global_step
             self._ddp_comm_state.iter = self._model_averager.step = step
@@ -107,7 +104,7 @@ class ExactDDPStrategy(_ExactMeans, DDPStrategy):  # type: ignore[misc]
         self.average_replicas()
 
     def average_replicas(self) -> None:
-        """Give all ranks the mean of their weights, where local SGD lets them part."""
+        """Give all ranks the mean of their weights, if local SGD lets them differ."""
         if self._model_averager is not None:
             for weight in filter(lambda each: each.requires_grad, self.model.parameters()):
                 weight.data.copy_(super().reduce(weight.data, reduce_op="mean"))
@@ -167,7 +164,7 @@ def _parts() -> ModuleType:
 
 
 def make_strategy(spec: TrainerSpec, num_nodes: int, ranks_per_node: int) -> Strategy | str:
-    """The strategy of a recipe's Trainer."""
+    """Return the strategy of a recipe's Trainer."""
     world_size = num_nodes * ranks_per_node
     if spec.strategy == "fsdp":
         return ShardedStrategy(spec, world_size)
@@ -179,7 +176,7 @@ def make_strategy(spec: TrainerSpec, num_nodes: int, ranks_per_node: int) -> Str
 
 
 def _communication(spec: DdpSpec) -> dict[str, Any]:
-    """Arguments of Lightning's DDPStrategy for the hook of a recipe."""
+    """Return the arguments of Lightning's DDPStrategy for the hook of a recipe."""
     if spec.local_sgd is not None:
         return _local_sgd(spec.local_sgd)
     if spec.comm_hook == "powersgd":
@@ -282,10 +279,9 @@ def shard(model: nn.Module, spec: FsdpSpec, mesh: DeviceMesh) -> None:
 
 
 def clip_by_norm(weights: Iterable[Tensor], max_norm: float) -> None:
-    """Scale gradients so that the norm of all together is `max_norm` at most.
+    """Scale gradients so that the norm of all together is at most `max_norm`.
 
-    As PyTorch's `clip_grad_norm_`, which takes no weights of which only some are split over
-    neighbours, that is, of several meshes.
+    PyTorch's `clip_grad_norm_` does not accept weights of several meshes, as in tensor parallelism.
     """
     by_mesh = defaultdict[DeviceMesh | None, list[Tensor]](list)
     for weight in weights:
@@ -305,7 +301,7 @@ def clip_by_norm(weights: Iterable[Tensor], max_norm: float) -> None:
 
 
 def _check_all_shared_out(model: nn.Module, parts: list[nn.Module]) -> None:
-    """Each weight lies in one part: ranks would go different ways with one that lies in none."""
+    """Refuse a weight that lies in no part or in two: its values would differ between ranks."""
     counts = Counter(id(weight) for part in parts for weight in part.parameters())
     for name, weight in model.named_parameters():
         if counts[id(weight)] != 1:

@@ -20,10 +20,7 @@ from headrace.training.function import call_function
 from headrace.training.gang import Gang
 from headrace.training.launch_records import TrainingOutcome, TrainingProgress
 from headrace.training.progress import Follower, spent
-from headrace.training.training_plan import (
-    plan_training,
-    training_fingerprint,
-)
+from headrace.training.training_plan import plan_training, training_fingerprint
 
 
 def run(context: StepContext) -> dict[str, Any]:
@@ -51,7 +48,7 @@ def run(context: StepContext) -> dict[str, Any]:
     done = completed(context, manifest)
     if done is not None:
         context.event("collected", checkpoint=done.checkpoint)
-        return done.outputs(()) | _told(skipped_shards(context, dataset, manifest))
+        return done.outputs(()) | _skipped_outputs(skipped_shards(context, dataset, manifest))
     with Fleet.open(context.lease_folder) as fleet:
         return train(context, fleet, dataset, manifest)
 
@@ -90,18 +87,18 @@ def train(
         )
     streamed = {node: each.model_dump() for node, each in gang.streamed.items()}
     meanwhile = {"streamed": streamed, "problem": copies.problem}
-    told = {name: value for name, value in meanwhile.items() if value}
-    return outcome.outputs(causes) | told | _told(skipped)
+    notable = {name: value for name, value in meanwhile.items() if value}
+    return outcome.outputs(causes) | notable | _skipped_outputs(skipped)
 
 
-def _told(skipped: Skipped) -> dict[str, Any]:
+def _skipped_outputs(skipped: Skipped) -> dict[str, Any]:
     if not skipped.shards:
         return {}
     return {"skipped_shards": sorted(skipped.files), "skipped_samples": skipped.num_samples}
 
 
 def completed(context: StepContext, manifest: Manifest) -> TrainingOutcome | None:
-    """Outcome of the same recipe on the same dataset, if the run has trained it to the end."""
+    """Return the outcome of the same recipe on the same dataset, if the run has completed it."""
     outcome = read_record(context.run_folder.checkpoints / checkpoints.OUTCOME, TrainingOutcome)
     if outcome is None or outcome.fingerprint != training_fingerprint(context.recipe, manifest):
         return None

@@ -28,7 +28,7 @@ _INTERVAL_S = 1.0
 def build_trainer(
     spec: TrainerSpec, allowed: Allowed, num_nodes: int, ranks_per_node: int, **others: Any
 ) -> Trainer:
-    """Make the Trainer of a recipe; `others` are more arguments of Lightning's."""
+    """Return the Trainer of a recipe; `others` are further arguments of Lightning's."""
     arguments: dict[str, Any] = {
         "accelerator": spec.accelerator,
         "devices": ranks_per_node,
@@ -52,7 +52,7 @@ def build_trainer(
 
 
 class StepSeed(Callback):  # type: ignore[misc]
-    """Random numbers that depend on the place in training only, so that a resume repeats them."""
+    """Seeds random numbers by the position in training, so that a resume repeats them."""
 
     def __init__(self, seed: int, rank: int) -> None:
         self._seed = seed
@@ -67,26 +67,25 @@ class StepSeed(Callback):  # type: ignore[misc]
 
 
 class StopAtStep(Callback):  # type: ignore[misc]
-    """Ends training after so many optimizer steps.
+    """Ends training after `max_steps` optimizer steps; -1 for no limit.
 
-    Lightning's own `max_steps` makes a resume at the end of an epoch count that epoch twice; so
-    the Trainer is told the number only until the optimizers are set up, which may ask for it.
-    The number -1 is no limit.
+    With Lightning's own `max_steps`, a resume at the end of an epoch counts that epoch twice. So
+    the Trainer has the number only until the optimizers are set up, which may read it.
     """
 
     def __init__(self, max_steps: int) -> None:
         self._max_steps = max_steps
 
     def on_fit_start(self, trainer: Trainer, *_: Any) -> None:
-        """Take the limit from Lightning's loop before the state of an interrupted run is loaded."""
+        """Remove the limit from Lightning's loop before a checkpoint is loaded."""
         trainer.fit_loop.epoch_loop.max_steps = -1
 
     def on_train_start(self, trainer: Trainer, *_: Any) -> None:
-        """Stop at once when the limit was reached before."""
+        """Stop at once if the limit was reached before."""
         self._look(trainer)
 
     def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
-        """Stop when the limit is reached."""
+        """Stop if the limit is reached."""
         self._look(trainer)
 
     def _look(self, trainer: Trainer) -> None:
@@ -108,7 +107,7 @@ class LossGuard(Callback):  # type: ignore[misc]
         self._looked_at = 0.0
 
     def on_train_batch_end(self, trainer: Trainer, module: Any, outputs: Any, *_: Any) -> None:
-        """Remember the first step whose loss was not finite; raises as `check` does."""
+        """Remember the first step whose loss is not finite; raise as `check`."""
         loss = whole_loss(trainer, module, outputs) if self._enabled else None
         if loss is None:
             return
@@ -123,7 +122,7 @@ class LossGuard(Callback):  # type: ignore[misc]
         self.check()
 
     def check(self) -> None:
-        """Check the losses so far."""
+        """Raise a `NotFiniteLossError` if a loss so far was not finite."""
         self._looked_at = time.monotonic()
         if self._first_bad is not None and math.isfinite(step := self._first_bad.item()):
             raise NotFiniteLossError(
@@ -134,17 +133,17 @@ class LossGuard(Callback):  # type: ignore[misc]
 
 
 class SignsOfLife(Callback):  # type: ignore[misc]
-    """Beats at every batch, and lets SIGTERM end the rank at once.
+    """Writes a sign of life at every batch, and lets SIGTERM end the rank at once.
 
-    Lightning's own handler of SIGTERM talks to the other ranks, which may be dead, and before each
-    batch rank 0 tells the others whether there was one, for which all wait.
+    Lightning's own handler of SIGTERM talks to the other ranks, which may be dead. Before each
+    batch rank 0 would broadcast whether there was a SIGTERM, and all ranks would wait for that.
     """
 
     def __init__(self, beat: Beat) -> None:
         self._beat = beat
 
     def on_train_start(self, trainer: Trainer, *_: Any) -> None:
-        """Beat, and take SIGTERM back from Lightning."""
+        """Write a sign of life, and restore the default handler of SIGTERM."""
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         trainer.fit_loop.epoch_loop._broadcast_sigterm_tensor = lambda: None  # noqa: SLF001
         self._beat.tick()

@@ -1,4 +1,4 @@
-"""Watches the ranks of a node while they run, and tells afterwards why they failed."""
+"""Watches the ranks of a node while they run, and finds the causes of failures."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from headrace.training.rank_failures import script_failure
 _LOOK_EVERY_S = 0.25
 _DUMP_S = 1.0
 START_S = 300.0
-"""Least time that ranks have for their imports and their rendezvous, before training starts."""
+"""Shortest time that ranks have for their imports and rendezvous before training starts."""
 
 _ENDED_FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _BEAT = struct.Struct("<Qd")
 
 
 class Beat:
-    """A rank's side: counts up."""
+    """A rank's counter of signs of life."""
 
     def __init__(self, path: Path) -> None:
         path.write_bytes(_BEAT.pack(0, time.monotonic()))
@@ -163,7 +163,7 @@ def run_watched(
     hang_timeout_s: float,
     start: Callable[[Child], Process] = start_program,
 ) -> NodeOutcome:
-    """Run ranks of a node, all or some, to their end; faults are told, not raised."""
+    """Run all or some ranks of a node to their end; return their faults, without raising them."""
     with ChildGroup(children, start=start) as group:
         watch = RankWatch(launch, group, children, hang_timeout_s)
         ends = group.supervise(watch.keep_on)
@@ -176,17 +176,17 @@ def run_watched(
 
 
 def tell_failure(launch: NodeLaunch, outcome: NodeOutcome) -> None:
-    """Have all other ranks of a launch end, as some have failed."""
+    """End all other ranks of a launch after a failure."""
     write_text(launch.folder.stop, f"{outcome.node}: {outcome.failures[0].what}")
 
 
 def is_over(launch: NodeLaunch) -> bool:
-    """Whether the ranks of a launch are to end: one has failed, or nobody waits for them."""
-    return is_there(launch.folder.stop) or is_unwanted(launch)
+    """Whether the ranks of a launch are to end: one has failed, or the launch is obsolete."""
+    return is_there(launch.folder.stop) or is_obsolete(launch)
 
 
-def is_unwanted(launch: NodeLaunch) -> bool:
-    """Whether nobody waits for a launch any more: its step was cancelled, or has ended."""
+def is_obsolete(launch: NodeLaunch) -> bool:
+    """Whether the launch is obsolete: its step was cancelled or has ended."""
     step = StepFolder(Path(launch.step_folder))
     return any(is_there(mark) for mark in (step.cancel, step.exit, step.result)) or not wanted()
 

@@ -188,7 +188,7 @@ def test_a_trial_that_cannot_begin_has_a_result_too(suite: Suite) -> None:
     assert wrong.failure.failure_class is FailureClass.USER_ERROR
     assert "trainer.max_epochs" in wrong.failure.message
     nowhere = run_trial(suite.job(2, gpus=(2,)))
-    assert nowhere.failure.message.startswith("GPU 2 was given out, but the node has 2")
+    assert nowhere.failure.message.startswith("GPU 2 was assigned, but the node has 2")
     suite.step(3).cancel.parent.mkdir(parents=True)
     mailbox.request_cancel(suite.step(3), "enough")
     assert run_trial(suite.job(3)).state is StepState.CANCELLED

@@ -26,9 +26,9 @@ from headrace.processes.identity import ProcessIdentity
 from headrace.recipe.load import BUILT_IN, load_site
 from headrace.recipe.suite import SuiteSpec
 from headrace.runs.costs import run_cost
+from headrace.runs.refresh_usage import refresh_usage
 from headrace.runs.runs import Run
 from headrace.runs.site_machines import most_cost
-from headrace.runs.spending import bring_up_to_date
 from headrace.suites.records import Control, RunningTrial, SuiteSummary
 from headrace_ec2.backend import Ec2
 from headrace_ec2.meter import Ec2Meter
@@ -41,7 +41,7 @@ _USD_PER_HOUR = 3600.0  # a dollar a second
 
 def keep(run: Run) -> None:
     """What a run does every half minute."""
-    bring_up_to_date(run.run_id)
+    refresh_usage(run.run_id)
     budget.enforce(run)
 
 

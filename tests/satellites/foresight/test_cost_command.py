@@ -15,7 +15,7 @@ import pytest
 from headrace.errors import HeadraceError, UserError
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.usage_records import IDLE
-from headrace.runs.spending import first_day
+from headrace.runs.refresh_usage import first_day
 from headrace.states import StepState
 from support.access import write_site
 from support.command_line import headrace
@@ -98,7 +98,7 @@ def test_it_is_told_by_whatever_attempts_have_in_common():
     [
         (["--by", "sites"], "Did you mean 'site'"),
         (["--by", "trial"], "headrace cost RUN --by trial"),
-        (["--since", "last week"], "is no day"),
+        (["--since", "last week"], "is not a day"),
         (["nope"], "no run 'nope'"),
     ],
 )

@@ -8,22 +8,22 @@ from headrace.recipe.load import load_recipe
 from headrace.states import StepState
 from headrace.suites.records import Added, Ended, Started
 from headrace.suites.schedule import NodeResources, Queue, Resources, place
-from headrace.suites.suite_state import Board
+from headrace.suites.suite_state import SuiteState
 from headrace_foresight.trial_forecast import ForecastOrder
 from support.scripted_trials import trial
 
 EPOCHS = (1, 2, 4, 1, 8, 2)
 
 
-def _board(num_ended: int) -> tuple[Board, Queue]:
+def _suite_state(num_ended: int) -> tuple[SuiteState, Queue]:
     """Trials of so many epochs, of which the first have ended after ten seconds for each."""
-    board, queue = Board(), Queue()
+    suite_state, queue = SuiteState(), Queue()
     for number, epochs in enumerate(EPOCHS, 1):
-        board.take(Added(trial=trial(number, **{"trainer.max_epochs": epochs})))
+        suite_state.take(Added(trial=trial(number, **{"trainer.max_epochs": epochs})))
         if number > num_ended:
             queue.push(number, Resources())
             continue
-        board.take(Started(number=number, attempt=1, node="node-0"))
+        suite_state.take(Started(number=number, attempt=1, node="node-0"))
         ended = Ended(
             number=number,
             attempt=1,
@@ -32,8 +32,8 @@ def _board(num_ended: int) -> tuple[Board, Queue]:
             started_at=100.0,
             finished_at=100.0 + 10.0 * epochs,
         )
-        board.take(ended)
-    return board, queue
+        suite_state.take(ended)
+    return suite_state, queue
 
 
 @pytest.mark.parametrize(
@@ -43,8 +43,8 @@ def _board(num_ended: int) -> tuple[Board, Queue]:
 def test_the_longest_are_put_first_as_soon_as_something_is_known(
     num_ended: int, numbers: list[int]
 ) -> None:
-    board, queue = _board(num_ended)
-    expected_s = ForecastOrder(load_recipe("digits", ())).expected(board)
+    suite_state, queue = _suite_state(num_ended)
+    expected_s = ForecastOrder(load_recipe("digits", ())).expected(suite_state)
     assert (expected_s is None) is (num_ended == 0)
     if expected_s is not None:
         queue.reorder(expected_s)

@@ -10,7 +10,7 @@ import pytest
 from headrace.recipe.load import load_recipe
 from headrace.states import StepState
 from headrace.suites.records import Added, Ended, Started, Trial
-from headrace.suites.suite_state import Board, TrialState
+from headrace.suites.suite_state import SuiteState, TrialState
 from headrace_foresight.trial_forecast import ForecastOrder, eta_of, forecasts_of, known_of
 
 
@@ -36,9 +36,9 @@ def started(number: int, ago_s: float) -> Started:
 
 
 @pytest.fixture
-def board() -> Board:
+def suite_state() -> SuiteState:
     """A suite of ten trials with 1 to 10 epochs."""
-    found = Board()
+    found = SuiteState()
     for number in range(1, 11):
         found.take(added(number, number))
     return found
@@ -52,49 +52,49 @@ def unknown(_: TrialState) -> float:
     return 0.0
 
 
-def test_trials_that_ended_tell_of_those_to_come(board: Board):
+def test_trials_that_ended_tell_of_those_to_come(suite_state: SuiteState):
     for number in (1, 2, 4, 6):
-        board.take(ended(number, 10.0 * number))
-    taken, left = forecasts_of(board)
+        suite_state.take(ended(number, 10.0 * number))
+    taken, left = forecasts_of(suite_state)
     assert [each.seconds for each in taken] == [10.0, 20.0, 40.0, 60.0]
     assert [each.seconds for each in left] == [
         pytest.approx(10.0 * epochs, rel=0.1) for epochs in (3, 5, 7, 8, 9, 10)
     ]
     for number in (9, 10):
-        board.take(started(number, 0.0))
-    found = eta_of(board, unknown, 10)
+        suite_state.take(started(number, 0.0))
+    found = eta_of(suite_state, unknown, 10)
     assert found.seconds == pytest.approx(210, rel=0.2)  # half of 420 s, well shared out
     assert 0 < found.half_s < 60
-    more = eta_of(board, unknown, 30)  # a sampler has 20 to come, of which nothing is known
+    more = eta_of(suite_state, unknown, 30)  # a sampler has 20 to come, of which nothing is known
     assert more.seconds > 2 * found.seconds
 
 
-def test_all_attempts_at_a_trial_count_but_not_those_that_came_to_nothing(board: Board):
-    board.take(started(3, 0.0))
-    board.take(ended(3, 20.0, state=StepState.PREEMPTED, is_final=False))
-    board.take(ended(3, 15.0, attempt=2))
-    board.take(ended(4, 1.0, state=StepState.FAILED))
-    board.take(ended(5, 2.0, pruned=True))
-    assert [seconds for _, seconds in known_of(board.rows.values())] == [35.0]
+def test_all_attempts_at_a_trial_count_but_not_those_that_came_to_nothing(suite_state: SuiteState):
+    suite_state.take(started(3, 0.0))
+    suite_state.take(ended(3, 20.0, state=StepState.PREEMPTED, is_final=False))
+    suite_state.take(ended(3, 15.0, attempt=2))
+    suite_state.take(ended(4, 1.0, state=StepState.FAILED))
+    suite_state.take(ended(5, 2.0, pruned=True))
+    assert [seconds for _, seconds in known_of(suite_state.rows.values())] == [35.0]
 
 
-def test_trials_that_run_tell_as_long_as_none_has_ended(board: Board):
-    board.take(started(2, 10.0))
-    assert eta_of(board, unknown, 10) is None
-    found = eta_of(board, half, 10)
+def test_trials_that_run_tell_as_long_as_none_has_ended(suite_state: SuiteState):
+    suite_state.take(started(2, 10.0))
+    assert eta_of(suite_state, unknown, 10) is None
+    found = eta_of(suite_state, half, 10)
     assert found.seconds == pytest.approx(10 + 530, rel=0.3)  # 20 s, that is 10 s an epoch
 
 
-def test_trials_that_were_ended_early_shorten_what_is_left(board: Board):
+def test_trials_that_were_ended_early_shorten_what_is_left(suite_state: SuiteState):
     for number in range(11, 41):
-        board.take(added(number, 10))
+        suite_state.take(added(number, 10))
     for number in (9, 10):
-        board.take(ended(number, 10.0 * number))
-    board.take(started(8, 0.0))
-    whole = eta_of(board, unknown, 40)
+        suite_state.take(ended(number, 10.0 * number))
+    suite_state.take(started(8, 0.0))
+    whole = eta_of(suite_state, unknown, 40)
     for number in range(11, 19):
-        board.take(ended(number, 10.0, pruned=True))
-    found = eta_of(board, unknown, 40)
+        suite_state.take(ended(number, 10.0, pruned=True))
+    found = eta_of(suite_state, unknown, 40)
     assert whole is not None
     assert found is not None
     left_s = 280 + 22 * 100  # of 7 trials of 1 to 7 epochs and 22 of 10, that have not begun
@@ -102,76 +102,76 @@ def test_trials_that_were_ended_early_shorten_what_is_left(board: Board):
     assert found.seconds == pytest.approx(80 + left_s * (2 + 8 * 0.1) / 10, rel=0.25)
 
 
-def test_the_rule_of_a_pruner_counts_until_trials_have_shown_what_it_does(board: Board):
+def test_the_rule_of_a_pruner_counts_until_trials_have_shown_what_it_does(suite_state: SuiteState):
     for number in range(11, 41):
-        board.take(added(number, 10))
-    board.take(ended(10, 100.0))
-    board.take(started(9, 0.0))
-    plain = eta_of(board, unknown, 40)
-    by_rule = eta_of(board, unknown, 40, (0.1, 0.1, 0.1, 1.0))
+        suite_state.take(added(number, 10))
+    suite_state.take(ended(10, 100.0))
+    suite_state.take(started(9, 0.0))
+    plain = eta_of(suite_state, unknown, 40)
+    by_rule = eta_of(suite_state, unknown, 40, (0.1, 0.1, 0.1, 1.0))
     for number in range(11, 31):  # it ends none, after all
-        board.take(ended(number, 100.0))
-    later = [eta_of(board, unknown, 40, rule) for rule in ((), (0.1, 0.1, 0.1, 1.0))]
+        suite_state.take(ended(number, 100.0))
+    later = [eta_of(suite_state, unknown, 40, rule) for rule in ((), (0.1, 0.1, 0.1, 1.0))]
     assert by_rule.seconds < 0.6 * plain.seconds
     assert later[0] is not None
     assert later[1] is not None
     assert later[1].seconds > 0.8 * later[0].seconds
 
 
-def test_a_search_asks_the_rule_of_its_pruner(board: Board):
+def test_a_search_asks_the_rule_of_its_pruner(suite_state: SuiteState):
     space = "{model.learning_rate: 'interval(1e-4, 1e-1)'}"
     suite = f"+suite={{search: {{space: {space}, trials: 40, pruner: asha}}}}"
     words = (suite, "trainer.max_epochs=12", "trainer.monitor=val/accuracy")
-    board.take(ended(10, 100.0))
-    board.take(started(9, 0.0))
-    pruned = ForecastOrder(load_recipe("digits", words)).left(board, unknown, 40)
-    plain = ForecastOrder(load_recipe("digits", ())).left(board, unknown, 40)
+    suite_state.take(ended(10, 100.0))
+    suite_state.take(started(9, 0.0))
+    pruned = ForecastOrder(load_recipe("digits", words)).left(suite_state, unknown, 40)
+    plain = ForecastOrder(load_recipe("digits", ())).left(suite_state, unknown, 40)
     assert pruned.seconds < 0.7 * plain.seconds
 
 
-def test_trials_that_were_ended_early_are_news(board: Board):
-    board.take(ended(10, 100.0))
-    board.take(started(9, 0.0))
+def test_trials_that_were_ended_early_are_news(suite_state: SuiteState):
+    suite_state.take(ended(10, 100.0))
+    suite_state.take(started(9, 0.0))
     outlook = ForecastOrder(load_recipe("digits", ()))
-    first = outlook.left(board, unknown, 10)
+    first = outlook.left(suite_state, unknown, 10)
     for number in range(1, 5):
-        board.take(ended(number, 1.0, pruned=True))
-    again = outlook.left(board, unknown, 10)
+        suite_state.take(ended(number, 1.0, pruned=True))
+    again = outlook.left(suite_state, unknown, 10)
     assert again.seconds < 0.7 * first.seconds
 
 
-def test_what_runs_is_corrected_by_how_far_it_is(board: Board):
+def test_what_runs_is_corrected_by_how_far_it_is(suite_state: SuiteState):
     for number in (1, 2, 3, 4, 6, 7, 8, 9, 10):
-        board.take(ended(number, 10.0 * number))
-    board.take(started(5, 80.0))
-    slow, late = eta_of(board, lambda _: 0.8, 10), eta_of(board, unknown, 10)
+        suite_state.take(ended(number, 10.0 * number))
+    suite_state.take(started(5, 80.0))
+    slow, late = eta_of(suite_state, lambda _: 0.8, 10), eta_of(suite_state, unknown, 10)
     assert slow is not None
     assert late is not None
     assert slow.seconds == pytest.approx(20.0, rel=0.5)
     assert late.seconds > 1.0  # it outlasts its forecast, and does not end at once
 
 
-def test_thousands_of_trials_are_told_by_some_of_them(board: Board):
+def test_thousands_of_trials_are_told_by_some_of_them(suite_state: SuiteState):
     for number in range(11, 3011):
-        board.take(added(number, number % 10 + 1))
+        suite_state.take(added(number, number % 10 + 1))
     for number in range(11, 111):
-        board.take(ended(number, 3.0 * (number % 10 + 1)))
+        suite_state.take(ended(number, 3.0 * (number % 10 + 1)))
     for number in range(111, 131):
-        board.take(started(number, 0.0))
-    found = eta_of(board, unknown, 3010)
+        suite_state.take(started(number, 0.0))
+    found = eta_of(suite_state, unknown, 3010)
     assert found.seconds == pytest.approx(2910 * 16.5 / 20, rel=0.1)
 
 
-def test_an_outlook_counts_down_until_it_is_thought_over(board: Board):
-    assert ForecastOrder(load_recipe("digits", ())).left(board, half, 10) is None
-    board.take(started(2, 10.0))
+def test_an_outlook_counts_down_until_it_is_thought_over(suite_state: SuiteState):
+    assert ForecastOrder(load_recipe("digits", ())).left(suite_state, half, 10) is None
+    suite_state.take(started(2, 10.0))
     outlook = ForecastOrder(load_recipe("digits", ()))
-    first = outlook.left(board, half, 10)
+    first = outlook.left(suite_state, half, 10)
     assert first is not None
-    again = outlook.left(board, half, 10)
+    again = outlook.left(suite_state, half, 10)
     assert first.seconds - 5 < again.seconds <= first.seconds
     assert again.half_s == first.half_s
-    board.take(ended(2, 5000.0))
-    board.take(started(3, 0.0))
-    told = outlook.left(board, half, 10)  # that one has ended is news
+    suite_state.take(ended(2, 5000.0))
+    suite_state.take(started(3, 0.0))
+    told = outlook.left(suite_state, half, 10)  # that one has ended is news
     assert told.seconds > 5 * first.seconds

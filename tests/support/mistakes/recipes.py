@@ -35,7 +35,7 @@ MISTAKES = (
     # who may use a site, and as whom
     Mistake(
         what="may not use site",
-        hint="Whoever writes the site file decides",
+        hint="The author of the site file decides",
         given={"site.allowed_users": ["ada"], "user": "eve"},
         followed=({"site.allowed_users": ["ada", "eve"]},),
     ),
@@ -61,13 +61,13 @@ MISTAKES = (
         for what, text in (("…", "vision: ada\n"), ("… cannot be read: …", "vision: [ada\n"))
     ),
     Mistake(
-        what="and nobody did",
+        what="needs the requester's name, which is unknown",
         hint="Trigger the DAG yourself",
         given={**ELSEWHERE, "user": ""},
         followed=({"user": "someone-else"}, {"site.folder": "AT/site"}),
     ),
     Mistake(
-        what="is no name of a Unix account",
+        what="is not a name of a Unix account",
         hint="Say in `accounts` of the site",
         given={**ELSEWHERE, "user": "ada@lab.org"},
         followed=({"site.accounts": {"ada@lab.org": "ada"}},),
@@ -237,7 +237,7 @@ MISTAKES = (
         ),
     ),
     Mistake(
-        what="has no 'dataset': what it trains by brings its own data",
+        what="has no 'dataset': its own code brings the data",
         hint="Name one, as in dataset: ",
         given={
             "packed": True,
@@ -292,8 +292,8 @@ MISTAKES = (
     ),
     # overrides
     Mistake(
-        what="takes out what is not there",
-        hint="a list is written anew: trainer.callbacks=[]",
+        what="removes a key that does not exist",
+        hint="To change a list, write all of it: trainer.callbacks=[]",
         given=overrides("~model.widht"),
         followed=(
             overrides("~model.width", "+model.width=4"),
@@ -317,8 +317,8 @@ MISTAKES = (
         followed=(overrides("dataset.include=['#*']"),),
     ),
     Mistake(
-        what="of a mapping, which is no text",
-        hint="Name it in a mapping",
+        what="of a mapping, which is not text there",
+        hint="Write a mapping, as in",
         given=overrides("trainer.compile={options: {0: 1}}", "trainer.compile.options.0=3"),
         followed=(overrides("trainer.compile={options: {0: 3}}"),),
     ),
@@ -333,27 +333,44 @@ MISTAKES = (
         ),
     ),
     Mistake(
-        what="is none of a recipe",
-        hint="A key has up to",
+        what="is malformed",
+        hint="Write up to",
         given=overrides(f"{'a.' * 200}b=1"),
         followed=(overrides("trainer.max_epochs=1"),),
     ),
     Mistake(
-        what="adds what is there",
+        what="adds a key that exists",
         hint="To change it: ",
         given=overrides("+model.width=4"),
         followed=(overrides("model.width=4"),),
     ),
     Mistake(
-        what="does not fit what is there",
+        what="does not fit the recipe:",
         hint="Entries of a list are numbered",
         given={
-            **overrides("data.transforms.maximum=1"),
+            **overrides("data.transforms={maximum: 1}"),
             "recipe.data.transforms": [
                 {"_target_": "headrace.data.transforms.ScaleToUnit", "maximum": 255}
             ],
         },
         followed=(overrides("data.transforms[0].maximum=1"),),
+    ),
+    Mistake(
+        what="names the entry … of a list of … entries",
+        hint="Entries of a list are numbered",
+        given={
+            **overrides("data.transforms[1].maximum=1"),
+            "recipe.data.transforms": [
+                {"_target_": "headrace.data.transforms.ScaleToUnit", "maximum": 255}
+            ],
+        },
+        followed=(overrides("data.transforms[0].maximum=1"),),
+    ),
+    Mistake(
+        what="names an entry of a list, but there is no list",
+        hint="Entries of a list are numbered",
+        given=overrides("model[0].width=1"),
+        followed=(overrides("model.width=1"),),
     ),
     Mistake(
         what="The overrides are",
@@ -374,7 +391,7 @@ MISTAKES = (
         followed=(overrides("model.width=7"), overrides(**{"recipe.model.width": "${seed}"})),
     ),
     Mistake(
-        what="which only a recipe's file may say",
+        what="which only a recipe's file may set",
         hint="those of callbacks, loggers and Lightning's Trainer numbers, true and false",
         given=overrides(
             "trainer.extra.profiler=simple",

@@ -263,6 +263,32 @@ def test_a_recipe_that_was_changed_by_hand_is_told_and_not_run(monkeypatch: pyte
     assert told("diff", run.run_id, other.run_id) == []
 
 
+def test_a_site_that_was_changed_by_hand_is_refused():
+    run, other = make_run(), make_run()
+    kept = run.folder.site.read_bytes()
+    by_hand(run.folder.site, '"pickled_checkpoints": "refuse"', '"pickled_checkpoints": "allow"')
+    assert run.folder.site.read_bytes() != kept
+    for words in (("diff", run.run_id, other.run_id), ("rerun", run.run_id, "--check"),
+                  ("resume", run.run_id), ("evaluate", run.run_id)):  # fmt: skip
+        with pytest.raises(UserError, match=r"The site of .* was changed after it began") as caught:
+            headrace(*words)
+        assert f"--site {run.folder.site}" in caught.value.hint
+    run.folder.site.write_bytes(kept)
+    assert told("diff", run.run_id, other.run_id) == []
+
+
+def test_an_earlier_release_recorded_no_digest_of_the_site():
+    run, other = make_run(), make_run()
+    record = open_ledger().run(run.run_id)
+    of_recipe = record.recipe_fingerprint.partition(";")[0]
+    open_ledger().change_run(run.run_id, recipe_fingerprint=of_recipe)
+    run.folder.site.write_bytes(run.folder.site.read_bytes() + b" ")
+    assert told("diff", run.run_id, other.run_id) == []
+    by_hand(run.folder.recipe, '"seed": 7', '"seed": 8')
+    with pytest.raises(UserError, match="The recipe of"):
+        headrace("diff", run.run_id, other.run_id)
+
+
 def test_a_run_of_an_earlier_release_has_no_digest():
     run, other = make_run(), make_run()
     open_ledger().change_run(run.run_id, recipe_fingerprint="0123456789abcdef0123456789abcdef")

@@ -143,7 +143,7 @@ def test_trials_can_be_judged_by_other_metrics_than_the_suite_sought(suite: Run,
     other = tmp_path / "suite.html"
     assert told("--report", "--by", "val_acc:max", "-o", str(other)).strip() == str(other)
     assert "val_acc by model.lr" in other.read_text()
-    with pytest.raises(UnknownNameError, match="No trial gave the metric 'val_ac'"):
+    with pytest.raises(UnknownNameError, match="No trial has the metric 'val_ac'"):
         told("--by", "val_ac:max")
     with pytest.raises(UserError, match="'val_acc' is not METRIC:min or METRIC:max"):
         told("--by", "val_acc")

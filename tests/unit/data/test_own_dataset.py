@@ -151,7 +151,7 @@ def test_faults_are_named(folder, make, error, told):
     [
         ({"data": {"sampling": "balanced"}}, "goes with sampling: uniform"),
         ({"data": {"shuffle_window": 2}}, "without shuffle_window"),
-        ({"stage": {"overlap": True}}, "without stage.overlap"),
+        ({"stage": {"overlap": True}}, "set stage.overlap and"),
         ({"stage": {"partial": True}}, "and stage.partial"),
     ],
 )

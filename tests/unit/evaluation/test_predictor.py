@@ -1,6 +1,7 @@
 """The model's side: weights, shapes, errors of user code."""
 
 import datetime
+import signal
 from dataclasses import replace
 from pathlib import Path
 
@@ -200,6 +201,14 @@ def test_wrong_shapes_are_explained(tmp_path, answer, task, words):
         predictor(tmp_path, answer, task).predict(0, 8)
 
 
+@pytest.fixture
+def no_terminal():
+    """As in the processes that run a user's code."""
+    before = signal.signal(signal.SIGINT, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 def raising(error):
     def answer(batch):
         raise error
@@ -212,10 +221,11 @@ def raising(error):
     [
         (ZeroDivisionError("of my own"), UserCodeError, "ZeroDivisionError: of my own"),
         (SystemExit(0), UserCodeError, "predict_step raised SystemExit: 0"),
+        (KeyboardInterrupt("x"), UserCodeError, "predict_step raised KeyboardInterrupt: x"),
         (torch.cuda.OutOfMemoryError("9 GiB"), MemoryExhaustedError, r"evaluate\.batch_size"),
     ],
 )
-def test_what_a_model_raises_is_named_with_its_samples(tmp_path, error, kind, words):
+def test_what_a_model_raises_is_named_with_its_samples(tmp_path, error, kind, words, no_terminal):
     with pytest.raises(kind, match=words) as told:
         predictor(tmp_path, raising(error)).predict(8, 4)
     if kind is UserCodeError:

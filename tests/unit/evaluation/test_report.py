@@ -96,7 +96,7 @@ def test_report_is_self_contained_escaped_and_tells_what_is_missed(judgement):
     assert not re.search(r"https?:|@import|url\(|<script|<link|<cow>", html)
     assert "&lt;cow&gt;" in html
     assert "folder/&lt;" in html
-    assert re.search(r'class="bad">accuracy is 0\.\d+, at least 0.99 was asked for', html)
+    assert re.search(r'class="bad">accuracy is 0\.\d+, the bound is at least 0.99', html)
     assert 'class="card bad"' in html
 
 
@@ -227,5 +227,5 @@ def test_large_pictures_are_made_small():
 def test_undefined_metric_is_a_shortfall():
     spec = EvaluateSpec(min_metrics={"auroc": 0.9, "accuracy": 1.0})
     assert shortfalls({"accuracy": 1.0}, spec) == (
-        "auroc is undefined on this split, at least 0.9 was asked for",
+        "auroc is undefined on this split, the bound is at least 0.9",
     )

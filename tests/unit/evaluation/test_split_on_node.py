@@ -155,14 +155,14 @@ def test_what_fails_by_a_damaged_copy_is_told_as_such(tmp_path, manifest, site, 
             raise StepError(fault)
 
     copy = Path()
-    with pytest.raises(StepError, match="not each was predicted"):
-        reading("not each was predicted")
+    with pytest.raises(StepError, match="were predicted exactly once"):
+        reading("were predicted exactly once")
     status, content = copy.stat(), bytearray(copy.read_bytes())
     content[-100] ^= 1
     copy.write_bytes(content)
     os.utime(copy, ns=(status.st_atime_ns, status.st_mtime_ns))
     with pytest.raises(ShardError, match=copy.name):
-        reading("not each was predicted")
+        reading("were predicted exactly once")
     assert not copy.exists()
 
 

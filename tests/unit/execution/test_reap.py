@@ -14,7 +14,7 @@ from headrace.files.layout import StepFolder
 from headrace.files.lines import append_line
 from headrace.ledger.ledger import open_ledger
 from headrace.processes.identity import ProcessIdentity
-from headrace.runs.spending import bring_up_to_date
+from headrace.runs.refresh_usage import refresh_usage
 from headrace.states import FailureClass, LeaseState, StepState
 from headrace.status.cost import cost_page
 from headrace.steps import mailbox
@@ -126,9 +126,9 @@ def test_what_goes_on_is_counted_by_the_reaper_and_pages_only_read():
     assert as_of is not None
     sums = open_ledger().usage_sums()
     assert reap(nobody, nobody) == ()
-    bring_up_to_date()  # both leave alone what was counted just before
+    refresh_usage()  # both leave alone what was counted just before
     assert (open_ledger().usage_sums(), cost_page().as_of) == (sums, as_of)
-    bring_up_to_date(run.run_id)
+    refresh_usage(run.run_id)
     assert cost_page().as_of > as_of
 
 

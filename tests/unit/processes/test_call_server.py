@@ -120,6 +120,8 @@ def test_sys_exit_is_an_error_of_the_code_that_calls_it(tmp_path, kept):
     first = kept.call(child(tmp_path), "os.getpid()", go_on)
     with pytest.raises(UserCodeError, match=r"in <string>, line 1, called sys\.exit\(0\)"):
         kept.call(child(tmp_path), "__import__('sys').exit(0)", go_on)
+    with pytest.raises(UserCodeError, match=r"line 1, raised KeyboardInterrupt\(\)"):
+        kept.call(child(tmp_path), "exec('raise KeyboardInterrupt')", go_on)
     assert kept.call(child(tmp_path), "os.getpid()", go_on) == first
 
 

@@ -19,7 +19,7 @@ from headrace.recipe.site import Role
         ({"options": ["-Jmine"]}, "headrace finds its jobs by their names"),
         ({"options": ["--output", "x"]}, "headrace writes the log into the lease's folder"),
         ({"options": ["-N 4"]}, "write `nodes` of the role"),
-        ({"options": ["mine"]}, "'mine' in `batch.options` is no option; write it as"),
+        ({"options": ["mine"]}, "'mine' in `batch.options` is malformed; write it as"),
         ({"srun_options": ["--export=NONE"]}, "the nodes need the environment of the job"),
         ({"partition": "a", "options": ["-p b"]}, "'-p b': `batch.partition` says it already"),
         (

@@ -11,7 +11,7 @@ from headrace.recipe.fit import opened
 from headrace.recipe.gang_size import check_nodes
 from headrace.recipe.load import load_recipe, load_site
 from headrace.recipe.site import Role
-from headrace.runs.fitted import fitted
+from headrace.runs.resolve import resolve
 from headrace.suites import points
 
 AUTO = "trainer.accelerator=auto"
@@ -63,12 +63,12 @@ def test_ranks_on_cpus_of_a_node_with_gpus():
 def test_a_run_from_airflow_is_refused_before_anything_starts(headrace_home, override, kind):
     recipe = load_recipe("digits", [override])
     with pytest.raises(RecipeError, match=override.partition("=")[0]):
-        fitted(recipe, load_site("laptop"), kind, is_from_terminal=False)
+        resolve(recipe, load_site("laptop"), kind, is_from_terminal=False)
 
 
 def test_a_size_that_fits_is_taken(headrace_home):
     recipe = load_recipe("digits", ["pack.fields={image: {resize: [16, 16]}}"])
-    fitted(recipe, load_site("laptop"), "pack", is_from_terminal=True)
+    resolve(recipe, load_site("laptop"), "pack", is_from_terminal=True)
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_a_size_that_fits_is_taken(headrace_home):
 )
 def test_trials_from_airflow(headrace_home, overrides, words):
     recipe = load_recipe("digits", overrides)
-    recipe, site = fitted(recipe, load_site("laptop"), "suite", is_from_terminal=False)
+    recipe, site = resolve(recipe, load_site("laptop"), "suite", is_from_terminal=False)
     source = {**recipe.model_dump(mode="json", by_alias=True, exclude={"suite"})}
     with pytest.raises(RecipeError, match=words):
         points.checked(recipe, source, site)

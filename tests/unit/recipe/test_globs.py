@@ -57,7 +57,7 @@ def test_short_patterns_match_as_regular_expressions_do(glob, path):
     try:
         meant = _meant(glob)
     except re.error:
-        with pytest.raises(ValueError, match="is no glob pattern"):
+        with pytest.raises(ValueError, match="is not a glob pattern"):
             any_of([glob])
     else:
         assert any_of([glob])(path) == bool(meant.fullmatch(path))
@@ -79,7 +79,7 @@ def test_a_pattern_takes_as_long_as_its_path_is(glob):
 @pytest.mark.parametrize(
     ("include", "words"),
     [
-        ("['[z-a]']", r"'\[z-a\]' is no glob pattern"),
+        ("['[z-a]']", r"'\[z-a\]' is not a glob pattern"),
         (f"['**/*.png', '{'a' * 300}']", "at most 256 characters"),
         (str(["x"] * 300), "at most 256 entries"),
     ],

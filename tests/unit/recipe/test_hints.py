@@ -11,10 +11,10 @@ import yaml
 
 from headrace.errors import HeadraceError
 from headrace.recipe.fit import check_packing, check_training
-from headrace.recipe.from_outside import check_from_outside
 from headrace.recipe.load import load_recipe, load_site
 from headrace.recipe.overrides import check_size
 from headrace.recipe.teams import check_user
+from headrace.recipe.untrusted_overrides import check_from_outside
 from support.hints import Mistake, State, hints_of, stale, uncovered
 from support.mistakes import recipes
 

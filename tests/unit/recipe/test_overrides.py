@@ -9,10 +9,12 @@ import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hypothesis import given
 from hypothesis import strategies as st
+from omegaconf import OmegaConf
 
 from headrace.errors import RecipeError
 from headrace.recipe.load import load_recipe
-from headrace.recipe.overrides import as_override, read_override
+from headrace.recipe.overrides import Override, apply, as_override, read_override
+from headrace.recipe.untrusted_overrides import check_from_outside
 
 READ_BY_HYDRA = (
     "12:30:45", "1:30", "007", "017", "0o17", "00", "-0", "+0", "+1", "-1", "off", "on", "yes",
@@ -108,7 +110,7 @@ def test_keys_of_mappings_keep_their_types(tmp_path):
     "change", ["model.dims.0=5", "+model.dims.0=5", "~model.dims.0", "model.dims.true.x=1"]
 )
 def test_a_text_never_takes_its_place_beside_a_key_that_is_none(change):
-    with pytest.raises(RecipeError, match="which is no text"):
+    with pytest.raises(RecipeError, match="which is not text there"):
         load_recipe("digits", ["+model.dims={0: 1, 2: 2, true: {x: 2}}", change])
     merged = load_recipe("digits", ["+model.dims={0: 1, 1: 2}", "model.dims={0: 5}"])
     assert merged.model.as_config()["dims"] == {0: 5, 1: 2}
@@ -140,3 +142,83 @@ def test_pairs_with_a_key_twice_are_refused():
 def test_surrogates_of_json_are_joined():
     assert read_override('model={"a": "\\ud83d\\ude00"}').value == {"a": "😀"}
     assert read_override("model.name=😀").value == "😀"
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "model.[x]", "model..x", ".x", "x.", "model['x']", 'model."x"', "'seed'", "model.x{y}",
+        "model.${x}", "model.$x", "model.l[", "model.l]", "model.[[l]]", "model.l[]",
+        "model.l[1.5]",
+        "model.l[1]x", "model.l.[1]", " seed", "seed ", "model. x", "model.x[ 0 ]", "[", "]", "a[b",
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("form", ["{}=1", "+{}=1", "++{}=1", "~{}"])
+def test_a_malformed_key_is_refused_through_every_door(key, form):
+    override = form.format(key)
+    for door in (read_override, check_from_outside_alone, key_of_point, load_alone):
+        with pytest.raises(RecipeError, match="is malformed") as caught:
+            door(override)
+        assert "with a dot between parts" in caught.value.hint
+
+
+def check_from_outside_alone(override: str) -> None:
+    check_from_outside([override])
+
+
+def key_of_point(override: str) -> None:
+    apply(
+        OmegaConf.create({"model": {"l": [1]}}),
+        Override("", override.strip("+~").partition("=")[0], 1),
+    )
+
+
+def load_alone(override: str) -> None:
+    load_recipe("digits", [override])
+
+
+@pytest.mark.parametrize(
+    ("key", "words"),
+    [
+        ("model[0].x", "but there is no list"),
+        ("model.new[0]", "but there is no list"),
+        ("trainer.callbacks[0]", "but there is no list"),
+        ("seed[0]", "but there is no list"),
+        ("model.l[-1]", "the entry -1 of a list of 2 entries"),
+        ("model.l[2]", "the entry 2 of a list of 2 entries"),
+        ("model.l[00]", "the entry 00 of a list"),
+        ("model.l.x", "the entry x of a list"),
+    ],
+)
+def test_an_entry_that_does_not_exist_is_refused(key, words):
+    for override in (f"{key}=1", f"+{key}=1"):
+        with pytest.raises(RecipeError, match=words):
+            load_recipe("digits", ["+model.l=[1,{x: 2}]", override])
+
+
+@pytest.mark.parametrize(
+    "key", ["model.opt.a", "model[opt].a", "model[opt][a]", "[model][opt][a]", "[model].opt.a"]
+)
+def test_brackets_and_dots_are_one_key(key):
+    base = "+model.opt={a: 1, b: 2}"
+    assert load_recipe("digits", [base, f"{key}=5"]).model.as_config()["opt"] == {"a": 5, "b": 2}
+    assert load_recipe("digits", [base, f"~{key}"]).model.as_config()["opt"] == {"b": 2}
+    with pytest.raises(RecipeError, match="adds a key that exists"):
+        load_recipe("digits", [base, f"+{key}=5"])
+
+
+@pytest.mark.parametrize("null", ["null", "Null", "NULL"])
+def test_null_is_a_value_and_removes_no_key(null):
+    base = "+model.opt={a: {b: 1}, c: 2}"
+
+    def opt(*overrides):
+        return load_recipe("digits", [base, *overrides]).model.as_config()["opt"]
+
+    assert opt(f"model.opt={null}") is None
+    assert opt(f"model.opt.a={null}") == {"a": None, "c": 2}
+    assert opt(f"model.opt={{a: {null}}}") == {"a": None, "c": 2}
+    assert opt("~model.opt.a") == {"c": 2}
+    for key in ("seed", "trainer.extra", "trainer.ddp", "trainer.callbacks", "data.augment"):
+        for more in ([], ["trainer.limit_val_batches=1"]):
+            with pytest.raises(RecipeError, match="got null"):
+                load_recipe("digits", [f"{key}={null}", *more])

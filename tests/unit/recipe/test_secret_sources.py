@@ -38,7 +38,7 @@ def test_sources_are_kept_as_they_are_written(headrace_home, tmp_path):
         ({"KEY": "env:hunter-2"}, "the source of KEY"),
         ({"KEY": "airflow:hunter2"}, "the source of KEY"),
         ({"KEY": "file:"}, "the source of KEY"),
-        ({"MY KEY": "env:KEY"}, "'MY KEY' is no name of an environment variable"),
+        ({"MY KEY": "env:KEY"}, "'MY KEY' is not a name of an environment variable"),
     ],
 )
 def test_what_is_no_source_may_be_a_secret_and_is_not_shown(headrace_home, tmp_path, secrets, told):

@@ -189,11 +189,6 @@ STOP = "lightning.pytorch.callbacks.EarlyStopping"
             "Did you mean 'limit_train_batches'?",
         ),
         (
-            {"trainer": {"extra": {"limit_train_batches": "few"}}},
-            "trainer.extra.limit_train_batches is 'few'",
-            "Write it as float or int.",
-        ),
-        (
             {"trainer": {"_target_": "mine.Trainr"}},
             "'mine.Trainr' does not exist",
             "They are in",

@@ -14,9 +14,9 @@ from headrace.files.layout import kept_name
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.rows import AttemptRecord
 from headrace.recipe.load import load_recipe
-from headrace.runs.fitted import of_run
 from headrace.runs.lifecycle import finish_run
 from headrace.runs.planned_steps import steps_of
+from headrace.runs.resolve import of_run
 from headrace.runs.runs import Run
 from headrace.states import StepState
 from headrace.status.run_details import run_details

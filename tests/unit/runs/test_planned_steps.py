@@ -27,8 +27,8 @@ from headrace.files.layout import StepFolder
 from headrace.ledger.ledger import open_ledger
 from headrace.processes.identity import ProcessIdentity
 from headrace.recipe.load import load_recipe, load_site
-from headrace.runs.fitted import fitted
 from headrace.runs.planned_steps import roles_after, step_of, steps_of
+from headrace.runs.resolve import resolve
 from headrace.states import FailureClass, StepState
 from headrace.steps.mailbox import StepResult
 from support.runs import lease_on_disk, make_run
@@ -74,10 +74,10 @@ def test_what_is_packed_needs_no_role_that_packs(headrace_home):
     roles = {"gpu": site.roles["gpu"]}
     site = site.model_copy(update={"roles": roles, "allowed_sources": ("/",)})
     recipe = load_recipe("digits", PACKED)
-    kept, _ = fitted(recipe, site, "train", is_from_terminal=True)
+    kept, _ = resolve(recipe, site, "train", is_from_terminal=True)
     assert kept.dataset_path == "/packed"
     with pytest.raises(SiteError, match=r"asks by train\.role for the role 'b'"):
-        fitted(
+        resolve(
             load_recipe("digits", (*PACKED, "train.role=b")), site, "suite", is_from_terminal=True
         )
 
@@ -90,9 +90,9 @@ def test_a_recipe_without_a_dataset_needs_no_role_that_packs(kind, headrace_home
     recipe = load_recipe("digits", (*OWN, "pack_role=none", "train.script=/mine.py"))
     if kind == "pack":
         with pytest.raises(RecipeError, match=r"Recipe 'digits' has no 'dataset'.*\n.*Name one"):
-            fitted(recipe, site, kind, is_from_terminal=True)
+            resolve(recipe, site, kind, is_from_terminal=True)
     else:
-        kept, _ = fitted(recipe, site, kind, is_from_terminal=True)
+        kept, _ = resolve(recipe, site, kind, is_from_terminal=True)
         assert kept.dataset is None
         assert kept.train.script == "/mine.py"
 
@@ -205,7 +205,7 @@ def test_packing_fails_where_its_dataset_is_of_no_use_to_the_run(tmp_path: Path,
         assert result == done
         return
     assert (row.state, row.failure_class) == (StepState.FAILED, FailureClass.DATA_ERROR)
-    assert row.message.startswith(f"{folder} is packed, but the run cannot go on: Dataset ")
+    assert row.message.startswith(f"{folder} is packed, but the run cannot use it: Dataset ")
     assert "set `evaluate: null`" in row.message
     assert row.outputs["dataset"] == str(folder)
 
@@ -244,10 +244,10 @@ def test_a_source_that_only_nodes_may_see_is_left_to_them(tmp_path: Path) -> Non
     role = laptop.roles["cpu"].model_copy(update={"backend": "slurm"})
     site = laptop.model_copy(update={"roles": {**laptop.roles, "cpu": role}})
     elsewhere = load_recipe("digits", [f"dataset.source={tmp_path / 'nowhere'}"])
-    assert fitted(elsewhere, site, "pack", is_from_terminal=True)
+    assert resolve(elsewhere, site, "pack", is_from_terminal=True)
     shared = load_recipe("digits", [f"dataset.source={Path(site.folder) / 'nowhere'}"])
     with pytest.raises(RecipeError, match=MISSING):
-        fitted(shared, site, "pack", is_from_terminal=True)
+        resolve(shared, site, "pack", is_from_terminal=True)
 
 
 def test_weights_to_begin_with_that_are_missing_are_told_before_anything_starts(
@@ -256,15 +256,15 @@ def test_weights_to_begin_with_that_are_missing_are_told_before_anything_starts(
     laptop, wanted = load_site("laptop"), f"train.init_from={tmp_path / 'a.ckpt'}"
     source = f"dataset.source={tmp_path}"
     with pytest.raises(RecipeError, match="which is no file"):
-        fitted(load_recipe("digits", [wanted, source]), laptop, "train", is_from_terminal=True)
+        resolve(load_recipe("digits", [wanted, source]), laptop, "train", is_from_terminal=True)
     (tmp_path / "a.ckpt").mkdir()
     with pytest.raises(RecipeError, match="which is no file"):
-        fitted(load_recipe("digits", [wanted, source]), laptop, "train", is_from_terminal=True)
+        resolve(load_recipe("digits", [wanted, source]), laptop, "train", is_from_terminal=True)
     seal(tmp_path / "a.ckpt", {})
-    assert fitted(load_recipe("digits", [wanted, source]), laptop, "train", is_from_terminal=True)
+    assert resolve(load_recipe("digits", [wanted, source]), laptop, "train", is_from_terminal=True)
     checkpoints.remove(tmp_path / "a.ckpt")
     (tmp_path / "a.ckpt").touch()
-    assert fitted(load_recipe("digits", [wanted, source]), laptop, "train", is_from_terminal=True)
+    assert resolve(load_recipe("digits", [wanted, source]), laptop, "train", is_from_terminal=True)
 
 
 def test_a_step_is_evaluated_that_only_max_steps_says_there_will_be(tmp_path: Path) -> None:
@@ -285,11 +285,11 @@ def test_checkpoints_to_evaluate_are_looked_at_before_anything_starts(tmp_path: 
 
     def looked_at(name: str) -> tuple[int | str, ...]:
         recipe = load_recipe("digits", [source, f"evaluate.also_checkpoints=[./{name}.ckpt]"])
-        kept, _ = fitted(recipe, load_site("laptop"), "train", is_from_terminal=True)
+        kept, _ = resolve(recipe, load_site("laptop"), "train", is_from_terminal=True)
         return kept.evaluate.checkpoints
 
     assert looked_at("whole") == ("last", str(whole))
-    with pytest.raises(RecipeError, match=r"gone\.ckpt: there is no such file"):
+    with pytest.raises(RecipeError, match=r"gone\.ckpt: the file does not exist"):
         looked_at("gone")
     with pytest.raises(RecipeError, match=r"flipped\.ckpt: checksum of weights is wrong"):
         looked_at("flipped")
@@ -302,7 +302,7 @@ def test_a_run_stands_for_its_best_or_last_checkpoint_or_the_one_of_a_step(tmp_p
 
     def begins_with(wanted: str) -> str | None:
         recipe = load_recipe("digits", [f"train.init_from={wanted}", source])
-        kept, _ = fitted(recipe, load_site("laptop"), "train", is_from_terminal=True)
+        kept, _ = resolve(recipe, load_site("laptop"), "train", is_from_terminal=True)
         return kept.train.init_from
 
     with pytest.raises(UnknownNameError, match="has no checkpoint 'last'"):

@@ -8,7 +8,7 @@ from headrace.errors import RecipeError
 from headrace.execution.execute import previews
 from headrace.packing.pack_step import pack
 from headrace.recipe.load import load_recipe, load_site
-from headrace.runs import fitted
+from headrace.runs import resolve
 from support.packing import image_source, in_process, make_context, write_image
 
 __all__ = ["image_source", "in_process", "make_context"]
@@ -66,11 +66,11 @@ def test_folders_of_unclear_meaning_ask_a_queue_for_nothing(image_source, make_c
 
 def _check_what_the_nodes_are_asked(recipe, site, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr(fitted, "_LISTING_S", -1.0)  # a source that takes longer to list
+        patch.setattr(resolve, "_LISTING_S", -1.0)  # a source that takes longer to list
         assert [each.role for each in previews(recipe, site, "suite")] == ["cpu", "gpu"]
     code = recipe.dataset.model_copy(update={"reader": "mine.read"})  # is not called here
     with_code = recipe.model_copy(update={"dataset": code})
     with monkeypatch.context() as patch:
         patch.setattr("headrace.packing.opened_source.is_packed", lambda *_: True)
-        assert fitted._on_one_lease(recipe, site).packing_role == "gpu"
-        assert fitted._on_one_lease(with_code, site) is with_code
+        assert resolve._on_one_lease(recipe, site).packing_role == "gpu"
+        assert resolve._on_one_lease(with_code, site) is with_code

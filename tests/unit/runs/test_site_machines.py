@@ -15,7 +15,7 @@ from headrace.files.lines import append_line
 from headrace.ledger.ledger import open_ledger
 from headrace.recipe.site import Role
 from headrace.runs.costs import cost_of, run_cost
-from headrace.runs.counting import note_machines
+from headrace.runs.machine_records import record_machines
 from headrace.runs.site_machines import most_cost
 from headrace.states import LeaseState
 from support.ledger_rows import lease_row, run_row
@@ -61,7 +61,7 @@ def test_a_gang_in_a_queue_costs_what_the_site_says_and_its_wait_nothing(
     folder.heartbeat.write_text(f"{ended_at} 1.0\n")
     write_record(folder.closed, Ending(state=state, reason="x", at=ended_at + 9e4))
     lease = open_ledger().lease("lease-1")
-    note_machines(lease)
+    record_machines(lease)
     first, second = open_ledger().machines(run_id="run-1")
     assert (first.created_at, first.started_at, first.joined_at) == (10.0, 100.0, 130.0)
     assert (first.ended_at, first.billed_s, second.billed_s) == (ended_at, 3600.0, 3600.0)
@@ -75,7 +75,7 @@ def test_a_gang_in_a_queue_costs_what_the_site_says_and_its_wait_nothing(
 @pytest.mark.usefixtures("headrace_home")
 def test_without_a_price_time_is_counted_and_money_is_not_known(tmp_path: Path):
     _lease(tmp_path)
-    note_machines(open_ledger().lease("lease-1"))
+    record_machines(open_ledger().lease("lease-1"))
     rows = open_ledger().machines(run_id="run-1")
     assert [row.usd_per_hour for row in rows] == [None, None]
     assert (cost_of(rows, 4000.0).unpriced, run_cost("run-1")) == (2, None)

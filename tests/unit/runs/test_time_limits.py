@@ -11,8 +11,8 @@ import pytest
 
 from headrace.clusters.lease_records import Walltime
 from headrace.informing import failures_of
-from headrace.runs import accounts
-from headrace.runs.accounts import Accounts, walltime_of
+from headrace.runs import planning
+from headrace.runs.planning import Planner, walltime_of
 from support.runs import make_run
 
 pytestmark = pytest.mark.usefixtures("headrace_home", "_queue")
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.usefixtures("headrace_home", "_queue")
 def _queue(monkeypatch: pytest.MonkeyPatch) -> None:
     """A batch system without a limit of its own."""
     system = SimpleNamespace(name="Slurm", longest_job_s=lambda _: None)
-    monkeypatch.setattr(accounts, "system_of", lambda _: system)
+    monkeypatch.setattr(planning, "system_of", lambda _: system)
 
 
 def _raises(*_: object) -> None:
@@ -55,21 +55,21 @@ FAULTS = {
 def test_a_failed_forecast_gives_the_longest_time_and_says_so(
     walltime: Callable[..., Any], count: int, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(accounts, "DECISION_S", 0.2 if walltime is _hangs else 60.0)
-    chosen = type("Broken", (Accounts,), {"walltime": walltime})
-    monkeypatch.setattr(accounts, "accounts", chosen)
+    monkeypatch.setattr(planning, "DECISION_S", 0.2 if walltime is _hangs else 60.0)
+    chosen = type("Broken", (Planner,), {"walltime": walltime})
+    monkeypatch.setattr(planning, "planner", chosen)
     run = make_run()
     role = run.site.roles["gpu"].model_copy(update={"lifetime": "auto", "lifetime_max": 7200.0})
     site = run.site.model_copy(update={"roles": {**run.site.roles, "gpu": role}})
     found = walltime_of(run.recipe, site, "gpu", "train", run)
     assert found is not None
     assert (found.seconds, found.most_s) == (7200.0, 7200.0)
-    assert found.why == "there is no forecast, so the longest: `lifetime_max`, 2:00:00"
+    assert found.why == "the longest, without a forecast: `lifetime_max`, 2:00:00"
     assert failures_of(run.folder).count == count
 
 
 def test_a_forecast_is_used_as_it_is(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(accounts, "accounts", type("Good", (Accounts,), {"walltime": _gives(60.0)}))
+    monkeypatch.setattr(planning, "planner", type("Good", (Planner,), {"walltime": _gives(60.0)}))
     run = make_run()
     role = run.site.roles["gpu"].model_copy(update={"lifetime": "auto", "lifetime_max": 7200.0})
     site = run.site.model_copy(update={"roles": {**run.site.roles, "gpu": role}})

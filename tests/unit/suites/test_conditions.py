@@ -38,7 +38,7 @@ def test_a_condition_may_give_a_number(text, expected):
 
 @pytest.mark.parametrize("text", ["model.kind", "none", "[1, 2]", "1e308 * 10"])
 def test_a_priority_that_is_no_number_is_told(text):
-    with pytest.raises(RecipeError, match=r"of suite.priority gives .*, which is no number"):
+    with pytest.raises(RecipeError, match=r"of suite.priority gives .*, which is not a number"):
         Condition(text, "suite.priority").number(VALUES.__getitem__)
 
 
@@ -46,8 +46,8 @@ def test_a_priority_that_is_no_number_is_told(text):
     ("text", "message"),
     [
         ("seed >", "cannot be read"),
-        ("seed > 'a'", "cannot be judged"),
-        ("seed / 0 > 1", "cannot be judged"),
+        ("seed > 'a'", "cannot be evaluated"),
+        ("seed / 0 > 1", "cannot be evaluated"),
         ("model.kind * 1000000 == 1", "computes with 'adam'"),
         ("seed ** 9 > 1", r"holds 'seed \*\* 9'"),
         ("__import__('os').system('true')", "holds '__import__"),

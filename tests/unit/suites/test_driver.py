@@ -21,7 +21,7 @@ from headrace.recipe.suite import Objective
 from headrace.steps.context import StepContext
 from headrace.suites.event_log import Journal, TakenOverError
 from headrace.suites.records import Control, Ended, Entry, Started, SuiteSummary, Trial
-from headrace.suites.suite_state import Board
+from headrace.suites.suite_state import SuiteState
 from headrace.suites.suite_step import run_suite
 from support.leases import opened
 from support.scripted_trials import (
@@ -84,11 +84,11 @@ def _attempts(run: RunFolder, number: int) -> int:
     return sum(each == number for each, _ in executions(run))
 
 
-def _board(run: RunFolder) -> Board:
-    board = Board()
+def _suite_state(run: RunFolder) -> SuiteState:
+    suite_state = SuiteState()
     for entry in _entries(run):
-        board.take(entry)
-    return board
+        suite_state.take(entry)
+    return suite_state
 
 
 def test_trials_run_in_all_places_and_the_best_is_told(lease: LeaseFolder) -> None:
@@ -120,7 +120,7 @@ class _OneByOne(Listed):
         if wanted <= 0 or not self._left:
             return ()
         block = [self._left.pop(0)]
-        waiting = [row for row in self._board.rows.values() if not row.attempts]
+        waiting = [row for row in self._suite_state.rows.values() if not row.attempts]
         self.most_ahead = max(self.most_ahead, len(waiting) + 1)
         return block
 
@@ -202,7 +202,7 @@ def test_nonsense_of_a_trial_costs_that_trial_alone(lease: LeaseFolder) -> None:
     assert all("objective" in ends[number].message for number in range(1, len(bad) + 1))
     assert all(not ends[number].objectives for number in range(1, len(bad) + 1))
     assert _attempts(context.run_folder, total - 1) == 2
-    assert _board(context.run_folder).rows[total].took_s == 0.0
+    assert _suite_state(context.run_folder).rows[total].took_s == 0.0
 
 
 def test_a_suite_gives_up_when_so_many_trials_have_failed(lease: LeaseFolder) -> None:
@@ -288,7 +288,7 @@ def test_another_driver_goes_on_where_one_was_stopped(
     wait_until(lambda: _summary(run).counts.get("succeeded") == 2, 60, "two to succeed")
     write_marker(context.folder.cancel, "Ctrl-C")
     thread.join()
-    assert _board(run).counts["queued"] == 2
+    assert _suite_state(run).counts["queued"] == 2
     go.touch()
     outputs = run_suite(suite_context(lease, "stopped"), Listed(*points), work())
     assert outputs["counts"] == {"succeeded": 4}
@@ -334,6 +334,6 @@ def test_nothing_more_begins_when_a_trial_tells_that_its_lease_ends(lease: Lease
     leave = {"fail": "preempted", "error": "LeaseTakenError"}
     with pytest.raises(LeaseEndsError, match="0 of 3 trials ended, just before"):
         run_suite(context, Listed(leave, {}, {}), work())
-    board = _board(context.run_folder)
-    assert (board.counts["queued"], board.rows[1].failed) == (3, ())
+    suite_state = _suite_state(context.run_folder)
+    assert (suite_state.counts["queued"], suite_state.rows[1].failed) == (3, ())
     assert executions(context.run_folder) == [(1, 1)]

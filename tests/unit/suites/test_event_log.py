@@ -15,7 +15,7 @@ from headrace.recipe.suite import Objective
 from headrace.states import StepState
 from headrace.suites.event_log import Journal, TakenOverError
 from headrace.suites.records import Added, CommandsApplied, Ended, Entry
-from headrace.suites.suite_state import Board
+from headrace.suites.suite_state import SuiteState
 from support.scripted_trials import trial
 from support.suite_journal import ended, started
 
@@ -24,11 +24,11 @@ def _ended(number: int, attempt: int, state: str, **fields: object) -> Ended:
     return ended(number, None, attempt, state=StepState(state), **fields)
 
 
-def _board(entries: Iterable[Entry]) -> Board:
-    board = Board(objectives=(Objective(metric="loss"),))
+def _suite_state(entries: Iterable[Entry]) -> SuiteState:
+    suite_state = SuiteState(objectives=(Objective(metric="loss"),))
     for entry in entries:
-        board.take(entry)
-    return board
+        suite_state.take(entry)
+    return suite_state
 
 
 def test_a_torn_last_line_is_cut_off_wherever_it_was_torn(tmp_path: Path) -> None:
@@ -58,8 +58,8 @@ def test_a_damaged_line_costs_that_line(tmp_path: Path, caplog: pytest.LogCaptur
     lines = run.journal.read_bytes().splitlines(keepends=True)
     run.journal.write_bytes(lines[0] + b"\xff{]\n" + lines[2])
     with Journal(run, "second") as journal:
-        board = _board(journal.entries())
-    assert (set(board.rows), set(board.running)) == ({1}, {1})
+        suite_state = _suite_state(journal.entries())
+    assert (set(suite_state.rows), set(suite_state.running)) == ({1}, {1})
     assert "Line 2 of" in caplog.text
 
 
@@ -91,7 +91,7 @@ def test_a_full_disk_leaves_no_part_of_a_line(
 
 
 def test_the_board_counts_and_finds_the_best() -> None:
-    board = _board(
+    suite_state = _suite_state(
         [
             *(Added(trial=trial(number)) for number in range(1, 8)),
             started(1, 1),
@@ -111,32 +111,32 @@ def test_the_board_counts_and_finds_the_best() -> None:
             started(99, 1),  # of a trial whose line is damaged
         ]
     )
-    told = {state: count for state, count in board.counts.items() if count}
+    told = {state: count for state, count in suite_state.counts.items() if count}
     assert told == {"succeeded": 3, "pruned": 1, "running": 1, "queued": 1, "cancelled": 1}
-    assert (board.best, board.num_ended) == (board.rows[2], 5)
-    five, six = board.rows[5], board.rows[6]
+    assert (suite_state.best, suite_state.num_ended) == (suite_state.rows[2], 5)
+    five, six = suite_state.rows[5], suite_state.rows[6]
     assert (len(five.failed), five.attempts, five.avoids) == (1, 2, {"m-0"})
     assert (len(six.failed), six.avoids) == (0, frozenset())
-    assert [row.trial.number for row in board.waiting()] == [6]
+    assert [row.trial.number for row in suite_state.waiting()] == [6]
 
 
 def test_the_best_of_folds_is_kept_but_not_told() -> None:
     fold = trial(1).model_copy(update={"values": {"data.fold": 0}})
     over = _ended(1, 1, "succeeded", objectives=(3.0,))
-    board = _board([Added(trial=fold), started(1, 1), over])
-    assert board.best is not None
-    assert board.told_best is None
+    suite_state = _suite_state([Added(trial=fold), started(1, 1), over])
+    assert suite_state.best is not None
+    assert suite_state.shown_best is None
 
 
 @pytest.mark.parametrize("state", ["preempted", "lost"])
 def test_a_machine_that_went_away_is_not_avoided_when_it_is_back(state: str) -> None:
     gone = _ended(1, 1, state, is_final=False, machines=("m-0",))
-    row = _board([Added(trial=trial(1)), started(1, 1), gone]).rows[1]
+    row = _suite_state([Added(trial=trial(1)), started(1, 1), gone]).rows[1]
     assert (len(row.failed), row.avoids) == (1, frozenset())
 
 
 def test_an_end_that_is_told_twice_counts_once() -> None:
-    board = _board(
+    suite_state = _suite_state(
         [
             Added(trial=trial(1)),
             started(1, 1),
@@ -144,14 +144,16 @@ def test_an_end_that_is_told_twice_counts_once() -> None:
             _ended(1, 1, "failed", is_final=False),
         ]
     )
-    assert (len(board.rows[1].failed), board.counts["queued"]) == (1, 1)
+    assert (len(suite_state.rows[1].failed), suite_state.counts["queued"]) == (1, 1)
     for state in ("succeeded", "failed"):
-        board.take(_ended(1, 1, state))
-    assert {state: count for state, count in board.counts.items() if count} == {"succeeded": 1}
+        suite_state.take(_ended(1, 1, state))
+    assert {state: count for state, count in suite_state.counts.items() if count} == {
+        "succeeded": 1
+    }
 
 
 def test_controls_change_trials() -> None:
-    board = _board(
+    suite_state = _suite_state(
         [
             *(Added(trial=trial(number)) for number in (1, 2)),
             started(1, 1),
@@ -159,10 +161,10 @@ def test_controls_change_trials() -> None:
             CommandsApplied(lines=2, retried=(1, 9), cancelled=(2, 9)),
         ]
     )
-    assert (board.applied, board.num_failed, board.counts["queued"]) == (2, 0, 2)
-    assert (len(board.rows[1].failed), board.rows[2].unwanted) == (0, True)
-    board.take(CommandsApplied(lines=3, retried=(2,)))
-    assert not board.rows[2].unwanted
+    assert (suite_state.applied, suite_state.num_failed, suite_state.counts["queued"]) == (2, 0, 2)
+    assert (len(suite_state.rows[1].failed), suite_state.rows[2].unwanted) == (0, True)
+    suite_state.take(CommandsApplied(lines=3, retried=(2,)))
+    assert not suite_state.rows[2].unwanted
 
 
 ENTRIES = st.lists(
@@ -186,10 +188,10 @@ ENTRIES = st.lists(
 
 @given(ENTRIES)
 def test_counts_hold_whatever_the_journal_says(entries: list[Entry]) -> None:
-    board = _board(entries)
-    assert sum(board.counts.values()) == len(board.rows)
-    assert min(board.counts.values(), default=0) >= 0
-    assert set(board.running) == {
-        number for number, row in board.rows.items() if row.state is StepState.RUNNING
+    suite_state = _suite_state(entries)
+    assert sum(suite_state.counts.values()) == len(suite_state.rows)
+    assert min(suite_state.counts.values(), default=0) >= 0
+    assert set(suite_state.running) == {
+        number for number, row in suite_state.rows.items() if row.state is StepState.RUNNING
     }
-    assert board.num_ended == sum(row.state.is_final for row in board.rows.values())
+    assert suite_state.num_ended == sum(row.state.is_final for row in suite_state.rows.values())

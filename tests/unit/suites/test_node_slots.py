@@ -6,8 +6,8 @@ import pytest
 
 from headrace.clusters.gpus import Gpu
 from headrace.errors import LeaseError
-from headrace.suites.gpu_turns import gpus_at
 from headrace.suites.node_slots import NodeCapacity, part_of
+from headrace.suites.shared_gpus import gpus_at
 
 GIB = 2**30
 
@@ -25,5 +25,5 @@ def test_a_part_of_a_node_is_named_to_processes():
         "HIP_VISIBLE_DEVICES": "-1",
         "HEADRACE_MEMORY_BYTES": str(8 * GIB),
     }
-    with pytest.raises(LeaseError, match="GPU 2 was given out, but the node has 2"):
+    with pytest.raises(LeaseError, match="GPU 2 was assigned, but the node has 2"):
         gpus_at(node, (0, 2))

@@ -13,7 +13,7 @@ from headrace.recipe.recipe import Recipe
 from headrace.steps.history import HistoryRow, training_file
 from headrace.suites.records import Added, Entry
 from headrace.suites.search import Proposed, Search
-from headrace.suites.suite_state import Board
+from headrace.suites.suite_state import SuiteState
 from support.suite_journal import ended, failed, started
 
 SPACE = {"model.learning_rate": "interval(0.1, 0.9)"}
@@ -33,14 +33,14 @@ class _Suite:
     def __init__(self, run: RunFolder, recipe: Recipe) -> None:
         allowed = Allowed.of(recipe, load_site("laptop"))
         self.source = Proposed(recipe, Search(recipe, allowed), run)
-        self.board = Board(objectives=recipe.suite.objectives if recipe.suite else ())
-        self.source.watch(self.board)
+        self.suite_state = SuiteState(objectives=recipe.suite.objectives if recipe.suite else ())
+        self.source.watch(self.suite_state)
         self.entries: list[Entry] = []
 
     def note(self, *entries: Entry) -> None:
         for entry in entries:
             self.entries.append(entry)
-            self.board.take(entry)
+            self.suite_state.take(entry)
             self.source.take(entry)
 
     def propose(self) -> list[dict[str, Any]]:
@@ -104,12 +104,12 @@ def test_a_trial_that_promises_little_is_found_also_after_a_restart(tmp_path: Pa
         first.propose()
         _validated(run, number, [1.0, 0.5, 0.1] if number < 7 else [3.0, 3.0, 3.0])
         if number < 7:
-            assert not first.source.promises_little(first.board.rows[number])
+            assert not first.source.should_prune(first.suite_state.rows[number])
             first.end(number, 0.1)
     second = _Suite(run, recipe)
     second.note(*first.entries)
     for suite in (first, second):
-        assert suite.source.promises_little(suite.board.rows[7])
+        assert suite.source.should_prune(suite.suite_state.rows[7])
 
 
 def _validated(run: RunFolder, number: int, losses: list[float]) -> None:

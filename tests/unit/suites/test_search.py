@@ -186,7 +186,7 @@ def test_several_objectives_have_a_front(sampler):
 @pytest.mark.parametrize(
     ("recipe", "message"),
     [
-        (lambda: recipe_of("tpe", "asha", TWO), "pruner goes with one objective"),
+        (lambda: recipe_of("tpe", "asha", TWO), "pruner needs a single objective"),
         (lambda: recipe_of("tpe", "asha", "suite.seeds=2"), "without folds and seeds"),
         (lambda: recipe_of("tpe", "none", "trainer.monitor=null"), "set trainer.monitor"),
         (lambda: recipe_of("hill"), "sampler"),

@@ -12,7 +12,7 @@ from headrace.states import FailureClass, StepState
 from headrace.steps.mailbox import Failure, StepResult
 from headrace.steps.retry_policy import Attempt
 from headrace.suites.records import PRUNED, Added, Ended, Started
-from headrace.suites.suite_state import Board, TrialState
+from headrace.suites.suite_state import SuiteState, TrialState
 from headrace.suites.trial_policy import Verdict, ended, judge, values_of
 from support.scripted_trials import trial
 
@@ -97,15 +97,15 @@ def test_a_trial_that_loses_its_node_and_comes_further_each_time_goes_on(
     kept: tuple[float, ...], expected: list[bool]
 ) -> None:
     """Retries are counted from the last progress on, by the journal alone."""
-    board, spec = Board(), SuiteSpec(retries=2)
-    board.take(Added(trial=trial(1)))
-    row, finals = board.rows[1], []
+    suite_state, spec = SuiteState(), SuiteSpec(retries=2)
+    suite_state.take(Added(trial=trial(1)))
+    row, finals = suite_state.rows[1], []
     for number, each in enumerate(kept, start=1):
-        board.take(Started(number=1, attempt=number, node="n", machines=("m-1",)))
+        suite_state.take(Started(number=1, attempt=number, node="n", machines=("m-1",)))
         lost = _result("lost", "lost")
         verdict = judge(row, lost, spec, why_stopped="", kept=each)
         entry = ended(Started(number=1, attempt=number, node="n"), lost, (), verdict, each)
-        board.take(Ended.model_validate_json(entry.model_dump_json()))
+        suite_state.take(Ended.model_validate_json(entry.model_dump_json()))
         finals.append(verdict.is_final)
     assert finals == expected
 
@@ -126,8 +126,8 @@ def test_the_same_error_again_on_the_same_machine_ends_a_trial() -> None:
     ("metrics", "values", "problem"),
     [
         ({"loss": 1.0, "acc": 0.5}, (1.0, 0.5), ""),
-        ({"loss": 1.0, "val": 0.5}, (), "no figure 'acc', the suite's objective; it gave: loss, v"),
-        ({}, (), "it gave: none"),
+        ({"loss": 1.0, "val": 0.5}, (), "no metric 'acc', the suite's objective; it has: loss, v"),
+        ({}, (), "it has: none"),
         ({"loss": math.nan, "acc": 0.5}, (), "objective loss is nan"),
         ({"loss": 1.0, "acc": math.inf}, (), "objective acc is inf"),
     ],
@@ -150,6 +150,6 @@ def test_what_a_trial_gives_that_is_no_number_is_left_out() -> None:
     assert (entry.machines, entry.asked_at) == (("i-7", "i-8"), 9.0)
     assert (entry.usage.nodes, entry.usage.gpus, entry.usage.cpus) == (2, 0.5, 4.0)
     assert (set(entry.metrics), entry.objectives) == ({"acc", "val"}, ())
-    assert entry.message.startswith("It gave no figure 'loss'")
+    assert entry.message.startswith("It has no metric 'loss'")
     strange = _result("succeeded", outputs={"metrics": ["loss"]})
     assert ended(started, strange, (), Verdict(state=StepState.SUCCEEDED)).metrics == {}

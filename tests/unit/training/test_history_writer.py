@@ -15,9 +15,11 @@ from lightning.pytorch import LightningModule, Trainer
 from torch.utils.data import DataLoader
 
 from headrace.files.layout import RunFolder
+from headrace.recipe.train import ScaleLrSpec
 from headrace.steps.history import newest_use, read_history, read_ranks, read_usage
 from headrace.training import history_writer
 from headrace.training.history_writer import KeepHistory, RankUsage, StepParts, Usage
+from headrace.training.learning_rates import ScaledRate
 
 pytestmark = [  # of Lightning: where there is a Slurm that this is no job of, and for PyTorch
     pytest.mark.filterwarnings("ignore:The `srun` command is available:UserWarning"),
@@ -59,6 +61,13 @@ class Model(LightningModule):
     def configure_optimizers(self):
         groups = [{"params": [self.weight], "lr": 0.5}, {"params": [], "lr": 0.25}]
         return torch.optim.SGD(groups)
+
+
+class NoOptimizer(Model):
+    """Trains without an optimizer of PyTorch's, as Lightning lets it."""
+
+    def configure_optimizers(self):
+        return None
 
 
 def kept(folder: Path, loader: Any, checkpoint_s: Any = lambda: 0.0, ranks: int = 1) -> KeepHistory:
@@ -328,3 +337,16 @@ def test_waiting_for_other_ranks_is_no_part_of_backward(monkeypatch: pytest.Monk
     }
     Wrapped.told = {}
     assert parts.shares(Wrapped(), 10.0) == {"backward": 0.5, "checkpoint": 0.0}
+
+
+@pytest.mark.filterwarnings("ignore:.*configure_optimizers.* returned .None.")
+def test_a_model_without_an_optimizer_has_a_history(tmp_path):
+    loader = Loader([torch.zeros(2)] * STEPS)
+    scaled = ScaledRate(ScaleLrSpec(base_batch_size=1, warmup_steps=2), 2)
+    trainer = trainer_of(kept(tmp_path, loader), max_epochs=2)
+    trainer.callbacks.append(scaled)
+    trainer.fit(NoOptimizer(), loader, [torch.zeros(2)])
+    rows = read_history(RunFolder(tmp_path)).rows
+    assert [row.step for row in rows][-1] == 2 * STEPS
+    assert rows[-1].metrics["val_loss"] == 9.0
+    assert all(row.learning_rates == () for row in rows)

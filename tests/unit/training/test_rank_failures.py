@@ -103,6 +103,7 @@ def in_module(name: str, code: str) -> BaseException:
         ("lightning.pytorch.trainer", "def run(): raise ValueError('x')", FailureKind.USER_ERROR),
         ("lightning.pytorch.trainer", "def run(): raise SystemExit(1)", FailureKind.CRASHED),
         ("my_models", "import sys\ndef run(): sys.exit(0)", FailureKind.USER_ERROR),
+        ("my_models", "def run(): raise KeyboardInterrupt", FailureKind.USER_ERROR),
         ("my_models", "import json\ndef run(): json.loads('{')", FailureKind.USER_ERROR),
     ],
 )
@@ -117,6 +118,16 @@ def test_a_fault_of_headrace_is_not_the_users(module, code, kind):
     if kind is FailureKind.STORAGE:
         assert type(to_error(told)) is StorageError
         assert "bring it back" in told.hint
+
+
+def test_a_keyboard_interrupt_that_lightning_turned_into_an_exit_is_the_users():
+    left = in_module("lightning.pytorch.trainer", "def run(): raise SystemExit(1)")
+    left.__context__ = in_module("my_models", "def run(): raise KeyboardInterrupt('stop')")
+    told = describe(left, 0)
+    assert (told.kind, told.what) == (
+        FailureKind.USER_ERROR, "run raised KeyboardInterrupt: stop"
+    )  # fmt: skip
+    assert isinstance(to_error(told), UserCodeError)
 
 
 def test_what_user_code_raised_is_told_with_its_place_and_trace():

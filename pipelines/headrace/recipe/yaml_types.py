@@ -1,4 +1,4 @@
-"""What a key of a file takes, in the words of somebody who writes YAML."""
+"""Values that a key of a recipe or site takes, in the words of YAML."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ def _schema(kind: type[BaseModel]) -> dict[str, Any]:
 
 
 class Expected:
-    """What a place in the file of a model takes.
+    """The values that a place in a file takes.
 
     Args:
         kind: The model.
-        location: The place as pydantic tells it, perhaps with the names of its own types behind.
+        location: The place as pydantic reports it; names of pydantic's types may follow it.
     """
 
     def __init__(self, kind: type[BaseModel], location: Place) -> None:
@@ -68,12 +68,12 @@ class Expected:
                 break
             self._node, known = inner, known + 1
         self.place = place[:known]
-        """Up to where the file has keys: what is behind are types that pydantic has tried."""
+        """The part of the location that keys of the file make up; the rest are pydantic's types."""
         self.num_behind = len(place) - known
 
     @property
     def words(self) -> str:
-        """A value that would be right."""
+        """Valid values, in words."""
         return (
             "another name for the key, of letters and digits"
             if self.is_key
@@ -82,7 +82,7 @@ class Expected:
 
     @property
     def choices(self) -> list[str]:
-        """The texts to choose from, if there are any."""
+        """The texts to choose from; empty if other values are valid."""
         return [
             choice
             for option in self._options(self._node)
@@ -96,7 +96,7 @@ class Expected:
         return "default" in self._node
 
     def _options(self, node: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-        """What a node may be, references followed."""
+        """Yield the alternatives of a node, with references resolved."""
         if "$ref" in node:
             node = self._defs[node["$ref"].rpartition("/")[2]]
         for option in node.get("anyOf", node.get("oneOf", ())):
@@ -139,7 +139,7 @@ class Expected:
 
 
 def _inside(node: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """What the entries of a list or the values of a mapping are."""
+    """Yield the schemas of the entries of a list or of the values of a mapping."""
     yield from node.get("prefixItems", ())
     yield from node.get("patternProperties", {}).values()
     for key in ("items", "additionalProperties"):
@@ -157,5 +157,5 @@ def _mapping(node: Mapping[str, Any]) -> str:
 def _limits(node: Mapping[str, Any], unit: str = "") -> str:
     if "exclusiveMinimum" in node:
         node = {key: value for key, value in node.items() if key != "minimum"}
-    told = [f"{sign}{node[key]:.12g}" for key, sign in _LIMITS.items() if key in node]
-    return f" ({', '.join(told)}{unit})" if told else ""
+    limits = [f"{sign}{node[key]:.12g}" for key, sign in _LIMITS.items() if key in node]
+    return f" ({', '.join(limits)}{unit})" if limits else ""

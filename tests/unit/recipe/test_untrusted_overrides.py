@@ -5,8 +5,14 @@ from __future__ import annotations
 import pytest
 
 from headrace.errors import RecipeError
-from headrace.recipe.from_outside import RULES, OpenPlace, check_from_outside, open_places, place_of
 from headrace.recipe.recipe import Recipe
+from headrace.recipe.untrusted_overrides import (
+    RULES,
+    OpenPlace,
+    check_from_outside,
+    open_places,
+    place_of,
+)
 from headrace.record import Record
 from support.sources import ROOT
 

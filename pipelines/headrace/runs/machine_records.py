@@ -1,7 +1,7 @@
-"""Enters the machines of leases in the ledger: what their place tells, what they tell themselves.
+"""Records the machines of leases in the ledger, by reports of their provider and their own files.
 
-The place forgets a machine some time after its end. Then the file that the node left counts, and
-else the last sign of it.
+A provider forgets a machine some time after its end. Then the file that the node left counts, or
+else its last sign of life.
 """
 
 from __future__ import annotations
@@ -29,32 +29,32 @@ from headrace.runs.site_machines import marks_of_lease, meter_of_lease
 
 _FORGOTTEN_AFTER_S = 3600.0
 _SHUTDOWN_S = 120.0
-"""A machine ends by itself so long after its lifetime at the latest."""
+"""A machine ends by itself at most this long after its lifetime."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Signs:
-    """What is known of the machines of a lease at one moment; times are seconds since the epoch."""
+class MachineEvidence:
+    """What is known of the machines of a lease at a moment; times are seconds since the epoch."""
 
     lease_id: str
     asked_at: float | None
-    """When all of them were asked for; None where each was by itself."""
+    """Time at which all machines were requested; None if each was requested by itself."""
     now: float
     """The moment."""
     last_sign: float
-    """When something of the lease was last seen to live."""
+    """Time of the last sign of life of the lease."""
     lifetime_s: float
-    """How long a machine lasts at most."""
+    """Longest lifetime of a machine."""
     marks: Mapping[str, NodeMarks]
-    """What the machines wrote themselves."""
+    """Files that the machines wrote."""
     least_s: float = 0.0
-    """Seconds that a machine is paid for at least."""
+    """Least billed seconds of a machine."""
 
 
-def note_machines(*leases: LeaseRecord) -> None:
-    """Enter the machines of leases as they stand.
+def record_machines(*leases: LeaseRecord) -> None:
+    """Record the machines of leases as they are now.
 
-    A place that does not answer is asked another time: what it has told so far stays.
+    If a provider does not answer, its earlier reports stay until the next call.
     """
     for some in at_most(leases):
         known = open_ledger().machines_by_lease([lease.lease_id for lease in some])
@@ -63,7 +63,7 @@ def note_machines(*leases: LeaseRecord) -> None:
 
 
 def _counted(lease: LeaseRecord, known: Sequence[MachineRecord]) -> Sequence[MachineRecord]:
-    """The rows of a lease that are new or change."""
+    """Return the rows of a lease that are new or changed."""
     folder = LeaseFolder(Path(lease.folder))
 
     def counted() -> list[MachineRecord]:
@@ -71,18 +71,17 @@ def _counted(lease: LeaseRecord, known: Sequence[MachineRecord]) -> Sequence[Mac
         if spec is None:
             return []
         meter = meter_of_lease(folder, spec)
-        signs = _signs(folder, spec, lease, meter.least_billed_s)
-        return _priced(rows_of(signs, known, meter.machines(job_name(folder))), meter)
+        evidence = _evidence(folder, spec, lease, meter.least_billed_s)
+        return _priced(rows_of(evidence, known, meter.machines(job_name(folder))), meter)
 
     run, part = SiteFolder(folder.path.parents[1]).run(lease.run_id), f"count of {lease.lease_id}"
     return inform(run, part, counted, list, AFTERWARDS_S) or ()
 
 
 def price_again(lease: LeaseRecord, role: Role | None) -> bool:
-    """Price the machines of a lease that have none, as a role is now; whether that changed any.
+    """Price the unpriced machines of a lease by a role as it is now; return whether any changed.
 
-    None leaves the role as it was. What has a price keeps it. Who knows prices is asked also where
-    the role leaves that out.
+    With None the role is as it was. Sources of prices are asked also if the role leaves them out.
     """
     folder = LeaseFolder(Path(lease.folder))
     rows = [row for row in open_ledger().machines(lease_id=lease.lease_id)
@@ -97,41 +96,43 @@ def price_again(lease: LeaseRecord, role: Role | None) -> bool:
 
 
 def note_unfinished() -> None:
-    """Enter the machines of leases that have ended, where some count as there, or none is known."""
-    note_machines(*open_ledger().uncounted_leases(since=time.time() - _FORGOTTEN_AFTER_S))
+    """Record the machines of ended leases, if some count as running or none is known."""
+    record_machines(*open_ledger().uncounted_leases(since=time.time() - _FORGOTTEN_AFTER_S))
 
 
 def rows_of(
-    signs: Signs, known: Sequence[MachineRecord], seen: Sequence[Machine]
+    evidence: MachineEvidence, known: Sequence[MachineRecord], reported: Sequence[Machine]
 ) -> list[MachineRecord]:
-    """The rows of a lease that are new or change; pure.
+    """Return the rows of a lease that are new or changed; pure.
 
     Args:
-        signs: What is known besides.
+        evidence: What else is known.
         known: Its rows so far.
-        seen: What the place tells of its machines.
+        reported: Its machines as the provider reports them.
     """
     before = {row.machine_id: row for row in known}
-    told = {each.machine_id for each in seen}
-    rows = [_seen(signs, each, before.get(each.machine_id)) for each in seen]
-    rows += [_forgotten(signs, row) for row in known if row.machine_id not in told]
-    by_themselves = signs.marks.keys() - told - before.keys()
-    rows += [_forgotten(signs, _by_itself(signs, each)) for each in sorted(by_themselves)]
+    present = {each.machine_id for each in reported}
+    rows = [_reported(evidence, each, before.get(each.machine_id)) for each in reported]
+    rows += [_forgotten(evidence, row) for row in known if row.machine_id not in present]
+    by_themselves = evidence.marks.keys() - present - before.keys()
+    rows += [_forgotten(evidence, _by_itself(evidence, each)) for each in sorted(by_themselves)]
     return [row for row in rows if row != before.get(row.machine_id)]
 
 
-def _seen(signs: Signs, machine: Machine, before: MachineRecord | None) -> MachineRecord:
-    """The row of a machine that its place knows."""
-    marks = signs.marks.get(machine.machine_id, NodeMarks())
+def _reported(
+    evidence: MachineEvidence, machine: Machine, before: MachineRecord | None
+) -> MachineRecord:
+    """Return the row of a machine that its provider reports."""
+    marks = evidence.marks.get(machine.machine_id, NodeMarks())
     ended_at, is_estimate = machine.ended_at, machine.is_estimate
     if is_estimate and marks.ended_at is not None:
         ended_at, is_estimate = marks.ended_at, False
     elif is_estimate and before is not None and before.ended_at is not None:
-        ended_at = before.ended_at  # when it was first seen so
-    asked_at = signs.asked_at or machine.asked_at or machine.started_at
+        ended_at = before.ended_at  # the first estimate
+    asked_at = evidence.asked_at or machine.asked_at or machine.started_at
     price = {} if before is None else {name: getattr(before, name) for name in PRICE}
     return MachineRecord(
-        lease_id=signs.lease_id,
+        lease_id=evidence.lease_id,
         machine_id=machine.machine_id,
         job=machine.job,
         kind=machine.kind,
@@ -139,8 +140,8 @@ def _seen(signs: Signs, machine: Machine, before: MachineRecord | None) -> Machi
         place=machine.place,
         created_at=min(asked_at, machine.started_at),
         started_at=machine.started_at,
-        seen_at=ended_at or signs.now,
-        billed_s=billed_s(machine.started_at, ended_at or signs.now, signs.least_s),
+        seen_at=ended_at or evidence.now,
+        billed_s=billed_s(machine.started_at, ended_at or evidence.now, evidence.least_s),
         ended_at=ended_at,
         is_estimate=is_estimate,
         **price,
@@ -148,35 +149,35 @@ def _seen(signs: Signs, machine: Machine, before: MachineRecord | None) -> Machi
     )
 
 
-def _forgotten(signs: Signs, row: MachineRecord) -> MachineRecord:
-    """The row of a machine that its place knows no more: it has ended."""
+def _forgotten(evidence: MachineEvidence, row: MachineRecord) -> MachineRecord:
+    """Return the row of a machine that its provider no longer reports: it has ended."""
     if row.ended_at is not None:
         return row
-    marks = signs.marks.get(row.machine_id, NodeMarks())
-    last_sign = min(max(row.seen_at, signs.last_sign), row.started_at + signs.lifetime_s)
+    marks = evidence.marks.get(row.machine_id, NodeMarks())
+    last_sign = min(max(row.seen_at, evidence.last_sign), row.started_at + evidence.lifetime_s)
     ended_at = max(marks.ended_at or last_sign, row.started_at)
     return replace(
         row,
         seen_at=ended_at,
         ended_at=ended_at,
-        billed_s=billed_s(row.started_at, ended_at, signs.least_s),
+        billed_s=billed_s(row.started_at, ended_at, evidence.least_s),
         is_estimate=row.is_estimate or marks.ended_at is None,
         **_times(marks),
     )
 
 
-def _by_itself(signs: Signs, machine_id: str) -> MachineRecord:
-    """The row of a machine that only the file which it left tells of."""
-    marks = signs.marks[machine_id]
-    started_at = marks.booted_at or signs.asked_at or signs.last_sign
+def _by_itself(evidence: MachineEvidence, machine_id: str) -> MachineRecord:
+    """Return the row of a machine that is known only by its own file."""
+    marks = evidence.marks[machine_id]
+    started_at = marks.booted_at or evidence.asked_at or evidence.last_sign
     return MachineRecord(
-        lease_id=signs.lease_id,
+        lease_id=evidence.lease_id,
         machine_id=machine_id,
         job="",
         kind=marks.kind,
         market=marks.market,
         place=marks.place,
-        created_at=min(signs.asked_at or started_at, started_at),
+        created_at=min(evidence.asked_at or started_at, started_at),
         started_at=started_at,
         seen_at=started_at,
         billed_s=billed_s(started_at, started_at),
@@ -185,14 +186,16 @@ def _by_itself(signs: Signs, machine_id: str) -> MachineRecord:
 
 
 def _times(marks: NodeMarks) -> dict[str, Any]:
-    """When a machine came how far, as far as somebody told."""
+    """Return the times of a machine's start that are known."""
     times = {"booted_at", "prepared_at", "joined_at"}
     return marks.model_dump(include=times, exclude_none=True)
 
 
-def _signs(folder: LeaseFolder, spec: LeaseSpec, lease: LeaseRecord, least_s: float) -> Signs:
+def _evidence(
+    folder: LeaseFolder, spec: LeaseSpec, lease: LeaseRecord, least_s: float
+) -> MachineEvidence:
     files = (folder.spec, folder.heartbeat, folder.closed)
-    return Signs(
+    return MachineEvidence(
         lease_id=lease.lease_id,
         asked_at=lease.created_at if spec.role.kind == "gang" else None,
         now=time.time(),
@@ -204,15 +207,12 @@ def _signs(folder: LeaseFolder, spec: LeaseSpec, lease: LeaseRecord, least_s: fl
 
 
 def _priced(rows: Sequence[MachineRecord], meter: Meter) -> list[MachineRecord]:
-    """The rows with prices: of those that have none, and of those that ended just now, anew."""
+    """Return the rows with prices; unpriced rows and those that just ended are priced again."""
     asked = [_machine(row) for row in rows if row.usd_per_hour is None or row.ended_at is not None]
     prices = meter.prices(asked) if asked else {}
     return [
         replace(
-            row,
-            usd_per_hour=price.usd_per_hour,
-            price_source=price.source,
-            price_as_of=price.as_of,
+            row, usd_per_hour=price.usd_per_hour, price_source=price.source, price_as_of=price.as_of
         )
         if (price := prices.get(row.machine_id)) is not None
         else row

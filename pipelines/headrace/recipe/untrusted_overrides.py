@@ -1,7 +1,7 @@
-"""What an override may set that comes from whoever has no shell: Airflow's form, REST, its pages.
+"""Check overrides of users without a shell: from Airflow's form, REST and pages.
 
-Keys of headrace's own models are typed and bounded, and may be set. Below an open place, where the
-models pass on what is written there to code of others, `RULES` say what an override may set.
+They may set keys of headrace's own models, which are typed and bounded. Below an open place, whose
+values are passed on to other code, `RULES` say what an override may set.
 """
 
 from __future__ import annotations
@@ -71,29 +71,29 @@ class OpenPlace(NamedTuple):
 
 
 def check_from_outside(overrides: Sequence[str]) -> None:
-    """Refuse overrides that only those may give who may read what this account may.
+    """Refuse overrides that need the rights of this account.
 
     Raises:
-        RecipeError: One sets `code`, holds an interpolation in any spelling, names a target, sets
-            what is passed on to code of others and is not of its rule, or is malformed.
+        RecipeError: An override sets `code`, holds an interpolation in any spelling, names a
+            target, breaks the rule of an open place, or is malformed.
     """
     for text in overrides:
         _, key, value = read_override(text)
-        told = shortened(text)
+        shown = shortened(text)
         if key_parts(key)[0] == "code":
             raise RecipeError(
-                f"The override '{told}' sets 'code', which cannot be changed from Airflow",
+                f"The override '{shown}' sets 'code', which cannot be changed from Airflow",
                 "Write it into a recipe file.",
             )
         if "${" in f"{key}={value!r}":
             raise RecipeError(
-                f"The override '{told}' holds an interpolation",
+                f"The override '{shown}' holds an interpolation",
                 "From Airflow only plain values are taken; write interpolations into a recipe.",
             )
         if (refused := next(_refused(key_parts(key), value), None)) is not None:
             raise RecipeError(
-                f"The override '{told}' sets '{'.'.join(refused)}', which only a recipe's file may "
-                "say",
+                f"The override '{shown}' sets '{'.'.join(refused)}', which only a recipe's file "
+                "may set",
                 "From Airflow no targets are taken, for arguments of targets plain values, for "
                 "those of callbacks, loggers and Lightning's Trainer numbers, true and false, and "
                 "no options of PyTorch's compiler. Write it into a recipe file.",
@@ -101,12 +101,12 @@ def check_from_outside(overrides: Sequence[str]) -> None:
 
 
 def place_of(parts: Sequence[str], annotation: Any = Recipe) -> OpenPlace | None:
-    """The open place that a key of a recipe leads to or below; None where models type it all."""
+    """Return the open place that a key of a recipe is in; None if models type all of it."""
     return next(_places(tuple(parts), annotation, ()), None)
 
 
 def open_places(annotation: Any = Recipe, path: tuple[str, ...] = ()) -> Iterator[str]:
-    """Every open place of a model, by walking it."""
+    """Yield every open place of a model."""
     for kind in _alternatives(annotation):
         if _is_open(kind):
             yield ".".join(path)
@@ -118,7 +118,7 @@ def open_places(annotation: Any = Recipe, path: tuple[str, ...] = ()) -> Iterato
 
 
 def _refused(parts: tuple[str, ...], value: object) -> Iterator[tuple[str, ...]]:
-    """Keys that an override sets against the rules."""
+    """Yield the keys that an override sets against the rules."""
     place = place_of(parts)
     rule = None if place is None else RULES[place.name]
     rest = () if place is None else place.rest
@@ -130,8 +130,8 @@ def _refused(parts: tuple[str, ...], value: object) -> Iterator[tuple[str, ...]]
         yield from () if _fits(rule, rest, value) else (parts,)
     elif isinstance(value, Mapping):
         for key, each in value.items():
-            below = key_parts(str(key))
-            yield from _refused(below if rule is Rule.KEYS else (*parts, *below), each)
+            inner = key_parts(str(key)) if rule is Rule.KEYS else (*parts, str(key))
+            yield from _refused(inner, each)
     elif isinstance(value, list):
         for each in value:
             yield from _refused(parts, each)
@@ -140,7 +140,7 @@ def _refused(parts: tuple[str, ...], value: object) -> Iterator[tuple[str, ...]]
 
 
 def _fits(rule: Rule, rest: tuple[str, ...], value: object) -> bool:
-    """Whether a value below an open place is of its rule; lists are, whose entries are."""
+    """Whether a value below an open place follows its rule; of a list, all entries."""
     if isinstance(value, list):
         return rule is not Rule.SWITCH and all(_fits(rule, rest, each) for each in value)
     if rule is Rule.ARGUMENTS and len(rest) == 1:
@@ -166,7 +166,7 @@ def _places(parts: tuple[str, ...], annotation: Any, path: tuple[str, ...]) -> I
 
 
 def _alternatives(annotation: Any) -> Iterator[Any]:
-    """Kinds that an annotation stands for, without Annotated and unions."""
+    """Yield the types of an annotation, without Annotated and unions."""
     origin = get_origin(annotation)
     if origin is Annotated:
         yield from _alternatives(get_args(annotation)[0])
@@ -183,7 +183,7 @@ def _is_mapping(kind: Any) -> bool:
 
 
 def _is_open(kind: Any) -> bool:
-    """Whether models do not say what is below."""
+    """Whether a type has values that no model types."""
     if isinstance(kind, type) and issubclass(kind, BaseModel):
         return kind.model_config.get("extra") == "allow"
     return _is_mapping(kind) and any(map(_holds_anything, get_args(kind)))

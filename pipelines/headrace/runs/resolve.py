@@ -1,4 +1,4 @@
-"""Recipes and sites as runs keep them: fitted to each other, all checked that can be told now."""
+"""Resolve recipes and sites to the form that runs keep, with all checks that are possible now."""
 
 from __future__ import annotations
 
@@ -32,20 +32,22 @@ logger = logging.getLogger(__name__)
 
 _LISTING_S = 2.0
 _WEIGHTS = (".ckpt", ".pt", ".pth", ".safetensors")
-"""Endings of files that `train.init_from` may name; what has none of them may be a run."""
+"""Suffixes of files that `train.init_from` may name; other names may be runs."""
 
 
-def fitted(recipe: Recipe, site: Site, kind: str, *, is_from_terminal: bool) -> tuple[Recipe, Site]:
-    """A recipe and a site as a run of this kind keeps them; all that can be told now is checked.
+def resolve(
+    recipe: Recipe, site: Site, kind: str, *, is_from_terminal: bool
+) -> tuple[Recipe, Site]:
+    """Return a recipe and a site as a run of this kind keeps them, checked against each other.
 
     Raises:
         SiteError: The site lacks a role that the recipe needs.
-        UserError: The recipe does not fit the site in another way, its source is not there, or a
+        UserError: The recipe does not fit the site in another way, its source is missing, or a
             package for its object stores is missing.
         DataError: Its packed dataset lacks a split or labels, or its manifest is damaged.
     """
     if kind == "pack":
-        _ = recipe.named_dataset  # nothing else is to be done
+        _ = recipe.named_dataset  # raises without a dataset
     recipe = absolute(_with_init_file(recipe))
     site = opened(site, is_from_terminal=is_from_terminal)
     if kind == "evaluate":
@@ -69,7 +71,7 @@ def fitted(recipe: Recipe, site: Site, kind: str, *, is_from_terminal: bool) -> 
 
 
 def _check_pixels(recipe: Recipe, site: Site) -> None:
-    """Refuse images of more bytes than a node has, each task with one and its copy."""
+    """Refuse images that need more memory than a node has; each task holds one and copies."""
     from headrace.files.machine import available_memory_bytes
 
     role = site.roles[recipe.packing_role]
@@ -86,10 +88,10 @@ def _check_pixels(recipe: Recipe, site: Site) -> None:
 
 
 def _on_one_lease(recipe: Recipe, site: Site) -> Recipe:
-    """The recipe that packs on the lease which trains, where a dataset that is packed is found.
+    """Return the recipe with the role that trains for packing, if its dataset is packed already.
 
-    A queue is then asked once. Should the dataset be gone by then, it is packed there. Sources that
-    take long to list, or run code of the user's, are left to the nodes.
+    Then only one lease waits in the queue. If the dataset is gone by then, that lease packs it.
+    Sources that take long to list, or run the user's code, are left to the nodes.
     """
     if recipe.dataset is None or recipe.dataset.source is None:
         return recipe
@@ -113,20 +115,20 @@ def _on_one_lease(recipe: Recipe, site: Site) -> Recipe:
         if is_packed(recipe, site, check):
             return recipe.model_copy(update={"pack_role": recipe.train.role})
     except (HeadraceError, OSError) as error:
-        if isinstance(error, UnclearNamesError) and _is_seen(Path(source), role, site):
-            raise  # before a queue is asked for nodes, which would find the same
-        logger.info("Whether %s is packed is for its nodes to find out: %s", source, error)
+        if isinstance(error, UnclearNamesError) and _is_shared(Path(source), role, site):
+            raise  # nodes would find the same
+        logger.info("Its nodes will check whether %s is packed: %s", source, error)
     return recipe
 
 
 def of_run(recipe: Recipe, run: RunFolder, *, watch: bool = False) -> Recipe:
-    """The recipe with files of a run in place of the checkpoints that it wants evaluated.
+    """Return a recipe whose evaluated checkpoints are files of a run.
 
-    With `watch` they are those that the run will have.
+    With `watch` they are the checkpoints that the run will have.
 
     Raises:
-        RecipeError: It leaves evaluation out.
-        UnknownNameError: The run has no such checkpoint.
+        RecipeError: The recipe leaves evaluation out.
+        UnknownNameError: The run does not have the checkpoint.
     """
     from headrace.checkpoints.files import chosen
 
@@ -146,13 +148,13 @@ def of_run(recipe: Recipe, run: RunFolder, *, watch: bool = False) -> Recipe:
 
 
 def check_evaluated(recipe: Recipe, dataset: str) -> None:
-    """Refuse a packed dataset that lacks what an evaluation needs; one not seen from here may do.
+    """Refuse a packed dataset that lacks data for an evaluation, if it is visible here.
 
     Raises:
         DataError: It has no labels, or a split is missing or empty.
-        RecipeError: A bound names no metric.
+        RecipeError: A bound names an unknown metric.
     """
-    # they bring numpy and xxhash, and Airflow parses this module
+    # these import numpy and xxhash, and Airflow parses this module
     from headrace.evaluation.evaluation_plan import plan as plan_evaluation
     from headrace.files.manifest_file import FILE_NAME, read_manifest
 
@@ -164,11 +166,11 @@ def check_evaluated(recipe: Recipe, dataset: str) -> None:
 
 
 def _check_places(recipe: Recipe, site: Site) -> None:
-    """Refuse stores whose package is missing, and a missing source; nodes may have their own."""
+    """Refuse stores whose package is missing, and a missing source, unless nodes may have them."""
     from headrace.objects.store import check_package, is_remote
 
     if recipe.dataset is None:
-        return  # what trains without one has no copies of checkpoints either
+        return  # then there are no copies of checkpoints either
     role, source = site.roles[recipe.packing_role], recipe.dataset.source
     if is_as_here(role):
         copies = recipe.trainer.checkpoint_target
@@ -178,19 +180,19 @@ def _check_places(recipe: Recipe, site: Site) -> None:
     if source is None or is_remote(source):
         return
     folder = Path(source).expanduser()
-    if _is_seen(folder, role, site) and not folder.is_dir():
+    if _is_shared(folder, role, site) and not folder.is_dir():
         from headrace.packing.sources.open import open_place
 
-        open_place(source)  # a single file may do, and what will not is told as packing would
+        open_place(source)  # raises unless it is a file that can be packed
 
 
-def _is_seen(path: Path, role: Role, site: Site) -> bool:
-    """Whether this machine sees what the nodes of a role see under a path."""
+def _is_shared(path: Path, role: Role, site: Site) -> bool:
+    """Whether a path is the same for this machine and the nodes of a role."""
     return role.is_here or path.is_relative_to(Path(site.folder).expanduser())
 
 
 def _with_init_file(recipe: Recipe) -> Recipe:
-    """The recipe with the file in place of the run in `train.init_from`: `RUN[:CHECKPOINT]`."""
+    """Return the recipe with a file for the run in `train.init_from`: `RUN[:CHECKPOINT]`."""
     wanted = recipe.train.init_from
     if wanted is None or Path(wanted).expanduser().exists() or Path(wanted).suffix in _WEIGHTS:
         return recipe
@@ -210,12 +212,12 @@ def _check_weights(recipe: Recipe, site: Site) -> None:
     role, wanted = site.roles[recipe.train.role], recipe.train.init_from
     if wanted is not None and not _is_there(wanted, role, site):
         raise RecipeError(
-            f"train.init_from is {wanted}, which is no file",
+            f"train.init_from is {wanted}, which does not exist",
             "Name a checkpoint, a .safetensors file, or a run: RUN, RUN:best, RUN:last, RUN:STEP; "
             "`headrace runs` lists runs.",
         )
     for file in recipe.evaluate.files if recipe.evaluate else ():
-        problem = None if _is_there(file, role, site) else "there is no such file"
+        problem = None if _is_there(file, role, site) else "the file does not exist"
         path = Path(file).expanduser()
         if path.exists():
             problem = sealed_damage(path) if path.is_dir() else archive_damage(path)
@@ -227,15 +229,15 @@ def _check_weights(recipe: Recipe, site: Site) -> None:
 
 
 def _is_there(file: str, role: Role, site: Site) -> bool:
-    """Whether there is a file, as far as this machine sees it."""
+    """Whether a file exists; True if only the nodes can tell."""
     path = Path(file).expanduser()
-    return path.is_file() or is_sealed(path) or not _is_seen(path, role, site)
+    return path.is_file() or is_sealed(path) or not _is_shared(path, role, site)
 
 
 def _check_dataset(recipe: Recipe, site: Site, dataset: str | None) -> None:
-    """Refuse a dataset that has too few samples, no labels or not the splits that a recipe needs.
+    """Refuse a dataset with too few samples, without labels, or without the splits of a recipe.
 
-    Only a manifest that is seen from here tells: not one in S3, nor one on the nodes' own disks.
+    The manifest must be visible here; in S3 or on the nodes' own disks it is not checked.
     """
     if dataset is None or recipe.model is None:
         return
@@ -249,7 +251,7 @@ def _check_dataset(recipe: Recipe, site: Site, dataset: str | None) -> None:
     check_evaluated(recipe, dataset)
 
 
-def judged(run: Run, packed: StepResult) -> StepResult:
+def check_packed(run: Run, packed: StepResult) -> StepResult:
     """Return the result of packing: a failure if the rest of the run cannot use the dataset."""
     dataset = packed.outputs.get("dataset")
     try:
@@ -259,8 +261,8 @@ def judged(run: Run, packed: StepResult) -> StepResult:
             _check_dataset(run.recipe, run.site, dataset if isinstance(dataset, str) else None)
     except (UserError, DataError) as error:
         kind = type(error)
-        told = kind(f"{dataset} is packed, but the run cannot go on: {error.what}", error.hint)
-        return packed.model_copy(update={"state": StepState.FAILED, "failure": failure_of(told)})
+        named = kind(f"{dataset} is packed, but the run cannot use it: {error.what}", error.hint)
+        return packed.model_copy(update={"state": StepState.FAILED, "failure": failure_of(named)})
     return packed
 
 

@@ -10,7 +10,7 @@ import pytest
 from headrace.batch.meter import Machine
 from headrace.clusters.node_marks import VARIABLE, NodeMarks, marks_of, note_joined
 from headrace.files.layout import LeaseFolder
-from headrace.runs.counting import Signs, rows_of
+from headrace.runs.machine_records import MachineEvidence, rows_of
 from support.ledger_rows import machine_row
 
 
@@ -27,7 +27,7 @@ def _machine(machine_id: str = "i-1", **changes: Any) -> Machine:
     return Machine(**{**values, **changes})
 
 
-def _signs(**changes: Any) -> Signs:
+def _evidence(**changes: Any) -> MachineEvidence:
     values: dict[str, Any] = {
         "lease_id": "lease-1",
         "asked_at": None,
@@ -36,27 +36,27 @@ def _signs(**changes: Any) -> Signs:
         "lifetime_s": 5000.0,
         "marks": {},
     }
-    return Signs(**{**values, **changes})
+    return MachineEvidence(**{**values, **changes})
 
 
 _BOOT = NodeMarks(booted_at=110.0, prepared_at=115.0, joined_at=118.5)
 
 
 def test_a_machine_that_lives_is_entered_with_the_split_of_its_start():
-    (row,) = rows_of(_signs(marks={"i-1": _BOOT}), (), [_machine()])
+    (row,) = rows_of(_evidence(marks={"i-1": _BOOT}), (), [_machine()])
     assert (row.created_at, row.started_at, row.ended_at) == (90.0, 100.0, None)
     assert (row.booted_at, row.prepared_at, row.joined_at) == (110.0, 115.0, 118.5)
     assert (row.billed_s, row.usd_per_hour) == (900.0, None)
-    (of_gang,) = rows_of(_signs(asked_at=40.0), (), [_machine()])
+    (of_gang,) = rows_of(_evidence(asked_at=40.0), (), [_machine()])
     assert of_gang.created_at == 40.0
 
 
 def test_what_is_known_stays_and_what_does_not_change_is_not_written():
     ended = {"ended_at": 500.0, "seen_at": 500.0, "billed_s": 400.0, "usd_per_hour": 0.3}
     row = machine_row(created_at=90.0, started_at=100.0, market="spot", **ended)
-    assert rows_of(_signs(), [row], [_machine(ended_at=500.0)]) == []
-    assert rows_of(_signs(), [row], []) == []
-    (again,) = rows_of(_signs(), [row], [_machine(ended_at=480.0)])
+    assert rows_of(_evidence(), [row], [_machine(ended_at=500.0)]) == []
+    assert rows_of(_evidence(), [row], []) == []
+    (again,) = rows_of(_evidence(), [row], [_machine(ended_at=480.0)])
     assert (again.ended_at, again.usd_per_hour) == (480.0, 0.3)
 
 
@@ -73,7 +73,7 @@ def test_the_end_of_a_machine_that_ec2_tells_no_time_of(
 ):
     known = [] if before is None else [machine_row(ended_at=before, is_estimate=True)]
     seen = [_machine(ended_at=1000.0, is_estimate=True)]
-    rows = rows_of(_signs(marks=marks), known, seen)
+    rows = rows_of(_evidence(marks=marks), known, seen)
     assert [(row.ended_at, row.is_estimate) for row in rows] == [(ended_at, is_estimate)]
 
 
@@ -90,14 +90,14 @@ def test_a_machine_that_ec2_has_forgotten_ends_at_its_last_sign(
     changes: dict[str, Any], ended_at: float, is_estimate: bool
 ):
     known = [machine_row(started_at=100.0, seen_at=300.0, usd_per_hour=0.3)]
-    (row,) = rows_of(_signs(**changes), known, [])
+    (row,) = rows_of(_evidence(**changes), known, [])
     assert (row.ended_at, row.is_estimate) == (ended_at, is_estimate)
     assert (row.billed_s, row.usd_per_hour) == (ended_at - 100.0, 0.3)
 
 
 def test_a_machine_that_only_its_own_file_tells_of_is_entered():
     marks = _BOOT.model_copy(update={"kind": "g4dn.2xlarge", "market": "spot", "ended_at": 400.0})
-    (row,) = rows_of(_signs(marks={"i-9": marks}), (), [])
+    (row,) = rows_of(_evidence(marks={"i-9": marks}), (), [])
     assert (row.machine_id, row.kind, row.market) == ("i-9", "g4dn.2xlarge", "spot")
     assert (row.started_at, row.ended_at, row.billed_s) == (110.0, 400.0, 290.0)
     assert row.is_estimate

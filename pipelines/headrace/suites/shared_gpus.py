@@ -1,7 +1,7 @@
-"""Whose turn it is on the GPUs of a node that others use, too.
+"""GPUs that trials share, on a node that other users share, too.
 
-The driver of a suite gives out places of GPUs. On machines that no queue gives out, a place is a
-GPU that its first trial claims, and that those have with it who share the place.
+The driver of a suite assigns places of GPUs. On machines without a queue, the first trial at a
+place claims a GPU, and the other trials at this place share the claim.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from headrace.files.layout import StepFolder
 from headrace.suites.node_slots import NodeCapacity
 
 _TURN_S = 60.0
-"""While others wait, a GPU is shared with further trials for so long after it was claimed."""
+"""While other users wait, further trials join a claim only within this time."""
 
 _POLL_S = 0.2
 
-_BEHIND = "waits for GPUs behind another trial of its suite"
+_BEHIND = "waits for GPUs after another trial of its suite"
 
 Places = tuple[int, ...]
 
@@ -41,15 +41,15 @@ class _HeldPlaces:
 
     @property
     def is_open(self) -> bool:
-        """Whether a further trial may use it: its turn goes on, or nobody else waits."""
+        """Whether a further trial may use it: the claim is new, or no other user waits."""
         if time.monotonic() - self.since_s < _TURN_S:
             return True
         work = self.claim.reservation.work
         return all(other.held or other.work == work for other in self.claim.others())
 
 
-class GpuTurns:
-    """The claims of this process, by the places that the driver gave out."""
+class SharedGpus:
+    """The claims of this process, by the places that the driver assigned."""
 
     def __init__(self) -> None:
         self._lock, self._turn = threading.Lock(), threading.Lock()
@@ -64,17 +64,17 @@ class GpuTurns:
         folder: StepFolder,
         keep_on: Callable[[], bool],
     ) -> Iterator[tuple[Gpu, ...]]:
-        """Hold as many GPUs as there are places while the block runs; waits for them before.
+        """Wait for as many GPUs as there are places, and hold them while the block runs.
 
         Args:
-            node: What the node has.
-            places: What the driver gave out; none: nothing is claimed.
-            work: Run that wants them.
-            folder: Of the attempt; its `waits` tells what is waited for.
-            keep_on: Whether somebody still wants them.
+            node: The node.
+            places: The assigned places; without any, nothing is claimed.
+            work: Run that uses them.
+            folder: Folder of the attempt; its file `waits` says what it waits for.
+            keep_on: Whether the attempt is still wanted.
 
         Raises:
-            StepCancelledError: Nobody does.
+            StepCancelledError: The attempt was cancelled.
         """
         if not places:
             yield ()
@@ -127,29 +127,29 @@ class GpuTurns:
 
     @contextmanager
     def _first_in_line(self, folder: StepFolder, keep_on: Callable[[], bool]) -> Iterator[None]:
-        """One trial of this process waits in the line of the machine, the others wait for it."""
+        """Let one trial of this process wait for the machine's GPUs; the others wait for it."""
         with ExitStack() as stack:
             while not self._turn.acquire(timeout=_POLL_S):
                 if not is_there(folder.waits):
                     write_text(folder.waits, _BEHIND)
                     stack.callback(folder.waits.unlink, missing_ok=True)
                 if not keep_on():
-                    raise StepCancelledError("Nobody waits any more for its GPUs")
+                    raise StepCancelledError("The attempt was cancelled while it waited for GPUs")
             stack.callback(self._turn.release)
             yield
 
 
-TURNS = GpuTurns()
-"""Those of this process, which is a node's worker."""
+SHARED_GPUS = SharedGpus()
+"""The claims of this process, a node's worker."""
 
 
 def gpus_at(node: NodeCapacity, places: Places) -> tuple[Gpu, ...]:
-    """The GPUs at places of a node.
+    """Return the GPUs at places of a node.
 
     Raises:
-        LeaseError: The node has no such GPU.
+        LeaseError: The node has fewer GPUs.
     """
     missing = [place for place in places if place >= len(node.gpus)]
     if missing:
-        raise LeaseError(f"GPU {missing[0]} was given out, but the node has {len(node.gpus)}")
+        raise LeaseError(f"GPU {missing[0]} was assigned, but the node has {len(node.gpus)}")
     return tuple(node.gpus[place] for place in places)

@@ -1,4 +1,4 @@
-"""What is foretold of work and what it may cost, by another package; nothing without one."""
+"""Budgets, time limits and forecasts, which another package adds; none without one."""
 
 from __future__ import annotations
 
@@ -24,40 +24,40 @@ from headrace.runs.runs import Run
 from headrace.steps.step_kinds import StepOptions
 
 ENFORCED_EVERY_S = 30.0
-"""Time between two looks at the budgets of a run."""
+"""Seconds between two checks of the budgets of a run."""
 
 GROUP = "headrace.accounts"
-"""Entry point: a class that derives from `Accounts`."""
+"""Entry point: a class that derives from `Planner`."""
 
 
 class BudgetRow(Record):
-    """What may be taken of a site in a month."""
+    """A budget of a site for a month."""
 
     key: str
     """As in the site file: `limits.budget_month`, `limits.gpu_hours_team`."""
     site: str
     whose: str
-    """User or team; empty for all of the site."""
+    """User or team; empty for the whole site."""
     unit: Literal["usd", "gpu_hours"]
     most: float
     spent: float
 
 
-class Accounts:
-    """Keeps budgets, and foretells how long work takes; this one keeps and foretells nothing."""
+class Planner:
+    """Enforces budgets and forecasts durations; this base class does neither."""
 
     def check(self, run: Run, role_name: str) -> None:
-        """Refuse a lease that a budget does not hold.
+        """Refuse a lease that exceeds a budget.
 
         Raises:
-            BudgetError: One is used up, or nobody knows the prices with which to keep it.
+            BudgetError: A budget is used up, or prices for it are unknown.
         """
 
     def enforce(self, run: Run) -> None:
         """End the leases of a run when a budget is about to be used up."""
 
     def budgets(self, sites: Sites) -> Iterable[BudgetRow]:
-        """What may be taken of the sites that are known here, some or all."""
+        """Return the budgets of sites."""
         return ()
 
     def walltime(
@@ -67,13 +67,13 @@ class Accounts:
         return None
 
     def loss(self, recipe: Recipe, site: Site, role_name: str) -> str:
-        """What interruptions of a training on a role cost on average; empty: nothing tells."""
+        """Return the mean cost of interruptions of a training on a role; empty if unknown."""
         return ""
 
     def predict(
         self, recipe: Recipe, site: Site, kind: str, options: StepOptions | None = None
     ) -> Prediction:
-        """What a run of this kind will take."""
+        """Return the forecast of a run of this kind."""
         return Prediction(
             seconds=None,
             half_s=None,
@@ -85,14 +85,14 @@ class Accounts:
         )
 
     def ahead(self, folder: RunFolder, steps: Sequence[StepSeen]) -> Ahead | None:
-        """What a run that goes on was expected to take, and still will; None: nobody said."""
+        """Return the forecast of a running run; None without a forecast."""
         return None
 
 
 @cache
-def accounts() -> Accounts:
-    """What a package adds, else `Accounts`; the last one by name, of several."""
-    classes: list[type[Accounts]] = [Accounts, *load_group(GROUP).values()]
+def planner() -> Planner:
+    """Return the planner that a package adds, the last by name if several do; else `Planner`."""
+    classes: list[type[Planner]] = [Planner, *load_group(GROUP).values()]
     return classes[-1]()
 
 
@@ -114,7 +114,7 @@ def longest(role: Role) -> Walltime:
         return limit(longest_s, f"{system.name}'s longest job, {shown(longest_s)}")
     if own is not None:
         return limit(own, f"`lifetime_max`, {shown(own)}")
-    return limit(MOST_S, f"the day that headrace takes where {system.name} tells no limit{silence}")
+    return limit(MOST_S, f"headrace's default of a day: {system.name} reports no limit{silence}")
 
 
 def walltime_of(
@@ -122,34 +122,34 @@ def walltime_of(
 ) -> Walltime | None:
     """Return the time limit of a run's next lease, or a new run's first; None: the site says it.
 
-    It is the longest that the role may have if there is no forecast.
+    Without a forecast it is the longest that the role may have.
     """
     role = site.roles[role_name]
     if not isinstance(role.lifetime, str):
         return None
-    asked = partial(accounts().walltime, recipe, site, role_name, kind, run)
+    asked = partial(planner().walltime, recipe, site, role_name, kind, run)
     folder = None if run is None else run.folder
     found = inform(folder, "forecast of the time limit", asked, Walltime, DECISION_S)
     if found is not None and 0 < found.seconds <= found.most_s:
         return found
     most = longest(role)
-    return most.model_copy(update={"why": f"there is no forecast, so the longest: {most.why}"})
+    return most.model_copy(update={"why": f"the longest, without a forecast: {most.why}"})
 
 
 def predicted(recipe: Recipe, site: Site, kind: str) -> Prediction:
-    """Return what a run of a kind would take; nothing is known if the forecast fails."""
-    asked = partial(accounts().predict, recipe, site, kind)
-    return inform(None, "forecast", asked, Prediction) or Accounts().predict(recipe, site, kind)
+    """Return the forecast of a run of a kind; all is unknown if the forecast fails."""
+    asked = partial(planner().predict, recipe, site, kind)
+    return inform(None, "forecast", asked, Prediction) or Planner().predict(recipe, site, kind)
 
 
 def note_prediction(run: Run) -> None:
-    """Write what a run is expected to take to its folder, unless it is there; it only informs."""
+    """Write the forecast of a run to its folder, unless it exists; it only informs."""
     file, asked = run.folder.prediction, run.request
 
     def forecast() -> Prediction | None:
         if read_record(file, Prediction) is not None:
             return None
-        return accounts().predict(run.recipe, run.site, asked.kind, asked.options)
+        return planner().predict(run.recipe, run.site, asked.kind, asked.options)
 
     if found := inform(run.folder, "forecast", forecast, Prediction):
         inform(run.folder, "forecast", partial(write_record, file, found))

@@ -15,9 +15,9 @@ from headrace.errors import StepCancelledError
 from headrace.files.layout import StepFolder
 from headrace.states import StepState
 from headrace.steps import mailbox
-from headrace.suites import gpu_turns
-from headrace.suites.gpu_turns import GpuTurns
+from headrace.suites import shared_gpus
 from headrace.suites.node_slots import NodeCapacity
+from headrace.suites.shared_gpus import SharedGpus
 from support.waiting import wait_until
 
 BOX = NodeCapacity(machine="box", gpus=(Gpu(name="0"), Gpu(name="1")), cpus=(0, 1), memory_bytes=1)
@@ -35,7 +35,10 @@ def trial(tmp_path: Path) -> Trials:
 
     @contextmanager
     def hold(
-        process: GpuTurns, *places: int, suite: str = "a", wanted: Callable[[], bool] = lambda: True
+        process: SharedGpus,
+        *places: int,
+        suite: str = "a",
+        wanted: Callable[[], bool] = lambda: True,
     ) -> Iterator[tuple[Gpu, ...]]:
         folder = StepFolder(tmp_path / f"{suite}-{len(list(tmp_path.iterdir()))}")
         folder.path.mkdir()
@@ -47,7 +50,7 @@ def trial(tmp_path: Path) -> Trials:
 
 def test_two_suites_never_have_the_same_gpu(trial: Trials, tmp_path: Path) -> None:
     """Each has both GPUs for its own by its own book, as its driver cannot know of the other."""
-    one, other = GpuTurns(), GpuTurns()
+    one, other = SharedGpus(), SharedGpus()
     with trial(one, 0) as (first,), trial(other, 0, suite="b") as (second,):
         assert {first.name, second.name} == {"0", "1"}
         late = StepFolder(tmp_path / "late")
@@ -75,11 +78,11 @@ def test_two_suites_never_have_the_same_gpu(trial: Trials, tmp_path: Path) -> No
 def test_trials_that_share_a_gpu_do_so_until_it_is_the_turn_of_others(
     trial: Trials, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one = GpuTurns()
+    one = SharedGpus()
     with trial(one, 0) as first, trial(one, 0) as second, ReservationFile("b", ("1",), 1) as other:
         assert first == second == BOX.gpus[:1]
         assert other.take()
-        monkeypatch.setattr(gpu_turns, "_TURN_S", 0)
+        monkeypatch.setattr(shared_gpus, "_TURN_S", 0)
         with trial(one, 0) as third:  # nobody waits
             assert third == first
         with ReservationFile("b", ("0",), 1) as waiting:
@@ -97,7 +100,7 @@ def test_trials_that_share_a_gpu_do_so_until_it_is_the_turn_of_others(
 def test_one_trial_of_a_suite_waits_in_line_and_others_behind_it(
     trial: Trials, tmp_path: Path
 ) -> None:
-    one = GpuTurns()
+    one = SharedGpus()
     behind = StepFolder(tmp_path / "behind")
     behind.path.mkdir()
     with ReservationFile("b", ("0", "1"), 2) as other:

@@ -1,4 +1,4 @@
-"""What was spent on what: the sums of usage, as of lately, and which machines have no price."""
+"""Refresh usage and prices in the ledger, and find machines without a price."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from headrace.ledger.usage_records import UsageSum
 from headrace.ledger.usage_rows import at_most
 from headrace.recipe.load import load_site
 from headrace.recipe.site import Role
-from headrace.runs import counting
+from headrace.runs import machine_records
 from headrace.runs.trials import note_trials
 from headrace.runs.usage import note_usage
 from headrace.states import StepState
@@ -29,10 +29,10 @@ _MOST_RUNS = 10_000
 _DAY_S = 86_400.0
 
 
-def bring_up_to_date(run_id: str | None = None, *, older_than_s: float = 60.0) -> None:
-    """Enter what a run has taken by now; or all that go on, where what is entered is that old.
+def refresh_usage(run_id: str | None = None, *, older_than_s: float = 60.0) -> None:
+    """Record the usage of a run until now; without a run, of running ones with older records.
 
-    Under Airflow the reaper does so before it is that old, so that who reads has to do nothing.
+    Under Airflow the reaper refreshes records before they are that old.
     """
     if run_id is not None:
         _enter([open_ledger().run(run_id)])
@@ -44,23 +44,23 @@ def bring_up_to_date(run_id: str | None = None, *, older_than_s: float = 60.0) -
 
 
 def _enter(runs: Sequence[RunRecord]) -> None:
-    """Enter what runs have taken; one that cannot be read is left out."""
+    """Record the usage of runs; those that cannot be read are left out."""
     run_ids = [run.run_id for run in runs]
     leases = chain.from_iterable(open_ledger().leases_of(run_ids).values())
-    counting.note_machines(*(lease for lease in leases if lease.state.is_active))
+    machine_records.record_machines(*(lease for lease in leases if lease.state.is_active))
     for run in runs:
         try:
             note_trials(RunFolder(Path(run.folder)))
         except HeadraceError as error:
-            logger.warning("Trials of suite %s are not entered now: %s", run.run_id, error.what)
+            logger.warning("Trials of suite %s are not recorded now: %s", run.run_id, error.what)
     note_usage(*run_ids)
 
 
 def price_again(run_id: str | None = None) -> int:
-    """Ask again for prices of machines that have none, of a run or all; how many leases got some.
+    """Look up missing prices of machines, of a run or all; return how many leases got some.
 
-    Prices are those of the site as it is now, and what AWS tells. What attempts took is entered
-    anew then, with the same time and more money; a run that cannot be read is left out.
+    Prices come from the site as it is now, and from AWS. The usage of attempts is then recorded
+    again with the same time and more money. Runs that cannot be read are left out.
     """
     ledger, changed = open_ledger(), 0
     runs = ledger.runs(limit=_MOST_RUNS) if run_id is None else (ledger.run(run_id),)
@@ -68,7 +68,7 @@ def price_again(run_id: str | None = None) -> int:
         try:
             changed += _price_again(run)
         except HeadraceError as error:
-            logger.warning("Prices of run %s are not asked for now: %s", run.run_id, error.what)
+            logger.warning("Prices of run %s are not looked up now: %s", run.run_id, error.what)
     return changed
 
 
@@ -76,7 +76,7 @@ def _price_again(run: RunRecord) -> int:
     leases = open_ledger().leases(run_id=run.run_id)
     machines = open_ledger().machines(run_id=run.run_id)
     roles = _roles_now(run) if any(row.usd_per_hour is None for row in machines) else {}
-    changed = sum(counting.price_again(each, roles.get(each.role)) for each in leases)
+    changed = sum(machine_records.price_again(each, roles.get(each.role)) for each in leases)
     if changed:
         open_ledger().read_journal_again(run.run_id)
         _enter([run])
@@ -84,8 +84,8 @@ def _price_again(run: RunRecord) -> int:
 
 
 def _roles_now(run: RunRecord) -> Mapping[str, Role]:
-    """Roles of a run's site; of one that is gone, nothing."""
-    from headrace.runs.runs import open_run  # sums are told without recipes
+    """Return the roles of a run's site; none if the site is gone."""
+    from headrace.runs.runs import open_run  # sums need no recipes
 
     try:
         return load_site(open_run(run.run_id).request.site).roles
@@ -95,12 +95,12 @@ def _roles_now(run: RunRecord) -> Mapping[str, Role]:
 
 
 def wasted(total: UsageSum) -> float | None:
-    """Share of the machines' time that was idle, or of attempts that did not succeed; 0 to 1."""
+    """Return the share of the machines' time that was idle or failed, 0 to 1; None without time."""
     return (total.idle_s + total.failed_s) / total.node_s if total.node_s > 0 else None
 
 
 def unpriced(run_id: str | None, since: str, **only: Any) -> Iterator[str]:
-    """The roles whose machines have no price, with their sites, for the user."""
+    """Yield the roles whose machines have no price, with their sites, for the user."""
     ledger = open_ledger()
     for site in ledger.usage_sums("site", run_id=run_id, since=since, **only):
         if site.unpriced:
@@ -111,16 +111,16 @@ def unpriced(run_id: str | None, since: str, **only: Any) -> Iterator[str]:
 
 
 def first_day(since: str) -> str:
-    """The day that words such as `2026-11-01`, `2026-11` or `30d` begin with; empty for none.
+    """Return the first day of `2026-11-01`, `2026-11` or `30d`; empty for an empty text.
 
     Raises:
-        UserError: They are neither a date nor a number of days.
+        UserError: The text is neither a date nor a number of days.
     """
     days = re.fullmatch(r"(\d{1,5})d", since)
     if days:
         return time.strftime("%Y-%m-%d", time.gmtime(time.time() - int(days[1]) * _DAY_S))
     if since and not re.fullmatch(r"\d{4}-\d\d(-\d\d)?", since):
         raise UserError(
-            f"--since '{since}' is no day", "Write 2026-11-01, 2026-11, or 30d for thirty days."
+            f"--since '{since}' is not a day", "Write 2026-11-01, 2026-11, or 30d for thirty days."
         )
     return since

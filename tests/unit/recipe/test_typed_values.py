@@ -1,0 +1,117 @@
+"""A key takes values of its own type only: none is converted from another type."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, get_args
+
+import pytest
+from pydantic import BaseModel, ValidationError
+
+from headrace.errors import RecipeError, SiteError
+from headrace.recipe.base import Settings
+from headrace.recipe.load import load_recipe, load_site
+from headrace.recipe.recipe import Recipe
+from headrace.recipe.site import Site
+
+WRONG = {
+    int: (True, False, "1", 1.0, 1.5, "true"),
+    float: (True, False, "1", "1.5", "nan"),
+    bool: (0, 1, 1.0, "true", "yes", "on", "1"),
+    str: (0, 1, 1.5, True),
+}
+
+
+def _models(annotation: Any) -> Iterator[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, Settings):
+        yield annotation
+        for field in annotation.model_fields.values():
+            yield from _models(field.annotation)
+    for each in get_args(annotation):
+        yield from _models(each)
+
+
+MODELS = sorted({*_models(Recipe), *_models(Site)}, key=lambda each: each.__name__)
+
+
+def _scalars() -> Iterator[tuple[type[BaseModel], str, type]]:
+    for model in MODELS:
+        for name, field in model.model_fields.items():
+            kinds = {field.annotation, *get_args(field.annotation)} - {type(None)}
+            if len(kinds) == 1 and (kind := kinds.pop()) in WRONG:
+                yield model, field.alias or name, kind
+
+
+SCALARS = [*_scalars()]
+
+
+def test_all_models_of_recipes_and_sites_are_strict():
+    names = {each.__name__ for each in MODELS}
+    assert {"Recipe", "TrainerSpec", "Site", "Role", "Batch", "NodePrice", "SearchSpec"} <= names
+    assert len(SCALARS) > 80
+
+
+@pytest.mark.parametrize(("model", "key", "kind"), SCALARS)
+def test_a_value_of_another_type_is_refused(model, key, kind):
+    given = {str: (*WRONG[str],)}.get(kind, WRONG[kind])
+    if key in DURATIONS:
+        given = tuple(each for each in given if not isinstance(each, str))
+    for value in given:
+        with pytest.raises(ValidationError) as caught:
+            model.model_validate({key: value})
+        assert key in {each["loc"][0] for each in caught.value.errors()}, value
+
+
+DURATIONS = {
+    name
+    for model in MODELS
+    for name, field in model.model_fields.items()
+    if any("_parse_duration" in repr(each) for each in field.metadata)
+}
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("seed=true", "seed: give an integer .*got true"),
+        ("seed='1'", "seed: give an integer .*got '1'"),
+        ("seed=1.0", "seed: give an integer .*got 1.0"),
+        ("trainer.max_epochs='3'", "trainer.max_epochs: give an integer"),
+        ("trainer.deterministic=1", "trainer.deterministic: give true or false .got 1"),
+        ("trainer.deterministic=yes", "give true or false .got 'yes'"),
+        ("trainer.gradient_clip_val=true", "give a number .*got true"),
+        ("data.pad='1'", "data.pad: give a number or null .got '1'"),
+        ("train.hang_timeout=true", "got true"),
+        ("pack.shard_bytes=true", "got true"),
+        ("pack.shard_bytes=1.5", "got 1.5"),
+        ("dataset.splits.train='0.8'", "got '0.8'"),
+        ("trainer.precision=32", "give one of '64-true'"),
+    ],
+)
+def test_the_message_names_key_type_and_value(override, words):
+    with pytest.raises(RecipeError, match=words):
+        load_recipe("digits", [override])
+
+
+def test_text_for_a_number_has_the_way_out():
+    with pytest.raises(RecipeError) as caught:
+        load_recipe("digits", ["seed='1'"])
+    assert (
+        caught.value.hint == "Write 1 without quotes; of a variable: ${oc.decode:${oc.env:NAME}}."
+    )
+
+
+@pytest.mark.parametrize("value", ["true", "1.0", "'2'"])
+def test_a_site_is_as_strict(tmp_path, value):
+    file = tmp_path / "mine.yaml"
+    file.write_text(f"folder: {tmp_path}\nroles: {{cpu: {{backend: local, nodes: {value}}}}}\n")
+    with pytest.raises(SiteError, match=r"roles\.cpu.nodes: give an integer"):
+        load_site(str(file))
+
+
+def test_a_whole_number_is_a_fraction_and_units_are_text():
+    recipe = load_recipe(
+        "digits", ["trainer.gradient_clip_val=1", "train.timeout=90s", "pack.shard_bytes=1MiB"]
+    )
+    assert (recipe.trainer.gradient_clip_val, recipe.train.timeout) == (1.0, 90.0)
+    assert recipe.pack.shard_bytes == 2**20
