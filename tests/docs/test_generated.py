@@ -81,27 +81,32 @@ def test_groups_are_told_with_their_options():
     assert "| `--state` | Only runs in this state. |  |" in told
 
 
-def test_contributing_and_the_architecture_page_show_the_layers_that_are_checked():
+def test_the_architecture_page_shows_the_layers_and_packages_that_are_checked():
     contract = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
     layers = contract["contracts"][0]["layers"]
-    block = (ROOT / "CONTRIBUTING.md").read_text().partition("```text\n")[2].partition("```")[0]
-    assert block.splitlines() == layers
     page = (ROOT / "docs" / "explanations" / "architecture.md").read_text()
-    shown = page.partition("## Layers of the code")[2].partition("```text\n")[2].partition("```")[0]
-    names = [re.split(r"[,|] ", line.partition("  ")[0]) for line in shown.splitlines()]
-    wanted = [name for line in layers for name in line.split(" | ")]
-    assert [name.strip() for line in names for name in line] == wanted
+    block = page.partition("<!-- layers -->")[2].partition("<!-- /layers -->")[0]
+    shown = block.partition("```text\n")[2].partition("\n```")[0].splitlines()
+    names = [line.removeprefix("| ").split()[0] for line in shown]
+    assert names == [name for line in layers for name in line.split(" | ")]
+    assert [line for line in shown if len(line.removeprefix("| ").split()) < 3] == []
+    packages = re.findall(r"^\| `(\w+)` \| \S.* \|$", block, re.M)
+    assert ["headrace", *packages] == contract["root_packages"]
 
 
-def test_layers_that_differ_from_the_contract_are_found_and_written_anew():
+def test_layers_that_differ_from_the_code_are_found_and_written_anew(tmp_path: Path):
     sys.path.insert(0, str(ROOT / "docs"))
     try:
         from generators.layers import with_layers
     finally:
         sys.path.remove(str(ROOT / "docs"))
-    text = (ROOT / "CONTRIBUTING.md").read_text()
+    text = (ROOT / "docs" / "explanations" / "architecture.md").read_text()
+    assert with_layers(text, ROOT) == text
+    assert with_layers(re.sub(r"\nsuites .*", "", text), ROOT) == text
+    for folder in ("pipelines", "plugins"):
+        (tmp_path / folder).symlink_to(ROOT / folder)
     project = (ROOT / "pyproject.toml").read_text()
-    assert with_layers(text, project) == text
-    assert with_layers(text.replace("\nsuites\n", "\n"), project) == text
-    moved = project.replace('  "suites",\n', '  "sweeps",\n')
-    assert "\nsweeps\n" in with_layers(text, moved)
+    (tmp_path / "pyproject.toml").write_text(project.replace('  "suites",\n', ""))
+    moved = with_layers(text, tmp_path)
+    assert "\nsuites " in text
+    assert "\nsuites " not in moved
