@@ -48,10 +48,10 @@ html_copy_source = False
 
 _CONTENTS = {
     "docs/index": {
-        "Tutorials": ("tutorials/*.md", "how-to/ec2-from-nothing.md", "../examples/README.md"),
+        "Tutorials": ("tutorials/*.md", "../examples/README.md"),
         "How-to": ("how-to/*.md",),
         "Explanations": ("explanations/*.md", "explanations/decisions/README.md"),
-        "Reference": ("reference/*.md",),
+        "Reference": ("reference/*.md", "benchmarks/*.md"),
         "Project": ("../*.md", "../tests/*.md"),
     },
     "docs/explanations/decisions/README": {"Decisions": ("*.md",)},
