@@ -1,4 +1,4 @@
-"""Writes docs/reference, and the layers on the architecture page: `python docs/generate.py [--check]`.
+"""Writes docs/reference, and the layers on the architecture page: `generate.py [--check]`.
 
 With --check nothing is written; pages that differ from the code are listed, and the exit code is 1.
 """

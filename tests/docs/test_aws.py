@@ -136,7 +136,9 @@ def test_the_site_on_parallelcluster_fits_its_configuration():
 
 
 def test_the_first_run_costs_what_its_parts_cost():
-    rows = re.findall(r"\| ([\d.]+) \N{MULTIPLICATION SIGN} ([\d.]+) \| ([\d.]+) \|$", TUTORIAL, re.M)
+    rows = re.findall(
+        r"\| ([\d.]+) \N{MULTIPLICATION SIGN} ([\d.]+) \| ([\d.]+) \|$", TUTORIAL, re.M
+    )
     assert len(rows) == 8
     assert [f"{float(a) * float(b) + 1e-9:.2f}" for a, b, _ in rows] == [cost for *_, cost in rows]
     total = sum(float(a) * float(b) for a, b, _ in rows)
