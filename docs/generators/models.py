@@ -27,6 +27,7 @@ WORDS = {
 }
 """Kinds of value that have a word of their own."""
 
+_NULL = "`= null`"
 _ALIASES = {"duration": Seconds, "duration or `auto`": Lifetime, "share": Fraction, "name": Name}
 _TIMES = ("duration", "duration or `auto`")
 _SIMPLE = {
@@ -61,7 +62,7 @@ def model_page(model: type[BaseModel], example: Path) -> str:
         f"(schemas/{name.lower()}.schema.json), with which editors complete and check it.\n"
         "`${oc.env:NAME,default}` stands for an environment variable, `${other.key}` for the value "
         "of another key.",
-        f"Words of the tables:\n\n{words}",
+        f"Words of the tables; `= …` is a default:\n\n{words}",
     ]
     parts = [part for section in sections(model) for part in _section(section, name)]
     shown = f"`{example.stem}`, which comes with headrace:\n\n```yaml\n{example.read_text()}```"
@@ -88,15 +89,17 @@ def _section(section: Section, name: str) -> list[str]:
         _row(section, key, field, hint, texts.get(key, ""))
         for key, field, hint in _fields(section.model)
     ]
-    table = "\n".join(["| key | value | default | meaning |", "|---|---|---|---|", *rows])
+    table = "\n".join(["| key | value | meaning |", "|---|---|---|", *rows])
     return [f"## {section.title}", *about, table]
 
 
 def _row(section: Section, key: str, field: FieldInfo, hint: Any, meaning: str) -> str:
     prefix = "" if section.title == "Top level" else section.title.removeprefix("Each of ") + "."
     value = _value(hint, field, Section(_title(f"{prefix}{key}", hint), section.model).anchor)
-    default = "the file's name" if f"{prefix}{key}" == "name" else _default(field, hint)
-    cells = (f"`{key}`", value, default, " ".join(meaning.split()))
+    default = "= the file's name" if f"{prefix}{key}" == "name" else _default(field, hint)
+    if default == _NULL:
+        value = value.removesuffix(" or `null`")
+    cells = (f"`{key}`", f"{value} {default}".strip(), " ".join(meaning.split()))
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
@@ -126,7 +129,7 @@ def _value(hint: Any, field: FieldInfo, anchor: str) -> str:
 
 
 def _type(hint: Any, anchor: str) -> str:
-    """A type in the words of somebody who writes YAML."""
+    """Return a type in the words of YAML."""
     word = _word(hint)
     if word is not None:
         return word
@@ -172,15 +175,15 @@ def _limit(constraint: Any) -> str:
 
 def _default(field: FieldInfo, hint: Any) -> str:
     if field.is_required():
-        return "**required**"
+        return "(**required**)"
     value = field.default
     if isinstance(value, BaseModel):
-        return "see there"
+        return ""
     if _without_none(hint) is ByteSize and value is not None:
-        return f"`{ByteSize(value).human_readable(separator='').replace('.0', '')}`"
+        return f"`= {ByteSize(value).human_readable(separator='').replace('.0', '')}`"
     if _word(_without_none(hint)) in _TIMES and value is not None:
-        return f"`{_duration(value)}`"
-    return f"`{json.dumps(value)}`"
+        return f"`= {_duration(value)}`"
+    return f"`= {json.dumps(value)}`"
 
 
 def _duration(seconds: float) -> str:
