@@ -76,7 +76,7 @@ def add_contents(app: Any, docname: str, source: list[str]) -> None:
 
 
 def leave_folders(app: Any, docname: str, source: list[str]) -> None:
-    """A link to a folder of the repository, which is no page, becomes its text."""
+    """Replace links to folders of the repository, which have no page, by their text."""
     here = Path(app.srcdir, docname).parent
 
     def text_of(link: re.Match[str]) -> str:
