@@ -51,7 +51,7 @@ def _command(path: tuple[str, ...], command: Any) -> str:
     parts = [f"## {' '.join(path)}", f"```text\n{usage}\n```", about]
     if arguments or options:
         rows = [*map(_argument_row, arguments), *map(_option_row, options)]
-        parts.append("\n".join(["| | meaning |", "|---|---|", *rows]))
+        parts.append("\n".join(rows))
     if examples:
         parts.append("```console\n" + "\n".join(f"$ {line}" for line in examples) + "\n```")
     return "\n\n".join(parts) + "\n"
@@ -94,4 +94,4 @@ def _option_row(option: Any) -> str:
 def _row(names: str, parameter: Any, default: str) -> str:
     required = " **Required.**" if parameter.required else default
     meaning = " ".join((parameter.help or "").split()) + required
-    return "| " + " | ".join(cell.replace("|", "\\|") for cell in (names, meaning)) + " |"
+    return f"- {names}: {meaning}"

@@ -1,4 +1,4 @@
-"""Pages of recipe and site: a table a part, from the pydantic models."""
+"""Pages of recipe and site: a list of keys for each part, from the pydantic models."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def model_page(model: type[BaseModel], example: Path) -> str:
         f"(schemas/{name.lower()}.schema.json), with which editors complete and check it.\n"
         "`${oc.env:NAME,default}` stands for an environment variable, `${other.key}` for the value "
         "of another key.",
-        f"Words of the tables; `= …` is a default:\n\n{words}",
+        f"In brackets are the kind of value and `= ` its default. Kinds of value:\n\n{words}",
     ]
     parts = [part for section in sections(model) for part in _section(section, name)]
     shown = f"`{example.stem}`, which comes with headrace:\n\n```yaml\n{example.read_text()}```"
@@ -89,8 +89,7 @@ def _section(section: Section, name: str) -> list[str]:
         _row(section, key, field, hint, texts.get(key, ""))
         for key, field, hint in _fields(section.model)
     ]
-    table = "\n".join(["| key | value | meaning |", "|---|---|---|", *rows])
-    return [f"## {section.title}", *about, table]
+    return [f"## {section.title}", *about, "\n".join(rows)]
 
 
 def _row(section: Section, key: str, field: FieldInfo, hint: Any, meaning: str) -> str:
@@ -99,8 +98,7 @@ def _row(section: Section, key: str, field: FieldInfo, hint: Any, meaning: str) 
     default = "= the file's name" if f"{prefix}{key}" == "name" else _default(field, hint)
     if default == _NULL:
         value = value.removesuffix(" or `null`")
-    cells = (f"`{key}`", f"{value} {default}".strip(), " ".join(meaning.split()))
-    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+    return f"- **`{key}`** ({f'{value} {default}'.strip()}): {' '.join(meaning.split())}"
 
 
 def _fields(model: type[BaseModel]) -> Iterator[tuple[str, FieldInfo, Any]]:
@@ -175,7 +173,7 @@ def _limit(constraint: Any) -> str:
 
 def _default(field: FieldInfo, hint: Any) -> str:
     if field.is_required():
-        return "(**required**)"
+        return "**required**"
     value = field.default
     if isinstance(value, BaseModel):
         return ""
