@@ -22,7 +22,7 @@ QUOTED = re.compile(r"`[^`\n]*`|“[^”\n]*”|\"[^\"\n]*\"")
 MOST = {
     "dags": 6,
     "deploy": 14,
-    "docs": 345,
+    "docs": 81,
     "examples": 6,
     "headrace": 18,
     "headrace/batch": 136,
@@ -57,7 +57,6 @@ MOST = {
     "headrace_probes": 34,
     "headrace_queues": 23,
     "scripts": 8,
-    "top": 80,
 }
 """Most discouraged words of each room."""
 
