@@ -48,7 +48,7 @@ def _command(path: tuple[str, ...], command: Any) -> str:
     options = [each for each in options if _JSON not in each.opts]
     usage += " [OPTIONS]" if options else ""
     usage += " [COMMAND]" if getattr(command, "commands", {}) else ""
-    parts = [f"## {' '.join(path)}", f"```text\n{usage}\n```", about]
+    parts = [f"## {' '.join(path)}", f"`{usage}`", about]
     if arguments or options:
         rows = [*map(_argument_row, arguments), *map(_option_row, options)]
         parts.append("\n".join(rows))

@@ -78,7 +78,7 @@ def test_schemas_are_what_the_command_writes(kind: str):
 
 def test_groups_are_told_with_their_options():
     rows = (REFERENCE / "cli.md").read_text().splitlines()
-    start = rows.index("headrace runs [--json] [OPTIONS] [COMMAND]")
+    start = rows.index("`headrace runs [--json] [OPTIONS] [COMMAND]`")
     told = rows[start : rows.index("## headrace runs show")]
     assert "- `--state`: Only runs in this state." in told
 
