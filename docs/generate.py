@@ -1,4 +1,4 @@
-"""Writes docs/reference, and the layers in CONTRIBUTING.md: `python docs/generate.py [--check]`.
+"""Writes docs/reference, and the layers on the architecture page: `generate.py [--check]`.
 
 With --check nothing is written; pages that differ from the code are listed, and the exit code is 1.
 """
@@ -23,7 +23,7 @@ from headrace.recipe.schema import json_schema
 from headrace.recipe.site import Site
 
 ROOT = Path(__file__).resolve().parents[1]
-CONTRIBUTING = ROOT / "CONTRIBUTING.md"
+ARCHITECTURE = ROOT / "docs" / "explanations" / "architecture.md"
 
 
 def pages(folder: Path) -> dict[Path, str]:
@@ -38,7 +38,7 @@ def pages(folder: Path) -> dict[Path, str]:
         folder / "cli.md": commands_page(),
         folder / "dags.md": dags_page(ROOT / "dags"),
         folder / "python.md": api_page(),
-        CONTRIBUTING: with_layers(CONTRIBUTING.read_text(), (ROOT / "pyproject.toml").read_text()),
+        ARCHITECTURE: with_layers(ARCHITECTURE.read_text(), ROOT),
         **schemas,
     }
 

@@ -1,5 +1,5 @@
 # Bakes an image of EC2 with headrace in /opt/headrace: `packer init` and `packer build` of this file.
-# docs/how-to/ec2-from-nothing.md describes its use, and what to write into a site without it.
+# How it is used: docs/tutorials/first-run-on-ec2.md. Without it: docs/how-to/run-on-ec2.md.
 
 packer {
   required_version = ">= 1.9"

@@ -1,4 +1,4 @@
-"""Pages of recipe and site: a table a part, from the pydantic models."""
+"""Pages of recipe and site: a list of keys for each part, from the pydantic models."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ WORDS = {
 }
 """Kinds of value that have a word of their own."""
 
+_NULL = "`= null`"
 _ALIASES = {"duration": Seconds, "duration or `auto`": Lifetime, "share": Fraction, "name": Name}
 _TIMES = ("duration", "duration or `auto`")
 _SIMPLE = {
@@ -61,7 +62,7 @@ def model_page(model: type[BaseModel], example: Path) -> str:
         f"(schemas/{name.lower()}.schema.json), with which editors complete and check it.\n"
         "`${oc.env:NAME,default}` stands for an environment variable, `${other.key}` for the value "
         "of another key.",
-        f"Words of the tables:\n\n{words}",
+        f"In brackets are the kind of value and `= ` its default. Kinds of value:\n\n{words}",
     ]
     parts = [part for section in sections(model) for part in _section(section, name)]
     shown = f"`{example.stem}`, which comes with headrace:\n\n```yaml\n{example.read_text()}```"
@@ -88,16 +89,16 @@ def _section(section: Section, name: str) -> list[str]:
         _row(section, key, field, hint, texts.get(key, ""))
         for key, field, hint in _fields(section.model)
     ]
-    table = "\n".join(["| key | value | default | meaning |", "|---|---|---|---|", *rows])
-    return [f"## {section.title}", *about, table]
+    return [f"## {section.title}", *about, "\n".join(rows)]
 
 
 def _row(section: Section, key: str, field: FieldInfo, hint: Any, meaning: str) -> str:
     prefix = "" if section.title == "Top level" else section.title.removeprefix("Each of ") + "."
     value = _value(hint, field, Section(_title(f"{prefix}{key}", hint), section.model).anchor)
-    default = "the file's name" if f"{prefix}{key}" == "name" else _default(field, hint)
-    cells = (f"`{key}`", value, default, " ".join(meaning.split()))
-    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+    default = "= the file's name" if f"{prefix}{key}" == "name" else _default(field, hint)
+    if default == _NULL:
+        value = value.removesuffix(" or `null`")
+    return f"- **`{key}`** ({f'{value} {default}'.strip()}): {' '.join(meaning.split())}"
 
 
 def _fields(model: type[BaseModel]) -> Iterator[tuple[str, FieldInfo, Any]]:
@@ -126,7 +127,7 @@ def _value(hint: Any, field: FieldInfo, anchor: str) -> str:
 
 
 def _type(hint: Any, anchor: str) -> str:
-    """A type in the words of somebody who writes YAML."""
+    """Return a type in the words of YAML."""
     word = _word(hint)
     if word is not None:
         return word
@@ -175,12 +176,12 @@ def _default(field: FieldInfo, hint: Any) -> str:
         return "**required**"
     value = field.default
     if isinstance(value, BaseModel):
-        return "see there"
+        return ""
     if _without_none(hint) is ByteSize and value is not None:
-        return f"`{ByteSize(value).human_readable(separator='').replace('.0', '')}`"
+        return f"`= {ByteSize(value).human_readable(separator='').replace('.0', '')}`"
     if _word(_without_none(hint)) in _TIMES and value is not None:
-        return f"`{_duration(value)}`"
-    return f"`{json.dumps(value)}`"
+        return f"`= {_duration(value)}`"
+    return f"`= {json.dumps(value)}`"
 
 
 def _duration(seconds: float) -> str:

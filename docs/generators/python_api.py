@@ -118,9 +118,9 @@ def _bodies(node: ast.ClassDef, there: dict[str, ast.AST]) -> Iterator[ast.stmt]
 
 def _attributes(body: list[ast.stmt]) -> Iterator[tuple[str, str]]:
     for line, after in pairwise(body):
-        is_told = isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant)
+        is_documented = isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant)
         targets = line.targets if isinstance(line, ast.Assign) else [getattr(line, "target", None)]
-        if is_told and isinstance(targets[0], ast.Name):
+        if is_documented and isinstance(targets[0], ast.Name):
             yield targets[0].id, " ".join(ast.literal_eval(after.value).split())
 
 
@@ -167,8 +167,8 @@ def _listed(section: re.Match[str]) -> str:
             items[-1] += f" {line.strip()}"
         else:
             items.append(line.strip())
-    told = (re.sub(r"^([\w.*]+): ", r"`\1`: ", item) for item in items)
-    return f"**{section[1]}**\n\n" + "\n".join(f"- {item}" for item in told) + "\n\n"
+    shown = (re.sub(r"^([\w.*]+): ", r"`\1`: ", item) for item in items)
+    return f"**{section[1]}**\n\n" + "\n".join(f"- {item}" for item in shown) + "\n\n"
 
 
 def _first_paragraph(text: str) -> str:

@@ -48,10 +48,10 @@ html_copy_source = False
 
 _CONTENTS = {
     "docs/index": {
-        "Tutorials": ("tutorials/*.md", "how-to/ec2-from-nothing.md", "../examples/README.md"),
+        "Tutorials": ("tutorials/*.md", "../examples/README.md"),
         "How-to": ("how-to/*.md",),
         "Explanations": ("explanations/*.md", "explanations/decisions/README.md"),
-        "Reference": ("reference/*.md",),
+        "Reference": ("reference/*.md", "benchmarks/*.md"),
         "Project": ("../*.md", "../tests/*.md"),
     },
     "docs/explanations/decisions/README": {"Decisions": ("*.md",)},
@@ -76,7 +76,7 @@ def add_contents(app: Any, docname: str, source: list[str]) -> None:
 
 
 def leave_folders(app: Any, docname: str, source: list[str]) -> None:
-    """A link to a folder of the repository, which is no page, becomes its text."""
+    """Replace links to folders of the repository, which have no page, by their text."""
     here = Path(app.srcdir, docname).parent
 
     def text_of(link: re.Match[str]) -> str:

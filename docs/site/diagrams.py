@@ -31,6 +31,6 @@ class Diagram(SphinxDirective):
         if title is None:
             raise self.error("A diagram has a line `accTitle: …`, which says what it shows.")
         if not picture.exists():
-            raise self.error("There is no picture of this diagram; run scripts/diagrams.py.")
+            raise self.error("The picture of this diagram is missing; run scripts/diagrams.py.")
         path = Path("/", picture.relative_to(self.env.srcdir)).as_posix()
         return [nodes.image(uri=path, alt=title[1], classes=["diagram"])]

@@ -21,7 +21,8 @@ from headrace_ec2.check import policy
 from headrace_ec2.requests import offers, run_instances, tags, with_tags
 
 ROOT = Path(__file__).parents[2]
-PAGES = ROOT / "docs" / "how-to"
+HOW_TO = (ROOT / "docs" / "how-to" / "run-on-ec2.md").read_text()
+TUTORIAL = (ROOT / "docs" / "tutorials" / "first-run-on-ec2.md").read_text()
 AWS = ROOT / "deploy" / "aws"
 
 
@@ -48,12 +49,15 @@ def actions(statements: list[dict[str, Any]]) -> set[str]:
     return {action for each in found for action in ([each] if isinstance(each, str) else each)}
 
 
-def sites(page: str) -> list[Site]:
-    """Sites of a page; a block without a name changes the first one."""
-    found = re.findall(r"^```yaml\n(.*?)^```$", (PAGES / page).read_text(), re.M | re.S)
-    first, *others = map(OmegaConf.create, map(yaml.safe_load, found))
-    whole = [first, *(OmegaConf.merge(first, each) for each in others)]
-    return [parse(Site, OmegaConf.to_container(each, resolve=True), page) for each in whole]
+def blocks(page: str) -> list[str]:
+    """YAML of a page."""
+    return re.findall(r"^```yaml\n(.*?)^```$", page, re.M | re.S)
+
+
+def site(text: str, *changes: str) -> Site:
+    """A site, with parts of it changed."""
+    parts = (OmegaConf.create(yaml.safe_load(each)) for each in (text, *changes))
+    return parse(Site, OmegaConf.to_container(OmegaConf.merge(*parts), resolve=True), "a page")
 
 
 def test_cfn_lint_finds_nothing_in_the_stack():
@@ -69,9 +73,10 @@ def test_the_policy_of_the_stack_names_operations_of_ec2():
 
 
 def test_the_stack_allows_all_that_headrace_needs():
-    (site, _) = sites("ec2-from-nothing.md")
-    options = site.roles["gpu"].ec2
-    needed: Any = policy(options.model_copy(update={"image": "resolve:ssm:x"}))["Statement"]
+    (first,), (without_image, _) = blocks(TUTORIAL), blocks(HOW_TO)
+    options = site(first, without_image).roles["gpu"].ec2
+    assert options.image.startswith("resolve:ssm:")
+    needed: Any = policy(options)["Statement"]
     assert actions(needed) <= actions(control_policy())
 
 
@@ -97,7 +102,7 @@ def test_only_looking_is_allowed_everywhere():
 
 @pytest.mark.parametrize("role", ["cpu", "gpu"])
 def test_what_headrace_asks_for_meets_the_conditions_of_the_policy(role: str):
-    options = sites("ec2-from-nothing.md")[0].roles[role].ec2
+    options = site(*blocks(TUTORIAL)).roles[role].ec2
     assert options is not None
     spec = JobSpec(
         name="headrace-run-cpu-1-0123abcd",
@@ -120,19 +125,21 @@ def test_what_headrace_asks_for_meets_the_conditions_of_the_policy(role: str):
 
 
 def test_the_site_on_parallelcluster_fits_its_configuration():
-    (site,) = sites("parallelcluster.md")
+    (text,) = (each for each in blocks(HOW_TO) if each.startswith("name: "))
+    shown = site(text)
     cluster = yaml.safe_load((AWS / "parallelcluster.yaml").read_text())
-    assert str(Path(site.folder).parent) == cluster["SharedStorage"][0]["MountDir"]
+    assert str(Path(shown.folder).parent) == cluster["SharedStorage"][0]["MountDir"]
     queues = {each["Name"]: each for each in cluster["Scheduling"]["SlurmQueues"]}
-    for role in site.roles.values():
+    for role in shown.roles.values():
         (machines,) = queues[role.batch.partition]["ComputeResources"]
         assert role.nodes <= machines["MaxCount"]
 
 
 def test_the_first_run_costs_what_its_parts_cost():
-    page = (PAGES / "ec2-from-nothing.md").read_text()
-    rows = re.findall(r"\| ([\d.]+) \N{MULTIPLICATION SIGN} ([\d.]+) \| ([\d.]+) \|$", page, re.M)
+    rows = re.findall(
+        r"\| ([\d.]+) \N{MULTIPLICATION SIGN} ([\d.]+) \| ([\d.]+) \|$", TUTORIAL, re.M
+    )
     assert len(rows) == 8
     assert [f"{float(a) * float(b) + 1e-9:.2f}" for a, b, _ in rows] == [cost for *_, cost in rows]
     total = sum(float(a) * float(b) for a, b, _ in rows)
-    assert f"| **all**, before rounding | | **{total:.2f}** |" in page
+    assert f"| **all**, before rounding | | **{total:.2f}** |" in TUTORIAL

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -10,10 +11,12 @@ from pathlib import Path
 import pytest
 from fastapi.testclient import TestClient
 
+from headrace.batch.system import BatchSystem
 from headrace.entry_points import load_group
 from headrace.errors import UserError
 from headrace.ledger.ledger import open_ledger
 from headrace.ledger.newest import newest_runs
+from headrace.recipe.backend import Backend
 from headrace.runs.runs import open_run, outputs_of
 from headrace.states import StepState
 from headrace.status.run import run_views
@@ -21,8 +24,9 @@ from headrace.steps.step_kinds import step_kind
 from headrace_pages.added import added, runs_with_columns
 from headrace_pages.app import app
 from headrace_probes.probe_records import ProbeOptions
-from support.added_packages import blocks, entry_points_of, found_in, install
+from support.added_packages import PAGE, blocks, entry_points_of, found_in, install
 from support.runs import make_run
+from support.sources import product_modules
 
 
 @pytest.fixture
@@ -41,10 +45,30 @@ def headrace(*words: str) -> str:
     return subprocess.run([*program, *words], capture_output=True, text=True, check=True).stdout
 
 
+def test_the_page_names_every_group_and_what_an_entry_is():
+    source = "".join(path.read_text() for path in product_modules())
+    groups = set(re.findall(r'^[A-Z]+ = "(headrace\.[a-z]+)"$', source, re.M))
+    rows = dict(re.findall(r"^\| `(headrace\.\w+)` \| (.*?) \|", PAGE, re.M))
+    assert len(groups) == 7
+    assert rows.keys() == groups
+    assert rows["headrace.commands"].startswith("a mapping of names to [`Command`]")
+
+
+def test_the_page_names_hooks_of_a_batch_system_that_are_there():
+    section = PAGE.partition("**The gang contract.**")[2].partition("\n## ")[0]
+    rows = [row for row in section.splitlines() if row.startswith("| ")]
+    cells = " ".join(cell for row in rows for cell in row.split(" | ")[:2])
+    named = set(re.findall(r"`(\w+)(?:\([\w, ]*\))?`", cells))
+    known = {*dir(BatchSystem), *BatchSystem.__annotations__, *Backend.__annotations__}
+    others = {"hosts", "launch", "exclude", "poll", "HEADRACE_NODE_INDEX", "host"}
+    assert {"job_variable", "job_nodes", "_check_queue", "limits", "accounting"} <= named
+    assert named - known - others == set()
+
+
 def test_a_command(site_packages: Path, headrace_home: Path):
     points = entry_points_of("A command")
     install(site_packages, "headrace_greeting", blocks("A command", "python"), points)
-    assert "Tell the newest runs." in headrace("--help")
+    assert "List the newest runs." in headrace("--help")
     assert "headrace newest --num 1" in headrace("newest", "--help")
     run = make_run()
     assert headrace("newest", "--num", "1") == f"{run.run_id} in {run.folder.path}\n"

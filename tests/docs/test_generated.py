@@ -51,12 +51,14 @@ def test_an_edited_or_missing_page_is_found_and_written_anew(tmp_path: Path):
 
 
 def test_every_key_of_the_recipe_is_told_with_its_meaning():
-    rows = [row for row in (REFERENCE / "recipe.md").read_text().splitlines() if row[:3] == "| `"]
-    keys = {row.split("`")[1] for row in rows}
+    rows = re.findall(
+        r"^- \*\*`(\w+)`\*\* \(.+\): (.*)$", (REFERENCE / "recipe.md").read_text(), re.M
+    )
+    keys = {key for key, _ in rows}
     schema = Recipe.model_json_schema(by_alias=True)
     parts = [schema, *(schema["$defs"][name] for name in schema["$defs"] if name != "Target")]
     assert keys == {key for part in parts for key in part.get("properties", ())}
-    assert [row for row in rows if row.endswith("|  |")] == []
+    assert [key for key, meaning in rows if not meaning] == []
 
 
 def test_no_page_shows_this_machine():
@@ -76,32 +78,37 @@ def test_schemas_are_what_the_command_writes(kind: str):
 
 def test_groups_are_told_with_their_options():
     rows = (REFERENCE / "cli.md").read_text().splitlines()
-    start = rows.index("headrace runs [OPTIONS] [COMMAND]")
+    start = rows.index("`headrace runs [--json] [OPTIONS] [COMMAND]`")
     told = rows[start : rows.index("## headrace runs show")]
-    assert "| `--state` | Only runs in this state. |  |" in told
+    assert "- `--state`: Only runs in this state." in told
 
 
-def test_contributing_and_the_architecture_page_show_the_layers_that_are_checked():
+def test_the_architecture_page_shows_the_layers_and_packages_that_are_checked():
     contract = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
     layers = contract["contracts"][0]["layers"]
-    block = (ROOT / "CONTRIBUTING.md").read_text().partition("```text\n")[2].partition("```")[0]
-    assert block.splitlines() == layers
     page = (ROOT / "docs" / "explanations" / "architecture.md").read_text()
-    shown = page.partition("## Layers of the code")[2].partition("```text\n")[2].partition("```")[0]
-    names = [re.split(r"[,|] ", line.partition("  ")[0]) for line in shown.splitlines()]
-    wanted = [name for line in layers for name in line.split(" | ")]
-    assert [name.strip() for line in names for name in line] == wanted
+    block = page.partition("<!-- layers -->")[2].partition("<!-- /layers -->")[0]
+    shown = block.partition("```text\n")[2].partition("\n```")[0].splitlines()
+    names = [line.removeprefix("| ").split()[0] for line in shown]
+    assert names == [name for line in layers for name in line.split(" | ")]
+    assert [line for line in shown if len(line.removeprefix("| ").split()) < 3] == []
+    packages = re.findall(r"^\| `(\w+)` \| \S.* \|$", block, re.M)
+    assert ["headrace", *packages] == contract["root_packages"]
 
 
-def test_layers_that_differ_from_the_contract_are_found_and_written_anew():
+def test_layers_that_differ_from_the_code_are_found_and_written_anew(tmp_path: Path):
     sys.path.insert(0, str(ROOT / "docs"))
     try:
         from generators.layers import with_layers
     finally:
         sys.path.remove(str(ROOT / "docs"))
-    text = (ROOT / "CONTRIBUTING.md").read_text()
+    text = (ROOT / "docs" / "explanations" / "architecture.md").read_text()
+    assert with_layers(text, ROOT) == text
+    assert with_layers(re.sub(r"\nsuites .*", "", text), ROOT) == text
+    for folder in ("pipelines", "plugins"):
+        (tmp_path / folder).symlink_to(ROOT / folder)
     project = (ROOT / "pyproject.toml").read_text()
-    assert with_layers(text, project) == text
-    assert with_layers(text.replace("\nsuites\n", "\n"), project) == text
-    moved = project.replace('  "suites",\n', '  "sweeps",\n')
-    assert "\nsweeps\n" in with_layers(text, moved)
+    (tmp_path / "pyproject.toml").write_text(project.replace('  "suites",\n', ""))
+    moved = with_layers(text, tmp_path)
+    assert "\nsuites " in text
+    assert "\nsuites " not in moved
