@@ -204,7 +204,11 @@ class Normalize:
 
 
 class ChannelsFirst:
-    """Move the channels of pictures `(batch, height, width[, channels])` to the second axis."""
+    """Move the channels of pictures `(batch, height, width[, channels])` to the second axis.
+
+    Args:
+        field: Name of the field that holds the pictures.
+    """
 
     def __init__(self, field: str = "image") -> None:
         self.field = field
