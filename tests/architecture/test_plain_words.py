@@ -50,7 +50,7 @@ MOST = {
     "headrace/suites": 117,
     "headrace/training": 105,
     "headrace_airflow": 31,
-    "headrace_bench": 8,
+    "headrace_bench": 5,
     "headrace_ec2": 150,
     "headrace_foresight": 4,
     "headrace_pages": 6,
