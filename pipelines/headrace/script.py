@@ -74,8 +74,7 @@ def loader(split: str = TRAIN) -> BatchLoader:
     sample exactly once over all ranks.
 
     Raises:
-        UserError: The split has no loader, or the recipe has transforms of batches, which belong
-            into the script.
+        UserError: The split has no loader, or the recipe has transforms of batches.
     """
     if split == TRAIN:
         return _loaders().train

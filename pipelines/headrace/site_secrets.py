@@ -143,9 +143,7 @@ def handed_over(folder: LeaseFolder, secrets: LeaseSecrets) -> Iterator[None]:
 
 
 def secrets_of(folder: LeaseFolder) -> dict[str, str]:
-    """Return a lease's secrets as environment variables, and one with their names.
-
-    Empty after the lease's end.
+    """Return a lease's secrets as environment variables, with their names; empty after its end.
 
     Raises:
         LeaseError: Their file is damaged.

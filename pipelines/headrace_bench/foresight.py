@@ -83,7 +83,7 @@ def foresight(
 ) -> None:
     """Run recipes several times, and compare the predicted with the actual time of each run.
 
-    Each is predicted from those before it; there is no prediction for the first run of a recipe and
+    Each is predicted from those before it; none exists for the first run of a recipe and
     the first suite. Use an otherwise idle machine.
 
     Examples:

@@ -121,7 +121,7 @@ def known_parts(only: str | None) -> tuple[GpuPart, ...]:
     """Return the parts of these names, separated by commas; default: all.
 
     Raises:
-        UserError: There is no part of that name.
+        UserError: A name is not a part.
     """
     names = [part.name for part in PARTS]
     wanted = names if only is None else only.split(",")
@@ -158,7 +158,7 @@ def check(
 ) -> Iterator[GpuRow]:
     """Run parts, one after another, each in its own folder in `folder`; yield their rows.
 
-    A part that begins after `limit_s` fails at once. `lacks` is the reason if there is no CUDA.
+    A part that begins after `limit_s` fails at once. `lacks` is the reason without CUDA.
     """
     ends_at = time.monotonic() + limit_s
     for part in parts:

@@ -52,11 +52,7 @@ class _Job(Measured):
     """Work of one table."""
 
     def check_size(self, target: Path) -> None:
-        """Raise if rclone has not copied all: for rclone, a prefix without objects is a success.
-
-        Raises:
-            ValueError: Bytes are missing.
-        """
+        """Raise a `ValueError` if bytes are missing: rclone accepts a prefix without objects."""
         if (found := bytes_in(target)) < self.num_bytes:
             raise ValueError(f"{found:,} bytes of {self.num_bytes:,} were copied")
 

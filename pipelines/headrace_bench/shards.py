@@ -146,7 +146,7 @@ class ShardWriter:
         """Write the shard under a temporary name, sync it, and rename it.
 
         Raises:
-            StorageFullError: There is no room; no file is left.
+            StorageFullError: The disk is full; no file is left.
         """
         expected = ExpectedSizes(
             num_samples=len(self._sample_ids),

@@ -58,8 +58,7 @@ def check_site(site_name: str, visible: Sites) -> None:
     """Raise 403 if the user may not see runs of a site."""
     if visible is not None and site_name not in visible:
         what = f"Runs of site {site_name} are not shown to you"
-        hint = "Ask the owner of the site file for a place in its `allowed_users`."
-        raise HTTPException(403, {"what": what, "hint": hint})
+        raise HTTPException(403, {"what": what, "hint": "Ask the site's owner for access."})
 
 
 def _check_runs(

@@ -125,9 +125,7 @@ def _split(words: str) -> list[str]:
         hint = "Each quotation mark needs a second one."
         raise UserError(f"The values cannot be read: {error}", hint) from error
     if not found:
-        raise UserError(
-            "The values are missing", "Write KEY=VALUES, as in model.lr=0.1,0.2 seed=3."
-        )
+        raise UserError("The values are missing", "Write them as in model.lr=0.1,0.2 seed=3.")
     overrides, update = sweep_values.parse(found)
     check_from_outside((*overrides, *sweep_values.as_overrides(update)))
     return found

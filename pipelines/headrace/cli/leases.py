@@ -344,13 +344,10 @@ def _node_facts(view: LeaseView, role: Role) -> Iterator[tuple[str, RenderableTy
 
 
 def _jobs(jobs: Sequence[PoolJobView]) -> Listing:
-    return Listing.of(
-        jobs,
-        ListColumn(title="node", cell=lambda job: job.node),
-        ListColumn(title="job", cell=lambda job: job.job_id, is_label=True),
-        ListColumn(title="state", cell=lambda job: job.stage),
-        ListColumn(title="why", cell=lambda job: job.why),
-    )
+    listed = Listing("node", "job", "state", "why", labels=("job",))
+    for job in jobs:
+        listed.add(job.node, job.job_id, job.stage, job.why)
+    return listed
 
 
 def _ended(jobs: Sequence[EndedJob]) -> Listing:

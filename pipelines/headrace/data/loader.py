@@ -40,11 +40,10 @@ class BatchLoader:
     keeps. There is one pass at a time: an abandoned pass ends with its iterator. Without
     `set_epoch` the next pass takes the same epoch again.
 
-    `fields` are the names of the wanted fields, by default all; `reading` is how samples are made
-    of them. `prefetch` batches are read ahead, by half as many threads; 0 reads one at a time, on
-    request. Several small ones are read at once (up to 8 MiB), and count as one. Copies from memory
-    are not made ahead while the caller does no work on them, see `Payoff`. `num_epochs` avoids that
-    shards are fetched for an epoch after the last; None: unknown.
+    `fields` are the names of the wanted fields, by default all; `reading` makes samples of them.
+    `prefetch` batches are read ahead, by half as many threads; 0 reads one at a time, on request.
+    Several small ones are read at once (up to 8 MiB), and count as one. Copies from memory are not
+    made ahead if the caller does no work on them, see `Payoff`. `num_epochs`: None if unknown.
 
     Attributes:
         wait_s: Seconds spent waiting for batches so far.

@@ -204,11 +204,7 @@ class Normalize:
 
 
 class ChannelsFirst:
-    """Move the channels of pictures `(batch, height, width[, channels])` to the second axis.
-
-    Args:
-        field: Name of the field that holds the pictures.
-    """
+    """Move channels of pictures in `field`, `(batch, height, width[, channels])`, to axis 1."""
 
     def __init__(self, field: str = "image") -> None:
         self.field = field

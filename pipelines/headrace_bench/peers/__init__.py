@@ -1,1 +1,1 @@
-"""Other libraries that do the same work, each behind the same few functions."""
+"""Other libraries for the same work, each behind the same few functions."""

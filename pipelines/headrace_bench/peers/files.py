@@ -1,4 +1,4 @@
-"""One `.npy` file a sample, read by torch's DataLoader: what there is without any packing."""
+"""One `.npy` file per sample, read by torch's DataLoader: the baseline without packing."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Files(Loader):
 
 
 def loader_of(samples: Dataset[tuple[NDArray[np.uint8], int]], reading: PeerReading) -> Epoch:
-    """Shuffled batches of a map-style dataset by torch's DataLoader."""
+    """Return shuffled batches of a map-style dataset by torch's DataLoader."""
     loader: DataLoader[tuple[NDArray[np.uint8], int]] = DataLoader(
         samples,
         batch_size=reading.batch_size,

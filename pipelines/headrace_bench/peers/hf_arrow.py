@@ -14,7 +14,7 @@ from headrace_bench.peers.peer import Pair, PeerPart, PeerReading
 
 
 class HfArrow(HfDatasets):
-    """As `HfDatasets`, and what it does itself left out."""
+    """`HfDatasets` with bytes, without the library's own conversions."""
 
     name = "HF datasets, Arrow by hand"
     settings = "bytes column, Arrow buffers viewed as a tensor, full shuffle"
@@ -39,7 +39,7 @@ class HfArrow(HfDatasets):
 
 
 def _flat(column: Any) -> torch.Tensor:
-    """Bytes of all rows of an Arrow column of `large_binary`, without a copy."""
+    """Return the bytes of all rows of an Arrow column of `large_binary`, without a copy."""
     ends = np.frombuffer(column.buffers()[1], dtype=np.int64)[column.offset :]
     values = np.frombuffer(column.buffers()[2], dtype=np.uint8)
     with warnings.catch_warnings():  # torch warns that Arrow's memory must not be written to

@@ -14,27 +14,27 @@ from headrace_bench.peers.peer import Epoch, Loader, Pair, PeerPart, PeerReading
 
 
 class HfDatasets(Loader):
-    """Arrow files with a column of samples and one of their numbers, taken a batch at a time."""
+    """Arrow files with a column of samples and one of their numbers, read batch by batch."""
 
     name = "HF datasets"
     module = "datasets"
     settings = 'Array3D column, with_format("numpy") (faster than "torch"), full shuffle'
     workers = (0,)
     row_format = "numpy"
-    """Format of the library in which rows are taken."""
+    """The library's format of rows."""
 
     def column(self, part: PeerPart) -> Any:
-        """Type of the column of samples."""
+        """Return the type of the column of samples."""
         from datasets import Array3D
 
         return Array3D(part.sample_shape, "uint8")
 
     def cell(self, sample: NDArray[np.uint8]) -> object:
-        """A sample as it is written."""
+        """Return a sample as it is written."""
         return sample
 
     def tensors(self, rows: Any, reading: PeerReading) -> Pair:
-        """A batch of rows."""
+        """Return a batch of rows."""
         del reading
         return torch.from_numpy(rows["x"]), torch.from_numpy(rows["y"])
 

@@ -1,4 +1,4 @@
-"""HDF5 as it is mostly used: h5py, one read a sample."""
+"""HDF5 as it is mostly used: h5py, one read per sample."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a peer can do, and which peers there are."""
+"""The interface of a peer, and the existing peers."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 _EXTRA = "bench"
-"""Optional dependencies of headrace that bring the peers."""
+"""Optional dependencies of headrace that install the peers."""
 
 _OWN_EXTRA = {"mosaicml-streaming": "bench-mosaic"}
-"""Extras of peers that ask for older packages than `constraints.txt` names, by distribution."""
+"""Extras of peers that need older packages than `constraints.txt`, by distribution."""
 
 MODULES = ("files", "naive_h5py", "webdataset", "litdata", "mosaic", "hf_datasets", "hf_arrow")
 """Modules of this package with a `PEER` each."""
@@ -32,7 +32,7 @@ Epoch = Callable[[], Iterator[Pair]]
 
 @dataclass(frozen=True, kw_only=True)
 class PeerPart:
-    """What one process writes."""
+    """The samples that one process writes."""
 
     number: int
     """Number of the part, from 0."""
@@ -44,7 +44,7 @@ class PeerPart:
 
 @dataclass(frozen=True, kw_only=True)
 class PeerReading:
-    """How samples that were written are to be read."""
+    """How to read the written samples."""
 
     folder: Path
     sample_shape: tuple[int, ...]
@@ -59,7 +59,7 @@ class Loader(ABC):
     name: str
     module: str
     package: str = ""
-    """Distribution, where it is not named as the module."""
+    """Distribution, if its name differs from the module's."""
     settings: str
     """How it is used."""
     workers: tuple[int, ...] = (0, 2)
@@ -69,30 +69,30 @@ class Loader(ABC):
 
     @property
     def folder(self) -> str:
-        """Name of the folder that it writes into: that of its module, one of `MODULES`."""
+        """Name of the folder that it writes into: its module's, one of `MODULES`."""
         return type(self).__module__.rpartition(".")[2]
 
     @abstractmethod
     def write(self, part: PeerPart, folder: Path) -> None:
-        """Write samples; called in several processes at once with parts of their own."""
+        """Write samples; called in several processes at once with different parts."""
 
     def finish(self, folder: Path, num_parts: int) -> None:  # noqa: B027  most have nothing to do
-        """Called once after all parts are written."""
+        """Finish the dataset; called once after all parts are written."""
 
     @abstractmethod
     def open(self, reading: PeerReading) -> Epoch:
-        """Make ready to read what was written; what it gives is called once an epoch."""
+        """Open the written samples; the returned function is called once per epoch."""
 
 
 def load(module: str) -> Loader:
-    """The peer of a module in `MODULES`."""
+    """Return the peer of a module in `MODULES`."""
     found: Any = importlib.import_module(f"headrace_bench.peers.{module}")
     peer: Loader = found.PEER
     return peer
 
 
 def missing(peer: Loader) -> str:
-    """Why a peer cannot run here, and what to do; empty when it can."""
+    """Return why a peer cannot run here, and what to do; empty if it can."""
     if importlib.util.find_spec(peer.module) is None:
         extra = _OWN_EXTRA.get(peer.package, _EXTRA)
         return f"not installed (pip install 'headrace[{extra}]')"

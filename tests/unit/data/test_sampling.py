@@ -147,7 +147,7 @@ def test_weights_that_cannot_be_drawn_by_are_named():
         check_weights(np.array([1, -2]), "importance")
     with pytest.raises(DataError, match="All weights in 'importance' are 0"):
         check_weights(np.zeros(3), "importance")
-    with pytest.raises(UserError, match=r"float32 \(2,\) a sample"):
+    with pytest.raises(UserError, match=r"float32 \(2,\) per sample"):
         check_weights(np.zeros((3, 2), dtype=np.float32), "importance")
 
 
