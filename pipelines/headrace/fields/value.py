@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-import math
-import re
-
 import numpy as np
 
-from headrace.fields.exact import exact
+from headrace.errors import UnreadableError
+from headrace.fields.exact import exact, number_of
 from headrace.fields.field_kind import Encoded, Kind, Value
 from headrace.fields.text import TextKind
 
-_WHOLE = re.compile(r"\s*[+-]?(0|[1-9][0-9]*)\s*")
-_NUMBER = re.compile(
-    r"\s*[+-]?((0|[1-9][0-9]*)(\.[0-9]*)?|\.[0-9]+)(e[+-]?[0-9]+)?\s*|\s*[+-]?(nan|inf)\s*",
-    re.IGNORECASE,
-)
-
 
 class ValueKind(Kind):
-    """A number or boolean a sample, whose dtype its source tells."""
+    """A number or boolean per sample; its source gives the dtype."""
 
     name = "value"
     encodings = ()
@@ -29,7 +21,10 @@ class ValueKind(Kind):
 
     def read(self, content: bytes, dtype: str) -> Value:
         text = str(TextKind().read(content, dtype))
-        value: Value = exact(int(text) if _WHOLE.fullmatch(text) else float(text), dtype).item()
+        number = number_of(text)
+        if number is None:
+            raise UnreadableError(f"{text[:100]!r} does not fit {dtype}")
+        value: Value = exact(number, dtype).item()
         return value
 
     def encode(self, value: Value, dtype: str, *, check: bool) -> Encoded:
@@ -37,9 +32,8 @@ class ValueKind(Kind):
 
 
 def number_type(text: str) -> str:
-    """`int64` or `float64` for text that is a number which the type holds, else empty."""
-    if not _NUMBER.fullmatch(text):
-        return ""
-    if _WHOLE.fullmatch(text):
-        return "int64" if abs(float(text)) <= 2**63 and -(2**63) <= int(text) < 2**63 else ""
-    return "float64" if math.isfinite(float(text)) or "n" in text.lower() else ""
+    """Return `int64` or `float64` for the text of a number that the type holds, else empty."""
+    number = number_of(text)
+    if isinstance(number, int):
+        return "int64" if -(2**63) <= number < 2**63 else ""
+    return "" if number is None else "float64"
