@@ -87,12 +87,12 @@ class Converter:
             and rule.options.dtype in (None, rule.info.dtype)
         )
 
-    def takes(self, rows: NDArray[Any]) -> NDArray[Any] | None:
+    def takes(self, rows: NDArray[Any] | list[Any]) -> NDArray[Any] | None:
         """Return the rows of a column, `(num_rows, *shape)`, in the dtype of the field.
 
         None if they must be converted one by one.
         """
-        if rows.shape[1:] != self.rule.info.shape:
+        if isinstance(rows, list) or rows.shape[1:] != self.rule.info.shape:
             return None
         if rows.dtype == self._dtype or self.rule.options.dtype is None:
             return rows if rows.dtype == self._dtype else None

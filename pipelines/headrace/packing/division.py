@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import RecipeError, UnclearNamesError
-from headrace.files.manifest import Quarantined
+from headrace.files.manifest import ColumnNote, Quarantined
 from headrace.packing.sample_table import SampleTable, joined, narrow, strings
 from headrace.packing.samples import READ_BYTES
 from headrace.packing.sources.folder_layout import split_named
@@ -33,7 +33,7 @@ class SourceListing:
     """Samples that were left out."""
     code: str = ""
     """Hash of the user's code that makes the values, and the fields that EXIF may turn."""
-    notes: tuple[str, ...] = ()
+    notes: tuple[str | ColumnNote, ...] = ()
     """How the samples were found, for people."""
 
     @property

@@ -10,7 +10,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from headrace.files.manifest import FieldInfo, Quarantined
+from headrace.files.manifest import ColumnNote, FieldInfo, Quarantined
 from headrace.objects.protocol import StoredFile
 from headrace.packing.division import SourceListing, folds_of, shards_of, split_samples
 from headrace.packing.fields import FieldRule
@@ -53,7 +53,7 @@ class PackPlan:
     """By field that has statistics: one in how many elements counts."""
     quarantined: tuple[Quarantined, ...] = ()
     """Samples that the listing left out."""
-    notes: tuple[str, ...] = ()
+    notes: tuple[str | ColumnNote, ...] = ()
     """How the samples were found, for people."""
 
     @property

@@ -5,13 +5,12 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.packing.sources.cells import EXACT, FALSE, TRUE, missing_texts
 from headrace.packing.sources.line_format import (
     LineBlock,
     LineFormat,
@@ -111,32 +110,11 @@ class CsvFormat(LineFormat):
         """Characters of rows that hold nothing."""
         return b" \t" + self._delimiter.encode()
 
-    def block(self, rows: Rows, texts: Collection[str]) -> LineBlock:
+    def block(self, rows: Rows) -> LineBlock:
+        from pyarrow import csv as arrow_csv
+
         bad: dict[int, str] = {}
         longer: dict[int, list[str]] = {}
-        table = self._read(rows, dict.fromkeys(texts, "string"), bad, longer)
-        written = self._written(table, rows)
-        if written:
-            again = self._read(rows, dict.fromkeys(written, "string"), bad, longer, written)
-            for name in written:
-                table = table.set_column(table.column_names.index(name), name, again[name])
-        if longer:
-            shorter = [self._shorter(row, longer.get(at)) for at, row in enumerate(rows.each)]
-            return self.block(_rows_of(shorter), texts)
-        if bad:
-            table = _with_gaps(table, len(rows), bad)
-        return LineBlock({name: table.column(name).combine_chunks() for name in self._named}, bad)
-
-    def _read(
-        self,
-        rows: Rows,
-        types: Mapping[str, str],
-        bad: dict[int, str],
-        longer: dict[int, list[str]],
-        only: Sequence[str] = (),
-    ) -> Any:
-        """Rows as an Arrow table; `bad` and `longer` get those of other lengths, by number."""
-        from pyarrow import csv as arrow_csv
 
         def misfit(row: Any) -> str:
             cells = _cells(row.text, self._delimiter)
@@ -147,72 +125,34 @@ class CsvFormat(LineFormat):
             return "skip"
 
         content = _BOM + rows.joined if rows.joined.startswith(_BOM) else rows.joined
-        return arrow_csv.read_csv(  # which leaves out the first mark of a byte order
+        table = arrow_csv.read_csv(  # which leaves out the first mark of a byte order
             io.BytesIO(content),
             arrow_csv.ReadOptions(
-                column_names=list(self._columns),
-                use_threads=False,
-                block_size=len(content) + 1,
+                column_names=self._columns, use_threads=False, block_size=len(content) + 1
             ),
             arrow_csv.ParseOptions(
                 delimiter=self._delimiter, invalid_row_handler=misfit, ignore_empty_lines=False
             ),
             arrow_csv.ConvertOptions(
-                column_types=types,
-                include_columns=list(only) or None,
-                null_values=missing_texts(),
-                true_values=list(TRUE),
-                false_values=list(FALSE),
-                strings_can_be_null=False,
+                column_types=dict.fromkeys(self._columns, "string"), strings_can_be_null=False
             ),
         )
-
-    def _written(self, table: Any, rows: Rows) -> list[str]:
-        """Columns that Arrow does not read as they are written, as `007` or times."""
-        import pyarrow as pa
-        from pyarrow import compute
-
-        inexact: list[str] = []
-        numbers: list[str] = []
-        for field, column in zip(table.schema, table.columns, strict=True):
-            if pa.types.is_int64(field.type):
-                numbers.append(field.name)
-            elif pa.types.is_floating(field.type):
-                large = compute.any(compute.greater_equal(compute.abs(column), EXACT)).as_py()
-                (inexact if large or self.commas else numbers).append(field.name)
-            elif not (pa.types.is_string(field.type) or pa.types.is_boolean(field.type)):
-                inexact.append(field.name)
-        if numbers and _has_leading_zeros(rows.joined):
-            texts = self._read(rows, dict.fromkeys(numbers, "string"), {}, {}, numbers)
-            for name in numbers:
-                doubtful = compute.match_substring_regex(texts[name], r"^\s*[+-]?0[0-9xX]")
-                inexact += [name] if compute.any(doubtful).as_py() else []
-        return inexact
-
-    @property
-    def _named(self) -> Sequence[str]:
-        return self.names or ()
+        if longer:
+            shorter = [self._shorter(row, longer.get(at)) for at, row in enumerate(rows.each)]
+            return self.block(_rows_of(shorter))
+        columns = zip(table.column_names, table.columns, strict=True)
+        cells = {
+            name: column.combine_chunks() for name, column in columns if name in (self.names or ())
+        }
+        return LineBlock(_with_gaps(cells, len(rows), bad) if bad else cells, bad)
 
     def _shorter(self, row: bytes, cells: list[str] | None) -> bytes:
-        """A row without the empty values behind the last column."""
+        """Return a row without the empty values behind the last column."""
         if cells is None:
             return row
         text = io.StringIO()
         csv.writer(text, delimiter=self._delimiter, lineterminator="").writerow(cells)
         return text.getvalue().encode()
-
-    def as_written(self, rows: Rows, columns: Sequence[str]) -> list[Sequence[object]]:
-        cells = self.block(rows, columns).cells
-        return [cells[name].to_pylist() for name in columns]
-
-
-def _has_leading_zeros(content: bytes) -> bool:
-    """Whether something begins as `007` or `0x7`, which Arrow reads as 7, also behind a sign."""
-    codes = np.frombuffer(b"\n\n" + content + b"\n", dtype=np.uint8)
-    zeros = np.flatnonzero(codes[2:-1] == ord("0")) + 2
-    zeros = zeros[np.isin(codes[zeros + 1], list(b"0123456789xX"))]
-    signs = np.isin(codes[zeros - 1], list(b"+-"))
-    return bool(np.isin(codes[zeros - 1 - signs], list(b',;\t|\n\r" ')).any())
 
 
 def _rows_of(rows: Sequence[bytes]) -> Rows:
@@ -229,16 +169,10 @@ def _cells(text: str, delimiter: str) -> list[str]:
     return next(csv.reader(io.StringIO(text, newline=""), delimiter=delimiter), [])
 
 
-def _with_gaps(table: Any, num_rows: int, bad: dict[int, str]) -> Any:
-    """The table with empty rows where others were skipped."""
+def _with_gaps(cells: Mapping[str, Any], num_rows: int, bad: Mapping[int, str]) -> dict[str, Any]:
+    """Return cells with empty ones where rows were skipped."""
     import pyarrow as pa
-    from pyarrow import compute
 
     numbers = np.cumsum([row not in bad for row in range(num_rows)]) - 1
-    mask = np.isin(np.arange(num_rows), list(bad))
-    taken = table.take(pa.array(numbers, pa.int64(), mask=mask))
-    columns = [
-        compute.fill_null(each, "") if pa.types.is_string(each.type) else each
-        for each in taken.columns
-    ]
-    return pa.table(columns, taken.column_names)
+    at = pa.array(numbers, pa.int64(), mask=np.isin(np.arange(num_rows), list(bad)))
+    return {name: each.take(at).fill_null("") for name, each in cells.items()}

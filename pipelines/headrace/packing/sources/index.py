@@ -11,6 +11,7 @@ import xxhash
 
 from headrace.errors import DataError, RecipeError
 from headrace.fields.field_kind import Value
+from headrace.files.manifest import ColumnNote
 from headrace.objects.protocol import StoredFile
 from headrace.packing.sample_table import (
     ROLES,
@@ -24,6 +25,7 @@ from headrace.packing.samples import NOTHING, Fields, SourceField, Unreadable
 from headrace.packing.sources.arrow import ParquetSource
 from headrace.packing.sources.files import suffix_of
 from headrace.packing.sources.lines import CsvSource, JsonLinesSource
+from headrace.packing.sources.listing import LABEL, PATH
 from headrace.packing.sources.rows import RowSource
 from headrace.packing.sources.source_store import OneFile, SourceStore, utf8_names
 from headrace.recipe.dataset import DatasetSpec
@@ -31,8 +33,6 @@ from headrace.recipe.dataset import DatasetSpec
 _FORMS: tuple[type[RowSource], ...] = (CsvSource, JsonLinesSource, ParquetSource)
 SUFFIXES = tuple(suffix for form in _FORMS for suffix in form.suffixes)
 """Endings of index files."""
-
-_PATH, _LABEL = "path", "label"
 
 
 class Index:
@@ -51,7 +51,7 @@ class Index:
                 "include": DatasetSpec.model_fields["include"].default,
                 "fields": named,
                 "labels": "field" if needs_label else spec.labels,
-                "label_field": (spec.label_field or _LABEL) if needs_label else spec.label_field,
+                "label_field": (spec.label_field or LABEL) if needs_label else spec.label_field,
             }
         )
         self.name = f"{place.name}/{self._file.path}"
@@ -69,7 +69,7 @@ class Index:
         return tuple(sorted(self._rows.fields, key=lambda field: field.kind == "value"))
 
     @property
-    def notes(self) -> tuple[str, ...]:
+    def notes(self) -> tuple[str | ColumnNote, ...]:
         """What people should look at in columns; known after `matched`."""
         return self._rows.notes
 
@@ -105,7 +105,7 @@ class Index:
     def _source(self, fields: Fields) -> RowSource:
         form = next(form for form in _FORMS if suffix_of(self._file.path) in form.suffixes)
         source = form(self._spec, OneFile(self._place, self._file), fields, NOTHING)
-        source.take_as_index(every=self._every)
+        source.asked = source.asked.as_index(every=self._every)
         return source
 
     def _read(self) -> tuple[SampleTable, str]:
@@ -119,7 +119,7 @@ class Index:
                 )
             paths = [
                 self._path(text, table, row)
-                for row, text in enumerate(table.texts(_PATH).to_pylist())
+                for row, text in enumerate(table.texts(PATH).to_pylist())
             ]
             hashed = self._hashed(paths, table)
             with utf8_names(self.name):
@@ -133,10 +133,10 @@ class Index:
 
     def _hashed(self, paths: Sequence[str], table: Any) -> str:
         """One hash of all values, in whatever order their rows are; empty for no columns."""
-        columns = self._rows.columns
+        columns = self._rows.chosen.columns
         if not columns:
             return ""
-        named = {*self._spec.fields, _LABEL}  # these come first
+        named = {*self._spec.fields, LABEL}  # these come first
         columns = dict(sorted(columns.items(), key=lambda item: item[0] not in named))
         state = 0
         cells = table.as_written(list(columns.values()))
@@ -158,7 +158,7 @@ class Index:
     def _twice(self, paths: Sequence[str], path: str, table: Any) -> DataError:
         rows = [row for row, each in enumerate(paths) if each == path]
         places = " and ".join(table.place(row) for row in rows[:2])
-        label = self._rows.role_columns().get("label")
+        label = self._rows.chosen.roles.get(LABEL)
         what = f"names '{path}' twice, in {places}"
         if label:
             cells = table.cells([label])[label].take(rows[:2]).to_pylist()

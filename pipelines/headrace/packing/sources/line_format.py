@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import ClassVar
@@ -111,12 +111,8 @@ class LineFormat(ABC):
     """Characters of rows that hold nothing, and are passed over."""
 
     @abstractmethod
-    def block(self, rows: Rows, texts: Collection[str]) -> LineBlock:
-        """Cells of rows; `texts` are columns that are read as texts, whatever they hold."""
-
-    @abstractmethod
-    def as_written(self, rows: Rows, columns: Sequence[str]) -> list[Sequence[object]]:
-        """Cells of rows by column as Python objects, before any conversion."""
+    def block(self, rows: Rows) -> LineBlock:
+        """Return the cells of rows as they are written."""
 
 
 def line_ends(codes: NDArray[np.uint8], *, is_last: bool) -> NDArray[np.int64]:

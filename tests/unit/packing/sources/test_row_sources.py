@@ -418,9 +418,8 @@ def test_large_rows_are_read_in_bounded_memory(tmp_path: Path, options: dict[str
 
 
 @pytest.mark.parametrize("rows_are_large", [True, False])
-def test_a_large_row_group_is_read_in_bounded_memory(tmp_path, monkeypatch, rows_are_large):
+def test_a_large_row_group_is_read_in_bounded_memory(tmp_path, rows_are_large):
     """PyArrow writes a table of up to a million rows as one row group, if not told otherwise."""
-    monkeypatch.setattr("headrace.packing.sources.arrow.GROUP_BYTES", 2**22)
     size, num_rows = (2**18, 96) if rows_are_large else (100, 120_000)
     cells = [b"%06d" % number + bytes(size) for number in range(num_rows)]
     images = [{"bytes": cell, "path": None} for cell in cells]
