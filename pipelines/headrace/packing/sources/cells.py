@@ -91,15 +91,12 @@ class Tally:
     fits: Counter[str] = field(default_factory=Counter)
     looks: Counter[str] = field(default_factory=Counter)
 
-    def add(self, cells: Cells) -> None:
-        """Count some cells."""
-        if not isinstance(cells, list):
-            self._add_texts(cells)
-            return
+    def add_objects(self, cells: list[Any]) -> None:
+        """Count some cells of JSON."""
         types = Counter(map(type, cells))
         self.num_values += len(cells) - types[type(None)]
         self.fits.update({kind: types[each] for each, kind in _PLAIN.items()})
-        if len(types.keys() - {*_PLAIN, type(None)}):
+        if types.keys() - {*_PLAIN, type(None)}:
             others = [cell for cell in cells if cell is not None and type(cell) not in _PLAIN]
             kinds = [_kind_of(cell) for cell in others]
             self.fits.update(kinds)
@@ -137,37 +134,69 @@ class Tally:
             found += [ColumnNote(column=column, kind="thousands", count=self.looks[_THOUSANDS])]
         return found
 
-    def _add_texts(self, texts: Any) -> None:
-        from pyarrow import compute
 
-        trimmed = compute.utf8_trim_whitespace(texts)
-        num = len(texts) - _count(compute.is_in(trimmed, _missing()))
-        self.num_values += num
-        num_floats, num_whole = (_num_there(_text_values(trimmed, kind)) for kind in (FLOAT, INT))
-        self.fits.update({FLOAT: num_floats, INT: num_whole})
-        if self.commas:
-            self.fits[COMMA] += _num_like(trimmed, _WITH_COMMA)
-            self.looks.update({sign: _num_like(trimmed, each) for sign, each in _SIGNS.items()})
-        if max(num_floats, num_whole) < num:
-            self.fits[BOOL] += _count(compute.is_in(trimmed, _bools()))
-            self.looks.update({look: _num_like(trimmed, each) for look, each in _LIKE.items()})
-
-
-def convert(cells: Cells, kind: str) -> Converted:
-    """Return cells in a type of `Tally.kind`."""
+def add_texts(tallies: Mapping[str, Tally], cells: Mapping[str, Any]) -> None:
+    """Count the cells of equally long columns of texts, all of these at once."""
+    import pyarrow as pa
     from pyarrow import compute
 
-    if isinstance(cells, list):
-        return _convert_objects(cells, kind)
+    names, num_rows = list(cells), max(map(len, cells.values()), default=0)
+    if not num_rows:
+        return
+    trimmed = compute.utf8_trim_whitespace(pa.concat_arrays(list(cells.values())))
+    there = _sums(compute.invert(compute.is_in(trimmed, _missing())), num_rows)
+    kinds = [FLOAT, INT, *([COMMA] if tallies[names[0]].commas else [])]
+    counts = {kind: _sums(_text_values(trimmed, kind).is_valid(), num_rows) for kind in kinds}
+    texts = np.flatnonzero(np.maximum(counts[FLOAT], counts[INT]) < there).tolist()
+    signs = _SIGNS.items() if COMMA in kinds else ()
+    looks = {sign: _like(trimmed, pattern, num_rows) for sign, pattern in signs}
+    for number, name in enumerate(names):
+        tallies[name].num_values += int(there[number])
+        for counter, found in ((tallies[name].fits, counts), (tallies[name].looks, looks)):
+            counter.update({key: int(each[number]) for key, each in found.items()})
+    if texts:
+        trimmed = pa.concat_arrays([trimmed.slice(at * num_rows, num_rows) for at in texts])
+        bools = _sums(compute.is_in(trimmed, _bools()), num_rows)
+        looks = {look: _like(trimmed, pattern, num_rows) for look, pattern in _LIKE.items()}
+        for number, at in enumerate(texts):
+            tally = tallies[names[at]]
+            tally.fits[BOOL] += int(bools[number])
+            tally.looks.update({look: int(each[number]) for look, each in looks.items()})
+
+
+def _like(texts: Any, pattern: str, num_rows: int) -> NDArray[np.int64]:
+    from pyarrow import compute
+
+    return _sums(compute.match_substring_regex(texts, pattern), num_rows)
+
+
+def _sums(mask: Any, num_rows: int) -> NDArray[np.int64]:
+    """Return how often an Arrow array of booleans is true, for each column of some rows."""
+    flags = mask.to_numpy(zero_copy_only=False).reshape(-1, num_rows)
+    return np.asarray(flags.sum(axis=1, dtype=np.int64))
+
+
+def convert(columns: Sequence[Cells], kind: str) -> list[Converted]:
+    """Return equally long columns in a type of `Tally.kind`; those of texts all at once."""
+    import pyarrow as pa
+    from pyarrow import compute
+
+    if isinstance(columns[0], list):
+        return [_convert_objects(cells, kind) for cells in columns]
     if kind == TEXT:
-        return Converted(compute.if_else(compute.equal(cells, ""), None, cells))
-    trimmed = compute.utf8_trim_whitespace(cells)
+        empty = (compute.equal(cells, "") for cells in columns)
+        pairs = zip(empty, columns, strict=True)
+        return [Converted(compute.if_else(mask, None, cells)) for mask, cells in pairs]
+    num_rows, texts = len(columns[0]), pa.concat_arrays(columns)
+    trimmed = compute.utf8_trim_whitespace(texts)
     values = _text_values(trimmed, kind)
-    if not values.null_count:
-        return Converted(values)
-    wrong = compute.and_(values.is_null(), compute.invert(compute.is_in(trimmed, _missing())))
-    at = np.flatnonzero(wrong.to_numpy(zero_copy_only=False)).tolist()
-    return Converted(values, {place: _misfit(cells[place].as_py(), kind) for place in at})
+    misfits: list[dict[int, str]] = [{} for _ in columns]
+    if values.null_count:
+        wrong = compute.and_(values.is_null(), compute.invert(compute.is_in(trimmed, _missing())))
+        for at in np.flatnonzero(wrong.to_numpy(zero_copy_only=False)).tolist():
+            misfits[at // num_rows][at % num_rows] = _misfit(texts[at].as_py(), kind)
+    slices = (values.slice(number * num_rows, num_rows) for number in range(len(columns)))
+    return list(map(Converted, slices, misfits))
 
 
 def _text_values(trimmed: Any, kind: str) -> Any:
@@ -314,23 +343,6 @@ def _arrow_types() -> Mapping[str, Any]:
 
     numbers = {BOOL: pa.bool_(), INT: pa.int64(), FLOAT: pa.float64(), COMMA: pa.float64()}
     return {**numbers, TEXT: pa.string(), JSON: pa.string(), ARRAY: pa.null()}
-
-
-def _num_there(values: Any) -> int:
-    return len(values) - int(values.null_count)
-
-
-def _num_like(texts: Any, pattern: str) -> int:
-    from pyarrow import compute
-
-    return _count(compute.match_substring_regex(texts, pattern))
-
-
-def _count(mask: Any) -> int:
-    """Return how often an Arrow array of booleans is true."""
-    from pyarrow import compute
-
-    return int(compute.sum(mask).as_py() or 0)
 
 
 @cache

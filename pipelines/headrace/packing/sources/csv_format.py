@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -63,8 +64,8 @@ class CsvFormat(LineFormat):
                 "Write a first row that names the columns.",
             )
         first = "its first row names"
-        twice = next((name for name in names if name and names.count(name) > 1), None)
-        if twice is not None:
+        twice, times = Counter(filter(None, names)).most_common(1)[0] if any(names) else ("", 0)
+        if times > 1:
             raise NoTextError(f"{first} two columns '{twice}': {text[:200]}", "Rename one of them.")
         # a delimiter at the end of each row makes a column without a name and values
         self._num_named = len(names) if any(names[1:]) else 1
@@ -140,10 +141,8 @@ class CsvFormat(LineFormat):
         if longer:
             shorter = [self._shorter(row, longer.get(at)) for at, row in enumerate(rows.each)]
             return self.block(_rows_of(shorter))
-        columns = zip(table.column_names, table.columns, strict=True)
-        cells = {
-            name: column.combine_chunks() for name, column in columns if name in (self.names or ())
-        }
+        columns = dict(zip(table.column_names, table.columns, strict=True))
+        cells = {name: columns[name].combine_chunks() for name in self.names or ()}
         return LineBlock(_with_gaps(cells, len(rows), bad) if bad else cells, bad)
 
     def _shorter(self, row: bytes, cells: list[str] | None) -> bytes:

@@ -28,6 +28,7 @@ from headrace.packing.sources.cells import (
     Cells,
     Converted,
     Tally,
+    add_texts,
     convert,
     is_text,
     without_rows,
@@ -145,8 +146,9 @@ class LineTable(RowContainer):
     def columns(
         self, fields: FieldColumns, part: int, rows: NDArray[np.int64]
     ) -> Iterator[ColumnOfRows]:
+        converted = self._columns(part, [column for _, column in fields])
         for each, column in fields:
-            found = self._column(part, column)
+            found = converted[column]
             if isinstance(found.values, list):
                 cells = (found.values[row] for row in rows.tolist())
                 mine = ColumnOfRows.of([_GONE if cell is None else cell for cell in cells])
@@ -172,11 +174,15 @@ class LineTable(RowContainer):
         found = _Scan(texts={name: [] for name in texts})
         num_rows = 0
         for part, some in self._parts():
-            block = self._lines.block(some)
+            block, there = self._lines.block(some), dict[str, Cells]()
             for name, cells in block.cells.items():
                 if name not in tallies:
                     tallies[name] = Tally(self._lines.written, self._lines.commas)
-                tallies[name].add(without_rows(cells, block.bad))
+                there[name] = without_rows(cells, block.bad)
+                if not self._lines.written:
+                    tallies[name].add_objects(there[name])
+            if self._lines.written:
+                add_texts(tallies, there)
             for name, kept in found.texts.items():
                 kept.append(self._texts_of(name, block.cells.get(name), part))
             for row, reason in block.bad.items():
@@ -212,16 +218,20 @@ class LineTable(RowContainer):
     def _scan(self) -> _Scan:
         return self.scanned or self.scan({}, ())
 
-    def _column(self, part: int, column: str) -> Converted:
+    def _columns(self, part: int, names: Sequence[str]) -> Mapping[str, Converted]:
+        """Return columns of a part in their types."""
         if self._block[0] != part:
             self._block = part, self._lines.block(self._rows(part)[0])
             self._converted = {}
-        if column not in self._converted:
-            cells = self._block[1].cells.get(column)
-            if cells is None:
-                cells = [None] * len(self._rows(part)[0])
-            self._converted[column] = convert(cells, self._kinds[column])
-        return self._converted[column]
+        cells, nothing = self._block[1].cells, [None] * len(self._rows(part)[0])
+        kinds: dict[tuple[str, bool], list[str]] = {}
+        for name in dict.fromkeys(names):
+            if name not in self._converted:
+                kinds.setdefault((self._kinds[name], name in cells), []).append(name)
+        for (kind, _), some in kinds.items():
+            found = convert([cells.get(name, nothing) for name in some], kind)
+            self._converted.update(zip(some, found, strict=True))
+        return self._converted
 
     def _parts(self) -> Iterator[tuple[int, Rows]]:
         start, stop = -1, self._start

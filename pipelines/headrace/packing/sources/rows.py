@@ -19,7 +19,7 @@ from headrace.objects.protocol import Check, StoredFile
 from headrace.packing.column_notes import LOOKED_AT, notes_on
 from headrace.packing.sample_table import SampleRef, SampleTable, strings
 from headrace.packing.samples import READ_BYTES, Access, Fields, SourceField, Unreadable, Values
-from headrace.packing.sources.cells import Tally
+from headrace.packing.sources.cells import Tally, add_texts
 from headrace.packing.sources.files import chosen, containers, no_second_label, refuse_paths
 from headrace.packing.sources.listing import (
     Asked,
@@ -228,7 +228,7 @@ class RowSource(ABC):
         texts = [value for value in values if isinstance(value, str)]
         if texts and not field.encoding:
             tally = Tally(written=True)
-            tally.add(strings(texts))
+            add_texts({"": tally}, {"": strings(texts)})
             found += [note for note in tally.notes(field.name) if note.kind != "type"]
         return found
 
