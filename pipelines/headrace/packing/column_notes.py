@@ -28,8 +28,13 @@ def note_texts(notes: Iterable[str | ColumnNote]) -> list[str]:
     return [
         note if isinstance(note, str) else f"column '{note.column}': {remark(note)}"
         for note in notes
-        if isinstance(note, str) or note.kind != "type" or note.count < note.total
+        if isinstance(note, str) or is_notable(note)
     ]
+
+
+def is_notable(note: ColumnNote) -> bool:
+    """Return whether a note says more than a type that all values fit."""
+    return note.kind != "type" or note.count < note.total
 
 
 def remarks(manifest: Manifest, field: str) -> list[str]:

@@ -112,16 +112,11 @@ class Tally:
             return best
         return TEXT if self.written else JSON
 
-    @property
-    def num_misfits(self) -> int:
-        """Values that are not of the type."""
-        kind = self.kind
-        return 0 if kind in (TEXT, JSON) else self.num_values - self.fits[kind]
-
     def notes(self, column: str) -> list[ColumnNote]:
         """Return how the type was chosen, then what looks like another type."""
         kind, total = self.kind, self.num_values
-        is_text, fit = kind in (TEXT, JSON), total - self.num_misfits
+        is_text = kind in (TEXT, JSON)
+        fit = total if is_text else self.fits[kind]
         found = [ColumnNote(column=column, kind="type", count=fit, total=total, detail=kind)]
         numbers = max(self.fits[FLOAT], self.fits[COMMA])
         looks = [(look, self.looks[look]) for look in _LIKE if self.looks[look]]

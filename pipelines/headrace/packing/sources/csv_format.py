@@ -111,9 +111,11 @@ class CsvFormat(LineFormat):
         """Characters of rows that hold nothing."""
         return b" \t" + self._delimiter.encode()
 
-    def block(self, rows: Rows) -> LineBlock:
+    def block(self, rows: Rows, columns: Sequence[str] | None = None) -> LineBlock:
         from pyarrow import csv as arrow_csv
 
+        wanted = {*(columns or self.names or ())}
+        names = [name for name in self.names or () if name in wanted]
         bad: dict[int, str] = {}
         longer: dict[int, list[str]] = {}
 
@@ -135,14 +137,15 @@ class CsvFormat(LineFormat):
                 delimiter=self._delimiter, invalid_row_handler=misfit, ignore_empty_lines=False
             ),
             arrow_csv.ConvertOptions(
-                column_types=dict.fromkeys(self._columns, "string"), strings_can_be_null=False
+                column_types=dict.fromkeys(self._columns, "string"),
+                include_columns=names,
+                strings_can_be_null=False,
             ),
         )
         if longer:
             shorter = [self._shorter(row, longer.get(at)) for at, row in enumerate(rows.each)]
-            return self.block(_rows_of(shorter))
-        columns = dict(zip(table.column_names, table.columns, strict=True))
-        cells = {name: columns[name].combine_chunks() for name in self.names or ()}
+            return self.block(_rows_of(shorter), columns)
+        cells = {name: table.column(at).combine_chunks() for at, name in enumerate(names)}
         return LineBlock(_with_gaps(cells, len(rows), bad) if bad else cells, bad)
 
     def _shorter(self, row: bytes, cells: list[str] | None) -> bytes:

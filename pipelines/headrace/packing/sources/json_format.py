@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 from headrace.packing.sources.cells import TooLarge
@@ -28,7 +29,7 @@ class JsonLinesFormat(LineFormat):
             )
         return begin
 
-    def block(self, rows: Rows) -> LineBlock:
+    def block(self, rows: Rows, columns: Sequence[str] | None = None) -> LineBlock:
         objects: list[dict[str, Any]] = []
         bad: dict[int, str] = {}
         for place, row in enumerate(rows.each):
@@ -40,7 +41,7 @@ class JsonLinesFormat(LineFormat):
             except ValueError as error:
                 objects.append({})
                 bad[place] = str(error)
-        names = dict.fromkeys(name for each in objects for name in each)
+        names = columns or dict.fromkeys(name for each in objects for name in each)
         return LineBlock({name: [each.get(name) for each in objects] for name in names}, bad)
 
 

@@ -111,8 +111,8 @@ class LineFormat(ABC):
     """Characters of rows that hold nothing, and are passed over."""
 
     @abstractmethod
-    def block(self, rows: Rows) -> LineBlock:
-        """Return the cells of rows as they are written."""
+    def block(self, rows: Rows, columns: Sequence[str] | None = None) -> LineBlock:
+        """Return the cells of rows as they are written; of some columns at least, or of all."""
 
 
 def line_ends(codes: NDArray[np.uint8], *, is_last: bool) -> NDArray[np.int64]:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from headrace.errors import DataError, RecipeError
 from headrace.files.manifest import ColumnNote
 from headrace.objects.protocol import Check
-from headrace.packing.column_notes import remark
+from headrace.packing.column_notes import is_notable, remark
 from headrace.packing.sample_table import SampleTable
 from headrace.packing.samples import Access, Fields, SourceField, Unreadable
 from headrace.packing.sources.arrow_columns import coded, column_of
@@ -97,7 +97,7 @@ class LineTable(RowContainer):
         self._encoding = encoding
         self._lines_before = {0: 0}
         self._read: tuple[int, Rows] = (-1, Rows(b"", np.empty((0, 2), dtype=np.int64)))
-        self._block: tuple[int, LineBlock] = (-1, LineBlock({}))
+        self._block: tuple[int, set[str], LineBlock] = (-1, set(), LineBlock({}))
         self._converted: dict[str, Converted] = {}
         content, bounds, is_last = self._content(0)
         check_beginning(content)
@@ -220,10 +220,10 @@ class LineTable(RowContainer):
 
     def _columns(self, part: int, names: Sequence[str]) -> Mapping[str, Converted]:
         """Return columns of a part in their types."""
-        if self._block[0] != part:
-            self._block = part, self._lines.block(self._rows(part)[0])
-            self._converted = {}
-        cells, nothing = self._block[1].cells, [None] * len(self._rows(part)[0])
+        if self._block[0] != part or not self._block[1] >= {*names}:
+            block = self._lines.block(self._rows(part)[0], names)
+            self._block, self._converted = (part, {*names}, block), {}
+        cells, nothing = self._block[2].cells, [None] * len(self._rows(part)[0])
         kinds: dict[tuple[str, bool], list[str]] = {}
         for name in dict.fromkeys(names):
             if name not in self._converted:
@@ -337,8 +337,8 @@ class LineSource(RowSource):
         kinds = ", ".join(f"{name} {kind}" for name, kind in self._kinds.items())
         logger.info("Columns of %s: %s", self._place.name, kinds)
         for name, tally in self._tallies.items():
-            for note in tally.notes(name)[tally.num_misfits == 0 :]:
-                logger.info("Column '%s' (%s) %s", name, tally.kind, remark(note))
+            for note in filter(is_notable, tally.notes(name)):
+                logger.info("Column '%s' (%s) %s", name, self._kinds[name], remark(note))
         if self.asked.every and not self.asked.is_index:
             for (path, _), scan in self._scans.items():
                 self._refuse_index(path, scan.texts[PATH])
