@@ -11,7 +11,7 @@ from headrace.files.manifest import ColumnNote, Manifest
 LOOKED_AT = 256
 """Rows of each table whose values are looked at."""
 
-_FEWEST = 20  # values that are all different, so that this is no chance
+_FEWEST = 20  # values that are all different, so that this is not by chance
 
 _TEXTS = {
     "holds": "holds {detail}",

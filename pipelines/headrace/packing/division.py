@@ -49,6 +49,9 @@ class SourceListing:
         return np.empty(0, np.int64) if label is None else np.asarray(label.indices, np.int64)
 
 
+_NO_VALUE = {"na", "n/a", "#n/a", "nan", "null", "none", "nil", "?", "-"}
+
+
 def with_classes(samples: SampleTable, classes: Sequence[str] = ()) -> SampleTable:
     """Return samples the codes of whose labels are class indices.
 
@@ -95,7 +98,10 @@ def check_names(dataset: DatasetSpec, samples: SampleTable) -> list[str]:
                 "Give samples that belong together the same name.",
             )
     cases = _pairs(classes, str.casefold)
-    return [f"classes {one!r} and {other!r} differ only in case" for one, other in cases] + [
+    nothing = (name for name in classes if name.casefold() in _NO_VALUE)
+    notes = [f"class '{name}' may mean that there is none" for name in nothing]
+    notes += [f"classes {one!r} and {other!r} differ only in case" for one, other in cases]
+    return notes + [
         f"split '{name}' is not the split '{known}'"
         for name in splits
         if (known := split_named(name)) not in ("", name)
@@ -107,7 +113,7 @@ def _normal(name: str) -> str:
 
 
 def _pairs(names: Sequence[str], alike: Callable[[str], str]) -> Iterator[tuple[str, str]]:
-    """Yield names of which the part that counts is equal."""
+    """Yield names whose part that counts is equal."""
     known: dict[str, str] = {}
     for name in names:
         if (first := known.setdefault(alike(name), name)) != name:

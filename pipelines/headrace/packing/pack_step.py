@@ -92,7 +92,7 @@ def pack(context: StepContext, open_fleet: OpenFleet) -> dict[str, Any]:
     """As `run`, on workers that the caller chooses."""
     import pyarrow as pa
 
-    give_back_large_blocks()  # columns of millions of samples, of each of which a plan makes some
+    give_back_large_blocks()  # a plan makes several columns of millions of samples
     pa.set_memory_pool(pa.system_memory_pool())  # Arrow's own keeps what is freed
     try:
         return _dataset(context, open_fleet)

@@ -39,7 +39,7 @@ from headrace.packing.sources.row_container import (
 from headrace.packing.sources.rows import RowSource
 from headrace.shards.format import most_bytes
 
-_LOOKED_AT = 1024  # cells of which one may tell by its bytes what a column holds
+_LOOKED_AT = 1024  # cells whose bytes may show what a column holds
 _STATE = "state.json"
 _DICT = "dataset_dict.json"
 
@@ -59,7 +59,7 @@ class _ArrowSource(RowSource):
 
     @contextmanager
     def _naming(self, path: str) -> Iterator[None]:
-        """Name the file of which Arrow refuses the content, in a DataError."""
+        """Name the file whose content Arrow refuses, in a DataError."""
         try:
             with _placed(""):
                 yield
@@ -159,7 +159,7 @@ class HuggingFaceSource(_ArrowSource):
             is_beside = PurePosixPath(each).name == each
             file = self._place.stat(str(folder / each)) if is_beside else None
             if file is None:
-                raise DataError(f"{name} names '{each}', which is no file beside it")
+                raise DataError(f"{name} names '{each}', which is not a file beside it")
             yield file
 
 
@@ -316,9 +316,9 @@ def _placed(place: str) -> Iterator[None]:
 
 def _class_names(metadata: Mapping[bytes, bytes] | None) -> dict[str, list[str]]:
     """Class names by column, from the features that Hugging Face writes beside a schema."""
-    told = json.loads((metadata or {}).get(b"huggingface", b"{}"))
+    found = json.loads((metadata or {}).get(b"huggingface", b"{}"))
     try:
-        features = told.get("info", {}).get("features", {}).items()
+        features = found.get("info", {}).get("features", {}).items()
         return {
             column: list(map(str, each.get("names") or ()))
             for column, each in features

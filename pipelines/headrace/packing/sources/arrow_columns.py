@@ -191,7 +191,7 @@ def numbers_of(array: Any) -> NDArray[Any]:
         raise UnreadableError("some of its elements have no value")
     if not is_list(array.type):
         if not is_number(array.type):
-            raise UnreadableError(f"{array.type} is no number")
+            raise UnreadableError(f"{array.type} is not a number")
         return np.asarray(array.to_numpy(zero_copy_only=False))
     lengths = sorted(pc.unique(pc.list_value_length(array)).to_pylist())
     if len(lengths) > 1:
@@ -271,5 +271,5 @@ def _array(cell: Any) -> Value | Unreadable:
 
 
 def has_content(cell: Any) -> bool:
-    """Return whether a cell tells by its bytes what its column holds."""
+    """Return whether a cell has bytes that show what its column holds."""
     return bool(cell.get("bytes") if isinstance(cell, dict) else cell)

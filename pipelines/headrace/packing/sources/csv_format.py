@@ -33,27 +33,64 @@ class CsvFormat(LineFormat):
 
     written = True
 
-    def __init__(self) -> None:
+    def __init__(self, *, tabs: bool = False) -> None:
+        """`tabs`: whether a tab in the header is the delimiter, whatever else is there."""
         self._delimiter = ""  # not known yet
+        self._tabs = tabs
         self._columns: tuple[str, ...] = ()
+        self._header = b""
 
     def start(self, content: bytes) -> int:
         begin = super().start(content)
         bounds, _ = self.bounds(content[begin:], is_last=True)
+        comments: list[bytes] = []
         for number, (first, stop) in enumerate((bounds + begin).tolist()):
             row = content[first:stop]
             if row.lower().startswith(b"sep=") and len(row) == 5:
                 self._delimiter = row[4:].decode("ascii", "replace")
+            elif row.startswith(b"#"):
+                comments.append(row)
             elif row.strip(self.blank):
+                if comments and self._names_columns(comments[-1], row):
+                    row, number = comments.pop(), number - 1  # rows begin with this one
                 self._take_header(row)
+                self.dropped = [*self.dropped, *(each.decode() for each in comments)]
                 rest = bounds[number + 1 : number + 2, 0] + begin
                 return int(rest[0]) if len(rest) else len(content)
+        if comments:
+            self._take_header(comments[0])
+            return len(content)
         raise NoTextError("it holds no row", "Name the columns in its first line.")
+
+    def _names_columns(self, row: bytes, following: bytes) -> bool:
+        """Return whether a row that begins as a comment is the header of the one behind it."""
+        delimiter = self._delimiter or _delimiter_of(following.decode(), tabs=self._tabs)
+        names, cells = (_cells(each.decode(), delimiter) for each in (row, following))
+        return len(names) == len(cells) > 1 and bool(names[0][1:2].strip())
+
+    def fault(self, content: bytes) -> tuple[int, NoTextError] | None:
+        """Return where a quote is escaped by a backslash, which no reader of CSV expects."""
+        if b'\\"' not in content:
+            return None
+        ends = re.escape((self._delimiter or _DELIMITERS).encode()) + rb"\r\n"
+        pattern = rb'(?:(?<=[%b])|\A)"(?:[^"]|"")*?(\\(?:"(?=[^"%b])|""(?=[%b]|\Z)))' % (
+            ends,
+            ends,
+            ends,
+        )
+        found = re.search(pattern, content)
+        return found and (
+            found.start(1),
+            NoTextError(
+                "a quote is escaped by a backslash",
+                "Write quotes inside of values twice, as Spark does with the option escape='\"'.",
+            ),
+        )
 
     def _take_header(self, row: bytes) -> None:
         text = row.decode()
-        outside = re.sub(r'"(?:[^"]|"")*"', "", text)
-        self._delimiter = self._delimiter or max(_DELIMITERS, key=outside.count)
+        self._header = row.strip()
+        self._delimiter = self._delimiter or _delimiter_of(text, tabs=self._tabs)
         names = [name.strip() for name in _cells(text, self._delimiter)]
         self.commas = self._delimiter != ","
         numbers = [int(name) for name in names if name.isdecimal() and len(name) < 10]
@@ -91,7 +128,7 @@ class CsvFormat(LineFormat):
         return row_bounds(codes, ends[~inside]), len(quotes) % 2 == 1
 
     def _quotes(self, content: bytes, codes: NDArray[np.uint8]) -> NDArray[np.int64]:
-        """Offsets of quotes that open and close values, by turns."""
+        """Return offsets of quotes that open and close values, alternating."""
         quotes = np.flatnonzero(codes == ord('"'))
         before = f'"\n\r{self._delimiter or _DELIMITERS}'.encode()
         opening = quotes[::2]
@@ -124,7 +161,9 @@ class CsvFormat(LineFormat):
             if len(cells) > len(self._columns) and not any(cells[len(self._columns) :]):
                 longer[row.number - 1] = cells[: len(self._columns)]
             else:
-                bad[row.number - 1] = f"it has {len(cells)} values, not {len(self._columns)}"
+                what = f"it has {len(cells)} values, the header names {len(self._columns)} columns"
+                more = f"; quote values that hold a '{self._delimiter}'"
+                bad[row.number - 1] = what + more * (len(cells) > len(self._columns))
             return "skip"
 
         content = _BOM + rows.joined if rows.joined.startswith(_BOM) else rows.joined
@@ -146,7 +185,11 @@ class CsvFormat(LineFormat):
             shorter = [self._shorter(row, longer.get(at)) for at, row in enumerate(rows.each)]
             return self.block(_rows_of(shorter), columns)
         cells = {name: table.column(at).combine_chunks() for at, name in enumerate(names)}
-        return LineBlock(_with_gaps(cells, len(rows), bad) if bad else cells, bad)
+        cells = _with_gaps(cells, len(rows), bad) if bad else cells
+        if self._header in rows.content:
+            again = (at for at, row in enumerate(rows.each) if row.strip() == self._header)
+            bad |= dict.fromkeys(again, "it repeats the header")
+        return LineBlock(cells, bad)
 
     def _shorter(self, row: bytes, cells: list[str] | None) -> bytes:
         """Return a row without the empty values behind the last column."""
@@ -155,6 +198,11 @@ class CsvFormat(LineFormat):
         text = io.StringIO()
         csv.writer(text, delimiter=self._delimiter, lineterminator="").writerow(cells)
         return text.getvalue().encode()
+
+
+def _delimiter_of(header: str, *, tabs: bool) -> str:
+    outside = re.sub(r'"(?:[^"]|"")*"', "", header)
+    return "\t" if tabs and "\t" in outside else max(_DELIMITERS, key=outside.count)
 
 
 def _rows_of(rows: Sequence[bytes]) -> Rows:

@@ -1,4 +1,4 @@
-"""What formats of lines have in common: blocks of rows, where rows begin, and what is no text."""
+"""What formats of lines have in common: blocks of rows, where rows begin, and what is not text."""
 
 from __future__ import annotations
 
@@ -107,6 +107,11 @@ class LineFormat(ABC):
         codes = np.frombuffer(content, dtype=np.uint8)
         return row_bounds(codes, line_ends(codes, is_last=is_last)), False
 
+    def fault(self, content: bytes) -> tuple[int, NoTextError] | None:
+        """Return why rows cannot be read, and at which byte."""
+        del content
+        return None
+
     blank = b" \t"
     """Characters of rows that hold nothing, and are passed over."""
 
@@ -160,7 +165,7 @@ def first_that_is_no_text(content: bytes) -> int | None:
 
 
 def check_beginning(content: bytes) -> None:
-    """Refuse a file that is no text, by its first bytes.
+    """Refuse a file that is not text, by its first bytes.
 
     Raises:
         NoTextError: It is another format, or UTF-16.

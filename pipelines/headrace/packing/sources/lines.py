@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import logging
+from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -34,7 +35,7 @@ from headrace.packing.sources.cells import (
     without_rows,
 )
 from headrace.packing.sources.csv_format import CsvFormat
-from headrace.packing.sources.files import damaged
+from headrace.packing.sources.files import damaged, suffix_of
 from headrace.packing.sources.json_format import JsonLinesFormat
 from headrace.packing.sources.line_format import (
     LineBlock,
@@ -46,7 +47,7 @@ from headrace.packing.sources.line_format import (
     line_ends,
     without_blank,
 )
-from headrace.packing.sources.listing import PATH
+from headrace.packing.sources.listing import PATHS, path_column
 from headrace.packing.sources.row_container import (
     GONE,
     NO_NAME,
@@ -207,7 +208,7 @@ class LineTable(RowContainer):
         texts = [str(cell) if isinstance(cell, str | int) else None for cell in cells]
         texts = [text if text is None or is_text(text) else "" for text in texts]
         for row, cell in enumerate(cells):
-            if cell is not None and texts[row] is None and name != PATH:
+            if cell is not None and texts[row] is None and name not in PATHS:
                 raise NoTextError(
                     f"{self._place(part, row)}: {name} is {cell!r}, which is {NO_NAME}",
                     "Numbers to predict need dataset.label_kind 'value'.",
@@ -264,6 +265,7 @@ class LineTable(RowContainer):
             is_last = len(more) < _BLOCK_BYTES
             bounds, is_open = self._lines.bounds(content, is_last=is_last)
             if is_last and is_open:
+                self._check_text(start, content)
                 line = self._line(start, content, int(bounds[-1, 0]))
                 raise NoTextError(
                     f"a quote that opens in line {line} does not close", "Close or double it."
@@ -282,6 +284,10 @@ class LineTable(RowContainer):
                 "Name the encoding in dataset.encoding, as in 'latin-1' or 'cp1252', or write "
                 "the file again in UTF-8.",
             )
+        if found := self._lines.fault(content):
+            at, error = found
+            error.args = (f"line {self._line(start, content, at)}: {error}",)
+            raise error
 
     def _place(self, part: int, row: int) -> str:
         found = self._rows(part)[0]
@@ -316,9 +322,9 @@ class LineSource(RowSource):
         columns = self.asked.fields
         self._kinds = {columns.get(each.name, each.name): _kind_of(each) for each in fields}
 
-    def lines(self) -> LineFormat:
-        """How lines of one file are read."""
-        raise NotImplementedError
+    @abstractmethod
+    def lines(self, path: str) -> LineFormat:
+        """Return how lines of a file are read."""
 
     @contextmanager
     def open_rows(self, path: str, version: str) -> Iterator[LineTable]:
@@ -329,7 +335,7 @@ class LineSource(RowSource):
     def list_samples(self, check: Check | None = None) -> SampleTable:
         for file in self.containers(check):
             with self._opened(file.path, file.version) as table:
-                texts = {PATH, *self.asked.roles.values(), *self.asked.defaults.values()}
+                texts = {*PATHS, *self.asked.roles.values(), *self.asked.defaults.values()}
                 self._scans[file.path, file.version] = table.scan(self._tallies, texts)
             if check is not None:
                 check()
@@ -341,7 +347,7 @@ class LineSource(RowSource):
                 logger.info("Column '%s' (%s) %s", name, self._kinds[name], remark(note))
         if self.asked.every and not self.asked.is_index:
             for (path, _), scan in self._scans.items():
-                self._refuse_index(path, scan.texts[PATH])
+                self._refuse_index(path, scan.texts[path_column(self._kinds)])
         return super().list_samples(check)
 
     def type_notes(
@@ -355,7 +361,8 @@ class LineSource(RowSource):
         folder, _, name = path.rpartition("/")
         if first and self._place.store.stat(f"{folder}/{first}".lstrip("/")) is not None:
             raise RecipeError(
-                f"The rows of {self._place.name}/{path} name files in their column '{PATH}'",
+                f"The rows of {self._place.name}/{path} name files in their column "
+                f"'{path_column(self._kinds)}'",
                 f"For these files set dataset.source to the folder of {name} and dataset.index to "
                 f"{name}; for the rows themselves name the columns in dataset.fields.",
             )
@@ -368,7 +375,7 @@ class LineSource(RowSource):
         with self._place.open(path, version) as stream:
             try:
                 with _as_utf8(stream, self._encoding) as text:
-                    lines = self.lines()
+                    lines = self.lines(path)
                     table = LineTable(text, lines, self._kinds, self._encoding)
                     for each in lines.dropped:
                         logger.info("Left out of %s: %s", name, each)
@@ -387,8 +394,8 @@ class CsvSource(LineSource):
     form = "csv"
     suffixes = (".csv", ".tsv")
 
-    def lines(self) -> LineFormat:
-        return CsvFormat()
+    def lines(self, path: str) -> LineFormat:
+        return CsvFormat(tabs=suffix_of(path) == ".tsv")
 
 
 class JsonLinesSource(LineSource):
@@ -397,7 +404,7 @@ class JsonLinesSource(LineSource):
     form = "jsonl"
     suffixes = (".jsonl", ".ndjson")
 
-    def lines(self) -> LineFormat:
+    def lines(self, path: str) -> LineFormat:
         return JsonLinesFormat()
 
 

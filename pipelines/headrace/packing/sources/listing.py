@@ -5,6 +5,7 @@ Functions of what a recipe asks for and what an opened container holds.
 
 from __future__ import annotations
 
+import json
 import logging
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,7 +29,8 @@ from headrace.shards.format import most_bytes
 logger = logging.getLogger(__name__)
 
 LABEL = "label"
-PATH = "path"
+PATHS = ("path", "file_name")
+"""Columns of an index that may name files; the second as in an imagefolder of Hugging Face."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,7 +122,7 @@ class Chosen:
         """Stand-ins of missing values by field.
 
         Raises:
-            RecipeError: One is no value of its column.
+            RecipeError: One does not fit its column.
         """
         pairs = [(each, self.columns.get(each.name, each.name)) for each in self.fields]
         return {
@@ -130,8 +132,13 @@ class Chosen:
         }
 
 
-def choose(asked: Asked, rows: RowContainer, name: str) -> Chosen:
-    """Return the columns that count, by the first container.
+def path_column(types: Types) -> str:
+    """Return the column of an index that names files."""
+    return PATHS[1] if PATHS[1] in types and PATHS[0] not in types else PATHS[0]
+
+
+def choose(asked: Asked, rows: RowContainer, name: str, other: str = "") -> Chosen:
+    """Return the columns that count, by the first container; `other` is another one's path.
 
     Raises:
         RecipeError: It lacks a column that the recipe names, or one cannot be a field.
@@ -143,7 +150,7 @@ def choose(asked: Asked, rows: RowContainer, name: str) -> Chosen:
     if LABEL not in roles and asked.labels == "auto" and not asked.as_value:
         named = [column for column in types if rows.class_names(column)]
         roles |= {LABEL: named[0]} if len(named) == 1 else {}
-    _check_named(asked, rows, name)
+    _check_named(asked, rows, name, other)
     columns = dict(asked.fields)
     if asked.every:
         taken = {*roles.values(), *([asked.fields[LABEL]] if asked.as_value else [])}
@@ -163,17 +170,19 @@ def choose(asked: Asked, rows: RowContainer, name: str) -> Chosen:
     return chosen
 
 
-def _check_named(asked: Asked, rows: RowContainer, name: str) -> None:
+def _check_named(asked: Asked, rows: RowContainer, name: str, other: str) -> None:
     """Refuse a container without a column that the recipe names."""
-    types, first = rows.types, [PATH] if asked.is_index else []
-    needed = dict.fromkeys([*first, *asked.named, *asked.missing])
+    types, path = rows.types, path_column(rows.types)
+    needed = dict.fromkeys([*([path] if asked.is_index else []), *asked.named, *asked.missing])
     missing = [column for column in needed if column not in types]
     if missing and rows.bad and not types:
         raise DataError(f"{name}, {next(iter(rows.bad.values()))}", "Correct or remove the row.")
     if missing:
         hint = nearest(missing[0], types)
-        if missing[0] == PATH and asked.is_index:
+        if missing[0] == path and asked.is_index:
             hint = f"{hint} {rows_as_samples(name)}"
+        if other:
+            hint = f"{hint} dataset.include leaves files without it out, as in ['{other}']."
         columns = " and no column ".join(map(repr, missing))
         raise RecipeError(f"{name} has no column {columns}", hint)
 
@@ -181,7 +190,7 @@ def _check_named(asked: Asked, rows: RowContainer, name: str) -> None:
 def _other_columns(asked: Asked, roles: set[str], rows: RowContainer, name: str) -> dict[str, str]:
     """Return the columns that are fields by field, where the recipe names none."""
     if asked.is_index:
-        roles |= {PATH, LABEL} - set(asked.fields.values())
+        roles |= {path_column(rows.types), LABEL} - set(asked.fields.values())
     for column in rows.not_fields.keys() - roles:
         logger.info("Left out of %s: '%s' (%s)", name, column, rows.not_fields[column])
     found: dict[str, str] = {}
@@ -224,7 +233,8 @@ def check_container(
             raise DataError(
                 f"Column '{column}' of {name} is {found.get(column, 'missing')}, in others it is "
                 f"{types[column]}",
-                "Make the files equal, or name the columns that count in dataset.fields.",
+                "Make the files equal, name the columns that count in dataset.fields, or leave "
+                "files out by dataset.include.",
             )
     num_rows = sum(rows.parts.values())
     if num_rows > most_bytes(file.num_bytes):
@@ -262,7 +272,7 @@ def listed_rows(
                 f"which is {'none of the classes' if classes else NO_NAME}",
                 "Correct it; numbers to predict need dataset.label_kind 'value'.",
             )
-        for row in gone if role != "group" else ():  # such a sample is a group of its own
+        for row in gone if role != "group" else ():  # without one, a sample is its own group
             left_out.setdefault(row, f"{rows.place(row)}: {column}: {GONE}")
     if split is not None:
         names.setdefault("split", repeated(split, num_rows))
@@ -321,9 +331,9 @@ def windows(refs: SampleTable) -> Iterator[tuple[int, int]]:
 def _role_names(
     cells: Any, classes: Sequence[str], fill: str | float | None
 ) -> tuple[Any, list[int], list[int]]:
-    """Names of classes, groups or splits; rows that have none, and rows with what is no name."""
-    if isinstance(fill, float) and fill.is_integer():
-        fill = int(fill)
+    """Return names of classes, groups or splits; rows without one, and rows with another value."""
+    if not isinstance(fill, str | None) and float(fill).is_integer():
+        fill = classes[int(fill)] if 0 <= fill < len(classes) else int(fill)
     if fill is not None and classes and fill not in classes:
         raise RecipeError(f"dataset.missing names the class {fill!r}", nearest(str(fill), classes))
     values = [*cells.dictionary.to_pylist(), None]
@@ -355,6 +365,10 @@ def _field_of_index(field: SourceField) -> SourceField:
 
 def _fill_of(column: str, given: str | float, field: SourceField) -> Value:
     """Return the stand-in of missing values as a value of the field."""
+    if field.encoding == "json":
+        with suppress(ValueError):  # a text that is JSON stands for itself
+            return json.dumps(json.loads(str(given)), ensure_ascii=False)
+        return json.dumps(given, ensure_ascii=False)
     if kind_named(field.kind).is_text and isinstance(given, str):
         return given
     with suppress(ValueError, TypeError):

@@ -86,11 +86,13 @@ class RowSource(ABC):
     def list_samples(self, check: Check | None = None) -> SampleTable:
         found: dict[str, Any] = {}
         types: Mapping[str, str] = {}
-        for file in self.containers(check):
+        files = self.containers(check)
+        other = files[-1].path if len(files) > 1 else ""
+        for file in files:
             name = f"{self._place.name}/{file.path}"
             with self.open_rows(file.path, file.version) as rows:
                 if not types:
-                    self.chosen, types = choose(self.asked, rows, name), rows.types
+                    self.chosen, types = choose(self.asked, rows, name, other), rows.types
                 check_container(file, name, rows, self.chosen, types)
                 if any(rows.parts.values()):
                     found[f"{file.path}#"] = self._rows_of(file, name, rows)

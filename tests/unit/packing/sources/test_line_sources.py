@@ -115,7 +115,8 @@ def test_lines_that_are_no_rows_are_quarantined_by_number(
     told = {q.path: q.reason for q in read_manifest(Path(packed["dataset"])).quarantined}
     assert told == {
         "a.csv#10": "x: line 12: 'abc' is not int64",
-        "a.csv#20": "line 22: it has 3 values, not 2",
+        "a.csv#20": "line 22: it has 3 values, the header names 2 columns; "
+        "quote values that hold a ','",
         "a.csv#30": "x: it has no value",
     }
     kept = [n for n in range(40) if n not in (10, 20, 30, 35)]
@@ -469,3 +470,30 @@ def test_a_file_that_is_cut_in_a_character_is_refused(tmp_path: Path, encoding: 
     (tmp_path / "a.csv").write_bytes("x,y\n1,あ".encode(encoding)[:-1])
     with pytest.raises(DataError, match=f"it is not written in {encoding}"):
         fields_of(tmp_path / "a.csv", encoding=encoding)
+
+
+def test_a_table_without_the_label_is_named_with_the_way_to_leave_it_out(tmp_path: Path) -> None:
+    """As test.csv of a competition, beside train.csv."""
+    write(tmp_path / "in", "test.csv", ["1", "2"], "x")
+    write(tmp_path / "in", "train.csv", ["1,a", "2,b"], "x,y")
+    labelled = {"labels": "field", "label_field": "y"}
+    with pytest.raises(RecipeError, match=r"test\.csv has no column 'y'\n.*dataset\.include"):
+        fields_of(tmp_path / "in", **labelled)
+    (tmp_path / "in" / "test.csv").rename(tmp_path / "in" / "untold.csv")
+    with pytest.raises(DataError, match=r"'y' of .*untold\.csv is missing.*\n.*dataset\.include"):
+        fields_of(tmp_path / "in", **labelled)
+    assert fields_of(tmp_path / "in", include=["train.csv"], **labelled) == [
+        ("x", "value", "int64")
+    ]
+
+
+@pytest.mark.parametrize("name", ["NA", "null", "None", "?"])
+def test_a_class_that_may_mean_no_value_is_noted(tmp_path: Path, packs: Packs, name: str) -> None:
+    file = write(
+        tmp_path / "in",
+        "a.csv",
+        [f"{n},{'ab'[n % 2] if n % 5 else name}" for n in range(40)],
+        "x,y",
+    )
+    packed = packs(file, {"labels": "field", "label_field": "y"})
+    assert f"class '{name}' may mean that there is none" in packed["notes"]
