@@ -23,7 +23,7 @@ BUDGETS = {
     "headrace/leases": 410,
     "headrace/ledger": 2250,
     "headrace/objects": 1490,
-    "headrace/packing": 8010,
+    "headrace/packing": 7990,
     "headrace/processes": 1450,
     "headrace/recipe": 5870,
     "headrace/report": 130,

@@ -209,7 +209,8 @@ def _fields(manifest: Manifest) -> Table:
     table = Table(*names, title="Fields")
     for info in manifest.fields:
         found = manifest.statistics.get(info.name)
-        figures = ("", "", "")
+        sizes = manifest.lengths.get(info.name)
+        figures = ("", "", f"{sizes.minimum_bytes:,} to {sizes.maximum_bytes:,} B" if sizes else "")
         if found is not None:
             figures = (
                 ", ".join(f"{value:.4g}" for value in found.mean),
@@ -218,13 +219,12 @@ def _fields(manifest: Manifest) -> Table:
             )
         layout = info.layout if info.encoding == "raw" else f"{info.layout}, {info.encoding}"
         shape = "any" if info.layout == "ragged" else " x ".join(map(str, info.shape)) or "scalar"
-        told = "; ".join(remarks(manifest, info.name))
-        table.add_row(info.name, info.dtype, shape, layout, *figures, Text(told))
+        notes = Text("; ".join(remarks(manifest, info.name)))
+        table.add_row(info.name, info.dtype, shape, layout, *figures, notes)
     return table
 
 
 def _figures(title: str, words: Sequence[str], *figures: str) -> Table:
-    """A table with columns of words, then of figures."""
     table = Table(*words, title=title)
     for each in figures:
         table.add_column(each, justify="right")
