@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from headrace.fields.field_kind import Value
 from headrace.files.manifest import ColumnNote, Manifest
 
 LOOKED_AT = 256
@@ -50,7 +49,7 @@ def remarks(manifest: Manifest, field: str) -> list[str]:
     return list(dict.fromkeys(found)) + ([f"{missing:,} missing"] if missing else [])
 
 
-def notes_on(column: str, values: Sequence[Value], folder: Path | None) -> list[ColumnNote]:
+def notes_on(column: str, values: Sequence[object], folder: Path | None) -> list[ColumnNote]:
     """Return what is odd about the first values of a column.
 
     Args:
