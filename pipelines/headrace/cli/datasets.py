@@ -20,6 +20,7 @@ from headrace.errors import UnknownNameError
 from headrace.files.manifest import Manifest
 from headrace.files.manifest_file import is_sealed
 from headrace.objects.store import is_remote, read_manifest_at
+from headrace.packing.column_notes import note_texts, remarks
 from headrace.recipe.load import load_site
 from headrace.recipe.site import StoreOptions
 
@@ -196,7 +197,7 @@ def _print_dataset(summary: DatasetSummary, console: Console) -> None:
         console.print(_classes(manifest))
     if manifest.quarantined:
         console.print(_quarantined(manifest))
-    for note in manifest.notes:
+    for note in note_texts(manifest.notes):
         console.print(f"note: {note}", highlight=False, markup=False)
     for file in summary.missing:
         console.print(f"missing or of another size: {file}", style="red")
@@ -207,7 +208,8 @@ def _fields(manifest: Manifest) -> Table:
     table = Table(*names, title="Fields")
     for info in manifest.fields:
         found = manifest.statistics.get(info.name)
-        figures = ("", "", "")
+        sizes = manifest.lengths.get(info.name)
+        figures = ("", "", f"{sizes.minimum_bytes:,} to {sizes.maximum_bytes:,} B" if sizes else "")
         if found is not None:
             figures = (
                 ", ".join(f"{value:.4g}" for value in found.mean),
@@ -216,8 +218,8 @@ def _fields(manifest: Manifest) -> Table:
             )
         layout = info.layout if info.encoding == "raw" else f"{info.layout}, {info.encoding}"
         shape = "any" if info.layout == "ragged" else " x ".join(map(str, info.shape)) or "scalar"
-        remarks = "; ".join(manifest.remarks(info.name))
-        table.add_row(info.name, info.dtype, shape, layout, *figures, Text(remarks))
+        notes = Text("; ".join(remarks(manifest, info.name)))
+        table.add_row(info.name, info.dtype, shape, layout, *figures, notes)
     return table
 
 

@@ -109,11 +109,7 @@ def plain_header(content: bytes, num_bytes: int) -> tuple[bytes, NDArray[Any]] |
 
 
 def decode_arrays(content: bytes, names: Sequence[str] = ()) -> dict[str, NDArray[Any]]:
-    """Arrays of a `.npz` file by name, as `decode_array` gives them.
-
-    Args:
-        content: The file's bytes.
-        names: The arrays that must be there, and no other; empty takes what is there.
+    """Return the arrays of a `.npz` file by name; `names` must be all of these, if there are any.
 
     Raises:
         UnreadableError: Damaged, too large, or of other arrays.

@@ -86,7 +86,7 @@ def decode_audio(content: bytes) -> tuple[NDArray[np.float32], int]:
                 raise UnreadableError(f"{num_bytes:,} bytes of sound are more than {MAX_BYTES:,}")
             found = file.read(dtype="float32")
             if len(found) < file.frames or _is_cut(content):
-                raise UnreadableError("it is cut: its header tells of more sound")
+                raise UnreadableError("it is cut: its header claims more sound")
             if file.subtype == "DOUBLE" and np.isinf(found).any():
                 raise UnreadableError("its numbers do not fit float32")
             return found, int(file.samplerate)
@@ -96,7 +96,7 @@ def decode_audio(content: bytes) -> tuple[NDArray[np.float32], int]:
 
 
 def _is_cut(content: bytes) -> bool:
-    """Whether the sound of a WAV file, of which libsndfile reads what is there, is longer."""
+    """Whether a WAV file claims more sound than it holds; libsndfile reads what is there."""
     at = 12
     while content[:4] == b"RIFF" and at + 8 <= len(content):
         num_bytes = int.from_bytes(content[at + 4 : at + 8], "little")

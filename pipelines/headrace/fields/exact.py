@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
+import math
+import re
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from headrace.errors import UnreadableError
+
+WHOLE: Final = r"[+-]?(0|[1-9][0-9]*)"
+"""Texts that are whole numbers, a regular expression for Python and RE2."""
+NUMBER: Final = (
+    r"[+-]?((0|[1-9][0-9]*)(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?|[+-]?(?i:nan|inf|infinity)"
+)
+"""Texts that are numbers."""
+
+_WHOLE, _NUMBER = re.compile(WHOLE), re.compile(NUMBER)
 
 
 def exact(values: ArrayLike, dtype: DTypeLike) -> NDArray[Any]:
@@ -32,28 +43,42 @@ def exact(values: ArrayLike, dtype: DTypeLike) -> NDArray[Any]:
         raise UnreadableError(f"{noun} do not fit {target}")
     with np.errstate(all="ignore"):
         found = array.astype(target)
-        fits = _fits(array, found)
+    fits = fits_exactly(array, found)
     if not np.all(fits):
         raise UnreadableError(f"{array[~fits].flat[0]} does not fit {target}")
     return found
 
 
-def _fits(values: NDArray[Any], found: NDArray[Any]) -> NDArray[np.bool_] | np.bool_:
-    """Whether each value was converted well."""
+def number_of(text: str) -> int | float | None:
+    """Return the number that a text says, whole or not; None if it is beyond float64, or none."""
+    text = text.strip()
+    if not _NUMBER.fullmatch(text):
+        return None
+    number = float(text)
+    if math.isinf(number) and "n" not in text.lower():
+        return None
+    return int(text) if _WHOLE.fullmatch(text) else number
+
+
+def fits_exactly(values: NDArray[Any], found: NDArray[Any]) -> NDArray[np.bool_] | np.bool_:
+    """Return whether each value was converted well, as `exact` understands it."""
     kinds = values.dtype.kind + found.dtype.kind
     if kinds[0] == "b":
         return np.True_
     if kinds[1] == "b":
         return np.asarray((values == 0) | (values == 1))
-    if kinds[0] in "fc":
-        if kinds[1] in "fc":
-            return np.asarray(np.isfinite(found) | ~np.isfinite(values))
-        limits = np.iinfo(found.dtype)
-        wide = values.astype(np.float64)
-        inside = (wide >= limits.min) & (wide < limits.max + 1)
-        return np.asarray(inside & (np.trunc(wide) == wide))
-    if kinds[1] in "fc":  # beyond the limit, the way back is undefined
-        wide = found.real.astype(np.float64)
-        inside = np.isfinite(wide) & (wide < float(np.iinfo(values.dtype).max + 1))
-        return np.asarray(inside & (found.real.astype(values.dtype) == values))
-    return np.asarray((found.astype(values.dtype) == values) & ((found < 0) == (values < 0)))
+    with np.errstate(all="ignore"):
+        if kinds[0] in "fc":
+            if kinds[1] in "fc":
+                pairs = ((each(found), each(values)) for each in (np.real, np.imag))
+                both = [np.isfinite(part) | ~np.isfinite(whole) for part, whole in pairs]
+                return np.asarray(both[0] & both[1])
+            limits = np.iinfo(found.dtype)
+            wide = values.astype(np.float64)
+            inside = (wide >= limits.min) & (wide < limits.max + 1)
+            return np.asarray(inside & (np.trunc(wide) == wide))
+        if kinds[1] in "fc":  # beyond the limit, the way back is undefined
+            wide = found.real.astype(np.float64)
+            inside = np.isfinite(wide) & (wide < float(np.iinfo(values.dtype).max + 1))
+            return np.asarray(inside & (found.real.astype(values.dtype) == values))
+        return np.asarray((found.astype(values.dtype) == values) & ((found < 0) == (values < 0)))

@@ -17,7 +17,7 @@ GROUP = "headrace.fields"
 
 _BUILT_IN = (
     ("image", "ImageKind"), ("audio", "AudioKind"), ("array", "ArrayKind"), ("text", "TextKind"),
-    ("value", "ValueKind"),
+    ("text", "ValueKind"),
 )  # fmt: skip
 
 Value: TypeAlias = "bytes | NDArray[Any] | str | int | float"
@@ -82,7 +82,7 @@ class Kind:
     types: tuple[type, ...] = (bytes,)
     """Types of its values as sources give them."""
     options: tuple[str, ...] = ()
-    """Keys of `pack.fields.NAME` that it heeds."""
+    """Keys of `pack.fields.NAME` that apply to it."""
     keep: Literal["encoded", "decode"] = "encoded"
     """How its values are kept where the recipe does not say: as they are, or as arrays."""
     mixed: Literal["error", "ragged"] = "error"
@@ -105,7 +105,7 @@ class Kind:
         return False
 
     def encoding_of(self, suffix: str) -> str:
-        """Encoding of files with an ending, where that tells it; else empty."""
+        """Return the encoding of files with an ending; empty if the ending does not say it."""
         del suffix
         return ""
 
@@ -124,15 +124,10 @@ class Kind:
         return self
 
     def encode(self, value: Value, dtype: str, *, check: bool) -> Encoded | tuple[bytes, str]:
-        """Return the bytes and the encoding of a value that is kept as it is.
-
-        Args:
-            value: As `read` gives it.
-            dtype: NumPy dtype of the field.
-            check: Whether to make sure that `decode` reads them.
+        """Return the bytes and the encoding of a value of `read` that is kept as it is.
 
         Raises:
-            UnreadableError: It is no value of this kind; with `check` as `decode`.
+            UnreadableError: It is not of this kind; or, with `check`, `decode` cannot read it.
         """
         del dtype, check
         return Encoded(value if isinstance(value, bytes) else str(value).encode())
@@ -151,24 +146,18 @@ class Kind:
         del shape
         found = self.decode(value if isinstance(value, bytes) else str(value).encode())
         if isinstance(found, str):
-            raise UnreadableError("text is no array")
+            raise UnreadableError("a text is not an array")
         return Decoded(found)
 
     def to_picture(self, values: NDArray[Any]) -> NDArray[Any]:
-        """What people are shown of a decoded sample that was kept as it is.
+        """Return a decoded sample as an image, `([frames,] height, width[, channels])`, or a wave.
 
-        Returns:
-            `([frames,] height, width[, channels])`, or a wave `(frames[, channels])`.
+        A wave is `(frames[, channels])`.
         """
         return values
 
     def way_out(self, name: str, *, other_axes: bool) -> str:
-        """What to do when an array is of another shape than the first; empty: nothing special.
-
-        Args:
-            name: The field.
-            other_axes: Whether it differs in the number of axes.
-        """
+        """Return what to do if an array of a field has another shape, or number of axes."""
         del name, other_axes
         return ""
 
@@ -198,14 +187,14 @@ def kind_of_suffix(suffix: str) -> Kind:
 
 
 def kind_of_bytes(content: bytes) -> Kind:
-    """Kind of a file, told by its first bytes; `BYTES` when they say nothing."""
+    """Return the kind of a file by its first bytes; `BYTES` if they say nothing."""
     return next((each for each in kinds().values() if each.recognises(content)), BYTES)
 
 
 def kind_named(name: str) -> Kind:
-    """The kind of a name; a `UserError` for one that no package adds here."""
+    """Return the kind of a name; a `UserError` if no package adds it here."""
     if name not in kinds():
-        raise _missing(f"There is no kind of field '{name}'")
+        raise _missing(f"No kind of field is called '{name}'")
     return kinds()[name]
 
 
@@ -224,12 +213,12 @@ def _missing(what: str) -> UserError:
 
 
 def kinds_with(option: str) -> list[str]:
-    """Names of the kinds that heed a key of `pack.fields.NAME`."""
+    """Return the names of the kinds to which a key of `pack.fields.NAME` applies."""
     return [kind.name for kind in kinds().values() if option in kind.options]
 
 
 def options_of_kinds() -> set[str]:
-    """Keys of `pack.fields.NAME` that only some kinds heed."""
+    """Return the keys of `pack.fields.NAME` that apply to some kinds only."""
     return {option for kind in kinds().values() for option in kind.options}
 
 

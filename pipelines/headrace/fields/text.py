@@ -1,9 +1,14 @@
-"""Text, and what is written as JSON."""
+"""Text, what is written as JSON, and single numbers and booleans, also as text."""
 
 from __future__ import annotations
 
+from typing import cast
+
+import numpy as np
+
 from headrace.errors import UnreadableError
-from headrace.fields.field_kind import Kind, Value
+from headrace.fields.exact import exact, number_of
+from headrace.fields.field_kind import Encoded, Kind, Value
 
 
 class TextKind(Kind):
@@ -30,3 +35,30 @@ class TextKind(Kind):
             return content.decode()
         except UnicodeDecodeError as error:
             raise UnreadableError(f"{len(content)} bytes are no text: {error}") from error
+
+
+class ValueKind(Kind):
+    """A number or boolean per sample; its source gives the dtype."""
+
+    name = "value"
+    encodings = ()
+    types = (bool, int, float, np.generic)
+    options = ("dtype", "codec")
+    is_plain = True
+
+    def read(self, content: bytes, dtype: str) -> Value:
+        number = number_of(text := str(TextKind().read(content, dtype)))
+        if number is None:
+            raise UnreadableError(f"{text[:100]!r} does not fit {dtype}")
+        return cast("Value", exact(number, dtype).item())
+
+    def encode(self, value: Value, dtype: str, *, check: bool) -> Encoded:
+        return Encoded(exact(value, np.dtype(dtype).newbyteorder("<")).tobytes())
+
+
+def number_type(text: str) -> str:
+    """Return `int64` or `float64` for the text of a number that the type holds, else empty."""
+    number = number_of(text)
+    if isinstance(number, int):
+        return "int64" if -(2**63) <= number < 2**63 else ""
+    return "" if number is None else "float64"

@@ -91,6 +91,18 @@ class LengthStatistics(Record):
     maximum_bytes: int
 
 
+class ColumnNote(Record):
+    """A note for users on a column of a table; `headrace.packing.column_notes` renders it."""
+
+    column: str
+    kind: Literal["type", "holds", "numbers", "thousands", "ids", "files", "constant"]
+    count: int = 0
+    """Values that the note concerns."""
+    total: int = 0
+    """Values of the column, without missing ones."""
+    detail: str = ""
+
+
 class Quarantined(Record):
     """A sample that could not be packed."""
 
@@ -131,22 +143,10 @@ class Manifest(Record):
     """Samples by split and class."""
     quarantined: tuple[Quarantined, ...] = ()
     """Samples left out, with reasons."""
-    notes: tuple[str, ...] = ()
+    notes: tuple[str | ColumnNote, ...] = ()
     """How samples were found, and how they differ from their files, for users."""
     provenance: dict[str, JsonValue] = {}
     """Source, recipe fingerprint, git commit, versions."""
-
-    def remarks(self, field: str) -> list[str]:
-        """Return warnings for users about the values of a field."""
-        found = self.statistics.get(field)
-        missing = sum(f"{field}: it has no value" in each.reason for each in self.quarantined)
-        start = f"column '{field}': "
-        remarks = [note.removeprefix(start) for note in self.notes if note.startswith(start)]
-        if found is not None and found.minimum == found.maximum:
-            remarks.append("one value only")
-        if field == "label" and len(self.classes) == 1:
-            remarks.append("one class only")
-        return remarks + ([f"{missing:,} missing"] if missing else [])
 
     @property
     def num_samples(self) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, islice
 from pathlib import Path
@@ -27,7 +27,7 @@ from headrace.packing.sample_table import SampleTable
 from headrace.packing.samples import Source, Unreadable, Values
 from headrace.packing.sources.folder import FolderSource
 from headrace.packing.sources.row_container import ColumnOfRows
-from headrace.packing.sources.rows import RowSource
+from headrace.packing.sources.rows import RowSource, samples_of
 from headrace.packing.statistics import Moments, SampledMoments
 from headrace.shards.columns import Block
 from headrace.shards.shard_layout import Buffer
@@ -93,37 +93,32 @@ class BlockCollector:
 
     def _of_rows(self, source: RowSource, refs: SampleTable) -> Iterator[Block]:
         """Blocks of rows by column, where a column can be taken at once; else of their samples."""
-        order = [self._names.index(field.name) for field in source.fields]
         for start, stop, columns in source.read_columns(refs):
-            found = [
-                replace(columns[name], values=values)
+            found = {
+                name: replace(columns[name], values=values)
                 for name, converter in self._converters
-                if columns and (values := converter.takes(columns[name].values)) is not None
-            ]
+                if (values := converter.takes(columns[name].values)) is not None
+            }
             if len(found) < len(self._converters):
-                yield from self._full(start, source.read(refs[start:stop]))
+                yield from self._full(start, samples_of(refs[start:stop].iter_paths(), columns))
             else:
-                yield from self._of_columns(start, stop, found, order)
+                yield from self._of_columns(start, stop, {name: found[name] for name in columns})
         if self._positions:
             yield self._block()
 
     def _of_columns(
-        self, start: int, stop: int, columns: Sequence[ColumnOfRows], order: Sequence[int]
+        self, start: int, stop: int, columns: Mapping[str, ColumnOfRows]
     ) -> Iterator[Block]:
         """Blocks of whole columns, cut as those of samples are."""
-        there = np.ones(stop - start, dtype=bool)
         why: dict[int, str] = {}
-        for number in order:
-            missing = columns[number].missing
-            if missing is not None:
-                reason = f"{self._names[number]}: {columns[number].reason}"
-                why |= dict.fromkeys(np.flatnonzero(missing & there).tolist(), reason)
-                there &= ~missing
-        for position, reason in sorted(why.items()):
-            self._leave_out(start + position, reason)
-        kept = np.flatnonzero(there)
-        rows = [column.values for column in columns]
-        if len(kept) < len(there):
+        for name, column in columns.items():
+            for row, reason in column.wrong.items():
+                why.setdefault(row, f"{name}: {reason}")
+        for row, reason in sorted(why.items()):
+            self._leave_out(start + row, reason)
+        kept = np.delete(np.arange(stop - start), list(why))
+        rows = [np.asarray(columns[name].values) for name in self._names]
+        if why:
             rows = [each[kept] for each in rows]
         full = min(_BLOCK_SAMPLES, -(-_BLOCK_BYTES // self._row_bytes))
         at = 0
@@ -132,8 +127,8 @@ class BlockCollector:
             if end - at == full:
                 self._columns = [FieldColumn(joined=as_bytes(each[at:end])) for each in rows]
             else:  # the beginning or the rest of a block
-                for column, each in zip(self._columns, rows, strict=True):
-                    column.items += [as_bytes(row) for row in each[at:end]]
+                for field, each in zip(self._columns, rows, strict=True):
+                    field.items += [as_bytes(row) for row in each[at:end]]
             self._positions += (kept[at:end] + start).tolist()
             if len(self._positions) == full:
                 yield self._block()

@@ -13,14 +13,14 @@ from headrace.errors import DataError, UnreadableError
 from headrace.fields.exact import exact
 from headrace.fields.field_kind import Decoded, Encoded, Value
 from headrace.files.manifest import Quarantined
-from headrace.packing.fields import FieldRule, first_rules, settled
+from headrace.packing.fields import FieldRule, first_rules, with_example
 from headrace.packing.sample_table import SampleRef
 from headrace.packing.samples import Source, Unreadable, Values
 from headrace.recipe.dataset import PackSpec
 from headrace.shards.shard_layout import Buffer
 
 NUM_TRIED = 100
-"""Samples of which one must be readable, so that shapes and dtypes are known."""
+"""Samples that are tried; one must be readable, so that shapes and dtypes are known."""
 
 _NUM_SHOWN = 5
 
@@ -87,12 +87,12 @@ class Converter:
             and rule.options.dtype in (None, rule.info.dtype)
         )
 
-    def takes(self, rows: NDArray[Any]) -> NDArray[Any] | None:
+    def takes(self, rows: NDArray[Any] | list[Any]) -> NDArray[Any] | None:
         """Return the rows of a column, `(num_rows, *shape)`, in the dtype of the field.
 
         None if they must be converted one by one.
         """
-        if rows.shape[1:] != self.rule.info.shape:
+        if isinstance(rows, list) or rows.shape[1:] != self.rule.info.shape:
             return None
         if rows.dtype == self._dtype or self.rule.options.dtype is None:
             return rows if rows.dtype == self._dtype else None
@@ -156,8 +156,9 @@ def field_rules(
         except UnreadableError as error:
             bad.append(Quarantined(path=ref.path, reason=str(error)))
     raise DataError(
-        f"None of the first {len(bad)} files in {name} can be read: {describe(bad)}",
-        "Repair or remove these files, or narrow dataset.include.",
+        f"None of the first {len(bad)} samples in {name} can be read: {describe(bad)}",
+        "Repair or remove these files or rows, name what stands for missing values in "
+        "dataset.missing, or narrow dataset.include.",
     )
 
 
@@ -173,10 +174,10 @@ def _settled(rule: FieldRule, ref: SampleRef, values: Values) -> FieldRule:
     converter, column = Converter(rule), FieldColumn()
     converter.add(ref.path, value, column)
     if not rule.decode:
-        return settled(rule, None, ref.path, len(column.items[0]), None)
+        return with_example(rule, None, ref.path, len(column.items[0]), None)
     num_bytes = len(value) if isinstance(value, bytes) else int(getattr(value, "nbytes", 0))
     array, rate, _ = converter.decoded(value)
-    return settled(rule, array, ref.path, num_bytes, rate)
+    return with_example(rule, array, ref.path, num_bytes, rate)
 
 
 def as_bytes(array: NDArray[Any]) -> Buffer:

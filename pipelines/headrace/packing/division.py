@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import RecipeError, UnclearNamesError
-from headrace.files.manifest import Quarantined
+from headrace.files.manifest import ColumnNote, Quarantined
 from headrace.packing.sample_table import SampleTable, joined, narrow, strings
 from headrace.packing.samples import READ_BYTES
 from headrace.packing.sources.folder_layout import split_named
@@ -33,7 +33,7 @@ class SourceListing:
     """Samples that were left out."""
     code: str = ""
     """Hash of the user's code that makes the values, and the fields that EXIF may turn."""
-    notes: tuple[str, ...] = ()
+    notes: tuple[str | ColumnNote, ...] = ()
     """How the samples were found, for people."""
 
     @property
@@ -47,6 +47,9 @@ class SourceListing:
         """Class index of each sample, `(num_samples,)`; empty without labels."""
         label = self.samples.column("label")
         return np.empty(0, np.int64) if label is None else np.asarray(label.indices, np.int64)
+
+
+_NO_VALUE = {"na", "n/a", "#n/a", "nan", "null", "none", "nil", "?", "-"}
 
 
 def with_classes(samples: SampleTable, classes: Sequence[str] = ()) -> SampleTable:
@@ -95,7 +98,10 @@ def check_names(dataset: DatasetSpec, samples: SampleTable) -> list[str]:
                 "Give samples that belong together the same name.",
             )
     cases = _pairs(classes, str.casefold)
-    return [f"classes {one!r} and {other!r} differ only in case" for one, other in cases] + [
+    nothing = (name for name in classes if name.casefold() in _NO_VALUE)
+    notes = [f"class '{name}' may mean that there is none" for name in nothing]
+    notes += [f"classes {one!r} and {other!r} differ only in case" for one, other in cases]
+    return notes + [
         f"split '{name}' is not the split '{known}'"
         for name in splits
         if (known := split_named(name)) not in ("", name)
@@ -107,7 +113,7 @@ def _normal(name: str) -> str:
 
 
 def _pairs(names: Sequence[str], alike: Callable[[str], str]) -> Iterator[tuple[str, str]]:
-    """Yield names of which the part that counts is equal."""
+    """Yield names whose part that counts is equal."""
     known: dict[str, str] = {}
     for name in names:
         if (first := known.setdefault(alike(name), name)) != name:

@@ -58,7 +58,7 @@ def first_rules(fields: Sequence[SourceField], pack: PackSpec) -> tuple[FieldRul
     return tuple(_first_rule(each, pack) for each in fields)
 
 
-def settled(
+def with_example(
     rule: FieldRule, example: NDArray[Any] | None, path: str, num_bytes: int, rate: int | None
 ) -> FieldRule:
     """The rule with shape and dtype taken from an example."""
@@ -97,7 +97,7 @@ def settled(
 
 
 def chunk_samples(sample_bytes: int, wanted: int | None = None) -> int:
-    """Samples in a chunk of a compressed field, all of which is decompressed for any of them.
+    """Return the samples in a chunk of a compressed field; a chunk is decompressed as a whole.
 
     One, so that a shuffled epoch decompresses each once; smaller samples share 4 KiB.
     """

@@ -34,7 +34,7 @@ class OpenedSource:
     """A source that is not listed yet."""
 
     dataset: DatasetSpec
-    """The recipe's dataset, its form and place settled."""
+    """The recipe's dataset, with its form and place."""
     pack: PackSpec
     access: Access
     source: Source
@@ -124,7 +124,7 @@ class ListedSource(OpenedSource):
 
 
 def is_packed(recipe: Recipe, site: Site, check: Check) -> bool:
-    """Whether packing would find a dataset that is packed, as far as is seen from here.
+    """Whether packing would find a dataset that is packed, as far as this machine can tell.
 
     Raises:
         HeadraceError: The source cannot be opened or listed.

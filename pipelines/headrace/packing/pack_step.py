@@ -25,6 +25,7 @@ from headrace.packing.append import (
     read_base,
     together,
 )
+from headrace.packing.column_notes import note_texts
 from headrace.packing.convert import NUM_TRIED, field_rules
 from headrace.packing.fields import FieldRule
 from headrace.packing.opened_source import ListedSource, OpenedSource
@@ -91,7 +92,7 @@ def pack(context: StepContext, open_fleet: OpenFleet) -> dict[str, Any]:
     """As `run`, on workers that the caller chooses."""
     import pyarrow as pa
 
-    give_back_large_blocks()  # columns of millions of samples, of each of which a plan makes some
+    give_back_large_blocks()  # a plan makes several columns of millions of samples
     pa.set_memory_pool(pa.system_memory_pool())  # Arrow's own keeps what is freed
     try:
         return _dataset(context, open_fleet)
@@ -219,7 +220,7 @@ def _published(context: StepContext, target: PackTarget, manifest: Manifest) -> 
     check_quarantine(manifest, context.recipe.pack.max_quarantined)
     target.publish(manifest)
     logger.info("Packed %d samples into %s", manifest.num_samples, target.location)
-    for note in manifest.notes:
+    for note in note_texts(manifest.notes):
         logger.info(note)
     return manifest
 
@@ -259,8 +260,8 @@ def _provenance(context: StepContext, opened: ListedSource) -> dict[str, Any]:
 
 
 def _outputs(location: str, manifest: Manifest, *, reused: bool) -> dict[str, Any]:
-    notes = {"notes": list(manifest.notes)} if manifest.notes else {}
-    return notes | {
+    notes = note_texts(manifest.notes)
+    return ({"notes": notes} if notes else {}) | {
         "dataset": location,
         "fingerprint": manifest.fingerprint,
         "num_samples": manifest.num_samples,

@@ -10,7 +10,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from headrace.files.manifest import FieldInfo, Quarantined
+from headrace.files.manifest import ColumnNote, FieldInfo, Quarantined
 from headrace.objects.protocol import StoredFile
 from headrace.packing.division import SourceListing, folds_of, shards_of, split_samples
 from headrace.packing.fields import FieldRule
@@ -53,7 +53,7 @@ class PackPlan:
     """By field that has statistics: one in how many elements counts."""
     quarantined: tuple[Quarantined, ...] = ()
     """Samples that the listing left out."""
-    notes: tuple[str, ...] = ()
+    notes: tuple[str | ColumnNote, ...] = ()
     """How the samples were found, for people."""
 
     @property
@@ -70,7 +70,7 @@ class FirstNumbers:
     shard: Mapping[str, int] = field(default_factory=dict)
     """Number of the first shard by split."""
     every: Mapping[str, int] = field(default_factory=dict)
-    """One in how many elements counts for the statistics of each field, when that is settled."""
+    """One in how many elements counts for the statistics of each field, if that is fixed."""
 
 
 def settings_key(dataset: DatasetSpec, pack: PackSpec, code: str = "") -> str:
@@ -173,7 +173,7 @@ def make_plan(
 
 
 def _every(
-    pack: PackSpec, rules: Sequence[FieldRule], num_samples: int, settled: Mapping[str, int]
+    pack: PackSpec, rules: Sequence[FieldRule], num_samples: int, known: Mapping[str, int]
 ) -> dict[str, int]:
     if pack.statistics == "none":
         return {}
@@ -181,7 +181,7 @@ def _every(
     infos = [info for info in fixed if np.dtype(info.dtype).kind != "c"]  # which have no order
     if pack.statistics == "all":
         return {info.name: 1 for info in infos}
-    return {info.name: settled.get(info.name) or every_of(info, num_samples) for info in infos}
+    return {info.name: known.get(info.name) or every_of(info, num_samples) for info in infos}
 
 
 def _hash_texts(state: xxhash.xxh3_128, texts: Any) -> None:

@@ -51,7 +51,7 @@ class PlannedShard(Record, arbitrary_types_allowed=True):
         """Write the plan to a file.
 
         Raises:
-            StorageFullError: There is no room.
+            StorageFullError: The disk is full.
         """
         import pyarrow as pa
 
@@ -66,7 +66,7 @@ class PlannedShard(Record, arbitrary_types_allowed=True):
 
     @classmethod
     def read(cls, path: Path) -> PlannedShard | None:
-        """Return the plan in a file; None if there is no file.
+        """Return the plan in a file; None if the file does not exist.
 
         Raises:
             StepError: The file is damaged, or of an earlier release.

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 from headrace.fields.field_kind import Value
+from headrace.files.manifest import ColumnNote
 from headrace.objects.protocol import StoredFile
 from headrace.packing.sample_table import SampleRef, SampleTable
 from headrace.recipe.recipe import Recipe
@@ -86,7 +87,7 @@ class Source(Protocol):
         """Class names in the source's own order, known after the listing; empty: order by name."""
 
     @property
-    def notes(self) -> tuple[str, ...]:
+    def notes(self) -> tuple[str | ColumnNote, ...]:
         """How the samples were found, for people; known after the listing."""
 
     @property

@@ -76,18 +76,18 @@ def _moved(
     open_names: Sequence[Sequence[str]],
     room: dict[str, int],
     number: int,
-    seen: set[str],
+    visited: set[str],
 ) -> bool:
     """Round a class up in one more split; where it has no room, another class leaves it."""
     for name in open_names[number]:
-        if name in seen or name in given[number]:
+        if name in visited or name in given[number]:
             continue
-        seen.add(name)
+        visited.add(name)
         if room[name]:
             room[name] -= 1
         else:
             holders = (other for other, names in enumerate(given) if name in names)
-            leaving = (h for h in holders if _moved(given, open_names, room, h, seen))
+            leaving = (h for h in holders if _moved(given, open_names, room, h, visited))
             holder = next(leaving, None)
             if holder is None:
                 continue

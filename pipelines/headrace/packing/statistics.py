@@ -27,7 +27,7 @@ _COUNTED_BYTES = 2**18  # bytes that moments are taken of at once
 _TOO_LARGE = 1e140  # squares of more may overflow: these are not counted, as those not finite
 _BLOCK_ELEMENTS = 3 * 2**14  # elements widened to float64 at once: they fit a processor's cache
 _LANES = 128  # elements of a channel that are summed side by side
-_SUMMED = 256  # of which so many are summed: 256 * 255**2 is below 2**24
+_SUMMED = 256  # values that are summed at once: 256 * 255**2 is below 2**24
 
 
 class Moments(Record):
@@ -96,7 +96,7 @@ def moments(values: NDArray[Any]) -> Moments | None:
             that of the channels, else there is one channel.
 
     Returns:
-        None when there is no finite element.
+        None if all elements are NaN or infinite.
     """
     num_channels = values.shape[-1] if values.ndim == 4 else 1
     rows = values.reshape(-1, num_channels)
@@ -134,7 +134,7 @@ def finish(found: Moments, every: int = 1) -> FieldStatistics:
 
 
 def lengths(sizes: NDArray[np.int64]) -> LengthStatistics:
-    """Statistics of the sizes of samples, of which there is one at least."""
+    """Return statistics of the sizes of one or more samples."""
     return LengthStatistics(
         count=len(sizes),
         total_bytes=int(sizes.sum()),

@@ -168,7 +168,7 @@ def packed_dataset(location: str, options: StoreOptions) -> Manifest:
     """The manifest of a dataset that is whole.
 
     Raises:
-        ManifestError: It is no dataset.
+        ManifestError: It is not a dataset.
         DataError: A shard is missing or not as long as it was.
     """
     manifest = read_manifest_at(location, options)

@@ -152,7 +152,7 @@ MISTAKES = (
     # values and their shapes
     Mistake(
         what="None of the first",
-        hint="Repair or remove these files, or narrow dataset.include",
+        hint="Repair or remove these files or rows, name what stands for missing values",
         given={f"a/{n}.png": b"x" for n in range(NUM_TRIED)} | {"b/1.png": png(1)},
         followed=(
             {f"a/{n}.png": png(n) for n in range(NUM_TRIED)},

@@ -133,6 +133,13 @@ MISTAKES = (
                 {"a.csv": 'x,y\n1,"""2"\n'},
             ),
             (
+                "a quote is escaped by a backslash",
+                "Write quotes inside of values twice",
+                "a.csv",
+                'x,y\n1,"a \\"b\\" c"\n',
+                {"a.csv": 'x,y\n1,"a ""b"" c"\n'},
+            ),
+            (
                 "… two columns '…': ",
                 "Rename one of them",
                 "a.csv",
@@ -299,9 +306,13 @@ MISTAKES = (
     ),
     Mistake(
         what="in others it is",
-        hint="Make the files equal, or name the columns that count",
+        hint="Make the files equal, name the columns that count",
         given={"a.parquet": TABLE, "b.parquet": {**TABLE, "x": ["c", "d"]}},
-        followed=({"b.parquet": TABLE}, {"dataset.fields": {"word": "cls"}}),
+        followed=(
+            {"b.parquet": TABLE},
+            {"dataset.fields": {"word": "cls"}},
+            {"dataset.include": ["a.parquet"]},
+        ),
     ),
     Mistake(
         what="the … is …, which is",

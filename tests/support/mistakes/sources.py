@@ -364,7 +364,7 @@ MISTAKES = (
         ),
     ),
     Mistake(
-        what="but there is no index file with columns",
+        what="but the recipe names no index file with columns",
         hint="Name a CSV, JSONL or Parquet file",
         given={**FLAT, "l.csv": ROWS, "dataset.label_field": "label"},
         followed=({"dataset.index": "l.csv"},),

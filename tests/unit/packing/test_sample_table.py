@@ -15,7 +15,7 @@ from headrace.errors import DataError, StepError
 from headrace.objects.protocol import StoredFile
 from headrace.packing.planned_shard import PlannedShard
 from headrace.packing.sample_table import SampleRef, SampleTable, by_path
-from headrace.packing.sources.listed_rows import table_of_rows
+from headrace.packing.sources.listing import table_of_rows
 from headrace.packing.sources.open import open_source
 from headrace.recipe.dataset import DatasetSpec
 from support.source_forms import SOURCES

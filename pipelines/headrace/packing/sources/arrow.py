@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from abc import abstractmethod
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cached_property
@@ -15,70 +16,50 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.errors import DataError, RecipeError, UnreadableError
-from headrace.fields.field_kind import Value, kind_named, kind_of_bytes
+from headrace.errors import DataError, RecipeError
 from headrace.objects.protocol import Check, StoredFile
 from headrace.packing.sample_table import files_of
 from headrace.packing.samples import SourceField, Unreadable
 from headrace.packing.sources.arrow_columns import (
-    BYTES,
-    TEXTS,
     GroupPass,
     as_plain,
     coded,
     column_of,
+    field_of_type,
     has_content,
-    is_list,
-    is_number,
-    numbers_of,
     open_parquet,
-    plain_type,
 )
 from headrace.packing.sources.files import damaged, matching
 from headrace.packing.sources.row_container import (
-    GONE,
-    Cell,
     ColumnOfRows,
+    FieldColumns,
     RowContainer,
     RowsOfPart,
 )
 from headrace.packing.sources.rows import RowSource
 from headrace.shards.format import most_bytes
 
-GROUP_BYTES = 2**27
-"""Bytes of a column of a row group up to which it is kept in memory, in place of pieces of it."""
-
-_LOOKED_AT = 1024  # cells of which one may tell by its bytes what a column holds
+_LOOKED_AT = 1024  # cells whose bytes may show what a column holds
 _STATE = "state.json"
 _DICT = "dataset_dict.json"
 
 _INDEX = re.compile(r"__index_level_\d+__")
-_GONE = Unreadable("", GONE)
-
-KeptOf = Callable[[int], dict[str, Any]]
 
 
 class _ArrowSource(RowSource):
     _what: str
-    _kept: Mapping[tuple[str, str, int], dict[str, Any]] = {}
-    """Of the part that was read last, as neighbours are often read next."""
 
     @abstractmethod
-    def _opened(self, path: str, stream: BinaryIO, kept: KeptOf) -> RowContainer: ...
+    def _opened(self, path: str, stream: BinaryIO) -> RowContainer: ...
 
     @contextmanager
     def open_rows(self, path: str, version: str) -> Iterator[RowContainer]:
-        def kept(part: int) -> dict[str, Any]:
-            key = (path, version, part)
-            if key not in self._kept:
-                self._kept = {key: {}}
-            return self._kept[key]
-
-        with self._place.open(path, version) as stream, self._told(path):
-            yield self._opened(path, stream, kept)
+        with self._place.open(path, version) as stream, self._naming(path):
+            yield self._opened(path, stream)
 
     @contextmanager
-    def _told(self, path: str) -> Iterator[None]:
+    def _naming(self, path: str) -> Iterator[None]:
+        """Name the file whose content Arrow refuses, in a DataError."""
         try:
             with _placed(""):
                 yield
@@ -87,40 +68,38 @@ class _ArrowSource(RowSource):
 
 
 class ParquetSource(_ArrowSource):
-    """Rows of Parquet files; columns of row groups are read whole, unless they are large."""
+    """Rows of Parquet files; row groups are read piece by piece."""
 
     form = _what = "parquet"
     suffixes = (".parquet",)
     _pass: GroupPass | None = None
     _stream: BinaryIO | None = None
-    _key: tuple[str, str, int] | None = None
+    _key: tuple[object, ...] = ()
 
-    def _opened(self, path: str, stream: BinaryIO, kept: KeptOf) -> RowContainer:
-        from pyarrow import parquet
-
-        file = parquet.ParquetFile(stream, page_checksum_verification=True)
-        return _ParquetRows(file, stream, kept)
+    def _opened(self, path: str, stream: BinaryIO) -> RowContainer:
+        return _ParquetRows(open_parquet(stream, buffer_bytes=0))
 
     def columns_of(
-        self, path: str, version: str, wanted: Sequence[RowsOfPart]
-    ) -> Iterator[tuple[NDArray[np.int64], Iterable[ColumnOfRows | None]]]:
+        self, path: str, version: str, fields: Sequence[SourceField], wanted: Sequence[RowsOfPart]
+    ) -> Iterator[tuple[NDArray[np.int64], Iterable[ColumnOfRows]]]:
         """As of every source; a row group stays open, for the rows behind these come next."""
         for part, rows, at in wanted:
-            with self._told(path):
-                key = (path, version, part)
+            with self._naming(path):
+                key = (path, version, part, *fields)
                 if self._pass is None or self._key != key or not self._pass.leads_to(rows):
                     self._end_columns()
                     self._key, self._stream = key, self._place.open(path, version)
-                    self._pass = self._begun(self._stream, part)
+                    self._pass = self._begun(self._stream, part, fields)
                 names = self._pass.names
                 with _placed(f"row group {part}, columns {', '.join(names)}: "):
                     for start, stop, piece in self._pass.take(rows):
-                        yield at[start:stop], (column_of(piece.column(name)) for name in names)
+                        pairs = zip(fields, map(piece.column, names), strict=True)
+                        yield at[start:stop], [column_of(*pair) for pair in pairs]
 
-    def _begun(self, stream: BinaryIO, part: int) -> GroupPass:
+    def _begun(self, stream: BinaryIO, part: int, fields: Sequence[SourceField]) -> GroupPass:
         file = open_parquet(stream)
         types = dict.fromkeys(file.schema_arrow.names, "")
-        return GroupPass(file, part, [self._column(each.name, types) for each in self.fields])
+        return GroupPass(file, part, [self.chosen.column(each.name, types) for each in fields])
 
     def _end_columns(self) -> None:
         if self._pass is not None:
@@ -159,12 +138,12 @@ class HuggingFaceSource(_ArrowSource):
         """The folder of a `DatasetDict` that a file lies in."""
         return path.partition("/")[0] if self._is_dict else None
 
-    def _opened(self, path: str, stream: BinaryIO, kept: KeptOf) -> RowContainer:
+    def _opened(self, path: str, stream: BinaryIO) -> RowContainer:
         import pyarrow as pa
 
         folder = self._place.folder
         file = pa.memory_map(str(folder / path)) if folder else pa.PythonFile(stream, mode="r")
-        return _ArrowRows(file, kept, self.role_columns)
+        return _ArrowRows(file, lambda: self.chosen.roles.values())
 
     def _files_of(self, state: StoredFile) -> Iterator[StoredFile]:
         folder = PurePosixPath(state.path).parent
@@ -180,17 +159,16 @@ class HuggingFaceSource(_ArrowSource):
             is_beside = PurePosixPath(each).name == each
             file = self._place.stat(str(folder / each)) if is_beside else None
             if file is None:
-                raise DataError(f"{name} names '{each}', which is no file beside it")
+                raise DataError(f"{name} names '{each}', which is not a file beside it")
             yield file
 
 
 class _ArrowTable(RowContainer):
-    def __init__(self, schema: Any, kept: KeptOf) -> None:
+    def __init__(self, schema: Any) -> None:
         self._schema = schema
-        self._kept = kept
-        for name in schema.names:
-            if schema.names.count(name) > 1:
-                raise ValueError(f"it has two columns '{name}'")
+        name, times = max(Counter(schema.names).items(), key=lambda each: each[1], default=("", 0))
+        if times > 1:
+            raise ValueError(f"it has two columns '{name}'")
 
     @property
     def not_fields(self) -> Mapping[str, str]:
@@ -217,10 +195,9 @@ class _ArrowTable(RowContainer):
 
 
 class _ParquetRows(_ArrowTable):
-    def __init__(self, file: Any, stream: BinaryIO, kept: KeptOf) -> None:
-        super().__init__(file.schema_arrow, kept)
+    def __init__(self, file: Any) -> None:
+        super().__init__(file.schema_arrow)
         self._file = file
-        self._stream = stream
 
     def texts(self, column: str) -> Any:
         """A column of paths as an Arrow array of texts."""
@@ -248,30 +225,12 @@ class _ParquetRows(_ArrowTable):
         table = self._file.read(columns=list(columns))
         return {column: coded(table.column(column)) for column in table.column_names}
 
-    def values(self, field: SourceField, column: str, part: int, rows: Sequence[int]) -> list[Cell]:
-        with _placed(f"row group {part}, column {column}: "):
-            if self._group_bytes(part, column) > GROUP_BYTES or len(rows) == 1:  # an example
-                return values_of_cells(field, self._picked(column, part, rows))
-            kept = self._kept(part)
-            if column not in kept:
-                kept[column] = self._file.read_row_group(part, columns=[column]).column(column)
-            return values_of_cells(field, kept[column].take(rows).combine_chunks())
-
     def _group_bytes(self, part: int, column: str) -> int:
         """Bytes of a column of a row group, not compressed."""
         group = self._file.metadata.row_group(part)
         chunks = (group.column(number) for number in range(group.num_columns))
         mine = (each for each in chunks if f"{each.path_in_schema}.".startswith(f"{column}."))
         return sum(each.total_uncompressed_size for each in mine)
-
-    def _picked(self, column: str, part: int, rows: Sequence[int]) -> Any:
-        """Some rows of a column of a row group, of which no more than a piece is in memory."""
-        import pyarrow as pa
-
-        wanted, at = np.unique(np.asarray(rows, dtype=np.int64), return_inverse=True)
-        group = GroupPass(open_parquet(self._stream, self._file.metadata), part, [column])
-        pieces = [piece.column(column) for _, _, piece in group.take(wanted)]
-        return pa.concat_arrays(pieces).take(pa.array(at))
 
     def _first(self, column: str) -> object:
         batches = self._file.iter_batches(batch_size=1, columns=[column])
@@ -282,12 +241,10 @@ class _ParquetRows(_ArrowTable):
 class _ArrowRows(_ArrowTable):
     """Rows of a stream of record batches; a part is a batch, its number the byte it begins at."""
 
-    def __init__(
-        self, file: Any, kept: KeptOf, role_columns: Callable[[], Mapping[str, str]]
-    ) -> None:
+    def __init__(self, file: Any, role_columns: Callable[[], Iterable[str]]) -> None:
         import pyarrow as pa
 
-        super().__init__(pa.ipc.open_stream(file).schema, kept)
+        super().__init__(pa.ipc.open_stream(file).schema)
         self._file = file
         self._role_columns = role_columns
 
@@ -302,20 +259,19 @@ class _ArrowRows(_ArrowTable):
         return {column: pa.chunked_array(found[column]).combine_chunks() for column in columns}
 
     def columns(
-        self, names: Sequence[str], part: int, rows: NDArray[np.int64]
-    ) -> Iterator[ColumnOfRows | None]:
-        for name in names:
-            yield column_of(self._batch(part).column(name).take(rows))
-
-    def values(self, field: SourceField, column: str, part: int, rows: Sequence[int]) -> list[Cell]:
-        with _placed(f"record batch at byte {part:,}, column {column}: "):
-            return values_of_cells(field, self._batch(part).column(column).take(rows))
+        self, fields: FieldColumns, part: int, rows: NDArray[np.int64]
+    ) -> Iterator[ColumnOfRows]:
+        with _placed(f"record batch at byte {part:,}: "):
+            batch = self._batch(part)
+        for field, column in fields:
+            with _placed(f"record batch at byte {part:,}, column {column}: "):
+                yield column_of(field, batch.column(column).take(rows))
 
     @cached_property
     def _listed(self) -> tuple[dict[int, int], dict[str, list[Any]]]:
         """Rows by batch, and the cells of label, group and split, from one pass over the file."""
         parts: dict[int, int] = {}
-        cells: dict[str, list[Any]] = {column: [] for column in self._role_columns().values()}
+        cells: dict[str, list[Any]] = {column: [] for column in self._role_columns()}
         for start, batch in self._batches():
             parts[start] = batch.num_rows
             batch.validate()
@@ -335,12 +291,6 @@ class _ArrowRows(_ArrowTable):
             start = self._file.tell()
 
     def _batch(self, part: int) -> Any:
-        kept = self._kept(part)
-        if "batch" not in kept:
-            kept["batch"] = self._read_batch(part)
-        return kept["batch"]
-
-    def _read_batch(self, part: int) -> Any:
         import pyarrow as pa
 
         if "dictionary<" in str(self._schema.types):  # also inside of lists
@@ -364,49 +314,11 @@ def _placed(place: str) -> Iterator[None]:
         raise ValueError(f"{place}{error}") from error
 
 
-def field_of_type(name: str, column: str, kind: Any, first: Any) -> SourceField:
-    """The field of a column."""
-    import pyarrow as pa
-
-    found = plain_type(kind)
-    plain = pa.null() if found is None else found
-    if _is_file(kind) or str(plain) in BYTES:
-        content = _bytes(first())
-        return SourceField(name, kind_of_bytes(content if isinstance(content, bytes) else b"").name)
-    if str(plain) in TEXTS:
-        return SourceField(name, "text")
-    element = plain
-    while is_list(element):
-        element = element.value_type
-    if is_number(element):
-        dtype = np.dtype(element.to_pandas_dtype()).name
-        return SourceField(name, "array") if is_list(plain) else SourceField(name, "value", dtype)
-    if pa.types.is_nested(plain):
-        return SourceField(name, "text", encoding="json")
-    raise RecipeError(
-        f"Column '{column}' holds {kind}, which cannot be packed",
-        "Name the columns that count in dataset.fields, or write it as text or numbers.",
-    )
-
-
-def values_of_cells(field: SourceField, column: Any) -> list[Cell]:
-    """Values of the cells of a column, an Arrow array."""
-    column = as_plain(column)
-    if field.kind == "array":
-        return [_array(cell) for cell in column]
-    if field.kind == "text":
-        return [_text(cell) if cell.is_valid else _GONE for cell in column]
-    cells = column.to_pylist()
-    if bytes in kind_named(field.kind).types:
-        return [_bytes(cell) for cell in cells]
-    return [_GONE if cell is None else cell for cell in cells]
-
-
 def _class_names(metadata: Mapping[bytes, bytes] | None) -> dict[str, list[str]]:
     """Class names by column, from the features that Hugging Face writes beside a schema."""
-    told = json.loads((metadata or {}).get(b"huggingface", b"{}"))
+    found = json.loads((metadata or {}).get(b"huggingface", b"{}"))
     try:
-        features = told.get("info", {}).get("features", {}).items()
+        features = found.get("info", {}).get("features", {}).items()
         return {
             column: list(map(str, each.get("names") or ()))
             for column, each in features
@@ -414,37 +326,3 @@ def _class_names(metadata: Mapping[bytes, bytes] | None) -> dict[str, list[str]]
         }
     except (AttributeError, TypeError) as error:
         raise ValueError(f"its features of Hugging Face are unreadable: {error}") from error
-
-
-def _is_file(kind: Any) -> bool:
-    """Whether a type is one of files, as Hugging Face has them: their bytes and names."""
-    from pyarrow import types
-
-    inner = {each.name: str(each.type) for each in kind} if types.is_struct(kind) else {}
-    return inner.keys() == {"bytes", "path"} and inner["bytes"] in BYTES
-
-
-def _text(cell: Any) -> Value | Unreadable:
-    try:
-        value = cell.as_py()
-        return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    except UnicodeDecodeError as error:
-        return Unreadable("", f"not UTF-8: {error}")
-
-
-def _bytes(cell: object) -> Value | Unreadable:
-    content = cell.get("bytes") if isinstance(cell, dict) else cell
-    if isinstance(content, bytes) and content:
-        return content
-    if isinstance(cell, dict) and cell.get("path"):
-        return Unreadable("", f"its bytes are not stored, only the path {cell['path']}")
-    return _GONE if content is None else Unreadable("", "it is empty")
-
-
-def _array(cell: Any) -> Value | Unreadable:
-    if not cell.is_valid:
-        return _GONE
-    try:
-        return numbers_of(cell.values)
-    except UnreadableError as error:
-        return Unreadable("", str(error))

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.errors import UnreadableError
-from headrace.packing.sources.row_container import GONE, ColumnOfRows
+from headrace.errors import RecipeError, UnreadableError
+from headrace.fields.field_kind import Value, kind_named, kind_of_bytes
+from headrace.packing.samples import SourceField, Unreadable
+from headrace.packing.sources.row_container import GONE, Cell, ColumnOfRows
 
 TEXTS = ("string", "large_string")
 BYTES = ("binary", "large_binary")
@@ -17,15 +21,14 @@ BYTES = ("binary", "large_binary")
 _PIECE_BYTES = 2**20
 _BUFFER_BYTES = 2**20  # of each column
 _MOST_PIECE_ROWS = 2**16
+_GONE = Unreadable("", GONE)
 
 
-def open_parquet(stream: BinaryIO, metadata: Any = None) -> Any:
-    """A file of which columns are read piece by piece; `metadata` where they are known."""
+def open_parquet(stream: BinaryIO, buffer_bytes: int = _BUFFER_BYTES) -> Any:
+    """Return a file whose columns are read with buffers of some bytes; 0: whole."""
     from pyarrow import parquet
 
-    return parquet.ParquetFile(
-        stream, metadata=metadata, buffer_size=_BUFFER_BYTES, page_checksum_verification=True
-    )
+    return parquet.ParquetFile(stream, buffer_size=buffer_bytes, page_checksum_verification=True)
 
 
 class GroupPass:
@@ -157,23 +160,23 @@ def coded(column: Any) -> Any:
         return pa.array(cells, pa.binary()).dictionary_encode()
 
 
-def column_of(array: Any) -> ColumnOfRows | None:
-    """A column as an array of NumPy; None when it holds no numbers of one shape."""
+def column_of(field: SourceField, array: Any) -> ColumnOfRows:
+    """Return an Arrow array as values of a field."""
     import pyarrow as pa
 
     if isinstance(array, pa.ChunkedArray):
         array = pa.concat_arrays(array.chunks)
     array = as_plain(array)
-    try:
-        values = numbers_of(array.drop_null())
-    except UnreadableError:
-        return None
-    if not array.null_count:
-        return ColumnOfRows(values)
-    missing = array.is_null().to_numpy(zero_copy_only=False)
-    whole = np.zeros((len(array), *values.shape[1:]), dtype=values.dtype)
-    whole[~missing] = values
-    return ColumnOfRows(whole, missing, GONE)
+    if field.kind in ("value", "array"):
+        with suppress(UnreadableError):  # lists of different lengths
+            values = numbers_of(array.drop_null())
+            if not array.null_count:
+                return ColumnOfRows(values)
+            missing = array.is_null().to_numpy(zero_copy_only=False)
+            whole = np.zeros((len(array), *values.shape[1:]), dtype=values.dtype)
+            whole[~missing] = values
+            return ColumnOfRows(whole, dict.fromkeys(np.flatnonzero(missing).tolist(), GONE))
+    return ColumnOfRows.of(_cells(field, array))
 
 
 def numbers_of(array: Any) -> NDArray[Any]:
@@ -188,7 +191,7 @@ def numbers_of(array: Any) -> NDArray[Any]:
         raise UnreadableError("some of its elements have no value")
     if not is_list(array.type):
         if not is_number(array.type):
-            raise UnreadableError(f"{array.type} is no number")
+            raise UnreadableError(f"{array.type} is not a number")
         return np.asarray(array.to_numpy(zero_copy_only=False))
     lengths = sorted(pc.unique(pc.list_value_length(array)).to_pylist())
     if len(lengths) > 1:
@@ -197,6 +200,76 @@ def numbers_of(array: Any) -> NDArray[Any]:
     return inner.reshape(len(array), *(lengths or [0]), *inner.shape[1:])
 
 
+def field_of_type(name: str, column: str, kind: Any, first: Any) -> SourceField:
+    """Return the field of a column; `first` returns its first cell that is not empty."""
+    import pyarrow as pa
+
+    found = plain_type(kind)
+    plain = pa.null() if found is None else found
+    if _is_file(kind) or str(plain) in BYTES:
+        content = _bytes(first())
+        return SourceField(name, kind_of_bytes(content if isinstance(content, bytes) else b"").name)
+    if str(plain) in TEXTS:
+        return SourceField(name, "text")
+    element = plain
+    while is_list(element):
+        element = element.value_type
+    if is_number(element):
+        dtype = np.dtype(element.to_pandas_dtype()).name
+        return SourceField(name, "array") if is_list(plain) else SourceField(name, "value", dtype)
+    if pa.types.is_nested(plain):
+        return SourceField(name, "text", encoding="json")
+    raise RecipeError(
+        f"Column '{column}' holds {kind}, which cannot be packed",
+        "Name the columns that count in dataset.fields, or write it as text or numbers.",
+    )
+
+
+def _cells(field: SourceField, column: Any) -> list[Cell]:
+    if field.kind == "array":
+        return [_array(cell) for cell in column]
+    if field.kind == "text":
+        return [_text(cell) if cell.is_valid else _GONE for cell in column]
+    cells = column.to_pylist()
+    if bytes in kind_named(field.kind).types:
+        return [_bytes(cell) for cell in cells]
+    return [_GONE if cell is None else cell for cell in cells]
+
+
+def _is_file(kind: Any) -> bool:
+    """Whether a type is one of files, as Hugging Face has them: their bytes and names."""
+    from pyarrow import types
+
+    inner = {each.name: str(each.type) for each in kind} if types.is_struct(kind) else {}
+    return inner.keys() == {"bytes", "path"} and inner["bytes"] in BYTES
+
+
+def _text(cell: Any) -> Value | Unreadable:
+    try:
+        value = cell.as_py()
+        return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    except UnicodeDecodeError as error:
+        return Unreadable("", f"not UTF-8: {error}")
+
+
+def _bytes(cell: object) -> Value | Unreadable:
+    content = cell.get("bytes") if isinstance(cell, dict) else cell
+    if isinstance(content, bytes) and content:
+        return content
+    if isinstance(cell, dict) and cell.get("path"):
+        return Unreadable("", f"its bytes are not stored, only the path {cell['path']}")
+    return _GONE if content is None else Unreadable("", "it is empty")
+
+
+def _array(cell: Any) -> Value | Unreadable:
+    if not cell.is_valid:
+        return _GONE
+    try:
+        return numbers_of(cell.values)
+    except UnreadableError as error:
+        return Unreadable("", str(error))
+
+
 def has_content(cell: Any) -> bool:
-    """Return whether a cell tells by its bytes what its column holds."""
+    """Return whether a cell has bytes that show what its column holds."""
     return bool(cell.get("bytes") if isinstance(cell, dict) else cell)

@@ -1,20 +1,23 @@
 """Types of columns whose cells are texts or values of JSON, and their exact conversion.
 
-A type is chosen by all values of a column. A value is converted exactly, or it is a misfit.
+All values of a column choose its type. A value is converted exactly, or it is a misfit.
 """
 
 from __future__ import annotations
 
 import json
-import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+
+from headrace.fields.exact import NUMBER, WHOLE, number_of
+from headrace.files.manifest import ColumnNote
 
 BOOL: Final = "bool"
 INT: Final = "int64"
@@ -25,21 +28,24 @@ ARRAY: Final = "array"
 JSON: Final = "json"
 
 Cells: TypeAlias = Any
-"""Cells of a column: an Arrow array, or a list of Python objects of JSON."""
+"""Cells of a column: texts in an Arrow array, or a list of Python objects of JSON."""
 
 _ENOUGH = 0.9
 """Share of the values that fit a type, so that the others are mistakes."""
-EXACT: Final = 2.0**53
+_EXACT = 2.0**53
 """float64 holds all whole numbers up to this one."""
+_PLAIN: Mapping[type, str] = {bool: BOOL, float: FLOAT, str: TEXT}
+_PYTHON = {BOOL: bool, INT: int, FLOAT: float, COMMA: float, TEXT: str}
 
-_WHOLE = r"^[+-]?(0|[1-9][0-9]*)$"
-_NUMBER = (
-    r"^[+-]?((0|[1-9][0-9]*)(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?$|^[+-]?(?i:nan|inf|infinity)$"
-)
+_WHOLE, _NUMBER = f"^({WHOLE})$", f"^({NUMBER})$"
 _WITH_COMMA = r"^[+-]?(0|[1-9][0-9]*)(,[0-9]+)?$"
-_FRACTION = r"^[+-]?[0-9]+%s([0-9]{1,2}|[0-9]{4,})$"
-_THREE = r"^[+-]?[1-9][0-9]{0,2}[.,][0-9]{3}$"
-_SHORT = r"^[+-]?[0-9]{1,18}$"
+_COMMAS, _POINTS, _THOUSANDS = "commas", "points", "thousands"
+_SIGNS = {
+    _COMMAS: r"^[+-]?[0-9]+,([0-9]{1,2}|[0-9]{4,})$",
+    _POINTS: r"^[+-]?[0-9]+\.([0-9]{1,2}|[0-9]{4,})$",
+    _THOUSANDS: r"^[+-]?[1-9][0-9]{0,2}[.,][0-9]{3}$",
+}
+"""Numbers whose only comma or point cannot stand between thousands, and those whose may."""
 _LIKE = {
     "leading zeros": r"^[+-]?0[0-9]+$",
     "whole numbers beyond int64": r"^[+-]?[1-9][0-9]{18,}$",
@@ -47,17 +53,14 @@ _LIKE = {
     "whole numbers that float64 does not hold": r"^[+-]?[1-9][0-9]{15,17}$",
     "numbers in other forms": r"^[^0-9A-Za-z]*[0-9][0-9xX_.,' ]*[0-9a-fA-F]*\s*[^0-9A-Za-z]?$",
 }
-"""What texts look like that are no numbers, or are not kept as such."""
-
-TRUE: Final = ("true", "True", "TRUE")
-FALSE: Final = ("false", "False", "FALSE")
+"""Texts that look like numbers or times, but are kept as texts."""
 
 
+@dataclass(frozen=True)
 class TooLarge:
-    """A number of JSON that float64 does not hold."""
+    """A number of JSON that float64 or Python does not hold, as it is written."""
 
-    def __init__(self, text: str) -> None:
-        self.text = text
+    text: str
 
     def __repr__(self) -> str:
         return self.text
@@ -80,194 +83,166 @@ class Tally:
     Attributes:
         written: Whether cells are texts that may mean numbers, as in CSV files.
         commas: Whether these may have decimal commas.
-        has_commas: Whether one of these cannot be a comma between thousands.
-        has_points: The same of points.
-        in_threes: Whether a number has three digits behind its only comma or point.
     """
 
     written: bool
     commas: bool = False
     num_values: int = 0
-    has_commas: bool = False
-    has_points: bool = False
-    in_threes: bool = False
     fits: Counter[str] = field(default_factory=Counter)
     looks: Counter[str] = field(default_factory=Counter)
 
-    def add(self, cells: Cells) -> None:
-        """Count some cells."""
-        if self.written and _is_text(cells):
-            self._add_texts(cells)
-        elif isinstance(cells, list):
-            kinds = [_kind_of(cell) for cell in cells if cell is not None]
-            self.num_values += len(kinds)
+    def add_objects(self, cells: list[Any]) -> None:
+        """Count some cells of JSON."""
+        types = Counter(map(type, cells))
+        self.num_values += len(cells) - types[type(None)]
+        self.fits.update({kind: types[each] for each, kind in _PLAIN.items()})
+        if types.keys() - {*_PLAIN, type(None)}:
+            others = [cell for cell in cells if cell is not None and type(cell) not in _PLAIN]
+            kinds = [_kind_of(cell) for cell in others]
             self.fits.update(kinds)
-            self.fits[FLOAT] += sum(type(c) is int and _is_exact(c) for c in cells)
-        else:
-            num = len(cells) - cells.null_count
-            self.num_values += num
-            kind = _kind_of_type(cells.type)
-            self.fits[kind] += num
-            if kind == INT:
-                self.fits[FLOAT] += num - len(_inexact(cells))
-                self.fits[COMMA] += num if self.commas else 0
+            pairs = zip(others, kinds, strict=True)
+            self.fits[FLOAT] += sum(kind == INT and float(cell) == cell for cell, kind in pairs)
 
     @property
     def kind(self) -> str:
         """The type: the one that most values fit, or else text (of JSON)."""
-        kinds = (BOOL, INT, FLOAT, *([COMMA] if self.has_commas else []), TEXT, ARRAY)
+        kinds = (BOOL, INT, FLOAT, *([COMMA] if self.looks[_COMMAS] else []), TEXT, ARRAY)
         best = max(kinds, key=lambda kind: self.fits[kind])  # the first of several
         if self.num_values and self.fits[best] >= _ENOUGH * self.num_values:
             return best
         return TEXT if self.written else JSON
 
-    @property
-    def remark(self) -> str:
-        """How the type was chosen, where not all values fit it, or look like another."""
-        num, numbers = self.fits[self.kind], max(self.fits[FLOAT], self.fits[COMMA])
-        if self.kind in (TEXT, JSON) and num < self.num_values:
-            look, times = max(self.looks.items(), key=lambda item: item[1], default=("", 0))
-            if times:
-                return f"holds {look}"
-            return f"{numbers:,} of {self.num_values:,} values are numbers" if numbers else ""
-        if num < self.num_values:
-            return f"{num:,} of {self.num_values:,} values fit"
-        doubtful = self.in_threes and self.kind == FLOAT and not self.has_points
-        return "points may stand between thousands" if doubtful else ""
-
-    def _add_texts(self, texts: Any) -> None:
-        from pyarrow import compute
-
-        trimmed = compute.utf8_trim_whitespace(texts)
-        num = len(texts) - _count(compute.is_in(trimmed, _missing()))
-        self.num_values += num
-        floats = _text_values(trimmed, FLOAT)
-        num_floats = len(floats) - floats.null_count
-        self.fits[FLOAT] += num_floats
-        num_whole = _count(compute.match_substring_regex(trimmed, _WHOLE))
-        if num_whole:
-            whole = _text_values(trimmed, INT)
-            num_whole = len(whole) - whole.null_count
-            self.fits[INT] += num_whole
-        if self.commas:
-            self.fits[COMMA] += _count(compute.match_substring_regex(trimmed, _WITH_COMMA))
-            self.has_commas |= _any(trimmed, _FRACTION % ",")
-            self.has_points |= _any(trimmed, _FRACTION % r"\.")
-            self.in_threes |= _any(trimmed, _THREE)
-        if max(num_floats, num_whole) == num:
-            return
-        self.fits[BOOL] += _count(compute.is_in(trimmed, _bools()))
-        for look, pattern in _LIKE.items():
-            self.looks[look] += _count(compute.match_substring_regex(trimmed, pattern))
+    def notes(self, column: str) -> list[ColumnNote]:
+        """Return how the type was chosen, then what looks like another type."""
+        kind, total = self.kind, self.num_values
+        is_text = kind in (TEXT, JSON)
+        fit = total if is_text else self.fits[kind]
+        found = [ColumnNote(column=column, kind="type", count=fit, total=total, detail=kind)]
+        numbers = max(self.fits[FLOAT], self.fits[COMMA])
+        looks = [(look, self.looks[look]) for look in _LIKE if self.looks[look]]
+        if is_text and self.fits[kind] < total and looks:
+            look, count = max(looks, key=lambda item: item[1])
+            found += [ColumnNote(column=column, kind="holds", count=count, detail=look)]
+        elif is_text and self.fits[kind] < total and numbers:
+            found += [ColumnNote(column=column, kind="numbers", count=numbers, total=total)]
+        elif kind == FLOAT and self.looks[_THOUSANDS] and not self.looks[_POINTS]:
+            found += [ColumnNote(column=column, kind="thousands", count=self.looks[_THOUSANDS])]
+        return found
 
 
-def convert(cells: Cells, kind: str, *, written: bool) -> Converted:
-    """Cells in a type of `Tally.kind`."""
-    if not written or not _is_text(cells):
-        return _convert_json(cells, FLOAT if kind == COMMA else kind)
-    if kind == TEXT:
-        from pyarrow import compute
-
-        return Converted(compute.if_else(compute.equal(cells, ""), None, cells))
-    return _convert_texts(cells, kind)
-
-
-def _convert_texts(texts: Any, kind: str) -> Converted:
+def add_texts(tallies: Mapping[str, Tally], cells: Mapping[str, Any]) -> None:
+    """Count the cells of equally long columns of texts, all of these at once."""
+    import pyarrow as pa
     from pyarrow import compute
 
+    names, num_rows = list(cells), max(map(len, cells.values()), default=0)
+    if not num_rows:
+        return
+    trimmed = compute.utf8_trim_whitespace(pa.concat_arrays(list(cells.values())))
+    there = _sums(compute.invert(compute.is_in(trimmed, _missing())), num_rows)
+    kinds = [FLOAT, INT, *([COMMA] if tallies[names[0]].commas else [])]
+    counts = {kind: _sums(_text_values(trimmed, kind).is_valid(), num_rows) for kind in kinds}
+    texts = np.flatnonzero(np.maximum(counts[FLOAT], counts[INT]) < there).tolist()
+    signs = _SIGNS.items() if COMMA in kinds else ()
+    looks = {sign: _like(trimmed, pattern, num_rows) for sign, pattern in signs}
+    for number, name in enumerate(names):
+        tallies[name].num_values += int(there[number])
+        for counter, found in ((tallies[name].fits, counts), (tallies[name].looks, looks)):
+            counter.update({key: int(each[number]) for key, each in found.items()})
+    if texts:
+        trimmed = pa.concat_arrays([trimmed.slice(at * num_rows, num_rows) for at in texts])
+        bools = _sums(compute.is_in(trimmed, _bools()), num_rows)
+        looks = {look: _like(trimmed, pattern, num_rows) for look, pattern in _LIKE.items()}
+        for number, at in enumerate(texts):
+            tally = tallies[names[at]]
+            tally.fits[BOOL] += int(bools[number])
+            tally.looks.update({look: int(each[number]) for look, each in looks.items()})
+
+
+def _like(texts: Any, pattern: str, num_rows: int) -> NDArray[np.int64]:
+    from pyarrow import compute
+
+    return _sums(compute.match_substring_regex(texts, pattern), num_rows)
+
+
+def _sums(mask: Any, num_rows: int) -> NDArray[np.int64]:
+    """Return how often an Arrow array of booleans is true, for each column of some rows."""
+    flags = mask.to_numpy(zero_copy_only=False).reshape(-1, num_rows)
+    return np.asarray(flags.sum(axis=1, dtype=np.int64))
+
+
+def convert(columns: Sequence[Cells], kind: str) -> list[Converted]:
+    """Return equally long columns in a type of `Tally.kind`; those of texts all at once."""
+    import pyarrow as pa
+    from pyarrow import compute
+
+    if isinstance(columns[0], list):
+        return [_convert_objects(cells, kind) for cells in columns]
+    if kind == TEXT:
+        empty = (compute.equal(cells, "") for cells in columns)
+        pairs = zip(empty, columns, strict=True)
+        return [Converted(compute.if_else(mask, None, cells)) for mask, cells in pairs]
+    num_rows, texts = len(columns[0]), pa.concat_arrays(columns)
     trimmed = compute.utf8_trim_whitespace(texts)
     values = _text_values(trimmed, kind)
-    if not values.null_count:
-        return Converted(values)
-    wrong = compute.and_(
-        compute.is_null(values), compute.invert(compute.is_in(trimmed, _missing()))
-    )
-    at = np.flatnonzero(wrong.to_numpy(zero_copy_only=False)).tolist()
-    return Converted(values, {place: _no(texts[place].as_py(), kind) for place in at})
+    misfits: list[dict[int, str]] = [{} for _ in columns]
+    if values.null_count:
+        wrong = compute.and_(values.is_null(), compute.invert(compute.is_in(trimmed, _missing())))
+        for at in np.flatnonzero(wrong.to_numpy(zero_copy_only=False)).tolist():
+            misfits[at // num_rows][at % num_rows] = _misfit(texts[at].as_py(), kind)
+    slices = (values.slice(number * num_rows, num_rows) for number in range(len(columns)))
+    return list(map(Converted, slices, misfits))
 
 
 def _text_values(trimmed: Any, kind: str) -> Any:
-    """Texts as numbers or booleans of a type; null where they are none."""
-    import pyarrow as pa
+    """Return texts as numbers or booleans of a type; null where they are none."""
     from pyarrow import compute
 
     if kind == BOOL:
         known = compute.is_in(trimmed, _bools())
         return compute.if_else(known, compute.equal(compute.utf8_lower(trimmed), "true"), None)
-    if kind == INT:
-        return _as_numbers(trimmed, _WHOLE, _SHORT, pa.int64(), _whole)
     if kind == COMMA:
         points = compute.replace_substring(trimmed, ",", ".")
         matches = compute.match_substring_regex(trimmed, _WITH_COMMA)
-        trimmed = compute.if_else(matches, points, "?")
-    return _as_numbers(trimmed, _NUMBER, _NUMBER, pa.float64(), _fraction)
+        return _numbers(compute.if_else(matches, points, "?"), FLOAT)
+    return _numbers(trimmed, kind)
 
 
-def _as_numbers(
-    texts: Any, pattern: str, plain: str, kind: Any, single: Callable[[str], object]
-) -> Any:
-    """Texts of a pattern as numbers, others as null; `single` converts what is not plain.
-
-    A result that is large, or not finite, is made once more by `single`, which is exact.
-    """
+def _numbers(texts: Any, kind: str) -> Any:
+    """Return texts as int64 or float64; those that pyarrow may round are converted one by one."""
     import pyarrow as pa
     from pyarrow import compute
 
-    matches = compute.match_substring_regex(texts, pattern)
-    is_plain = matches if plain == pattern else compute.match_substring_regex(texts, plain)
-    if compute.any(compute.starts_with(texts, "+")).as_py():
-        texts = compute.utf8_ltrim(texts, "+")
-    cast = compute.and_(matches, is_plain)
-    values = compute.cast(compute.if_else(cast, texts, None), kind)
-    again = compute.and_(matches, compute.invert(cast))
-    if pa.types.is_floating(kind):
-        large = compute.greater_equal(compute.abs(values), EXACT)
-        special = compute.invert(compute.is_finite(values))
-        again = compute.fill_null(compute.or_(large, special), False)
+    matches = compute.match_substring_regex(texts, _WHOLE if kind == INT else _NUMBER)
+    texts = compute.utf8_ltrim(texts, "+")
+    is_short = compute.less(compute.binary_length(texts), 19) if kind == INT else True
+    plain = compute.and_(matches, is_short)
+    values = compute.cast(compute.if_else(plain, texts, None), _arrow_types()[kind])
+    again = compute.and_not(matches, plain)
+    if kind == FLOAT:
+        is_large = compute.greater_equal(compute.abs(values), _EXACT)
+        again = compute.or_(is_large, compute.invert(compute.is_finite(values))).fill_null(False)
     at = np.flatnonzero(again.to_numpy(zero_copy_only=False))
     if not len(at):
         return values
-    made = [single(text) for text in texts.take(pa.array(at)).to_pylist()]
-    return compute.replace_with_mask(values, again, pa.array(made, kind))
+    made = [_number(text, kind) for text in texts.take(pa.array(at)).to_pylist()]
+    return compute.replace_with_mask(values, again, pa.array(made, values.type))
 
 
-def _whole(text: str) -> int | None:
-    number = int(text)
-    return number if -(2**63) <= number < 2**63 else None
-
-
-def _fraction(text: str) -> float | None:
-    number = float(text)
-    if math.isinf(number):
-        return number if "inf" in text.lower() else None
-    if text.lstrip("-").isdecimal():
-        return number if int(text) == int(number) else None
-    return number
-
-
-def _convert_json(cells: Cells, kind: str) -> Converted:
-    import pyarrow as pa
-    from pyarrow import types
-
-    if isinstance(cells, list):
-        return _convert_objects(cells, kind)
-    if types.is_null(cells.type):
-        return Converted(pa.nulls(len(cells), _arrow_types()[kind]))
-    if _kind_of_type(cells.type) == kind and kind != ARRAY:
-        return Converted(cells)
-    if kind == FLOAT and types.is_integer(cells.type) and not len(_inexact(cells)):
-        return Converted(cells.cast(pa.float64()))
-    if kind == ARRAY and _kind_of_type(cells.type) == ARRAY:
-        try:
-            return Converted(cells.cast(_of_floats(cells.type)))
-        except pa.ArrowInvalid:  # a whole number that float64 does not hold
-            pass
-    return _convert_objects(cells.to_pylist(), kind)
+def _number(text: str, kind: str) -> int | float | None:
+    number = number_of(text)
+    if kind == INT:
+        return number if isinstance(number, int) and -(2**63) <= number < 2**63 else None
+    is_rounded = isinstance(number, int) and float(number) != number
+    return None if number is None or is_rounded else float(number)
 
 
 def _convert_objects(cells: Sequence[object], kind: str) -> Converted:
     import pyarrow as pa
 
+    if set(map(type, cells)) <= {_PYTHON.get(kind), type(None)}:
+        with suppress(OverflowError, UnicodeEncodeError):  # beyond int64; half a surrogate pair
+            return Converted(pa.array(cells, _arrow_types()[kind]))
     values: list[object] = []
     misfits: dict[int, str] = {}
     for place, cell in enumerate(cells):
@@ -281,40 +256,37 @@ def _convert_objects(cells: Sequence[object], kind: str) -> Converted:
 
 
 def _object_as(cell: object, kind: str) -> object:
+    found = _kind_of(cell)
     if kind == JSON:
-        cell = json.dumps(cell, ensure_ascii=False, default=_refused)
-    elif kind == FLOAT and type(cell) is int and _is_exact(cell):
+        is_large = isinstance(cell, TooLarge)
+        cell = str(cell) if is_large else json.dumps(cell, ensure_ascii=False, default=_refuse)
+    elif kind == FLOAT and isinstance(cell, int) and found == INT and float(cell) == cell:
         return float(cell)
-    elif kind == ARRAY and isinstance(cell, list) and _kind_of(cell) == ARRAY:
-        return _array(cell)
-    elif _kind_of(cell) != kind:
-        raise ValueError(_no(cell, kind))
-    if isinstance(cell, str):
-        _check_text(cell)
-    return cell
+    elif found != kind:
+        raise ValueError(_misfit(cell, kind))
+    if isinstance(cell, str) and not is_text(cell):
+        raise ValueError(f"{cell[:80]!r} holds half of a surrogate pair")
+    return _array(cell) if isinstance(cell, list) else cell
 
 
-def _refused(cell: object) -> str:
-    raise ValueError(f"{cell} is too large for float64")
+def _refuse(cell: object) -> str:
+    raise ValueError(f"{str(cell)[:80]} is too large for float64")
 
 
 def _array(cell: list[Any]) -> NDArray[Any]:
     try:
         found = np.array(cell)
+        if found.dtype == bool:
+            return found
+        found = np.array(cell, np.float64)
+    except OverflowError:
+        found = np.array(np.inf)
     except ValueError:
         raise ValueError("its lists are of different lengths") from None
-    if found.dtype == bool:
-        return found
-    if (
-        found.dtype.kind == "i" and not (np.abs(found) <= int(EXACT)).all()
-    ) or found.dtype.kind in "uO":
+    is_large = np.abs(found) >= _EXACT
+    if is_large.any() and (np.array(cell, object)[is_large] != found[is_large]).any():
         raise ValueError("it holds whole numbers that float64 does not hold")
-    return found.astype(np.float64)
-
-
-def _check_text(text: str) -> None:
-    if not is_text(text):
-        raise ValueError(f"{text[:80]!r} holds half of a surrogate pair, which is no text")
+    return found
 
 
 def is_text(text: str) -> bool:
@@ -337,61 +309,27 @@ def without_rows(cells: Cells, bad: Mapping[int, str]) -> Cells:
 
 
 def _kind_of(cell: object) -> str:
-    """The type that fits one value of JSON; the narrowest of several."""
-    if isinstance(cell, bool):
-        return BOOL
-    if isinstance(cell, int):
+    """Return the type that fits one value of JSON; the narrowest of several."""
+    if isinstance(cell, int) and not isinstance(cell, bool):
         return INT if -(2**63) <= cell < 2**63 else JSON
-    if isinstance(cell, float):
-        return FLOAT
-    if isinstance(cell, str):
-        return TEXT
-    return ARRAY if isinstance(cell, list) and _is_of_numbers(cell) else JSON
+    if isinstance(cell, list):
+        types = _types_in(cell)
+        return ARRAY if types <= {int, float} or types == {bool} else JSON
+    return _PLAIN.get(type(cell), JSON)
 
 
-def _is_of_numbers(cells: Iterable[object]) -> bool:
-    """Whether lists hold numbers, or lists of these, alone."""
-    return all(
-        _is_of_numbers(each) if isinstance(each, list) else isinstance(each, int | float)
-        for each in cells
-    )
+def _types_in(cells: list[Any]) -> set[type]:
+    """Return the types of what lists, and lists in these, hold."""
+    types = set(map(type, cells))
+    if list not in types:
+        return types
+    inner = (_types_in(each) for each in cells if isinstance(each, list))
+    return (types - {list}).union(*inner)
 
 
-def _kind_of_type(kind: Any) -> str:
-    from pyarrow import types
-
-    if types.is_list(kind):
-        inner = kind.value_type
-        is_number = types.is_null(inner) or _kind_of_type(inner) in (BOOL, INT, FLOAT, ARRAY)
-        return ARRAY if is_number else JSON
-    found = (name for name, each in _arrow_types().items() if each == kind and name != JSON)
-    return next(found, JSON)
-
-
-def _of_floats(kind: Any) -> Any:
-    """A type of lists with whole numbers as floats."""
-    import pyarrow as pa
-
-    if pa.types.is_list(kind):
-        return pa.list_(_of_floats(kind.value_type))
-    return pa.bool_() if pa.types.is_boolean(kind) else pa.float64()
-
-
-def _inexact(whole: Any) -> list[int]:
-    """The whole numbers that float64 does not hold, of an Arrow array of int64."""
-    from pyarrow import compute
-
-    large = whole.filter(compute.greater_equal(compute.abs(whole), int(EXACT)))
-    return [number for number in large.to_pylist() if not _is_exact(number)]
-
-
-def _is_exact(number: int) -> bool:
-    return abs(number) <= EXACT or (abs(number) < 2**63 and int(float(number)) == number)
-
-
-def _no(cell: object, kind: str) -> str:
+def _misfit(cell: object, kind: str) -> str:
     text = repr(cell)
-    return f"{text if len(text) <= 80 else f'{text[:80]}…'} is no {kind}"
+    return f"{text if len(text) <= 80 else f'{text[:80]}…'} is not {kind}"
 
 
 @cache
@@ -402,42 +340,18 @@ def _arrow_types() -> Mapping[str, Any]:
     return {**numbers, TEXT: pa.string(), JSON: pa.string(), ARRAY: pa.null()}
 
 
-def _is_text(cells: Cells) -> bool:
-    import pyarrow as pa
-
-    return not isinstance(cells, list) and pa.types.is_string(cells.type)
-
-
-def _any(texts: Any, pattern: str) -> bool:
-    from pyarrow import compute
-
-    return bool(_count(compute.match_substring_regex(texts, pattern)))
-
-
-def _count(mask: Any) -> int:
-    """How often an Arrow array of booleans is true."""
-    from pyarrow import compute
-
-    return int(compute.sum(mask).as_py() or 0)
-
-
 @cache
 def _bools() -> Any:
     import pyarrow as pa
 
-    return pa.array([*TRUE, *FALSE])
-
-
-@cache
-def missing_texts() -> list[str]:
-    """Texts that stand for no value in columns of numbers: Arrow's, without `nan`."""
-    from pyarrow import csv
-
-    return ["", *(text for text in csv.ConvertOptions().null_values if "nan" not in text.lower())]
+    return pa.array(["true", "True", "TRUE", "false", "False", "FALSE"])
 
 
 @cache
 def _missing() -> Any:
+    """Return texts that stand for no value in columns of numbers: Arrow's, without `nan`."""
     import pyarrow as pa
+    from pyarrow import csv
 
-    return pa.array(missing_texts())
+    texts = (text for text in csv.ConvertOptions().null_values if "nan" not in text.lower())
+    return pa.array(["", *texts])

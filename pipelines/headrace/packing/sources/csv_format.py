@@ -5,13 +5,13 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.packing.sources.cells import EXACT, FALSE, TRUE, missing_texts
 from headrace.packing.sources.line_format import (
     LineBlock,
     LineFormat,
@@ -33,27 +33,64 @@ class CsvFormat(LineFormat):
 
     written = True
 
-    def __init__(self) -> None:
+    def __init__(self, *, tabs: bool = False) -> None:
+        """`tabs`: whether a tab in the header is the delimiter, whatever else is there."""
         self._delimiter = ""  # not known yet
+        self._tabs = tabs
         self._columns: tuple[str, ...] = ()
+        self._header = b""
 
     def start(self, content: bytes) -> int:
         begin = super().start(content)
         bounds, _ = self.bounds(content[begin:], is_last=True)
+        comments: list[bytes] = []
         for number, (first, stop) in enumerate((bounds + begin).tolist()):
             row = content[first:stop]
             if row.lower().startswith(b"sep=") and len(row) == 5:
                 self._delimiter = row[4:].decode("ascii", "replace")
+            elif row.startswith(b"#"):
+                comments.append(row)
             elif row.strip(self.blank):
+                if comments and self._names_columns(comments[-1], row):
+                    row, number = comments.pop(), number - 1  # rows begin with this one
                 self._take_header(row)
+                self.dropped = [*self.dropped, *(each.decode() for each in comments)]
                 rest = bounds[number + 1 : number + 2, 0] + begin
                 return int(rest[0]) if len(rest) else len(content)
+        if comments:
+            self._take_header(comments[0])
+            return len(content)
         raise NoTextError("it holds no row", "Name the columns in its first line.")
+
+    def _names_columns(self, row: bytes, following: bytes) -> bool:
+        """Return whether a row that begins as a comment is the header of the one behind it."""
+        delimiter = self._delimiter or _delimiter_of(following.decode(), tabs=self._tabs)
+        names, cells = (_cells(each.decode(), delimiter) for each in (row, following))
+        return len(names) == len(cells) > 1 and bool(names[0][1:2].strip())
+
+    def fault(self, content: bytes) -> tuple[int, NoTextError] | None:
+        """Return where a quote is escaped by a backslash, which no reader of CSV expects."""
+        if b'\\"' not in content:
+            return None
+        ends = re.escape((self._delimiter or _DELIMITERS).encode()) + rb"\r\n"
+        pattern = rb'(?:(?<=[%b])|\A)"(?:[^"]|"")*?(\\(?:"(?=[^"%b])|""(?=[%b]|\Z)))' % (
+            ends,
+            ends,
+            ends,
+        )
+        found = re.search(pattern, content)
+        return found and (
+            found.start(1),
+            NoTextError(
+                "a quote is escaped by a backslash",
+                "Write quotes inside of values twice, as Spark does with the option escape='\"'.",
+            ),
+        )
 
     def _take_header(self, row: bytes) -> None:
         text = row.decode()
-        outside = re.sub(r'"(?:[^"]|"")*"', "", text)
-        self._delimiter = self._delimiter or max(_DELIMITERS, key=outside.count)
+        self._header = row.strip()
+        self._delimiter = self._delimiter or _delimiter_of(text, tabs=self._tabs)
         names = [name.strip() for name in _cells(text, self._delimiter)]
         self.commas = self._delimiter != ","
         numbers = [int(name) for name in names if name.isdecimal() and len(name) < 10]
@@ -64,8 +101,8 @@ class CsvFormat(LineFormat):
                 "Write a first row that names the columns.",
             )
         first = "its first row names"
-        twice = next((name for name in names if name and names.count(name) > 1), None)
-        if twice is not None:
+        twice, times = Counter(filter(None, names)).most_common(1)[0] if any(names) else ("", 0)
+        if times > 1:
             raise NoTextError(f"{first} two columns '{twice}': {text[:200]}", "Rename one of them.")
         # a delimiter at the end of each row makes a column without a name and values
         self._num_named = len(names) if any(names[1:]) else 1
@@ -91,7 +128,7 @@ class CsvFormat(LineFormat):
         return row_bounds(codes, ends[~inside]), len(quotes) % 2 == 1
 
     def _quotes(self, content: bytes, codes: NDArray[np.uint8]) -> NDArray[np.int64]:
-        """Offsets of quotes that open and close values, by turns."""
+        """Return offsets of quotes that open and close values, alternating."""
         quotes = np.flatnonzero(codes == ord('"'))
         before = f'"\n\r{self._delimiter or _DELIMITERS}'.encode()
         opening = quotes[::2]
@@ -111,108 +148,61 @@ class CsvFormat(LineFormat):
         """Characters of rows that hold nothing."""
         return b" \t" + self._delimiter.encode()
 
-    def block(self, rows: Rows, texts: Collection[str]) -> LineBlock:
+    def block(self, rows: Rows, columns: Sequence[str] | None = None) -> LineBlock:
+        from pyarrow import csv as arrow_csv
+
+        wanted = {*(columns or self.names or ())}
+        names = [name for name in self.names or () if name in wanted]
         bad: dict[int, str] = {}
         longer: dict[int, list[str]] = {}
-        table = self._read(rows, dict.fromkeys(texts, "string"), bad, longer)
-        written = self._written(table, rows)
-        if written:
-            again = self._read(rows, dict.fromkeys(written, "string"), bad, longer, written)
-            for name in written:
-                table = table.set_column(table.column_names.index(name), name, again[name])
-        if longer:
-            shorter = [self._shorter(row, longer.get(at)) for at, row in enumerate(rows.each)]
-            return self.block(_rows_of(shorter), texts)
-        if bad:
-            table = _with_gaps(table, len(rows), bad)
-        return LineBlock({name: table.column(name).combine_chunks() for name in self._named}, bad)
-
-    def _read(
-        self,
-        rows: Rows,
-        types: Mapping[str, str],
-        bad: dict[int, str],
-        longer: dict[int, list[str]],
-        only: Sequence[str] = (),
-    ) -> Any:
-        """Rows as an Arrow table; `bad` and `longer` get those of other lengths, by number."""
-        from pyarrow import csv as arrow_csv
 
         def misfit(row: Any) -> str:
             cells = _cells(row.text, self._delimiter)
             if len(cells) > len(self._columns) and not any(cells[len(self._columns) :]):
                 longer[row.number - 1] = cells[: len(self._columns)]
             else:
-                bad[row.number - 1] = f"it has {len(cells)} values, not {len(self._columns)}"
+                what = f"it has {len(cells)} values, the header names {len(self._columns)} columns"
+                more = f"; quote values that hold a '{self._delimiter}'"
+                bad[row.number - 1] = what + more * (len(cells) > len(self._columns))
             return "skip"
 
         content = _BOM + rows.joined if rows.joined.startswith(_BOM) else rows.joined
-        return arrow_csv.read_csv(  # which leaves out the first mark of a byte order
+        table = arrow_csv.read_csv(  # which leaves out the first mark of a byte order
             io.BytesIO(content),
             arrow_csv.ReadOptions(
-                column_names=list(self._columns),
-                use_threads=False,
-                block_size=len(content) + 1,
+                column_names=self._columns, use_threads=False, block_size=len(content) + 1
             ),
             arrow_csv.ParseOptions(
                 delimiter=self._delimiter, invalid_row_handler=misfit, ignore_empty_lines=False
             ),
             arrow_csv.ConvertOptions(
-                column_types=types,
-                include_columns=list(only) or None,
-                null_values=missing_texts(),
-                true_values=list(TRUE),
-                false_values=list(FALSE),
+                column_types=dict.fromkeys(self._columns, "string"),
+                include_columns=names,
                 strings_can_be_null=False,
             ),
         )
-
-    def _written(self, table: Any, rows: Rows) -> list[str]:
-        """Columns that Arrow does not read as they are written, as `007` or times."""
-        import pyarrow as pa
-        from pyarrow import compute
-
-        inexact: list[str] = []
-        numbers: list[str] = []
-        for field, column in zip(table.schema, table.columns, strict=True):
-            if pa.types.is_int64(field.type):
-                numbers.append(field.name)
-            elif pa.types.is_floating(field.type):
-                large = compute.any(compute.greater_equal(compute.abs(column), EXACT)).as_py()
-                (inexact if large or self.commas else numbers).append(field.name)
-            elif not (pa.types.is_string(field.type) or pa.types.is_boolean(field.type)):
-                inexact.append(field.name)
-        if numbers and _has_leading_zeros(rows.joined):
-            texts = self._read(rows, dict.fromkeys(numbers, "string"), {}, {}, numbers)
-            for name in numbers:
-                doubtful = compute.match_substring_regex(texts[name], r"^\s*[+-]?0[0-9xX]")
-                inexact += [name] if compute.any(doubtful).as_py() else []
-        return inexact
-
-    @property
-    def _named(self) -> Sequence[str]:
-        return self.names or ()
+        if longer:
+            shorter = [self._shorter(row, longer.get(at)) for at, row in enumerate(rows.each)]
+            return self.block(_rows_of(shorter), columns)
+        cells = {name: table.column(at).combine_chunks() for at, name in enumerate(names)}
+        cells = _with_gaps(cells, len(rows), bad) if bad else cells
+        if self._header in rows.content:
+            again = (at for at, row in enumerate(rows.each) if row.strip() == self._header)
+            bad |= dict.fromkeys(again, "it repeats the header")
+        return LineBlock(cells, bad)
 
     def _shorter(self, row: bytes, cells: list[str] | None) -> bytes:
-        """A row without the empty values behind the last column."""
+        """Return a row without the empty values behind the last column."""
         if cells is None:
             return row
         text = io.StringIO()
         csv.writer(text, delimiter=self._delimiter, lineterminator="").writerow(cells)
         return text.getvalue().encode()
 
-    def as_written(self, rows: Rows, columns: Sequence[str]) -> list[Sequence[object]]:
-        cells = self.block(rows, columns).cells
-        return [cells[name].to_pylist() for name in columns]
 
-
-def _has_leading_zeros(content: bytes) -> bool:
-    """Whether something begins as `007` or `0x7`, which Arrow reads as 7, also behind a sign."""
-    codes = np.frombuffer(b"\n\n" + content + b"\n", dtype=np.uint8)
-    zeros = np.flatnonzero(codes[2:-1] == ord("0")) + 2
-    zeros = zeros[np.isin(codes[zeros + 1], list(b"0123456789xX"))]
-    signs = np.isin(codes[zeros - 1], list(b"+-"))
-    return bool(np.isin(codes[zeros - 1 - signs], list(b',;\t|\n\r" ')).any())
+def _delimiter_of(header: str, *, tabs: bool) -> str:
+    outside = re.sub(r'"(?:[^"]|"")*"', "", header)
+    return "\t" if tabs and "\t" in outside else max(_DELIMITERS, key=outside.count)
 
 
 def _rows_of(rows: Sequence[bytes]) -> Rows:
@@ -229,16 +219,10 @@ def _cells(text: str, delimiter: str) -> list[str]:
     return next(csv.reader(io.StringIO(text, newline=""), delimiter=delimiter), [])
 
 
-def _with_gaps(table: Any, num_rows: int, bad: dict[int, str]) -> Any:
-    """The table with empty rows where others were skipped."""
+def _with_gaps(cells: Mapping[str, Any], num_rows: int, bad: Mapping[int, str]) -> dict[str, Any]:
+    """Return cells with empty ones where rows were skipped."""
     import pyarrow as pa
-    from pyarrow import compute
 
     numbers = np.cumsum([row not in bad for row in range(num_rows)]) - 1
-    mask = np.isin(np.arange(num_rows), list(bad))
-    taken = table.take(pa.array(numbers, pa.int64(), mask=mask))
-    columns = [
-        compute.fill_null(each, "") if pa.types.is_string(each.type) else each
-        for each in taken.columns
-    ]
-    return pa.table(columns, taken.column_names)
+    at = pa.array(numbers, pa.int64(), mask=np.isin(np.arange(num_rows), list(bad)))
+    return {name: each.take(at).fill_null("") for name, each in cells.items()}

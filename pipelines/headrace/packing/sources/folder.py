@@ -9,6 +9,7 @@ from pathlib import Path
 
 from headrace.errors import DataError, RecipeError
 from headrace.fields.array import ARCHIVE, decode_arrays
+from headrace.files.manifest import ColumnNote
 from headrace.objects.protocol import Check, StoredFile
 from headrace.packing.sample_table import SampleRef, SampleTable, files_of
 from headrace.packing.samples import Access, Fields, SourceField, Unreadable, Values
@@ -45,7 +46,7 @@ class FolderSource:
     """Files below a folder or prefix."""
 
     classes: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
+    notes: tuple[str | ColumnNote, ...] = ()
     sequential = False
     _takes_columns = True  # those of the index that have no other meaning are fields
 

@@ -15,7 +15,7 @@ from headrace.fields.field_kind import kind_named, kind_of_bytes
 from headrace.packing.samples import SourceField, Unreadable
 from headrace.packing.sources.arrow_columns import coded
 from headrace.packing.sources.files import damaged
-from headrace.packing.sources.row_container import Cell, ColumnOfRows, RowContainer
+from headrace.packing.sources.row_container import Cell, ColumnOfRows, FieldColumns, RowContainer
 from headrace.packing.sources.rows import RowSource
 from headrace.shards.foreign import ForeignColumn, ForeignFile
 
@@ -32,18 +32,18 @@ class Hdf5Source(RowSource):
         with self._place.open(path, version) as stream:
             folder = self._place.folder
             with ForeignFile(folder / path if folder else stream, name) as file:
-                yield _Hdf5Rows(file, name, list(self.told))
+                yield _Hdf5Rows(file, name, [] if self.asked.every else self.asked.named)
 
 
 class _Hdf5Rows(RowContainer):
-    def __init__(self, file: ForeignFile, name: str, told: Sequence[str]) -> None:
+    def __init__(self, file: ForeignFile, name: str, named: Sequence[str]) -> None:
         self._file = file
         self._name = name
-        self._told = told  # datasets that the recipe names; empty for all
+        self._named = named  # datasets that the recipe names; empty for all
 
     @property
     def parts(self) -> Mapping[int, int]:
-        wanted = [name for name in self._told if name in self._columns] or list(self._columns)
+        wanted = [name for name in self._named if name in self._columns] or list(self._columns)
         sizes = {name: self._columns[name].num_rows for name in wanted}
         if len(set(sizes.values())) > 1:
             listed = ", ".join(f"{name} {size:,}" for name, size in sorted(sizes.items()))
@@ -84,19 +84,20 @@ class _Hdf5Rows(RowContainer):
         return {column: self._coded(column) for column in columns}
 
     def columns(
-        self, names: Sequence[str], part: int, rows: NDArray[np.int64]
-    ) -> Iterator[ColumnOfRows | None]:
-        for name in names:
-            found = self._file.numbers(name, rows)
-            yield None if found is None else ColumnOfRows(found)
-
-    def values(self, field: SourceField, column: str, part: int, rows: Sequence[int]) -> list[Cell]:
-        cells = self._file.rows(column, rows)
-        if field.kind == "text":
-            return list(map(_as_text, cells))
-        if bytes not in kind_named(field.kind).types:
-            return list(cells)
-        return [_as_bytes(cell) or Unreadable("", "it is empty") for cell in cells]
+        self, fields: FieldColumns, part: int, rows: NDArray[np.int64]
+    ) -> Iterator[ColumnOfRows]:
+        for field, column in fields:
+            is_number = field.kind in ("value", "array")
+            found = self._file.numbers(column, rows) if is_number else None
+            if found is not None:
+                yield ColumnOfRows(found)
+                continue
+            cells: list[Any] = self._file.rows(column, rows.tolist())
+            if field.kind == "text":
+                cells = list(map(_as_text, cells))
+            elif bytes in kind_named(field.kind).types:
+                cells = [_as_bytes(cell) or Unreadable("", "it is empty") for cell in cells]
+            yield ColumnOfRows.of(cells)
 
     def _coded(self, column: str) -> Any:
         import pyarrow as pa

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from pathlib import PurePosixPath
+from pathlib import PurePosixPath, PureWindowsPath
 from typing import Any
+from urllib.parse import unquote
 
 import xxhash
 
 from headrace.errors import DataError, RecipeError
 from headrace.fields.field_kind import Value
+from headrace.files.manifest import ColumnNote
 from headrace.objects.protocol import StoredFile
 from headrace.packing.sample_table import (
     ROLES,
@@ -24,6 +26,7 @@ from headrace.packing.samples import NOTHING, Fields, SourceField, Unreadable
 from headrace.packing.sources.arrow import ParquetSource
 from headrace.packing.sources.files import suffix_of
 from headrace.packing.sources.lines import CsvSource, JsonLinesSource
+from headrace.packing.sources.listing import LABEL, PATHS, path_column
 from headrace.packing.sources.rows import RowSource
 from headrace.packing.sources.source_store import OneFile, SourceStore, utf8_names
 from headrace.recipe.dataset import DatasetSpec
@@ -31,8 +34,6 @@ from headrace.recipe.dataset import DatasetSpec
 _FORMS: tuple[type[RowSource], ...] = (CsvSource, JsonLinesSource, ParquetSource)
 SUFFIXES = tuple(suffix for form in _FORMS for suffix in form.suffixes)
 """Endings of index files."""
-
-_PATH, _LABEL = "path", "label"
 
 
 class Index:
@@ -51,7 +52,7 @@ class Index:
                 "include": DatasetSpec.model_fields["include"].default,
                 "fields": named,
                 "labels": "field" if needs_label else spec.labels,
-                "label_field": (spec.label_field or _LABEL) if needs_label else spec.label_field,
+                "label_field": (spec.label_field or LABEL) if needs_label else spec.label_field,
             }
         )
         self.name = f"{place.name}/{self._file.path}"
@@ -69,7 +70,7 @@ class Index:
         return tuple(sorted(self._rows.fields, key=lambda field: field.kind == "value"))
 
     @property
-    def notes(self) -> tuple[str, ...]:
+    def notes(self) -> tuple[str | ColumnNote, ...]:
         """What people should look at in columns; known after `matched`."""
         return self._rows.notes
 
@@ -105,7 +106,7 @@ class Index:
     def _source(self, fields: Fields) -> RowSource:
         form = next(form for form in _FORMS if suffix_of(self._file.path) in form.suffixes)
         source = form(self._spec, OneFile(self._place, self._file), fields, NOTHING)
-        source.take_as_index(every=self._every)
+        source.asked = source.asked.as_index(every=self._every)
         return source
 
     def _read(self) -> tuple[SampleTable, str]:
@@ -119,7 +120,7 @@ class Index:
                 )
             paths = [
                 self._path(text, table, row)
-                for row, text in enumerate(table.texts(_PATH).to_pylist())
+                for row, text in enumerate(table.texts(path_column(table.types)).to_pylist())
             ]
             hashed = self._hashed(paths, table)
             with utf8_names(self.name):
@@ -133,10 +134,10 @@ class Index:
 
     def _hashed(self, paths: Sequence[str], table: Any) -> str:
         """One hash of all values, in whatever order their rows are; empty for no columns."""
-        columns = self._rows.columns
+        columns = self._rows.chosen.columns
         if not columns:
             return ""
-        named = {*self._spec.fields, _LABEL}  # these come first
+        named = {*self._spec.fields, LABEL}  # these come first
         columns = dict(sorted(columns.items(), key=lambda item: item[0] not in named))
         state = 0
         cells = table.as_written(list(columns.values()))
@@ -146,10 +147,14 @@ class Index:
         return f"{state:032x}"
 
     def _path(self, text: str | None, table: Any, row: int) -> str:
-        path = PurePosixPath((text or "").strip())
-        if not text or not text.strip() or path.is_absolute() or ".." in path.parts:
+        text = (text or "").strip()
+        path = PurePosixPath(text)
+        if path_column(table.types) == PATHS[1]:  # relative to the index
+            path = PurePosixPath(self._file.path).parent / text
+        is_outside = PureWindowsPath(text).is_absolute() or path.is_absolute()
+        if not text or is_outside or ".." in path.parts:
             raise DataError(
-                f"{self.name}, {table.place(row)}: the path '{text or ''}' is not below the "
+                f"{self.name}, {table.place(row)}: the path '{text}' is not below the "
                 "source folder",
                 "Write paths relative to dataset.source, as in images/0001.png.",
             )
@@ -158,7 +163,7 @@ class Index:
     def _twice(self, paths: Sequence[str], path: str, table: Any) -> DataError:
         rows = [row for row, each in enumerate(paths) if each == path]
         places = " and ".join(table.place(row) for row in rows[:2])
-        label = self._rows.role_columns().get("label")
+        label = self._rows.chosen.roles.get(LABEL)
         what = f"names '{path}' twice, in {places}"
         if label:
             cells = table.cells([label])[label].take(rows[:2]).to_pylist()
@@ -168,19 +173,39 @@ class Index:
     def _check_match(self, files: Any, paths: Any, has_labels: bool) -> None:
         noun = "label" if has_labels else "row"
         named = strings([*paths.to_pylist(), *(each.path for each in self.quarantined)])
-        if without_row := files.filter(_are_none_of(files, named)).to_pylist():
+        without_row = files.filter(_are_none_of(files, named)).to_pylist()
+        without_file = named.filter(_are_none_of(named, files)).to_pylist()
+        advice = _advice(without_file[0], files.to_pylist()) if without_file else ""
+        if without_row:
             raise DataError(
                 f"{len(without_row):,} of {len(files):,} files have no {noun} in "
                 f"{self.name}: {shown(without_row)}",
-                "Add them to the index, or narrow dataset.include.",
+                advice or "Add them to the index, or narrow dataset.include.",
             )
-        if without_file := named.filter(_are_none_of(named, files)).to_pylist():
+        if without_file:
             raise DataError(
                 f"{len(without_file):,} of {len(named):,} {noun}s in {self.name} have "
                 f"no file: {shown(without_file)}",
-                "Remove the rows, or check that the paths are relative to dataset.source and "
+                advice
+                or "Remove the rows, or check that the paths are relative to dataset.source and "
                 "match dataset.include.",
             )
+
+
+def _advice(path: str, files: Sequence[str]) -> str:
+    """Return how a row should write the path of a file that lies there; empty if none is alike."""
+    known = {*files}
+    slashed, plain = path.replace("\\", "/"), unquote(path)
+    if slashed in known:
+        return f"Write paths with '/', not with '\\', as in '{slashed}'."
+    if plain in known:
+        return f"Write paths as the files are called, not in the form of URLs: '{plain}'."
+    folded = f"/{path}".casefold()
+    alike = [
+        file for file in files
+        if f"/{file}".casefold().endswith(folded) or folded.endswith(f"/{file}".casefold())
+    ]  # fmt: skip
+    return f"Write the path of '{path}' as it lies there, '{alike[0]}'." if alike else ""
 
 
 def _are_none_of(texts: Any, others: Any) -> Any:
@@ -204,7 +229,7 @@ def index_of(spec: DatasetSpec, place: SourceStore, *, every: bool = True) -> In
     for key, column in columns.items():
         if column is not None:
             raise RecipeError(
-                f"dataset.{key} is '{column}', but there is no index file with columns",
+                f"dataset.{key} is '{column}', but the recipe names no index file with columns",
                 "Name a CSV, JSONL or Parquet file below the source in dataset.index.",
             )
     return None

@@ -1,9 +1,9 @@
-"""What formats of lines have in common: blocks of rows, where rows begin, and what is no text."""
+"""What formats of lines have in common: blocks of rows, where rows begin, and what is not text."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import ClassVar
@@ -107,16 +107,17 @@ class LineFormat(ABC):
         codes = np.frombuffer(content, dtype=np.uint8)
         return row_bounds(codes, line_ends(codes, is_last=is_last)), False
 
+    def fault(self, content: bytes) -> tuple[int, NoTextError] | None:
+        """Return why rows cannot be read, and at which byte."""
+        del content
+        return None
+
     blank = b" \t"
     """Characters of rows that hold nothing, and are passed over."""
 
     @abstractmethod
-    def block(self, rows: Rows, texts: Collection[str]) -> LineBlock:
-        """Cells of rows; `texts` are columns that are read as texts, whatever they hold."""
-
-    @abstractmethod
-    def as_written(self, rows: Rows, columns: Sequence[str]) -> list[Sequence[object]]:
-        """Cells of rows by column as Python objects, before any conversion."""
+    def block(self, rows: Rows, columns: Sequence[str] | None = None) -> LineBlock:
+        """Return the cells of rows as they are written; of some columns at least, or of all."""
 
 
 def line_ends(codes: NDArray[np.uint8], *, is_last: bool) -> NDArray[np.int64]:
@@ -164,7 +165,7 @@ def first_that_is_no_text(content: bytes) -> int | None:
 
 
 def check_beginning(content: bytes) -> None:
-    """Refuse a file that is no text, by its first bytes.
+    """Refuse a file that is not text, by its first bytes.
 
     Raises:
         NoTextError: It is another format, or UTF-16.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import logging
+from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -14,10 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import DataError, RecipeError
-from headrace.objects.protocol import Check, StoredFile
+from headrace.files.manifest import ColumnNote
+from headrace.objects.protocol import Check
+from headrace.packing.column_notes import is_notable, remark
 from headrace.packing.sample_table import SampleTable
 from headrace.packing.samples import Access, Fields, SourceField, Unreadable
-from headrace.packing.sources.arrow import values_of_cells
 from headrace.packing.sources.arrow_columns import coded, column_of
 from headrace.packing.sources.cells import (
     ARRAY,
@@ -27,12 +29,13 @@ from headrace.packing.sources.cells import (
     Cells,
     Converted,
     Tally,
+    add_texts,
     convert,
     is_text,
     without_rows,
 )
 from headrace.packing.sources.csv_format import CsvFormat
-from headrace.packing.sources.files import damaged
+from headrace.packing.sources.files import damaged, suffix_of
 from headrace.packing.sources.json_format import JsonLinesFormat
 from headrace.packing.sources.line_format import (
     LineBlock,
@@ -44,12 +47,12 @@ from headrace.packing.sources.line_format import (
     line_ends,
     without_blank,
 )
-from headrace.packing.sources.remarks import LOOKED_AT, remark_on
+from headrace.packing.sources.listing import PATHS, path_column
 from headrace.packing.sources.row_container import (
     GONE,
     NO_NAME,
-    Cell,
     ColumnOfRows,
+    FieldColumns,
     RowContainer,
 )
 from headrace.packing.sources.rows import RowSource
@@ -61,7 +64,6 @@ logger = logging.getLogger(__name__)
 _BLOCK_BYTES = 2**22
 _MOST_LINE_BYTES = 2**26
 _SPOOLED_BYTES = 2**26
-_PATH = "path"
 _GONE = Unreadable("", GONE)
 
 
@@ -96,7 +98,7 @@ class LineTable(RowContainer):
         self._encoding = encoding
         self._lines_before = {0: 0}
         self._read: tuple[int, Rows] = (-1, Rows(b"", np.empty((0, 2), dtype=np.int64)))
-        self._block: tuple[int, LineBlock] = (-1, LineBlock({}))
+        self._block: tuple[int, set[str], LineBlock] = (-1, set(), LineBlock({}))
         self._converted: dict[str, Converted] = {}
         content, bounds, is_last = self._content(0)
         check_beginning(content)
@@ -142,43 +144,46 @@ class LineTable(RowContainer):
             row -= num_rows
         raise IndexError(row)
 
-    def values(self, field: SourceField, column: str, part: int, rows: Sequence[int]) -> list[Cell]:
-        found = self._column(part, column)
-        cells: list[Cell]
-        if isinstance(found.values, list):
-            cells = [_GONE if found.values[row] is None else found.values[row] for row in rows]
-        else:
-            as_it_is = replace(field, encoding="")
-            cells = values_of_cells(as_it_is, found.values.take(np.asarray(rows, dtype=np.int64)))
-        for at, row in enumerate(rows):
-            if row in found.misfits:
-                cells[at] = Unreadable("", f"{self._place(part, row)}: {found.misfits[row]}")
-        return cells
-
     def columns(
-        self, names: Sequence[str], part: int, rows: NDArray[np.int64]
-    ) -> Iterator[ColumnOfRows | None]:
-        wanted = set(rows.tolist())
-        for name in names:
-            found = self._column(part, name)
-            is_whole = not isinstance(found.values, list) and wanted.isdisjoint(found.misfits)
-            yield column_of(found.values.take(rows)) if is_whole else None
+        self, fields: FieldColumns, part: int, rows: NDArray[np.int64]
+    ) -> Iterator[ColumnOfRows]:
+        converted = self._columns(part, [column for _, column in fields])
+        for each, column in fields:
+            found = converted[column]
+            if isinstance(found.values, list):
+                cells = (found.values[row] for row in rows.tolist())
+                mine = ColumnOfRows.of([_GONE if cell is None else cell for cell in cells])
+            else:
+                mine = column_of(replace(each, encoding=""), found.values.take(rows))
+            misfits = found.misfits and {
+                at: f"{self._place(part, row)}: {found.misfits[row]}"
+                for at, row in enumerate(rows.tolist())
+                if row in found.misfits
+            }
+            yield ColumnOfRows(mine.values, {**mine.wrong, **misfits}) if misfits else mine
 
     def as_written(self, columns: Sequence[str]) -> Iterator[Sequence[object]]:
         """Cells of each row as Python objects, before any conversion."""
-        for _, found in self._parts():
-            yield from zip(*self._lines.as_written(found, columns), strict=True)
+        for _, rows in self._parts():
+            cells = self._lines.block(rows).cells
+            found = [cells.get(name, [None] * len(rows)) for name in columns]
+            lists = (each if isinstance(each, list) else each.to_pylist() for each in found)
+            yield from zip(*lists, strict=True)
 
     def scan(self, tallies: dict[str, Tally], texts: Iterable[str]) -> _Scan:
         """Go over all rows: count what columns hold, and keep some columns as texts."""
         found = _Scan(texts={name: [] for name in texts})
         num_rows = 0
         for part, some in self._parts():
-            block = self._lines.block(some, found.texts)
+            block, there = self._lines.block(some), dict[str, Cells]()
             for name, cells in block.cells.items():
                 if name not in tallies:
                     tallies[name] = Tally(self._lines.written, self._lines.commas)
-                tallies[name].add(without_rows(cells, block.bad))
+                there[name] = without_rows(cells, block.bad)
+                if not self._lines.written:
+                    tallies[name].add_objects(there[name])
+            if self._lines.written:
+                add_texts(tallies, there)
             for name, kept in found.texts.items():
                 kept.append(self._texts_of(name, block.cells.get(name), part))
             for row, reason in block.bad.items():
@@ -199,13 +204,11 @@ class LineTable(RowContainer):
         if cells is None:
             return pa.nulls(len(self._rows(part)[0]), pa.string())
         if not isinstance(cells, list):
-            if pa.types.is_string(cells.type):
-                return cells
-            cells = cells.to_pylist()
+            return cells
         texts = [str(cell) if isinstance(cell, str | int) else None for cell in cells]
         texts = [text if text is None or is_text(text) else "" for text in texts]
         for row, cell in enumerate(cells):
-            if cell is not None and texts[row] is None and name != _PATH:
+            if cell is not None and texts[row] is None and name not in PATHS:
                 raise NoTextError(
                     f"{self._place(part, row)}: {name} is {cell!r}, which is {NO_NAME}",
                     "Numbers to predict need dataset.label_kind 'value'.",
@@ -213,26 +216,23 @@ class LineTable(RowContainer):
         return pa.array(texts, pa.string())
 
     @property
-    def _written(self) -> list[str]:
-        """Columns of texts."""
-        names = self._lines.names or ()
-        return [name for name in names if self._kinds.get(name) == TEXT]
-
-    @property
     def _scan(self) -> _Scan:
         return self.scanned or self.scan({}, ())
 
-    def _column(self, part: int, column: str) -> Converted:
-        if self._block[0] != part:
-            self._block = part, self._lines.block(self._rows(part)[0], self._written)
-            self._converted = {}
-        if column not in self._converted:
-            cells, num_rows = self._block[1].cells.get(column), len(self._rows(part)[0])
-            written = self._lines.written and cells is not None
-            self._converted[column] = convert(
-                [None] * num_rows if cells is None else cells, self._kinds[column], written=written
-            )
-        return self._converted[column]
+    def _columns(self, part: int, names: Sequence[str]) -> Mapping[str, Converted]:
+        """Return columns of a part in their types."""
+        if self._block[0] != part or not self._block[1] >= {*names}:
+            block = self._lines.block(self._rows(part)[0], names)
+            self._block, self._converted = (part, {*names}, block), {}
+        cells, nothing = self._block[2].cells, [None] * len(self._rows(part)[0])
+        kinds: dict[tuple[str, bool], list[str]] = {}
+        for name in dict.fromkeys(names):
+            if name not in self._converted:
+                kinds.setdefault((self._kinds[name], name in cells), []).append(name)
+        for (kind, _), some in kinds.items():
+            found = convert([cells.get(name, nothing) for name in some], kind)
+            self._converted.update(zip(some, found, strict=True))
+        return self._converted
 
     def _parts(self) -> Iterator[tuple[int, Rows]]:
         start, stop = -1, self._start
@@ -265,6 +265,7 @@ class LineTable(RowContainer):
             is_last = len(more) < _BLOCK_BYTES
             bounds, is_open = self._lines.bounds(content, is_last=is_last)
             if is_last and is_open:
+                self._check_text(start, content)
                 line = self._line(start, content, int(bounds[-1, 0]))
                 raise NoTextError(
                     f"a quote that opens in line {line} does not close", "Close or double it."
@@ -283,6 +284,10 @@ class LineTable(RowContainer):
                 "Name the encoding in dataset.encoding, as in 'latin-1' or 'cp1252', or write "
                 "the file again in UTF-8.",
             )
+        if found := self._lines.fault(content):
+            at, error = found
+            error.args = (f"line {self._line(start, content, at)}: {error}",)
+            raise error
 
     def _place(self, part: int, row: int) -> str:
         found = self._rows(part)[0]
@@ -314,11 +319,12 @@ class LineSource(RowSource):
         self._encoding = spec.encoding
         self._tallies: dict[str, Tally] = {}
         self._scans: dict[tuple[str, str], _Scan] = {}
-        self._kinds = {self._columns.get(each.name, each.name): _kind_of(each) for each in fields}
+        columns = self.asked.fields
+        self._kinds = {columns.get(each.name, each.name): _kind_of(each) for each in fields}
 
-    def lines(self) -> LineFormat:
-        """How lines of one file are read."""
-        raise NotImplementedError
+    @abstractmethod
+    def lines(self, path: str) -> LineFormat:
+        """Return how lines of a file are read."""
 
     @contextmanager
     def open_rows(self, path: str, version: str) -> Iterator[LineTable]:
@@ -329,38 +335,25 @@ class LineSource(RowSource):
     def list_samples(self, check: Check | None = None) -> SampleTable:
         for file in self.containers(check):
             with self._opened(file.path, file.version) as table:
-                texts = {_PATH, *self.role_columns().values(), *self._defaults.values()}
+                texts = {*PATHS, *self.asked.roles.values(), *self.asked.defaults.values()}
                 self._scans[file.path, file.version] = table.scan(self._tallies, texts)
             if check is not None:
                 check()
         self._kinds = {name: tally.kind for name, tally in self._tallies.items()}
-        self._log_types()
-        for path, version in self._scans if self._every and not self.is_index else ():
-            self._refuse_index(path, self._scans[path, version].texts[_PATH])
-        return super().list_samples(check)
-
-    def _log_types(self) -> None:
         kinds = ", ".join(f"{name} {kind}" for name, kind in self._kinds.items())
         logger.info("Columns of %s: %s", self._place.name, kinds)
         for name, tally in self._tallies.items():
-            if tally.remark:
-                logger.info("Column '%s' (%s) %s", name, tally.kind, tally.remark)
+            for note in filter(is_notable, tally.notes(name)):
+                logger.info("Column '%s' (%s) %s", name, self._kinds[name], remark(note))
+        if self.asked.every and not self.asked.is_index:
+            for (path, _), scan in self._scans.items():
+                self._refuse_index(path, scan.texts[path_column(self._kinds)])
+        return super().list_samples(check)
 
-    def _start(self, file: StoredFile, rows: RowContainer) -> None:
-        super()._start(file, rows)
-        self.notes = tuple(f"column '{name}': {note}" for name, note in self._remarks(rows))
-
-    def _remarks(self, rows: RowContainer) -> Iterator[tuple[str, str]]:
-        """What people should look at, by field."""
-        part, num_rows = next(iter(rows.parts.items()), (0, 0))
-        for each in self.fields:
-            column = self.columns[each.name]
-            some = list(range(min(num_rows, LOOKED_AT)))
-            cells = rows.values(each, column, part, some) if each.kind != "array" else []
-            values = [cell for cell in cells if isinstance(cell, str | int | float)]
-            remarks = (self._tallies[column].remark, remark_on(values, self._place.folder))
-            if any(remarks):
-                yield each.name, "; ".join(filter(None, remarks))
+    def type_notes(
+        self, field: SourceField, types: Mapping[str, str], values: Sequence[Any]
+    ) -> list[ColumnNote]:
+        return self._tallies[self.chosen.columns[field.name]].notes(field.name)
 
     def _refuse_index(self, path: str, texts: Sequence[Any]) -> None:
         """Refuse a table that names the files of samples: their paths alone would be packed."""
@@ -368,7 +361,8 @@ class LineSource(RowSource):
         folder, _, name = path.rpartition("/")
         if first and self._place.store.stat(f"{folder}/{first}".lstrip("/")) is not None:
             raise RecipeError(
-                f"The rows of {self._place.name}/{path} name files in their column '{_PATH}'",
+                f"The rows of {self._place.name}/{path} name files in their column "
+                f"'{path_column(self._kinds)}'",
                 f"For these files set dataset.source to the folder of {name} and dataset.index to "
                 f"{name}; for the rows themselves name the columns in dataset.fields.",
             )
@@ -381,7 +375,7 @@ class LineSource(RowSource):
         with self._place.open(path, version) as stream:
             try:
                 with _as_utf8(stream, self._encoding) as text:
-                    lines = self.lines()
+                    lines = self.lines(path)
                     table = LineTable(text, lines, self._kinds, self._encoding)
                     for each in lines.dropped:
                         logger.info("Left out of %s: %s", name, each)
@@ -400,8 +394,8 @@ class CsvSource(LineSource):
     form = "csv"
     suffixes = (".csv", ".tsv")
 
-    def lines(self) -> LineFormat:
-        return CsvFormat()
+    def lines(self, path: str) -> LineFormat:
+        return CsvFormat(tabs=suffix_of(path) == ".tsv")
 
 
 class JsonLinesSource(LineSource):
@@ -410,8 +404,8 @@ class JsonLinesSource(LineSource):
     form = "jsonl"
     suffixes = (".jsonl", ".ndjson")
 
-    def lines(self) -> LineFormat:
-        return JsonLinesFormat(lists_as_texts=self.is_index)
+    def lines(self, path: str) -> LineFormat:
+        return JsonLinesFormat()
 
 
 @contextmanager

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import DataError, nearest
-from headrace.fields.value import number_type
+from headrace.fields.text import number_type
 from headrace.objects.protocol import ByteRange, Check, StoredFile
 from headrace.packing.sample_table import (
     SampleRef,

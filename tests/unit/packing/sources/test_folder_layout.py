@@ -7,6 +7,7 @@ import pytest
 
 from headrace.errors import RecipeError, UnclearNamesError
 from headrace.files.manifest_file import read_manifest
+from headrace.packing.column_notes import note_texts
 from headrace.packing.opened_source import OpenedSource
 from headrace.packing.samples import Source
 from headrace.packing.sources.folder_layout import split_named
@@ -233,7 +234,7 @@ def test_splits_of_columns(tmp_path: Path, make_context) -> None:
         opened(make_context, file, split_field="part")
     file.write_text("\n".join(["x,part", *(row.replace("Train", "Validation") for row in rows)]))
     notes = opened(make_context, file, split_field="part").listing.notes
-    assert notes == ("split 'Validation' is not the split 'val'",)
+    assert note_texts(notes) == ["split 'Validation' is not the split 'val'"]
     file.write_text(file.read_text().replace("Validation", "val"))
     shares = {"train": 0.5, "test": 0.5}
     with pytest.raises(RecipeError, match="a split 'val'"):
@@ -244,11 +245,11 @@ def test_tables_named_as_splits_are_noted(tmp_path: Path, make_context) -> None:
     """They have no folders: `split_field` names a column that says the split."""
     for name in ("train-0", "train-1", "valid"):
         (tmp_path / f"{name}.csv").write_text("\n".join(["x", *map(str, range(9))]))
-    assert opened(make_context, tmp_path).listing.notes == (
+    assert note_texts(opened(make_context, tmp_path).listing.notes) == [
         "train-0, train-1, valid: files are named as splits, but all samples were split anew",
-    )
+    ]
     (tmp_path / "valid.csv").unlink()
-    assert opened(make_context, tmp_path).listing.notes == ()
+    assert note_texts(opened(make_context, tmp_path).listing.notes) == []
 
 
 def test_numbers_of_classes_keep_their_order(tmp_path: Path, make_context) -> None:

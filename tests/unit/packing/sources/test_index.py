@@ -1,6 +1,7 @@
 """Index files match samples one to one, and give labels, groups, splits and values."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -209,7 +210,7 @@ def test_many_rows_are_found_again(tmp_path: Path) -> None:
         ("l.csv", "file,label\na.png,x\n", r"no column 'path'\n.*Valid: file, label"),
         ("l.csv", "a;b\na.png;x\n", r"no column 'path' and no column 'label'\n.*Valid: a, b"),
         ("l.csv", "", "it is empty"),
-        ("l.csv", "path,label\na.png\n", r"line 2: it has 1 values, not 2"),
+        ("l.csv", "path,label\na.png\n", r"line 2: it has 1 values, the header names 2"),
         ("l.csv", "path,label,label\na.png,a,b\n", r"two columns 'label'"),
         ("l.csv", "path,label\na.png,\n", r"line 2: label: it has no value"),
         ("l.csv", "path,label,split\na.png,x,\n", r"line 2: split: it has no value"),
@@ -244,7 +245,7 @@ def test_wrong_index(tmp_path: Path, name: str, content: str | bytes, message: s
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        ({"label_field": "age"}, "dataset.label_field is 'age', but there is no index"),
+        ({"label_field": "age"}, "dataset.label_field is 'age', but the recipe names no index"),
         ({"group_field": "who"}, "dataset.group_field is 'who'"),
         ({"split_field": "fold"}, "dataset.split_field is 'fold'"),
         ({"label_kind": "value"}, "dataset.label_kind is 'value'"),
@@ -264,3 +265,50 @@ def test_labels_from_folders(tmp_path: Path) -> None:
     with_files(tmp_path, "1.png")
     with pytest.raises(RecipeError, match=r"1\.png lies in no class folder"):
         listed(spec)
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "advice"),
+    [
+        ("in/a.png", "in\\\\a.png", "with '/', not with"),
+        ("a b.png", "a%20b.png", "not in the form of URLs"),
+        ("in/a.png", "C:\\\\data\\\\in\\\\a.png", "relative to dataset.source"),
+        ("in/a.png", "a.png", "'in/a.png'"),
+        ("a.png", "in/a.png", "'a.png'"),
+        ("a.PNG", "a.png", "'a.PNG'"),
+    ],
+)
+@pytest.mark.parametrize("form", ["csv", "jsonl"])
+def test_paths_of_other_systems_are_explained(
+    tmp_path: Path, form: str, file: str, text: str, advice: str
+) -> None:
+    with_files(tmp_path, file)
+    text = text if form == "jsonl" else text.replace("\\\\", "\\")
+    content = f"path\n{text}\n" if form == "csv" else f'{{"path": "{text}"}}\n'
+    (tmp_path / f"l.{form}").write_text(content)
+    with pytest.raises(HeadraceError, match=re.escape(advice)):
+        listed(spec_of(tmp_path, f"l.{form}", labels="none", include=["**/*.png", "**/*.PNG"]))
+
+
+@pytest.mark.parametrize("folder", ["", "photos/"])
+@pytest.mark.parametrize("form", ["csv", "jsonl"])
+def test_metadata_of_an_imagefolder_of_hugging_face(tmp_path: Path, folder: str, form: str) -> None:
+    """Its column `file_name` is relative to the folder of the file."""
+    with_files(tmp_path, f"{folder}a.png", f"{folder}b.png")
+    rows = [("a.png", "a cat"), ("b.png", "a dog")]
+    lines = [json.dumps({"file_name": name, "text": text}) for name, text in rows]
+    if form == "csv":
+        lines = ["file_name,text", *map(",".join, rows)]
+    (tmp_path / f"{folder}metadata.{form}").write_text("\n".join(lines))
+    spec = spec_of(tmp_path, f"{folder}metadata.{form}", labels="none")
+    assert [values["text"] for values in read_again(spec)] == ["a cat", "a dog"]
+
+
+def test_rows_of_an_index_that_cannot_be_read_are_named_as_rows(tmp_path: Path, packs) -> None:
+    with_files(tmp_path / "in", "a.bin", "b.bin")
+    (tmp_path / "in" / "l.csv").write_text("path,x\na.bin,\nb.bin,\n")
+    spec = {"index": "l.csv", "labels": "none", "include": ["*.bin"]}
+    with pytest.raises(
+        HeadraceError, match=r"None of the first 2 samples.*\n.*rows.*dataset.missing"
+    ):
+        packs(tmp_path / "in", spec)

@@ -13,6 +13,7 @@ import pytest
 
 from headrace.errors import DataError, RecipeError
 from headrace.files.manifest_file import read_manifest
+from headrace.packing.column_notes import remarks
 from headrace.packing.samples import Unreadable
 from headrace.packing.sources import lines
 from headrace.packing.sources.open import open_source, with_kept
@@ -113,8 +114,9 @@ def test_lines_that_are_no_rows_are_quarantined_by_number(
     packed = packs(file, None, {"max_quarantined": 0.2})
     told = {q.path: q.reason for q in read_manifest(Path(packed["dataset"])).quarantined}
     assert told == {
-        "a.csv#10": "x: line 12: 'abc' is no int64",
-        "a.csv#20": "line 22: it has 3 values, not 2",
+        "a.csv#10": "x: line 12: 'abc' is not int64",
+        "a.csv#20": "line 22: it has 3 values, the header names 2 columns; "
+        "quote values that hold a ','",
         "a.csv#30": "x: it has no value",
     }
     kept = [n for n in range(40) if n not in (10, 20, 30, 35)]
@@ -187,8 +189,8 @@ def test_lines_are_counted_across_line_breaks_in_values(
     )
     told = {q.path: q.reason for q in read_manifest(Path(packed["dataset"])).quarantined}
     assert told == {
-        "a.csv#05": "n: lines 12 to 14: 'x' is no int64",
-        "a.csv#07": "n: line 17: 'y' is no int64",
+        "a.csv#05": "n: lines 12 to 14: 'x' is not int64",
+        "a.csv#07": "n: line 17: 'y' is not int64",
     }
     assert everything(packed) == {"n": [n for n in range(20) if n not in (5, 7)]}
 
@@ -238,7 +240,7 @@ def test_a_mistake_beside_them_does_not_keep_whole_numbers_whole(
     file = write(tmp_path / "in", "a.csv", [f"{row},1" for row in rows], "x,y")
     packed = packs(file, None, {"max_quarantined": 0.2})
     told = {q.path: q.reason for q in read_manifest(Path(packed["dataset"])).quarantined}
-    assert told == {"a.csv#61": "x: line 63: 'none of them' is no float64"}
+    assert told == {"a.csv#61": "x: line 63: 'none of them' is not float64"}
     found = everything(packed)["x"]
     assert np.array_equal(found, [*map(float, range(60)), 60.5, 61.5, np.nan], equal_nan=True)
 
@@ -271,7 +273,7 @@ def test_jsonl(
     assert told == {
         "a.jsonl#07": "line 8: no JSON: Expecting ':' delimiter: line 1 column 17 (char 16)",
         "a.jsonl#09": "line 10: no object of JSON",
-        "a.jsonl#11": "x: line 12: 'wide' is no float64",
+        "a.jsonl#11": "x: line 12: 'wide' is not float64",
         "a.jsonl#13": "x: it has no value",
     }
     found = everything(packed)
@@ -410,11 +412,14 @@ def test_what_people_should_look_at_is_in_the_manifest(tmp_path: Path, packs: Pa
     fill = {"labels": "field", "label_field": "c", "missing": {"file": "8.txt"}}
     packed = packs(file, fill, {"max_quarantined": 0.1})
     manifest = read_manifest(Path(packed["dataset"]))
-    assert {info.name: manifest.remarks(info.name) for info in manifest.fields} == {
-        "id": ["all different: ids?"],
-        "zip": ["holds leading zeros; all different: ids?"],
-        "y": ["59 of 60 values fit"],
-        "file": ["paths of files: name the table in dataset.index to pack the files"],
+    assert {info.name: remarks(manifest, info.name) for info in manifest.fields} == {
+        "id": ["all values are int64", "all different: ids?"],
+        "zip": ["all values are text", "holds leading zeros", "all different: ids?"],
+        "y": ["59 of 60 values are float64"],
+        "file": [
+            "all values are text",
+            "paths of files: name the table in dataset.index to pack the files",
+        ],
         "label": ["one class only"],
     }
 
@@ -424,7 +429,7 @@ def test_missing_values_are_counted(tmp_path: Path, packs: Packs) -> None:
     file = write(tmp_path / "in", "a.csv", rows, "x,text,kind")
     packed = packs(file, {"labels": "field", "label_field": "kind"}, {"max_quarantined": 0.2})
     manifest = read_manifest(Path(packed["dataset"]))
-    assert manifest.remarks("text") == ["3 missing"]
+    assert remarks(manifest, "text") == ["all values are text", "one value only", "3 missing"]
     assert manifest.num_samples == 36
     assert "line 6: kind: it has no value" in {q.reason for q in manifest.quarantined}
 
@@ -465,3 +470,30 @@ def test_a_file_that_is_cut_in_a_character_is_refused(tmp_path: Path, encoding: 
     (tmp_path / "a.csv").write_bytes("x,y\n1,あ".encode(encoding)[:-1])
     with pytest.raises(DataError, match=f"it is not written in {encoding}"):
         fields_of(tmp_path / "a.csv", encoding=encoding)
+
+
+def test_a_table_without_the_label_is_named_with_the_way_to_leave_it_out(tmp_path: Path) -> None:
+    """As test.csv of a competition, beside train.csv."""
+    write(tmp_path / "in", "test.csv", ["1", "2"], "x")
+    write(tmp_path / "in", "train.csv", ["1,a", "2,b"], "x,y")
+    labelled = {"labels": "field", "label_field": "y"}
+    with pytest.raises(RecipeError, match=r"test\.csv has no column 'y'\n.*dataset\.include"):
+        fields_of(tmp_path / "in", **labelled)
+    (tmp_path / "in" / "test.csv").rename(tmp_path / "in" / "untold.csv")
+    with pytest.raises(DataError, match=r"'y' of .*untold\.csv is missing.*\n.*dataset\.include"):
+        fields_of(tmp_path / "in", **labelled)
+    assert fields_of(tmp_path / "in", include=["train.csv"], **labelled) == [
+        ("x", "value", "int64")
+    ]
+
+
+@pytest.mark.parametrize("name", ["NA", "null", "None", "?"])
+def test_a_class_that_may_mean_no_value_is_noted(tmp_path: Path, packs: Packs, name: str) -> None:
+    file = write(
+        tmp_path / "in",
+        "a.csv",
+        [f"{n},{'ab'[n % 2] if n % 5 else name}" for n in range(40)],
+        "x,y",
+    )
+    packed = packs(file, {"labels": "field", "label_field": "y"})
+    assert f"class '{name}' may mean that there is none" in packed["notes"]

@@ -187,6 +187,56 @@ JSON = [
     lines("CR", jsonl_of(["1", "2"]).replace("\n", "\r"), values={"x": [1, 2]}),
 ]  # fmt: skip
 
+HEADERS = [
+    raw("comments before the header", "# made by us\n#, in May\npath,x\n0.npy,1\n1.npy,2\n",
+        values={"x": [1, 2]}, logged="# made by us"),
+    raw("a comment before one column", "# made by us\nx\n1\n", values={"x": [1]}, as_index=False),
+    raw("a header that begins as a comment", "#id,path,x\n7,0.npy,1\n", values={"x": [1]},
+        dataset={"fields": {"x": "x"}}),
+    raw("the header again", "path,x\n0.npy,1\npath,x\n1.npy,2\n", values={"x": [1, 2]},
+        left=["line 3: it repeats the header"], index_error=["line 3", "repeats the header"]),
+    raw("the header again, of texts", "path,x\r\n0.npy,a\r\npath,x\r\n", values={"x": ["a"]},
+        left=["line 3: it repeats the header"], index_error=["line 3"]),
+    raw("quotes escaped by backslashes", 'path,x\n0.npy,"b"\n1.npy,"say \\"hi\\", you"\n',
+        error=["line 3", "backslash", "escape"]),
+    raw("a last quote escaped by a backslash", 'path,x\n0.npy,"b"\n1.npy,"say \\""\n',
+        error=["line 3", "backslash"]),
+    raw("JSON escaped by backslashes", 'path,x\n0.npy,"{\\"a\\": \\"b\\"}"\n',
+        error=["line 2", "backslash"]),
+    raw("a backslash at the end of a value", 'path,x\n0.npy,"C:\\dir\\"\n1.npy,"b"\n',
+        values={"x": ["C:\\dir\\", "b"]}),
+    raw("a comma more than the header has", "path,x\n0.npy,a,b\n1.npy,c\n", values={"x": ["c"]},
+        left=["line 2: it has 3 values, the header names 2 columns; quote values that hold a ','"],
+        index_error=["line 2"], num_rows=2),
+    cells("numbers of 5,000 digits", *same("1" * 5000, "2" * 5000)),
+    cells("one of 5,000 digits", [*map(str, range(9)), "1" * 5000], [*range(9)], left=["is not"]),
+    cells("fractions of 5,000 digits", ["0." + "3" * 5000, "1.5"], [0.3333333333333333, 1.5]),
+    values("numbers of 5,000 digits", ["1" * 5000, "2" * 5000], ["1" * 5000, "2" * 5000],
+           types={"x": "json"}),
+    values("overflows", ["1e400", "2e400"], ["1e400", "2e400"], types={"x": "json"}),
+    values("lists with null", ["[1, null]", "[2]", "[null]"], ["[1, null]", "[2]", "[null]"],
+           types={"x": "json"}),
+    lines("lists with null beside objects",
+          '{"path": "0.npy", "x": [1, null], "y": {"a": 1}}\n'
+          '{"path": "1.npy", "x": [null], "y": {}}\n',
+          values={"x": ["[1, null]", "[null]"]}, types={"x": "json"},
+          dataset={"fields": {"x": "x"}}),
+    values("truth and numbers in lists", ["[true, 2]", "[1, 2]"], ["[true, 2]", "[1, 2]"],
+           types={"x": "json"}),
+    values("lists beyond float64", ["[9007199254740993, 0.5]", *["[1, 2]"] * 9], [[1.0, 2.0]] * 9,
+           left=["whole numbers that float64"], as_index=False),
+    values("missing JSON", ['{"a": 1}', "null"], ['{"a": 1}', '""'], types={"x": "json"},
+           dataset={"missing": {"x": ""}}),
+    values("missing JSON as an object", ['{"a": 1}', "null"], ['{"a": 1}', '{"a": 0}'],
+           types={"x": "json"}, dataset={"missing": {"x": '{"a": 0}'}}),
+    OddTable(name="tsv of as many commas as tabs", file="i.tsv",
+             content="path\tx, in m\n0.npy\t1\n1.npy\t2\n", values={"x": [1, 2]},
+             dataset={"fields": {"x": "x, in m"}}),
+    OddTable(name="tsv of more commas than tabs", file="i.tsv",
+             content="path\tx, in m, of a, b\n0.npy\t1\n", values={"x": [1]},
+             dataset={"fields": {"x": "x, in m, of a, b"}}),
+]  # fmt: skip
+
 DAYS = pa.array([0, 19723], pa.date32())
 INDEX = {"pandas": json.dumps({"index_columns": ["__index_level_0__", "who"], "columns": []})}
 
@@ -228,7 +278,7 @@ COLUMNS = [
              content=parquet_of(pa.array([[b"a"], [b"\xff"]])), error=["binary"]),
 ]  # fmt: skip
 
-TABLES = [*NUMBERS, *FORMS, *JSON, *COLUMNS]
+TABLES = [*NUMBERS, *FORMS, *HEADERS, *JSON, *COLUMNS]
 
 
 @pytest.mark.parametrize("table", TABLES, ids=str)

@@ -15,6 +15,7 @@ from pyarrow import parquet
 
 from headrace.errors import DataError, RecipeError
 from headrace.objects import fsspec_store
+from headrace.packing.column_notes import note_texts
 from headrace.packing.samples import NOTHING, Source, Unreadable
 from headrace.packing.sources.arrow import HuggingFaceSource
 from headrace.packing.sources.hdf5 import Hdf5Source
@@ -418,9 +419,8 @@ def test_large_rows_are_read_in_bounded_memory(tmp_path: Path, options: dict[str
 
 
 @pytest.mark.parametrize("rows_are_large", [True, False])
-def test_a_large_row_group_is_read_in_bounded_memory(tmp_path, monkeypatch, rows_are_large):
+def test_a_large_row_group_is_read_in_bounded_memory(tmp_path, rows_are_large):
     """PyArrow writes a table of up to a million rows as one row group, if not told otherwise."""
-    monkeypatch.setattr("headrace.packing.sources.arrow.GROUP_BYTES", 2**22)
     size, num_rows = (2**18, 96) if rows_are_large else (100, 120_000)
     cells = [b"%06d" % number + bytes(size) for number in range(num_rows)]
     images = [{"bytes": cell, "path": None} for cell in cells]
@@ -436,3 +436,47 @@ def test_a_large_row_group_is_read_in_bounded_memory(tmp_path, monkeypatch, rows
         peak.append(pa.total_allocated_bytes() - before)
     assert values == [(cells[ref.where[1]], ref.where[1]) for ref in refs]
     assert max(peak) < 60 * size + 2**22 * 2
+
+
+@pytest.mark.parametrize("fill", [1, "cat"])
+def test_missing_classes_of_a_class_list(tmp_path: Path, fill: Any) -> None:
+    """By the number in the list, or by the name."""
+    info = {"info": {"features": {"label": FEATURES["label"]}}}
+    whole = pa.table({"x": [1, 2], "label": pa.array([0, None])})
+    parquet.write_table(
+        whole.replace_schema_metadata({"huggingface": json.dumps(info)}), tmp_path / "a.parquet"
+    )
+    source = open_source(spec_of(tmp_path, missing={"label": fill}))
+    assert [ref.label for ref in source.list_samples()] == ["dog", "cat"]
+
+
+@pytest.mark.parametrize("form", ["parquet", "huggingface", "hdf5"])
+def test_columns_of_all_forms_are_noted(tmp_path: Path, form: str) -> None:
+    """As those of CSV and JSONL."""
+    numbers = range(30)
+    for number in numbers:
+        (tmp_path / f"{number}.txt").touch()
+    columns = {
+        "id": [n * 7 for n in numbers],
+        "zip": [f"0{2000 + n // 2}" for n in numbers],
+        "file": [f"{n}.txt" for n in numbers],
+        "one": ["a"] * 30,
+    }
+    if form == "parquet":
+        parquet.write_table(pa.table(columns), tmp_path / "a.parquet")
+    elif form == "hdf5":
+        with h5py.File(tmp_path / "a.h5", "w") as file:
+            for name, column in columns.items():
+                file[name] = column
+    else:
+        with pa.ipc.new_stream(tmp_path / "a.arrow", (made := pa.table(columns)).schema) as writer:
+            writer.write_table(made)
+        (tmp_path / "state.json").write_text('{"_data_files": [{"filename": "a.arrow"}]}')
+    source = open_source(spec_of(tmp_path, format=form))
+    source.list_samples()
+    assert sorted(note_texts(source.notes)) == [
+        "column 'file': paths of files: name the table in dataset.index to pack the files",
+        "column 'id': all different: ids?",
+        "column 'one': one value only",
+        "column 'zip': holds leading zeros",
+    ]
