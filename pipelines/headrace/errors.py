@@ -279,6 +279,9 @@ class BudgetError(UserError):
 class WorkerLostError(HeadraceError):
     """A worker or rank died under the work it did."""
 
+    code = 0
+    """Exit code of its process, or minus the signal's number; 0 if unknown."""
+
 
 class StepError(HeadraceError):
     """A step ended without the result it owes."""

@@ -38,6 +38,8 @@ class StepFolder(Folder):
     """Exit code of the driver, written by the host after the driver ended."""
     cancel = Entry("cancel")
     """Its presence asks the step to stop; its text says who asked and why."""
+    reading = Entry("reading")
+    """The file of samples that the driver reads; absent when it reads none."""
     waits = Entry("waits")
     """What an attempt waits for that is about to begin; absent when for nothing."""
     logs = Entry("logs")

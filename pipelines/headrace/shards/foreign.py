@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from headrace.errors import DataError
 from headrace.fields.array import is_of_numbers
+from headrace.processes.reading import limited
 from headrace.shards.format import FORMAT_ATTRIBUTE, most_bytes
 
 Cell: TypeAlias = "NDArray[Any] | bytes | str | int | float"
@@ -138,7 +139,7 @@ class ForeignFile:
         """Rows, ascending, that are read at once, and what was read from the first to the last."""
         dataset = self._file[path]
         for mine in _runs(dataset, rows):
-            with self._placed(f"'{path}', rows {mine[0]:,} to {mine[-1]:,}: "):
+            with self._placed(f"'{path}', rows {mine[0]:,} to {mine[-1]:,}: "), limited():
                 block = dataset[mine[0] : mine[-1] + 1]
             yield mine, block
 

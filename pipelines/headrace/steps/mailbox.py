@@ -22,6 +22,7 @@ from headrace.files.atomic import (
 )
 from headrace.files.layout import LeaseFolder, StepFolder
 from headrace.files.private import make_private
+from headrace.processes.reading import fault_of
 from headrace.record import Figures, Record
 from headrace.states import FailureClass, StepState
 from headrace.steps.usage import AttemptUsage
@@ -32,6 +33,7 @@ _STATES = {
     FailureClass.PREEMPTED: StepState.PREEMPTED,
     FailureClass.TIMED_OUT: StepState.TIMED_OUT,
     FailureClass.USER_ERROR: StepState.FAILED,
+    FailureClass.DATA_ERROR: StepState.FAILED,
     FailureClass.OUT_OF_MEMORY: StepState.FAILED,
 }
 
@@ -195,9 +197,13 @@ def outcome(folder: StepFolder) -> StepResult | None:
     """The result of a step, also of one whose driver died before; None while it may still end."""
     ended = read_record(folder.exit, DriverExit)  # first: the result is written before
     result = read_record(folder.result, StepResult)
-    if result is None and ended is not None:
-        return lost(folder, _why_without_result(folder, ended), ended.at)
-    return result
+    if result is not None or ended is None:
+        return result
+    found = lost(folder, _why_without_result(folder, ended), ended.at)
+    fault = None if ended.why else fault_of(folder.reading, ended.code)
+    if fault is None or found.state is not StepState.LOST:
+        return found
+    return blamed(found.model_copy(update={"failure": None}), str(fault), fault.failure_class)
 
 
 def lost(folder: StepFolder, why: str, at: float | None = None) -> StepResult:

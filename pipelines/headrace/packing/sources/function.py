@@ -22,6 +22,7 @@ from headrace.packing.sample_table import SampleRef, SampleTable, files_of
 from headrace.packing.samples import Access, Fields, SourceField, Unreadable, Values
 from headrace.packing.sources.folder import FolderSource
 from headrace.packing.sources.source_store import SourceStore
+from headrace.processes.reading import reading
 from headrace.recipe.dataset import DatasetSpec
 
 Types = tuple[type, ...]
@@ -77,6 +78,7 @@ class FunctionSource(FolderSource):
         if self._place.folder is not None:
             for ref in refs:
                 self._place.unchanged(ref.path, ref.version)
+                reading(str(self._place.folder / ref.path))
                 yield self._place.folder / ref.path
             return
         files = files_of(refs)
@@ -89,6 +91,7 @@ class FunctionSource(FolderSource):
                 with told_when_full(Path(folder), file.num_bytes):
                     path.parent.mkdir(parents=True, exist_ok=True)
                     path.write_bytes(content)
+                reading(f"{self._place.name}/{file.path}")
                 yield path
                 path.unlink(missing_ok=True)  # the function may have moved it
 

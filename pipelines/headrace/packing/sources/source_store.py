@@ -17,6 +17,7 @@ from headrace.errors import (
 from headrace.objects.protocol import ByteRange, Check, Store, StoredFile, as_listed
 from headrace.packing.sample_table import SampleTable, by_path, columns_of
 from headrace.packing.samples import Content, Unreadable
+from headrace.processes.reading import reading
 
 T = TypeVar("T")
 
@@ -92,6 +93,7 @@ class SourceStore:
 
     def open(self, path: str, version: str) -> BinaryIO:
         """A file to read and seek in."""
+        reading(f"{self.name}/{path}")
         with _as_listed():
             return self.store.open(path, version)
 
